@@ -1,0 +1,29 @@
+"""The shared nouns: workloads, kernels, candidates, evaluations, verdicts, budgets and contracts."""
+
+from .budget import Budget
+from .errors import (
+    CompileError,
+    CubinError,
+    DeviceError,
+    DisassemblyError,
+    LatencyTableError,
+    SassafrasError,
+    SearchError,
+    StoreError,
+    ToolMissing,
+    UnsupportedArch,
+    WorkloadError,
+)
+from .evaluation import Candidate, Evaluation, Interval, Modelled, Outcome
+from .kernel import Kernel
+from .protocols import Device, Enumerable, Evaluator, Observable, Space
+from .verdict import Verdict
+from .workload import Buffer, Case, Custom, Fill, Normal, Tolerance, Uniform, Workload
+
+__all__ = [
+    "Budget", "Buffer", "Candidate", "Case", "CompileError", "CubinError", "Custom", "Device",
+    "DeviceError", "DisassemblyError", "Enumerable", "Evaluation", "Evaluator", "Fill", "Interval",
+    "Kernel", "LatencyTableError", "Modelled", "Normal", "Observable", "Outcome", "SassafrasError",
+    "SearchError", "Space", "StoreError", "Tolerance", "ToolMissing", "Uniform", "UnsupportedArch",
+    "Verdict", "Workload", "WorkloadError",
+]  # fmt: skip

@@ -1,0 +1,59 @@
+"""How long a search may go on."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from .errors import SearchError
+
+_UNIT_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """A limit in seconds, in evaluations, or both (whichever is reached first).
+
+    Attributes:
+        seconds: wall time, None for no limit.
+        evaluations: outcomes asked of the evaluator, None for no limit.
+    """
+
+    seconds: float | None = None
+    evaluations: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.seconds is None and self.evaluations is None:
+            raise SearchError("a budget needs seconds, evaluations or both")
+        if (self.seconds is not None and self.seconds <= 0) or (
+            self.evaluations is not None and self.evaluations <= 0
+        ):
+            raise SearchError(f"a budget must be positive, got {self}")
+
+    @classmethod
+    def parse(cls, text: str) -> Budget:
+        """Read ``60s``, ``5m``, ``1h``, ``3000`` or ``3000e`` (evaluations), or ``60s,3000e``.
+
+        Raises:
+            SearchError: the text is none of these.
+        """
+        seconds: float | None = None
+        evaluations: int | None = None
+        for part in text.split(","):
+            if found := re.fullmatch(r"(\d+)(?:e|evals?)?", part.strip()):
+                evaluations = int(found[1])
+            elif found := re.fullmatch(r"(\d+(?:\.\d+)?)(s|m|min|h)", part.strip()):
+                seconds = float(found[1]) * _UNIT_SECONDS[found[2]]
+            else:
+                raise SearchError(
+                    f"cannot read the budget {text!r}", hint="for example 60s, 5m, 3000e or 60s,3000e"
+                )
+        return cls(seconds, evaluations)
+
+    def __str__(self) -> str:
+        parts = []
+        if self.seconds is not None:
+            parts.append(f"{self.seconds:g}s")
+        if self.evaluations is not None:
+            parts.append(f"{self.evaluations}e")
+        return ",".join(parts)

@@ -1,0 +1,67 @@
+"""Errors that say what is wrong, where, and what to do about it."""
+
+from __future__ import annotations
+
+
+class SassafrasError(Exception):
+    """Base of every error that Sassafras raises on purpose.
+
+    Args:
+        what: what is wrong, one sentence.
+        where: the file, section, offset, argument or instruction concerned.
+        hint: what the user can do about it.
+    """
+
+    def __init__(self, what: str, *, where: str | None = None, hint: str | None = None) -> None:
+        self.what = what
+        self.where = where
+        self.hint = hint
+        super().__init__(what)
+
+    def __str__(self) -> str:
+        text = self.what
+        if self.where:
+            text = f"{self.where}: {text}"
+        if self.hint:
+            text = f"{text} ({self.hint})"
+        return text
+
+
+class CubinError(SassafrasError):
+    """A cubin is truncated, malformed, or holds something we refuse to handle."""
+
+
+class DisassemblyError(SassafrasError):
+    """nvdisasm failed, printed nothing, or printed what we cannot explain."""
+
+
+class UnsupportedArch(SassafrasError):
+    """The architecture cannot be used for what was asked of it."""
+
+
+class ToolMissing(SassafrasError):
+    """A program or an optional package that this step needs is not installed."""
+
+
+class LatencyTableError(SassafrasError):
+    """A latency table is missing, malformed, or for another architecture."""
+
+
+class WorkloadError(SassafrasError):
+    """A workload file or description is wrong."""
+
+
+class CompileError(SassafrasError):
+    """The compiler refused the source."""
+
+
+class StoreError(SassafrasError):
+    """The store is corrupt, foreign, of a newer version, or cannot be written."""
+
+
+class DeviceError(SassafrasError):
+    """The device is absent, busy, or failed in a way that is not a candidate's fault."""
+
+
+class SearchError(SassafrasError):
+    """A search was asked for something impossible: unknown strategy, empty budget, foreign resume."""

@@ -1,0 +1,25 @@
+"""What came of a candidate."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Verdict(StrEnum):
+    """The one outcome of a candidate on a device. Only `CORRECT` may carry a speed-up."""
+
+    CORRECT = "correct"
+    ILLEGAL_SCHEDULE = "illegal_schedule"
+    COMPILE_ERROR = "compile_error"
+    OUT_OF_RESOURCES = "out_of_resources"
+    WRONG_RESULT = "wrong_result"
+    CRASHED = "crashed"
+    TIMED_OUT = "timed_out"
+    CHEATED = "cheated"
+    UNSTABLE_BASELINE = "unstable_baseline"
+    UNSUPPORTED = "unsupported"
+
+    @property
+    def ok(self) -> bool:
+        """True for `CORRECT` alone."""
+        return self is Verdict.CORRECT

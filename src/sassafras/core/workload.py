@@ -1,0 +1,166 @@
+"""A workload: a kernel plus grids, inputs, outputs, a reference and a tolerance, for some shapes.
+
+Everything here is declarative, so that a laptop without torch or a GPU can compile a workload's
+kernels; only `reference` and custom fills touch torch, and only where a device runs them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from .errors import WorkloadError
+from .kernel import Kernel
+
+#: element sizes in bytes of the data types that a buffer may have
+DTYPE_BYTES: Mapping[str, int] = {
+    "fp64": 8, "fp32": 4, "fp16": 2, "bf16": 2, "fp8e4nv": 1, "fp8e5": 1,
+    "i64": 8, "i32": 4, "i16": 2, "i8": 1, "u8": 1, "i1": 1,
+}  # fmt: skip
+
+Role = Literal["in", "out", "inout"]
+
+
+@dataclass(frozen=True, slots=True)
+class Normal:
+    """Fill with normal random values (never zeros: matrix products run faster on zeros)."""
+
+    mean: float = 0.0
+    std: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Uniform:
+    """Fill with uniform random values: real in [low, high), integer in [low, high)."""
+
+    low: float = 0.0
+    high: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Custom:
+    """Fill by a function ``fn(shape, torch_dtype, generator, device) -> torch.Tensor``."""
+
+    fn: Callable[..., Any]
+
+
+Fill = Normal | Uniform | Custom
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A contiguous, row-major array argument, passed to the kernel as a pointer.
+
+    Attributes:
+        dtype: one of `DTYPE_BYTES`.
+        shape: elements along each axis.
+        role: ``in`` (must not change), ``out`` (poisoned before each launch), ``inout`` (restored
+            before each launch).
+        fill: how inputs are made; ignored for ``out``.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    role: Role = "in"
+    fill: Fill = Normal()
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPE_BYTES:
+            raise WorkloadError(f"unknown dtype {self.dtype!r}", hint=f"one of {', '.join(DTYPE_BYTES)}")
+        if self.role not in ("in", "out", "inout"):
+            raise WorkloadError(f"unknown role {self.role!r}", hint="in, out or inout")
+        if not all(isinstance(n, int) and n > 0 for n in self.shape):
+            raise WorkloadError(f"shape {self.shape!r} needs positive whole numbers")
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return math.prod(self.shape) * DTYPE_BYTES[self.dtype]
+
+
+#: a run-time argument; a plain int is i32 unless it needs 64 bits, a float is fp32
+Argument = Buffer | int | float
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One shape of a workload.
+
+    Attributes:
+        name: short and unique within the workload, for example ``"512x4096"``.
+        grid: blocks (clusters count as their blocks) along x, y, z.
+        args: run-time arguments by parameter name, in the kernel's parameter order.
+        constants: compile-time constants (Triton constexpr) by name.
+        options: compiler options for this case (Triton: num_warps, num_stages, ...).
+        loop_trips: assumed trip count of the kernel's main loop, for the timing model only.
+    """
+
+    name: str
+    grid: tuple[int, int, int]
+    args: Mapping[str, Argument]
+    constants: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    loop_trips: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """Allowed difference from the reference: ``|out - ref| <= atol + rtol * |ref|`` elementwise."""
+
+    rtol: float = 1e-3
+    atol: float = 1e-3
+
+
+#: ``reference(tensors) -> {name: tensor}``: torch tensors by argument name (scalars too) in, the
+#: expected value of each out/inout buffer out, computed in FP64 or FP32 on upcast inputs
+Reference = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+#: ``build(case, arch, compiler options) -> Kernel``: set by a frontend
+Builder = Callable[..., Kernel]
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What to optimise. Made by a frontend: `sassafras.frontend.triton.workload(...)` and friends.
+
+    Attributes:
+        name: short name, used in the store and in reports.
+        cases: the shapes; the first is the headline.
+        build: ``build(case, arch) -> Kernel``: compiles the variant that this case selects.
+        reference: expected outputs in higher precision, or None (raw cubins: only the baseline is compared).
+        tolerance: how far from the reference an output may be.
+        source: ``path.py:attribute`` that loads this very workload again in a worker process; set by
+            `sassafras.frontend.load`.
+        meta: provenance, JSON-able (source hash, author, notes).
+    """
+
+    name: str
+    cases: tuple[Case, ...]
+    build: Builder = field(repr=False)
+    reference: Reference | None = field(default=None, repr=False)
+    tolerance: Tolerance = Tolerance()
+    source: str | None = None
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.cases:
+            raise WorkloadError("a workload needs at least one case", where=self.name)
+        names = [c.name for c in self.cases]
+        if len(set(names)) != len(names):
+            raise WorkloadError(f"case names must be unique, got {names}", where=self.name)
+
+    def case(self, name: str | None = None) -> Case:
+        """The case of this name; the headline (first) case for None.
+
+        Raises:
+            WorkloadError: no case has this name.
+        """
+        if name is None:
+            return self.cases[0]
+        for case in self.cases:
+            if case.name == name:
+                return case
+        raise WorkloadError(
+            f"no case {name!r}", where=self.name, hint="one of " + ", ".join(c.name for c in self.cases)
+        )
