@@ -1,0 +1,194 @@
+"""nvdisasm as the oracle: text, labels, and which registers each instruction reads and writes.
+
+``nvdisasm -c -plr -lrm narrow`` prints a column a live register beside each instruction: ``^`` defined
+here, ``v`` used here, ``x`` both, ``:`` live through. It knows operand widths (register pairs, HGMMA
+accumulators, descriptors) better than the text tells. What it does not know is in `sass.effects`.
+
+An nvdisasm can analyse only the cubin layouts of its time (12.8 not those of CUDA 13 for sm_90, and the
+reverse), and says so only in warnings: each copy that is found is tried, and an empty result is an error.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..core.errors import DisassemblyError, ToolMissing
+from .cubin import Cubin
+from .registers import GPR, PRED, UGPR, UPRED
+from .tools import Tool, find_all
+
+_INSTRUCTION = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s+(.*)$")
+_LABEL = re.compile(r"^([^\s:]+):\s*$")
+_SECTION = re.compile(r"^\s*//-+ (\.text\.\S+)|^\s*\.section\s+\"?(\.text\.[^\s,\"]+)\"?")
+_COLUMN_BASE = {"GPR": GPR, "PRED": PRED, "UGPR": UGPR, "UPRED": UPRED}
+_COLUMN_LIMIT = {"GPR": 255, "PRED": 7, "UGPR": 255, "UPRED": 7}
+
+
+@dataclass(slots=True)
+class Line:
+    """One instruction as printed: offset in its section, text, and the oracle's register sets."""
+
+    offset: int
+    text: str
+    reads: frozenset[int]
+    writes: frozenset[int]
+
+
+@dataclass(slots=True)
+class Listing:
+    """The disassembly of one text section: instructions and labels (name -> offset)."""
+
+    name: str
+    lines: list[Line] = field(default_factory=list)
+    labels: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Disassembly:
+    """All text sections of a cubin, the target that nvdisasm names, and the nvdisasm that did it."""
+
+    target: str
+    tool: Tool
+    listings: dict[str, Listing]
+
+
+def disassemble(cubin: Cubin) -> Disassembly:
+    """Disassemble with the first nvdisasm that can analyse this cubin.
+
+    Raises:
+        ToolMissing: no nvdisasm is installed.
+        DisassemblyError: none of those found could analyse the cubin; names each and its complaint.
+    """
+    tools = find_all("nvdisasm")
+    if not tools:
+        raise ToolMissing("nvdisasm was not found", hint="pip install triton, or nvidia-cuda-nvdisasm")
+    data = _without_regcount_255(cubin)
+    complaints = []
+    with tempfile.TemporaryDirectory(prefix="sassafras-") as folder:
+        path = Path(folder) / "kernel.cubin"
+        path.write_bytes(data)
+        for tool in _preferred(tools, cubin):
+            try:
+                run = subprocess.run(
+                    [str(tool.path), "-c", "-plr", "-lrm", "narrow", str(path)],
+                    capture_output=True, text=True, timeout=120, check=False, errors="replace",
+                )  # fmt: skip
+            except (OSError, subprocess.TimeoutExpired) as error:
+                complaints.append(f"nvdisasm {tool.version}: {error}")
+                continue
+            if run.returncode == 0 and "analysis" not in run.stderr:
+                return Disassembly(_target(run.stdout, cubin), tool, parse(run.stdout))
+            first = next((x for x in run.stderr.splitlines() if "error" in x), run.stderr[:200]).strip()
+            complaints.append(f"nvdisasm {tool.version} ({tool.origin}): {first or f'exit {run.returncode}'}")
+    raise DisassemblyError(
+        "no nvdisasm could analyse this cubin: " + "; ".join(complaints),
+        where=f"sm_{cubin.sm}, ABI version {cubin.abi_version}",
+        hint="CUDA 13's cubins need pip install nvidia-cuda-nvdisasm, CUDA 12's the one in Triton's wheel",
+    )
+
+
+def _preferred(tools: tuple[Tool, ...], cubin: Cubin) -> list[Tool]:
+    """ABI version 8 came with CUDA 13: try the likely ones first, the others after."""
+    new = cubin.abi_version >= 8
+    return sorted(tools, key=lambda t: (t.major >= 13) != new)
+
+
+def _without_regcount_255(cubin: Cubin) -> bytes:
+    """REGCOUNT 255 is fatal to nvdisasm's analysis: say 254 in the copy that it reads."""
+    if all(e.registers < 255 for e in cubin.entries.values()):
+        return cubin.data
+    data = bytearray(cubin.data)
+    for slot in cubin.regcount_slots.values():
+        if int.from_bytes(data[slot : slot + 4], "little") >= 255:
+            data[slot : slot + 4] = (254).to_bytes(4, "little")
+    return bytes(data)
+
+
+def _target(output: str, cubin: Cubin) -> str:
+    if found := re.search(r"^\s*\.target\s+(sm_\w+)", output, re.M):
+        return found[1]
+    return f"sm_{cubin.sm}{'a' if cubin.accelerated else ''}"
+
+
+def parse(output: str) -> dict[str, Listing]:
+    """Read nvdisasm's text into listings by kernel name.
+
+    Raises:
+        DisassemblyError: an instruction lacks its columns, or there is no instruction at all.
+    """
+    listings: dict[str, Listing] = {}
+    current: Listing | None = None
+    columns: list[_Column] = []
+    header: list[str] = []
+    for line in output.splitlines():
+        if found := _SECTION.match(line):
+            name = (found[1] or found[2]).removeprefix(".text.")
+            current = listings.setdefault(name, Listing(name))
+            columns, header = [], []
+            continue
+        if current is None:
+            continue
+        code, mark, tail = line.rpartition("// ")
+        if mark and not code.strip():
+            if tail.startswith("+") and header:
+                columns, header = _columns(header), []
+            elif tail.startswith("|"):
+                header.append(tail)
+            continue
+        if not mark:
+            code, tail = line, ""
+        if found := _INSTRUCTION.match(code.rstrip()):
+            text = re.sub(r"\(\*.*\*\)", "", found[2]).strip().rstrip(";").strip()
+            if not columns or not tail.startswith("|"):
+                raise DisassemblyError(
+                    "instruction without liveness columns", where=f"{current.name}+0x{found[1]}: {text}"
+                )
+            reads, writes = _row(tail, columns)
+            current.lines.append(Line(int(found[1], 16), text, reads, writes))
+        elif found := _LABEL.match(code.strip()):
+            current.labels[found[1]] = len(current.lines) * 16
+    listings = {k: v for k, v in listings.items() if v.lines}
+    if not listings:
+        raise DisassemblyError("nvdisasm printed no instructions", where="its output")
+    return listings
+
+
+@dataclass(slots=True)
+class _Column:
+    start: int
+    registers: dict[int, int]  # position in the row -> register
+
+
+def _columns(header: list[str]) -> list[_Column]:
+    """Header rows between two rulers: the names, then the register numbers digit by digit."""
+    names = [c.strip() for c in header[0].strip().strip("|").split("|")]
+    bars = [i for i, c in enumerate(header[0]) if c == "|"]
+    columns = []
+    for name, start, end in zip(names, bars, bars[1:], strict=False):
+        if name not in _COLUMN_BASE:
+            raise DisassemblyError(f"unknown register column {name!r}", where="nvdisasm's header")
+        registers = {}
+        for at in range(start + 1, end):
+            digits = "".join(row[at] for row in header[1:] if at < len(row) and row[at].isdigit())
+            if digits and header[-1][at].isdigit():
+                registers[at] = int(digits)
+        if sorted(registers.values()) != list(range(len(registers))) or len(registers) > _COLUMN_LIMIT[name]:
+            raise DisassemblyError(f"cannot read the {name} column", where="nvdisasm's header")
+        columns.append(_Column(start, {at: _COLUMN_BASE[name] + n for at, n in registers.items()}))
+    return columns
+
+
+def _row(tail: str, columns: list[_Column]) -> tuple[frozenset[int], frozenset[int]]:
+    reads, writes = [], []
+    for column in columns:
+        for at, register in column.registers.items():
+            mark = tail[at] if at < len(tail) else " "
+            if mark in "vx":
+                reads.append(register)
+            if mark in "^x":
+                writes.append(register)
+    return frozenset(reads), frozenset(writes)

@@ -1,0 +1,327 @@
+"""The table of smallest issue distances of one architecture, and its file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import astuple, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ...core.errors import LatencyTableError
+from ..opcodes import OPCODES, base
+from .classes import pair_class, result_class
+
+FORMAT, VERSION = "sassafras-latency", 2
+KINDS = ("raw", "waw", "war", "issue")
+ClassKey = tuple[str, str, str]
+Key = tuple[str, str, str, str, str]
+"""(kind, producer key, producer slot, consumer key, consumer slot)"""
+
+
+@dataclass(frozen=True, slots=True)
+class Distance:
+    """The smallest number of cycles that ptxas leaves between the issue of two instructions.
+
+    Attributes:
+        cycles: the minimum over all samples.
+        samples: how many pairs were seen.
+        attained: how many of them had the minimum.
+        kernels: in how many kernels (by name) the minimum was met.
+        where: the first pair seen at the minimum: ``cubin:kernel+offset`` of the consumer.
+    """
+
+    cycles: int
+    samples: int
+    attained: int
+    kernels: int
+    where: str
+
+
+@dataclass(frozen=True, slots=True)
+class Support:
+    """What is known of all rows of a class (`classes.pair_class`).
+
+    Attributes:
+        floor: the smallest of their minima.
+        samples: how many pairs were seen.
+        kernels: in how many kernels (by name) the floor was met.
+        highest: the largest minimum among the rows that met theirs in two kernels or more; 0 if none did.
+    """
+
+    floor: int
+    samples: int
+    kernels: int
+    highest: int
+
+
+class LatencyTable:
+    """Smallest issue distances by kind, opcode keys and slots.
+
+    Every distance that was seen is safe, because ptxas emitted it; a minimum of few samples may be larger
+    than need be. So there are two questions. `distance` answers what ptxas never goes below: a row is
+    trusted for that when its minimum is the floor of its class (`classes.pair_class`) and that floor was
+    met in enough different kernels. `bound` answers what is certainly enough. A checker requires
+    ``distance`` where it is known, and where it is not, the original distance or ``bound``, whichever is
+    smaller: `needed`.
+
+    Attributes:
+        arch: the table's name: ``sm_80``, ``sm_86``, ``sm_89`` or ``sm_90`` (which serves sm_90a too).
+        provenance: what it was mined from and with which tools.
+        rows: everything that was seen, however rarely.
+        classes: how well the classes of the rows are supported.
+        thresholds: a class's floor is trusted with this many samples in the class and when met in this
+            many kernels.
+    """
+
+    def __init__(
+        self,
+        arch: str,
+        rows: Mapping[Key, Distance] | None = None,
+        classes: Mapping[ClassKey, Support] | None = None,
+        provenance: Mapping[str, Any] | None = None,
+        samples: int = 20,
+        kernels: int = 6,
+    ) -> None:
+        self.arch = arch
+        self.rows: dict[Key, Distance] = dict(rows or {})
+        self.classes: dict[ClassKey, Support] = dict(classes or {})
+        self.provenance: dict[str, Any] = dict(provenance or {})
+        self.thresholds = (samples, kernels)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def _supported(self, key: Key) -> Support | None:
+        found = self.classes.get(pair_class(key))
+        return found if found is not None and self._enough(found) else None
+
+    def _enough(self, found: Support) -> bool:
+        samples, kernels = self.thresholds
+        return found.samples >= samples and found.kernels >= kernels
+
+    def distance(
+        self, kind: str, producer: str, producer_slot: str, consumer: str, consumer_slot: str
+    ) -> Distance | None:
+        """The distance that ptxas never goes below, or None when it is unknown.
+
+        Args:
+            kind: ``raw``, ``waw``, ``war`` or ``issue``. For ``war`` the producer is the reader
+                that comes first and the consumer is the writer that comes after it.
+            producer, consumer: keys (`opcode_key`); for ``issue`` also the classes of `spacing`.
+            producer_slot, consumer_slot: slots (`slots`); ``""`` for ``issue``.
+
+        Returns:
+            The distance in cycles, or None: callers then keep the original distance, or `bound`.
+        """
+        key = (kind, producer, producer_slot, consumer, consumer_slot)
+        seen = self.rows.get(key)
+        if seen is None or seen.cycles <= 1:
+            return seen  # there is nothing below one cycle
+        known = self._supported(key)
+        return seen if known is not None and seen.cycles == known.floor else None
+
+    def bound(
+        self, kind: str, producer: str, producer_slot: str, consumer: str, consumer_slot: str
+    ) -> int | None:
+        """Cycles that are enough, though perhaps not needed; None when nothing is known.
+
+        The row's own minimum when it was met in two kernels or its class is well supported; for a pair that
+        was never seen, the largest minimum in its class; for a ``waw`` pair of fixed latencies also the time
+        at which the first result is there for every kind of reader. Arguments as for `distance`.
+        """
+        key = (kind, producer, producer_slot, consumer, consumer_slot)
+        seen, known = self.rows.get(key), self._supported(key)
+        if seen is not None and (known is not None or seen.kernels >= 2):
+            return seen.cycles
+        if seen is None and known is not None and known.highest and kind != "issue":
+            return known.highest
+        second = OPCODES.get(base(consumer))
+        if kind == "waw" and second is not None and not second.variable:
+            return self._landed.get(result_class(producer, producer_slot))
+        return None
+
+    @cached_property
+    def _landed(self) -> dict[str, int]:
+        """Cycles after which a class's results are there for every reader that was seen."""
+        found: dict[str, int] = {}
+        for (kind, producer, _), known in self.classes.items():
+            if kind == "raw" and self._enough(known):
+                found[producer] = max(known.floor, found.get(producer, 0))
+        return found
+
+    def needed(
+        self, kind: str, producer: str, producer_slot: str, consumer: str, consumer_slot: str, original: int
+    ) -> int:
+        """Cycles that a pair needs, given its distance in code that ptxas emitted.
+
+        `distance` where it is known, else the smaller one of `original` and `bound`. Arguments as for
+        `distance`.
+        """
+        key = (kind, producer, producer_slot, consumer, consumer_slot)
+        known = self.distance(*key)
+        if known is not None:
+            return known.cycles
+        enough = self.bound(*key)
+        return original if enough is None else min(original, enough)
+
+    def own_stall(self, opcode: str) -> Distance | None:
+        """The smallest stall count that ptxas gives an opcode key itself (EXIT 5, DEPBAR 4, ...)."""
+        return self.distance("issue", opcode, "", "*", "")
+
+    def spacing(self, first: str, second: str) -> Distance | None:
+        """The smallest issue distance between two classes of instructions, whatever registers they use.
+
+        Args:
+            first, second: an opcode key (``"BAR.SYNC"``), ``"@"`` and a queue (``"@lsu"``), ``"@memory"``,
+                ``"@setter"`` (sets a scoreboard) or ``"@waiter"`` (waits for that one).
+        """
+        return self.distance("issue", first, "", second, "")
+
+    def merge(self, other: LatencyTable) -> LatencyTable:
+        """The table of both corpora.
+
+        Raises:
+            LatencyTableError: the tables are for different architectures.
+        """
+        if other.arch != self.arch:
+            raise LatencyTableError(f"cannot merge a table for {other.arch} into one for {self.arch}")
+        rows = dict(self.rows)
+        for key, theirs in other.rows.items():
+            ours = rows.get(key)
+            if ours is None:
+                rows[key] = theirs
+                continue
+            low = min(ours, theirs, key=lambda d: d.cycles)
+            both = [d for d in (ours, theirs) if d.cycles == low.cycles]
+            rows[key] = Distance(
+                low.cycles,
+                ours.samples + theirs.samples,
+                sum(d.attained for d in both),
+                max(d.kernels for d in both),  # they may be the same kernels
+                low.where,
+            )
+        classes = dict(self.classes)
+        for name, more in other.classes.items():
+            if (had := classes.get(name)) is None:
+                classes[name] = more
+                continue
+            floor = min(had.floor, more.floor)
+            met = [c.kernels for c in (had, more) if c.floor == floor]
+            classes[name] = Support(
+                floor, had.samples + more.samples, max(met), max(had.highest, more.highest)
+            )
+        provenance = {**self.provenance, "merged": [*self.provenance.get("merged", []), other.provenance]}
+        return LatencyTable(self.arch, rows, classes, provenance, *self.thresholds)
+
+    def save(self, path: Path | str) -> None:
+        """Write JSON with one row a line, sorted, so that two versions can be compared."""
+        samples, kernels = self.thresholds
+        head = {
+            "format": FORMAT, "version": VERSION, "arch": self.arch,
+            "thresholds": {"samples": samples, "kernels": kernels},
+            "columns": [
+                "kind", "producer", "producer slot", "consumer", "consumer slot",
+                "cycles", "samples", "attained", "kernels", "where",
+            ],
+            "class columns": ["kind", "first", "second", "floor", "samples", "kernels", "highest"],
+            "provenance": self.provenance,
+        }  # fmt: skip
+        rows = [[*key, *astuple(seen)] for key, seen in sorted(self.rows.items())]
+        classes = [[*name, *astuple(known)] for name, known in sorted(self.classes.items())]
+        text = json.dumps(head, indent=1)[:-2]
+        for name, lines in (("classes", classes), ("rows", rows)):
+            body = ",\n".join(json.dumps(line, separators=(",", ":")) for line in lines)
+            text += f',\n "{name}": [\n{body}\n]'
+        text += "\n}\n"
+        Path(path).write_text(text, encoding="utf-8")
+
+    @classmethod
+    def load(cls, name: str = "sm_90", path: Path | str | None = None) -> LatencyTable:
+        """Read a table.
+
+        Args:
+            name: the table's name (`Arch.table`), read from the package unless `path` is given.
+            path: another file, which must be for `name`.
+
+        Raises:
+            LatencyTableError: there is no such table, it is malformed, or it is for another architecture.
+        """
+        file = Path(path) if path is not None else Path(__file__).parent / "data" / f"{name}.json"
+        try:
+            data = json.loads(file.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise LatencyTableError(
+                "no latency table", where=name if path is None else str(path), hint=_available()
+            ) from None
+        except (OSError, UnicodeError, ValueError, RecursionError) as error:
+            raise LatencyTableError(f"cannot be read as JSON: {error}", where=file.name) from None
+        if not isinstance(data, dict) or data.get("format") != FORMAT:
+            raise LatencyTableError("not a latency table", where=file.name)
+        if data.get("version") != VERSION:
+            raise LatencyTableError(
+                f"latency table of version {data.get('version')!r}; this program reads {VERSION}",
+                where=file.name,
+                hint="mine it again: sassafras latency mine",
+            )
+        if data.get("arch") != name:
+            raise LatencyTableError(
+                f"latency table for {data.get('arch')!r} where {name!r} is needed", where=file.name
+            )
+        thresholds = data.get("thresholds")
+        if not isinstance(thresholds, dict) or not all(
+            isinstance(thresholds.get(k), int) and thresholds[k] >= 1 for k in ("samples", "kernels")
+        ):
+            raise LatencyTableError("thresholds are missing or not positive integers", where=file.name)
+        provenance = data.get("provenance")
+        return cls(
+            name,
+            _rows(data.get("rows"), file.name),
+            _classes(data.get("classes"), file.name),
+            provenance if isinstance(provenance, dict) else {},
+            thresholds["samples"],
+            thresholds["kernels"],
+        )
+
+
+def _rows(rows: Any, where: str) -> dict[Key, Distance]:
+    if not isinstance(rows, list) or not rows:
+        raise LatencyTableError("has no rows", where=where)
+    found: dict[Key, Distance] = {}
+    for number, row in enumerate(rows):
+        place = f"{where}, row {number}"
+        if not isinstance(row, list) or len(row) != 10:
+            raise LatencyTableError("a row needs 10 columns", where=place)
+        text, numbers = (*row[:5], row[9]), row[5:9]
+        if not all(isinstance(t, str) for t in text) or not all(type(n) is int for n in numbers):
+            raise LatencyTableError("a column has the wrong type", where=place)
+        cycles, samples, attained, kernels = numbers
+        if row[0] not in KINDS or cycles < 0 or not 1 <= kernels <= attained <= samples:
+            raise LatencyTableError("impossible kind or numbers", where=place)
+        key: Key = (row[0], row[1], row[2], row[3], row[4])
+        if key in found:
+            raise LatencyTableError("row given twice", where=place)
+        found[key] = Distance(cycles, samples, attained, kernels, row[9])
+    return found
+
+
+def _classes(lines: Any, where: str) -> dict[ClassKey, Support]:
+    if not isinstance(lines, list):
+        raise LatencyTableError("has no classes", where=where)
+    found: dict[ClassKey, Support] = {}
+    for number, line in enumerate(lines):
+        place = f"{where}, class {number}"
+        if not isinstance(line, list) or len(line) != 7:
+            raise LatencyTableError("a class needs 7 columns", where=place)
+        if not all(isinstance(t, str) for t in line[:3]) or not all(type(n) is int for n in line[3:]):
+            raise LatencyTableError("a column has the wrong type", where=place)
+        if line[0] not in KINDS or line[3] < 0 or line[4] < 1 or line[5] < 1:
+            raise LatencyTableError("impossible kind or numbers", where=place)
+        found[line[0], line[1], line[2]] = Support(line[3], line[4], line[5], line[6])
+    return found
+
+
+def _available() -> str:
+    names: Iterable[Path] = sorted((Path(__file__).parent / "data").glob("*.json"))
+    return "tables: " + (", ".join(p.stem for p in names) or "none")

@@ -1,0 +1,160 @@
+"""What each opcode is: its execution queue, whether its latency is fixed, what memory it touches, and
+whether it is a fence.
+
+Names follow NVIDIA's instruction set lists (CUDA Binary Utilities: Ampere, Ada, Hopper, Blackwell). An
+opcode that is not listed is refused, never guessed. Fixed or variable was read off ptxas output: an
+opcode is variable when ptxas covers its results with a scoreboard.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Queue(StrEnum):
+    """Where an instruction goes after issue. Within a queue results return in order (trap 1)."""
+
+    ALU = "alu"  # integer, logic, compares, conversions at full rate
+    FMA = "fma"  # FP32 and IMAD
+    HALF = "half"  # packed FP16
+    FP64 = "fp64"
+    TENSOR = "tensor"  # HMMA, IMMA: synchronous matrix units
+    WGMMA = "wgmma"  # HGMMA and kin: asynchronous
+    XU = "xu"  # transcendental, some conversions, bit counting
+    LSU = "lsu"  # global, local and generic memory
+    MIO = "mio"  # shared memory, shuffles, votes that go through memory input/output
+    CONST = "const"  # LDC
+    SPECIAL = "special"  # S2R, S2UR, B2R
+    UNIFORM = "uniform"  # the uniform datapath
+    TEX = "tex"
+    TMA = "tma"  # bulk copies and mbarrier operations
+    CONTROL = "control"
+
+
+class Memory(StrEnum):
+    """What memory an instruction touches, as far as ordering goes."""
+
+    NONE = "none"
+    CONSTANT = "constant"  # read-only for the life of a kernel
+    GLOBAL = "global"  # global, generic or local through the L1: treated as one space
+    SHARED = "shared"
+    ANY = "any"
+
+
+class Fence(StrEnum):
+    """Whether other instructions may pass."""
+
+    NONE = "none"
+    MEMORY = "memory"  # no memory operation may pass
+    FULL = "full"  # nothing may pass, and it does not move
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """Facts about one opcode (the part of the mnemonic before the first dot).
+
+    Attributes:
+        queue: where it executes.
+        variable: its latency is variable (its results are guarded by a scoreboard).
+        memory: what memory it touches.
+        reads_memory, writes_memory: in what way.
+        fence: what may not pass it.
+    """
+
+    queue: Queue
+    variable: bool = False
+    memory: Memory = Memory.NONE
+    reads_memory: bool = False
+    writes_memory: bool = False
+    fence: Fence = Fence.NONE
+
+
+def _build() -> dict[str, Op]:
+    table: dict[str, Op] = {}
+
+    def add(names: str, op: Op) -> None:
+        for name in names.split():
+            if name in table:
+                raise ValueError(f"opcode {name} is listed twice")
+            table[name] = op
+
+    q, m, f = Queue, Memory, Fence
+    add(
+        "FADD FADD32I FFMA FFMA32I FMUL FMUL32I IMAD IDP IDP4A FADD2 FFMA2 FMUL2 FHADD FHFMA FSWZADD",
+        Op(q.FMA),
+    )
+    add(
+        "FMNMX FMNMX3 FSEL FSET FSETP BMSK IABS IADD IADD2 IADD3 IADD32I IMNMX ISCADD ISCADD32I ISETP "
+        "LEA LOP LOP3 LOP32I SHF SHL SHR VABSDIFF VABSDIFF4 VHMNMX VIADD VIADDMNMX VIMNMX VIMNMX3 MOV "
+        "MOV32I PRMT SEL SGXT PLOP3 PSETP P2R R2P CS2R I2FP I2IP F2FP F2IP NOP LEPC VOTE "
+        "IMUL IMUL32I",
+        Op(q.ALU),
+    )
+    add("HADD2 HADD2_32I HFMA2 HFMA2_32I HMNMX2 HMUL2 HMUL2_32I HSET2 HSETP2", Op(q.HALF))
+    add("DADD DFMA DMUL DSETP DMNMX DMMA", Op(q.FP64, variable=True))
+    add("HMMA IMMA BMMA QMMA OMMA", Op(q.TENSOR))
+    add("MUFU I2F F2I F2F FRND I2I FCHK POPC FLO BREV", Op(q.XU, variable=True))
+    add("LDC", Op(q.CONST, True, m.CONSTANT, True))
+    add("LDG LD LDL", Op(q.LSU, True, m.GLOBAL, True))
+    add("LDGMC", Op(q.LSU, True, m.GLOBAL, True, True))
+    add("STG ST STL", Op(q.LSU, True, m.GLOBAL, False, True))
+    add("ATOM ATOMG RED REDG", Op(q.LSU, True, m.GLOBAL, True, True))
+    add("LDGSTS", Op(q.LSU, True, m.ANY, True, True))
+    add("CCTL CCTLL CCTLT", Op(q.LSU, True, m.GLOBAL, True, True, f.FULL))
+    add("LDS LDSM", Op(q.MIO, True, m.SHARED, True))
+    add("STS STSM", Op(q.MIO, True, m.SHARED, False, True))
+    add("ATOMS", Op(q.MIO, True, m.SHARED, True, True))
+    add("STAS REDAS", Op(q.MIO, True, m.SHARED, True, True, f.FULL))
+    add("LDTRAM", Op(q.MIO, True))
+    add("SHFL MATCH MOVM REDUX CREDUX QSPC", Op(q.MIO, True))
+    add("S2R S2UR B2R", Op(q.SPECIAL, True))
+    add("R2UR R2B", Op(q.ALU))
+    add("TEX TLD TLD4 TMML TXD TXQ", Op(q.TEX, True, m.GLOBAL, True))
+    add("SUATOM SULD SURED SUST", Op(q.TEX, True, m.GLOBAL, True, True))
+    add(
+        "UBMSK UBREV UCLEA UFLO UIADD3 UIMAD UISETP ULEA ULOP ULOP3 ULOP32I UMOV UP2UR UPLOP3 UPOPC "
+        "UPRMT UPSETP UR2UP USEL USGXT USHF USHL USHR VOTEU UIABS UVIADD UVIMNMX UVIADDMNMX "
+        "UIMNMX UFADD UFFMA UFMUL UFSEL UFSET UFSETP UFMNMX UI2FP UF2FP UI2F UF2I "
+        "UF2F UFRND UGETNEXTWORKID CS2UR",
+        Op(q.UNIFORM),
+    )
+    add("ULDC", Op(q.UNIFORM, False, m.CONSTANT, True))
+    add("LDCU", Op(q.UNIFORM, True, m.CONSTANT, True))
+    add("BGMMA HGMMA IGMMA QGMMA", Op(q.WGMMA, False, m.SHARED, True, False))
+    add("WARPGROUP WARPGROUPSET", Op(q.CONTROL, fence=f.FULL))
+    add(
+        "UBLKCP UBLKPF UBLKRED UTMACCTL UTMACMDFLUSH UTMALDG UTMAPF UTMAREDG UTMASTG ",
+        Op(q.TMA, True, m.ANY, True, True, f.FULL),
+    )
+    add("SYNCS ARRIVES", Op(q.TMA, True, m.ANY, True, True, f.FULL))
+    add("BAR UCGABAR_ARV UCGABAR_WAIT CGAERRBAR", Op(q.CONTROL, True, m.ANY, True, True, f.FULL))
+    add("MEMBAR FENCE ERRBAR", Op(q.CONTROL, True, m.ANY, True, True, f.FULL))
+    add("DEPBAR LDGDEPBAR", Op(q.CONTROL, False, m.ANY, True, True, f.FULL))
+    add(
+        "ACQBULK BMOV BPT BRA BREAK BRX BRXU BSSY BSYNC CALL ELECT ENDCOLLECTIVE EXIT JMP JMX JMXU "
+        "KILL NANOSLEEP PREEXIT RET RPCMOV RTT WARPSYNC YIELD PMTRIG SETCTAID SETLMEMBASE GETLMEMBASE "
+        "USETMAXREG USETSHMSZ ",
+        Op(q.CONTROL, True, m.ANY, True, True, f.FULL),
+    )
+    # Blackwell, parsed only: tensor memory and fifth-generation tensor cores
+    add(
+        "UTCHMMA UTCIMMA UTCQMMA UTCOMMA UTCMXQMMA UTCBAR UTCATOMSWS UTCCP UTCSHIFT LDT LDTM STT STTM "
+        "UMEMSETS UREDGR UTCLDSWS USTGR UVIRTCOUNT SPMETADATA "
+        "UTCSTSWS ",
+        Op(q.TMA, True, m.ANY, True, True, f.FULL),
+    )
+    return table
+
+
+OPCODES: dict[str, Op] = _build()
+
+#: branches and kin: end a basic block
+BRANCHES = frozenset("BRA BRX BRXU JMP JMX JMXU RET CALL EXIT KILL BREAK BSYNC RTT BPT".split())  # noqa: SIM905
+#: positions are PC-relative or steer convergence: never move (trap 9)
+IMMOVABLE = BRANCHES | frozenset(["BSSY", "LEPC", "WARPSYNC", "YIELD", "RPCMOV", "BMOV", "NANOSLEEP"])
+
+
+def base(opcode: str) -> str:
+    """``LDG`` of ``LDG.E.128``."""
+    return opcode.partition(".")[0]

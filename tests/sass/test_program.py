@@ -1,0 +1,140 @@
+"""Cubin in, Program out, cubin back: on real ptxas output of every architecture we name."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sassafras.core.errors import CubinError, UnsupportedArch
+from sassafras.sass import Program, check_schedulable, parameters
+from sassafras.sass.eiattr import ANNOTATIONS
+from sassafras.sass.registers import GPR, PRED, UGPR
+from tests import kernels
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a"])
+def test_identity_rewrite_is_byte_identical(arch: str) -> None:
+    data = kernels.softmax_cubin(arch)
+    program = Program.parse(data)
+    assert program.arch == arch
+    function = program.function()
+    assert len(function) > 50
+    assert program.emit(function.name, np.arange(len(function))) == data
+
+
+def test_words_and_control_codes_survive_decode_and_encode() -> None:
+    function = Program.parse(kernels.matmul_cubin()).function()
+    for i in function.instructions:
+        assert i.control.encode(i.high) == i.high
+    assert function.words.shape == (len(function), 2)
+
+
+def test_emit_moves_words_and_exit_offsets() -> None:
+    program = Program.parse(kernels.softmax_cubin())
+    function = program.function()
+    exits = [i.index for i in function.instructions if i.base == "EXIT"]
+    recorded = [offset // 16 for _, offset in function.offset_slots]
+    assert set(exits) <= set(recorded)
+    order = np.arange(len(function))
+    order[[exits[0] - 1, exits[0]]] = order[[exits[0], exits[0] - 1]]
+    moved = Program.parse(program.emit(function.name, order)).function()
+    assert moved.instructions[exits[0] - 1].base == "EXIT"
+    assert exits[0] - 1 in [offset // 16 for _, offset in moved.offset_slots]
+    assert sorted(i.text for i in moved.instructions) == sorted(i.text for i in function.instructions)
+
+
+def test_emit_refuses_what_is_no_permutation() -> None:
+    program = Program.parse(kernels.softmax_cubin())
+    function = program.function()
+    with pytest.raises(ValueError, match="entries"):
+        program.emit(function.name, np.arange(3))
+    with pytest.raises(ValueError, match="permutation"):
+        program.emit(function.name, np.zeros(len(function), dtype=int))
+
+
+def test_several_kernels_in_one_cubin() -> None:
+    data = kernels.nvcc_cubin(kernels.TWO_KERNELS)
+    if data is None:
+        pytest.skip("no nvcc")
+    program = Program.parse(data)
+    assert set(program.functions) == {"reverse", "choose"}
+    with pytest.raises(CubinError, match="several kernels"):
+        program.function()
+    for name, function in program.functions.items():
+        assert program.emit(name, np.arange(len(function))) == data
+    choose = program.function("choose")
+    assert choose.indirect, "a switch compiles to an indirect branch with its targets in .nv.info"
+    for branch, targets in choose.indirect.items():
+        assert choose.instructions[branch // 16].base in ("BRX", "BRXU")
+        leaders = {block.start for block in choose.blocks}
+        assert all(t // 16 in leaders for t in targets)
+    assert [(p.offset, p.size) for p in parameters(program.cubin, "reverse")] == [(0, 8), (8, 4)]
+
+
+def test_blocks_cover_the_function_and_loops_have_back_edges() -> None:
+    function = Program.parse(kernels.matmul_cubin()).function()
+    covered = [i for block in function.blocks for i in range(block.start, block.end)]
+    assert covered == list(range(len(function)))
+    assert any(s <= block.index for block in function.blocks for s in block.successors)
+
+
+def test_effects_of_known_instructions() -> None:
+    function = Program.parse(kernels.softmax_cubin(block=4096, aligned=False)).function()
+    loads = [i for i in function.instructions if i.opcode == "LDG.E"]
+    assert loads
+    for i in loads:
+        address = int(i.operands[1].partition("[R")[2].partition(".")[0])
+        assert {GPR + address, GPR + address + 1} <= i.reads
+        assert any(r >= UGPR for r in i.reads), "the descriptor pair"
+        assert len([r for r in i.writes if r < PRED]) == 1
+    saved = [i for i in function.instructions if i.base == "P2R"]
+    assert saved, "this kernel runs out of predicates"
+    for i in saved:
+        mask = int(i.operands[-1], 16)
+        assert {PRED + b for b in range(7) if mask >> b & 1} <= i.reads
+    assert not [i for i in function.instructions if i.unexplained]
+
+
+def test_ldgsts_writes_no_predicate() -> None:
+    function = Program.parse(kernels.matmul_cubin("sm_80")).function()
+    copies = [i for i in function.instructions if i.base == "LDGSTS"]
+    assert copies
+    assert not any(PRED <= r < UGPR for i in copies for r in i.writes)
+
+
+def test_architecture_policy() -> None:
+    assert check_schedulable("sm_90a").measured
+    with pytest.raises(UnsupportedArch, match="never been measured"):
+        check_schedulable("sm_80")
+    assert not check_schedulable("sm_80", asked_by_name=True).measured
+    with pytest.raises(UnsupportedArch, match="capmerc"):
+        check_schedulable("sm_120a", asked_by_name=True)
+    with pytest.raises(UnsupportedArch, match="not known"):
+        check_schedulable("sm_35")
+
+
+def test_annotations_of_spills_follow_their_instructions() -> None:
+    source = """
+    extern "C" __global__ void k(float* a, int n) {
+      float v[64];
+      for (int i = 0; i < 64; ++i) v[i] = a[i * n + threadIdx.x];
+      __syncthreads();
+      for (int i = 0; i < 64; ++i) for (int j = 0; j < 64; j += 9) v[i] = v[i] * v[j] + v[(i * 7 + j) % 64];
+      for (int i = 0; i < 64; ++i) a[i * n + threadIdx.x] = v[i];
+    }
+    """
+    data = kernels.nvcc_cubin(source, flags=("-maxrregcount=32",))
+    if data is None:
+        pytest.skip("no nvcc")
+    program = Program.parse(data)
+    function = program.function()
+    annotated = {
+        word
+        for r in program.cubin.entries["k"].info
+        if r.attribute == ANNOTATIONS
+        for word in r.words()[1::2]
+    }
+    assert annotated, "this kernel spills"
+    assert annotated <= {offset for _, offset in function.offset_slots}
+    assert {function.instructions[offset // 16].base for offset in annotated} <= {"LDL", "STL"}
+    assert not function.pinned_reason
