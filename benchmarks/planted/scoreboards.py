@@ -1,0 +1,158 @@
+"""Scoreboards: waits dropped, barriers dropped or moved to another one, setters moved, order in queues.
+
+Each uses a producer whose only cover is its own scoreboard: in its block, no other instruction between it and
+the one that needs it sets any scoreboard, and exactly one of them waits for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from sassafras.sass.registers import PRED
+
+from .subject import READ, STALL, WAIT, WRITE, Mutant, Quota, Subject, drop, put, shuffled
+
+
+def scoreboards(s: Subject, rng: np.random.Generator, most: int) -> Iterator[Mutant]:
+    """Mutants of this kind, at most `most` a class."""
+    quota = Quota(most)
+    for b in shuffled(rng, range(len(s.blocks))):
+        start, end = s.blocks[b]
+        for i in range(start, end):
+            yield from _one(s, rng, quota, i, end)
+            yield from _completion(s, quota, i, end)
+
+
+def _completion(s: Subject, quota: Quota, i: int, end: int) -> Iterator[Mutant]:
+    """A fence sets a scoreboard, and the next access to memory waits for it: ordering, no register."""
+    kind = "completion of a fence not waited for"
+    c = s.code[i].control
+    field = WRITE if c.write_barrier is not None else READ
+    barrier = c.write_barrier if c.write_barrier is not None else c.read_barrier
+    if s.code[i].base not in ("FENCE", "MEMBAR") or barrier is None:
+        return
+    ahead = (n for n in range(i + 1, end) if s.touches(n) or s.code[n].base in ("BAR", "SYNCS", "ERRBAR"))
+    j = next(ahead, -1)
+    waits = _waits(s, i, j, barrier) if j > 0 else []
+    if len(waits) == 1 and not any(_sets(s, n) for n in range(i + 1, j)) and quota.free(kind):
+        quota.take(kind)
+        note = f"{s.code[j].text}  behind  {s.code[i].text}"
+        high = list(s.high)
+        high[waits[0]] &= ~(1 << (WAIT + barrier))
+        yield Mutant(kind, note, s.emit(s.identity(), high))
+        yield Mutant(kind, note, s.emit(s.identity(), drop(s.high, i, field)))
+
+
+def _one(s: Subject, rng: np.random.Generator, quota: Quota, i: int, end: int) -> Iterator[Mutant]:
+    c = s.code[i].control
+    if s.code[i].guard in ("!PT", "!UPT") or s.code[i].base == "LDGDEPBAR":
+        return
+    if c.write_barrier is not None:
+        needed = _first(s, i, end, s.code[i].writes, True)
+        yield from _covered(s, rng, quota, i, needed, c.write_barrier, WRITE, "result")
+        yield from _behind_its_waiter(s, quota, i, end)
+        yield from _too_soon(s, quota, i, c.write_barrier)
+    elif c.read_barrier is not None:
+        late = frozenset(r for r in s.code[i].reads if r < PRED)
+        needed = _first(s, i, end, late, False)
+        # where a load of the same queue overwrites the operand, ptxas often leaves the wait out; never
+        # where a refill does (LDL behind STL)
+        if s.fixed(needed):
+            yield from _covered(s, rng, quota, i, needed, c.read_barrier, READ, "operand")
+        elif (s.code[i].base, s.code[needed].base) == ("STL", "LDL"):
+            yield from _covered(s, rng, quota, i, needed, c.read_barrier, READ, "a spill's operand")
+        yield from _too_soon(s, quota, i, c.read_barrier)
+    elif s.code[i].op.variable and s.code[i].writes:
+        yield from _queue(s, quota, i, end)
+
+
+def _first(s: Subject, i: int, end: int, registers: frozenset[int], result: bool) -> int:
+    """The first instruction that reads or overwrites the result, or overwrites the operand; -1 for none."""
+    for j in range(i + 1, end):
+        touched = s.code[j].writes | (s.code[j].reads if result else frozenset())
+        if touched & registers and not s.exclusive(i, j):
+            return j
+    return -1
+
+
+def _waits(s: Subject, i: int, j: int, barrier: int) -> list[int]:
+    return [n for n in range(i + 1, j + 1) if s.code[n].control.wait_mask >> barrier & 1]
+
+
+def _sets(s: Subject, n: int) -> bool:
+    c = s.code[n].control
+    return c.write_barrier is not None or c.read_barrier is not None
+
+
+def _covered(
+    s: Subject, rng: np.random.Generator, quota: Quota, i: int, j: int, barrier: int, field: int, what: str
+) -> Iterator[Mutant]:
+    if j < 0 or any(_sets(s, n) for n in range(i + 1, j)):
+        return
+    # a load's address may be covered by its own result's barrier too: then nothing is left out
+    if field == READ and s.code[i].control.write_barrier is not None:
+        return
+    waits = _waits(s, i, j, barrier)
+    if len(waits) != 1:
+        return
+    note = f"{s.code[j].text}  needs  {s.code[i].text}"
+    same = s.identity()
+    if quota.free(kind := f"wait for {what} dropped"):
+        quota.take(kind)
+        high = list(s.high)
+        high[waits[0]] &= ~(1 << (WAIT + barrier))
+        yield Mutant(kind, note, s.emit(same, high))
+    if quota.free(kind := f"barrier of {what} dropped"):
+        quota.take(kind)
+        yield Mutant(kind, note, s.emit(same, drop(s.high, i, field)))
+    others = [b for b in range(6) if not _waits(s, i, j, b)]
+    if others and quota.free(kind := f"barrier of {what} retargeted"):
+        quota.take(kind)
+        high = list(s.high)
+        high[i] = put(high[i], field, 3, int(rng.choice(others)))
+        yield Mutant(kind, note, s.emit(same, high))
+
+
+def _behind_its_waiter(s: Subject, quota: Quota, i: int, end: int) -> Iterator[Mutant]:
+    """Trap 3: w waits for i's scoreboard, does not itself need i; c behind it needs i and does not wait."""
+    kind = "setter moved behind its waiter"
+    barrier = s.code[i].control.write_barrier
+    if barrier is None or s.still[i] or not quota.free(kind):
+        return
+    c = _first(s, i, end, s.code[i].writes, True)
+    waits = _waits(s, i, c, barrier) if c > 0 else []
+    if len(waits) != 1 or waits[0] == c or any(_sets(s, n) for n in range(i + 1, c)):
+        return
+    if any(s.still[n] for n in range(i, waits[0] + 1)):
+        return
+    quota.take(kind)
+    note = f"{s.code[i].text}  behind  {s.code[waits[0]].text}"
+    yield Mutant(kind, note, s.emit(s.moved(i, waits[0]), s.high))
+
+
+def _too_soon(s: Subject, quota: Quota, i: int, barrier: int) -> Iterator[Mutant]:
+    """The next instruction waits for what this one sets: never less than two cycles."""
+    kind = "waiter one cycle behind its setter"
+    if i + 1 < s.count and s.code[i + 1].control.wait_mask >> barrier & 1 and quota.free(kind):
+        quota.take(kind)
+        high = list(s.high)
+        high[i] = put(high[i], STALL, 4, 1)
+        yield Mutant(kind, s.code[i].text, s.emit(s.identity(), high))
+
+
+def _queue(s: Subject, quota: Quota, i: int, end: int) -> Iterator[Mutant]:
+    """Trap 1: i has no scoreboard and leans on a later k of its opcode; moved behind k nothing covers it."""
+    kind = "moved behind the operation whose scoreboard covers it"
+    c = _first(s, i, end, s.code[i].writes, True)
+    if c < 0 or s.still[i] or not quota.free(kind):
+        return
+    setters = [n for n in range(i + 1, c) if _sets(s, n)]
+    if len(setters) != 1 or s.code[setters[0]].base != s.code[i].base:
+        return
+    k = setters[0]
+    if any(s.still[n] or not s.independent(i, n) for n in range(i + 1, k)) or any(s.conflicts(i, k)):
+        return
+    quota.take(kind)
+    yield Mutant(kind, f"{s.code[i].text}  behind  {s.code[k].text}", s.emit(s.moved(i, k), s.high))

@@ -1,0 +1,375 @@
+"""Everything about the original that no candidate changes, as arrays: done once per kernel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from ..core.errors import DisassemblyError
+from ..sass import Function, Instruction
+from ..sass.control import CONTROL_MASK, READ_BARRIER_SHIFT, WAIT_SHIFT, WRITE_BARRIER_SHIFT
+from ..sass.latency import LatencyTable, opcode_key
+from . import classes, dependences, effects, graph, kernels, operands
+from .dependences import KIND_NAMES, MEMORY, ORDER, RAW, WAR, WAW, Pair
+
+#: cycles after which every fixed-latency result is there; unknown distances are kept up to here
+HORIZON = 64
+#: BAR.SYNC -> next memory operation (no lower case in 6,000 pairs)
+BARRIER_TO_MEMORY = 6
+#: a scoreboard counts to 63 in 6 bits (ptxas never lets more than 60 be outstanding)
+MOST_RAISED = 63
+#: a scoreboard's setter -> its waiter
+SETTER_TO_WAITER = 2
+_CLEAN = np.uint64(~CONTROL_MASK & (2**64 - 1))
+
+
+@dataclass(slots=True)
+class Edges:
+    """Ordered pairs with their least distances, as columns.
+
+    Attributes:
+        first, second: instruction indices, int32.
+        need: cycles; 0 where only the order matters.
+        pairs: the pair behind each row.
+        known: the distance comes from the table, not from the original.
+    """
+
+    first: np.ndarray
+    second: np.ndarray
+    need: np.ndarray
+    pairs: list[Pair]
+    known: list[bool]
+
+
+class Analysis:
+    """The original kernel, read by the validator.
+
+    Args:
+        function: the kernel.
+        table: least distances of its architecture.
+    """
+
+    def __init__(self, function: Function, table: LatencyTable) -> None:
+        self.function, self.table = function, table
+        self.code: tuple[Instruction, ...] = function.instructions
+        self.count = len(self.code)
+        hopper = function.arch.startswith("sm_90")
+        self.effects = [
+            effects.read(i.guard, i.opcode, i.operands, i.low, i.high, i.reads, i.writes) for i in self.code
+        ]
+        self.kinds = []
+        for i in self.code:
+            try:
+                ops = operands.read(i.operands)
+            except ValueError:
+                ops = ()
+            self.kinds.append(classes.classify(i.base, tuple(i.opcode.split(".")[1:]), i.guard, ops, hopper))
+        self.pinned = [
+            bool(e.problem) or bool(i.unexplained) for e, i in zip(self.effects, self.code, strict=True)
+        ]
+        self.fence = np.array(
+            [k.fence or p for k, p in zip(self.kinds, self.pinned, strict=True)], dtype=np.bool_
+        )
+        self.variable = [
+            k.variable or i.control.write_barrier is not None
+            for k, i in zip(self.kinds, self.code, strict=True)
+        ]
+        self.keys = [opcode_key(i.opcode) for i in self.code]
+        own = [table.own_stall(key) for key in self.keys]
+        self.own_stall = np.array([0 if d is None or d.cycles < 2 else d.cycles for d in own], dtype=np.int64)
+        self.blocks = graph.build(self.code, function.labels, function.indirect)
+        self.parts = [dependences.BlockPairs(b, self.effects) for b in self.blocks]
+        self.words = function.words.copy()
+        self.words[:, 1] &= _CLEAN
+        self._regions()
+        self._graph()
+        self._refuse_counted_results()
+        self._scoreboards()
+        self._edges()
+        self._fences()
+
+    # -- places -------------------------------------------------------------------------------------------
+
+    def _regions(self) -> None:
+        """Runs of instructions that nothing may leave: between fences, within a block."""
+        starts = np.zeros(self.count, dtype=np.bool_)
+        starts[[b.start for b in self.blocks]] = True
+        starts[self.fence] = True
+        starts[1:] |= self.fence[:-1]
+        self.region = np.cumsum(starts).astype(np.int32)
+
+    def _graph(self) -> None:
+        self.block_start = np.array([b.start for b in self.blocks], dtype=np.int32)
+        self.block_end = np.array([b.end for b in self.blocks], dtype=np.int32)
+        self.block_of = np.zeros(self.count, dtype=np.int32)
+        for n, b in enumerate(self.blocks):
+            self.block_of[b.start : b.end] = n
+        self.follow_at = np.zeros(len(self.blocks) + 1, dtype=np.int32)
+        self.follow_at[1:] = np.cumsum([len(b.follow) for b in self.blocks])
+        self.follow = np.array([m for b in self.blocks for m in b.follow], dtype=np.int32)
+
+    @cached_property
+    def original_high(self) -> np.ndarray:
+        """The original's upper words, uint64."""
+        return self.function.words[:, 1].copy()
+
+    def _refuse_counted_results(self) -> None:
+        """ptxas lets DEPBAR.LE count DMMAs in flight; here it only counts groups of asynchronous copies."""
+        named = {i.operands[0] for i in self.code if i.base == "DEPBAR" and i.operands}
+        for i in self.code:
+            if i.base == "DMMA" and f"SB{i.control.write_barrier}" in named:
+                raise DisassemblyError(
+                    "DEPBAR.LE counts the results of DMMA, which is not followed", where=str(i)
+                )
+
+    # -- scoreboards --------------------------------------------------------------------------------------
+
+    def _scoreboards(self) -> None:
+        """Number the instructions of variable latency."""
+        self.number = np.full(self.count, -1, dtype=np.int32)
+        tracked = [
+            n
+            for n, i in enumerate(self.code)
+            if (self.variable[n] or i.control.read_barrier is not None) and not self.effects[n].never
+        ]
+        self.number[tracked] = np.arange(len(tracked))
+        self.tracked = np.array(tracked, dtype=np.int32)
+        self.write_queue = np.array([self.kinds[n].write_queue for n in tracked], dtype=np.int8)
+        self.read_queue = np.array([self.kinds[n].read_queue for n in tracked], dtype=np.int8)
+
+    def _late(self, index: int, register: int) -> bool:
+        """Whether an instruction reads a register some time after its issue.
+
+        Predicates are read at issue, and so are uniform registers (LDG's descriptors too: ptxas overwrites
+        them with no wait), but for the copy engine's operations that set a read barrier.
+        """
+        i = self.code[index]
+        barrier = i.control.read_barrier is not None
+        uniform = operands.UR <= register < operands.UP and barrier and i.base in classes.COPIES
+        return uniform or (register < operands.P and (self.variable[index] or barrier))
+
+    # -- distances ----------------------------------------------------------------------------------------
+
+    def _edges(self) -> None:
+        inside: list[tuple[Pair, int, bool]] = []
+        across: list[tuple[Pair, int, bool]] = []
+        checks: set[tuple[int, int, int]] = set()  # (second, number, 0 written or 1 read)
+        now = self._issue_times()
+        self.asynchronous = [i.base in classes.WARPGROUP_PRODUCTS for i in self.code]
+        for n, block in enumerate(self.blocks):
+            for pair in self.parts[n].pairs:
+                rule = self._rule(pair)
+                if rule is not None:
+                    checks.add((pair.second, int(self.number[pair.first]), rule))
+                    inside.append((pair, 0, True))
+                    continue
+                need, known = self._need(pair)
+                if not known:
+                    need = min(need, int(now[pair.second] - now[pair.first]))
+                inside.append((pair, need, known))
+            for pair in dependences.memory_pairs(block, self.kinds, self.effects):
+                inside.append((pair, 0, True))
+            inside += self._window_pairs(block, now)
+            behind, beyond = self._barrier_pairs(block)
+            inside += [(pair, BARRIER_TO_MEMORY, True) for pair in behind]
+            across += [(pair, BARRIER_TO_MEMORY, True) for pair in beyond]
+        shortest = [self._least_cycles(b) for b in self.blocks]
+        unknown: list[tuple[Pair, int]] = []
+        for pair, near in dependences.crossing(self.blocks, self.parts, shortest, HORIZON):
+            rule = self._rule(pair)
+            if rule is not None:
+                checks.add((pair.second, int(self.number[pair.first]), rule))
+            elif near:
+                need, known = self._need(pair)
+                if not known:
+                    unknown.append((pair, need))
+                elif need > 1:
+                    across.append((pair, need, True))
+        self.inside = _columns(inside)
+        self._checks(checks)
+        self._across(across, unknown)
+
+    def _rule(self, pair: Pair) -> int | None:
+        """0 or 1 when the pair is guarded by scoreboards (write, read), None when by distance."""
+        first, second = pair.first, pair.second
+        if pair.register >= operands.B:
+            return None  # convergence barriers: only fences touch them
+        if pair.kind in (RAW, WAW, ORDER):
+            return 0 if self.variable[first] else None
+        if pair.kind == WAR and self._late(first, pair.register):
+            queued = classes.QUEUED_WRITERS.get(self.code[first].base, ())
+            if self.variable[second] and self.code[second].base in queued:
+                return None  # the later one cannot write before the earlier one has read
+            return 1
+        return None
+
+    def _need(self, pair: Pair) -> tuple[int, bool]:
+        """The least distance of a pair, and True; or for an unknown one the most that may be asked of it, and
+        False: it keeps its original distance up to there."""
+        first, second = pair.first, pair.second
+        if pair.kind == ORDER or (self.asynchronous[first] and pair.kind in (RAW, WAW)):
+            return 1, True  # a reader in between, WARPGROUP.DEPBAR or the queue of products keeps them apart
+        if self.pinned[first] or self.pinned[second] or pair.register >= operands.B:
+            return HORIZON, False
+        if pair.kind == WAR and (
+            self._late(first, pair.register) or self.code[first].base in classes.ENDS_BLOCK
+        ):
+            return 1, True  # a branch has read its operands before it is taken
+        if pair.kind == WAR and self.code[first].base in classes.FP64:
+            return HORIZON, False  # the table's rows leave out every pair with a wait between
+        key = (KIND_NAMES[pair.kind], self.keys[first], pair.slot, self.keys[second], pair.other)
+        found = self.table.distance(*key)
+        if found is not None:
+            return max(1, found.cycles), True
+        enough = self.table.bound(*key)
+        return HORIZON if enough is None else min(enough, HORIZON), False
+
+    def _window_pairs(self, block: graph.Block, now: np.ndarray) -> list[tuple[Pair, int, bool]]:
+        """Asynchronous matrix products stay in their order (gsb0 closes a group) and as far apart as they
+        need, from one another and from the WARPGROUP.ARRIVE before them."""
+        found = []
+        last = -1
+        for n in range(block.start, block.end):
+            product = self.asynchronous[n]
+            if product and last >= 0:
+                known = self.table.spacing("@wgmma" if self.asynchronous[last] else self.keys[last], "@wgmma")
+                kept = min(int(now[n] - now[last]), HORIZON)
+                pair = Pair(MEMORY, last, "", n, "", -1)
+                found.append((pair, kept if known is None else known.cycles, known is not None))
+            if product or self.code[n].opcode == "WARPGROUP.ARRIVE":
+                last = n
+        return found
+
+    def _accesses(self, block: graph.Block) -> list[int]:
+        return [
+            n for n in range(block.start, block.end) if self.kinds[n].memory and not self.effects[n].never
+        ]
+
+    def _barrier_pairs(self, block: graph.Block) -> tuple[list[Pair], list[Pair]]:
+        """Each BAR and the memory operations behind it: in its block, and in those that follow at once."""
+        inside, across = [], []
+        accesses = self._accesses(block)
+        for n in range(block.start, block.end):
+            if self.code[n].base == "BAR":
+                inside += [Pair(MEMORY, n, "", m, "", -1) for m in accesses if m > n]
+                for b in block.follow:
+                    across += [Pair(MEMORY, n, "", m, "", -1) for m in self._accesses(self.blocks[b])]
+        return inside, across
+
+    def _least_cycles(self, block: graph.Block) -> int:
+        """No candidate runs a block in fewer cycles: one each, and fences keep theirs."""
+        stalls = [
+            max(1, self.code[n].control.stall) if self.fence[n] else 1 for n in range(block.start, block.end)
+        ]
+        return sum(stalls)
+
+    def _issue_times(self) -> np.ndarray:
+        """Issue cycle of each instruction, counted from the start of its block."""
+        times = np.zeros(self.count, dtype=np.int32)
+        for block in self.blocks:
+            now = 0
+            for n in range(block.start, block.end):
+                times[n] = now
+                now += max(1, self.code[n].control.stall)
+        return times
+
+    def _checks(self, checks: set[tuple[int, int, int]]) -> None:
+        """By second instruction: which producers must not be pending when it issues."""
+        by_second: list[list[int]] = [[] for _ in range(self.count)]
+        for second, number, rule in sorted(checks):
+            by_second[second].append(2 * number + rule)
+        self.check_at = np.zeros(self.count + 1, dtype=np.int32)
+        self.check_at[1:] = np.cumsum([len(c) for c in by_second])
+        self.check = np.array([c for row in by_second for c in row], dtype=np.int32)
+        # whatever the original gives a scoreboard is watched too: see `_fences`
+        controls = [self.code[n].control for n in self.tracked]
+        self.watched = np.array(
+            [(c.write_barrier is not None) | (c.read_barrier is not None) << 1 for c in controls],
+            dtype=np.uint8,
+        )
+        for _, number, rule in checks:
+            self.watched[number] |= 1 << rule
+
+    def _fences(self) -> None:
+        """What may be pending at fences that order memory or end the kernel: no more than in the original, as
+        ptxas may have had a reason to wait there that no register shows. What fences themselves left pending
+        (FENCE, MEMBAR and so on set scoreboards) may not be pending at memory operations either.
+        """
+        strict = [
+            n for n in range(self.count)
+            if self.fence[n] and self.code[n].base not in classes.BRANCHING and not self.effects[n].never
+        ]  # fmt: skip
+        setters = [v for v, n in enumerate(self.tracked) if self.fence[n] and self.watched[v]]
+        loose = (
+            [n for n in range(self.count) if self.kinds[n].memory and not self.fence[n]] if setters else []
+        )
+        rows = strict + loose
+        self.fence_row = np.full(self.count, -1, dtype=np.int32)
+        self.fence_row[rows] = np.arange(len(rows))
+        self.allowed = np.zeros((len(rows), len(self.tracked)), dtype=np.uint8)
+        self.allowed[len(strict) :] = 3
+        self.allowed[len(strict) :, setters] = 0
+        # groups of copies are counted on purpose; USETMAXREG (stall 0) holds its successor itself
+        self.counted = np.array(
+            [(i.base not in classes.GROUPS) | (i.control.stall > 0) << 1 for i in self.code], dtype=np.uint8
+        )
+        order = np.arange(self.count, dtype=np.int32)
+        times = self._issue_times()
+        lengths = np.zeros(len(self.blocks), dtype=np.int32)
+        self.pending(order, self.original_high, times, lengths, np.empty((1, 2), dtype=np.int32), record=True)
+
+    def pending(
+        self, order: np.ndarray, high: np.ndarray, times: np.ndarray, lengths: np.ndarray, out: np.ndarray,
+        record: bool = False,
+    ) -> int:  # fmt: skip
+        """Run `kernels.scoreboards` on a candidate (order and upper words by position)."""
+        wait = ((high >> np.uint64(WAIT_SHIFT)) & np.uint64(0x3F)).astype(np.uint8)
+        write = ((high >> np.uint64(WRITE_BARRIER_SHIFT)) & np.uint64(7)).astype(np.uint8)
+        read = ((high >> np.uint64(READ_BARRIER_SHIFT)) & np.uint64(7)).astype(np.uint8)
+        return kernels.scoreboards(
+            self.block_start, self.block_end, self.follow_at, self.follow, order, times, lengths,
+            wait, write, read, self.number, self.write_queue, self.read_queue, self.watched, self.counted,
+            self.check_at, self.check, self.fence_row, self.allowed, SETTER_TO_WAITER, MOST_RAISED,
+            record, out,
+        )  # fmt: skip
+
+    def _across(self, known: list[tuple[Pair, int, bool]], unknown: list[tuple[Pair, int]]) -> None:
+        """Pairs over block edges; an unknown one keeps the original's shortest distance."""
+        # the same two instructions may meet in many registers: keep the strictest
+        rows: dict[tuple[int, int], tuple[Pair, int, bool]] = {}
+        for pair, need, sure in known:
+            key = (pair.first, pair.second)
+            if key not in rows or rows[key][1] < need:
+                rows[key] = (pair, need, sure)
+        if unknown:
+            times = self._issue_times()
+            lengths = np.zeros(len(self.blocks), dtype=np.int32)
+            for n, b in enumerate(self.blocks):
+                lengths[n] = times[b.end - 1] + max(1, self.code[b.end - 1].control.stall)
+            between = kernels.block_distances(lengths, self.follow_at, self.follow, HORIZON)
+            for pair, most in unknown:
+                source, target = int(self.block_of[pair.first]), int(self.block_of[pair.second])
+                kept = int(lengths[source] - times[pair.first] + between[source, target] + times[pair.second])
+                kept = min(kept, most)
+                key = (pair.first, pair.second)
+                if kept > 1 and (key not in rows or rows[key][1] < kept):
+                    rows[key] = (pair, kept, False)
+        self.across = _columns(list(rows.values()))
+
+
+def _columns(rows: list[tuple[Pair, int, bool]]) -> Edges:
+    strictest: dict[tuple[int, int], tuple[Pair, int, bool]] = {}
+    for row in rows:
+        key = (row[0].first, row[0].second)
+        if key not in strictest or strictest[key][1] < row[1]:
+            strictest[key] = row
+    rows = list(strictest.values())
+    return Edges(
+        np.array([r[0].first for r in rows], dtype=np.int32),
+        np.array([r[0].second for r in rows], dtype=np.int32),
+        np.array([r[1] for r in rows], dtype=np.int32),
+        [r[0] for r in rows],
+        [r[2] for r in rows],
+    )

@@ -1,0 +1,183 @@
+"""What the validator holds of each opcode apart from its registers: variable latency, in-order queues,
+memory, fences.
+
+Read off ptxas output independently of `sass.opcodes`; ``docs/validator.md`` says from what.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from .operands import Operand, Role
+
+#: bits of `Kind.space`
+GLOBAL, SHARED, LOCAL = 1, 2, 4
+_GENERIC = GLOBAL | SHARED | LOCAL
+
+
+def _names(*text: str) -> frozenset[str]:
+    return frozenset(" ".join(text).split())
+
+
+#: results return in order within a queue: waiting for a later one covers an earlier one (trap 1 of the facts)
+WRITE_QUEUES: dict[str, int] = {
+    name: number
+    for number, names in enumerate(
+        (
+            "LDS LDSM SHFL REDUX",
+            "MUFU I2F F2I F2F FRND FCHK POPC FLO BREV I2I",
+            "S2R S2UR",
+            "LDC",
+            "DADD DMUL DFMA DSETP DMNMX DMMA",
+            "MOVM",
+        )
+    )
+    for name in names.split()
+}
+#: operands are read in order within a queue: a later op's barrier covers an earlier op's reads (trap 4)
+READ_QUEUES: dict[str, int] = {
+    name: number
+    for number, names in enumerate(
+        (
+            "LDG LD STG ST LDL STL LDGSTS LDS LDSM STS STSM SHFL",
+            "MOVM",
+            "ATOM ATOMG RED REDG",
+            "MUFU I2F F2I F2F FRND FCHK POPC FLO BREV I2I",
+            "LDC",
+            "DADD DMUL DFMA DSETP DMNMX DMMA",
+            "SYNCS UBLKCP",
+        )
+    )
+    for name in names.split()
+}
+#: a write after a read needs no wait where the writer queues behind the reader: only these pairs does ptxas
+#: ever leave without one (it waits in all 3,647 pairs of STL and LDL, all 740 of LDG and LDS, ...)
+QUEUED_WRITERS: dict[str, frozenset[str]] = {
+    "LDG": _names("LDG LDL"), "LDS": _names("LDS LDSM"), "LDSM": _names("LDSM"), "STG": _names("LDS LDSM"),
+    "STL": _names("LDS LDSM SHFL"), "STS": _names("LDS LDSM SHFL"), "STSM": _names("LDS LDSM"),
+    "SHFL": _names("SHFL"), "MOVM": _names("MOVM"), "MUFU": _names("MUFU"), "I2F": _names("I2F F2I"),
+    "F2I": _names("F2I"), "DFMA": _names("DFMA DMUL"), "DADD": _names("DADD DMUL"),
+    "DMUL": _names("DADD DFMA"), "SYNCS": _names("SYNCS"),
+}  # fmt: skip
+_VARIABLE = (
+    frozenset(WRITE_QUEUES) | frozenset(READ_QUEUES)
+    | {"ATOMS", "MATCH", "LDCU", "B2R", "BMOV", "SYNCS", "UBLKCP", "R2B"}
+)  # fmt: skip
+#: variable before Hopper only: sm_90 code never sets a scoreboard on these
+_FIXED_ON_HOPPER = _names("DADD DMUL DFMA DSETP DMNMX R2UR")
+
+FP64 = _names("DADD DMUL DFMA DSETP DMNMX DMMA")
+
+#: may be anywhere among its neighbours as far as its opcode goes
+_FREE = _names(
+    "FADD FADD32I FFMA FFMA32I FMUL FMUL32I FMNMX FSEL FSET FSETP FSWZADD FCHK MOV MOV32I PRMT SEL SGXT "
+    "SHF SHL SHR IABS LOP3 LOP32I POPC FLO BREV MUFU I2FP I2F F2I F2F FRND F2FP I2IP F2IP HADD2 HADD2_32I "
+    "HFMA2 HFMA2_32I HMUL2 HMUL2_32I HMNMX2 HSET2 HSETP2 IDP IDP4A VABSDIFF VABSDIFF4 VIADD VIMNMX "
+    "VIADDMNMX VHMNMX IMNMX BMSK IADD3 IMAD LEA ISETP PLOP3 PSETP P2R R2P DADD DMUL DFMA DSETP DMNMX "
+    "HMMA IMMA BMMA DMMA MOVM SHFL VOTE MATCH REDUX UMOV USEL USGXT USHF UPRMT UBREV UBMSK UFLO UPOPC "
+    "UIADD3 UIMAD ULEA ULOP3 UPLOP3 UPSETP UISETP VOTEU UP2UR R2UR S2R S2UR CS2R LDC ULDC LDG LD LDL LDS "
+    "LDSM STG ST STL STS STSM ATOM ATOMG ATOMS RED REDG LDGSTS HGMMA IGMMA QGMMA BGMMA"
+)
+#: special registers that stand still while a warp runs
+_CONSTANT_SPECIAL = re.compile(
+    r"SR(Z|_TID\.[XYZ]|_CTAID\.[XYZ]|_NTID\.[XYZ]|_NCTAID\.[XYZ]|_LANEID|_CgaCtaId|_(EQ|LT|LE|GT|GE)MASK|_CTAID_IN_CGA\w*"
+    r"|_VIRTCFG|_SWINHI|_SWINLO|_CgaSize)$"
+)
+
+#: memory that an opcode reads or writes; LDGSTS is special
+_SPACES = {
+    "LDG": GLOBAL, "STG": GLOBAL, "ATOMG": GLOBAL, "RED": _GENERIC, "REDG": GLOBAL, "LD": _GENERIC,
+    "ST": _GENERIC, "ATOM": _GENERIC, "LDL": LOCAL, "STL": LOCAL, "LDS": SHARED, "LDSM": SHARED,
+    "STS": SHARED, "STSM": SHARED, "ATOMS": SHARED, "LDGSTS": SHARED, "HGMMA": SHARED, "IGMMA": SHARED,
+    "QGMMA": SHARED, "BGMMA": SHARED,
+}  # fmt: skip
+_STORES = _names("STG ST STL STS STSM LDGSTS")
+_BOTH = _names("ATOM ATOMG ATOMS RED REDG")
+#: each lane's address and width say what it touches (LDSM and STSM take addresses from other lanes)
+_PER_LANE = _names("LDG STG LDL STL LDS STS LDGSTS")
+_BYTES = {"128": 16, "64": 8, "U16": 2, "S16": 2, "U8": 1, "S8": 1}
+ENDS_BLOCK = _names("BRA BRX BRXU JMP JMX JMXU RET CALL EXIT KILL BREAK BSYNC RTT BPT WARPSYNC ENDCOLLECTIVE")
+#: fences that only steer control flow: what is pending there is judged where it is needed
+BRANCHING = _names(
+    "BRA BRX BRXU JMP JMX JMXU RET CALL BREAK BSYNC BSSY RTT BPT BMOV YIELD NANOSLEEP ENDCOLLECTIVE"
+)
+#: done by the copy engine
+COPIES = _names("SYNCS UBLKCP UBLKPF UBLKRED UTMALDG UTMASTG UTMAREDG UTMAPF UTMACCTL ARRIVES")
+#: close a group that DEPBAR.LE counts
+GROUPS = frozenset(["LDGDEPBAR", "UTMACMDFLUSH"])
+WARPGROUP_PRODUCTS = frozenset(["HGMMA", "IGMMA", "QGMMA", "BGMMA"])
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Facts about one instruction.
+
+    Attributes:
+        fence: nothing may pass it, and it keeps its address.
+        variable: its results and its reads of general registers take a variable time.
+        write_queue, read_queue: in-order queues, -1 for none.
+        loads, stores: memory spaces it reads and writes, bit masks; 0 for none.
+        ordered: no memory operation may pass it (atomics, ``.STRONG``).
+        address: (registers with suffixes, offset, bytes) for accesses whose extent each lane's own
+            address tells, else None. For LDGSTS, of what it writes.
+    """
+
+    fence: bool
+    variable: bool
+    write_queue: int
+    read_queue: int
+    loads: int
+    stores: int
+    ordered: bool
+    address: tuple[tuple[tuple[int, str, tuple[str, ...]], ...], int, int] | None
+
+    @property
+    def memory(self) -> bool:
+        """It accesses memory other than constants."""
+        return bool(self.loads | self.stores)
+
+
+def classify(name: str, mods: tuple[str, ...], guard: str, ops: tuple[Operand, ...], hopper: bool) -> Kind:
+    """Facts about an instruction from its opcode and operands.
+
+    Args:
+        name, mods: the opcode, taken apart.
+        guard: its guard.
+        ops: its operands.
+        hopper: True for sm_90.
+    """
+    variable = name in _VARIABLE or name == "R2UR"
+    if hopper and name in _FIXED_ON_HOPPER:
+        variable = False
+    fence = name not in _FREE
+    if name in ("S2R", "S2UR", "CS2R") and not all(_CONSTANT_SPECIAL.match(o.text) for o in ops[1:]):
+        fence = True  # clocks and the like
+    if name == "LDS" and guard == "!PT":
+        fence = True  # a workaround for the hardware that ptxas emits in threes (trap 6)
+    space = _SPACES.get(name, 0)
+    return Kind(
+        fence=fence,
+        variable=variable,
+        write_queue=WRITE_QUEUES.get(name, -1) if variable else -1,
+        read_queue=READ_QUEUES.get(name, -1) if variable else -1,
+        loads=GLOBAL if name == "LDGSTS" else 0 if name in _STORES else space,
+        stores=space if name in _STORES or name in _BOTH else 0,
+        ordered=bool(space) and ("STRONG" in mods or "MMIO" in mods or name.startswith(("ATOM", "RED"))),
+        address=_address(name, mods, ops) if name in _PER_LANE else None,
+    )
+
+
+def _address(
+    name: str, mods: tuple[str, ...], ops: tuple[Operand, ...]
+) -> tuple[tuple[tuple[int, str, tuple[str, ...]], ...], int, int] | None:
+    places = [o for o in ops if o.role is Role.ADDRESS]
+    if len(places) != (2 if name == "LDGSTS" else 1):
+        return None
+    text = places[0].text
+    offset = 0
+    if found := re.search(r"(?:\+|\[)(-?)0x([0-9a-f]+)\]$", text):
+        offset = int(found[2], 16) * (-1 if found[1] else 1)
+    size = next((_BYTES[m] for m in mods if m in _BYTES), 4)
+    base = tuple((n.register, n.part, n.suffixes) for n in places[0].named)
+    return base, offset, size

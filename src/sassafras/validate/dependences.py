@@ -1,0 +1,250 @@
+"""Pairs of instructions that must keep their order, within blocks and across them, read off the original.
+
+In a candidate that keeps the order of every pair within a block, and moves nothing out of its block, each
+read has the same reaching definitions as in the original, on every path: by induction along the path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from .classes import Kind
+from .effects import Access, Effects
+from .graph import Block
+from .operands import UP, UR, P
+
+#: ORDER is a write after a write that something reads in between: no distance of its own
+RAW, WAW, WAR, MEMORY, ORDER = 0, 1, 2, 3, 4
+KIND_NAMES = ("raw", "waw", "war", "memory", "waw")
+
+Guard = tuple[int, bool, int]
+"""(predicate, negated, version): equal guards within a block have the same value"""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """`first` stays before `second`: kind, indices, and the slots that meet (``""`` for memory)."""
+
+    kind: int
+    first: int
+    slot: str
+    second: int
+    other: str
+    register: int
+
+
+@dataclass(slots=True)
+class Event:
+    """One access by one instruction, with its guard."""
+
+    index: int
+    slot: str
+    guard: Guard | None
+
+
+@dataclass(slots=True)
+class Ends:
+    """What of one register's accesses in a block can be seen from outside.
+
+    Attributes:
+        early_reads, early_writes: those that what came before the block can reach.
+        bare_writes: those of `early_writes` before which nothing reads the register.
+        late_reads, late_writes: those that can reach what comes after it.
+        unread: those of `late_writes` whose value nothing has read.
+        read: a read that always happens comes before any write.
+        kills: a write that always happens stands between.
+    """
+
+    early_reads: list[Event] = field(default_factory=list)
+    early_writes: list[Event] = field(default_factory=list)
+    bare_writes: list[Event] = field(default_factory=list)
+    late_reads: list[Event] = field(default_factory=list)
+    late_writes: list[Event] = field(default_factory=list)
+    unread: list[Event] = field(default_factory=list)
+    read: bool = False
+    kills: bool = False
+
+
+def guards_of(block: Block, effects: Sequence[Effects]) -> dict[int, Guard | None]:
+    """Each instruction's guard with the version of its predicate within the block."""
+    version: dict[int, int] = {}
+    guards: dict[int, Guard | None] = {}
+    for index in range(block.start, block.end):
+        e = effects[index]
+        guards[index] = None if e.guard is None else (e.guard, e.negated, version.get(e.guard, 0))
+        for register in e.writes:
+            if P <= register < UR or UP <= register < UP + 8:
+                version[register] = version.get(register, 0) + 1
+    return guards
+
+
+def exclusive(a: Guard | None, b: Guard | None) -> bool:
+    """No thread runs both: the same predicate value, once negated."""
+    return a is not None and b is not None and a[0] == b[0] and a[2] == b[2] and a[1] != b[1]
+
+
+def _forget(events: list[Event], guard: Guard | None) -> None:
+    """Drop the events that an instruction under this guard supersedes: all, or those under the same one."""
+    events[:] = [e for e in events if guard is not None and e.guard != guard]
+
+
+class BlockPairs:
+    """Register pairs within one block, and its `ends` by register."""
+
+    def __init__(self, block: Block, effects: Sequence[Effects]) -> None:
+        self.pairs: list[Pair] = []
+        self.ends: dict[int, Ends] = {}
+        guards = guards_of(block, effects)
+        for index in range(block.start, block.end):
+            if effects[index].never:
+                continue
+            self._instruction(index, effects[index].accesses, guards[index])
+
+    def _instruction(self, index: int, accesses: tuple[Access, ...], guard: Guard | None) -> None:
+        for a in accesses:
+            if not a.write:
+                ends = self.ends.setdefault(a.register, Ends())
+                event = Event(index, a.slot, guard)
+                if not ends.kills:
+                    ends.early_reads.append(event)
+                    ends.read = ends.read or guard is None
+                self._pair(RAW, ends.late_writes, event, a.register)
+                ends.late_reads.append(event)
+        for a in accesses:
+            if not a.write:
+                _forget(self.ends[a.register].unread, guard)
+        for a in accesses:
+            if a.write:
+                ends = self.ends.setdefault(a.register, Ends())
+                event = Event(index, a.slot, guard)
+                if not ends.kills:
+                    ends.early_writes.append(event)
+                    if not ends.read:
+                        ends.bare_writes.append(event)
+                self._pair(WAW, ends.unread, event, a.register)
+                self._pair(ORDER, ends.late_writes, event, a.register)
+                self._pair(WAR, ends.late_reads, event, a.register)
+        for a in accesses:
+            if a.write:
+                ends = self.ends[a.register]
+                # a write under the same guard takes the place of what happened under it; an unguarded one
+                # of everything
+                for events in (ends.late_writes, ends.late_reads, ends.unread):
+                    _forget(events, guard)
+                ends.kills = ends.kills or guard is None
+        for a in accesses:
+            if a.write:
+                event = Event(index, a.slot, guard)
+                self.ends[a.register].late_writes.append(event)
+                self.ends[a.register].unread.append(event)
+
+    def _pair(self, kind: int, earlier: list[Event], event: Event, register: int) -> None:
+        for e in earlier:
+            if e.index != event.index and not exclusive(e.guard, event.guard):
+                self.pairs.append(Pair(kind, e.index, e.slot, event.index, event.slot, register))
+
+
+def memory_pairs(block: Block, kinds: Sequence[Kind], effects: Sequence[Effects]) -> Iterator[Pair]:
+    """Memory operations that may touch the same bytes, at least one of them a store (or ordered)."""
+    versions: dict[int, int] = {}
+    seen: list[tuple[int, Kind, tuple[object, ...] | None]] = []
+    for index in range(block.start, block.end):
+        kind, e = kinds[index], effects[index]
+        if kind.memory and not e.never:
+            key = None
+            if kind.address is not None:
+                key = tuple((n, versions.get(n[0], 0), versions.get(n[0] + 1, 0)) for n in kind.address[0])
+            for earlier, other, other_key in seen:
+                apart = _disjoint(kind, key, other, other_key)
+                # two loads of the very same bytes stay in order too: a volatile pair looks no different
+                same = key is not None and key == other_key and _space(kind) == _space(other) and not apart
+                if same or (_conflict(kind, other) and not apart):
+                    yield Pair(MEMORY, earlier, "", index, "", -1)
+            seen.append((index, kind, key))
+        for register in e.writes:
+            versions[register] = versions.get(register, 0) + 1
+
+
+def _conflict(a: Kind, b: Kind) -> bool:
+    if a.ordered or b.ordered:
+        return True
+    return bool(a.stores & (b.loads | b.stores) or b.stores & a.loads)
+
+
+def _disjoint(a: Kind, a_key: object, b: Kind, b_key: object) -> bool:
+    """The same base registers with the same values, and byte ranges that do not meet."""
+    if a.address is None or b.address is None or a_key is None or a_key != b_key or a.ordered or b.ordered:
+        return False
+    # an address belongs to one space: what LDGSTS writes is nothing to compare with what LDG reads
+    if _space(a) != _space(b):
+        return False
+    _, low, size = a.address
+    _, other, other_size = b.address
+    return low + size <= other or other + other_size <= low
+
+
+def _space(kind: Kind) -> int:
+    return kind.stores or kind.loads
+
+
+def crossing(
+    blocks: Sequence[Block], parts: Sequence[BlockPairs], shortest: Sequence[int], horizon: int
+) -> Iterator[tuple[Pair, bool]]:
+    """Pairs whose second instruction is reached over at least one block edge.
+
+    Args:
+        blocks, parts: the graph and each block's ends.
+        shortest: the least number of cycles that each block can take in any candidate.
+        horizon: cycles after which fixed latencies are over.
+
+    Yields:
+        (pair, near): near when the edge can be crossed within `horizon` cycles, so that distances matter.
+    """
+    registers: dict[int, list[int]] = {}
+    for n, part in enumerate(parts):
+        for register, ends in part.ends.items():
+            if ends.late_reads or ends.late_writes:
+                registers.setdefault(register, []).append(n)
+    for register, sources in registers.items():
+        for source in sources:
+            out = parts[source].ends[register]
+            reach = _reach(blocks, parts, shortest, source, register, False)
+            bare = _reach(blocks, parts, shortest, source, register, True) if out.unread else {}
+            for target, cycles in reach.items():
+                into = parts[target].ends.get(register)
+                if into is None:
+                    continue
+                near = cycles < horizon
+                for kind, late, early in (
+                    (RAW, out.late_writes, into.early_reads),
+                    (WAW, out.unread if target in bare else [], into.bare_writes),
+                    (ORDER, out.late_writes, into.early_writes),
+                    (WAR, out.late_reads, into.early_writes),
+                ):
+                    for e in late:
+                        for f in early:
+                            yield Pair(kind, e.index, e.slot, f.index, f.slot, register), near
+
+
+def _reach(
+    blocks: Sequence[Block], parts: Sequence[BlockPairs], shortest: Sequence[int], source: int, register: int,
+    unread: bool,
+) -> dict[int, int]:  # fmt: skip
+    """Blocks entered with the register's accesses of `source` still visible -> least cycles on the way.
+
+    With `unread`, and with nothing on the way that always reads the register.
+    """
+    best = dict.fromkeys(blocks[source].follow, 0)
+    work = list(best)
+    while work:
+        n = work.pop()
+        ends = parts[n].ends.get(register)
+        if ends is not None and (ends.kills or (unread and ends.read)):
+            continue
+        cycles = best[n] + shortest[n]
+        for m in blocks[n].follow:
+            if best.get(m, cycles + 1) > cycles:
+                best[m] = cycles
+                work.append(m)
+    return best

@@ -1,0 +1,295 @@
+"""`Validator`: is this candidate the same program with legal timing?"""
+
+from __future__ import annotations
+
+import struct
+import time
+
+import numpy as np
+
+from ..core.errors import SassafrasError
+from ..sass import ARCHS, Program
+from ..sass.control import CONTROL_MASK, STALL_SHIFT
+from ..sass.latency import LatencyTable
+from . import kernels
+from . import reuse as reuse_windows
+from .analysis import HORIZON, MOST_RAISED, SETTER_TO_WAITER, Analysis
+from .classes import GROUPS
+from .dependences import KIND_NAMES, MEMORY
+from .operands import spell
+from .report import Report, Violation
+
+#: how many violations of one rule are reported
+_MOST = 16
+_CLEAN = np.uint64(~CONTROL_MASK & (2**64 - 1))
+#: opcodes that ptxas gives a stall and yield field of 0 (all of them are frozen)
+_UNSTALLED = ("BRA", "NOP", "ERRBAR", "USETMAXREG")
+#: other values of this 5-bit field that ptxas emits
+_ENCODABLE = np.array([1 <= f <= 15 or 17 <= f <= 27 for f in range(32)])
+
+
+def validate(
+    original: bytes, candidate: bytes, kernel: str | None = None, table: LatencyTable | None = None
+) -> Report:
+    """Prove that `candidate` has the data flow of `original` and legal timing.
+
+    Args:
+        original: the compiler's cubin.
+        candidate: its rescheduled copy.
+        kernel: name of the rescheduled kernel; may be left out when there is only one.
+        table: latency table; None for the one of the cubin's architecture.
+
+    Raises:
+        CubinError: the original is not a sound cubin, or has no such kernel.
+        DisassemblyError: the original cannot be disassembled.
+        LatencyTableError: there is no latency table for it.
+    """
+    return Validator(original, kernel, table).check(candidate)
+
+
+class Validator:
+    """Analyses the original once and then judges candidates in milliseconds.
+
+    Args and errors as for `validate`.
+
+    Attributes:
+        unsupported: why nothing can be said of this kernel's candidates, or ``""``.
+        pinned: (instruction, why) where the two readings of effects disagree: these may not move.
+    """
+
+    def __init__(
+        self, original: bytes, kernel_name: str | None = None, table: LatencyTable | None = None
+    ) -> None:
+        program = Program.parse(original)
+        function = program.function(kernel_name)
+        self.name = function.name
+        self.function = function
+        self._original = np.frombuffer(original, dtype=np.uint8)
+        self.unsupported = function.pinned_reason
+        self.pinned: list[tuple[int, str]] = []
+        if not self.unsupported and program.arch not in ARCHS:
+            self.unsupported = f"architecture {program.arch} is not known"
+        if self.unsupported:
+            return
+        if table is None:
+            table = LatencyTable.load(ARCHS[program.arch].table)
+        try:
+            self.analysis = Analysis(function, table)
+        except SassafrasError as error:
+            self.unsupported = str(error)
+            return
+        a = self.analysis
+        self.pinned = [
+            (n, a.effects[n].problem or a.code[n].unexplained) for n in range(a.count) if a.pinned[n]
+        ]
+        self._start = function.text_offset
+        self._end = self._start + 16 * a.count
+        self._elsewhere = self._rest(self._original)
+        self._slots = [(at, offset // 16, offset % 16) for at, offset in function.offset_slots]
+        size = 1 << (4 * a.count).bit_length()
+        self._table = np.full(size, -1, dtype=np.int32)
+        self._after = np.full(a.count, -1, dtype=np.int32)
+        kernels.index_words(a.words, self._table, np.empty(a.count, dtype=np.int32), self._after)
+        self._field = (a.original_high >> np.uint64(STALL_SHIFT)) & np.uint64(0x1F)
+        self._reuse = (a.original_high >> np.uint64(58)) & np.uint64(0xF)
+        ends = [b.end for b in a.blocks for _ in range(b.start, b.end)]
+        self._windows = reuse_windows.windows(a.code, a.effects, ends)
+        self._zero_field = np.array([i.base in _UNSTALLED for i in a.code]) & (self._field == 0)
+        self._scoreboard_named = np.array([i.base == "DEPBAR" or i.base in GROUPS for i in a.code])
+
+    def check(self, candidate: bytes) -> Report:
+        """Judge one candidate cubin. Never raises for a candidate's fault."""
+        begin = time.perf_counter()
+        if self.unsupported:
+            found = [Violation("unsupported", self.name, self.unsupported)]
+        else:
+            found = self._check(candidate)
+        return Report(not found, tuple(found), time.perf_counter() - begin)
+
+    # -- rules, most basic first --------------------------------------------------------------------------
+
+    def _check(self, candidate: bytes) -> list[Violation]:
+        data = np.frombuffer(candidate, dtype=np.uint8)
+        if len(data) != len(self._original):
+            return [Violation("bytes", "cubin", f"{len(data)} bytes, the original has {len(self._original)}")]
+        a = self.analysis
+        code = np.frombuffer(candidate, dtype="<u8", count=2 * a.count, offset=self._start).reshape(-1, 2)
+        order = np.empty(a.count, dtype=np.int32)
+        failed = kernels.match(code, a.words, _CLEAN, self._table, self._after, order)
+        if failed >= 0:
+            return [
+                Violation(
+                    "instructions", f"+{16 * failed:#x}", "this word is not in the original, or too often"
+                )
+            ]
+        high = np.ascontiguousarray(code[:, 1])
+        found = self._same_places(order)
+        if found:
+            return found
+        place = np.empty(a.count, dtype=np.int32)
+        place[order] = np.arange(a.count, dtype=np.int32)
+        found = self._same_bytes(data, candidate, place)
+        found += self._control(order, high)
+        found += self._timing(order, place, high)
+        return found
+
+    def _rest(self, data: np.ndarray) -> np.ndarray:
+        """Everything but the kernel's code and its offset records."""
+        rest = data.copy()
+        rest[self._start : self._end] = 0
+        for at, _ in self.function.offset_slots:
+            rest[at : at + 4] = 0
+        return rest
+
+    def _same_places(self, order: np.ndarray) -> list[Violation]:
+        a = self.analysis
+        wrong = np.flatnonzero(a.region[order] != a.region)
+        out = []
+        for position in wrong[:_MOST]:
+            index = int(order[position])
+            what = "moved" if a.fence[index] else "crossed a fence or the end of its block"
+            out.append(Violation("place", self._where(position, order), what))
+        return out
+
+    def _same_bytes(self, data: np.ndarray, candidate: bytes, place: np.ndarray) -> list[Violation]:
+        found = []
+        differ = np.flatnonzero(self._rest(data) != self._elsewhere)
+        if len(differ):
+            found.append(
+                Violation(
+                    "bytes", f"file offset {int(differ[0]):#x}", "changed outside code and .nv.info offsets"
+                )
+            )
+        for at, index, rest in self._slots:
+            expected = (int(place[index]) if index < len(place) else index) * 16 + rest
+            (actual,) = struct.unpack_from("<I", candidate, at)
+            if actual != expected:
+                found.append(
+                    Violation(
+                        "info",
+                        f"file offset {at:#x}",
+                        f".nv.info says {actual:#x}, the instruction is at {expected:#x}",
+                    )
+                )
+        return found
+
+    def _control(self, order: np.ndarray, high: np.ndarray) -> list[Violation]:
+        """Fields that must be encodable, frozen ones, and reuse."""
+        a = self.analysis
+        found: list[Violation] = []
+
+        def report(kind: str, wrong: np.ndarray, message: str) -> None:
+            for position in np.flatnonzero(wrong)[:_MOST]:
+                found.append(Violation(kind, self._where(int(position), order), message))
+
+        field = ((high >> np.uint64(STALL_SHIFT)) & np.uint64(0x1F)).astype(np.int64)
+        encodable = _ENCODABLE[field] | ((field == 0) & self._zero_field[order])
+        report("encoding", ~encodable, "stall and yield are a combination that ptxas never emits")
+        report("encoding", (high >> np.uint64(62)) != 0, "bits 126-127 must be zero")
+        write = (high >> np.uint64(46)) & np.uint64(7)
+        read = (high >> np.uint64(49)) & np.uint64(7)
+        report("encoding", (write == 6) | (read == 6), "there is no scoreboard 6")
+        stall = field & 0xF
+        frozen = a.fence[order] & (stall < (self._field[order].astype(np.int64) & 0xF))
+        report("stall", frozen, "a control or fence instruction may not stall for less than in the original")
+        report(
+            "stall", (stall < a.own_stall[order]) & (field != 0), "stalls for less than this opcode ever does"
+        )
+        original = a.original_high[order]
+        moved = self._scoreboard_named[order] & (((high ^ original) >> np.uint64(46)) & np.uint64(0x3F) != 0)
+        report("scoreboard", moved, "names a scoreboard in its operands: its barriers are fixed")
+        reuse = (high >> np.uint64(58)) & np.uint64(0xF)
+        stays = reuse_windows.kept(order, *self._windows)
+        kept = stays & ((reuse & ~self._reuse[order]) == 0) & (field >= 16)
+        report(
+            "reuse",
+            (reuse != 0) & ~kept,
+            "what stands up to the cached operand's reader changed: it may read a stale value",
+        )
+        return found
+
+    def _timing(self, order: np.ndarray, place: np.ndarray, high: np.ndarray) -> list[Violation]:
+        a = self.analysis
+        stall = ((high >> np.uint64(STALL_SHIFT)) & np.uint64(0xF)).astype(np.uint8)
+        times = np.empty(a.count, dtype=np.int32)
+        lengths = np.empty(len(a.blocks), dtype=np.int32)
+        kernels.issue_times(stall, a.block_start, a.block_end, times, lengths)
+        out = np.empty(_MOST, dtype=np.int32)
+        found: list[Violation] = []
+        inside = a.inside
+        count = kernels.broken_edges(inside.first, inside.second, inside.need, place, times, out)
+        for row in out[:count]:
+            found.append(self._broken(int(row), order, place, times))
+        if any(v.kind in ("order", "memory") for v in found):
+            return found
+        between = kernels.block_distances(lengths, a.follow_at, a.follow, HORIZON)
+        across = a.across
+        count = kernels.broken_crossings(
+            across.first, across.second, across.need, place, times, lengths, a.block_of, between, out
+        )
+        for row in out[:count]:
+            pair = across.pairs[row]
+            cycles = lengths[a.block_of[pair.first]] - times[place[pair.first]] + times[place[pair.second]]
+            cycles += between[a.block_of[pair.first], a.block_of[pair.second]]
+            found.append(
+                self._too_close(pair, int(cycles), int(across.need[row]), across.known[row], order, place)
+            )
+        found += self._pending(order, high, times, lengths)
+        return found
+
+    def _pending(
+        self, order: np.ndarray, high: np.ndarray, times: np.ndarray, lengths: np.ndarray
+    ) -> list[Violation]:
+        a = self.analysis
+        rows = np.empty((_MOST, 2), dtype=np.int32)
+        count = a.pending(order, high, times, lengths, rows)
+        found = []
+        for position, code in rows[:count].tolist():
+            if code < -10:
+                message = f"raises scoreboard {-11 - code} more than {MOST_RAISED} times without a wait"
+            elif code < 0:
+                message = (
+                    f"waits for scoreboard {-1 - code} less than {SETTER_TO_WAITER} cycles after its setter"
+                )
+            elif code >= kernels.AT_FENCE:
+                producer = a.code[int(a.tracked[code - kernels.AT_FENCE])]
+                message = (
+                    f"{producer.text} ({producer.offset:#x}) may be pending here, in the original it is not"
+                )
+            else:
+                producer = a.code[int(a.tracked[code >> 1])]
+                what = "reads of" if code & 1 else "result of"
+                message = f"{what} {producer.text} ({producer.offset:#x}) may be pending"
+            found.append(Violation("scoreboard", self._where(position, order), message))
+        return found
+
+    # -- words --------------------------------------------------------------------------------------------
+
+    def _where(self, position: int, order: np.ndarray) -> str:
+        return f"+{16 * int(position):#x}: {self.analysis.code[int(order[position])].text}"
+
+    def _broken(self, row: int, order: np.ndarray, place: np.ndarray, times: np.ndarray) -> Violation:
+        inside = self.analysis.inside
+        pair = inside.pairs[row]
+        p, q = int(place[pair.first]), int(place[pair.second])
+        if p > q:
+            first = self.analysis.code[pair.first].text
+            if pair.kind == MEMORY:
+                return Violation("memory", self._where(q, order), f"must stay behind {first}")
+            why = f"{KIND_NAMES[pair.kind]} of {spell(pair.register)}"
+            return Violation("order", self._where(q, order), f"must stay behind {first} ({why})")
+        return self._too_close(
+            pair, int(times[q] - times[p]), int(inside.need[row]), inside.known[row], order, place
+        )
+
+    def _too_close(
+        self, pair: object, cycles: int, need: int, known: bool, order: np.ndarray, place: np.ndarray
+    ) -> Violation:
+        kind, first, second = pair.kind, pair.first, pair.second  # type: ignore[attr-defined]
+        what = f"{cycles} cycles after {self.analysis.code[first].text}, needs {need}"
+        if kind != MEMORY:
+            what += f" ({KIND_NAMES[kind]} of {spell(pair.register)}: {pair.slot} to {pair.other})"  # type: ignore[attr-defined]
+        if not known:
+            what += ", the original's, as no smaller one is known to be safe"
+        name = "spacing" if kind == MEMORY else KIND_NAMES[kind]
+        return Violation(name, self._where(int(place[second]), order), what)

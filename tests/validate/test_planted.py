@@ -1,0 +1,78 @@
+"""The validator benchmark, scaled down: planted violations are caught, legal permutations accepted."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sassafras.frontend import load
+from sassafras.sass import Program
+from sassafras.validate import Validator
+from tests import kernels
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+from planted import SOURCES, Subject, permutations
+
+
+def suite(name: str) -> bytes:
+    workload = load(f"suite:{name}")
+    return workload.build(workload.case(), "sm_90a").cubin
+
+
+CASES = {
+    "softmax": lambda: kernels.softmax_cubin(),
+    "scalar softmax": lambda: kernels.softmax_cubin(aligned=False, block=2048),
+    "HGMMA": lambda: kernels.matmul_cubin(),
+    "HMMA": lambda: kernels.matmul_cubin(bm=16, bn=64, bk=32),
+    "attention": lambda: suite("attention"),
+    "sm_80": lambda: kernels.matmul_cubin("sm_80"),
+}
+#: classes that every one of these kernels must provide, so that a source that plants nothing is noticed
+EVERYWHERE = {
+    "raw register", "war register", "memory across BAR", "BRA moved", "EXIT moved",
+    "wait for result dropped", "barrier of result dropped", "barrier of result retargeted",
+    "stall below a register's latency", "stall below war", "stall of control flow and fences",
+    "reuse flag that keeps a stale operand", "reuse flag with a new successor",
+    "stall and yield that cannot be encoded",
+    "instruction lost", "instruction replaced by another", "bit of an instruction flipped",
+    ".nv.info offset stale", "byte outside the kernel's code changed",
+}  # fmt: skip
+SCALAR = {"raw of a guard", "stall below an address's latency", "stall below the guard's latency",
+          "waiter one cycle behind its setter"}  # fmt: skip
+COPIES = {"LDGSTS across LDGDEPBAR", "raw of a carry", "scoreboard that DEPBAR names", "war predicate"}
+OPERANDS = {"barrier of operand dropped", "wait for operand dropped"}
+WGMMA = {"HGMMA above WARPGROUP.ARRIVE", "raw of a matrix descriptor", "raw uniform register"}
+#: and the ones that each provides besides
+PROVIDES = {
+    "softmax": SCALAR | {"raw of a wide operand's other registers"},
+    "scalar softmax": SCALAR | OPERANDS | {"raw through P2R's mask"},
+    "HGMMA": COPIES | OPERANDS | WGMMA,
+    "HMMA": COPIES | {"raw uniform register", "waiter one cycle behind its setter"},
+    "attention": COPIES | OPERANDS | WGMMA | {"accumulator read before its WARPGROUP.DEPBAR"},
+    "sm_80": COPIES | OPERANDS | {"raw of a wide operand's other registers"},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_planted_violations_are_caught_and_legal_permutations_accepted(case: str) -> None:
+    data = CASES[case]()
+    program = Program.parse(data)
+    subject = Subject(program, program.function().name)
+    validator = Validator(data)
+    rng = np.random.default_rng(7)
+    planted = []
+    for source in SOURCES:
+        for mutant in source(subject, rng, 12):
+            planted.append(mutant.kind)
+            report = validator.check(mutant.cubin)
+            assert not report.ok, f"{mutant.kind}: {mutant.note}"
+    missing = (EVERYWHERE | PROVIDES[case]) - set(planted)
+    assert not missing
+    assert len(planted) > 150
+    judged = [validator.check(cubin) for _, cubin in permutations(subject, rng, 40)]
+    assert len(judged) >= 10 or case in ("HGMMA", "attention")
+    assert sum(r.ok for r in judged) >= 0.95 * len(judged), next(str(r) for r in judged if not r.ok)
