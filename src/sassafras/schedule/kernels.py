@@ -1,0 +1,402 @@
+"""The compiled part: legality, re-spacing and proposals, on the arrays of `tables.Tables`.
+
+All of it is in this one file: numba's cache knows when the file of a compiled function changes, but not when
+that of a function which it calls does.
+
+Times are issue cycles. Every timing constraint is a lower bound on the time between two issues, so raising
+a stall count never breaks one: after a change, stall counts near it are first lowered to their minimum and
+then raised again, earliest issue first, exactly where a bound asks for it. Only the window of the change and
+`HORIZON` cycles on either side are looked at: no bound reaches further.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from .tables import Tables
+
+_HORIZON = 64
+_NEVER = -(1 << 20)
+MAX_STALL = 15
+
+#: what a move does
+REORDER, RESTALL = 0, 1
+#: which stall counts a reordering lowers before it raises what must be
+KEEP, LOCAL, BLOCK = 0, 1, 2
+
+
+@njit(cache=True)
+def positions(order: np.ndarray) -> np.ndarray:
+    """Where each instruction stands."""
+    where = np.empty(len(order), dtype=np.int32)
+    for p in range(len(order)):
+        where[order[p]] = p
+    return where
+
+
+@njit(cache=True)
+def reach(t: Tables, order: np.ndarray, where: np.ndarray, p: int) -> tuple[int, int]:
+    """First and last position that the instruction at `p` may take as far as order goes."""
+    x = order[p]
+    lo = t.low[p]
+    hi = t.high[p] - 1
+    for k in range(t.order_at[x], t.order_at[x + 1]):
+        q = where[t.order_before[k]] + 1
+        if q > lo:
+            lo = q
+    for k in range(t.after_at[x], t.after_at[x + 1]):
+        q = where[t.after[k]] - 1
+        if q < hi:
+            hi = q
+    return lo, hi
+
+
+@njit(cache=True)
+def _rotate(order: np.ndarray, stall: np.ndarray, where: np.ndarray, i: int, j: int) -> None:
+    x, s = order[i], stall[i]
+    step = 1 if j > i else -1
+    p = i
+    while p != j:
+        order[p] = order[p + step]
+        stall[p] = stall[p + step]
+        where[order[p]] = p
+        p += step
+    order[j] = x
+    stall[j] = s
+    where[x] = j
+
+
+@njit(cache=True)
+def _lower(t: Tables, order: np.ndarray, stall: np.ndarray, p: int) -> None:
+    least = t.own[order[p]]
+    if stall[p] > least:
+        stall[p] = least
+
+
+@njit(cache=True)
+def _raise(
+    t: Tables, order: np.ndarray, stall: np.ndarray, time: np.ndarray, p: int, first: int, need: int
+) -> int:
+    """Make position `p` issue at `need` or later by raising stalls in [first, p). Returns the earliest
+    position whose stall changed, or -1 where they cannot be raised enough."""
+    missing = need - time[p]
+    q = p - 1
+    while q >= first and missing > 0:
+        if t.frozen[order[q]] == 0:
+            room = MAX_STALL - stall[q]
+            if room > 0:
+                add = room if room < missing else missing
+                stall[q] += add
+                missing -= add
+        q -= 1
+    return q + 1 if missing <= 0 else -1
+
+
+@njit(cache=True)
+def settle(
+    t: Tables, order: np.ndarray, stall: np.ndarray, where: np.ndarray, time: np.ndarray, lo: int, hi: int
+) -> bool:
+    """Raise stall counts until every bound holds that a change in positions lo..hi may have broken.
+
+    Args:
+        t: the function's tables.
+        order, stall, where: the schedule, changed in place (`stall` only).
+        time: scratch, one int64 per position and one more.
+        lo, hi: first and last position, of one block, whose instruction or stall changed.
+
+    Returns:
+        False where no stall counts can satisfy all bounds (the schedule is then garbage).
+    """
+    b = t.block_of[lo]
+    s, e = t.start[b], t.end[b]
+    p0 = lo
+    before = 0
+    while p0 > s and before < _HORIZON:
+        p0 -= 1
+        before += max(1, stall[p0])
+    kinds = len(t.spacing)
+    last = np.empty(kinds, dtype=np.int64)
+    last_at = np.empty(kinds, dtype=np.int64)
+    for _ in range(64):
+        again = False
+        anchored = p0 == s
+        for c in range(kinds):
+            last[c] = -t.entry_gap[b, c] if anchored else _NEVER
+            last_at[c] = s
+        time[p0] = 0
+        p = p0
+        while p < e:
+            x = order[p]
+            if p > p0:
+                y = order[p - 1]
+                time[p] = time[p - 1] + max(1, stall[p - 1])
+                # (a frozen stall of the original is right as it is: USETMAXREG has 0)
+                original = x == y + 1 and t.frozen[y] != 0
+                if time[p] < time[p - 1] + 2 and t.sets[y] & t.waits[x] and not original:
+                    first = _raise(t, order, stall, time, p, p - 1, time[p - 1] + 2)
+                    if first < 0:
+                        return False
+                    time[p] = time[p - 1] + max(1, stall[p - 1])
+            need = time[p]
+            binding = p - 1
+            for k in range(t.near_at[x], t.near_at[x + 1]):
+                q = where[t.near[k]]
+                if q >= p0:
+                    at = time[q] + t.near_cycles[k]
+                    if at > need:
+                        need = at
+                        binding = q
+            if anchored and t.head[x] > need:
+                need = t.head[x]
+                binding = s
+            c = t.kind[x]
+            if c >= 0:
+                for k in range(t.before_at[c], t.before_at[c + 1]):
+                    d = t.before[k]
+                    gap = t.spacing[d, c]
+                    if last[d] + gap > need:
+                        need = last[d] + gap
+                        binding = last_at[d]
+            if need > time[p]:
+                if p == p0:
+                    # before p0 nothing can be raised within the block, or nothing changed
+                    if anchored:
+                        return False
+                else:
+                    first = _raise(t, order, stall, time, p, binding, need)
+                    if first < 0:
+                        return False
+                    if first < p - 1:
+                        again = True
+                        break
+                    time[p] = time[p - 1] + max(1, stall[p - 1])
+            if c >= 0:
+                last[c] = time[p]
+                last_at[c] = p
+            p += 1
+            if p < e and p > hi + 1 and time[p - 1] - time[hi + 1] > _HORIZON:
+                return True
+        if again:
+            continue
+        # the end of the block was reached
+        end = time[e - 1] + max(1, stall[e - 1])
+        need = end
+        binding = e - 1
+        q = e - 1
+        while q >= p0 and end - time[q] < _HORIZON:
+            at = time[q] + t.tail[order[q]]
+            if at > need:
+                need = at
+                binding = q
+            q -= 1
+        for c in range(kinds):
+            if last_at[c] >= p0 and last[c] + t.exit_gap[b, c] > need:
+                need = last[c] + t.exit_gap[b, c]
+                binding = last_at[c]
+        if anchored and t.least_length[b] > need:
+            need = t.least_length[b]
+            binding = s
+        if t.sets[order[e - 1]] and order[e - 1] != e - 1 and time[e - 1] + 2 > need:
+            need = time[e - 1] + 2
+            binding = e - 1
+        if need <= end:
+            return True
+        time[e] = end
+        first = _raise(t, order, stall, time, e, binding, need)
+        if first < 0:
+            return False
+    return False
+
+
+@njit(cache=True)
+def perform(
+    t: Tables,
+    order: np.ndarray,
+    stall: np.ndarray,
+    where: np.ndarray,
+    time: np.ndarray,
+    kind: int,
+    i: int,
+    j: int,
+    respace: int,
+) -> bool:
+    """Carry out a move in place. Returns False, with the schedule garbage, where it is not legal.
+
+    REORDER takes the instruction at position i to position j; RESTALL gives position i the stall count j.
+    """
+    n = len(order)
+    if i < 0 or i >= n or t.movable[order[i]] == 0:
+        return False
+    b = t.block_of[i]
+    if kind == RESTALL:
+        if j < t.own[order[i]] or j > MAX_STALL or t.frozen[order[i]] != 0:
+            return False
+        stall[i] = j
+        return settle(t, order, stall, where, time, i, i)
+    if j < 0 or j >= n or i == j:
+        return False
+    first, last = reach(t, order, where, i)
+    if j < first or j > last:
+        return False
+    x = order[i]
+    _rotate(order, stall, where, i, j)
+    lo = min(i, j)
+    hi = max(i, j)
+    s = t.start[b]
+    if lo > s:
+        lo -= 1
+    if respace == LOCAL:
+        # around the gap that it left, around its new place, and before those that waited for it
+        _lower(t, order, stall, j)
+        if j > s:
+            _lower(t, order, stall, j - 1)
+        left = i if j > i else i + 1
+        if left - 1 >= s:
+            _lower(t, order, stall, left - 1)
+        for k in range(t.later_at[x], t.later_at[x + 1]):
+            q = where[t.later[k]] - 1
+            if q >= s and t.block_of[q] == b:
+                _lower(t, order, stall, q)
+                if q > hi:
+                    hi = q
+                if q < lo:
+                    lo = q
+    elif respace == BLOCK:
+        lo = s
+        hi = t.end[b] - 1
+        for q in range(lo, hi + 1):
+            _lower(t, order, stall, q)
+    return settle(t, order, stall, where, time, lo, hi)
+
+
+@njit(cache=True)
+def _next(state: np.ndarray) -> np.uint64:
+    """splitmix64 (Steele, Lea and Flood 2014)."""
+    state[0] += np.uint64(0x9E3779B97F4A7C15)
+    z = state[0]
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+@njit(cache=True)
+def _below(state: np.ndarray, n: int) -> int:
+    return int((_next(state) >> np.uint64(33)) % np.uint64(n))
+
+
+@njit(cache=True)
+def propose(
+    t: Tables,
+    order: np.ndarray,
+    stall: np.ndarray,
+    everything: np.ndarray,
+    memory: np.ndarray,
+    weights: np.ndarray,
+    seed: int,
+    respace: int,
+    attempts: int,
+) -> tuple[int, int, int, np.ndarray, np.ndarray]:
+    """Draw moves until one is legal and changes something.
+
+    Args:
+        t: the function's tables.
+        order, stall: the schedule; not changed.
+        everything, memory: movable instructions, and the memory operations among them.
+        weights: chances in 1/65536: one memory instruction by one; any instruction by one; any
+            instruction to any legal place; a stall count. They add up to 65536.
+        seed: seed of this draw.
+        respace: KEEP, LOCAL or BLOCK.
+        attempts: how many draws.
+
+    Returns:
+        (kind, i, j, order, stall) of the new schedule; kind is -1 where none was found.
+    """
+    state = np.empty(1, dtype=np.uint64)
+    state[0] = np.uint64(seed)
+    where = positions(order)
+    time = np.empty(len(order) + 1, dtype=np.int64)
+    new_order = order.copy()
+    new_stall = stall.copy()
+    new_where = where.copy()
+    for _ in range(attempts):
+        draw = _below(state, 65536)
+        kind, j = REORDER, 0
+        if draw < weights[0]:
+            if len(memory) == 0:
+                continue
+            i = where[memory[_below(state, len(memory))]]
+            j = i + 2 * _below(state, 2) - 1
+        elif draw < weights[0] + weights[1]:
+            i = where[everything[_below(state, len(everything))]]
+            j = i + 2 * _below(state, 2) - 1
+        elif draw < weights[0] + weights[1] + weights[2]:
+            i = where[everything[_below(state, len(everything))]]
+            lo, hi = reach(t, order, where, i)
+            if hi <= lo:
+                continue
+            j = lo + _below(state, hi - lo)
+            if j >= i:
+                j += 1
+        else:
+            kind = RESTALL
+            i = where[everything[_below(state, len(everything))]]
+            least = t.own[order[i]]
+            # mostly as tight as can be, else one or two cycles more than now
+            j = least if _below(state, 4) < 3 else min(MAX_STALL, stall[i] + 1 + _below(state, 2))
+        if perform(t, new_order, new_stall, new_where, time, kind, i, j, respace):
+            changed = kind == REORDER
+            if not changed:
+                for p in range(len(stall)):
+                    if new_stall[p] != stall[p]:
+                        changed = True
+                        break
+            if changed:
+                return kind, i, j, new_order, new_stall
+        new_order[:] = order
+        new_stall[:] = stall
+        new_where[:] = where
+    return -1, 0, 0, new_order, new_stall
+
+
+@njit(cache=True)
+def carry_out(
+    t: Tables, order: np.ndarray, stall: np.ndarray, kind: int, i: int, j: int, respace: int
+) -> tuple[bool, np.ndarray, np.ndarray]:
+    """A move applied to a copy."""
+    new_order, new_stall = order.copy(), stall.copy()
+    time = np.empty(len(order) + 1, dtype=np.int64)
+    ok = perform(t, new_order, new_stall, positions(order), time, kind, i, j, respace)
+    return ok, new_order, new_stall
+
+
+@njit(cache=True)
+def enumerate_moves(
+    t: Tables, order: np.ndarray, stall: np.ndarray, chosen: np.ndarray, neighbours: bool, respace: int
+) -> np.ndarray:
+    """Every legal reordering of the chosen instructions as rows (from, to); by one position, or to any."""
+    where = positions(order)
+    time = np.empty(len(order) + 1, dtype=np.int64)
+    new_order, new_stall, new_where = order.copy(), stall.copy(), where.copy()
+    found = np.empty((64, 2), dtype=np.int32)
+    count = 0
+    for k in range(len(chosen)):
+        i = where[chosen[k]]
+        lo, hi = reach(t, order, where, i)
+        if neighbours:
+            lo, hi = max(lo, i - 1), min(hi, i + 1)
+        for j in range(lo, hi + 1):
+            if j == i:
+                continue
+            if perform(t, new_order, new_stall, new_where, time, REORDER, i, j, respace):
+                if count == len(found):
+                    bigger = np.empty((2 * count, 2), dtype=np.int32)
+                    bigger[:count] = found
+                    found = bigger
+                found[count, 0] = i
+                found[count, 1] = j
+                count += 1
+            new_order[:] = order
+            new_stall[:] = stall
+            new_where[:] = where
+    return found[:count]

@@ -1,0 +1,360 @@
+"""How scoreboards protect registers in the original schedule, as order edges that a new one must keep.
+
+A variable-latency instruction writes its results late and reads its general registers late. ptxas covers
+each conflict in one of two ways: the instruction sets a scoreboard itself, or a later one of the same queue
+does (results return, and operands are read, in order within a queue). Somewhere before the conflicting
+instruction, a *waiter* waits for that scoreboard; that may be an earlier instruction on behalf of many
+later ones. So for each conflict we keep: setter before waiter, waiter before whatever it protects, and, where
+a later instruction of the queue vouches for an earlier one, these two in order. Scoreboards are counters:
+whatever else is pending on them only delays the waiter.
+
+The analysis runs forward over the control-flow graph to a fixed point. A conflict that no waiter covers is
+reported as unprotected; both of its instructions are pinned.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from ..sass import Block, Instruction, Queue
+from ..sass.registers import GPR, PRED, UGPR, UPRED
+
+#: queues whose operands are read in order, together
+_READ_ORDER = {Queue.LSU: "memory", Queue.MIO: "memory"}
+_DEPBAR = re.compile(r"SB(\d+)")
+#: read their uniform address at issue (facts, "not read-after-write" 7)
+_EARLY_UNIFORM = frozenset(["LDS", "LDSM", "STS", "STSM", "ATOMS", "S2UR", "S2R"])
+
+
+def scoreboard_names(text: str) -> list[str]:
+    """Numbers of the scoreboards in an operand of DEPBAR: ``SB0``."""
+    return _DEPBAR.findall(text)
+
+
+Item = tuple[int, bool]
+"""(instruction, True for its results and False for its late reads)"""
+
+
+@dataclass(slots=True)
+class Effects:
+    """What an instruction has to do with scoreboards.
+
+    Attributes:
+        waits: bit mask of scoreboards that are zero once it issues.
+        results: registers that it writes late.
+        late: registers that it reads late.
+        write_bit, read_bit: masks of the scoreboards that it sets.
+        queue: return order group; reads: operand order group.
+        writes, touches, kills: all registers written; read or written; written unconditionally.
+    """
+
+    waits: int
+    results: frozenset[int]
+    late: frozenset[int]
+    write_bit: int
+    read_bit: int
+    queue: str
+    reads: str
+    writes: frozenset[int]
+    touches: frozenset[int]
+    kills: frozenset[int]
+
+
+def fixed_double(instructions: tuple[Instruction, ...]) -> bool:
+    """Whether FP64 is of fixed latency here: it is on sm_90, where ptxas sets no scoreboard on it."""
+    plain = [i for i in instructions if i.op.queue is Queue.FP64 and i.base != "DMMA"]
+    return all(i.control.write_barrier is None for i in plain)
+
+
+def effects(i: Instruction, fixed_fp64: bool = True) -> Effects:
+    """Read an instruction's part in scoreboards off its control code and its opcode's facts."""
+    c = i.control
+    waits = c.wait_mask
+    if i.base == "DEPBAR" and len(i.operands) >= 2 and i.operands[1] == "0x0":
+        waits |= sum(1 << int(n) for n in scoreboard_names(i.operands[0]))
+    write_bit = 0 if c.write_barrier is None else 1 << c.write_barrier
+    read_bit = 0 if c.read_barrier is None else 1 << c.read_barrier
+    # control transfers are fences
+    variable = i.op.variable and i.op.queue is not Queue.CONTROL
+    if i.op.queue is Queue.FP64 and fixed_fp64:
+        variable = False
+    results = i.writes if variable or write_bit else frozenset[int]()
+    late: frozenset[int] = frozenset()
+    if variable or read_bit:
+        late = frozenset(r for r in i.reads if GPR <= r < PRED)
+        if i.base not in _EARLY_UNIFORM:
+            late |= frozenset(r for r in i.reads if UGPR <= r < UPRED)
+    queue = i.op.queue.value
+    guarded = i.guard not in ("", "PT")
+    return Effects(
+        waits, results, late, write_bit, read_bit, queue, _READ_ORDER.get(i.op.queue, queue),
+        i.writes, i.reads | i.writes, frozenset() if guarded else i.writes,
+    )  # fmt: skip
+
+
+@dataclass(slots=True)
+class Protection:
+    """The outcome.
+
+    Attributes:
+        edges: (first, second) pairs of instructions of one block whose order must be kept.
+        unprotected: (producer, consumer, register) conflicts that no waiter covers.
+        asynchronous: per instruction, registers it writes late; per instruction, registers it reads late.
+    """
+
+    edges: set[tuple[int, int]] = field(default_factory=set)
+    unprotected: set[tuple[int, int, int]] = field(default_factory=set)
+    results: list[frozenset[int]] = field(default_factory=list)
+    late: list[frozenset[int]] = field(default_factory=list)
+
+
+State = dict[Item, int]
+
+
+def analyse(
+    instructions: tuple[Instruction, ...],
+    blocks: tuple[Block, ...],
+    successors: list[tuple[int, ...]],
+    fence: list[bool],
+) -> Protection:
+    """Find the order edges that keep every register protected as it is in the original schedule.
+
+    Args:
+        instructions: the function, in original order.
+        blocks: its basic blocks.
+        successors: of each block.
+        fence: instructions that nothing passes.
+    """
+    fixed = fixed_double(instructions)
+    facts = [effects(i, fixed) for i in instructions]
+    found = Protection(results=[f.results for f in facts], late=[f.late for f in facts])
+    for b, state in zip(blocks, _entries(facts, blocks, successors, False), strict=True):
+        _Walk(facts, b, state, found).run()
+        _setter_before_waiter(facts, b, found.edges)
+    home = [b for b in blocks for _ in range(b.start, b.end)]
+    for b, state in zip(blocks, _entries(facts, blocks, successors, True), strict=True):
+        _Done(facts, b, state, found, fence, home).run()
+    return found
+
+
+def _entries(
+    facts: list[Effects], blocks: tuple[Block, ...], successors: list[tuple[int, ...]], any_voucher: bool
+) -> list[State]:
+    """What may be pending on entry of each block, as a fixed point."""
+    entry: list[State | None] = [None] * len(blocks)
+    work = []
+    targets = {s for b in blocks for s in successors[b.index]}
+    for b in blocks:
+        if b.index == 0 or b.index not in targets:
+            entry[b.index] = {}
+            work.append(b.index)
+    while work:
+        n = work.pop()
+        out = _Walk(facts, blocks[n], dict(entry[n] or {}), any_voucher=any_voucher).run()
+        for s in successors[n]:
+            merged, changed = _merge(entry[s], out)
+            if changed:
+                entry[s] = merged
+                work.append(s)
+    return [dict(state or {}) for state in entry]
+
+
+def _merge(old: State | None, new: State) -> tuple[State, bool]:
+    if old is None:
+        return dict(new), True
+    merged, changed = dict(old), False
+    for item, mask in new.items():
+        kept = merged.get(item, mask) & mask
+        if item not in merged or kept != merged[item]:
+            merged[item] = kept
+            changed = True
+    return merged, changed
+
+
+def _setter_before_waiter(facts: list[Effects], block: Block, edges: set[tuple[int, int]]) -> None:
+    following: dict[int, int] = {}
+    for i in range(block.end - 1, block.start - 1, -1):
+        for bit in range(6):
+            if (facts[i].write_bit | facts[i].read_bit) >> bit & 1 and bit in following:
+                edges.add((i, following[bit]))
+        for bit in range(6):
+            if facts[i].waits >> bit & 1:
+                following[bit] = i
+
+
+class _Walk:
+    """One pass over one block; collects edges when `found` is given."""
+
+    def __init__(
+        self,
+        facts: list[Effects],
+        block: Block,
+        state: State,
+        found: Protection | None = None,
+        any_voucher: bool = False,
+    ) -> None:
+        self.facts, self.block, self.state, self.found = facts, block, state, found
+        # let a later operation of the queue vouch also for those that set a scoreboard themselves
+        self.any_voucher = any_voucher
+        # (item, bit) -> the instruction of this block that vouches for it
+        self.voucher: dict[tuple[Item, int], int] = {}
+        self.by_queue: dict[tuple[str, bool], set[Item]] = {}
+        for item in state:
+            self._index(item)
+        # register -> waiters of this block that whoever touches (or writes) it stays behind
+        self.after_results: dict[int, set[int]] = {}
+        self.after_reads: dict[int, set[int]] = {}
+
+    def _index(self, item: Item) -> None:
+        fact = self.facts[item[0]]
+        key = (fact.queue if item[1] else fact.reads, item[1])
+        self.by_queue.setdefault(key, set()).add(item)
+
+    def run(self) -> State:
+        for i in range(self.block.start, self.block.end):
+            self._step(i, self.facts[i])
+        if self.found is not None:
+            for (item, bit), voucher in self.voucher.items():
+                if self.state.get(item, 0) >> bit & 1:
+                    self._edge(item[0], voucher)
+        return self.state
+
+    def _edge(self, first: int, second: int) -> None:
+        if self.found is not None and self.block.start <= first < second:
+            self.found.edges.add((first, second))
+
+    def _step(self, i: int, fact: Effects) -> None:
+        if fact.waits:
+            for item in [x for x, mask in self.state.items() if mask & fact.waits]:
+                self._clear(item, self.state.pop(item) & fact.waits, i)
+        if self.found is not None:
+            self._conflicts(i, fact, self.found)
+        self._vouch(i, fact)
+        for item, mask, registers in (
+            ((i, True), fact.write_bit, fact.results),
+            ((i, False), fact.read_bit | fact.write_bit, fact.late),
+        ):
+            if registers:
+                for bit in range(6):
+                    self.voucher.pop((item, bit), None)
+                self.state[item] = mask
+                self._index(item)
+
+    def _clear(self, item: Item, usable: int, waiter: int) -> None:
+        if self.found is None:
+            return
+        a, result = item
+        bits = [b for b in range(6) if usable >> b & 1]
+        # a bit that the instruction set itself, or that was set before this block, needs no voucher
+        own = [b for b in bits if (item, b) not in self.voucher]
+        if own:
+            self._edge(a, waiter)
+        else:
+            voucher = min(self.voucher[item, b] for b in bits)
+            self._edge(a, voucher)
+            self._edge(voucher, waiter)
+        registers = self.facts[a].results if result else self.facts[a].late
+        guards = self.after_results if result else self.after_reads
+        for register in registers:
+            guards.setdefault(register, set()).add(waiter)
+
+    def _conflicts(self, i: int, fact: Effects, found: Protection) -> None:
+        for (a, result), _ in self.state.items():
+            other = self.facts[a]
+            hit = other.results & fact.touches if result else other.late & fact.writes
+            if hit and not result and other.reads == fact.reads == "memory":
+                # the later operation's result cannot overtake the earlier one's operands: same queue
+                hit -= fact.results
+            for register in hit:
+                if a != i or result:
+                    found.unprotected.add((a, i, register))
+        for register in fact.touches:
+            for waiter in self.after_results.get(register, ()):
+                self._edge(waiter, i)
+        for register in fact.writes:
+            for waiter in self.after_reads.get(register, ()):
+                self._edge(waiter, i)
+        for register in fact.kills:
+            self.after_results.pop(register, None)
+            self.after_reads.pop(register, None)
+
+    def _vouch(self, i: int, fact: Effects) -> None:
+        """A scoreboard of this instruction also covers earlier ones of its queue."""
+        if fact.write_bit:
+            bit = fact.write_bit.bit_length() - 1
+            for item in list(self.by_queue.get((fact.queue, True), ())):
+                # one that sets a scoreboard itself is waited for by that
+                if item in self.state and (self.any_voucher or not self.facts[item[0]].write_bit):
+                    self._add(item, bit, i)
+        for mask in (fact.write_bit, fact.read_bit):
+            if mask:
+                bit = mask.bit_length() - 1
+                for item in list(self.by_queue.get((fact.reads, False), ())):
+                    if item in self.state and (self.any_voucher or not self.facts[item[0]].read_bit):
+                        self._add(item, bit, i)
+
+    def _add(self, item: Item, bit: int, i: int) -> None:
+        if not self.state[item] >> bit & 1:
+            self.state[item] |= 1 << bit
+            self.voucher[item, bit] = i
+
+
+class _Done(_Walk):
+    """Keeps what is done at a fence done there, where only a later operation of the queue tells.
+
+    Nothing in the block depends on it (that is `_Walk`'s part), but whoever stands behind the fence could.
+    """
+
+    def __init__(
+        self,
+        facts: list[Effects],
+        block: Block,
+        state: State,
+        found: Protection,
+        fence: list[bool],
+        home: list[Block],
+    ) -> None:
+        super().__init__(facts, block, state, found, any_voucher=True)
+        self.fence, self.home = fence, home
+
+    def run(self) -> State:
+        for i in range(self.block.start, self.block.end):
+            self._step(i, self.facts[i])
+        return self.state
+
+    def _conflicts(self, i: int, fact: Effects, found: Protection) -> None:
+        """`_Walk` has reported them."""
+
+    def _clear(self, item: Item, usable: int, waiter: int) -> None:
+        a, result = item
+        fact = self.facts[a]
+        own = fact.write_bit if result else fact.write_bit | fact.read_bit
+        if usable & own or self._waited_before_fence(own, waiter):
+            return
+        voucher = self._voucher_at_home(a, result, usable)
+        if voucher is None:
+            voucher = min((v for b in range(6) if (v := self.voucher.get((item, b))) is not None), default=-1)
+        elif a < voucher and self.found is not None:
+            self.found.edges.add((a, voucher))
+        if voucher >= self.block.start:
+            self._edge(voucher, waiter)
+
+    def _waited_before_fence(self, own: int, waiter: int) -> bool:
+        for i in range(waiter, self.block.end):
+            if self.facts[i].waits & own:
+                return True
+            if self.fence[i]:
+                return False
+        return False
+
+    def _voucher_at_home(self, a: int, result: bool, usable: int) -> int | None:
+        """The first operation behind `a` in its own block that vouches for it with a usable scoreboard."""
+        fact = self.facts[a]
+        for i in range(a + 1, self.home[a].end):
+            other = self.facts[i]
+            if result and other.queue == fact.queue and other.write_bit & usable:
+                return i
+            if not result and other.reads == fact.reads and (other.write_bit | other.read_bit) & usable:
+                return i
+        return None

@@ -1,0 +1,221 @@
+"""`ScheduleSpace`: the legal orders and stall counts of one kernel's native code."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+
+from ..core.errors import LatencyTableError, SassafrasError, UnsupportedArch
+from ..core.evaluation import Candidate
+from ..core.kernel import Kernel
+from ..sass import Emitter, Program, check_schedulable
+from . import graph, reuse, tables
+from .distances import Distances, Table, Unknown
+from .state import REORDER, Move, ScheduleState
+
+Moves = Literal["memory", "all"]
+Respace = Literal["keep", "local", "block"]
+
+#: chances of (one memory instruction by one, any by one, any to any place, a stall count), out of 65536
+_WEIGHTS = {"memory": (65536, 0, 0, 0), "all": (9830, 16384, 26214, 13108)}
+_RESPACE = {"keep": 0, "local": 1, "block": 2}
+_ATTEMPTS = 256
+
+
+class ScheduleSpace:
+    """Schedules of one kernel. Implements `core.Space`, `core.Enumerable` and `core.Observable`.
+
+    Barriers and wait masks travel with their instructions, unchanged. Every schedule in the space keeps
+    the register, scoreboard and memory dependences of the original and the smallest issue distances
+    of the latency table (see ``docs/schedule.md``); the independent validator judges it again.
+
+    Args:
+        kernel: the baseline.
+        program: its cubin, if it was parsed already.
+        table: latency table (`sass.latency.LatencyTable`); None: the architecture's own.
+            `distances.Unknown()` keeps every original distance.
+        arch_by_name: the user named this architecture on purpose (sm_80, 86, 89).
+        moves: ``"memory"``: one memory instruction up or down by one, as in SIP and CuAsmRL;
+            ``"all"``: also any movable instruction anywhere between its fences, and stall counts.
+        respace: what a reordering does to stall counts: ``"keep"`` only raises what must be raised,
+            ``"local"`` first lowers those around the change, ``"block"`` all of the basic block.
+        memory_spacing: cycles between neighbouring memory operations; None: what ptxas keeps (4). Whether
+            fewer are a matter of speed only is not proved (see ``docs/schedule.md``).
+
+    Raises:
+        UnsupportedArch: the architecture is not scheduled, or only when asked for by name.
+        CubinError, DisassemblyError: the cubin cannot be read.
+        SassafrasError: this kernel must not be reordered, or nothing in it can move.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        program: Program | None = None,
+        table: Table | None = None,
+        arch_by_name: bool = False,
+        moves: Moves = "all",
+        respace: Respace = "local",
+        memory_spacing: int | None = None,
+    ) -> None:
+        if moves not in _WEIGHTS:
+            raise SassafrasError(f"unknown moves {moves!r}", hint="memory or all")
+        if respace not in _RESPACE:
+            raise SassafrasError(f"unknown respace {respace!r}", hint="keep, local or block")
+        self.kernel = kernel
+        self.program = program or Program.parse(kernel.cubin)
+        self.function = self.program.function(kernel.name)
+        self.arch = check_schedulable(self.function.arch, arch_by_name)
+        if self.function.pinned_reason:
+            raise SassafrasError(
+                f"this kernel cannot be rescheduled: {self.function.pinned_reason}", where=_short(kernel.name)
+            )
+        self.table: Table = table if table is not None else load_table(self.arch.table)
+        distances = Distances(self.function.instructions, self.table)
+        self.graph = graph.build(self.function, distances)
+        self.tables = tables.build(self.function, self.graph, distances, self.table, memory_spacing)
+        movable = np.flatnonzero(self.tables.movable).astype(np.int32)
+        self.memory = np.flatnonzero(self.tables.movable & self.tables.memory).astype(np.int32)
+        self.movable = self.memory if moves == "memory" else movable
+        if len(self.movable) == 0:
+            raise SassafrasError(
+                "nothing in this kernel can move",
+                where=_short(kernel.name),
+                hint=f"{len(self.function)} instructions, of which none is a movable "
+                + ("memory operation" if moves == "memory" else "instruction"),
+            )
+        self._moves = moves
+        self._respace = _RESPACE[respace]
+        self._weights = np.array(_WEIGHTS[moves], dtype=np.int64)
+        self._emitter = Emitter(self.program, kernel.name)
+        self._words = np.ascontiguousarray(self.function.words)
+        self._reach = reuse.reaches(self.function)
+        self._made: tuple[ScheduleState, Move, ScheduleState] | None = None
+
+    @cached_property
+    def _start(self) -> ScheduleState:
+        code = self.function.instructions
+        return ScheduleState(
+            np.arange(len(code), dtype=np.int32),
+            np.array([i.control.stall for i in code], dtype=np.uint8),
+        )
+
+    def start(self) -> ScheduleState:
+        """The baseline's schedule; its candidate is the baseline, byte for byte."""
+        return self._start
+
+    def sample(self, state: ScheduleState, rng: np.random.Generator) -> Move | None:
+        """One legal change, drawn at random; None where 256 draws found none. Same generator, same move."""
+        from .kernels import propose
+
+        seed = int(rng.integers(1 << 62))
+        kind, i, j, order, stall = propose(
+            self.tables, state.order, state.stall, self.movable, self.memory, self._weights, seed,
+            self._respace, _ATTEMPTS,
+        )  # fmt: skip
+        if kind < 0:
+            return None
+        move = Move(kind, i, j)
+        self._made = (state, move, ScheduleState(order, stall, state.depth + 1, move))
+        return move
+
+    def apply(self, state: ScheduleState, move: Move) -> ScheduleState:
+        """The changed schedule; `state` stays as it was.
+
+        Raises:
+            SassafrasError: the move is not legal in this state.
+        """
+        made = self._made
+        if made is not None and made[0] is state and made[1] == move:
+            return made[2]
+        from .kernels import carry_out
+
+        kind, i, j = move
+        ok, order, stall = carry_out(self.tables, state.order, state.stall, kind, i, j, self._respace)
+        if not ok:
+            raise SassafrasError(f"{move} is not legal here", where=f"{_short(self.kernel.name)}, {state}")
+        return ScheduleState(order, stall, state.depth + 1, Move(kind, i, j))
+
+    def candidate(self, state: ScheduleState) -> Candidate:
+        """The kernel in this schedule, and how it came about."""
+        recipe: dict[str, Any] = {
+            "space": "schedule",
+            "schedule": state.digest,
+            "depth": state.depth,
+            "last": list(state.last) if state.last else None,
+        }
+        return Candidate(self.kernel.with_cubin(self.emit(state)), recipe)
+
+    def emit(self, state: ScheduleState) -> bytes:
+        """The cubin of a schedule."""
+        from .leaves import encode
+
+        return self._emitter.write(state.order, encode(self._words, state.order, state.stall, self._reach))
+
+    def moves(self, state: ScheduleState) -> list[Move]:
+        """Every legal reordering of this state: of memory instructions by one (``moves="memory"``), or of
+        any movable instruction to any place."""
+        from .kernels import enumerate_moves
+
+        found = enumerate_moves(
+            self.tables, state.order, state.stall, self.movable, self._moves == "memory", self._respace
+        )
+        return [Move(REORDER, int(i), int(j)) for i, j in found]
+
+    def violation(self, state: ScheduleState) -> str:
+        """Why a schedule is outside the space, or ``""``; for schedules that did not come from `apply`."""
+        from .kernels import positions, settle
+
+        t, order = self.tables, state.order
+        if sorted(order.tolist()) != list(range(len(self.function))):
+            return "the order is not a permutation of the instructions"
+        where = positions(order)
+        if (t.low[where] != t.low).any() or (t.block_of[where] != t.block_of).any():
+            return "an instruction left its block or crossed a fence"
+        for first, second in self.graph.order:
+            if where[first] >= where[second]:
+                return f"{self._text(second)} must stay behind {self._text(first)}"
+        if (state.stall < t.own[order]).any():
+            return "a stall count is below what its instruction needs"
+        stall, time = state.stall.copy(), np.empty(len(order) + 1, dtype=np.int64)
+        for start, end in zip(t.start, t.end, strict=True):
+            if not settle(t, order, stall, where, time, start, end - 1):
+                return f"no stall counts will do for the block at position {start}"
+        if changed := np.flatnonzero(stall != state.stall).tolist():
+            return f"{self._text(order[changed[0]])} stalls for too few cycles"
+        return ""
+
+    def _text(self, index: int) -> str:
+        i = self.function.instructions[index]
+        return f"{i.text} (+{i.offset:#x})"
+
+    def features(self, state: ScheduleState) -> np.ndarray:
+        """float32 (instructions, `features.WIDTH`), one row a position; see `schedule.features`."""
+        from .features import rows
+
+        return rows(self, state)
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 60 else name[:57] + "..."
+
+
+def load_table(name: str) -> Table:
+    """The latency table of this name, shipped with the package.
+
+    Raises:
+        LatencyTableError: there is none.
+        UnsupportedArch: the architecture has no table.
+    """
+    if not name:
+        raise UnsupportedArch("no latency table for this architecture")
+    try:
+        from ..sass.latency import LatencyTable
+    except ImportError as error:  # pragma: no cover
+        raise LatencyTableError(f"the latency tables are not installed: {error}") from error
+    return LatencyTable.load(name)
+
+
+__all__ = ["ScheduleSpace", "Unknown", "load_table"]

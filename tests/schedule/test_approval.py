@@ -1,0 +1,93 @@
+"""Every schedule that the space offers is one that the independent validator approves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sassafras.core import Kernel
+from sassafras.sass import Program
+from sassafras.schedule import ScheduleSpace
+from sassafras.schedule.flow import blocks
+from sassafras.validate import Validator
+from tests import kernels
+
+CUBINS = {
+    "softmax": lambda: kernels.softmax_cubin(),
+    "scalar softmax": lambda: kernels.softmax_cubin(block=4096, aligned=False),
+    "wide softmax": lambda: kernels.softmax_cubin(block=8192, num_warps=8),
+    "matmul": lambda: kernels.matmul_cubin(),
+    "hmma": lambda: kernels.matmul_cubin(bm=32, bn=32),
+    "large matmul": lambda: kernels.matmul_cubin(bm=128, bn=128, num_warps=8),
+    "sm_80 matmul": lambda: kernels.matmul_cubin("sm_80"),
+}
+
+
+@pytest.mark.parametrize("moves", ["memory", "all"])
+@pytest.mark.parametrize("name", CUBINS)
+def test_random_walks_are_approved(name: str, moves: str) -> None:
+    data = CUBINS[name]()
+    program = Program.parse(data)
+    function = program.function()
+    kernel = Kernel(data, function.name, function.arch, 128)
+    space = ScheduleSpace(kernel, program, arch_by_name=True, moves=moves)  # type: ignore[arg-type]
+    validator = Validator(data, function.name)
+    assert validator.check(data).ok
+    checked = 0
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        state = space.start()
+        for _ in range(250):
+            move = space.sample(state, rng)
+            assert move is not None
+            state = space.apply(state, move)
+            report = validator.check(space.emit(state))
+            assert report.ok, f"{move} at depth {state.depth}: {report.violations[0]}"
+            checked += 1
+    assert checked == 750
+
+
+def sources() -> dict[str, str]:
+    """CUDA C++ with calls and jump tables, divergent warp reductions, cooperative groups, and FP64."""
+    folder = Path(__file__).parents[2] / "benchmarks" / "corpus" / "cuda"
+    read = {n: (folder / f"{n}.cu").read_text() for n in ("reduce_block", "grid_sync", "double_math")}
+    return {"two kernels": kernels.TWO_KERNELS, **read}
+
+
+@pytest.mark.parametrize("name", sources())
+def test_compiled_cuda_is_approved(name: str) -> None:
+    data = kernels.nvcc_cubin(sources()[name])
+    if data is None:
+        pytest.skip("no nvcc")
+    program = Program.parse(data)
+    for entry, function in program.functions.items():
+        space = ScheduleSpace(Kernel(data, entry, function.arch, 256), program)
+        validator = Validator(data, entry)
+        rng = np.random.default_rng(1)
+        state = space.start()
+        for _ in range(300):
+            move = space.sample(state, rng)
+            assert move is not None
+            state = space.apply(state, move)
+            report = validator.check(space.emit(state))
+            assert report.ok, f"{entry}, {move}: {report.violations[0]}"
+
+
+def test_branches_that_are_conditional_without_a_guard_fall_through() -> None:
+    data = kernels.nvcc_cubin(sources()["reduce_block"])
+    if data is None:
+        pytest.skip("no nvcc")
+    found = 0
+    for function in Program.parse(data).functions.values():
+        made = blocks(function)
+        for block in made:
+            last = function.instructions[block.end - 1]
+            if last.opcode == "BRA.DIV":
+                assert block.index + 1 in block.successors and len(block.successors) == 2
+                found += 1
+            elif last.opcode.startswith("WARPSYNC.COLLECTIVE"):
+                assert block.successors
+        assert [b.start for b in made[1:]] == [b.end for b in made[:-1]]
+    assert found
