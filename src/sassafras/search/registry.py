@@ -1,0 +1,91 @@
+"""Strategies by name, and a user's own."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sassafras.core import SearchError
+
+from .anneal import Anneal
+from .contract import Strategy
+from .greedy import Greedy
+from .random_walk import RandomWalk
+
+_STRATEGIES: dict[str, Callable[..., Strategy]] = {
+    RandomWalk.name: RandomWalk,
+    Greedy.name: Greedy,
+    Anneal.name: Anneal,
+}
+
+
+def names() -> list[str]:
+    """The names that `get` knows."""
+    return sorted(_STRATEGIES)
+
+
+def get(strategy: str | Strategy | type, settings: Mapping[str, Any] | None = None) -> Strategy:
+    """A strategy: by name, from a class, or the object itself.
+
+    Args:
+        strategy: a name of `names()`, a strategy class, or a strategy.
+        settings: fields to set; for an object, `settings` must be empty.
+
+    Raises:
+        SearchError: there is no such strategy, it has no such setting, or the object is no strategy.
+    """
+    settings = dict(settings or {})
+    make: Callable[..., Any] | None = None
+    if isinstance(strategy, str):
+        make = _STRATEGIES.get(strategy)
+        if make is None:
+            raise SearchError(
+                f"there is no strategy {strategy!r}", hint=f"one of {', '.join(names())}, or your own object"
+            )
+    elif inspect.isclass(strategy):
+        make = strategy
+    elif settings:
+        raise SearchError("settings go with a name or a class, not with a finished strategy")
+    if make is not None:
+        try:
+            strategy = make(**settings)
+        except TypeError as error:
+            raise SearchError(f"cannot make the strategy: {error}") from error
+    if not isinstance(strategy, Strategy):
+        raise SearchError(
+            f"{type(strategy).__name__} is no strategy",
+            hint="it needs a `name` and `search(space, evaluate, session)`; see examples/custom_strategy.py",
+        )
+    return strategy
+
+
+def settings_of(strategy: Strategy) -> dict[str, Any]:
+    """A strategy's settings, JSON-able: part of what makes two searches the same."""
+    if dataclasses.is_dataclass(strategy) and not isinstance(strategy, type):
+        values = dataclasses.asdict(strategy)
+    else:
+        values = {k: v for k, v in getattr(strategy, "__dict__", {}).items() if not k.startswith("_")}
+    values.pop("name", None)
+    plain: dict[str, Any] = json.loads(json.dumps(values, sort_keys=True, default=repr))
+    return plain
+
+
+def parse_settings(pairs: list[str]) -> dict[str, Any]:
+    """Read ``["cycles=5", "start=0.001"]``, as the command line gives them.
+
+    Raises:
+        SearchError: a pair has no ``=``.
+    """
+    settings: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals or not name:
+            raise SearchError(f"cannot read the setting {pair!r}", hint="for example --set cycles=5")
+        try:
+            settings[name.strip()] = json.loads(text)
+        except ValueError:
+            settings[name.strip()] = text
+    return settings
