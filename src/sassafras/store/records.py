@@ -1,0 +1,253 @@
+"""What the store hands out, and how outcomes become rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from sassafras.core import Evaluation, Interval, Kernel, Modelled, Outcome, StoreError, Verdict
+
+#: columns of `evaluations` that hold an outcome, in the order of `outcome_row`
+OUTCOME_COLUMNS = (
+    "digest", "modelled", "verdict", "time_us", "baseline_us", "speedup", "low", "high",
+    "null_speedup", "null_low", "null_high", "samples", "cycles", "baseline_cycles",
+    "detail", "seconds", "facts",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """What a kernel was built from: the part of a key that survives a rebuild.
+
+    Attributes:
+        source_hash: hash of the kernel's source and of what it depends on.
+        signature: argument types and specialisation.
+        constants: compile-time constants.
+        arch: architecture.
+        ptxas: version of the assembler.
+        options: compiler options.
+    """
+
+    source_hash: str
+    signature: Any
+    constants: Mapping[str, Any]
+    arch: str
+    ptxas: str
+    options: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, kernel: Kernel) -> Variant:
+        """Read it from the provenance that frontends leave in `Kernel.meta` (missing facts stay empty)."""
+        meta = kernel.meta
+        signature = meta.get("signature") or {}
+        if hints := meta.get("aligned_or_divisible_by_16"):  # Triton compiles another variant for these
+            signature = {"types": signature, "aligned_or_divisible_by_16": hints}
+        return cls(
+            source_hash=str(meta.get("source_hash", "")),
+            signature=signature,
+            constants=meta.get("constants") or {},
+            arch=kernel.arch,
+            ptxas=str(meta.get("ptxas") or meta.get("ptxas_version") or ""),
+            options=meta.get("options") or {},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """One search, as `Store.runs` lists it.
+
+    Attributes:
+        id: number within this store.
+        uid: the same in every store that this run was exported to.
+        evaluations: how many outcomes are recorded.
+        finished_budget: the budget it finished with, None while it can be resumed.
+        result: what it reported then, None while it can be resumed.
+        origin: ``local`` or ``import``.
+    """
+
+    id: int
+    uid: str
+    workload: str
+    case: str
+    kernel: str
+    arch: str
+    baseline: str
+    device: str
+    modelled: bool
+    strategy: str
+    seed: int
+    created: str
+    evaluations: int
+    finished_budget: str | None
+    result: Mapping[str, Any] | None
+    spec: Mapping[str, Any] = field(repr=False)
+    environment: Mapping[str, Any] = field(repr=False)
+    origin: str = "local"
+
+
+@dataclass(frozen=True, slots=True)
+class Winner:
+    """A tuned kernel that was measured on a real GPU: the only thing that deployment may use.
+
+    Attributes:
+        original: digest of the cubin it replaces.
+        tuned: digest of the cubin to run instead.
+        kernel: the original kernel, with the tuned cubin's launch facts (they are the same).
+        gpu: GPU model it was measured on.
+        speedup: baseline time / tuned time, from fresh processes.
+        interval: 95 % interval of `speedup`.
+        null: speed-up of the identity rewrite beside it.
+        null_interval: its 95 % interval.
+        samples: launches compared byte by byte.
+        origin: ``import`` when it came from another machine: re-validate before use.
+    """
+
+    id: int
+    original: str
+    tuned: str
+    kernel: Kernel
+    gpu: str
+    speedup: float
+    interval: Interval
+    null: float
+    null_interval: Interval
+    samples: int
+    workload: str
+    case: str
+    created: str
+    origin: str
+    facts: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    modelled = False
+
+
+@dataclass(frozen=True, slots=True)
+class ModelledWinner:
+    """What the timing model liked best. Another type than `Winner`, so that nobody takes it for one."""
+
+    id: int
+    original: str
+    tuned: str
+    kernel: Kernel
+    model: str
+    modelled_ratio: float
+    workload: str
+    case: str
+    created: str
+    origin: str
+    facts: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    modelled = True
+
+
+def now() -> str:
+    """UTC, ISO 8601, to the microsecond."""
+    return datetime.now(UTC).isoformat(timespec="microseconds")
+
+
+def dumps(value: Any) -> str:
+    """Canonical JSON: sorted keys, NumPy scalars and tuples made plain."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), default=_plain)
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "tolist"):  # NumPy scalars and arrays
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, set | frozenset):
+        return sorted(value)
+    return str(value)
+
+
+def outcome_row(outcome: Outcome) -> tuple[Any, ...]:
+    """The outcome as values of `OUTCOME_COLUMNS`."""
+    verdict = None if outcome.verdict is None else outcome.verdict.value
+    if isinstance(outcome, Evaluation):
+        low, high = _ends(outcome.interval)
+        null_low, null_high = _ends(outcome.null_interval)
+        return (
+            outcome.digest, 0, verdict, _real(outcome.time_us), _real(outcome.baseline_us),
+            _real(outcome.speedup), low, high, _real(outcome.null), null_low, null_high,
+            int(outcome.samples), None, None, outcome.detail, float(outcome.seconds), dumps(outcome.facts),
+        )  # fmt: skip
+    return (
+        outcome.digest, 1, verdict, None, None, None, None, None,
+        None, None, None, 0, _real(outcome.cycles), _real(outcome.baseline_cycles),
+        outcome.detail, float(outcome.seconds), dumps(outcome.facts),
+    )  # fmt: skip
+
+
+def row_outcome(row: tuple[Any, ...]) -> Outcome:
+    """The inverse of `outcome_row`."""
+    (digest, modelled, verdict, time_us, baseline_us, speedup, low, high, null, null_low, null_high,
+     samples, cycles, baseline_cycles, detail, seconds, facts) = row  # fmt: skip
+    if modelled:
+        return Modelled(
+            digest, None if verdict is None else Verdict(verdict), cycles, baseline_cycles,
+            detail, seconds, json.loads(facts),
+        )  # fmt: skip
+    return Evaluation(
+        digest, Verdict(verdict), time_us, baseline_us, speedup, _interval(low, high),
+        null, _interval(null_low, null_high), samples, detail, seconds, json.loads(facts),
+    )  # fmt: skip
+
+
+def _real(value: float | None) -> float | None:
+    return None if value is None else float(value)  # SQLite would take a NumPy scalar for a blob
+
+
+def _ends(interval: Interval | None) -> tuple[float | None, float | None]:
+    return (None, None) if interval is None else (float(interval.low), float(interval.high))
+
+
+def _interval(low: float | None, high: float | None) -> Interval | None:
+    return None if low is None or high is None else Interval(low, high)
+
+
+def launch_facts(kernel: Kernel) -> dict[str, Any]:
+    """What must match before one cubin may stand in for another."""
+    return {
+        "threads": kernel.threads, "shared_bytes": kernel.shared_bytes, "cluster": list(kernel.cluster),
+        "hidden_args": kernel.hidden_args, "scratch_bytes": kernel.scratch_bytes,
+        "parameters": None if kernel.parameters is None else [list(pair) for pair in kernel.parameters],
+    }  # fmt: skip
+
+
+#: what makes two stored kernels the same
+KEY_COLUMNS = (
+    "cubin", "name", "arch", "launch", "source_hash", "signature", "constants", "ptxas", "options",
+)  # fmt: skip
+
+
+def kernel_columns(kernel: Kernel) -> dict[str, str]:
+    """The values of `KEY_COLUMNS` for a kernel."""
+    variant = Variant.of(kernel)
+    return {
+        "cubin": kernel.digest, "name": kernel.name, "arch": kernel.arch,
+        "launch": dumps(launch_facts(kernel)), "source_hash": variant.source_hash,
+        "signature": dumps(variant.signature), "constants": dumps(variant.constants),
+        "ptxas": variant.ptxas, "options": dumps(variant.options),
+    }  # fmt: skip
+
+
+def kernel_of(cubin: bytes, name: str, arch: str, launch: str, meta: str) -> Kernel:
+    """A kernel from its stored launch facts and code.
+
+    Raises:
+        StoreError: the stored facts are damaged.
+    """
+    try:
+        facts = json.loads(launch)
+        cluster, parameters = tuple(facts["cluster"]), facts["parameters"]
+        if parameters is not None:
+            parameters = tuple((name, kind) for name, kind in parameters)
+        return Kernel(
+            cubin, name, arch, facts["threads"], facts["shared_bytes"], cluster, facts["hidden_args"],
+            facts["scratch_bytes"], parameters, json.loads(meta),
+        )  # fmt: skip
+    except (ValueError, KeyError, TypeError) as error:
+        raise StoreError("the store's launch facts of this kernel are damaged", where=name) from error

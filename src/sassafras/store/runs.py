@@ -1,0 +1,153 @@
+"""Searches and their evaluations."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+import zlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from sassafras.core import Candidate, Kernel, Outcome, StoreError
+
+from .database import Database
+from .records import OUTCOME_COLUMNS, RunRecord, dumps, now, outcome_row, row_outcome
+
+_RUN_COLUMNS = """
+    r.id, r.uid, r.workload, r.case_name, k.name, k.arch, k.cubin, r.device, r.modelled, r.strategy, r.seed,
+    r.created, (SELECT count(*) FROM evaluations e WHERE e.run = r.id), r.finished_budget, r.result,
+    r.spec, r.environment, r.origin
+    FROM runs r JOIN kernels k ON k.id = r.kernel"""
+
+
+class Runs(Database):
+    """The part of the store that searches write to."""
+
+    def begin_run(
+        self,
+        spec: Mapping[str, Any],
+        *,
+        kernel: Kernel,
+        workload: str,
+        case: str,
+        device: str,
+        modelled: bool,
+        strategy: str,
+        seed: int,
+        environment: Mapping[str, Any] | None = None,
+        fresh: bool = False,
+    ) -> int:
+        """The run with this `spec` (everything that makes two searches the same), begun if need be.
+
+        With `fresh` an earlier run of the same spec is kept, but no longer resumed.
+
+        Returns:
+            The run's id in this store.
+        """
+        text = dumps(spec)
+        key = hashlib.sha256(text.encode()).hexdigest()
+        with self.transaction() as db:
+            if fresh:
+                db.execute("UPDATE runs SET key = NULL WHERE key = ?", (key,))
+            if found := db.execute("SELECT id FROM runs WHERE key = ?", (key,)).fetchone():
+                return int(found[0])
+            cursor = db.execute(
+                "INSERT INTO runs (key, kernel, workload, case_name, device, modelled, strategy, seed, spec,"
+                " environment, created, uid) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    key, self.kernel_id(kernel), workload, case, device, int(modelled), strategy, int(seed),
+                    text, dumps(environment or {}), now(), uuid.uuid4().hex,
+                ),
+            )  # fmt: skip
+            return int(cursor.lastrowid or 0)
+
+    def record(self, run_id: int, candidate: Candidate, outcome: Outcome, took: float = 0.0) -> Outcome:
+        """Append one evaluation; on return it survives `kill -9`.
+
+        Args:
+            run_id: from `begin_run`.
+            candidate: what was judged.
+            outcome: what came of it.
+            took: seconds of the search's budget that it cost.
+
+        Returns:
+            What the store now holds for this candidate: `outcome`, or what another process searching
+            the same run recorded first.
+
+        Raises:
+            StoreError: the outcome is of another candidate, a modelled outcome was offered to a measured
+                run (or the reverse), or there is no such run.
+        """
+        if outcome.digest != candidate.digest:
+            raise StoreError("the outcome belongs to another candidate", where=self._where)
+        recipe = zlib.compress(dumps(candidate.recipe).encode(), 1)
+        row = outcome_row(outcome)
+        with self.transaction() as db:
+            run = db.execute("SELECT modelled FROM runs WHERE id = ?", (run_id,)).fetchone()
+            if run is None:
+                raise StoreError(f"there is no run {run_id}", where=self._where)
+            if bool(run[0]) != outcome.modelled:
+                kinds = "a modelled", "a measured"
+                offered, kept = kinds if outcome.modelled else reversed(kinds)
+                raise StoreError(f"{offered} outcome was offered to {kept} run", where=self._where)
+            marks = ", ".join("?" * (len(OUTCOME_COLUMNS) + 4))
+            cursor = db.execute(
+                f"INSERT INTO evaluations (run, {', '.join(OUTCOME_COLUMNS)}, took, recipe, recorded)"
+                f" VALUES ({marks}) ON CONFLICT (run, digest) DO NOTHING",
+                (run_id, *row, float(took), recipe, now()),
+            )
+            if cursor.rowcount == 1:
+                return outcome
+        known = self.known(run_id, candidate.digest)
+        assert known is not None
+        return known[0]
+
+    def known(self, run_id: int, digest: str) -> tuple[Outcome, float] | None:
+        """What this run already knows of a candidate, and the seconds that it took; None for nothing."""
+        row = self._one(
+            f"SELECT {', '.join(OUTCOME_COLUMNS)}, took FROM evaluations WHERE run = ? AND digest = ?",
+            (run_id, digest),
+        )
+        return None if row is None else (row_outcome(row[:-1]), row[-1])
+
+    def finish_run(self, run_id: int, budget: str, result: Mapping[str, Any]) -> None:
+        """Note what the run reported, and the budget that it had."""
+        with self.transaction() as db:
+            db.execute(
+                "UPDATE runs SET finished_budget = ?, result = ? WHERE id = ?",
+                (budget, dumps(result), run_id),
+            )
+
+    def runs(self) -> list[RunRecord]:
+        """Every run, oldest first."""
+        return [self._run(row) for row in self._all(f"SELECT {_RUN_COLUMNS} ORDER BY r.id")]
+
+    def run(self, run_id: int) -> RunRecord:
+        """One run.
+
+        Raises:
+            StoreError: there is no such run.
+        """
+        row = self._one(f"SELECT {_RUN_COLUMNS} WHERE r.id = ?", (run_id,))
+        if row is None:
+            raise StoreError(
+                f"there is no run {run_id}", where=self._where, hint="see `sassafras store list`"
+            )
+        return self._run(row)
+
+    def evaluations(self, run_id: int) -> Iterator[Outcome]:
+        """The outcomes of a run, in the order in which they were recorded."""
+        self.run(run_id)
+        query = f"SELECT {', '.join(OUTCOME_COLUMNS)} FROM evaluations WHERE run = ? ORDER BY id"
+        for row in self._all(query, (run_id,)):
+            yield row_outcome(row)
+
+    def _run(self, row: tuple[Any, ...]) -> RunRecord:
+        (run_id, uid, workload, case, name, arch, baseline, device, modelled, strategy, seed, created, count,
+         budget, result, spec, environment, origin) = row  # fmt: skip
+        return RunRecord(
+            run_id, uid, workload, case, name, arch, baseline, device, bool(modelled), strategy, seed,
+            created, count, budget, None if result is None else json.loads(result), json.loads(spec),
+            json.loads(environment), origin,
+        )  # fmt: skip

@@ -1,0 +1,264 @@
+"""The store's file: its schema, and how it is opened without ever harming a file that is not ours."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from pathlib import Path
+
+from sassafras.core import StoreError
+
+#: written into the SQLite header, so that a foreign database is recognised ("SASF")
+APPLICATION_ID = 0x53415346
+#: SQLite's user_version; a file with a higher one was written by a newer Sassafras
+SCHEMA_VERSION = 1
+#: how long a writer waits for another process's transaction
+BUSY_SECONDS = 30.0
+
+SCHEMA = """
+CREATE TABLE cubins (
+    digest TEXT PRIMARY KEY,                -- sha256 of the uncompressed bytes, checked on every read
+    size INTEGER NOT NULL,
+    data BLOB NOT NULL                      -- zlib
+) WITHOUT ROWID;
+
+CREATE TABLE kernels (                      -- originals: code, launch facts, what they were built from
+    id INTEGER PRIMARY KEY,
+    cubin TEXT NOT NULL REFERENCES cubins(digest),
+    name TEXT NOT NULL,
+    arch TEXT NOT NULL,
+    launch TEXT NOT NULL,                   -- JSON, see records.launch_facts
+    source_hash TEXT NOT NULL,
+    signature TEXT NOT NULL,                -- JSON
+    constants TEXT NOT NULL,                -- JSON
+    ptxas TEXT NOT NULL,
+    options TEXT NOT NULL,                  -- JSON
+    meta TEXT NOT NULL,                     -- JSON
+    UNIQUE (cubin, name, arch, launch, source_hash, signature, constants, ptxas, options)
+);
+CREATE INDEX kernels_by_source ON kernels(source_hash, arch);
+
+CREATE TABLE runs (                         -- one search; the same key means the same search
+    id INTEGER PRIMARY KEY,
+    key TEXT UNIQUE,                        -- NULL once superseded by a fresh start
+    kernel INTEGER NOT NULL REFERENCES kernels(id),
+    workload TEXT NOT NULL,
+    case_name TEXT NOT NULL,
+    device TEXT NOT NULL,
+    modelled INTEGER NOT NULL CHECK (modelled IN (0, 1)),
+    strategy TEXT NOT NULL,
+    seed INTEGER NOT NULL,
+    spec TEXT NOT NULL,                     -- JSON: everything the key is made of
+    environment TEXT NOT NULL,              -- JSON
+    created TEXT NOT NULL,                  -- UTC, ISO 8601
+    origin TEXT NOT NULL DEFAULT 'local' CHECK (origin IN ('local', 'import')),
+    uid TEXT NOT NULL UNIQUE,               -- stays the same through export and import
+    finished_budget TEXT,                   -- the budget that `result` was found with; NULL while open
+    result TEXT                             -- JSON
+);
+
+CREATE TABLE evaluations (                  -- one row appended per evaluation, never changed
+    id INTEGER PRIMARY KEY,
+    run INTEGER NOT NULL REFERENCES runs(id) ON DELETE CASCADE,
+    digest TEXT NOT NULL,
+    modelled INTEGER NOT NULL CHECK (modelled IN (0, 1)),
+    verdict TEXT,
+    time_us REAL, baseline_us REAL,
+    speedup REAL, low REAL, high REAL,
+    null_speedup REAL, null_low REAL, null_high REAL,
+    samples INTEGER NOT NULL DEFAULT 0,
+    cycles REAL, baseline_cycles REAL,
+    detail TEXT NOT NULL, seconds REAL NOT NULL, facts TEXT NOT NULL,
+    took REAL NOT NULL,                     -- seconds of the search's budget that it cost
+    recipe BLOB NOT NULL,                   -- JSON, zlib
+    recorded TEXT NOT NULL,
+    UNIQUE (run, digest),
+    CHECK (modelled = 0 OR (speedup IS NULL AND time_us IS NULL AND baseline_us IS NULL)),
+    CHECK (modelled = 1 OR (cycles IS NULL AND baseline_cycles IS NULL)),
+    CHECK (modelled = 1 OR verdict IS NOT NULL)
+);
+
+CREATE TABLE winners (                      -- measured on a real GPU; the only table that deployment reads
+    id INTEGER PRIMARY KEY,
+    kernel INTEGER NOT NULL REFERENCES kernels(id),
+    tuned TEXT NOT NULL REFERENCES cubins(digest),
+    gpu TEXT NOT NULL,
+    speedup REAL NOT NULL, low REAL NOT NULL, high REAL NOT NULL,
+    null_speedup REAL NOT NULL, null_low REAL NOT NULL, null_high REAL NOT NULL,
+    samples INTEGER NOT NULL,
+    workload TEXT NOT NULL, case_name TEXT NOT NULL,
+    run TEXT,                               -- uid of the run that found it
+    facts TEXT NOT NULL,                    -- JSON: validator, environment, evaluation
+    created TEXT NOT NULL,
+    origin TEXT NOT NULL DEFAULT 'local' CHECK (origin IN ('local', 'import')),
+    uid TEXT NOT NULL UNIQUE
+);
+CREATE INDEX winners_by_kernel ON winners(kernel, gpu);
+
+CREATE TABLE modelled_winners (             -- what the timing model liked best; never a measurement
+    id INTEGER PRIMARY KEY,
+    kernel INTEGER NOT NULL REFERENCES kernels(id),
+    tuned TEXT NOT NULL REFERENCES cubins(digest),
+    model TEXT NOT NULL,
+    modelled_ratio REAL NOT NULL,
+    workload TEXT NOT NULL, case_name TEXT NOT NULL,
+    run TEXT,
+    facts TEXT NOT NULL,
+    created TEXT NOT NULL,
+    origin TEXT NOT NULL DEFAULT 'local' CHECK (origin IN ('local', 'import')),
+    uid TEXT NOT NULL UNIQUE
+);
+"""
+
+
+def default_path() -> Path:
+    """``$SASSAFRAS_STORE``, or ``sassafras/store.sqlite`` in the user's data directory (XDG)."""
+    if named := os.environ.get("SASSAFRAS_STORE"):
+        return Path(named).expanduser()
+    base = os.environ.get("XDG_DATA_HOME")
+    return (Path(base) if base else Path.home() / ".local" / "share") / "sassafras" / "store.sqlite"
+
+
+def connect(path: Path, *, readonly: bool = False) -> sqlite3.Connection:
+    """Open the store at `path`, creating it (and its folder) where there is none.
+
+    Raises:
+        StoreError: the file is corrupt, belongs to another program, was written by a newer Sassafras,
+            or cannot be opened. The file is left exactly as it was.
+    """
+    where = str(path)
+    if readonly and not path.exists():
+        raise StoreError("there is no store here", where=where, hint="run `sassafras optimize` first")
+    if not readonly:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(f"cannot create the store's folder: {error.strerror}", where=where) from error
+    _refuse_foreign(path)
+    try:
+        if readonly:
+            return _connect_readonly(path)
+        connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
+    except sqlite3.OperationalError as error:
+        raise StoreError(f"cannot open the store: {error}", where=where) from error
+    try:
+        connection.execute("PRAGMA foreign_keys = ON")
+        _prepare(connection, where)
+        _use_wal(connection)
+        # kill -9 loses nothing under NORMAL; only a power cut can lose the latest rows (never the file)
+        connection.execute("PRAGMA synchronous = NORMAL")
+    except sqlite3.DatabaseError as error:
+        connection.close()
+        raise StoreError(f"cannot use the store: {error}", where=where, hint=_hint(error)) from error
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _hint(error: sqlite3.Error) -> str:
+    if "locked" in str(error):
+        return "another process has been writing for long; try again"
+    if "readonly" in str(error):
+        return "the file or its folder is read-only"
+    return "the file was left as it is; move it away, or name another with --store or SASSAFRAS_STORE"
+
+
+def _refuse_foreign(path: Path) -> None:
+    """Read the header without SQLite, which would roll back a foreign file's journal on opening it."""
+    try:
+        with path.open("rb") as file:
+            header = file.read(100)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise StoreError(f"cannot read the store: {error.strerror}", where=str(path)) from error
+    if not header:
+        return  # an empty file: created, or about to be filled, by another process of ours
+    hint = "the file was left as it is; name another with --store or SASSAFRAS_STORE"
+    if len(header) < 100 or not header.startswith(b"SQLite format 3\x00"):
+        raise StoreError("this file is not a Sassafras store", where=str(path), hint=hint)
+    if (found := int.from_bytes(header[68:72], "big")) not in (APPLICATION_ID, 0):
+        raise StoreError(
+            f"this database belongs to another program (application id {found:#x})",
+            where=str(path),
+            hint=hint,
+        )
+
+
+def _connect_readonly(path: Path) -> sqlite3.Connection:
+    uri = path.absolute().as_uri()
+    # A reader of a WAL database needs its -shm file; in a folder that cannot be written there may be none,
+    # and then nobody can be writing either.
+    shm = Path(f"{path}-shm")
+    immutable = not os.access(path.parent, os.W_OK) and not shm.exists()
+    connection = sqlite3.connect(
+        f"{uri}?mode=ro" + ("&immutable=1" if immutable else ""),
+        uri=True, timeout=BUSY_SECONDS, isolation_level=None,
+    )  # fmt: skip
+    try:
+        _check(connection, str(path))
+    except sqlite3.DatabaseError as error:
+        connection.close()
+        raise StoreError(f"cannot read the store: {error}", where=str(path), hint=_hint(error)) from error
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _prepare(connection: sqlite3.Connection, where: str) -> None:
+    """Create the schema in an empty file, else check that the file is ours."""
+    if connection.execute("PRAGMA user_version").fetchone()[0] == 0:
+        connection.execute("BEGIN IMMEDIATE")  # one creator; the others find it done
+        try:
+            if connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0:
+                for statement in SCHEMA.split(";\n"):
+                    connection.execute(statement)
+                connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+                connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+            connection.execute("COMMIT")
+        except BaseException:
+            connection.execute("ROLLBACK")
+            raise
+    _check(connection, where)
+
+
+def _check(connection: sqlite3.Connection, where: str) -> None:
+    connection.execute("BEGIN")  # one view of the file, which another process may be creating
+    try:
+        application = connection.execute("PRAGMA application_id").fetchone()[0]
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    finally:
+        connection.execute("ROLLBACK")
+    if application == version == tables == 0:
+        raise StoreError("there is no store here: the file is empty", where=where)
+    if application != APPLICATION_ID:
+        raise StoreError(
+            f"this database belongs to another program (application id {application:#x})",
+            where=where,
+            hint="the file was left as it is; name another with --store or SASSAFRAS_STORE",
+        )
+    if version > SCHEMA_VERSION:
+        raise StoreError(
+            f"the store has schema version {version}, this Sassafras knows {SCHEMA_VERSION}",
+            where=where,
+            hint="upgrade Sassafras, or name another store",
+        )
+    if version < 1:
+        raise StoreError(f"the store has the impossible schema version {version}", where=where)
+
+
+def _use_wal(connection: sqlite3.Connection) -> None:
+    """Switch to write-ahead logging; the switch itself does not honour the busy timeout."""
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)

@@ -1,0 +1,70 @@
+"""The store: every evaluation, every cubin worth keeping, every tuned kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from .winners import Winners
+
+
+class Store(Winners):
+    """One SQLite file. Safe to use from several processes at once; one object per process and thread.
+
+    Use it as a context manager, or call `close`. Every method raises `StoreError` when the file turns out
+    to be corrupt, locked for long, or not writable; nothing is ever overwritten.
+    """
+
+    def export(self, path: str | Path, *, runs: bool = True) -> int:
+        """Write everything into one self-contained JSON Lines file; see `sassafras.store.transfer`.
+
+        Returns:
+            The number of lines written.
+        """
+        from .transfer import export_store
+
+        return export_store(self, Path(path), runs=runs)
+
+    def import_(self, path: str | Path) -> Mapping[str, int]:
+        """Take in an exported file, checked in every detail, wholly or not at all.
+
+        Returns:
+            How many cubins, kernels, runs, evaluations and winners were new.
+        """
+        from .transfer import import_store
+
+        return import_store(self, Path(path))
+
+    def prune(self, *, older_than_days: float | None = None, modelled: bool = False) -> Mapping[str, int]:
+        """Remove runs and their evaluations, then cubins that nothing refers to. Measured winners stay.
+
+        Args:
+            older_than_days: only runs begun longer ago than this; None for all that are finished.
+            modelled: also remove modelled winners.
+
+        Returns:
+            How many runs, evaluations, modelled winners and cubins went.
+        """
+        gone: dict[str, int] = {}
+        with self.transaction() as db:
+            which, values = "finished_budget IS NOT NULL OR key IS NULL", list[str]()
+            if older_than_days is not None:
+                limit = datetime.now(UTC) - timedelta(days=older_than_days)
+                which, values = "created < ?", [limit.isoformat(timespec="microseconds")]
+            gone["evaluations"] = db.execute(
+                f"DELETE FROM evaluations WHERE run IN (SELECT id FROM runs WHERE {which})", values
+            ).rowcount
+            gone["runs"] = db.execute(f"DELETE FROM runs WHERE {which}", values).rowcount
+            gone["modelled_winners"] = db.execute("DELETE FROM modelled_winners").rowcount if modelled else 0
+            db.execute(
+                "DELETE FROM kernels WHERE id NOT IN (SELECT kernel FROM runs "
+                "UNION SELECT kernel FROM winners UNION SELECT kernel FROM modelled_winners)"
+            )
+            gone["cubins"] = db.execute(
+                "DELETE FROM cubins WHERE digest NOT IN (SELECT cubin FROM kernels "
+                "UNION SELECT tuned FROM winners UNION SELECT tuned FROM modelled_winners)"
+            ).rowcount
+        with self._guard():
+            self._connection.execute("VACUUM")
+        return gone
