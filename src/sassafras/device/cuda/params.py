@@ -1,0 +1,153 @@
+"""Packing a kernel's arguments for the driver: one value a parameter, in the cubin's own sizes."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Mapping, Sequence
+
+from sassafras.core import Buffer, Case, DeviceError, Kernel
+from sassafras.core.workload import Argument
+
+#: a parameter's value is an address (of a buffer), a whole number, or a real number
+Value = int | float
+#: name, value, type as `Kernel.parameters` writes it (``*`` and what follows: a pointer)
+Parameter = tuple[str, Value, str]
+
+_SIZES = {
+    "i1": 1, "i8": 1, "u8": 1, "i16": 2, "u16": 2, "i32": 4, "u32": 4, "i64": 8, "u64": 8,
+    "fp16": 2, "bf16": 2, "fp32": 4, "f32": 4, "fp64": 8, "f64": 8,
+}  # fmt: skip
+
+
+def typed_parameters(kernel: Kernel, case: Case) -> list[tuple[str, str]]:
+    """(argument name, type) of the kernel's real parameters, in order.
+
+    Raises:
+        DeviceError: the kernel names a parameter that the case does not give.
+    """
+    if kernel.parameters is None:
+        return [(name, default_type(argument)) for name, argument in case.args.items()]
+    missing = [name for name, _ in kernel.parameters if name not in case.args]
+    if missing:
+        raise DeviceError(
+            f"the kernel has parameters that the case does not give: {', '.join(missing)}",
+            where=f"{kernel.name}, case {case.name}",
+            hint="name every run-time argument of the kernel in the case's args",
+        )
+    return list(kernel.parameters)
+
+
+def default_type(argument: Argument) -> str:
+    """A parameter's type judged by its argument alone, as Triton would."""
+    if isinstance(argument, Buffer):
+        return "*"
+    if isinstance(argument, bool):
+        return "i1"
+    if isinstance(argument, int):
+        return "i32" if -(1 << 31) <= argument < 1 << 31 else "i64"
+    return "fp32"
+
+
+def size_of(kind: str, *, where: str = "parameter") -> int:
+    """Bytes of a parameter type. Raises DeviceError for types that cannot be passed (tensor descriptors)."""
+    if kind.startswith("*"):
+        return 8
+    if kind not in _SIZES:
+        raise DeviceError(
+            f"a parameter of type {kind} cannot be passed",
+            where=where,
+            hint="tensor-map and struct parameters are not supported",
+        )
+    return _SIZES[kind]
+
+
+def encode(value: Value, kind: str, size: int, *, where: str = "parameter") -> bytes:
+    """A value as `size` little-endian bytes: integers two's complement, floats IEEE (bf16 rounded to even).
+
+    Raises:
+        DeviceError: value, type and size do not go together.
+    """
+    if size not in (1, 2, 4, 8):
+        raise DeviceError(
+            f"a parameter of {size} bytes cannot be passed",
+            where=where,
+            hint="tensor-map and struct parameters are not supported",
+        )
+    if kind.startswith(("fp", "bf", "f")) or isinstance(value, float):
+        if kind == "bf16" and size == 2:
+            (bits,) = struct.unpack("<I", struct.pack("<f", float(value)))
+            return int((bits + 0x7FFF + (bits >> 16 & 1)) >> 16 & 0xFFFF).to_bytes(2, "little")
+        formats = {2: "<e", 4: "<f", 8: "<d"}
+        if size not in formats or not kind.startswith(("fp", "f")):
+            raise DeviceError(f"a real number cannot be passed as {kind} of {size} bytes", where=where)
+        return struct.pack(formats[size], float(value))
+    width = 8 * size
+    if not -(1 << (width - 1)) <= value < 1 << width:
+        raise DeviceError(f"{value} does not fit in {size} bytes", where=where)
+    return (value & ((1 << width) - 1)).to_bytes(size, "little")
+
+
+def values(kernel: Kernel, case: Case, addresses: Mapping[str, int], scratch: int) -> list[Parameter]:
+    """Every parameter with its value, the compiler's hidden pointers last.
+
+    Args:
+        addresses: device address of every buffer argument.
+        scratch: device address of the global scratch, 0 for none; goes to the first hidden pointer.
+    """
+    packed: list[Parameter] = []
+    for name, kind in typed_parameters(kernel, case):
+        argument = case.args[name]
+        value: Value = addresses[name] if isinstance(argument, Buffer) else argument
+        packed.append((name, int(value) if isinstance(value, bool) else value, kind))
+    for index in range(kernel.hidden_args):
+        packed.append((f"hidden {index}", scratch if index == 0 else 0, "*"))
+    return packed
+
+
+class ParameterBlock:
+    """The driver's ``kernelParams``: an array of pointers to values, kept alive with them.
+
+    Args:
+        parameters: as `values` gives.
+        sizes: the sizes that the cubin declares (``cuFuncGetParamInfo``), None when unknown.
+
+    Raises:
+        DeviceError: count or sizes disagree.
+    """
+
+    def __init__(
+        self,
+        parameters: Sequence[Parameter],
+        sizes: Sequence[int] | None = None,
+        *,
+        where: str = "kernel",
+    ) -> None:
+        if sizes is not None and len(sizes) != len(parameters):
+            raise DeviceError(
+                f"the cubin declares {len(sizes)} parameters, the workload gives {len(parameters)}: "
+                + ", ".join(name for name, _, _ in parameters),
+                where=where,
+                hint="args must name the kernel's run-time parameters in order; integers that Triton "
+                "specialised to 1 are none; Kernel.hidden_args counts the compiler's own",
+            )
+        count = max(1, len(parameters))
+        self._storage = (ctypes.c_uint64 * count)()
+        self._pointers = (ctypes.c_void_p * count)()
+        base = ctypes.addressof(self._storage)
+        for index, (name, value, kind) in enumerate(parameters):
+            place = f"{where}, {name}"
+            size = size_of(kind, where=place)
+            if sizes is not None and sizes[index] != size:
+                # Triton widens i1 to a byte or more, and a raw cubin's case need not name its types
+                size = sizes[index]
+            data = encode(value, kind, size, where=place)
+            ctypes.memmove(base + 8 * index, data, len(data))
+            self._pointers[index] = base + 8 * index
+        self.parameters = len(parameters)
+        #: what ``cuLaunchKernelEx`` takes
+        self.address = ctypes.addressof(self._pointers)
+
+    def raw(self, index: int) -> bytes:
+        """The eight bytes stored for a parameter (little-endian, zero-padded)."""
+        return int(self._storage[index]).to_bytes(8, "little")

@@ -1,0 +1,160 @@
+"""Turning a worker's raw times and counts into evaluations and sample reports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sassafras.core import Candidate, Evaluation, Verdict
+from sassafras.core.statistics import (
+    bootstrap_median,
+    failure_bound,
+    hierarchical_bootstrap,
+    hierarchical_median,
+    paired_ratios,
+)
+
+#: a null experiment further from 1 than this means that this machine cannot tell such kernels apart
+NULL_TOLERANCE = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class SampleReport:
+    """What probabilistic testing found.
+
+    Attributes:
+        samples: launches on fresh inputs whose every output byte was compared.
+        mismatches: samples that differed.
+        seconds: GPU and host time spent sampling.
+        failure_bound: upper 95 % bound of the failure probability a launch (rule of three).
+        scope: what that bound covers; print it beside the bound.
+        bound_per_second: samples a second if only candidate and baseline launches took time.
+        verdict: `correct`, `wrong_result`, `crashed` or `timed_out`.
+        detail: the first differing sample and where, or the error.
+    """
+
+    samples: int
+    mismatches: int
+    seconds: float
+    failure_bound: float
+    scope: str
+    bound_per_second: float | None
+    verdict: Verdict
+    detail: str = ""
+
+    @property
+    def per_second(self) -> float:
+        """Samples a second."""
+        return self.samples / self.seconds if self.seconds > 0 else 0.0
+
+
+def quick_evaluation(candidate: Candidate, answer: Mapping[str, Any], seconds: float) -> Evaluation:
+    """An `Evaluation` from the worker's answer to ``run``."""
+    verdict = Verdict(answer["verdict"])
+    facts = {key: answer[key] for key in ("stopped", "kinds") if key in answer}
+    common: dict[str, Any] = {
+        "digest": candidate.digest,
+        "verdict": verdict,
+        "samples": int(answer.get("samples", 0)),
+        "detail": answer.get("detail", ""),
+        "seconds": seconds,
+    }
+    if not verdict.ok:
+        return Evaluation(**common, facts=facts)
+    ratios = paired_ratios(answer["baseline_us"], answer["candidate_us"])
+    return Evaluation(
+        **common,
+        facts={**facts, "pairs": len(ratios)},
+        time_us=float(np.median(answer["candidate_us"])),
+        baseline_us=float(np.median(answer["baseline_us"])),
+        speedup=float(np.median(ratios)),
+        interval=bootstrap_median(ratios, draws=300),
+    )
+
+
+def frozen_evaluation(
+    candidate: Candidate,
+    answers: Sequence[Mapping[str, Any]],
+    seconds: float,
+    facts: Mapping[str, Any],
+) -> Evaluation:
+    """An `Evaluation` from the answers of several fresh processes to ``measure``.
+
+    The verdict is the first that is not `correct`; `unstable_baseline` when the null experiment is further
+    from 1 than `NULL_TOLERANCE`.
+    """
+    samples = sum(int(answer.get("samples", 0)) for answer in answers)
+    for index, answer in enumerate(answers):
+        if answer["verdict"] != Verdict.CORRECT:
+            return Evaluation(
+                candidate.digest,
+                Verdict(answer["verdict"]),
+                samples=samples,
+                detail=f"process {index + 1} of {len(answers)}: {answer['detail']}",
+                seconds=seconds,
+                facts=facts,
+            )
+    groups = [paired_ratios(a["baseline_us"], a["candidate_us"]) for a in answers]
+    nulls = [paired_ratios(a["baseline_us"], a["null_us"]) for a in answers]
+    null = hierarchical_median(nulls)  # type: ignore[arg-type]
+    steady = abs(null - 1.0) <= NULL_TOLERANCE
+    per_process = [
+        {
+            "speedup": float(np.median(group)),
+            "null": float(np.median(other)),
+            "baseline_us": float(np.median(answer["baseline_us"])),
+            "candidate_us": float(np.median(answer["candidate_us"])),
+        }
+        for group, other, answer in zip(groups, nulls, answers, strict=True)
+    ]
+    extra: dict[str, Any] = {"processes": per_process}
+    if all("cold_baseline_us" in answer for answer in answers):
+        cold = [paired_ratios(a["cold_baseline_us"], a["cold_candidate_us"]) for a in answers]
+        extra["cold_l2_speedup"] = hierarchical_median(cold)  # type: ignore[arg-type]
+        extra["cold_l2_baseline_us"] = float(np.median([np.median(a["cold_baseline_us"]) for a in answers]))
+    return Evaluation(
+        candidate.digest,
+        Verdict.CORRECT if steady else Verdict.UNSTABLE_BASELINE,
+        time_us=float(np.median([row["candidate_us"] for row in per_process])),
+        baseline_us=float(np.median([row["baseline_us"] for row in per_process])),
+        speedup=hierarchical_median(groups),  # type: ignore[arg-type]
+        interval=hierarchical_bootstrap(groups, seed=1) if len(groups) > 1 else bootstrap_median(groups[0]),  # type: ignore[arg-type]
+        null=null,
+        null_interval=hierarchical_bootstrap(nulls, seed=2) if len(nulls) > 1 else bootstrap_median(nulls[0]),  # type: ignore[arg-type]
+        samples=samples,
+        detail="" if steady else f"the identity rewrite measured {null:.4f} times the baseline's speed",
+        seconds=seconds,
+        facts={**facts, **extra},
+    )
+
+
+def scope_sentence(case: str, fixed: Sequence[str], special_every: int) -> str:
+    """What a failure bound from sampling covers."""
+    sentence = (
+        f"For this input distribution and shape ({case}) only: random inputs as the workload fills them, "
+        f"one sample in {special_every} with infinities, NaN, subnormal and huge values"
+    )
+    if fixed:
+        sentence += f"; {', '.join(fixed)} (custom fill) stayed the same in all samples"
+    return sentence + "."
+
+
+def sample_report(answer: Mapping[str, Any], case: str, special_every: int) -> SampleReport:
+    """A `SampleReport` from the worker's last answer to ``sample`` (its seconds: those of all slices)."""
+    samples, mismatches = int(answer["samples"]), int(answer["mismatches"])
+    detail = ""
+    if mismatches:
+        detail = f"sample {answer['first']} was the first to differ; a difference at {answer['where']}"
+    return SampleReport(
+        samples=samples,
+        mismatches=mismatches,
+        seconds=float(answer["seconds"]),
+        failure_bound=failure_bound(samples, mismatches),
+        scope=scope_sentence(case, answer["fixed"], special_every),
+        bound_per_second=1e6 / float(answer["pair_us"]),
+        verdict=Verdict.WRONG_RESULT if mismatches else Verdict.CORRECT,
+        detail=detail,
+    )

@@ -1,0 +1,80 @@
+"""Interleaved timing of graphs of launches, by events on the GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .driver import Gpu
+
+#: a block (one graph replay) lasts about this long, so that the event's resolution is far below 0.1 %
+BLOCK_US = 100.0
+#: and never much longer than this, however patient the caller (a single launch may be)
+LONGEST_BLOCK_US = 2000.0
+
+
+def launches_a_block(launch_us: float, block_us: float = BLOCK_US) -> int:
+    """How many launches make a block of about `block_us`; one for kernels that are longer."""
+    wanted = min(block_us, LONGEST_BLOCK_US)
+    return int(min(400, max(1, -(-wanted // max(launch_us, 0.05)))))
+
+
+def interleaved(contestants: int, rounds: int) -> list[int]:
+    """An order that visits every contestant once a round, forward and backward by turns: A B B A A B ...
+
+    A linear drift then cancels over two rounds, whatever the number of contestants.
+    """
+    order: list[int] = []
+    forward = list(range(contestants))
+    for index in range(rounds):
+        order += forward if index % 2 == 0 else forward[::-1]
+    return order
+
+
+class Stopwatch:
+    """Times blocks; keeps its events for reuse."""
+
+    def __init__(self, gpu: Gpu) -> None:
+        self._gpu = gpu
+        self._events: list[tuple[Any, Any]] = []
+
+    def blocks(
+        self,
+        graphs: Sequence[Any],
+        order: Sequence[int],
+        *,
+        before: Callable[[int], None] | None = None,
+        after: Callable[[int], None] | None = None,
+    ) -> list[float]:
+        """GPU microseconds of each block, in `order` (indices into `graphs`).
+
+        Everything is enqueued without waiting; one untimed block goes first, so that the GPU is busy while
+        the host enqueues the rest. `before(i)` and `after(i)` may enqueue work around block i, outside its
+        time. Waits for the stream. Raises CudaError.
+        """
+        gpu = self._gpu
+        while len(self._events) < len(order):
+            self._events.append((gpu.event(), gpu.event()))
+        gpu.replay(graphs[order[0]])
+        for index, which in enumerate(order):
+            if before is not None:
+                before(index)
+            begin, end = self._events[index]
+            gpu.record(begin)
+            gpu.replay(graphs[which])
+            gpu.record(end)
+            if after is not None:
+                after(index)
+        gpu.sync()
+        return [gpu.elapsed_us(*self._events[index]) for index in range(len(order))]
+
+    def one(self, enqueue: Callable[[], None]) -> float:
+        """GPU microseconds of whatever `enqueue` puts on the stream."""
+        if not self._events:
+            self._events.append((self._gpu.event(), self._gpu.event()))
+        begin, end = self._events[0]
+        self._gpu.record(begin)
+        enqueue()
+        self._gpu.record(end)
+        self._gpu.sync()
+        return self._gpu.elapsed_us(begin, end)

@@ -1,0 +1,104 @@
+"""From rows along a path to cycles, and to a trace of one warp."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .constants import Constants
+from .kernel_model import KernelModel
+
+
+class Deadlock(Exception):
+    """Warps wait for a barrier that never opens on the predicted path."""
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What one warp of the first CTA did.
+
+    Attributes:
+        positions: int32 (steps,): code position of each issue.
+        issue: int64 (steps,): cycle of each issue.
+        stalled: int64 (steps,): cycles since the previous issue of this warp, less one.
+        reasons: why each issue came no earlier, as text (steps,).
+        cycles: modelled cycles of the whole kernel.
+    """
+
+    positions: np.ndarray
+    issue: np.ndarray
+    stalled: np.ndarray
+    reasons: tuple[str, ...]
+    cycles: float
+
+    def by_reason(self) -> dict[str, int]:
+        """Stalled cycles by reason, most first."""
+        totals: dict[str, int] = {}
+        for reason, cycles in zip(self.reasons, self.stalled.tolist(), strict=True):
+            totals[reason] = totals.get(reason, 0) + cycles
+        return dict(sorted(totals.items(), key=lambda item: -item[1]))
+
+
+def parameters(c: Constants) -> np.ndarray:
+    """The machine's parameters as the engine takes them, int64."""
+    from .engine import PARAMETERS
+
+    return np.array([getattr(c, name) for name in PARAMETERS], dtype=np.int64)
+
+
+def cycles(model: KernelModel, steps: np.ndarray, traced: int = -1) -> tuple[float, np.ndarray, np.ndarray]:
+    """Modelled cycles of the kernel.
+
+    One SM runs the simulated CTAs, several times over with other start times of its warps; the mean counts.
+    (With many warps a single run is chaotic: small changes of order moved it by 1 %.) Iterations left out of
+    a main loop are added at the steady rate of its last simulated ones, CTAs left out in proportion.
+
+    Args:
+        model: the kernel.
+        steps: rows along its path (`KernelModel.steps`).
+        traced: warp to trace, -1 for none.
+
+    Returns:
+        (cycles, issue cycle of each step, reason code of each step); the arrays are empty without a trace.
+
+    Raises:
+        Deadlock: a barrier never opens.
+    """
+    from .engine import run
+
+    o, c = model.occupancy, model.constants
+    length = len(steps) if traced >= 0 else 0
+    issue, reason = np.zeros(length, np.int64), np.zeros(length, np.uint8)
+    total = 0.0
+    replicas = model.starts if traced < 0 else model.starts[:1]
+    for starts in replicas:
+        marks = np.zeros((2, int(model.path.marks.max(initial=0)) + 1))
+        end = run(
+            steps, o.warps, starts, o.simulated, parameters(c), model.bandwidth, marks, traced, issue, reason
+        )
+        if end < 0:
+            raise Deadlock(model.kernel.name)
+        total += float(end) + _left_out(model, marks) * o.simulated / o.slots
+    total *= o.ctas / o.simulated / len(replicas)
+    return c.launch + total, issue, reason
+
+
+def _left_out(model: KernelModel, marks: np.ndarray) -> float:
+    """Cycles of the loop iterations that were not simulated, at the rate of the last that were."""
+    extra = 0.0
+    for loop, numbers in model.path.entries:
+        at = marks[0, list(numbers)] / np.maximum(1, marks[1, list(numbers)])
+        if len(at) > 1:
+            first = min(2, len(at) - 2)
+            extra += (loop.trips - loop.simulated) * float(at[-1] - at[first]) / (len(at) - 1 - first)
+    return extra
+
+
+def trace(model: KernelModel, steps: np.ndarray, warp: int = 0) -> Trace:
+    """Simulate and write down what `warp` did. Raises `Deadlock`."""
+    from .engine import REASONS
+
+    total, issue, reason = cycles(model, steps, traced=warp)
+    stalled = np.diff(issue, prepend=issue[0] - 1) - 1
+    return Trace(model.path.positions, issue, stalled, tuple(REASONS[r] for r in reason), total)

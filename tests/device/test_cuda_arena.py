@@ -1,0 +1,152 @@
+"""Arena layout, inputs, guard bands (on the CPU, where torch is installed), block orders, sample tables."""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from sassafras.core import Buffer, Case, Custom, DeviceError, Normal, Uniform
+from sassafras.device.cuda.arena import ALIGN, GUARD, Layout, guard_pattern, make_image, view
+from sassafras.device.cuda.sampling import segment_table
+from sassafras.device.cuda.timing import interleaved, launches_a_block
+
+CASE = Case(
+    "c",
+    (1, 1, 1),
+    {
+        "y": Buffer("fp16", (33, 7), "out"),
+        "x": Buffer("fp32", (5, 1001)),
+        "n": 7,
+        "i": Buffer("i32", (400,), fill=Uniform(0, 10)),
+        "acc": Buffer("bf16", (64,), "inout", Uniform(-1.0, 1.0)),
+        "flag": Buffer("i1", (100,), fill=Uniform(0, 2)),
+        "q": Buffer("fp8e4nv", (64,)),
+        "w": Buffer("i8", (1000,), fill=Normal(0, 30)),
+    },
+)
+LAYOUT = Layout.of(CASE)
+
+
+def test_buffers_are_aligned_and_apart() -> None:
+    assert [s.name for s in LAYOUT.segments] == ["y", "x", "i", "acc", "flag", "q", "w"]
+    assert LAYOUT.nbytes % 16 == 0
+    end = 0
+    for segment in LAYOUT.segments:
+        assert segment.offset % ALIGN == 0
+        assert segment.offset - end >= GUARD
+        end = segment.end
+    assert LAYOUT.nbytes - end >= GUARD
+
+
+def test_places_are_named() -> None:
+    x = LAYOUT.segments[1]
+    assert LAYOUT.where(x.offset + 40) == ("in", "x, near element 10")
+    assert LAYOUT.where(x.end) == ("guard", "0 bytes past the end of x")
+    assert LAYOUT.where(LAYOUT.segments[0].offset - 16) == ("guard", "16 bytes before y")
+    assert LAYOUT.where(LAYOUT.segments[3].offset)[0] == "inout"
+
+
+def test_ranges_that_must_not_change_cover_all_but_outputs() -> None:
+    covered = np.zeros(LAYOUT.nbytes, bool)
+    for begin, end in LAYOUT.unchanged_ranges():
+        assert begin % 16 == end % 16 == 0
+        assert not covered[begin:end].any()
+        covered[begin:end] = True
+    for segment in LAYOUT.segments:
+        inside = covered[segment.offset : segment.end]
+        assert inside.all() if segment.buffer.role == "in" else not inside.any()
+    assert (~covered).sum() < sum(s.buffer.nbytes + 16 for s in LAYOUT.segments if s.buffer.role != "in")
+
+
+def test_guard_is_nan_and_depends_on_the_position() -> None:
+    guard = guard_pattern(GUARD)
+    assert np.isnan(guard.view(np.float32)).all()
+    assert np.isnan(guard.view(np.float16)).all()
+    assert not np.array_equal(guard[:-16], guard[16:])
+
+
+def test_images_are_reproducible_poisoned_and_filled() -> None:
+    torch = pytest.importorskip("torch")
+    image = make_image(LAYOUT, seed=3, device="cpu")
+    assert torch.equal(image, make_image(LAYOUT, seed=3, device="cpu"))
+    other = make_image(LAYOUT, seed=4, device="cpu")
+    tensors = {s.name: view(image, s) for s in LAYOUT.segments}
+    assert tensors["y"].isnan().all()
+    assert tensors["y"].shape == (33, 7)
+    assert abs(float(tensors["x"].mean())) < 0.1
+    assert 0.9 < float(tensors["x"].std()) < 1.1
+    assert not torch.equal(tensors["x"], view(other, LAYOUT.segments[1]))
+    assert set(tensors["i"].tolist()) == set(range(10))
+    assert tensors["acc"].abs().max() <= 1
+    assert 20 < float(tensors["w"].double().std()) < 40
+    assert tensors["flag"].dtype == torch.bool
+    assert 20 < int(tensors["flag"].sum()) < 80
+    covered = np.zeros(LAYOUT.nbytes, bool)
+    for segment in LAYOUT.segments:
+        covered[segment.offset : segment.end] = True
+    guard = guard_pattern(LAYOUT.nbytes)
+    assert np.array_equal(image.numpy()[~covered], guard[~covered])
+
+
+def test_special_values_are_planted_in_real_inputs_only() -> None:
+    torch = pytest.importorskip("torch")
+    case = Case(
+        "s", (1, 1, 1), {"x": Buffer("fp32", (300_000,)), "i": Buffer("i32", (9,), fill=Uniform(0, 5))}
+    )
+    layout = Layout.of(case)
+    image = make_image(layout, seed=1, special=True, device="cpu")
+    x = view(image, layout.segments[0])
+    assert x.isnan().any()
+    assert x.isinf().any()
+    assert (x.abs() > 1e38).any()
+    tiny = torch.finfo(torch.float32).tiny
+    assert ((x != 0) & (x.abs() < tiny)).any()
+    assert x.isfinite().double().mean() > 0.999
+    assert view(image, layout.segments[1]).max() < 5
+
+
+def test_custom_fills_are_used_and_their_shape_is_checked() -> None:
+    torch = pytest.importorskip("torch")
+    good = Buffer("i64", (4,), fill=Custom(lambda shape, dtype, g, device: torch.arange(4, dtype=dtype)))
+    layout = Layout.of(Case("c", (1, 1, 1), {"p": good}))
+    assert view(make_image(layout, seed=0, device="cpu"), layout.segments[0]).tolist() == [0, 1, 2, 3]
+    bad = Buffer("i64", (4,), fill=Custom(lambda shape, dtype, g, device: torch.zeros(5)))
+    with pytest.raises(DeviceError, match="p: the custom fill returned shape"):
+        make_image(Layout.of(Case("c", (1, 1, 1), {"p": bad})), seed=0, device="cpu")
+
+
+def test_every_contestant_has_the_same_mean_position() -> None:
+    assert interleaved(2, 4) == [0, 1, 1, 0, 0, 1, 1, 0]
+    for contestants in (2, 3):
+        order = interleaved(contestants, 10)
+        positions = {c: [i for i, which in enumerate(order) if which == c] for c in range(contestants)}
+        assert len({sum(p) for p in positions.values()}) == 1
+        assert Counter(order) == dict.fromkeys(range(contestants), 10)
+
+
+@pytest.mark.parametrize(
+    ("launch", "launches"), [(10.0, 10), (2.7, 38), (100.0, 1), (5000.0, 1), (0.001, 400)]
+)
+def test_blocks_are_long_enough_for_the_event_clock(launch: float, launches: int) -> None:
+    assert launches_a_block(launch) == launches
+
+
+def test_no_block_is_asked_to_be_longer_than_two_milliseconds() -> None:
+    assert launches_a_block(10.0, 50_000.0) == 200
+
+
+def test_sample_table_matches_the_struct_of_the_kernel() -> None:
+    table, fixed = segment_table(LAYOUT)
+    assert fixed == []
+    row = struct.Struct("<QQIIffqq")
+    rows = [row.unpack_from(table, i) for i in range(0, len(table), row.size)]
+    assert row.size == 48
+    x, i, acc, *_ = LAYOUT.segments[1:]
+    assert rows[0] == (x.offset, x.end, 1, 1, 0.0, 1.0, 0, 0)
+    assert rows[1] == (i.offset, i.end, 2, 17, 0.0, 10.0, 0, 10)
+    assert rows[2][:4] == (acc.offset, acc.end, 2, 3)
+    custom = Case("c", (1, 1, 1), {"p": Buffer("i64", (4,), fill=Custom(lambda *a: None))})
+    assert segment_table(Layout.of(custom)) == (b"", ["p"])

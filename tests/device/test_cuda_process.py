@@ -1,0 +1,169 @@
+"""Workers as real processes: answers, hangs, deaths, memory, noise, and the clear error without a GPU."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sassafras.core import DeviceError
+from sassafras.device.cuda.process import WorkerDied, WorkerProcess, WorkerTimeout, WorkerTooLarge
+
+FAULTS = {"SASSAFRAS_WORKER_FAULTS": "1"}
+
+
+@pytest.fixture
+def worker() -> Iterator[WorkerProcess]:
+    process = WorkerProcess(environment=FAULTS)
+    yield process
+    process.kill()
+
+
+def _gone(pid: int, within: float = 3.0) -> bool:
+    """True once no process (zombies aside) has this id."""
+    deadline = time.monotonic() + within
+    while time.monotonic() < deadline:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+        except FileNotFoundError:
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_answers_come_from_another_process(worker: WorkerProcess) -> None:
+    answer = worker.ask("ping", 30)
+    assert answer["pid"] == worker.pid != os.getpid()
+
+
+def test_requests_are_answered_in_order(worker: WorkerProcess) -> None:
+    worker.send("sleep", seconds=0.05)
+    worker.send("ping")
+    assert "pid" not in worker.receive(30)
+    assert worker.receive(30)["pid"] == worker.pid
+
+
+def test_blobs_arrive_whole_and_noise_on_stdout_does_no_harm(worker: WorkerProcess) -> None:
+    blobs = [b"", b"\0\xff" * 150_000, b"x"]
+    answer = worker.ask("chatter", 30, blobs)
+    assert answer["blob_bytes"] == [0, 300_000, 1]
+    assert worker.ask("ping", 30)["pid"] == worker.pid
+    assert "noise on standard output" in worker.last_words()
+
+
+def test_a_hang_is_killed_within_the_limit_plus_one_second(worker: WorkerProcess) -> None:
+    worker.ask("ping", 30)
+    begin = time.monotonic()
+    with pytest.raises(WorkerTimeout, match=r"0\.5 s"):
+        worker.ask("sleep", 0.5, seconds=600)
+    assert time.monotonic() - begin < 1.5
+    assert not worker.alive
+    assert _gone(worker.pid)
+
+
+@pytest.mark.parametrize(("do", "words"), [("die", "ended by signal 9"), ("leave", "ended with status 3")])
+def test_a_death_is_reported_with_its_cause(worker: WorkerProcess, do: str, words: str) -> None:
+    with pytest.raises(WorkerDied, match=words) as caught:
+        worker.ask(do, 30)
+    if do == "die":
+        assert caught.value.where == "last words of the worker"
+    with pytest.raises(WorkerDied):
+        worker.ask("ping", 30)
+
+
+def test_a_segmentation_fault_costs_only_the_worker(worker: WorkerProcess) -> None:
+    with pytest.raises(WorkerDied, match="signal 11"):
+        worker.ask("die", 30, signal=int(signal.SIGSEGV))
+    fresh = WorkerProcess(environment=FAULTS)
+    try:
+        assert fresh.ask("ping", 30)["pid"] == fresh.pid
+    finally:
+        fresh.close()
+
+
+def test_too_much_host_memory_is_killed() -> None:
+    worker = WorkerProcess(memory_bytes=256 << 20, environment=FAULTS)
+    try:
+        assert 0 < worker.resident_bytes() < 256 << 20
+        with pytest.raises(WorkerTooLarge, match="256 MiB are allowed"):
+            worker.ask("eat", 60, mebibytes=1024)
+        assert _gone(worker.pid)
+    finally:
+        worker.kill()
+
+
+def test_an_unexpected_exception_is_an_error_with_its_place(worker: WorkerProcess) -> None:
+    with pytest.raises(DeviceError, match="ValueError: planted") as caught:
+        worker.ask("fail", 30)
+    assert not isinstance(caught.value, WorkerDied)
+    assert caught.value.sticky  # type: ignore[attr-defined]
+    assert worker.ask("ping", 30)["pid"] == worker.pid
+
+
+def test_unknown_requests_are_refused_and_faults_need_the_variable() -> None:
+    worker = WorkerProcess()
+    try:
+        with pytest.raises(DeviceError, match="does not know the request 'die'"):
+            worker.ask("die", 30)
+        with pytest.raises(DeviceError, match="no open workload"):
+            worker.ask("run", 30, [b""], kernel={
+                "name": "k", "arch": "sm_90a", "threads": 32, "shared_bytes": 0, "cluster": [1, 1, 1],
+                "hidden_args": 0, "scratch_bytes": 0, "parameters": None,
+            }, pairs=1, stop_above=1.0)  # fmt: skip
+    finally:
+        worker.close()
+
+
+def test_closing_twice_is_safe_and_ends_the_process(worker: WorkerProcess) -> None:
+    worker.ask("ping", 30)
+    worker.close()
+    worker.close()
+    worker.kill()
+    assert _gone(worker.pid)
+
+
+def test_a_worker_follows_its_parent_into_death() -> None:
+    """Also when it is busy and does not read its pipe (a hanging kernel)."""
+    program = (
+        "import os, signal, sys\n"
+        "from sassafras.device.cuda.process import WorkerProcess\n"
+        "w = WorkerProcess(environment={'SASSAFRAS_WORKER_FAULTS': '1'})\n"
+        "w.ask('ping', 30)\n"
+        "w.send('sleep', seconds=600)\n"
+        "print(w.pid, flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == -signal.SIGKILL
+    assert _gone(int(done.stdout), within=5.0)
+
+
+def test_without_a_gpu_opening_says_what_is_missing(worker: WorkerProcess) -> None:
+    from sassafras.device.cuda import CudaDevice, available
+
+    usable, reason = available()
+    if usable:
+        pytest.skip(f"there is a GPU: {reason}")
+    assert reason
+    with pytest.raises(DeviceError, match="no usable GPU") as caught:
+        CudaDevice()
+    assert "--device model" in str(caught.value)
+    with pytest.raises(DeviceError, match=r"CUDA driver|GPU|torch"):
+        worker.ask("open", 60, [b""], source="suite:softmax", case="x", baseline={}, cold=None)
+
+
+def test_environment_never_fails_and_leaves_out_what_is_unknown() -> None:
+    from sassafras.device.cuda import environment
+
+    found = environment()
+    assert {"gpu", "driver", "cuda", "ptxas", "triton", "torch", "cublas", "clocks_mhz"} <= set(found)
+    assert found["numpy"]
+    assert "cuda.bindings" not in sys.modules or found["gpu"]
