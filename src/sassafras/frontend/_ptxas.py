@@ -1,0 +1,59 @@
+"""Running ptxas: the same PTX under another assembler."""
+
+from __future__ import annotations
+
+import functools
+import re
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..core import CompileError, ToolMissing
+
+
+@functools.lru_cache
+def ptxas_version(path: str) -> str:
+    """The release of a ptxas, for example ``12.8.93``.
+
+    Raises:
+        ToolMissing: the program does not run or prints no version.
+    """
+    try:
+        text = subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise ToolMissing(f"cannot run ptxas: {error}", where=path) from error
+    found = re.search(r"V(\d+\.\d+\.\d+)", text)
+    if not found:
+        raise ToolMissing("this does not look like ptxas: it prints no version", where=path)
+    return found[1]
+
+
+def assemble(ptx: str, arch: str, ptxas: str, *, flags: Sequence[str] = (), where: str = "") -> bytes:
+    """Assemble PTX into a cubin.
+
+    Args:
+        ptx: the text.
+        arch: ``--gpu-name``, for example ``sm_90a``.
+        ptxas: the program.
+        flags: further flags, as the original compiler passed them.
+        where: what is compiled, for errors.
+
+    Raises:
+        CompileError: ptxas refused it; the message is ptxas's own.
+        ToolMissing: ptxas cannot be run.
+    """
+    with tempfile.TemporaryDirectory(prefix="sassafras-") as folder:
+        source, output = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
+        source.write_text(ptx)
+        command = [ptxas, *flags, f"--gpu-name={arch}", str(source), "-o", str(output)]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+        except OSError as error:
+            raise ToolMissing(f"cannot run ptxas: {error}", where=ptxas) from error
+        if done.returncode != 0:
+            message = (done.stderr or done.stdout).strip() or f"exit status {done.returncode}"
+            raise CompileError(
+                f"ptxas {ptxas_version(ptxas)} refused the PTX: {message}", where=where or None
+            )
+        return output.read_bytes()

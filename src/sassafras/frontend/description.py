@@ -1,0 +1,152 @@
+"""Descriptions in TOML of a raw cubin's or a CUDA source's launch.
+
+name = "saxpy"                    # optional
+source = "saxpy.cu"               # or: cubin = "saxpy.cubin"; relative to this file
+entry = "saxpy"                   # optional where there is one kernel
+threads = 256
+shared_bytes = 0                  # dynamic; optional
+flags = ["-O3"]                   # source only; optional
+compiler = "nvcc"                 # or "nvrtc"; source only; optional
+
+[[case]]
+name = "1M"
+grid = [4096, 1, 1]
+loop_trips = 8                    # optional; for the timing model only
+[case.args]                       # in the kernel's parameter order
+y = { dtype = "fp32", shape = [1048576], role = "inout" }
+x = { dtype = "fp32", shape = [1048576], fill = { normal = { mean = 0.0, std = 1.0 } } }
+a = 2.0
+n = 1048576
+[case.constants]                  # macros; source only; optional
+[case.options]                    # threads, shared_bytes, flags; optional
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..core import Buffer, Case, Normal, SassafrasError, Uniform, Workload, WorkloadError
+from ..core.workload import Argument, Fill
+
+_KEYS = {"name", "source", "cubin", "entry", "threads", "shared_bytes", "flags", "compiler", "case"}
+_CASE_KEYS = {"name", "grid", "args", "constants", "options", "loop_trips"}
+
+
+def read(path: Path) -> Workload:
+    """Read a description.
+
+    Raises:
+        WorkloadError: not TOML, unknown or missing keys, values of the wrong kind.
+    """
+    where = str(path)
+    try:
+        data = tomllib.loads(path.read_text())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise WorkloadError(f"not TOML: {error}", where=where) from error
+    _only(data, _KEYS, where)
+    if ("source" in data) == ("cubin" in data):
+        raise WorkloadError("exactly one of source and cubin is needed", where=where)
+    threads = _typed(data, "threads", int, where)
+    given = data.get("case")
+    if not isinstance(given, list) or not given:
+        raise WorkloadError("at least one [[case]] is needed", where=where)
+    cases = [_case(entry, number, where) for number, entry in enumerate(given, 1)]
+    common: dict[str, Any] = {
+        "threads": threads,
+        "entry": _typed(data, "entry", str, where, None),
+        "shared_bytes": _typed(data, "shared_bytes", int, where, 0),
+        "name": _typed(data, "name", str, where, path.stem),
+    }
+    if "cubin" in data:
+        from . import cubin
+
+        return cubin.workload(path.parent / _typed(data, "cubin", str, where), cases, **common)
+    from . import cuda
+
+    return cuda.workload(
+        path.parent / _typed(data, "source", str, where),
+        cases,
+        flags=tuple(str(f) for f in _typed(data, "flags", list, where, [])),
+        compiler=_typed(data, "compiler", str, where, "nvcc"),
+        **common,
+    )
+
+
+def _case(entry: Any, number: int, path: str) -> Case:
+    where = f"{path}, case {number}"
+    if not isinstance(entry, dict):
+        raise WorkloadError("a case is a table", where=where, hint="write [[case]]")
+    _only(entry, _CASE_KEYS, where)
+    grid = _typed(entry, "grid", list, where)
+    if not 1 <= len(grid) <= 3 or not all(isinstance(n, int) and n > 0 for n in grid):
+        raise WorkloadError(f"grid must be one to three positive whole numbers, got {grid}", where=where)
+    x, y, z = (*grid, 1, 1)[:3]
+    args = _typed(entry, "args", dict, where)
+    return Case(
+        name=_typed(entry, "name", str, where, f"case{number}"),
+        grid=(x, y, z),
+        args={name: _argument(value, f"{where}, argument {name}") for name, value in args.items()},
+        constants=_typed(entry, "constants", dict, where, {}),
+        options=_typed(entry, "options", dict, where, {}),
+        loop_trips=_typed(entry, "loop_trips", int, where, None),
+    )
+
+
+def _argument(value: Any, where: str) -> Argument:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return value
+    if not isinstance(value, dict):
+        raise WorkloadError(
+            f"cannot read {value!r}", where=where, hint="a number, or { dtype, shape, role, fill }"
+        )
+    _only(value, {"dtype", "shape", "role", "fill"}, where)
+    shape = _typed(value, "shape", list, where)
+    try:
+        return Buffer(
+            _typed(value, "dtype", str, where),
+            tuple(shape),
+            _typed(value, "role", str, where, "in"),
+            _fill(value.get("fill", "normal"), where),
+        )
+    except SassafrasError as error:
+        raise WorkloadError(error.what, where=where, hint=error.hint) from error
+
+
+def _fill(value: Any, where: str) -> Fill:
+    kinds: Mapping[str, type[Normal] | type[Uniform]] = {"normal": Normal, "uniform": Uniform}
+    if isinstance(value, str) and value in kinds:
+        return kinds[value]()
+    if isinstance(value, dict) and len(value) == 1:
+        ((kind, settings),) = value.items()
+        if kind in kinds and isinstance(settings, dict):
+            _only(settings, {"mean", "std"} if kind == "normal" else {"low", "high"}, where)
+            return kinds[kind](**{k: float(v) for k, v in settings.items()})
+    raise WorkloadError(
+        f"cannot read the fill {value!r}",
+        where=where,
+        hint='"normal", "uniform", { normal = { mean, std } } or { uniform = { low, high } }',
+    )
+
+
+_MISSING = object()
+
+
+def _typed(table: Mapping[str, Any], key: str, kind: type, where: str, default: Any = _MISSING) -> Any:
+    value = table.get(key, default)
+    if value is _MISSING:
+        raise WorkloadError(f"{key!r} is missing", where=where)
+    if value is default:
+        return value
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise WorkloadError(f"{key!r} must be of type {kind.__name__}, got {value!r}", where=where)
+    return value
+
+
+def _only(table: Mapping[str, Any], allowed: set[str], where: str) -> None:
+    if unknown := sorted(set(table) - allowed):
+        raise WorkloadError(
+            f"unknown key {unknown[0]!r}", where=where, hint="known keys: " + ", ".join(sorted(allowed))
+        )

@@ -1,0 +1,130 @@
+"""Targets: what a user may write after ``sassafras optimize``."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib.util
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType
+
+from ..core import Case, Kernel, SassafrasError, Workload, WorkloadError
+
+_FORMS = "path/to/file.py[:attribute], path/to/description.toml, or suite:NAME[/CASE]"
+
+
+def load(target: str) -> Workload:
+    """The workload that a target names, with `Workload.source` set so that another process can load it again.
+
+    Args:
+        target: ``path/to/file.py[:attribute]`` (attribute defaults to ``workload``; it may be a `Workload` or
+            a function without arguments that returns one), ``path/to/description.toml`` (a raw cubin or a
+            CUDA source with a description of its launch), or ``suite:NAME[/CASE]`` (one of
+            `sassafras.suite.names()`; with a case, that case alone).
+
+    Raises:
+        WorkloadError: the target cannot be read, found, executed, or is no workload.
+    """
+    if target.startswith("suite:"):
+        return _suite(target)
+    text, _, attribute = target.partition(".py:")
+    path = Path(text + ".py") if attribute else Path(target)
+    if path.suffix not in (".py", ".toml"):
+        raise WorkloadError(f"cannot tell what {target!r} is", hint=f"a target is {_FORMS}")
+    path = path.expanduser().resolve()
+    if not path.is_file():
+        raise WorkloadError("no such file", where=str(path), hint=f"a target is {_FORMS}")
+    if path.suffix == ".toml":
+        from .description import read
+
+        return dataclasses.replace(read(path), source=str(path))
+    attribute = attribute or "workload"
+    module = _execute(path)
+    if not hasattr(module, attribute):
+        found = [name for name, value in vars(module).items() if isinstance(value, Workload)]
+        raise WorkloadError(
+            f"the file defines no {attribute!r}",
+            where=str(path),
+            hint=f"it has {', '.join(f'{path.name}:{n}' for n in found)}" if found else "define a workload",
+        )
+    value = getattr(module, attribute)
+    if not isinstance(value, Workload) and callable(value) and not hasattr(value, "arg_names"):
+        try:
+            value = value()
+        except Exception as error:
+            raise _located(error, path) from error
+    if not isinstance(value, Workload):
+        raise WorkloadError(
+            f"{attribute!r} is a {type(value).__name__}, not a Workload",
+            where=str(path),
+            hint="make one with sassafras.frontend.triton.workload(kernel, cases=[...])",
+        )
+    return dataclasses.replace(value, source=f"{path}:{attribute}")
+
+
+def variants(workload: Workload, arch: str) -> list[tuple[Kernel, list[Case]]]:
+    """The distinct kernels that the workload's cases select, each with its cases, in the cases' order.
+
+    Cases whose code and launch facts are identical are one variant: what is tuned for one serves the others.
+
+    Raises:
+        UnsupportedArch, WorkloadError, CompileError: as the workload's frontend raises them.
+    """
+    groups: dict[object, tuple[Kernel, list[Case]]] = {}
+    for case in workload.cases:
+        kernel = workload.build(case, arch)
+        key = (
+            kernel.digest,
+            kernel.name,
+            kernel.threads,
+            kernel.shared_bytes,
+            kernel.cluster,
+            kernel.parameters,
+        )
+        groups.setdefault(key, (kernel, []))[1].append(case)
+    return list(groups.values())
+
+
+def _suite(target: str) -> Workload:
+    from .. import suite
+
+    name, _, case = target.removeprefix("suite:").partition("/")
+    loaded = suite.load(name)
+    if case:
+        loaded = dataclasses.replace(loaded, cases=(loaded.case(case),))
+    return dataclasses.replace(loaded, source=target)
+
+
+def _execute(path: Path) -> ModuleType:
+    """Run a user's file as a fresh module; files beside it can be imported."""
+    digest = hashlib.sha256(str(path).encode()).hexdigest()[:8]
+    name = f"sassafras_workload_{path.stem}_{digest}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise WorkloadError("cannot be imported", where=str(path))
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    sys.path.insert(0, str(path.parent))
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        sys.modules.pop(name, None)
+        raise _located(error, path) from error
+    finally:
+        sys.path.remove(str(path.parent))
+    return module
+
+
+def _located(error: Exception, path: Path) -> WorkloadError:
+    """The user's line at which the file failed."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return WorkloadError(f"syntax error: {error.msg}", where=f"{error.filename}:{error.lineno}")
+    lines = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename) == path]
+    where = f"{path}:{lines[-1].lineno}" if lines else str(path)
+    if isinstance(error, SassafrasError):
+        what = str(error)
+    else:
+        what = f"{type(error).__name__}: {error}"
+    return WorkloadError(f"the file raised {what}", where=where)

@@ -1,0 +1,345 @@
+"""Triton kernels as workloads, compiled for a named architecture with no GPU and no torch.
+
+The compiled variant is the one that the user's call would select: argument types and specialisation
+(16-byte pointer alignment, divisibility of integers by 16, integers equal to 1, 32 or 64 bits) come from
+Triton's own argument binder, fed with stand-ins for the tensors, not from a copy of its rules.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..core import Buffer, Case, CompileError, Kernel, Tolerance, ToolMissing, UnsupportedArch, Workload
+from ..core import WorkloadError as _WorkloadError
+from ..core.workload import Reference
+from ._ptxas import assemble, ptxas_version
+
+#: architecture names that users may write -> compute capability that Triton is asked for.
+#: Triton appends the "a" from 9.0 on by itself (seen in 3.6.0: `sm_arch_from_capability`).
+ARCHES: Mapping[str, int] = {
+    "sm_80": 80, "sm_86": 86, "sm_89": 89, "sm_90": 90, "sm_90a": 90,
+    "sm_100": 100, "sm_100a": 100, "sm_120": 120, "sm_120a": 120,
+}  # fmt: skip
+
+#: launch options of Triton that a plain cuLaunchKernel cannot express
+_REFUSED_OPTIONS = ("launch_cooperative_grid", "launch_pdl")
+
+
+class _Pointer:
+    """What Triton's binder needs to know of a tensor: its data type and its address modulo 16."""
+
+    def __init__(self, buffer: Buffer) -> None:
+        self.dtype = {"i1": "bool"}.get(buffer.dtype, buffer.dtype)
+        self.shape = buffer.shape
+
+    def data_ptr(self) -> int:
+        """An aligned address: torch and the evaluator allocate at multiples of at least 256 bytes."""
+        return 0
+
+    def numel(self) -> int:
+        """Elements, for user heuristics that ask."""
+        total = 1
+        for n in self.shape:
+            total *= n
+        return total
+
+    def stride(self, dim: int | None = None) -> Any:
+        """Row-major strides, for user heuristics that ask."""
+        strides = [1]
+        for n in reversed(self.shape[1:]):
+            strides.append(strides[-1] * n)
+        strides.reverse()
+        return tuple(strides) if dim is None else strides[dim]
+
+
+@dataclasses.dataclass(frozen=True)
+class TritonBuilder:
+    """Compiles one `@triton.jit` function for a case and an architecture.
+
+    Attributes:
+        kernel: the jitted function, unwrapped from autotune and heuristics decorators.
+        heuristics: constants computed from the arguments, as `@triton.heuristics` does: name -> function.
+        label: the workload's name, for error messages.
+    """
+
+    kernel: Any
+    heuristics: Mapping[str, Callable[[Mapping[str, Any]], Any]]
+    label: str
+
+    def __call__(self, case: Case, arch: str, ptxas: str | None = None) -> Kernel:
+        """Compile the variant that `case` selects.
+
+        Args:
+            case: arguments, constants and options.
+            arch: one of `ARCHES`; ``sm_90`` and ``sm_90a`` are the same to Triton, which emits sm_90a.
+            ptxas: another ptxas to assemble the same PTX with (same flags); None: Triton's own.
+
+        Raises:
+            UnsupportedArch: not an architecture of `ARCHES`.
+            WorkloadError: arguments do not fit the kernel, or need a launch that we cannot make.
+            CompileError: Triton or ptxas refused the source.
+        """
+        if arch not in ARCHES:
+            raise UnsupportedArch(f"unknown architecture {arch!r}", hint="one of " + ", ".join(ARCHES))
+        where = f"{self.label}, case {case.name}"
+        target = _target(ARCHES[arch])
+        signature, constexprs, attrs, options, parameters = self._bind(case, target, where)
+        compiled = _compile(self.kernel, signature, constexprs, attrs, options, target, where)
+        metadata, ptx, cubin = compiled.metadata, compiled.asm["ptx"], compiled.asm["cubin"]
+        actual = _ptx_target(ptx, where)
+        tool = _bundled_ptxas(ARCHES[arch])
+        if ptxas is not None:
+            tool = str(ptxas)
+            cubin = assemble(ptx, actual, tool, flags=_ptxas_flags(options), where=where)
+        if getattr(metadata, "profile_scratch_size", 0):
+            raise _WorkloadError("the kernel uses Triton's profiling scratch memory", where=where)
+        names = [name for name, _ in parameters]
+        return Kernel(
+            cubin=cubin,
+            name=metadata.name,
+            arch=actual,
+            threads=32 * metadata.num_warps,
+            shared_bytes=metadata.shared,
+            cluster=(getattr(metadata, "num_ctas", 1), 1, 1),
+            hidden_args=_ptx_parameters(ptx, metadata.name, where) - len(names),
+            scratch_bytes=getattr(metadata, "global_scratch_size", 0) or 0,
+            parameters=tuple(parameters),
+            meta={
+                "compiler": "triton",
+                "triton": _triton_version(),
+                "ptxas": ptxas_version(tool),
+                "signature": {k: v for k, v in signature.items() if v != "constexpr"},
+                "aligned_or_divisible_by_16": [
+                    self.kernel.arg_names[path[0]] for path, attr in attrs.items() if attr and len(path) == 1
+                ],
+                "constants": {self.kernel.arg_names[path[0]]: _jsonable(v) for path, v in constexprs.items()},
+                "options": {k: _jsonable(v) for k, v in sorted(case.options.items())},
+                "num_warps": metadata.num_warps,
+                "num_stages": getattr(metadata, "num_stages", None),
+                "source_hash": self.kernel.cache_key,
+                "ptx_hash": hashlib.sha256(ptx.encode()).hexdigest(),
+            },
+        )
+
+    def ptx(self, case: Case, arch: str) -> str:
+        """The PTX of the variant that `case` selects. Raises as `__call__` does."""
+        if arch not in ARCHES:
+            raise UnsupportedArch(f"unknown architecture {arch!r}", hint="one of " + ", ".join(ARCHES))
+        where = f"{self.label}, case {case.name}"
+        target = _target(ARCHES[arch])
+        signature, constexprs, attrs, options, _ = self._bind(case, target, where)
+        return str(_compile(self.kernel, signature, constexprs, attrs, options, target, where).asm["ptx"])
+
+    def _bind(
+        self, case: Case, target: Any, where: str
+    ) -> tuple[dict[str, str], dict[Any, Any], dict[Any, Any], Any, list[tuple[str, str]]]:
+        """Signature, constants, attributes, options and passed parameters, as Triton's JIT derives them."""
+        from triton import knobs
+        from triton.compiler.compiler import make_backend
+        from triton.runtime.jit import create_function_from_signature
+
+        fn = self.kernel
+        if not hasattr(fn, "_pack_args"):
+            raise _WorkloadError(
+                "the kernel was decorated under TRITON_INTERPRET=1 and cannot be compiled",
+                where=where,
+                hint="unset TRITON_INTERPRET",
+            )
+        backend = make_backend(target)
+        values: dict[str, Any] = {
+            name: _Pointer(arg) if isinstance(arg, Buffer) else arg for name, arg in case.args.items()
+        }
+        values.update(case.constants)
+        for name, heuristic in self.heuristics.items():
+            try:
+                values[name] = heuristic({**values, **case.options})
+            except Exception as error:
+                raise _WorkloadError(f"heuristic {name!r} failed: {error!r}", where=where) from error
+        kwargs: dict[str, Any] = dict(case.options)
+        for refused in _REFUSED_OPTIONS:
+            if kwargs.get(refused):
+                raise _WorkloadError(f"option {refused!r} needs a launch that is not supported", where=where)
+        kwargs.setdefault("debug", fn.debug or knobs.runtime.debug)
+        kwargs["instrumentation_mode"] = knobs.compilation.instrumentation_mode
+        binder = create_function_from_signature(fn.signature, fn.params, backend)
+        try:
+            bound, specialization, rest = binder(**values, **kwargs)
+            options, signature, constexprs, attrs = fn._pack_args(
+                backend, dict(rest), bound, specialization, None
+            )
+        except (TypeError, KeyError, ValueError, AssertionError) as error:
+            raise _WorkloadError(f"arguments do not fit the kernel: {error}", where=where) from error
+        parameters: list[tuple[str, str]] = []
+        for name, kind in signature.items():
+            if isinstance(kind, tuple) or str(kind).startswith(("tensordesc", "nvTmaDesc")):
+                raise _WorkloadError(
+                    f"argument {name!r} is a tuple or a tensor descriptor, which is not supported",
+                    where=where,
+                    hint="pass pointers and make descriptors in the kernel, or use tl.load and tl.store",
+                )
+            if kind != "constexpr":
+                parameters.append((name, str(kind)))
+        return signature, constexprs, attrs, options, parameters
+
+
+def workload(
+    kernel: Any,
+    cases: Sequence[Case],
+    *,
+    reference: Reference | None = None,
+    tolerance: Tolerance | None = None,
+    name: str | None = None,
+    meta: Mapping[str, Any] | None = None,
+) -> Workload:
+    """A workload from a `@triton.jit` function.
+
+    Args:
+        kernel: the decorated function. `@triton.heuristics` is honoured; of `@triton.autotune` only the
+            kernel is used: each case names the configuration it wants in `constants` and `options`.
+        cases: shapes; the first is the headline. `Case.args` hold the run-time arguments (buffers, ints,
+            floats), `Case.constants` the `tl.constexpr` ones (and pointers that are None), `Case.options`
+            num_warps, num_stages, maxnreg and so on. `Case.grid` is the grid of the Triton launch; with
+            num_ctas > 1 the returned workload's cases carry blocks, num_ctas times as many along x.
+        reference: expected outputs in higher precision, by argument name.
+        tolerance: how far an output may be from the reference.
+        name: defaults to the function's name.
+        meta: provenance to keep with the workload, JSON-able.
+
+    Raises:
+        WorkloadError: `kernel` is no Triton function, or a case names unknown or lacks needed arguments.
+        ToolMissing: triton is not installed.
+    """
+    fn, heuristics = _unwrap(kernel)
+    label = name or fn.__name__
+    known = list(fn.arg_names)
+    fitted = tuple(_fit(case, fn, known, heuristics, label) for case in cases)
+    return Workload(
+        name=label,
+        cases=fitted,
+        build=TritonBuilder(fn, heuristics, label),
+        reference=reference,
+        tolerance=tolerance or Tolerance(),
+        meta={"frontend": "triton", **(meta or {})},
+    )
+
+
+def _unwrap(kernel: Any) -> tuple[Any, dict[str, Callable[[Mapping[str, Any]], Any]]]:
+    """The jitted function inside autotune and heuristics decorators, and the heuristics' functions."""
+    try:
+        from triton.runtime.autotuner import Autotuner, Heuristics
+        from triton.runtime.interpreter import InterpretedFunction
+        from triton.runtime.jit import JITFunction
+    except ImportError as error:
+        raise ToolMissing("triton is not installed", hint="pip install triton") from error
+    heuristics: dict[str, Callable[[Mapping[str, Any]], Any]] = {}
+    fn = kernel
+    while isinstance(fn, Autotuner | Heuristics):
+        if isinstance(fn, Heuristics):
+            heuristics.update(fn.values)
+        fn = fn.fn
+    if not isinstance(fn, JITFunction | InterpretedFunction):
+        raise _WorkloadError(
+            f"expected a @triton.jit function, got {type(kernel).__name__}",
+            where=getattr(kernel, "__name__", None),
+            hint="decorate the kernel with @triton.jit",
+        )
+    return fn, heuristics
+
+
+def _fit(case: Case, fn: Any, known: list[str], heuristics: Mapping[str, Any], label: str) -> Case:
+    """The case with its arguments in the kernel's order and its grid in blocks."""
+    where = f"{label}, case {case.name}"
+    given = {**case.args, **case.constants}
+    if unknown := [n for n in given if n not in known]:
+        raise _WorkloadError(
+            f"{fn.__name__} has no parameter {unknown[0]!r}", where=where, hint="it has " + ", ".join(known)
+        )
+    if both := sorted(set(case.args) & set(case.constants)):
+        raise _WorkloadError(f"{both[0]!r} is given both in args and in constants", where=where)
+    missing = (
+        [p.name for p in fn.params if not p.has_default and p.name not in given and p.name not in heuristics]
+        if hasattr(fn, "params")
+        else [n for n in known if n not in given and n not in heuristics]
+    )
+    if missing:
+        raise _WorkloadError(f"no value for parameter {missing[0]!r}", where=where, hint="add it to the case")
+    if hasattr(fn, "params"):
+        for p in fn.params:
+            if p.is_constexpr and p.name in case.args:
+                raise _WorkloadError(f"{p.name!r} is a tl.constexpr: give it in constants", where=where)
+            if not p.is_constexpr and p.name in case.constants and case.constants[p.name] is not None:
+                raise _WorkloadError(f"{p.name!r} is no tl.constexpr: give it in args", where=where)
+    ctas = int(case.options.get("num_ctas", 1))
+    x, y, z = case.grid
+    return dataclasses.replace(
+        case, args={n: case.args[n] for n in known if n in case.args}, grid=(x * ctas, y, z)
+    )
+
+
+def _target(capability: int) -> Any:
+    try:
+        from triton.backends.compiler import GPUTarget
+    except ImportError as error:
+        raise ToolMissing("triton is not installed", hint="pip install triton") from error
+    return GPUTarget("cuda", capability, 32)
+
+
+def _compile(
+    fn: Any, signature: Any, constexprs: Any, attrs: Any, options: Any, target: Any, where: str
+) -> Any:
+    import triton
+
+    source = triton.compiler.ASTSource(fn=fn, signature=signature, constexprs=constexprs, attrs=attrs)
+    try:
+        return triton.compile(source, target=target, options=dict(options.__dict__))
+    except Exception as error:  # Triton raises many types, some of them RuntimeError from MLIR
+        text = str(error).strip() or repr(error)
+        raise CompileError(f"Triton refused the kernel: {text}", where=where) from error
+
+
+def _ptxas_flags(options: Any) -> list[str]:
+    """The flags of Triton's own ptxas call (3.6.0, `make_cubin`), so that only the program differs."""
+    from triton import knobs
+
+    flags = ["-lineinfo", "-suppress-debug-info"] if knobs.compilation.disable_line_info else ["-lineinfo"]
+    if not options.enable_fp_fusion:
+        flags.append("--fmad=false")
+    extra = getattr(options, "ptx_options", None)
+    return flags + (extra.split(" ") if extra else [])
+
+
+def _bundled_ptxas(capability: int) -> str:
+    from triton.backends.nvidia.compiler import get_ptxas
+
+    return str(Path(get_ptxas(capability).path))
+
+
+def _triton_version() -> str:
+    import triton
+
+    return str(triton.__version__)
+
+
+def _ptx_target(ptx: str, where: str) -> str:
+    """The architecture that the PTX names."""
+    found = re.search(r"^\.target\s+(sm_\d+[a-z]?)", ptx, re.MULTILINE)
+    if not found:
+        raise CompileError("the PTX names no .target", where=where)
+    return found[1]
+
+
+def _ptx_parameters(ptx: str, name: str, where: str) -> int:
+    """How many parameters the entry takes, Triton's hidden scratch pointers included."""
+    found = re.search(rf"\.entry\s+{re.escape(name)}\s*\((.*?)\)", ptx, re.DOTALL)
+    if not found:
+        raise CompileError(f"the PTX has no entry {name!r}", where=where)
+    return found[1].count(".param")
+
+
+def _jsonable(value: Any) -> Any:
+    return value if isinstance(value, bool | int | float | str | type(None)) else str(value)

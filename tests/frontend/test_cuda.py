@@ -1,0 +1,169 @@
+"""CUDA sources and raw cubins: compiled or wrapped with parameters typed by what the cubin itself says."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from sassafras.core import (
+    Buffer,
+    Case,
+    CompileError,
+    Normal,
+    SassafrasError,
+    ToolMissing,
+    Uniform,
+    UnsupportedArch,
+    WorkloadError,
+)
+from sassafras.frontend import cubin as cubin_frontend
+from sassafras.frontend import load, variants
+from sassafras.frontend.cuda import workload
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SOURCE = """
+template <typename T> __device__ T twice(T x) { return x + x; }
+extern "C" __global__ void mixed(float* y, long long n, double a, short s, int i) {
+  if (threadIdx.x < n) y[threadIdx.x] = twice((float)a) + s + i + STEP;
+}
+__global__ void plain(float* y) { *y = 1.f; }
+"""
+needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on PATH")
+
+
+def case(**change: object) -> Case:
+    args = {"y": Buffer("fp32", (32,), role="out"), "n": 32, "a": 1.0, "s": 3, "i": 4}
+    settings = {"name": "c", "grid": (1, 1, 1), "args": args, "constants": {"STEP": 2}, **change}
+    return Case(**settings)  # type: ignore[arg-type]
+
+
+@needs_nvcc
+def test_parameters_take_the_sizes_that_the_cubin_states() -> None:
+    kernel = workload(SOURCE, [case()], threads=32, entry="mixed").build(case(), "sm_90a")
+    assert kernel.parameters == (("y", "*fp32"), ("n", "i64"), ("a", "fp64"), ("s", "i16"), ("i", "i32"))
+    assert (kernel.threads, kernel.arch, kernel.hidden_args) == (32, "sm_90a", 0)
+
+
+@needs_nvcc
+def test_constants_are_macros_and_options_override() -> None:
+    a, b = case(), case(name="d", constants={"STEP": 5}, options={"threads": 64, "shared_bytes": 128})
+    made = workload(SOURCE, [a, b], threads=32, entry="mixed")
+    (first, _), (second, _) = variants(made, "sm_80")
+    assert first.digest != second.digest
+    assert (second.threads, second.shared_bytes) == (64, 128)
+
+
+@needs_nvcc
+def test_entries_are_found_by_plain_name_or_named_when_ambiguous() -> None:
+    item = case(args={"y": Buffer("fp32", (1,), role="out")})
+    assert workload(SOURCE, [item], threads=1, entry="plain").build(item, "sm_90a").name == "_Z5plainPf"
+    with pytest.raises(WorkloadError, match=r"2 kernels.*_Z5plainPf, mixed"):
+        workload(SOURCE, [item], threads=1).build(item, "sm_90a")
+    with pytest.raises(WorkloadError, match="no single kernel 'absent'"):
+        workload(SOURCE, [item], threads=1, entry="absent").build(item, "sm_90a")
+
+
+@needs_nvcc
+def test_arguments_that_do_not_fit_are_named() -> None:
+    short = case(args={"y": Buffer("fp32", (1,), role="out")})
+    with pytest.raises(WorkloadError, match="takes 5 parameters, the case gives 1"):
+        workload(SOURCE, [short], threads=1, entry="mixed").build(short, "sm_90a")
+    swapped = case(args={"y": 1, "n": Buffer("fp32", (1,)), "a": 1.0, "s": 2.5, "i": 1})
+    with pytest.raises(WorkloadError, match=r"'s' takes 2 bytes, which the float 2\.5 cannot fill"):
+        workload(SOURCE, [swapped], threads=1, entry="mixed").build(swapped, "sm_90a")
+
+
+@needs_nvcc
+def test_the_compilers_message_is_passed_on() -> None:
+    broken = SOURCE.replace("twice((float)a)", "thrice(a)")
+    with pytest.raises(CompileError, match=r'kernel.cu\(4\): error: identifier "thrice"'):
+        workload(broken, [case()], threads=32, entry="mixed").build(case(), "sm_90a")
+
+
+def test_nvrtc_compiles_the_same_source() -> None:
+    made = workload(SOURCE, [case()], threads=32, entry="mixed", compiler="nvrtc")
+    try:
+        kernel = made.build(case(), "sm_90a")
+    except ToolMissing as error:
+        pytest.skip(str(error))
+    assert dict(kernel.parameters or ())["n"] == "i64"
+    broken = SOURCE.replace("twice((float)a)", "thrice(a)")
+    with pytest.raises(CompileError, match="thrice"):
+        workload(broken, [case()], threads=32, entry="mixed", compiler="nvrtc").build(case(), "sm_90a")
+
+
+@needs_nvcc
+def test_a_raw_cubin_with_the_examples_description(tmp_path: Path) -> None:
+    source = load(str(EXAMPLES / "saxpy.toml"))
+    compiled = source.build(source.cases[0], "sm_90a")
+    (tmp_path / "saxpy.cubin").write_bytes(compiled.cubin)
+    shutil.copy(EXAMPLES / "raw_cubin.toml", tmp_path)
+    wrapped = load(str(tmp_path / "raw_cubin.toml"))
+    kernel = wrapped.build(wrapped.cases[0], "sm_90a")
+    assert kernel.digest == compiled.digest and kernel.parameters == compiled.parameters
+    with pytest.raises(UnsupportedArch, match="for sm_90, not sm_80"):
+        wrapped.build(wrapped.cases[0], "sm_80")
+    with pytest.raises(WorkloadError, match="another ptxas"):
+        wrapped.build(wrapped.cases[0], "sm_90a", ptxas="ptxas")
+
+
+def test_a_broken_cubin_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "k.cubin"
+    path.write_bytes(b"\x7fELF" + bytes(100))
+    made = cubin_frontend.workload(path, [case()], threads=32)
+    with pytest.raises(SassafrasError):
+        made.build(case(), "sm_90a")
+    with pytest.raises(WorkloadError, match="no such cubin"):
+        cubin_frontend.workload(tmp_path / "absent.cubin", [case()], threads=32)
+
+
+DESCRIPTION = """
+cubin = "k.cubin"
+threads = 64
+[[case]]
+name = "small"
+grid = [2, 3]
+loop_trips = 7
+args.y = { dtype = "fp16", shape = [4, 8], role = "out" }
+args.x = { dtype = "i32", shape = [4], fill = { uniform = { low = 0, high = 9 } } }
+args.z = { dtype = "fp32", shape = [4], fill = { normal = { mean = 1 } } }
+args.a = 2.5
+args.n = 3
+"""
+
+
+def test_a_description_is_read(tmp_path: Path) -> None:
+    (tmp_path / "k.cubin").write_bytes(b"")
+    (tmp_path / "k.toml").write_text(DESCRIPTION)
+    made = load(str(tmp_path / "k.toml"))
+    item = made.cases[0]
+    assert (made.name, item.name, item.grid, item.loop_trips) == ("k", "small", (2, 3, 1), 7)
+    assert item.args["y"] == Buffer("fp16", (4, 8), "out")
+    assert item.args["x"] == Buffer("i32", (4,), fill=Uniform(0.0, 9.0))
+    assert item.args["z"] == Buffer("fp32", (4,), fill=Normal(mean=1.0))
+    assert (item.args["a"], item.args["n"]) == (2.5, 3)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("threads = 64", "", "'threads' is missing"),
+        ("threads = 64", "threads = '64'", "'threads' must be of type int"),
+        ("threads = 64", "thread = 64", "unknown key 'thread'"),
+        ('cubin = "k.cubin"', "", "exactly one of source and cubin"),
+        ("grid = [2, 3]", "grid = [0]", "case 1: grid must be"),
+        ('dtype = "fp16"', 'dtype = "half"', "argument y: unknown dtype 'half'"),
+        ("uniform =", "gauss =", "argument x: cannot read the fill"),
+        ("args.n = 3", "args.n = true", "argument n: cannot read True"),
+        ("[[case]]", "[[case]", "not TOML"),
+        ('cubin = "k.cubin"', 'cubin = "gone.cubin"', "no such cubin"),
+    ],
+)
+def test_a_bad_description_names_the_place(tmp_path: Path, old: str, new: str, message: str) -> None:
+    assert old in DESCRIPTION
+    (tmp_path / "k.cubin").write_bytes(b"")
+    (tmp_path / "k.toml").write_text(DESCRIPTION.replace(old, new))
+    with pytest.raises(WorkloadError, match=message):
+        load(str(tmp_path / "k.toml"))
