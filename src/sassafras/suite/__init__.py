@@ -1,0 +1,65 @@
+"""The suite: our own Triton kernels for what LLM training and serving runs, as workloads.
+
+One file a kernel; each exports ``workload``. Nothing is imported until it is asked for.
+
+A workload's first case is its headline. ``workload.meta["tails"]`` names the cases whose sizes are no
+multiple of the block but which select the headline's variant; ``workload.meta["odd"]`` those that select a
+variant with scalar accesses or the like (sizes that are no multiple of 16). All others are calls that a user
+would make.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+from ..core import Workload, WorkloadError
+
+#: CuAsmRL's six (arXiv 2501.08071, section 5)
+_PAPER_SIX = ("gemm_leakyrelu", "batched_gemm", "feed_forward", "attention", "softmax", "rmsnorm")
+_SERVING = (
+    "attention_causal",
+    "layernorm",
+    "rotary",
+    "swiglu",
+    "cross_entropy",
+    "gemv_int8",
+    "gemv_int4",
+    "topk_gating",
+    "kv_append",
+    "paged_decode",
+    "quantise_fp8",
+)
+#: workloads whose file has another name
+_MODULES = {"attention_causal": "attention"}
+
+
+def names() -> tuple[str, ...]:
+    """Every kernel of the suite; the paper's six first."""
+    return _PAPER_SIX + _SERVING
+
+
+def paper_six() -> tuple[str, ...]:
+    """The kernels of CuAsmRL's evaluation."""
+    return _PAPER_SIX
+
+
+def load(name: str) -> Workload:
+    """The workload of this name.
+
+    Raises:
+        WorkloadError: no such kernel in the suite.
+        ToolMissing: triton is not installed.
+    """
+    if name not in names():
+        raise WorkloadError(f"the suite has no kernel {name!r}", hint="one of " + ", ".join(names()))
+    try:
+        module = importlib.import_module(f".{_MODULES.get(name, name)}", __package__)
+    except ModuleNotFoundError as error:
+        if error.name != "triton":
+            raise
+        from ..core import ToolMissing
+
+        raise ToolMissing("the suite needs triton", hint="pip install triton") from error
+    workload = getattr(module, "causal" if name == "attention_causal" else "workload")
+    assert isinstance(workload, Workload)
+    return workload
