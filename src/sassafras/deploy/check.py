@@ -1,0 +1,159 @@
+"""May this tuned cubin stand in for that one? Everything that a launch relies on must be the same."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sassafras.core.errors import SassafrasError
+
+if TYPE_CHECKING:
+    from sassafras.core import Kernel
+    from sassafras.sass import Cubin
+    from sassafras.sass.cubin import Section
+    from sassafras.store import Winner
+
+#: registers of an SM, and the most a block may have, on sm_80 to sm_120 (CUDA C++ Programming Guide)
+SM_REGISTERS = 65_536
+#: registers are given to a warp in portions of this many, and warps to the SM's partitions
+_PORTION, _PARTITIONS = 256, 4
+#: warps that an SM holds; sm_86, sm_89 and sm_120 hold 48, where this refuses a little more than it must
+_SM_WARPS = 64
+#: sections that hold data which the code reads by position
+_DATA = re.compile(r"\.nv\.(constant|shared|global|local)")
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How a program launches a kernel, as far as it is known (None: unknown, not compared).
+
+    Attributes:
+        name: entry name.
+        sm: compute capability times ten.
+        threads: threads a block.
+        shared_bytes: dynamic shared memory a block.
+        ctas: blocks a cluster.
+        scratch_bytes: Triton's global scratch a block.
+        registers: registers that an SM has.
+    """
+
+    name: str | None = None
+    sm: int | None = None
+    threads: int | None = None
+    shared_bytes: int | None = None
+    ctas: int | None = None
+    scratch_bytes: int | None = None
+    registers: int = SM_REGISTERS
+
+
+def refusal(winner: Winner, original: bytes, launch: Launch) -> str | None:
+    """Why the winner must not be used for this launch of `original`, or None where it may."""
+    if winner.interval.low <= max(winner.null_interval.high, 1.0):
+        return "the stored figures show no speed-up beyond the null experiment"
+    if winner.samples < 1:
+        return "no launch of the tuned cubin was ever compared"
+    return _other_launch(winner.kernel, launch) or _other_code(winner.kernel, original, launch)
+
+
+def _other_launch(kernel: Kernel, launch: Launch) -> str | None:
+    found = re.match(r"sm_(\d+)", kernel.arch)
+    cluster = kernel.cluster[0] * kernel.cluster[1] * kernel.cluster[2]
+    facts = {
+        "name": (kernel.name, launch.name),
+        "architecture": (int(found[1]) if found else kernel.arch, launch.sm),
+        "threads a block": (kernel.threads, launch.threads),
+        "dynamic shared memory": (kernel.shared_bytes, launch.shared_bytes),
+        "cluster size": (cluster, launch.ctas),
+        "global scratch": (kernel.scratch_bytes, launch.scratch_bytes),
+    }
+    for what, (stored, here) in facts.items():
+        if here is not None and stored != here:
+            return f"other launch facts: {what} is {here} here, {stored} in the store"
+    return None
+
+
+def _other_code(kernel: Kernel, original: bytes, launch: Launch) -> str | None:
+    from sassafras.sass import Cubin
+
+    try:
+        before, after = Cubin.parse(original), Cubin.parse(kernel.cubin)
+        return _difference(before, after, kernel, launch)
+    except SassafrasError as error:
+        return f"the cubin cannot be read: {error}"
+
+
+def _difference(before: Cubin, after: Cubin, kernel: Kernel, launch: Launch) -> str | None:
+    if (before.sm, before.abi_version, before.data[7]) != (after.sm, after.abi_version, after.data[7]):
+        return "the tuned cubin is for another architecture or of another layout"
+    if set(before.entries) != set(after.entries) or kernel.name not in after.entries:
+        return "the tuned cubin holds other kernels"
+    if _data(before) != _data(after):
+        return "constant, shared, global or local data differ"
+    for name in before.entries:
+        if _facts(before.entries[name].info) != _facts(after.entries[name].info):
+            return f"parameters or attributes of {name} differ"
+    if _shared_facts(before) != _shared_facts(after):
+        return "stack sizes or other attributes differ"
+    mine, its = after.entries[kernel.name].registers, before.entries[kernel.name].registers
+    if mine > 255:
+        return f"the tuned cubin needs {mine} registers"
+    fits, fitted = (resident_blocks(n, kernel.threads, launch.registers) for n in (mine, its))
+    if fits < 1:
+        return f"{mine} registers a thread do not fit {kernel.threads} threads a block"
+    if fits < fitted:
+        return f"{mine} registers a thread leave {fits} blocks an SM, the original's {its} leave {fitted}"
+    return None
+
+
+def resident_blocks(registers: int, threads: int, sm_registers: int = SM_REGISTERS) -> int:
+    """Blocks that an SM can hold as far as its registers and its places for warps go."""
+    warps = -(-threads // 32)
+    a_warp = max(_PORTION, -(-registers * 32 // _PORTION) * _PORTION)
+    return min(sm_registers // _PARTITIONS // a_warp * _PARTITIONS, _SM_WARPS) // warps
+
+
+def _data(cubin: Cubin) -> dict[str, tuple[str, int, bytes]]:
+    kept: dict[str, tuple[str, int, bytes]] = {}
+    for section in cubin.sections:
+        if _DATA.match(section.name):
+            kept[section.name] = (section.type, section.size, section.data)
+    return kept
+
+
+def _facts(records: tuple[object, ...]) -> Counter[tuple[int, bytes]]:
+    """Attribute records, less those that say where instructions stand."""
+    from sassafras.sass.eiattr import OFFSET_ATTRIBUTES, REGCOUNT, Record
+
+    return Counter(
+        (record.attribute, record.payload)
+        for record in records
+        if isinstance(record, Record) and record.attribute not in {*OFFSET_ATTRIBUTES, REGCOUNT}
+    )
+
+
+def _shared_facts(cubin: Cubin) -> Counter[tuple[int, bytes]]:
+    from sassafras.sass.eiattr import parse_records
+
+    total: Counter[tuple[int, bytes]] = Counter()
+    section: Section
+    for section in cubin.sections:
+        if section.name == ".nv.info":
+            total += _facts(parse_records(section.data, section.offset, section.name))
+    return total
+
+
+def revalidate(winner: Winner, original: bytes) -> str | None:
+    """Why the validator refuses the tuned cubin, or None where it proves it legal."""
+    try:
+        from sassafras.validate import Validator
+
+        report = Validator(original, winner.kernel.name).check(winner.kernel.cubin)
+        if report.ok:
+            return None
+        return "the validator refuses it: " + "; ".join(str(v) for v in list(report.violations)[:2])
+    except ImportError as error:
+        return f"it cannot be validated again here: {error}"
+    except Exception as error:
+        return f"validating it again failed: {type(error).__name__}: {error}"

@@ -1,0 +1,120 @@
+"""Inductor's static launcher, which loads cubin files without going through Triton's `CompiledKernel`.
+
+``torch._inductor.runtime`` gives the path of a file in Triton's cache to the driver. For that call alone the
+path is replaced by that of a private copy of the tuned cubin; no file of Triton's or Inductor's is touched.
+Read in torch 2.13 (``static_triton_launcher``); the module's name before that was ``static_cuda_launcher``.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .check import Launch
+from .triton_load import alone, failed
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from .engine import Decision, Engine
+
+_MODULES = (
+    "torch._inductor.runtime.static_triton_launcher",
+    "torch._inductor.runtime.static_cuda_launcher",
+)
+#: classes that hold `load_kernel`; the second is also the one whose kernels are CUDA's
+_CLASSES = ("StaticallyLaunchedTritonKernel", "StaticallyLaunchedCudaKernel")
+
+_waiting: list[Callable[[], None]] = []
+#: (class, our wrap, what it wraps)
+_wraps: list[tuple[Any, Any, Any]] = []
+
+
+def attach(engine: Engine) -> None:
+    """Wrap the launcher's loading where torch is imported already, or when it will be. Once."""
+    from .lazy import after_import
+
+    if _waiting or _wraps:
+        return
+    for name in _MODULES:
+        _waiting.append(after_import(name, functools.partial(_wrap, engine)))
+
+
+def detach() -> None:
+    """Put the launcher's own method back."""
+    while _waiting:
+        _waiting.pop()()
+    while _wraps:
+        owner, wrap, original = _wraps.pop()
+        if vars(owner).get("load_kernel") is wrap:
+            owner.load_kernel = original
+
+
+def _wrap(engine: Engine, module: ModuleType) -> None:
+    for name in _CLASSES:
+        owner = getattr(module, name, None)
+        original = vars(owner).get("load_kernel") if owner is not None else None
+        if original is None or original.__code__.co_varnames[:2] != ("self", "device"):
+            continue
+        wrap = _make(engine, original)
+        owner.load_kernel = wrap  # type: ignore[union-attr]
+        _wraps.append((owner, wrap, original))
+
+
+def _make(engine: Engine, original: Callable[[Any, int], None]) -> Callable[[Any, int], None]:
+    @functools.wraps(original)
+    def load_kernel(self: Any, device: int) -> None:
+        if self.function is not None:
+            return None
+        if not engine.active or type(self).__name__ != _CLASSES[1]:
+            return original(self, device)
+        with alone(self):
+            if self.function is None:
+                _load(engine, self, device, original)
+        return None
+
+    return load_kernel
+
+
+def _load(engine: Engine, kernel: Any, device: int, original: Callable[[Any, int], None]) -> None:
+    path = kernel.cubin_path
+    digest, decision = _decide(engine, kernel, device)
+    if decision.tuned is not None:
+        problem: Exception | None = None
+        try:
+            with tempfile.TemporaryDirectory(prefix="sassafras-") as folder:
+                copy = Path(folder) / f"{hashlib.sha256(decision.tuned).hexdigest()}.cubin"
+                copy.write_bytes(decision.tuned)
+                kernel.cubin_path = str(copy)
+                original(kernel, device)
+        except Exception as error:
+            problem = error
+        if problem is None or kernel.function is not None:
+            loaded = hashlib.sha256(decision.tuned).hexdigest()
+            engine.note(kernel.name, digest, loaded, device, decision)
+            return
+        kernel.cubin_path = path
+        decision = failed(decision, problem)
+    original(kernel, device)
+    if digest:
+        engine.note(kernel.name, digest, digest, device, decision)
+
+
+def _decide(engine: Engine, kernel: Any, device: int) -> tuple[str, Decision]:
+    from .engine import Decision
+
+    digest = ""
+    try:
+        cubin = Path(kernel.cubin_path).read_bytes()
+        digest = hashlib.sha256(cubin).hexdigest()
+        launch = Launch(
+            name=kernel.name, threads=32 * kernel.num_warps, shared_bytes=kernel.shared, ctas=1,
+            scratch_bytes=0,
+        )  # fmt: skip
+        return digest, engine.decide(cubin, digest, launch, device)
+    except Exception as error:
+        return digest, Decision(None, f"looking it up failed: {type(error).__name__}: {error}")

@@ -1,0 +1,202 @@
+"""What was loaded, said so that a person and another process can read it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+#: a folder may hold files that are not ours; nobody writes a status of this size
+_MAX_STATUS_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """One kernel that the driver was given.
+
+    Attributes:
+        name: the kernel's entry.
+        original: sha256 of the cubin that the compiler made.
+        loaded: sha256 of the bytes that the driver got.
+        device: CUDA ordinal.
+        reason: why these bytes.
+        gpu: GPU model, where it had to be looked up.
+        speedup, low, high: of the tuned cubin, as measured when it was found (baseline time / tuned time).
+        workload: what it was tuned on.
+        winner: the winner's number in the store.
+    """
+
+    name: str
+    original: str
+    loaded: str
+    device: int
+    reason: str
+    gpu: str = ""
+    speedup: float | None = None
+    low: float | None = None
+    high: float | None = None
+    workload: str = ""
+    winner: int | None = None
+
+    @property
+    def tuned(self) -> bool:
+        """Does it run other code than the compiler's?"""
+        return self.loaded != self.original
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> Loaded:
+        """From `dataclasses.asdict`, unknown keys left out."""
+        return cls(**{name: row[name] for name in cls.__slots__ if name in row})
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What deployment does in a process, and what it has done.
+
+    Attributes:
+        active: are kernels that load from now on looked up?
+        reason: why not, or which kernels.
+        triton: Triton's version, empty while it was not imported.
+        store: the store's file.
+        store_state: ``"ok"``, or why it cannot be used.
+        tuned_in_store: kernels for which the store has a tuned cubin, for any GPU.
+        deny: patterns of names that are never substituted.
+        revalidate: which tuned cubins are validated before their first use.
+        kernels: everything loaded since the first `install`, in order.
+        process: pid, program and start, for statuses read from a file.
+    """
+
+    active: bool
+    reason: str
+    triton: str = ""
+    store: str = ""
+    store_state: str = ""
+    tuned_in_store: int = 0
+    deny: tuple[str, ...] = ()
+    revalidate: str = "imported"
+    kernels: tuple[Loaded, ...] = ()
+    process: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def tuned(self) -> tuple[Loaded, ...]:
+        """The kernels that run a tuned cubin."""
+        return tuple(kernel for kernel in self.kernels if kernel.tuned)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        lines = [
+            f"{'active' if self.active else 'not active'}: {self.reason}",
+            f"Triton {self.triton or 'not imported'}; store {self.store or '-'}: {self.store_state or '-'}"
+            f" ({self.tuned_in_store} kernels with a tuned cubin)",
+        ]
+        if self.deny:
+            lines.append(f"denied: {', '.join(self.deny)}")
+        lines.append(f"{len(self.tuned)} of {len(self.kernels)} loaded kernels run a tuned cubin")
+        for kernel in self.tuned:
+            gain = f" {kernel.speedup:.3f}x [{kernel.low:.3f}, {kernel.high:.3f}]" if kernel.speedup else ""
+            lines.append(f"  tuned     {kernel.name}  {kernel.loaded[:16]} for {kernel.original[:16]}{gain}")
+        others = Counter((k.name, k.original, k.reason) for k in self.kernels if not k.tuned)
+        for (name, digest, reason), count in others.items():
+            times = f" ({count} times)" if count > 1 else ""
+            lines.append(f"  original  {name}  {digest[:16]}: {reason}{times}")
+        return "\n".join(lines)
+
+
+class Journal:
+    """A process's status as a file of JSON lines, one appended per event: a kill loses nothing.
+
+    Never raises: a status that cannot be written must not stop a program.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self.folder, self.problem = folder, ""
+        self._path: Path | None = None
+        self._pid = 0
+
+    def write(self, event: str, row: Mapping[str, Any]) -> None:
+        """Append one line."""
+        if self.folder is None:
+            return
+        try:
+            if self._path is None or self._pid != os.getpid():  # the first line, here or after a fork
+                self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                self._pid = os.getpid()
+                self._path = self.folder / f"{os.uname().nodename}-{self._pid}-{time.time_ns():x}.jsonl"
+                self._append("process", process())
+            self._append(event, row)
+        except (OSError, ValueError, TypeError) as error:
+            self.problem = f"the status file cannot be written: {error}"
+
+    def _append(self, event: str, row: Mapping[str, Any]) -> None:
+        assert self._path is not None
+        line = json.dumps({"event": event, **row}, default=str) + "\n"
+        # one write call on a file opened for appending: lines of several threads never mix
+        descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            os.write(descriptor, line.encode())
+        finally:
+            os.close(descriptor)
+
+
+def process() -> dict[str, Any]:
+    """This process; only the program's name, as arguments may hold secrets."""
+    return {
+        "pid": os.getpid(), "host": os.uname().nodename, "started": time.time(),
+        "program": Path(sys.argv[0]).name if getattr(sys, "argv", None) else "", "python": sys.executable,
+    }  # fmt: skip
+
+
+def read_statuses(folder: Path) -> Iterator[Status]:
+    """The status of every process that wrote to `folder`, oldest first; a damaged line ends its file."""
+    for path in sorted(folder.glob("*.jsonl"), key=lambda p: p.stat().st_mtime):
+        if path.stat().st_size <= _MAX_STATUS_BYTES and (found := _read(path)) is not None:
+            yield found
+
+
+def _read(path: Path) -> Status | None:
+    who: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
+    kernels: list[Loaded] = []
+    for line in path.read_text(errors="replace").splitlines():
+        try:
+            row = json.loads(line)
+            event = row.pop("event")
+            if event == "process":
+                who = row
+            elif event == "state":
+                facts = row
+            elif event == "loaded":
+                kernels.append(Loaded.from_json(row))
+        except (ValueError, TypeError, KeyError, AttributeError):
+            break
+    if not who:
+        return None
+    who["alive"] = _alive(who)
+    keep: dict[str, Any] = {
+        k: facts[k] for k in Status.__slots__ if k in facts and k not in ("kernels", "process")
+    }
+    keep["deny"] = tuple(keep.get("deny") or ())
+    values: dict[str, Any] = {"active": False, "reason": "nothing said yet"} | keep
+    return Status(**values, kernels=tuple(kernels), process=who)
+
+
+def _alive(who: Mapping[str, Any]) -> bool | None:
+    """Does the process still run? None where that cannot be told (another host)."""
+    if who.get("host") != os.uname().nodename:
+        return None
+    try:
+        os.kill(int(who["pid"]), 0)
+    except (ProcessLookupError, ValueError, KeyError):
+        return False
+    except OSError:
+        return True
+    return True
