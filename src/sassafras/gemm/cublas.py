@@ -1,0 +1,277 @@
+"""cuBLAS and cuBLASLt through ctypes: the very libraries that torch loaded.
+
+Matrices are row-major here. cuBLAS is column-major, so C = A * B is asked for as C^T = B^T * A^T: cuBLAS's
+first operand is our B. ``nn``: B is k x n; ``tn``: B is n x k. FP16 in and out, FP32 compute and scale type,
+alpha 1, beta 0. (cuBLAS documentation, "cublasGemmEx", "cublasLtMatmul", "cublasLtMatmulAlgoGetHeuristic".)
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import re
+from ctypes import POINTER, byref, c_float, c_int, c_int64, c_size_t, c_uint64, c_void_p
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sassafras.core import DeviceError, ToolMissing
+
+from .shapes import Shape
+
+#: cudaDataType, cublasComputeType_t, cublasOperation_t, cublasGemmAlgo_t, cublasMath_t
+_R_16F, _R_32F, _COMPUTE_32F = 2, 0, 68
+_OP_N, _OP_T, _GEMM_DEFAULT = 0, 1, -1
+_MATH_DEFAULT, _MATH_NO_REDUCED_PRECISION = 0, 16
+_DESC_TRANSA, _DESC_TRANSB, _PREF_MAX_WORKSPACE = 3, 4, 1
+#: cublasStatus_t
+_STATUS = {
+    1: "NOT_INITIALIZED", 3: "ALLOC_FAILED", 7: "INVALID_VALUE", 8: "ARCH_MISMATCH", 11: "MAPPING_ERROR",
+    13: "EXECUTION_FAILED", 14: "INTERNAL_ERROR", 15: "NOT_SUPPORTED", 16: "LICENSE_ERROR",
+}  # fmt: skip
+#: workspace sizes whose heuristic lists are united (bytes)
+WORKSPACES = (0, 4 << 20, 32 << 20, 128 << 20)
+#: the size that NVIDIA recommends for Hopper, used for cublasGemmEx and the plain heuristic
+RECOMMENDED_WORKSPACE = 32 << 20
+LAYOUTS = ("nn", "tn")
+
+
+class _Algo(ctypes.Structure):
+    _fields_ = [("data", c_uint64 * 8)]
+
+
+class _HeuristicResult(ctypes.Structure):
+    _fields_ = [
+        ("algo", _Algo),
+        ("workspace", c_size_t),
+        ("state", c_int),
+        ("waves", c_float),
+        ("reserved", c_int * 4),
+    ]
+
+
+class CublasError(DeviceError):
+    """A cuBLAS call returned an error status."""
+
+    def __init__(self, call: str, status: int) -> None:
+        self.status = status
+        super().__init__(f"{call}: CUBLAS_STATUS_{_STATUS.get(status, 'unknown')} ({status})")
+
+
+@dataclass(frozen=True, slots=True)
+class LtAlgorithm:
+    """An algorithm that cuBLASLt proposed; the blob is valid for one library version only.
+
+    Attributes:
+        layout: ``nn`` or ``tn``.
+        blob: the 64 opaque bytes.
+        workspace: bytes it needs.
+    """
+
+    layout: str
+    blob: bytes
+    workspace: int
+
+    def to_json(self) -> dict[str, Any]:
+        """For a result file."""
+        return {"layout": self.layout, "blob": self.blob.hex(), "workspace": self.workspace}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> LtAlgorithm:
+        """The reverse of `to_json`."""
+        return cls(str(value["layout"]), bytes.fromhex(value["blob"]), int(value["workspace"]))
+
+
+def _library(stem: str) -> ctypes.CDLL:
+    """The copy that this process has loaded (torch's), else one of nvidia's wheels or of the path."""
+    maps = Path("/proc/self/maps")
+    if maps.exists() and (found := re.search(rf"(/\S*/{stem}\.so[.\d]*)$", maps.read_text(), re.MULTILINE)):
+        return ctypes.CDLL(found[1])
+    spec = importlib.util.find_spec("nvidia")
+    places = [Path(p) for p in (spec.submodule_search_locations or [])] if spec else []
+    files = [str(f) for p in places for f in sorted(p.glob(f"*/lib/{stem}.so.*"), reverse=True)]
+    for name in [*files, f"{stem}.so.13", f"{stem}.so.12", f"{stem}.so"]:
+        try:
+            return ctypes.CDLL(name)
+        except OSError:
+            continue
+    raise ToolMissing(f"{stem} was not found", hint="install a CUDA build of torch")
+
+
+def _declare(library: ctypes.CDLL, name: str, *types: Any) -> Any:
+    function = getattr(library, name)
+    function.argtypes = types
+    function.restype = c_int
+
+    def checked(*args: Any) -> None:
+        if status := function(*args):
+            raise CublasError(name, status)
+
+    return checked
+
+
+class Cublas:
+    """cublasGemmEx on one stream.
+
+    Args:
+        stream: CUstream handle as an integer.
+        workspace, workspace_bytes: device memory, set before any capture.
+        reduced_precision: allow FP16 split-k reductions (cuBLAS's default); False for the accuracy reference.
+    """
+
+    def __init__(
+        self, stream: int, workspace: int, workspace_bytes: int, *, reduced_precision: bool = True
+    ) -> None:
+        library = _library("libcublas")
+        pointer, number = c_void_p, c_int
+        self._handle = c_void_p()
+        _declare(library, "cublasCreate_v2", POINTER(c_void_p))(byref(self._handle))
+        _declare(library, "cublasSetStream_v2", pointer, pointer)(self._handle, stream)
+        # cublasSetStream resets the workspace, so this comes after it
+        _declare(library, "cublasSetWorkspace_v2", pointer, pointer, c_size_t)(
+            self._handle, workspace, workspace_bytes
+        )
+        mode = _MATH_DEFAULT if reduced_precision else _MATH_NO_REDUCED_PRECISION
+        _declare(library, "cublasSetMathMode", pointer, number)(self._handle, mode)
+        self._gemm = _declare(
+            library, "cublasGemmEx", pointer, number, number, number, number, number, pointer, pointer,
+            number, number, pointer, number, number, pointer, pointer, number, number, number, number,
+        )  # fmt: skip
+        self._one, self._zero = c_float(1.0), c_float(0.0)
+
+    def enqueue(self, shape: Shape, layout: str, a: int, b: int, c: int) -> None:
+        """C = A * B by addresses. Raises CublasError."""
+        nn = layout == "nn"
+        self._gemm(
+            self._handle, _OP_N if nn else _OP_T, _OP_N, shape.n, shape.m, shape.k, byref(self._one), b,
+            _R_16F, shape.n if nn else shape.k, a, _R_16F, shape.k, byref(self._zero), c, _R_16F, shape.n,
+            _COMPUTE_32F, _GEMM_DEFAULT,
+        )  # fmt: skip
+
+
+class LtProblem:
+    """Descriptors of one shape and layout; keep it as long as it is used."""
+
+    def __init__(self, lt: CublasLt, shape: Shape, layout: str) -> None:
+        self.shape, self.layout = shape, layout
+        self._lt = lt
+        nn = layout == "nn"
+        self.operation = c_void_p()
+        lt.desc_create(byref(self.operation), _COMPUTE_32F, _R_32F)
+        for attribute, value in ((_DESC_TRANSA, _OP_N if nn else _OP_T), (_DESC_TRANSB, _OP_N)):
+            lt.desc_set(self.operation, attribute, byref(c_int(value)), 4)
+        m, n, k = shape.m, shape.n, shape.k
+        self.first = self._matrix(*((n, k, n) if nn else (k, n, k)))
+        self.second = self._matrix(k, m, k)
+        self.out = self._matrix(n, m, n)
+
+    def _matrix(self, rows: int, columns: int, leading: int) -> c_void_p:
+        made = c_void_p()
+        self._lt.layout_create(byref(made), _R_16F, rows, columns, leading)
+        return made
+
+    def close(self) -> None:
+        """Free the descriptors."""
+        for made in (self.first, self.second, self.out):
+            self._lt.layout_destroy(made)
+        self._lt.desc_destroy(self.operation)
+
+
+class CublasLt:
+    """cublasLtMatmul with chosen algorithms on one stream."""
+
+    def __init__(self, stream: int, workspace: int, workspace_bytes: int) -> None:
+        library = _library("libcublasLt")
+        self._stream, self._workspace, self.workspace_bytes = stream, workspace, workspace_bytes
+        p = c_void_p
+        version = library.cublasLtGetVersion
+        version.restype, version.argtypes = c_size_t, ()
+        self.version = int(version())
+        self.desc_create = _declare(library, "cublasLtMatmulDescCreate", POINTER(p), c_int, c_int)
+        self.desc_set = _declare(library, "cublasLtMatmulDescSetAttribute", p, c_int, p, c_size_t)
+        self.desc_destroy = _declare(library, "cublasLtMatmulDescDestroy", p)
+        self.layout_create = _declare(
+            library, "cublasLtMatrixLayoutCreate", POINTER(p), c_int, c_uint64, c_uint64, c_int64
+        )
+        self.layout_destroy = _declare(library, "cublasLtMatrixLayoutDestroy", p)
+        self._pref_create = _declare(library, "cublasLtMatmulPreferenceCreate", POINTER(p))
+        self._pref_set = _declare(library, "cublasLtMatmulPreferenceSetAttribute", p, c_int, p, c_size_t)
+        self._pref_destroy = _declare(library, "cublasLtMatmulPreferenceDestroy", p)
+        self._heuristic = _declare(
+            library, "cublasLtMatmulAlgoGetHeuristic", p, p, p, p, p, p, p, c_int, POINTER(_HeuristicResult),
+            POINTER(c_int),
+        )  # fmt: skip
+        self._check = _declare(
+            library, "cublasLtMatmulAlgoCheck", p, p, p, p, p, p, POINTER(_Algo), POINTER(_HeuristicResult)
+        )
+        self._matmul = _declare(
+            library, "cublasLtMatmul", p, p, p, p, p, p, p, p, p, p, p, p, POINTER(_Algo), p, c_size_t, p
+        )
+        self._handle = c_void_p()
+        _declare(library, "cublasLtCreate", POINTER(p))(byref(self._handle))
+        self._one, self._zero = c_float(1.0), c_float(0.0)
+
+    def problem(self, shape: Shape, layout: str) -> LtProblem:
+        """Descriptors for a shape. Raises CublasError."""
+        return LtProblem(self, shape, layout)
+
+    def heuristics(self, problem: LtProblem, workspace: int, count: int = 64) -> list[LtAlgorithm]:
+        """cuBLASLt's candidates, its favourite first; empty when it has none. Raises CublasError."""
+        preference = c_void_p()
+        self._pref_create(byref(preference))
+        try:
+            limit = c_uint64(workspace)
+            self._pref_set(preference, _PREF_MAX_WORKSPACE, byref(limit), 8)
+            results, found = (_HeuristicResult * count)(), c_int()
+            try:
+                self._heuristic(
+                    self._handle, problem.operation, problem.first, problem.second, problem.out, problem.out,
+                    preference, count, results, byref(found),
+                )  # fmt: skip
+            except CublasError as error:
+                if error.status == 15:  # NOT_SUPPORTED: no algorithm within this workspace
+                    return []
+                raise
+            return [
+                LtAlgorithm(problem.layout, bytes(r.algo), int(r.workspace))
+                for r in results[: found.value]
+                if r.state == 0
+            ]
+        finally:
+            self._pref_destroy(preference)
+
+    def candidates(self, problem: LtProblem) -> list[LtAlgorithm]:
+        """The union of the lists over `WORKSPACES`, without doubles, in order of first appearance."""
+        seen: dict[bytes, LtAlgorithm] = {}
+        for workspace in WORKSPACES:
+            if workspace <= self.workspace_bytes:
+                for algorithm in self.heuristics(problem, workspace):
+                    seen.setdefault(algorithm.blob, algorithm)
+        return list(seen.values())
+
+    def check(self, problem: LtProblem, algorithm: LtAlgorithm) -> None:
+        """Raises CublasError when this library will not run the algorithm for this problem."""
+        algo, result = _algo(algorithm), _HeuristicResult()
+        self._check(
+            self._handle, problem.operation, problem.first, problem.second, problem.out, problem.out,
+            byref(algo), byref(result),
+        )  # fmt: skip
+        if result.workspace > self.workspace_bytes:
+            raise CublasError("cublasLtMatmulAlgoCheck (workspace)", 7)
+
+    def bind(self, problem: LtProblem, algorithm: LtAlgorithm, a: int, b: int, c: int) -> Any:
+        """A function of no arguments that enqueues one call. It raises CublasError."""
+        algo = _algo(algorithm)
+
+        def enqueue() -> None:
+            self._matmul(
+                self._handle, problem.operation, byref(self._one), b, problem.first, a, problem.second,
+                byref(self._zero), c, problem.out, c, problem.out, byref(algo), self._workspace,
+                self.workspace_bytes, self._stream,
+            )  # fmt: skip
+
+        return enqueue
+
+
+def _algo(algorithm: LtAlgorithm) -> _Algo:
+    return _Algo.from_buffer_copy(algorithm.blob)

@@ -1,0 +1,210 @@
+"""The staged family (`kernels/sm90_hgemm_staged.cuh`): instances, configurations, and which are legal."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sassafras.core import SassafrasError
+
+from .lean import GRID_LIMIT, SHARED_LIMIT, Launch, ceil_div
+from .shapes import Shape
+
+#: k elements of one tile in shared memory
+TILE_K = 64
+
+#: names and types of the kernel's parameters, in order
+PARAMETERS = (
+    ("a", "*fp16"), ("b", "*fp16"), ("c", "*fp16"), ("m", "i32"), ("n", "i32"), ("k", "i32"),
+    ("lda", "i32"), ("ldb", "i32"), ("ldc", "i32"), ("tiles_per_slice", "i32"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class StagedInstance:
+    """One compiled kernel: the template's parameters.
+
+    Attributes:
+        layout: ``tn`` (B is n x k) or ``nn`` (B is k x n).
+        rows, columns: the CTA's tile.
+        warps_m, warps_n: how warps divide it.
+        stages: k tiles in shared memory.
+    """
+
+    layout: Literal["tn", "nn"]
+    rows: int
+    columns: int
+    warps_m: int
+    warps_n: int
+    stages: int
+
+    @property
+    def name(self) -> str:
+        """Entry name, for example ``staged_tn_64x64_w2x2s4``."""
+        return f"staged_{self.layout}_{self.rows}x{self.columns}_w{self.warps_m}x{self.warps_n}s{self.stages}"
+
+    @classmethod
+    def parse(cls, name: str) -> StagedInstance:
+        """The instance of an entry name. Raises SassafrasError."""
+        for instance in INSTANCES:
+            if instance.name == name:
+                return instance
+        raise SassafrasError("no staged instance has this name", where=name)
+
+    @property
+    def threads(self) -> int:
+        """Threads a CTA."""
+        return 32 * self.warps_m * self.warps_n
+
+    @property
+    def registers(self) -> int:
+        """Registers a lane, roughly: accumulators, two fragments, addresses."""
+        return min(255, self.rows * self.columns // self.threads + 56)
+
+    @property
+    def parameters(self) -> tuple[tuple[str, str], ...]:
+        """Names and types of the kernel's parameters."""
+        return PARAMETERS
+
+    @property
+    def source(self) -> str:
+        """CUDA C++ of the entry."""
+        pointer = {"*fp16": "const sassafras::u16 *", "i32": "int "}
+        declared = ", ".join(
+            ("sassafras::u16 *c" if name == "c" else pointer[kind] + name) for name, kind in PARAMETERS
+        )
+        passed = ", ".join(name for name, _ in PARAMETERS)
+        numbers = f"{self.rows}, {self.columns}, {self.warps_m}, {self.warps_n}, {self.stages}"
+        kernel = f"sassafras::Staged<{numbers}, {'true' if self.layout == 'nn' else 'false'}>"
+        return (
+            '#include "sm90_hgemm_staged.cuh"\n'
+            f'extern "C" __global__ void __launch_bounds__({self.threads}) {self.name}({declared}) {{\n'
+            f"    {kernel}::run({{{passed}}});\n}}\n"
+        )
+
+
+_TILES = (
+    (32, 32, 2, 2, 4), (64, 32, 2, 2, 4), (32, 64, 2, 2, 4), (64, 64, 2, 2, 4), (128, 64, 4, 2, 4),
+    (64, 128, 2, 4, 4), (128, 128, 4, 2, 3),
+)  # fmt: skip
+
+#: all that are compiled
+INSTANCES: tuple[StagedInstance, ...] = (
+    *(StagedInstance("tn", *tile) for tile in _TILES),
+    *(StagedInstance("nn", *tile) for tile in _TILES),
+)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class StagedConfig:
+    """An instance and the cluster that splits k, 1 to 8 CTAs."""
+
+    instance: StagedInstance
+    cluster: int = 1
+
+    @property
+    def name(self) -> str:
+        """For example ``staged_tn_64x64_w2x2s4/c2``."""
+        return f"{self.instance.name}/c{self.cluster}"
+
+    @classmethod
+    def parse(cls, name: str) -> StagedConfig:
+        """The configuration of a `name`. Raises SassafrasError."""
+        try:
+            entry, cluster = name.split("/")
+            return cls(StagedInstance.parse(entry), int(cluster.removeprefix("c")))
+        except ValueError as error:
+            raise SassafrasError("not a staged configuration", where=name) from error
+
+    @property
+    def layout(self) -> str:
+        """``nn`` or ``tn``: how B has to lie in memory."""
+        return self.instance.layout
+
+    @property
+    def swapped(self) -> bool:
+        """A and B change roles: never in this family."""
+        return False
+
+    @property
+    def threads(self) -> int:
+        """Threads a CTA."""
+        return self.instance.threads
+
+    @property
+    def slices(self) -> int:
+        """Into how many parts k is split."""
+        return self.cluster
+
+    @property
+    def tile(self) -> tuple[int, int]:
+        """Rows and columns of a CTA's tile."""
+        return self.instance.rows, self.instance.columns
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory a CTA: the stages, or the padded FP32 partial tile, whichever is larger."""
+        rows, columns = self.tile
+        stages = self.instance.stages * (rows + columns) * TILE_K * 2
+        return max(stages, rows * (columns + 4) * 4 if self.cluster > 1 else 0)
+
+    def tiles(self, shape: Shape) -> tuple[int, int]:
+        """Tiles along m and n."""
+        return ceil_div(shape.m, self.instance.rows), ceil_div(shape.n, self.instance.columns)
+
+    def reject(self, shape: Shape) -> str | None:
+        """Why this configuration cannot or should not run this shape; None when it may."""
+        if not 1 <= self.cluster <= 8:
+            return f"cluster {self.cluster}, 1 to 8 are possible"
+        if shape.k % 8:
+            return f"k {shape.k} is not a multiple of 8: rows would not be 16-byte aligned"
+        if shape.n % 8:
+            return f"n {shape.n} is not a multiple of 8: rows of C (and of B in nn) would not be aligned"
+        if self.shared_bytes > SHARED_LIMIT:
+            return f"{self.shared_bytes} bytes of shared memory, {SHARED_LIMIT} are there"
+        if max(self.tiles(shape)) > GRID_LIMIT:
+            return f"{max(self.tiles(shape))} tiles, a grid takes {GRID_LIMIT} along each extent"
+        if self.cluster > (tiles := ceil_div(shape.k, TILE_K)):
+            return f"{self.cluster} slices of {tiles} k tiles: some would be empty"
+        return None
+
+    def wasteful(self, shape: Shape) -> str | None:
+        """Why a legal configuration is surely worse than a smaller one; None when it may be good."""
+        rows, columns = self.tile
+        if rows > 32 and rows // 2 >= shape.m:
+            return f"{rows} rows a CTA for {shape.m}"
+        if columns > 32 and columns // 2 >= shape.n:
+            return f"{columns} columns a CTA for {shape.n}"
+        return None
+
+    def launch(self, shape: Shape) -> Launch:
+        """How to launch it. Raises SassafrasError when it cannot run (`reject`)."""
+        if why := self.reject(shape):
+            raise SassafrasError(why, where=f"{self.name} for {shape}")
+        tiles_m, tiles_n = self.tiles(shape)
+        scalars = {
+            "m": shape.m, "n": shape.n, "k": shape.k, "lda": shape.k,
+            "ldb": shape.n if self.layout == "nn" else shape.k, "ldc": shape.n,
+            "tiles_per_slice": ceil_div(ceil_div(shape.k, TILE_K), self.cluster),
+        }  # fmt: skip
+        return Launch(
+            (self.cluster, tiles_n, tiles_m), self.threads, self.shared_bytes, (self.cluster, 1, 1), scalars
+        )
+
+    def facts(self) -> dict[str, Any]:
+        """JSON-able description."""
+        rows, columns = self.tile
+        return {
+            "config": self.name,
+            "layout": self.layout,
+            "tile": f"{rows}x{columns}",
+            "slices": self.slices,
+        }
+
+
+def configurations() -> Iterator[StagedConfig]:
+    """Every configuration, in a fixed order, legal or not."""
+    for instance, cluster in itertools.product(INSTANCES, (1, 2, 4, 8)):
+        yield StagedConfig(instance, cluster)

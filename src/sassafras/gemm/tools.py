@@ -1,0 +1,98 @@
+"""What a benchmark process holds on its GPU: stream, libraries, workspace, and our loaded kernels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from sassafras.device.cuda.driver import Function, Gpu, call
+from sassafras.device.cuda.params import ParameterBlock
+from sassafras.device.cuda.timing import Stopwatch
+
+from .compile import cubin
+from .cublas import RECOMMENDED_WORKSPACE, WORKSPACES, Cublas, CublasLt
+from .families import Config, Instance
+from .graphs import Enqueue
+from .lean import SHARED_LIMIT
+from .operands import Operands
+from .shapes import Shape
+
+
+class Tools:
+    """One GPU, one stream that everything (torch too) runs on.
+
+    Args:
+        cache: folder of our cubins; missing ones are compiled.
+
+    Raises:
+        DeviceError, ToolMissing: no GPU, or a library is missing.
+    """
+
+    def __init__(self, cache: Path | None = None) -> None:
+        import torch
+
+        self.gpu = Gpu()
+        self.watch = Stopwatch(self.gpu)
+        torch.cuda.set_device(0)
+        stream = int(self.gpu.stream)
+        self._torch_stream = torch.cuda.ExternalStream(stream)
+        torch.cuda.set_stream(self._torch_stream)
+        # the reference's FP64 product and this one make torch load cuBLAS, which the bindings then find
+        warm = torch.ones(64, 64, dtype=torch.float16, device="cuda")
+        torch.matmul(warm, warm, out=torch.empty_like(warm))
+        self._workspace = torch.empty(max(WORKSPACES), dtype=torch.uint8, device="cuda")
+        at = int(self._workspace.data_ptr())
+        self.cublas = Cublas(stream, at, RECOMMENDED_WORKSPACE)
+        self.strict = Cublas(stream, at, RECOMMENDED_WORKSPACE, reduced_precision=False)
+        self.lt = CublasLt(stream, at, max(WORKSPACES))
+        self._cache = cache
+        self._functions: dict[Instance, Function] = {}
+        self._opted_in: set[Instance] = set()
+        self.gpu.sync()
+
+    def function(self, instance: Instance) -> Function:
+        """The loaded kernel. Raises CudaError, CompileError."""
+        if instance not in self._functions:
+            self._functions[instance] = self.gpu.load(cubin(instance, self._cache), instance.name)
+        return self._functions[instance]
+
+    def ours(self, config: Config, operands: Operands) -> Enqueue:
+        """Bind one of our configurations to buffers. Raises SassafrasError when it cannot run."""
+        launch = config.launch(operands.shape)
+        function = self.function(config.instance)
+        if launch.shared_bytes > 48 * 1024 and config.instance not in self._opted_in:
+            # no cache preference here: the lean kernels want as much L1 as is left
+            limit = self.gpu.driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            call(self.gpu.driver.cuFuncSetAttribute, function.handle, limit, SHARED_LIMIT)
+            self._opted_in.add(config.instance)
+        a, b, c = operands.addresses(config.layout)
+        first, second = (b, a) if config.swapped else (a, b)
+        values = {"a": first, "b": second, "c": c, **launch.scalars}
+        block = ParameterBlock(
+            [(name, values[name], kind) for name, kind in config.instance.parameters],
+            function.sizes,
+            where=config.name,
+        )
+        where = self.gpu.config(launch.grid, launch.threads, launch.shared_bytes, launch.cluster)
+        gpu = self.gpu
+
+        def enqueue() -> None:
+            gpu.launch(where, function, block.address)
+
+        return enqueue
+
+    def gemm_ex(self, layout: str, operands: Operands, *, strict: bool = False) -> Enqueue:
+        """cublasGemmEx on buffers."""
+        library = self.strict if strict else self.cublas
+        shape: Shape = operands.shape
+        a, b, c = operands.addresses(layout)
+        return lambda: library.enqueue(shape, layout, a, b, c)
+
+    @staticmethod
+    def torch_matmul(layout: str, operands: Operands) -> Enqueue:
+        """torch.matmul with ``out=``, as a user of either layout calls it."""
+        import torch
+
+        b: Any = operands.b["nn"] if layout == "nn" else operands.b["tn"].t()
+        a, c = operands.a, operands.c
+        return lambda: torch.matmul(a, b, out=c)

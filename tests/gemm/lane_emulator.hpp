@@ -1,0 +1,268 @@
+// Stands in for kernels/ptx.cuh on the CPU: runs a kernel's own source lane by lane.
+//
+// Every lane of a cluster is a fiber (ucontext); barriers and mma switch between them. Global accesses are
+// checked against the buffers' bounds and alignment, and every element of C must be stored exactly once.
+// It emulates what the instructions do, not what they cost.
+#pragma once
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <ucontext.h>
+#include <vector>
+
+#define __device__
+#define __forceinline__ inline
+#define __global__
+
+struct Dim { unsigned x = 1, y = 1, z = 1; };
+
+namespace emulator {
+
+[[noreturn]] inline void fail(const char *what) {
+    std::fprintf(stderr, "emulator: %s\n", what);
+    std::exit(3);
+}
+
+struct Barrier { // generation-counted
+    unsigned expected = 0, arrived = 0, generation = 0;
+};
+struct Warp {
+    Barrier barrier;
+    uint32_t a[32][4], b[32][2];
+    const uint16_t *row[32];
+};
+struct Copy { void *to; const void *from; bool ok; };
+struct Cta {
+    Barrier barrier;
+    std::vector<float> shared;
+    std::vector<Warp> warps;
+    Dim index;
+};
+struct Cluster {
+    Barrier barrier;
+    std::vector<Cta> ctas;
+};
+struct Lane {
+    ucontext_t context;
+    std::unique_ptr<char[]> stack;
+    Dim thread;
+    Cta *cta;
+    Cluster *cluster;
+    std::vector<std::vector<Copy>> groups{1}; // asynchronous copies, the last group still open
+    bool done = false;
+};
+struct Range { const char *begin, *end; };
+
+inline ucontext_t scheduler;
+inline Lane *lane;
+inline Dim block_dim, grid_dim;
+inline std::vector<Range> readable;
+inline Range writable;
+inline std::vector<unsigned char> stores; // one counter an FP16 element of C
+inline std::function<void()> body;
+
+inline void yield() { swapcontext(&lane->context, &scheduler); }
+
+inline void wait(Barrier &barrier) {
+    const unsigned generation = barrier.generation;
+    if (++barrier.arrived == barrier.expected) {
+        barrier.arrived = 0;
+        ++barrier.generation;
+        return;
+    }
+    while (barrier.generation == generation) yield();
+}
+
+inline void trampoline() {
+    body();
+    lane->done = true;
+    yield();
+}
+
+inline void run_cluster(Cluster &cluster) {
+    std::vector<Lane> lanes(cluster.ctas.size() * block_dim.x);
+    for (size_t i = 0; i < lanes.size(); ++i) {
+        Lane &l = lanes[i];
+        l.stack.reset(new char[65536]);
+        l.thread.x = i % block_dim.x;
+        l.cta = &cluster.ctas[i / block_dim.x];
+        l.cluster = &cluster;
+        getcontext(&l.context);
+        l.context.uc_stack.ss_sp = l.stack.get();
+        l.context.uc_stack.ss_size = 65536;
+        l.context.uc_link = nullptr;
+        makecontext(&l.context, trampoline, 0);
+    }
+    size_t left = lanes.size(), rounds = 0;
+    while (left) {
+        if (++rounds > 10'000'000) fail("the lanes wait for each other forever");
+        for (Lane &l : lanes)
+            if (!l.done) {
+                lane = &l;
+                swapcontext(&scheduler, &l.context);
+                left -= l.done;
+            }
+    }
+}
+
+// grid.x is the cluster's size
+inline void launch(Dim grid, unsigned threads, size_t shared_bytes, std::function<void()> kernel) {
+    grid_dim = grid;
+    block_dim = Dim{threads, 1, 1};
+    body = kernel;
+    for (unsigned z = 0; z < grid.z; ++z)
+        for (unsigned y = 0; y < grid.y; ++y) {
+            Cluster cluster;
+            cluster.ctas.resize(grid.x);
+            cluster.barrier.expected = grid.x * threads;
+            for (unsigned x = 0; x < grid.x; ++x) {
+                Cta &cta = cluster.ctas[x];
+                cta.barrier.expected = threads;
+                cta.shared.assign(shared_bytes / 4, NAN);
+                cta.warps.resize(threads / 32);
+                for (Warp &warp : cta.warps) warp.barrier.expected = 32;
+                cta.index = Dim{x, y, z};
+            }
+            run_cluster(cluster);
+        }
+}
+
+inline float half_to_float(uint16_t h) {
+    const int sign = h >> 15, exponent = (h >> 10) & 31, mantissa = h & 1023;
+    double value = exponent == 31 ? (mantissa ? NAN : INFINITY)
+                   : exponent     ? std::ldexp(1024 + mantissa, exponent - 25)
+                                  : std::ldexp(mantissa, -24);
+    return (float)(sign ? -value : value);
+}
+
+inline uint16_t float_to_half(float f) { // to nearest even
+    const uint16_t sign = std::signbit(f) ? 0x8000 : 0;
+    const double x = std::fabs((double)f);
+    if (std::isnan(f)) return 0x7fff;
+    if (x >= 65520.0) return sign | 0x7c00;
+    int exponent = x > 0 ? std::max(std::ilogb(x), -14) : -14;
+    double units = std::nearbyint(std::ldexp(x, 10 - exponent));
+    if (units >= 2048) { units /= 2; ++exponent; }
+    const unsigned u = (unsigned)units;
+    return sign | (u < 1024 ? u : ((exponent + 15) << 10) + (u - 1024));
+}
+
+inline void check_read(const void *at, size_t bytes) {
+    if ((uintptr_t)at % bytes) fail("misaligned load");
+    for (const Range &r : readable)
+        if ((const char *)at >= r.begin && (const char *)at + bytes <= r.end) return;
+    fail("load outside of A and B");
+}
+
+inline void write(void *at, const void *from, size_t bytes) {
+    if ((uintptr_t)at % bytes) fail("misaligned store");
+    if ((char *)at < writable.begin || (char *)at + bytes > writable.end) fail("store outside of C");
+    for (size_t e = ((char *)at - writable.begin) / 2, n = bytes / 2; n; ++e, --n)
+        if (stores[e]++) fail("an element of C is stored twice");
+    std::memcpy(at, from, bytes);
+}
+
+} // namespace emulator
+
+#define threadIdx (emulator::lane->thread)
+#define blockIdx (emulator::lane->cta->index)
+#define blockDim (emulator::block_dim)
+#define gridDim (emulator::grid_dim)
+
+namespace sassafras {
+using std::min;
+using u16 = uint16_t;
+using u32 = uint32_t;
+using u64 = uint64_t;
+
+template <int WORDS> inline void load_global(u32 (&to)[WORDS], const void *from, bool ok) {
+    std::memset(to, 0, sizeof to);
+    if (!ok) return;
+    emulator::check_read(from, sizeof to);
+    std::memcpy(to, from, sizeof to);
+}
+template <int WORDS> inline void store_global(void *to, const u32 (&from)[WORDS]) {
+    emulator::write(to, from, sizeof from);
+}
+inline void store_global_u16(void *to, u16 from) { emulator::write(to, &from, 2); }
+
+inline float half_of(u32 word, int index) { return emulator::half_to_float((u16)(word >> (16 * index))); }
+
+inline void mma_m16n8k16(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    emulator::Warp &warp = emulator::lane->cta->warps[threadIdx.x / 32];
+    const u32 a[4] = {a0, a1, a2, a3}, b[2] = {b0, b1};
+    std::memcpy(warp.a[lane], a, sizeof a);
+    std::memcpy(warp.b[lane], b, sizeof b);
+    emulator::wait(warp.barrier);
+    for (int q = 0; q < 4; ++q) {
+        const int upper = q / 2, column = 2 * t + q % 2; // row g + 8 * upper
+        double sum = d[q];
+        for (int k = 0; k < 16; ++k) {
+            const int owner = (k % 8) / 2, high = k / 8;
+            sum += (double)half_of(warp.a[4 * g + owner][2 * high + upper], k % 2) *
+                   (double)half_of(warp.b[4 * column + owner][high], k % 2);
+        }
+        d[q] = (float)sum;
+    }
+    emulator::wait(warp.barrier);
+}
+
+inline u32 lower_halves(u32 x, u32 y) { return (x & 0xffff) | (y << 16); }
+inline u32 upper_halves(u32 x, u32 y) { return (x >> 16) | (y & 0xffff0000u); }
+inline u16 to_f16(float value) { return emulator::float_to_half(value); }
+inline u32 pack_f16(float first, float second) { return to_f16(first) | ((u32)to_f16(second) << 16); }
+
+// Copies happen as late as the waits allow, so that a missing wait shows.
+inline void copy_async(void *to, const void *from, bool ok) {
+    const std::vector<float> &shared = emulator::lane->cta->shared;
+    if ((char *)to < (char *)shared.data() || (char *)to + 16 > (char *)(shared.data() + shared.size()))
+        emulator::fail("copy outside of shared memory");
+    if (ok) emulator::check_read(from, 16);
+    emulator::lane->groups.back().push_back({to, from, ok});
+}
+inline void copy_commit() { emulator::lane->groups.emplace_back(); }
+template <int PENDING> inline void copy_wait() {
+    auto &groups = emulator::lane->groups;
+    while (groups.size() > PENDING + 1) {
+        for (const emulator::Copy &copy : groups.front())
+            copy.ok ? std::memcpy(copy.to, copy.from, 16) : std::memset(copy.to, 0, 16);
+        groups.erase(groups.begin());
+    }
+}
+
+template <bool TRANSPOSED> inline void matrices(u32 (&to)[4], const void *row) {
+    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    emulator::Warp &warp = emulator::lane->cta->warps[threadIdx.x / 32];
+    const std::vector<float> &shared = emulator::lane->cta->shared;
+    if ((char *)row < (char *)shared.data() || (char *)row + 16 > (char *)(shared.data() + shared.size()))
+        emulator::fail("ldmatrix outside of shared memory");
+    warp.row[lane] = (const uint16_t *)row;
+    emulator::wait(warp.barrier);
+    for (int i = 0; i < 4; ++i)
+        to[i] = TRANSPOSED ? warp.row[8 * i + 2 * t][g] | (u32)warp.row[8 * i + 2 * t + 1][g] << 16
+                           : warp.row[8 * i + g][2 * t] | (u32)warp.row[8 * i + g][2 * t + 1] << 16;
+    emulator::wait(warp.barrier);
+}
+inline void load_matrices(u32 (&to)[4], const void *row) { matrices<false>(to, row); }
+inline void load_matrices_transposed(u32 (&to)[4], const void *row) { matrices<true>(to, row); }
+
+inline float *shared_floats() { return emulator::lane->cta->shared.data(); }
+inline void sync_cta() { emulator::wait(emulator::lane->cta->barrier); }
+inline void sync_cluster() { emulator::wait(emulator::lane->cluster->barrier); }
+inline float load_remote(const float *mine, u32 rank) {
+    const size_t offset = mine - shared_floats();
+    const std::vector<float> &other = emulator::lane->cluster->ctas.at(rank).shared;
+    if (offset >= other.size()) emulator::fail("distributed shared memory out of bounds");
+    return other[offset];
+}
+inline void load_remote(float (&to)[4], const float *mine, u32 rank) {
+    if ((mine - shared_floats()) % 4) emulator::fail("misaligned load from distributed shared memory");
+    for (int i = 0; i < 4; ++i) to[i] = load_remote(mine + i, rank);
+}
+} // namespace sassafras

@@ -1,0 +1,75 @@
+"""Journals, merging and summaries: what a benchmark keeps and what it concludes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sassafras.core import SassafrasError
+from sassafras.gemm import summary
+from sassafras.gemm.cublas import LtAlgorithm
+from sassafras.gemm.journal import Journal
+
+
+def row(ours: float | None, band: str = "<1e8", low: float = 1.0, **more: Any) -> dict[str, Any]:
+    base = {"band": band, "lt_autotune": 2.0, "lt_heuristic": 2.2, "cublas": 2.4, "torch": 3.0, "null": 1.0}
+    if ours:
+        base |= {"ours": ours, "speedup_low": low, "rms_ratio": 1.0, "rms_ratio_after": 1.01}
+    return base | more
+
+
+def test_figures() -> None:
+    rows = [row(1.0, low=1.9), row(4.0, low=0.4), row(None, ">1e12"), {"band": "<1e8", "error": "crashed"}]
+    found = summary.summarise(rows)
+    assert (
+        found["shapes"] == 4 and found["measured"] == 3 and found["with_ours"] == 2 and found["failed"] == 1
+    )
+    assert found["geomean_vs_lt_autotune"] == pytest.approx(1.0)
+    assert found["mean_vs_lt_autotune"] == pytest.approx(1.25)
+    assert found["worst_vs_lt_autotune"] == pytest.approx(0.5)
+    assert found["win_rate_vs_lt_autotune"] == 0.5
+    assert found["worst_rms_ratio"] == 1.01
+    assert set(found["bands"]) == {"<1e8", ">1e12"}
+    assert "geomean_vs_lt_autotune" not in found["bands"][">1e12"], "nothing of ours to compare"
+    columns, cells = summary.table(found)
+    assert all(len(line) == len(columns) for line in cells) and cells[-1][0] == "all"
+
+
+def test_an_unsure_win_is_none() -> None:
+    assert summary.figures([row(1.99, low=1.004)])["win_rate_vs_lt_autotune"] == 0.0
+
+
+def test_merging_processes_widens_the_interval() -> None:
+    one = row(1.0, low=1.99, ratios=[2.0, 2.01, 1.99] * 5, speedup=2.0, speedup_high=2.01)
+    other = row(1.1, low=1.79, ratios=[1.8, 1.81, 1.79] * 5, speedup=1.8, speedup_high=1.81)
+    alone, both = summary.merge([one]), summary.merge([one, other])
+    assert alone["speedup_low"] == 1.99 and "ratios" not in alone
+    assert both["ours"] == pytest.approx(1.05) and both["processes"] == 2
+    assert both["speedup_low"] < 1.79 and both["speedup_high"] > 2.01
+    assert both["speedup"] == pytest.approx((2.0 * 1.8) ** 0.5)
+
+
+def test_journal_survives_a_kill_and_refuses_strangers(tmp_path: Path) -> None:
+    path = tmp_path / "j.jsonl"
+    journal = Journal(path, {"kernels": "a"})
+    journal.begin("64x64x64")
+    journal.finish({"shape": "64x64x64", "ours_us": 1.0})
+    journal.begin("64x64x128")
+    with path.open("a") as file:
+        file.write('{"shape": "64x64x128", "ours')  # killed here
+    again = Journal(path, {"kernels": "a"})
+    assert list(again.done()) == ["64x64x64"] and again.interrupted() == ["64x64x128"]
+    again.finish({"shape": "64x64x128", "error": "died"})
+    assert again.interrupted() == [] and again.done()["64x64x128"]["error"] == "died"
+    with pytest.raises(SassafrasError, match="other conditions"):
+        Journal(path, {"kernels": "b"})
+    path.write_text('{"something": 1}\n')
+    with pytest.raises(SassafrasError, match="not a benchmark journal"):
+        Journal(path, {"kernels": "a"})
+
+
+def test_algorithms_travel_between_processes() -> None:
+    algorithm = LtAlgorithm("tn", bytes(range(64)), 1 << 20)
+    assert LtAlgorithm.from_json(algorithm.to_json()) == algorithm

@@ -1,0 +1,73 @@
+"""How cuBLAS and cuBLASLt are called, against a stand-in with their documented column-major meaning."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+HERE = Path(__file__).parent
+
+
+def calls(libraries: list[str]) -> None:
+    """Runs in a process of its own, so that no real cuBLAS is found first."""
+    loaded = [ctypes.CDLL(library) for library in libraries]
+    assert len(loaded) == 2
+    from sassafras.gemm.cublas import Cublas, CublasError, CublasLt, LtAlgorithm
+    from sassafras.gemm.shapes import Shape
+
+    shape = Shape(5, 16, 24)
+    rng = np.random.default_rng(0)
+    a = rng.standard_normal((5, 24)).astype(np.float16)
+    b = rng.standard_normal((24, 16)).astype(np.float16)
+    laid = {"nn": b, "tn": np.ascontiguousarray(b.T)}
+    exact = (a.astype(float) @ b.astype(float)).astype(np.float16)
+    c = np.zeros((5, 16), np.float16)
+    lt = CublasLt(0x10, 0x20, 128 << 20)
+    assert lt.version == 130100
+    for layout, operand in laid.items():
+        addresses = (a.ctypes.data, operand.ctypes.data, c.ctypes.data)
+        for strict in (False, True):
+            c[:] = 0
+            Cublas(0x10, 0x20, 32 << 20, reduced_precision=not strict).enqueue(shape, layout, *addresses)
+            assert np.array_equal(c, exact)
+        problem = lt.problem(shape, layout)
+        assert lt.heuristics(problem, 0) == []
+        found = lt.candidates(problem)
+        assert [int.from_bytes(f.blob[:8], "little") for f in found] == [1, 2], "united, usable ones only"
+        for algorithm in found:
+            again = LtAlgorithm.from_json(algorithm.to_json())
+            lt.check(problem, again)
+            c[:] = 0
+            lt.bind(problem, again, *addresses)()
+            assert np.array_equal(c, exact)
+        foreign = LtAlgorithm(layout, bytes(64), 0)
+        for call in (lambda p=problem, f=foreign: lt.check(p, f), lt.bind(problem, foreign, *addresses)):
+            try:
+                call()
+            except CublasError as error:
+                assert error.status in (7, 15) and "CUBLAS_STATUS_" in str(error)
+            else:
+                raise AssertionError("a foreign algorithm was accepted")
+        problem.close()
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+def test_calls(tmp_path: Path) -> None:
+    libraries = [str(tmp_path / f"{stem}.so.13") for stem in ("libcublas", "libcublasLt")]
+    command = ["g++", "-std=c++17", "-O1", "-shared", "-fPIC", "-o", libraries[0]]
+    subprocess.run([*command, str(HERE / "cublas_stand_in.cpp")], check=True, timeout=120)
+    shutil.copy(libraries[0], libraries[1])
+    done = subprocess.run(
+        [sys.executable, __file__, *libraries], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+if __name__ == "__main__":
+    calls(sys.argv[1:])

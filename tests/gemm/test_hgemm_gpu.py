@@ -1,0 +1,66 @@
+"""The lean kernels and the benchmark on a GPU."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(scope="module")
+def tools():  # type: ignore[no-untyped-def]
+    pytest.importorskip("torch")
+    from sassafras.gemm.tools import Tools
+
+    return Tools()
+
+
+def test_boundary_shapes_are_right(tools) -> None:  # type: ignore[no-untyped-def]
+    from sassafras.gemm.verify import verify
+
+    records = verify(tools, each=4, seed=1)
+    assert all(r["right"] > 50 for r in records)
+    assert [fault for r in records for fault in r["faults"]] == []
+
+
+def test_a_wrong_launch_is_noticed(tools) -> None:  # type: ignore[no-untyped-def]
+    from sassafras.core import DeviceError
+    from sassafras.gemm.graphs import Block
+    from sassafras.gemm.operands import Operands
+    from sassafras.gemm.shapes import Shape
+
+    operands = Operands(Shape(64, 64, 64), 0)
+    operands.calibrate(tools.gemm_ex("nn", operands, strict=True))
+    assert operands.check(tools.gemm_ex("tn", operands)).why == ""
+    assert "NaN" in operands.check(lambda: None).why
+    assert "RMS" in operands.check(lambda: operands.c.copy_(operands.reference * 1.01)).why
+    raw = operands._buffers["c"].raw
+    assert (
+        "wrote outside of c"
+        in operands.check(lambda: (tools.gemm_ex("nn", operands)(), raw[:8].fill_(0))).why
+    )
+    assert operands.check(tools.gemm_ex("nn", operands)).why == ""
+    assert "inputs" in operands.check(lambda: (tools.gemm_ex("nn", operands)(), operands.a[0, 0].add_(1))).why
+    with pytest.raises(DeviceError, match="ran elsewhere"):
+        Block(tools.gpu, lambda: None, 3)
+
+
+def test_benchmark_of_two_shapes(tmp_path: Path) -> None:
+    from sassafras.gemm.results import benchmark
+    from sassafras.gemm.select import Options
+    from sassafras.gemm.shapes import Shape
+
+    shapes = (Shape(64, 64, 64), Shape(128, 64, 256))
+    options = Options(configs=24, seconds=0.02)
+    path, summary = benchmark(shapes, tmp_path, options, processes=2, progress=0)
+    found = json.loads(path.read_text())
+    assert summary["measured"] == summary["with_ours"] == 2 and summary["failed"] == 0
+    for row in found["rows"]:
+        assert row["processes"] == 2 and 0.9 < row["null"] < 1.1 and row["speedup_low"] <= row["speedup"]
+        for name in ("ours", "lt_autotune", "lt_heuristic", "cublas", "torch"):
+            assert 0.5 < row[name] < 100
+    again, _ = benchmark(shapes, tmp_path, options, processes=2, progress=0)  # resumes: nothing is left to do
+    assert json.loads(again.read_text())["rows"] == found["rows"]

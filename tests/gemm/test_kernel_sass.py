@@ -1,0 +1,80 @@
+"""The lean kernels compile without a GPU, and their SASS is what we claim."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sassafras.core import CompileError, DisassemblyError, ToolMissing
+from sassafras.gemm.compile import build, cached_path, cubin, source
+from sassafras.gemm.families import INSTANCES, Instance
+from sassafras.gemm.lean import LeanInstance
+from sassafras.sass import Program
+from sassafras.sass.program import parameters
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cubins")
+    try:
+        cubin(INSTANCES[0], folder)
+    except ToolMissing as missing:
+        pytest.skip(str(missing))
+    return folder
+
+
+@pytest.mark.parametrize("instance", INSTANCES, ids=lambda i: i.name)
+def test_sass(instance: Instance, cache: Path) -> None:
+    name = instance.name
+    try:
+        program = Program.parse(cubin(instance, cache))
+    except (ToolMissing, DisassemblyError) as missing:
+        if isinstance(missing, DisassemblyError) and "nvdisasm" not in str(missing):
+            raise
+        pytest.skip(f"no disassembler for this compiler's output: {missing}")
+    function = program.function(name)
+    opcodes = [i.opcode for i in function.instructions]
+    products = {op for op in opcodes if "MMA" in op}
+    assert products == {"HMMA.16816.F32"}, "FP32 accumulators only"
+    loop = [op for op in opcodes if op.startswith("HMMA")]
+    if isinstance(instance, LeanInstance):
+        assert len(loop) >= 2 * instance.mt * instance.nt * 2 * instance.steps, "two groups of steps"
+        assert any(op.startswith("LDG.E") and "CONSTANT" in op for op in opcodes)
+        assert "LDSM" not in " ".join(opcodes)
+    else:
+        per_warp = instance.rows * instance.columns // (instance.warps_m * instance.warps_n)
+        assert len(loop) == per_warp // 128 * 4, "one k tile of 64"
+        assert any(op.startswith("LDGSTS.E.BYPASS.128") for op in opcodes)
+        assert any(
+            op.startswith("LDSM.16.MT88.4" if instance.layout == "nn" else "LDSM.16.M88.4") for op in opcodes
+        )
+    assert not [op for op in opcodes if op.startswith(("RED", "ATOM"))], "sums have a fixed order"
+    assert not [op for op in opcodes if op.startswith(("LDL", "STL"))], "no spills"
+    assert not [
+        op for op in opcodes if op.startswith(("HADD2", "HFMA2")) and "MMA" not in op and op != "HFMA2.MMA"
+    ]
+    sizes = [p.size for p in parameters(program.cubin, name)]
+    assert sizes == [8 if kind.startswith("*") else 4 for _, kind in instance.parameters]
+
+
+def test_source_is_self_contained(cache: Path) -> None:
+    for instance in INSTANCES:
+        text = source(instance)
+        assert "#include" not in text and "#pragma once" not in text
+        assert text.count("Problem {\n") == 1 and f" {instance.name}(" in text
+
+
+def test_cache_is_keyed_by_text(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    instance = INSTANCES[0]
+    before = cached_path(instance, cache)
+    assert before.is_file()
+    assert build([instance], cache) == {instance: before}
+    other = LeanInstance("tn", 1, 1, 3)
+    assert cached_path(other, cache) != before and not cached_path(other, cache).exists()
+
+
+def test_refused_source_says_so(cache: Path) -> None:
+    with pytest.raises(CompileError, match="NN loads at least two columns"):
+        cubin(LeanInstance("nn", 1, 1, 1), cache)
+    assert not cached_path(LeanInstance("nn", 1, 1, 1), cache).exists()

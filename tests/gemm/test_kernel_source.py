@@ -1,0 +1,146 @@
+"""The kernels' own source, run lane by lane on the CPU against FP64."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sassafras.gemm.compile import KERNELS
+from sassafras.gemm.families import Config, Instance, parse_instance
+from sassafras.gemm.lean import LeanConfig, LeanInstance
+from sassafras.gemm.shapes import Shape
+from sassafras.gemm.staged import StagedConfig
+
+HERE = Path(__file__).parent
+#: every code path: tile heights and widths, one and several loads at once, the three layouts
+NAMES = (
+    "lean_tn_m1n1s4", "lean_tn_m1n2s2", "lean_tn_m2n4s1", "lean_tn_m4n4s1", "lean_tn_m1n8s1",
+    "lean_nn_m1n2s2", "lean_nn_m2n4s1", "lean_nn_m1n8s1", "lean_nn_m4n4s1",
+    "lean_tn_swapped_m1n1s4", "lean_tn_swapped_m1n2s2",
+    "staged_tn_32x32_w2x2s4", "staged_nn_64x32_w2x2s4", "staged_nn_32x64_w2x2s4", "staged_tn_64x128_w2x4s4",
+    "staged_nn_128x64_w4x2s4",
+)  # fmt: skip
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("lanes")
+    for kernel in ("lean", "staged"):
+        shutil.copy(KERNELS / f"sm90_hgemm_{kernel}.cuh", folder)
+    shutil.copy(HERE / "lane_emulator.hpp", folder / "ptx.cuh")  # the kernels include "ptx.cuh"
+    shutil.copy(HERE / "emulated.cpp", folder)
+    table = " ".join(f"X({number}, {_type(parse_instance(name))})" for number, name in enumerate(NAMES))
+    command = [
+        "g++",
+        "-std=c++20",
+        "-O1",
+        "-DCOMMA=,",
+        f"-DINSTANCES={table}",
+        "-o",
+        "emulated",
+        "emulated.cpp",
+    ]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder / "emulated"
+
+
+def _type(instance: Instance) -> str:
+    """The C++ type, with its commas hidden from the preprocessor, and the problem it takes."""
+    if isinstance(instance, LeanInstance):
+        numbers = f"{instance.mt} COMMA {instance.nt} COMMA {instance.steps}"
+        return f"Lean<{numbers} COMMA Layout::{instance.layout.upper()}>, lean"
+    i = instance
+    numbers = " COMMA ".join(map(str, (i.rows, i.columns, i.warps_m, i.warps_n, i.stages)))
+    return f"Staged<{numbers} COMMA {'true' if i.layout == 'nn' else 'false'}>, staged"
+
+
+def launch(program: Path, config: Config, shape: Shape, folder: Path, seed: int = 0) -> None:
+    """Run one launch with the grid and scalars of `LeanConfig.launch`, and compare with FP64."""
+    rng = np.random.default_rng(seed)
+    a = rng.standard_normal((shape.m, shape.k)).astype(np.float16)
+    b = rng.standard_normal((shape.k, shape.n)).astype(np.float16)
+    plan = config.launch(shape)
+    laid = b if config.layout == "nn" else np.ascontiguousarray(b.T)
+    first, second = (laid, a) if config.swapped else (a, laid)
+    first.tofile(folder / "first")
+    second.tofile(folder / "second")
+    np.zeros((shape.m, shape.n), np.float16).tofile(folder / "c")
+    s = plan.scalars
+    numbers = [
+        NAMES.index(config.instance.name), s["m"], s["n"], s["k"], s["lda"], s["ldb"], s["ldc"],
+        s.get("log2_warps_m", 0), s.get("log2_warps_n", 0),
+        s.get("steps_per_slice", s.get("tiles_per_slice")), *plan.grid, plan.threads, plan.shared_bytes,
+    ]  # fmt: skip
+    done = subprocess.run(
+        [str(program), *map(str, numbers), "first", "second", "c"],
+        cwd=folder, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{config.name} for {shape}: {done.stderr}"
+    c = np.fromfile(folder / "c", np.float16).reshape(shape.m, shape.n).astype(np.float64)
+    exact = a.astype(np.float64) @ b.astype(np.float64)
+    # half a unit in the last place of FP16, and a little for FP32 sums of k terms
+    allowed = np.abs(exact) * 2.0**-11 + 1e-5 * np.sqrt(shape.k) + 2.0**-25
+    assert (np.abs(c - exact) <= allowed).all(), f"{config.name} for {shape}"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_path_is_right_at_boundaries(name: str, program: Path, tmp_path: Path) -> None:
+    instance = parse_instance(name)
+    configs: list[Config]
+    if isinstance(instance, LeanInstance):
+        splits = ((1, 1, 1, 1), (2, 2, 1, 1), (1, 1, 2, 1), (1, 2, 2, 2), (1, 1, 1, 4))
+        configs = [LeanConfig(instance, *split) for split in splits]
+    else:
+        configs = [StagedConfig(instance, cluster) for cluster in (1, 2, 4)]
+    rows, columns = LeanConfig(instance).tile if isinstance(instance, LeanInstance) else configs[0].tile
+    swapped = configs[0].swapped
+    shapes = [
+        Shape(rows, columns if not swapped else 16, 64),  # exact
+        Shape(rows + 1, columns + 8, 200),  # tails everywhere
+        Shape(3, 24, 8) if not swapped else Shape(3, 17, 8),  # smaller than a tile
+    ]
+    if not isinstance(instance, LeanInstance):
+        shapes.append(Shape(40, 24, 520))  # more k tiles than stages
+    for shape in shapes:
+        for config in configs:
+            if config.reject(shape) is None:
+                launch(program, config, shape, tmp_path)
+
+
+def test_random_launches_are_right(program: Path, tmp_path: Path) -> None:
+    rng = np.random.default_rng(7)
+    tried = 0
+    while tried < 40:
+        instance = parse_instance(NAMES[int(rng.integers(len(NAMES)))])
+        m, n, k = (int(rng.integers(1, 90)), 8 * int(rng.integers(1, 13)), 8 * int(rng.integers(1, 40)))
+        split = [int(2 ** rng.integers(0, most)) for most in (2, 2, 4, 3)]
+        config: Config = (
+            LeanConfig(instance, *split)
+            if isinstance(instance, LeanInstance)
+            else StagedConfig(instance, split[3])
+        )
+        shape = Shape(m, n, k)
+        if config.reject(shape) is None:
+            launch(program, config, shape, tmp_path, seed=tried)
+            tried += 1
+
+
+def test_the_emulator_notices_a_wrong_launch(program: Path, tmp_path: Path) -> None:
+    """Too few k steps a slice: the check above must be able to fail."""
+    config, shape = LeanConfig(LeanInstance.parse("lean_tn_m1n2s2")), Shape(16, 16, 128)
+    plan = config.launch(shape)
+    plan.scalars["steps_per_slice"] -= 1
+
+    class Short(LeanConfig):
+        def launch(self, shape: Shape):  # type: ignore[no-untyped-def]
+            return plan
+
+    with pytest.raises(AssertionError):
+        launch(program, Short(config.instance), shape, tmp_path)

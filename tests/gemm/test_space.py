@@ -1,0 +1,128 @@
+"""Shapes, configurations and the space, without a compiler."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from sassafras.core import Enumerable, SassafrasError, Space
+from sassafras.gemm import Config, GemmSpace, LeanConfig, LeanInstance, Shape, cuda_l2_grid, families
+from sassafras.gemm.estimate import estimate_us
+from sassafras.gemm.results import choose_shapes
+from sassafras.gemm.shapes import BANDS, in_bands, stratified
+
+
+def test_the_grid_and_its_bands() -> None:
+    grid = cuda_l2_grid()
+    assert len(set(grid)) == 1000
+    assert Counter(s.band for s in grid) == {
+        "<1e8": 120, "1e8-1e9": 184, "1e9-1e10": 292, "1e10-1e11": 217, "1e11-1e12": 139, ">1e12": 48
+    }  # fmt: skip
+    assert [s.flop for s in grid] == sorted(s.flop for s in grid)
+    assert sum(len(in_bands(grid, [band])) for band in BANDS) == 1000
+
+
+def test_samples_are_stratified_and_repeatable() -> None:
+    grid = cuda_l2_grid()
+    sample = stratified(grid, 60, seed=3)
+    assert len(sample) == len(set(sample)) == 60
+    assert set(Counter(s.band for s in sample)) == set(BANDS)
+    assert sample == stratified(grid, 60, seed=3) != stratified(grid, 60, seed=4)
+    assert choose_shapes("64x64x64,8x16x24") == (Shape(64, 64, 64), Shape(8, 16, 24))
+    for bad in ("64x64", "64xx64", "0x1x1", "axbxc"):
+        with pytest.raises(SassafrasError):
+            choose_shapes(bad)
+    with pytest.raises(SassafrasError, match="no band huge"):
+        choose_shapes("cuda-l2", "huge")
+
+
+def test_every_grid_shape_has_a_configuration_of_either_layout() -> None:
+    for shape in cuda_l2_grid()[::37]:
+        assert {c.layout for c in families.legal(shape)} == {"nn", "tn"}
+
+
+def test_names_go_there_and_back() -> None:
+    configs = list(families.configurations())
+    assert len({c.name for c in configs}) == len(configs)
+    assert all(families.parse(c.name) == c for c in configs[::17])
+    for bad in ("", "lean_tn_m1n2s2", "lean_tn_m9n9s9/w1x1x1/c1", "lean_tn_m1n2s2/w1x1/c1", "staged_tn/c1"):
+        with pytest.raises(SassafrasError):
+            families.parse(bad)
+
+
+@pytest.mark.parametrize(
+    ("config", "shape", "reason"),
+    [
+        ("lean_tn_m1n2s2/w1x1x1/c1", "64x64x100", "not a multiple of 8"),
+        ("lean_tn_m1n2s2/w1x1x1/c1", "64x60x64", "n 60 is not a multiple of 8"),
+        ("lean_tn_m2n8s1/w2x2x4/c1", "512x512x512", "512 threads"),
+        ("lean_tn_m1n2s2/w1x1x8/c2", "64x64x256", "would be empty"),
+        ("lean_tn_m1n2s2/w3x1x1/c1", "64x64x64", "not a power of two"),
+        ("lean_tn_m1n1s1/w1x1x1/c16", "64x64x4096", "cluster at most 8"),
+        ("lean_tn_m1n1s1/w1x1x1/c1", "2000000x64x64", "tiles"),
+        ("staged_nn_64x64_w2x2s4/c4", "64x64x128", "would be empty"),
+        ("staged_nn_64x64_w2x2s4/c1", "64x60x128", "n 60"),
+        ("staged_nn_64x64_w2x2s4/c9", "64x64x4096", "cluster 9"),
+    ],
+)
+def test_what_cannot_run_says_why(config: str, shape: str, reason: str) -> None:
+    why = families.parse(config).reject(Shape.parse(shape))
+    assert why is not None and reason in why
+    with pytest.raises(SassafrasError):
+        families.parse(config).launch(Shape.parse(shape))
+
+
+def test_a_launch_covers_everything_once() -> None:
+    rng = np.random.default_rng(0)
+    configs = list(families.configurations())
+    for _ in range(300):
+        config = configs[int(rng.integers(len(configs)))]
+        shape = Shape(int(rng.integers(1, 400)), 8 * int(rng.integers(1, 50)), 8 * int(rng.integers(1, 300)))
+        if config.reject(shape):
+            continue
+        launch = config.launch(shape)
+        rows, columns = config.tile
+        seen = config.seen(shape) if isinstance(config, LeanConfig) else shape
+        assert (launch.grid[2] - 1) * rows < seen.m <= launch.grid[2] * rows
+        assert (launch.grid[1] - 1) * columns < seen.n <= launch.grid[1] * columns
+        each = launch.scalars.get("steps_per_slice", 0) * 32 + launch.scalars.get("tiles_per_slice", 0) * 64
+        assert each * config.slices >= shape.k
+        assert launch.grid[0] == launch.cluster[0] == config.cluster
+        if isinstance(config, LeanConfig):
+            assert launch.threads <= config.instance.max_threads
+            assert (launch.shared_bytes == 0) == (config.slices == 1)
+        assert estimate_us(config, shape) > 0
+
+
+def test_space_keeps_the_contract() -> None:
+    shape = Shape(64, 128, 512)
+    built: list[Config] = []
+
+    def build(config: Config) -> bytes:
+        built.append(config)
+        return b"\x7fELF" + config.instance.name.encode()
+
+    space = GemmSpace(shape, build)
+    assert isinstance(space, Space) and isinstance(space, Enumerable)
+    state = space.start()
+    assert estimate_us(state, shape) == min(estimate_us(c, shape) for c in families.legal(shape))
+    rng = np.random.default_rng(1)
+    for _ in range(200):
+        move = space.sample(state, rng)
+        assert move is not None and move in space.moves(state)
+        after = space.apply(state, move)
+        assert after != state and after.reject(shape) is None
+        state = after
+    assert not built, "nothing is compiled before a candidate is asked for"
+    candidate = space.candidate(state)
+    assert built == [state] and candidate.recipe["config"] == state.name
+    assert candidate.kernel.name == state.instance.name and candidate.kernel.threads == state.threads
+    assert candidate.kernel.meta["scalars"]["k"] == 512
+    only = GemmSpace(shape, build, layout="nn")
+    assert {c.layout for c in only.configs} == {"nn"}
+    with pytest.raises(SassafrasError, match="not a legal configuration"):
+        only.apply(only.start(), type(move)(LeanConfig(LeanInstance("tn", 1, 1, 1))))
+    with pytest.raises(SassafrasError, match="no configuration can run"):
+        GemmSpace(Shape(64, 64, 63), build)
