@@ -1,0 +1,64 @@
+"""Sassafras: faster GPU kernels after the compiler has finished, proved correct and measured honestly.
+
+Everything here is loaded on first use, so that ``import sassafras`` costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+#: public name -> the module that has it
+_HOME = {
+    "optimize": "wiring", "Result": "report",
+    "Budget": "core", "Candidate": "core", "Case": "core", "Buffer": "core", "Device": "core",
+    "Evaluation": "core", "Evaluator": "core", "Interval": "core", "Kernel": "core", "Modelled": "core",
+    "SassafrasError": "core", "Space": "core", "Tolerance": "core", "Verdict": "core", "Workload": "core",
+    "Strategy": "search", "Store": "store", "load": "frontend",
+    "install": "deploy", "uninstall": "deploy", "status": "deploy",
+}  # fmt: skip
+
+if TYPE_CHECKING:
+    from .core import (
+        Budget,
+        Buffer,
+        Candidate,
+        Case,
+        Device,
+        Evaluation,
+        Evaluator,
+        Interval,
+        Kernel,
+        Modelled,
+        SassafrasError,
+        Space,
+        Tolerance,
+        Verdict,
+        Workload,
+    )
+    from .deploy import install, status, uninstall
+    from .frontend.load import load
+    from .report import Result
+    from .search import Strategy
+    from .store import Store
+    from .wiring import optimize
+
+__all__ = [
+    "Budget", "Buffer", "Candidate", "Case", "Device", "Evaluation", "Evaluator", "Interval", "Kernel",
+    "Modelled", "Result", "SassafrasError", "Space", "Store", "Strategy", "Tolerance", "Verdict", "Workload",
+    "__version__", "install", "load", "optimize", "status", "uninstall",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f".{_HOME[name]}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,10 @@
+"""The command line: one small file a command, no logic."""
+
+from __future__ import annotations
+
+
+def main() -> None:
+    """Entry point of the ``sassafras`` program."""
+    from .app import app
+
+    app()

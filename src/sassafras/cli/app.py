@@ -1,0 +1,70 @@
+"""The ``sassafras`` program: its commands, and how errors are shown."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from . import disasm, doctor, gemm, latency, optimize, run, status, store, suite, validate, version
+from .console import error
+
+_DEBUG = "--debug"
+
+
+class Commands(TyperGroup):
+    """Shows a `SassafrasError` as one line with exit code 2, or in full with ``--debug``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Take ``--debug`` from anywhere on the line."""
+        end = args.index("--") if "--" in args else len(args)  # what follows is another program's
+        ours, others = args[:end], args[end:]
+        ctx.meta[_DEBUG] = _DEBUG in ours or bool(os.environ.get("SASSAFRAS_DEBUG"))
+        return super().parse_args(ctx, [arg for arg in ours if arg != _DEBUG] + others)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        from sassafras.core import SassafrasError
+
+        try:
+            return super().invoke(ctx)
+        except SassafrasError as problem:
+            if ctx.meta[_DEBUG]:
+                raise
+            error(problem)
+            raise typer.Exit(2) from problem
+        except BrokenPipeError:  # `sassafras disasm x.cubin | head`
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(1) from None
+
+
+app = typer.Typer(
+    name="sassafras",
+    cls=Commands,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Makes GPU kernels faster after the compiler has finished, and believes only speed-ups that it can "
+    "prove correct and measure honestly.",
+    epilog="--debug, anywhere on the line, shows the traceback of an error.",
+)
+app.command("optimize")(optimize.command)
+app.command("doctor")(doctor.command)
+app.command("suite")(suite.command)
+app.command("validate")(validate.command)
+app.command("disasm")(disasm.command)
+app.add_typer(store.app, name="store")
+app.add_typer(latency.app, name="latency")
+app.add_typer(gemm.app, name="gemm")
+app.command("status")(status.command)
+app.command("run", context_settings={"allow_interspersed_args": False})(run.command)
+app.command("version")(version.command)
+
+
+@app.callback()
+def _main() -> None:
+    """Options shared by all commands (none but --help and --debug)."""

@@ -1,0 +1,58 @@
+"""``sassafras latency mine | show``"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .console import print_table
+
+app = typer.Typer(no_args_is_help=True, help="Tables of the smallest issue distances that ptxas emits.")
+
+Arch = Annotated[str, typer.Option(help="Architecture.")]
+
+
+@app.command()
+def mine(
+    paths: Annotated[list[Path], typer.Argument(help="Cubins, or folders of cubins.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="File to write the table to.", show_default=False)],
+    arch: Arch = "sm_90",
+) -> None:
+    """Build a latency table from a corpus of cubins."""
+    from sassafras.sass.latency import mine as mine_table
+
+    table = mine_table(paths, arch)
+    table.save(out)
+    print(f"{len(table)} rows written to {out}")
+
+
+@app.command()
+def show(
+    arch: Arch = "sm_90",
+    producer: Annotated[str | None, typer.Option(help="Only opcodes that begin so.")] = None,
+    consumer: Annotated[str | None, typer.Option(help="Only opcodes that begin so.")] = None,
+    kind: Annotated[str | None, typer.Option(help="raw, waw, war or issue.")] = None,
+    table: Annotated[Path | None, typer.Option(help="Another table than the packaged one.")] = None,
+) -> None:
+    """Print the table in use, or a part of it."""
+    from sassafras.sass import archs
+    from sassafras.sass.latency import LatencyTable
+
+    loaded = LatencyTable.load(archs.get(arch).table, table)
+    rows = [
+        [
+            *key,
+            str(seen.cycles),
+            str(seen.samples),
+            str(seen.attained),
+            "yes" if loaded.distance(*key) is not None else "no",
+        ]
+        for key, seen in sorted(loaded.rows.items())
+        if (kind is None or key[0] == kind)
+        and (producer is None or key[1].startswith(producer))
+        and (consumer is None or key[3].startswith(consumer))
+    ]
+    columns = ["kind", "producer", "slot", "consumer", "slot", "cycles", "samples", "at minimum", "trusted"]
+    print_table(f"{loaded.arch}: {len(rows)} of {len(loaded)} rows", columns, rows)

@@ -1,0 +1,79 @@
+"""``sassafras optimize TARGET``"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .console import print_json, stderr
+
+
+def command(
+    target: Annotated[
+        str, typer.Argument(help="file.py[:attribute], file.toml, or suite:NAME[/CASE].", show_default=False)
+    ],
+    case: Annotated[str | None, typer.Option(help="The workload's case [default: its first].")] = None,
+    arch: Annotated[
+        str | None, typer.Option(help="Compile for this [default: the GPU's, or sm_90a].")
+    ] = None,
+    ptxas: Annotated[Path | None, typer.Option(help="Assemble the baseline with this ptxas.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cuda (measures), or model (the timing model).")] = "auto",
+    strategy: Annotated[str, typer.Option(help="anneal, greedy or random_walk.")] = "anneal",
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="A setting of the strategy, NAME=VALUE; repeatable.")
+    ] = None,
+    budget: Annotated[
+        str, typer.Option(help="Seconds or evaluations: 60s, 5m, 3000e, or 60s,3000e.")
+    ] = "60s",
+    seed: Annotated[int, typer.Option(help="Of everything random in the search.")] = 0,
+    store: Annotated[
+        Path | None, typer.Option(help="The store's file [default: $SASSAFRAS_STORE or the data folder].")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder for the winner's cubin and JSON.")] = Path(
+        "sassafras-out"
+    ),
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start over instead of resuming.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the result line only.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="The result as JSON on stdout.")] = False,
+) -> None:
+    """Search a faster schedule for a kernel, prove it legal, measure it, keep it.
+
+    Ctrl-C keeps the best so far; the same command resumes. Without a GPU the timing model judges, and the
+    result says so.
+    """
+    from sassafras.search import parse_settings
+    from sassafras.wiring import optimize
+
+    from .progress import Show
+
+    with Show(quiet=quiet) as show:
+        result = optimize(
+            target, strategy=strategy, settings=parse_settings(settings or []), budget=budget, device=device,
+            seed=seed, case=case, arch=arch, ptxas=ptxas, store=store, fresh=fresh,
+            progress=show.progress, stage=show.stage,
+        )  # fmt: skip
+    files = result.save(out)
+    if json:
+        print_json(result.to_json() | {"files": [str(path) for path in files]})
+        return
+    print(result.summary())
+    if quiet:
+        return
+    console = stderr()
+    for assumption in result.assumptions():
+        console.print(f"model assumes: {assumption}", style="dim", markup=False)
+    for note in result.notes:
+        console.print(f"note: {note}", style="yellow", markup=False)
+    if result.failed_after_validation:
+        console.print(
+            f"{result.failed_after_validation} approved candidates failed on the device: a defect of the "
+            "validator, please report it with `sassafras store export`",
+            style="red",
+        )
+    if result.reason == "interrupted":
+        console.print("interrupted: this is the best so far; the same command resumes", style="yellow")
+    if result.from_store:
+        console.print("this search finished before: the stored result; --fresh starts over", style="dim")
+    console.print(f"wrote {files[0]} and {files[1].name}", style="dim", markup=False)

@@ -1,0 +1,46 @@
+"""``sassafras run -- COMMAND``"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def command(
+    command: Annotated[
+        list[str] | None, typer.Argument(help="The program and its arguments, after --.", show_default=False)
+    ] = None,
+    store: Annotated[Path | None, typer.Option(help="The store's file.")] = None,
+    status: Annotated[
+        Path | None, typer.Option(help="Folder for status files (then: sassafras status FOLDER).")
+    ] = None,
+    deny: Annotated[
+        list[str] | None, typer.Option(help="A kernel that keeps the compiler's code; repeatable.")
+    ] = None,
+    print_env: Annotated[
+        bool, typer.Option("--print-env", help="Print the variables for a shell or a container instead.")
+    ] = False,
+) -> None:
+    """Run a program, and the Pythons that it starts, with tuned kernels, without touching it.
+
+    Example: sassafras run --status /tmp/status -- python serve.py --port 8000
+    """
+    from sassafras.core import SassafrasError
+    from sassafras.deploy.auto import environment
+
+    set_ = environment(store=store, status=status, deny=deny or [])
+    if print_env:
+        import shlex
+
+        for name, value in set_.items():
+            print(f"export {name}={shlex.quote(value)}")
+        return
+    if not command:
+        raise SassafrasError("no program to run", hint="sassafras run -- python serve.py")
+    try:
+        os.execvpe(command[0], command, {**os.environ, **set_})
+    except OSError as error:
+        raise SassafrasError(f"cannot run it: {error.strerror}", where=command[0]) from error

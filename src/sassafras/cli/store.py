@@ -1,0 +1,95 @@
+"""``sassafras store list | show | export | import | prune``"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .console import print_json, print_table
+
+app = typer.Typer(no_args_is_help=True, help="Look at, move and clean what was found.")
+
+StorePath = Annotated[
+    Path | None,
+    typer.Option("--store", help="The store's file [default: $SASSAFRAS_STORE or the data folder]."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Machine-readable.")]
+
+
+@app.command("list")
+def list_(store: StorePath = None, json: Json = False) -> None:
+    """List tuned kernels and runs. What the timing model found stands apart from what was measured."""
+    from sassafras.report.listing import listing
+    from sassafras.store import Store
+
+    with Store.open(store, readonly=True) as opened:
+        found = listing(opened)
+    if json:
+        print_json(found)
+        return
+    for title, rows in found.items():
+        if rows:
+            print_table(title, list(rows[0]), [[str(cell) for cell in row.values()] for row in rows])
+
+
+@app.command()
+def show(
+    run: Annotated[int, typer.Argument(help="A run's number from `store list`.", show_default=False)],
+    store: StorePath = None,
+    jsonl: Annotated[bool, typer.Option("--jsonl", help="Every evaluation, one JSON object a line.")] = False,
+) -> None:
+    """Show one run: what was asked, what came of it, and with --jsonl every evaluation."""
+    from sassafras.report.listing import evaluation_lines, run_facts
+    from sassafras.store import Store
+
+    with Store.open(store, readonly=True) as opened:
+        if jsonl:
+            for line in evaluation_lines(opened, run):
+                print(line)
+        else:
+            print_json(run_facts(opened, run))
+
+
+@app.command()
+def export(
+    path: Annotated[Path, typer.Argument(help="A new file (JSON Lines).", show_default=False)],
+    store: StorePath = None,
+    winners_only: Annotated[bool, typer.Option(help="Leave out runs and evaluations.")] = False,
+) -> None:
+    """Write everything into one self-contained file."""
+    from sassafras.store import Store
+
+    with Store.open(store, readonly=True) as opened:
+        print(f"wrote {opened.export(path, runs=not winners_only)} lines to {path}")
+
+
+@app.command("import")
+def import_(
+    path: Annotated[Path, typer.Argument(help="A file that `store export` wrote.", show_default=False)],
+    store: StorePath = None,
+) -> None:
+    """Take in an exported file; every hash and field is checked first."""
+    from sassafras.store import Store
+
+    with Store.open(store) as opened:
+        new = opened.import_(path)
+    print("imported " + (", ".join(f"{n} {kind}" for kind, n in new.items() if n) or "nothing new"))
+
+
+@app.command()
+def prune(
+    store: StorePath = None,
+    older_than: Annotated[
+        float | None,
+        typer.Option(help="Runs begun more than this many days ago [default: all finished runs]."),
+    ] = None,
+    modelled: Annotated[bool, typer.Option(help="Also remove what the timing model liked best.")] = False,
+) -> None:
+    """Remove runs with their evaluations, and cubins that nothing needs. Measured winners stay."""
+    from sassafras.store import Store
+
+    with Store.open(store) as opened:
+        gone = opened.prune(older_than_days=older_than, modelled=modelled)
+    print("removed " + (", ".join(f"{n} {kind}" for kind, n in gone.items() if n) or "nothing"))

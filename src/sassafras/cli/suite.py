@@ -1,0 +1,21 @@
+"""``sassafras suite``"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from .console import print_json, print_table
+
+
+def command(json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False) -> None:
+    """List the built-in workloads: optimize them as suite:NAME or suite:NAME/CASE."""
+    from sassafras import suite
+
+    workloads = [suite.load(name) for name in suite.names()]
+    if json:
+        print_json([{"name": w.name, "cases": [case.name for case in w.cases]} for w in workloads])
+        return
+    rows = [[f"suite:{w.name}", ", ".join(case.name for case in w.cases)] for w in workloads]
+    print_table("", ["target", "cases (the first is the headline)"], rows)

@@ -1,0 +1,36 @@
+"""``sassafras validate ORIGINAL CANDIDATE``"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .console import print_json
+from .files import read
+
+
+def command(
+    original: Annotated[Path, typer.Argument(help="The compiler's cubin.", show_default=False)],
+    candidate: Annotated[Path, typer.Argument(help="Its rescheduled copy.", show_default=False)],
+    kernel: Annotated[
+        str | None, typer.Option(help="The kernel's name; needed if there are several.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
+) -> None:
+    """Prove that CANDIDATE computes what ORIGINAL does, with legal timing. Exit code 1 if it does not."""
+    first, second = read(original), read(candidate)
+    from sassafras.sass import Program
+    from sassafras.validate import Validator
+
+    name = Program.parse(first).function(kernel).name
+    report = Validator(first, name).check(second)
+    violations = [str(violation) for violation in report.violations]
+    if json:
+        print_json({"ok": report.ok, "kernel": name, "violations": violations})
+    else:
+        print(f"{name}: {'legal' if report.ok else 'illegal'}")
+        for violation in violations:
+            print(f"  {violation}")
+    raise typer.Exit(0 if report.ok else 1)

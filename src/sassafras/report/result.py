@@ -1,0 +1,212 @@
+"""What a finished optimisation reports: one honest line, a cubin, and a JSON file beside it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from sassafras.core import Interval, Kernel, SassafrasError, StoreError
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The outcome of `sassafras.optimize`.
+
+    Attributes:
+        workload: name of the workload.
+        case: name of its case.
+        arch: architecture of the code.
+        strategy: name of the strategy.
+        settings: its settings.
+        seed: seed of the search.
+        budget: the budget, as text.
+        device: "NVIDIA H200", or "timing model of sm_90".
+        modelled: True when nothing here was measured.
+        baseline: the unmodified kernel.
+        kernel: the winner; the baseline itself where nothing beat it.
+        improved: the winner is not the baseline.
+        speedup: baseline time / winner's time, re-measured in fresh processes after the search; exactly 1
+            for the baseline itself; None on the timing model.
+        interval: 95 % interval of `speedup`.
+        null: speed-up of the identity rewrite, measured beside it.
+        null_interval: its 95 % interval.
+        baseline_us: GPU time of the baseline, microseconds a launch.
+        time_us: the same of the winner.
+        samples: launches of the winner whose outputs were compared byte by byte.
+        modelled_ratio: modelled baseline cycles / modelled winner's cycles; None where measured.
+        correlation: how well the timing model ranks schedules of this kernel: kendall_tau, ceiling,
+            schedules, date, gpu; None where that was never measured.
+        evaluations: outcomes, earlier sittings included.
+        replayed: how many of them came from the store.
+        seconds: seconds of budget spent, earlier sittings included.
+        verdicts: outcomes by verdict.
+        reason: why the search ended: budget, exhausted, returned, interrupted.
+        failed_after_validation: candidates that the validator approved and that then crashed, hung, or gave
+            a wrong result, during the search or after it. Anything but 0 is a defect of the validator.
+        notes: what else should be known, for example a best candidate that did not survive re-measuring.
+        recipe: how the winner came about.
+        environment: GPU, driver, versions.
+        facts: further facts of the final measurement.
+        command: what was asked for.
+        run: number of the run in the store, None without one.
+        date: UTC, ISO 8601.
+        from_store: the search was not run again: this is the stored result.
+    """
+
+    workload: str
+    case: str
+    arch: str
+    strategy: str
+    settings: Mapping[str, Any]
+    seed: int
+    budget: str
+    device: str
+    modelled: bool
+    baseline: Kernel = field(repr=False)
+    kernel: Kernel = field(repr=False)
+    improved: bool
+    speedup: float | None
+    interval: Interval | None
+    null: float | None
+    null_interval: Interval | None
+    baseline_us: float | None
+    time_us: float | None
+    samples: int
+    modelled_ratio: float | None
+    correlation: Mapping[str, Any] | None
+    evaluations: int
+    replayed: int
+    seconds: float
+    verdicts: Mapping[str, int]
+    reason: str
+    failed_after_validation: int
+    notes: tuple[str, ...]
+    recipe: Mapping[str, Any] = field(repr=False)
+    environment: Mapping[str, Any] = field(repr=False)
+    facts: Mapping[str, Any] = field(repr=False)
+    run: int | None
+    date: str
+    from_store: bool = False
+
+    @property
+    def cubin(self) -> bytes:
+        """The winner's code, approved by the validator."""
+        return self.kernel.cubin
+
+    @property
+    def rate(self) -> float:
+        """Evaluations a second of budget."""
+        return self.evaluations / self.seconds if self.seconds > 0 else 0.0
+
+    def summary(self) -> str:
+        """One honest line."""
+        if self.modelled:
+            return self._modelled_summary()
+        assert self.speedup is not None
+        null = f"null {self.null:.3f} {self.null_interval}" if self.null is not None else "null not measured"
+        if not self.improved:
+            return f"1.00x on {self.device}: nothing beat the baseline, which stays; {null}"
+        return (
+            f"{self.speedup:.3f}x {self.interval} on {self.device}, {null}, "
+            f"{self.samples} samples equal, validator: legal"
+        )
+
+    def _modelled_summary(self) -> str:
+        if self.correlation is None:
+            correlation = "rank correlation: not measured for this kernel"
+        else:
+            c = self.correlation
+            correlation = f"rank correlation with {c['gpu']} for this kernel: {c['kendall_tau']:.2f}"
+            if c.get("ceiling") is not None:
+                correlation += f", noise ceiling {c['ceiling']:.2f}"
+            correlation += f", {c['schedules']} schedules, {c['date']}"
+        text = f"modelled {self.modelled_ratio:.3f}x ({self.device}, not a measurement; {correlation})"
+        return text if self.improved else text + ": nothing beat the baseline, which stays"
+
+    def assumptions(self) -> list[str]:
+        """What the timing model took for granted, a line each; nothing for a measurement."""
+        if not self.modelled:
+            return []
+        lines = [
+            f"loop {loop['start']:#06x}-{loop['end']:#06x} runs {loop['trips']} times "
+            f"({'given by the case' if loop['from'] == 'case' else 'assumed'})"
+            for loop in self.facts.get("loop_trips", [])
+        ]
+        if branches := self.facts.get("branches"):
+            lines.append(str(branches))
+        if "ctas_per_sm" in self.facts:
+            lines.append(f"{self.facts['ctas_per_sm']} blocks an SM, data in {self.facts.get('data', '?')}")
+        return lines
+
+    def save(self, directory: str | Path) -> tuple[Path, Path]:
+        """Write ``<workload>-<case>.cubin`` and ``.json`` into `directory`, replacing earlier ones.
+
+        Returns:
+            The two paths.
+
+        Raises:
+            SassafrasError: they cannot be written.
+        """
+        stem = re.sub(r"[^\w.+-]+", "_", f"{self.workload}-{self.case}").lstrip(".")
+        directory = Path(directory)
+        cubin, facts = directory / f"{stem}.cubin", directory / f"{stem}.json"
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            cubin.write_bytes(self.cubin)
+            facts.write_text(json.dumps(self.to_json(), indent=2, sort_keys=True, default=str) + "\n")
+        except OSError as error:
+            raise SassafrasError(
+                f"cannot write the result: {error.strerror}", where=str(directory)
+            ) from error
+        return cubin, facts
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything but the code itself, JSON-able; cubins appear as their digests."""
+        out: dict[str, Any] = {"summary": self.summary()}
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if isinstance(value, Kernel):
+                value = _kernel_json(value)
+            elif isinstance(value, Interval):
+                value = [value.low, value.high]
+            elif isinstance(value, Mapping):
+                value = dict(value)
+            elif isinstance(value, tuple):
+                value = list(value)
+            if each.name != "from_store":
+                out[each.name] = value
+        return out
+
+    @classmethod
+    def from_json(cls, facts: Mapping[str, Any], baseline: Kernel, cubin: bytes) -> Result:
+        """The inverse of `to_json`, given the code.
+
+        Raises:
+            StoreError: the facts are not those of a result, or of other code.
+        """
+        values = {key: value for key, value in facts.items() if key != "summary"}
+        values["baseline"], values["kernel"] = baseline, baseline.with_cubin(cubin)
+        try:
+            for key in ("interval", "null_interval"):
+                values[key] = None if values[key] is None else Interval(*values[key])
+            values["notes"] = tuple(values["notes"])
+            found = cls(**values, from_store=True)
+            if found.kernel.digest != facts["kernel"]["digest"]:
+                raise ValueError("the cubin is another")
+        except (TypeError, KeyError, ValueError) as error:
+            raise StoreError(f"the stored result cannot be read: {error}") from error
+        return found
+
+
+def _kernel_json(kernel: Kernel) -> dict[str, Any]:
+    return {
+        "digest": kernel.digest, "name": kernel.name, "arch": kernel.arch, "threads": kernel.threads,
+        "shared_bytes": kernel.shared_bytes, "cluster": list(kernel.cluster),
+        "hidden_args": kernel.hidden_args, "scratch_bytes": kernel.scratch_bytes,
+        "parameters": None if kernel.parameters is None else [list(pair) for pair in kernel.parameters],
+        "meta": dict(kernel.meta),
+    }  # fmt: skip

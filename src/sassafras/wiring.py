@@ -1,0 +1,127 @@
+"""`optimize`: where frontends, spaces, strategies, evaluators, devices and the store meet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import closing, nullcontext
+from pathlib import Path
+from typing import Any
+
+from sassafras import search
+from sassafras.core import Budget, Device, DeviceError, Kernel, Space, Workload
+from sassafras.job import Job
+from sassafras.report import Result
+from sassafras.search import Progress, Strategy
+from sassafras.store import Store
+
+#: architecture compiled for where there is no GPU and the user names none
+DEFAULT_ARCH = "sm_90a"
+
+
+def optimize(
+    target: str | Path | Workload,
+    *,
+    strategy: str | Strategy | type = "anneal",
+    settings: Mapping[str, Any] | None = None,
+    budget: str | Budget = "60s",
+    device: str | Device = "auto",
+    seed: int = 0,
+    case: str | None = None,
+    arch: str | None = None,
+    ptxas: str | Path | None = None,
+    store: str | Path | Store | bool | None = None,
+    out: str | Path | None = None,
+    fresh: bool = False,
+    space: Callable[[Kernel], Space[Any, Any]] | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    stage: Callable[[str], None] | None = None,
+) -> Result:
+    """Search a faster schedule for a kernel, prove the winner legal, measure it afresh, and keep it.
+
+    The same call, made again after an interruption, goes on where it stopped; after it finished, it returns
+    the stored result at once.
+
+    Args:
+        target: a workload, or what `sassafras.frontend.load` reads: ``file.py[:attribute]``, ``file.toml``,
+            ``suite:NAME[/CASE]``.
+        strategy: a name of `sassafras.search.names()`, or your own strategy (class or object).
+        settings: fields of a strategy given by name or class.
+        budget: for example ``"60s"``, ``"3000e"`` (evaluations), ``"60s,3000e"``.
+        device: ``"cuda"``, ``"model"`` (the timing model, no GPU), ``"auto"`` (CUDA where there is a GPU), or
+            your own `Device`.
+        seed: of everything random in the search.
+        case: name of the workload's case, by default its first.
+        arch: architecture to compile for, by default the GPU's, or ``sm_90a`` on the timing model.
+        ptxas: another ptxas to make the baseline with (same PTX, same flags); by default the frontend's own.
+        store: path or `Store`; None for the default path, False for none.
+        out: folder to write the winner's cubin and JSON to, or None.
+        fresh: start over even if the store holds this search.
+        space: makes the space to search from the baseline kernel, by default `ScheduleSpace`.
+        progress: called after each new outcome.
+        stage: called with a line of text when another part of the work begins.
+
+    Raises:
+        SassafrasError: one of its subclasses, with what is wrong, where, and what to do.
+    """
+    say = stage or (lambda text: None)
+    chosen = search.get(strategy, settings)
+    limit = Budget.parse(budget) if isinstance(budget, str) else budget
+    workload = _load(target)
+    which = workload.case(case)
+    opened = _device(device, arch)
+    with closing(opened), _store(store) as kept:
+        say(f"compiling {workload.name} {which.name}")
+        chosen_arch = arch or getattr(opened, "arch", None) or DEFAULT_ARCH
+        tool = {} if ptxas is None else {"ptxas": str(ptxas)}
+        baseline = workload.build(which, chosen_arch, **tool)
+        made = (space or _schedule_space(asked_by_name=arch is not None))(baseline)
+        job = Job(workload, which, baseline, chosen, limit, seed, opened, made, kept, say)
+        result = job.stored_result(fresh) or job.run(progress)
+    if out is not None:
+        result.save(out)
+    return result
+
+
+def _load(target: str | Path | Workload) -> Workload:
+    if isinstance(target, Workload):
+        return target
+    from sassafras.frontend import load
+
+    return load(str(target))
+
+
+def _device(device: str | Device, arch: str | None) -> Device:
+    if not isinstance(device, str):
+        return device
+    from sassafras import device as devices
+
+    if device == "auto":
+        device = "cuda" if devices.available()[0] else "model"
+    made: Device
+    if device == "cuda":
+        made = devices.CudaDevice()
+    elif device == "model":
+        made = devices.ModelDevice(arch or DEFAULT_ARCH)
+    else:
+        raise DeviceError(f"there is no device {device!r}", hint="auto, cuda, model, or a Device of your own")
+    return made
+
+
+def _schedule_space(*, asked_by_name: bool) -> Callable[[Kernel], Space[Any, Any]]:
+    def make(kernel: Kernel) -> Space[Any, Any]:
+        from sassafras.schedule import ScheduleSpace
+
+        made: Space[Any, Any] = ScheduleSpace(kernel, arch_by_name=asked_by_name)
+        return made
+
+    return make
+
+
+def _store(store: str | Path | Store | bool | None) -> Any:
+    if store is False:
+        return nullcontext(None)
+    if isinstance(store, Store):
+        return nullcontext(store)
+    if store is True:
+        store = None
+    return Store.open(store)

@@ -1,0 +1,129 @@
+"""The main job from the command line, on the timing model: run, repeat, interrupt, kill, resume."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sassafras import Store
+from sassafras.core import StoreError
+from sassafras.sass import Program
+from sassafras.validate import Validator
+
+LINE = r"modelled (\d\.\d{3})x \(timing model of sm_90a?, not a measurement; rank correlation.*\)"
+
+
+def start(folder: Path, *arguments: str, target: str = "suite:softmax") -> subprocess.Popen[str]:
+    command = [
+        sys.executable, "-m", "sassafras", "optimize", target, "--device", "model",
+        "--store", str(folder / "store.sqlite"), "--out", str(folder / "out"), *arguments,
+    ]  # fmt: skip
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[str, str]:
+    out, err = process.communicate(timeout=200)
+    assert process.returncode == 0, err
+    return out, err
+
+
+def evaluations(folder: Path) -> int:
+    try:
+        with Store.open(folder / "store.sqlite", readonly=True) as store:
+            return sum(run.evaluations for run in store.runs())
+    except StoreError as error:
+        assert "no store here" in str(error)
+        return 0
+
+
+def wait_for(process: subprocess.Popen[str], folder: Path, count: int) -> None:
+    deadline = time.monotonic() + 120
+    while evaluations(folder) < count:
+        assert process.poll() is None and time.monotonic() < deadline, "the search ended too early"
+        time.sleep(0.02)
+
+
+def test_optimize_repeat_and_start_over(tmp_path: Path) -> None:
+    example = str(Path(__file__).parents[2] / "examples" / "softmax.py")
+    out, err = finish(start(tmp_path, "--budget", "200e", target=example))
+    assert re.fullmatch(LINE + r".*\n", out) and "searching 200e with anneal" in err
+    assert "model assumes: " in err
+    (written,) = (tmp_path / "out").glob("*.json")
+    facts = json.loads(written.read_text())
+    assert facts["evaluations"] == sum(facts["verdicts"].values()) == 200
+    # the validator may be stricter than the scheduler, but not by much
+    assert set(facts["verdicts"]) <= {"modelled", "illegal_schedule"} and facts["verdicts"]["modelled"] >= 150
+    assert facts["failed_after_validation"] == 0
+    assert facts["modelled"] is True and facts["speedup"] is None and facts["summary"] + "\n" == out
+    from sassafras.frontend import load
+
+    workload = load(example)
+    original = workload.build(workload.case(), "sm_90a")
+    cubin = written.with_suffix(".cubin").read_bytes()
+    assert facts["baseline"]["digest"] == original.digest
+    assert Validator(original.cubin, original.name).check(cubin).ok
+    assert Program.parse(cubin).function().name == original.name
+    with Store.open(tmp_path / "store.sqlite") as store:
+        assert store.winners() == [] and len(store.runs()) == 1
+        assert [w.tuned for w in store.modelled_winners()] == [facts["kernel"]["digest"]] * facts["improved"]
+
+    again, err = finish(start(tmp_path, "--budget", "200e", target=example))
+    assert again == out and "this search finished before" in err
+    over, err = finish(start(tmp_path, "--budget", "200e", "--fresh", "--quiet", "--json", target=example))
+    assert err == "" and json.loads(over)["summary"] == facts["summary"]
+    assert json.loads(over)["replayed"] == 0 and len(json.loads(over)["files"]) == 2
+    with Store.open(tmp_path / "store.sqlite") as store:
+        assert [run.evaluations for run in store.runs()] == [200, 200]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_keeps_the_best(tmp_path: Path, number: signal.Signals) -> None:
+    process = start(tmp_path, "--budget", "1000000e")
+    wait_for(process, tmp_path, 20)
+    process.send_signal(number)
+    out, err = finish(process)
+    assert re.match(LINE, out) and "interrupted: this is the best so far" in err
+    assert (tmp_path / "out" / "softmax-512x4096.cubin").stat().st_size > 1000
+    with Store.open(tmp_path / "store.sqlite") as store:
+        assert store.runs()[0].finished_budget is None
+
+
+def test_kill_9_and_resume_ends_like_an_uninterrupted_search(tmp_path: Path) -> None:
+    (tmp_path / "whole").mkdir()
+    (tmp_path / "killed").mkdir()
+
+    def result(folder: Path) -> dict[str, Any]:
+        facts = json.loads(finish(start(folder, "--budget", "150e", "--seed", "5", "--json"))[0])
+        keep = ("summary", "kernel", "evaluations", "verdicts", "modelled_ratio", "recipe")
+        return {key: facts[key] for key in keep}
+
+    whole = result(tmp_path / "whole")
+    process = start(tmp_path / "killed", "--budget", "150e", "--seed", "5")
+    wait_for(process, tmp_path / "killed", 10)
+    process.kill()
+    process.communicate()
+    assert 10 <= evaluations(tmp_path / "killed") < 150
+    assert result(tmp_path / "killed") == whole
+    assert evaluations(tmp_path / "killed") == evaluations(tmp_path / "whole") == 150
+
+
+def test_the_custom_strategy_example_runs(tmp_path: Path) -> None:
+    store = tmp_path / "store.sqlite"
+    done = subprocess.run(
+        [sys.executable, "examples/custom_strategy.py", "suite:softmax", "model", "40e"],
+        cwd=Path(__file__).parents[2], env=os.environ | {"SASSAFRAS_STORE": str(store)},
+        capture_output=True, text=True, timeout=200, check=True,
+    )  # fmt: skip
+    assert re.match(LINE, done.stdout)
+    with Store.open(store, readonly=True) as opened:
+        (run,) = opened.runs()
+    assert (run.strategy, run.evaluations, run.spec["settings"]) == ("late_acceptance", 40, {"memory": 20})

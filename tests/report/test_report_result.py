@@ -1,0 +1,97 @@
+"""The result line says what was measured, what was modelled, and what was not found."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sassafras.core import Interval, Kernel, SassafrasError, StoreError
+from sassafras.report import Result
+
+BASELINE = Kernel(b"original", "k", "sm_90a", 128, parameters=(("x", "*fp32"),), meta={"ptxas": "12.8"})
+WON = Result(
+    workload="soft/max", case="512 x 4096", arch="sm_90a", strategy="anneal", settings={"cycles": 3},
+    seed=0, budget="60s", device="NVIDIA H200", modelled=False, baseline=BASELINE,
+    kernel=BASELINE.with_cubin(b"tuned"), improved=True, speedup=1.0432, interval=Interval(1.041, 1.046),
+    null=1.0, null_interval=Interval(0.999, 1.001), baseline_us=10.4, time_us=10.0, samples=12,
+    modelled_ratio=None, correlation=None, evaluations=6000, replayed=0, seconds=60.0,
+    verdicts={"correct": 5990, "illegal_schedule": 10}, reason="budget", failed_after_validation=0,
+    notes=("a",), recipe={"moves": [1]},
+    environment={"gpu": "NVIDIA H200"}, facts={}, run=1, date="2026-01-01T00:00:00+00:00",
+)  # fmt: skip
+LOST = replace(WON, improved=False, kernel=BASELINE, speedup=1.0, interval=Interval(1.0, 1.0))
+MODELLED = replace(
+    WON, device="timing model of sm_90", modelled=True, speedup=None, interval=None, null=None,
+    null_interval=None, samples=0, modelled_ratio=1.0123,
+)  # fmt: skip
+
+
+def test_summaries() -> None:
+    assert WON.summary() == (
+        "1.043x [1.041, 1.046] on NVIDIA H200, null 1.000 [0.999, 1.001], 12 samples equal, validator: legal"
+    )
+    assert LOST.summary() == (
+        "1.00x on NVIDIA H200: nothing beat the baseline, which stays; null 1.000 [0.999, 1.001]"
+    )
+    assert MODELLED.summary() == (
+        "modelled 1.012x (timing model of sm_90, not a measurement; "
+        "rank correlation: not measured for this kernel)"
+    )
+    known = {
+        "kendall_tau": 0.712,
+        "ceiling": 0.9,
+        "schedules": 240,
+        "date": "2026-01-01",
+        "gpu": "NVIDIA H200",
+    }
+    assert replace(MODELLED, correlation=known, improved=False, modelled_ratio=1.0).summary() == (
+        "modelled 1.000x (timing model of sm_90, not a measurement; rank correlation with NVIDIA H200 "
+        "for this kernel: 0.71, noise ceiling 0.90, 240 schedules, 2026-01-01): nothing beat the baseline, "
+        "which stays"
+    )
+
+
+def test_assumptions_of_the_model_are_told() -> None:
+    facts = {
+        "loop_trips": [
+            {"start": 0x100, "end": 0x240, "trips": 64, "from": "case"},
+            {"start": 0x40, "end": 0x80, "trips": 4, "from": "assumed"},
+        ],
+        "branches": "not taken", "ctas_per_sm": 4, "data": "L2",
+    }  # fmt: skip
+    assert replace(MODELLED, facts=facts).assumptions() == [
+        "loop 0x0100-0x0240 runs 64 times (given by the case)",
+        "loop 0x0040-0x0080 runs 4 times (assumed)",
+        "not taken",
+        "4 blocks an SM, data in L2",
+    ]
+    assert replace(WON, facts=facts).assumptions() == []
+
+
+@pytest.mark.parametrize("result", [WON, LOST, MODELLED])
+def test_saved_files_and_the_way_back(tmp_path: Path, result: Result) -> None:
+    cubin, facts = result.save(tmp_path / "new" / "folder")
+    assert (cubin.name, facts.name) == ("soft_max-512_x_4096.cubin", "soft_max-512_x_4096.json")
+    assert cubin.read_bytes() == result.cubin
+    read = json.loads(facts.read_text())
+    assert read["summary"] == result.summary() and read["kernel"]["digest"] == result.kernel.digest
+    back = Result.from_json(read, result.baseline, result.cubin)
+    assert back == replace(result, from_store=True)
+    with pytest.raises(StoreError, match="another"):
+        Result.from_json(read, result.baseline, b"other code")
+    with pytest.raises(StoreError, match="cannot be read"):
+        Result.from_json({"kernel": 3}, result.baseline, result.cubin)
+
+
+def test_names_stay_inside_the_folder(tmp_path: Path) -> None:
+    cubin, _ = replace(WON, workload="../../etc", case="..").save(tmp_path)
+    assert cubin.parent == tmp_path and cubin.exists()
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SassafrasError, match="cannot write the result"):
+        WON.save(tmp_path / "file")
