@@ -1,0 +1,98 @@
+"""What every benchmark shares: the format of results, and one process a GPU."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from datetime import UTC, datetime
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "src"))
+
+
+def geomean(values: Iterable[float]) -> float | None:
+    """Geometric mean, None of nothing."""
+    logs = [math.log(v) for v in values]
+    return math.exp(sum(logs) / len(logs)) if logs else None
+
+
+def write(
+    name: str,
+    rows: Sequence[dict[str, Any]],
+    summary: dict[str, Any],
+    environment: dict[str, Any],
+    *,
+    seed: int = 0,
+    out: str | Path | None = None,
+    command: str | None = None,
+) -> Path:
+    """Write one result file: rows and summary with what they were measured on and by.
+
+    The commit is read from git, or from ``$SASSAFRAS_COMMIT`` where the tree travelled without its history.
+    """
+    folder = Path(out or os.environ.get("OUT") or ROOT / "benchmarks" / "results")
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.json"
+    head = {
+        "benchmark": name,
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "command": command or "python " + shlex.join([str(Path(sys.argv[0]).name), *sys.argv[1:]]),
+        "commit": commit(),
+        "seed": seed,
+        "environment": environment,
+    }
+    lines = ",\n  ".join(json.dumps(row, default=str) for row in rows)
+    body = json.dumps({**head, "summary": summary}, indent=1, default=str)
+    path.write_text(body[:-2] + ',\n "rows": [\n  ' + lines + "\n ]\n}\n")
+    return path
+
+
+def commit() -> str | None:
+    """The commit that this tree is at, if it is known."""
+    if given := os.environ.get("SASSAFRAS_COMMIT"):
+        return given
+    run = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
+    return run.stdout.strip() or None
+
+
+def gpu_count() -> int:
+    """GPUs that nvidia-smi lists; 0 without it."""
+    try:
+        run = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=30, check=False)
+    except OSError:
+        return 0
+    return sum(line.startswith("GPU ") for line in run.stdout.splitlines())
+
+
+def _take_gpu(free: Any) -> None:
+    os.environ["CUDA_VISIBLE_DEVICES"] = str(free.get())
+
+
+def per_gpu(
+    work: Callable[..., Any], items: Sequence[tuple[Any, ...]], gpus: int | None = None
+) -> Iterable[tuple[int, Any]]:
+    """Call ``work(*item)`` for every item, each process on a GPU of its own; (index, result) as they come.
+
+    An exception is returned as the result, so that one failure does not lose the others.
+    """
+    count = max(1, min(gpus or gpu_count(), len(items)))
+    context = get_context("spawn")
+    free = context.Queue()
+    for index in range(count):
+        free.put(index)
+    with ProcessPoolExecutor(count, context, _take_gpu, (free,)) as pool:
+        jobs = {pool.submit(work, *item): n for n, item in enumerate(items)}
+        for job in as_completed(jobs):
+            try:
+                yield jobs[job], job.result()
+            except Exception as error:
+                yield jobs[job], error

@@ -1,0 +1,223 @@
+"""`sassafras optimize` over the suite on a GPU: writes schedule-suite.json.
+
+    python benchmarks/schedule_suite.py [--seconds 60] [--cases calls|odd|all] [--only softmax,...]
+                                        [--ptxas PATH_OF_THE_NEWEST] [--gpus N] [--seed 0]
+    python benchmarks/schedule_suite.py --merge A.rows.jsonl B.rows.jsonl   # several sittings into one file
+    python benchmarks/schedule_suite.py --table benchmarks/results/schedule-suite.json
+
+The baseline of each row is the better of what the bundled and the newest ptxas make of the same PTX, chosen
+by a measurement in fresh processes of its own; numerics must be bitwise equal. One row a variant that a call
+selects; those that only odd sizes select (scalar accesses and the like) carry ``"odd": true`` and stay out of
+the averages. Each finished row is written at once to schedule-suite.rows.jsonl in the output folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+from common import geomean, per_gpu, write
+
+Row = dict[str, Any]
+
+
+def choose_baseline(workload: Any, case: Any, newest: str | None) -> tuple[str | None, Row]:
+    """The ptxas (None: the bundled one) whose code is faster, and what was measured."""
+    from sassafras.core import Candidate
+    from sassafras.device.cuda import CudaDevice
+
+    device = CudaDevice()
+    try:
+        bundled = workload.build(case, device.arch)
+        if newest is None:
+            return None, {"ptxas": bundled.meta.get("ptxas")}
+        other = workload.build(case, device.arch, ptxas=newest)
+        device.open(workload, case, bundled)
+        found = device.remeasure(Candidate(other, {"ptxas": newest}), processes=3, cold_l2=False)
+    finally:
+        device.close()
+    facts: Row = {"newest_ptxas": other.meta.get("ptxas"), "newest_verdict": str(found.verdict)}
+    if found.interval is not None and found.null_interval is not None:
+        facts |= {"newest_over_bundled": found.speedup, "newest_low": found.interval.low}
+        facts |= {"newest_high": found.interval.high}
+        if found.interval.low > max(1.0, found.null_interval.high):
+            return newest, facts | {"ptxas": other.meta.get("ptxas")}
+    return None, facts | {"ptxas": bundled.meta.get("ptxas")}
+
+
+def one(
+    name: str, case_name: str, odd: bool, seconds: float, seed: int, newest: str | None, folder: str
+) -> Row:
+    """Optimise one variant; a row, whatever happens."""
+    import sassafras
+    from sassafras.frontend import load
+
+    begin = time.perf_counter()
+    row: Row = {"kernel": name, "shape": case_name, "odd": odd, "strategy": "anneal", "seconds": seconds}
+    try:
+        workload = load(f"suite:{name}")
+        ptxas, facts = choose_baseline(workload, workload.case(case_name), newest)
+        row |= facts
+        events: dict[str, Any] = {}
+
+        def progress(p: Any) -> None:
+            events["last"] = p
+
+        result = sassafras.optimize(
+            workload, strategy="anneal", budget=f"{seconds:g}s", device="cuda", seed=seed, case=case_name,
+            ptxas=ptxas, store=Path(folder) / f"{name}-{case_name}.sqlite", out=Path(folder) / "tuned",
+            progress=progress,
+        )  # fmt: skip
+        row |= {
+            "instructions": None, "baseline_us": result.baseline_us, "time_us": result.time_us,
+            "improved": result.improved, "speedup": result.speedup,
+            "speedup_low": result.interval.low if result.interval else None,
+            "speedup_high": result.interval.high if result.interval else None,
+            "null": result.null, "null_low": result.null_interval.low if result.null_interval else None,
+            "null_high": result.null_interval.high if result.null_interval else None,
+            "evaluations": result.evaluations, "search_seconds": round(result.seconds, 2),
+            "evaluations_per_second": round(result.evaluations / max(result.seconds, 1e-9), 1),
+            "verdicts": dict(result.verdicts),
+            "failed_after_validation": result.failed_after_validation, "samples": result.samples,
+            "notes": list(result.notes),
+            "moves": result.recipe.get("moves"), "summary": result.summary(), "facts": dict(result.facts),
+            "environment": result.environment,
+        }  # fmt: skip
+        from sassafras.sass import Program
+
+        row["instructions"] = len(Program.parse(result.baseline.cubin).function(result.baseline.name))
+    except Exception as error:
+        traceback.print_exc()
+        row["error"] = f"{type(error).__name__}: {error}"
+    row["wall_seconds"] = round(time.perf_counter() - begin, 1)
+    with Path(folder, "schedule-suite.rows.jsonl").open("a") as rows:
+        rows.write(json.dumps(row, default=str) + "\n")
+    return row
+
+
+def wanted(which: str, only: set[str]) -> list[tuple[str, str, bool]]:
+    """(kernel, case, odd) for one case a variant: the first that selects it."""
+    from sassafras import suite
+    from sassafras.frontend import load, variants
+
+    found = []
+    for name in suite.names():
+        if only and name not in only:
+            continue
+        workload = load(f"suite:{name}")
+        odd_names = set(workload.meta.get("odd", ()))
+        for number, (_, cases) in enumerate(variants(workload, "sm_90a")):
+            odd = all(case.name in odd_names for case in cases)
+            keep = {"headline": number == 0, "calls": not odd, "odd": odd, "all": True}[which]
+            if keep:
+                found.append((name, cases[0].name, odd))
+    return found
+
+
+def summarise(rows: list[Row]) -> Row:
+    """The summary of the format page, over the rows that a user's call selects."""
+    from sassafras import suite
+
+    good = [r for r in rows if r.get("speedup") and not r["odd"]]
+    firsts: dict[str, float] = {}
+    for row in good:
+        firsts.setdefault(row["kernel"], row["speedup"])
+    evaluations = sum(r.get("evaluations") or 0 for r in rows)
+    return {
+        "kernels": len(good),
+        "geomean_speedup": geomean(r["speedup"] for r in good),
+        "best_speedup": max((r["speedup"] for r in good), default=None),
+        "geomean_speedup_paper_six": geomean(firsts[n] for n in suite.paper_six() if n in firsts),
+        "geomean_speedup_odd": geomean(r["speedup"] for r in rows if r.get("speedup") and r["odd"]),
+        "evaluations": evaluations,
+        "evaluations_per_second": evaluations / max(sum(r.get("search_seconds") or 0 for r in rows), 1e-9),
+        "wrong_or_crashed_after_validation": sum(r.get("failed_after_validation") or 0 for r in rows),
+        "failed_rows": [f"{r['kernel']}/{r['shape']}" for r in rows if "error" in r],
+    }
+
+
+def merge(files: list[Path], name: str, seed: int, out: str) -> None:
+    """One result file of the rows that several sittings wrote; the environment is the rows' own."""
+    rows = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    order = {item[:2]: n for n, item in enumerate(wanted("all", set()))}
+    rows.sort(key=lambda r: order[(r["kernel"], r["shape"])])
+    environments = [row.pop("environment", None) for row in rows]
+    environment = next((e for e in environments if e), {})
+    said = sorted({e["command"] for e in environments if e})
+    command = "; ".join(re.sub(r"/\S*/(?=\S)", "", c) for c in said)  # paths of that machine mean nothing
+    environment.pop("command", None)
+    print(write(name, rows, summarise(rows), environment, seed=seed, out=out, command=command))
+
+
+def table(result: Row) -> str:
+    """The rows as a Markdown table."""
+    lines = [
+        "| kernel | shape | baseline, us | ptxas | speed-up | null | evaluations/s | evaluations | wrong |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for r in result["rows"]:
+        if "error" in r:
+            lines.append(f"| {r['kernel']} | {r['shape']} | | | failed: {r['error']} | | | | |")
+            continue
+        gain = f"**{r['speedup']:.3f}x** [{r['speedup_low']:.3f}, {r['speedup_high']:.3f}]"
+        gain = gain if r["improved"] else "1.00x, nothing beat it"
+        null = f"{r['null']:.3f} [{r['null_low']:.3f}, {r['null_high']:.3f}]"
+        lines.append(
+            f"| {r['kernel']} | {r['shape']} | {r['baseline_us']:.2f} | {r['ptxas']} | {gain} | {null} "
+            f"| {r['evaluations_per_second']:.0f} | {r['evaluations']:,} | {r['failed_after_validation']} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Run all rows, one process a GPU, and write the result file."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--cases", choices=("headline", "calls", "odd", "all"), default="calls")
+    parser.add_argument("--only", default="")
+    parser.add_argument("--ptxas")
+    parser.add_argument("--gpus", type=int)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", default=os.environ.get("OUT", "."))
+    parser.add_argument("--name", default="schedule-suite")
+    parser.add_argument("--merge", type=Path, nargs="+")
+    parser.add_argument("--table", type=Path)
+    options = parser.parse_args()
+    if options.table:
+        print(table(json.loads(options.table.read_text())))
+        return
+    if options.merge:
+        merge(options.merge, options.name, options.seed, options.out)
+        return
+    items = wanted(options.cases, set(filter(None, options.only.split(","))))
+    arguments = [(*i, options.seconds, options.seed, options.ptxas, options.out) for i in items]
+    rows: list[Row] = []
+    environment: dict[str, Any] = {}
+    for index, row in per_gpu(one, arguments, options.gpus):
+        if isinstance(row, Exception):
+            row = {
+                "kernel": items[index][0],
+                "shape": items[index][1],
+                "odd": items[index][2],
+                "error": repr(row),
+            }
+        environment = row.pop("environment", None) or environment
+        rows.append(row)
+        print(f"{row['kernel']}/{row['shape']}: {row.get('summary') or row.get('error')}", flush=True)
+    order = {item[:2]: n for n, item in enumerate(items)}
+    rows.sort(key=lambda r: order[(r["kernel"], r["shape"])])
+    summary = summarise(rows)
+    path = write(options.name, rows, summary, environment, seed=options.seed, out=options.out)
+    print(json.dumps(summary, indent=1), f"\nwrote {path.name}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,168 @@
+"""What the validator catches and what it lets through, without a GPU: writes validator.json.
+
+    python benchmarks/validator.py CORPUS [--quota 2] [--legal 4] [--limit N] [--jobs 2] [--out FOLDER]
+
+CORPUS is a folder that benchmarks/corpus/build.py made. For every kernel of it:
+
+1. the unmodified compiler output is judged: each refusal is a false rejection;
+2. violations are planted, each by construction and of a class that is counted (benchmarks/planted/);
+3. permutations that are legal by construction are judged;
+4. the time of a judgement is taken (the analysis of the original apart).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import time
+from collections import Counter, defaultdict
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from common import write
+from planted import SOURCES, Subject, permutations
+
+Row = dict[str, Any]
+
+
+def one(path: str, name: str, quota: int, legal: int, seed: int) -> Row:
+    """Judge one cubin's kernels and what was planted in them."""
+    from sassafras.sass import ARCHS, Program
+    from sassafras.validate import Validator
+
+    data = Path(path).read_bytes()
+    program = Program.parse(data)
+    row: Row = {
+        "name": name, "arch": program.arch, "kernels": 0, "instructions": 0, "accepted": 0, "unsupported": {},
+        "rejected": [], "planted": Counter(), "caught": Counter(), "missed": [], "legal": 0,
+        "legal_accepted": 0, "refused": [], "milliseconds": [], "pinned": 0,
+    }  # fmt: skip
+    if program.arch not in ARCHS or ARCHS[program.arch].scheduled is False:
+        row["skipped"] = f"{program.arch} is parsed only"
+        return row
+    for number, kernel in enumerate(program.functions):
+        rng = np.random.default_rng([seed, number, sum(name.encode())])
+        begin = time.perf_counter()
+        validator = Validator(data, kernel)
+        row["analysis_s"] = time.perf_counter() - begin
+        report = validator.check(data)
+        row["kernels"] += 1
+        row["instructions"] += len(program.function(kernel))
+        if not report.supported:
+            row["unsupported"][kernel] = str(report.violations[0])
+            continue
+        row["pinned"] += len(validator.pinned)
+        if not report.ok:
+            row["rejected"].append(f"{kernel}: {report.violations[0]}")
+            continue
+        row["accepted"] += 1
+        subject = Subject(program, kernel)
+        for source in SOURCES:
+            for mutant in source(subject, rng, quota):
+                row["planted"][mutant.kind] += 1
+                if validator.check(mutant.cubin).ok:
+                    row["missed"].append(f"{kernel}: {mutant.kind}: {mutant.note}")
+                else:
+                    row["caught"][mutant.kind] += 1
+        for note, cubin in permutations(subject, rng, legal):
+            report = validator.check(cubin)
+            row["milliseconds"].append((len(subject.code), 1e3 * report.seconds))
+            row["legal"] += 1
+            row["legal_accepted"] += report.ok
+            if not report.ok:
+                row["refused"].append(f"{kernel}: {note}: {report.violations[0]}")
+    return row
+
+
+def main() -> None:
+    """Run over the corpus, print and write the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("corpus", type=Path)
+    parser.add_argument("--quota", type=int, default=2, help="violations of a class and kernel")
+    parser.add_argument("--legal", type=int, default=4, help="legal permutations of a kernel")
+    parser.add_argument("--limit", type=int, default=None, help="so many cubins, evenly taken")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out")
+    options = parser.parse_args()
+    lines = [json.loads(x) for x in (options.corpus / "index.jsonl").read_text().splitlines()]
+    if options.limit:
+        lines = [lines[n] for n in np.linspace(0, len(lines) - 1, options.limit).astype(int)]
+    rows: list[Row] = []
+    with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool:
+        jobs = {
+            pool.submit(
+                one, str(options.corpus / x["path"]), x["name"], options.quota, options.legal, options.seed
+            ): x["name"]
+            for x in lines
+        }
+        for job in as_completed(jobs):
+            row = job.result()
+            rows.append(row)
+            for line in (*row["rejected"], *row["missed"], *row["refused"]):
+                print(f"{row['name']}: {line}", flush=True)
+    table, summary = _summary(rows)
+    path = write("validator", table, summary, _environment(), seed=options.seed, out=options.out)
+    for line in table:
+        print(f"{line['caught']:6} of {line['planted']:6}  {line['class']}")
+    print(json.dumps(summary, indent=1), f"\nwrote {path.name}")
+
+
+def _summary(rows: list[Row]) -> tuple[list[Row], Row]:
+    planted: Counter[str] = sum((r["planted"] for r in rows), Counter())
+    caught: Counter[str] = sum((r["caught"] for r in rows), Counter())
+    times = [t for r in rows for t in r["milliseconds"]]
+    by_size = defaultdict(list)
+    for count, milliseconds in times:
+        by_size[500 * round(count / 500)].append(milliseconds)
+    judged = [r for r in rows if "skipped" not in r]
+    per_thousand = [t for count, t in times if 800 <= count <= 1200]
+    summary = {
+        "cubins": len(judged),
+        "kernels": sum(r["kernels"] for r in judged),
+        "instructions": sum(r["instructions"] for r in judged),
+        "parsed_only": len(rows) - len(judged),
+        "accepted": sum(r["accepted"] for r in judged),
+        "false_rejections": sum(len(r["rejected"]) for r in judged),
+        "unsupported": sum(len(r["unsupported"]) for r in judged),
+        "unsupported_reasons": sorted({v for r in judged for v in r["unsupported"].values()})[:8],
+        "pinned_instructions": sum(r["pinned"] for r in judged),
+        "planted": sum(planted.values()),
+        "caught": sum(caught.values()),
+        "missed": [f"{r['name']}: {m}" for r in rows for m in r["missed"]][:50],
+        "legal_permutations": sum(r["legal"] for r in rows),
+        "legal_accepted": sum(r["legal_accepted"] for r in rows),
+        "milliseconds_per_candidate": _median(per_thousand or [t for _, t in times]),
+        "milliseconds_by_instructions": {str(k): _median(v) for k, v in sorted(by_size.items())},
+        "analysis_seconds": _median([r["analysis_s"] for r in judged if "analysis_s" in r]),
+    }
+    return [
+        {"class": kind, "planted": planted[kind], "caught": caught[kind]} for kind in sorted(planted)
+    ], summary
+
+
+def _median(values: list[float]) -> float | None:
+    return round(statistics.median(values), 3) if values else None
+
+
+def _environment() -> Row:
+    import importlib.metadata
+
+    from sassafras.sass.tools import find_all
+
+    return {
+        "gpu": None, "python": platform.python_version(), "numpy": np.__version__,
+        "numba": importlib.metadata.version("numba"), "triton": importlib.metadata.version("triton"),
+        "nvdisasm": [t.version for t in find_all("nvdisasm")],
+    }  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
