@@ -6,7 +6,8 @@ Its constants are round numbers for an H200 at 1.9 GHz (`docs/hgemm.md`), not fi
 from __future__ import annotations
 
 from .families import Config
-from .lean import STEP, LeanConfig, ceil_div
+from .launch import ceil_div
+from .lean import STEP, LeanConfig
 from .shapes import Shape
 from .staged import TILE_K, StagedConfig
 

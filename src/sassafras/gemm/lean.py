@@ -9,14 +9,11 @@ from typing import Any, Literal
 
 from sassafras.core import SassafrasError
 
+from .launch import GRID_LIMIT, SHARED_LIMIT, Launch, ceil_div
 from .shapes import Shape
 
 Layout = Literal["tn", "nn", "tn_swapped"]
 
-#: shared memory a CTA may use on sm_90
-SHARED_LIMIT = 227 * 1024
-#: extents of the second and third dimension of a grid
-GRID_LIMIT = 65535
 #: k elements of one step
 STEP = 32
 
@@ -26,11 +23,6 @@ PARAMETERS = (
     ("lda", "i32"), ("ldb", "i32"), ("ldc", "i32"), ("log2_warps_m", "i32"), ("log2_warps_n", "i32"),
     ("steps_per_slice", "i32"),
 )  # fmt: skip
-
-
-def ceil_div(value: int, by: int) -> int:
-    """The quotient, rounded up."""
-    return -(-value // by)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -115,25 +107,6 @@ INSTANCES: tuple[LeanInstance, ...] = (
     *(LeanInstance("nn", *tile) for tile in _TILES if tile[1] >= 2),
     *(LeanInstance("tn_swapped", *tile) for tile in _SWAPPED),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """How to launch a configuration for a shape.
-
-    Attributes:
-        grid: CTAs in x (the cluster), y (tiles of n), z (tiles of m).
-        threads: threads a CTA.
-        shared_bytes: dynamic shared memory a CTA.
-        cluster: cluster shape.
-        scalars: values of the integer parameters, by name.
-    """
-
-    grid: tuple[int, int, int]
-    threads: int
-    shared_bytes: int
-    cluster: tuple[int, int, int]
-    scalars: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from sassafras.core import SassafrasError
 
-from .lean import GRID_LIMIT, SHARED_LIMIT, Launch, ceil_div
+from .launch import GRID_LIMIT, SHARED_LIMIT, Launch, ceil_div
 from .shapes import Shape
 
 #: k elements of one tile in shared memory

@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from sassafras.core import DeviceError
 from sassafras.device.cuda.driver import Function, Gpu, call
-from sassafras.device.cuda.params import ParameterBlock
 from sassafras.device.cuda.timing import Stopwatch
 
 from .compile import cubin
 from .cublas import RECOMMENDED_WORKSPACE, WORKSPACES, Cublas, CublasLt
 from .families import Config, Instance
 from .graphs import Enqueue
-from .lean import SHARED_LIMIT
+from .launch import SHARED_LIMIT, Arguments, Launch
 from .operands import Operands
 from .shapes import Shape
 
@@ -48,6 +48,7 @@ class Tools:
         self._cache = cache
         self._functions: dict[Instance, Function] = {}
         self._opted_in: set[Instance] = set()
+        self._scratches: dict[str, list[Any]] = {}
         self.gpu.sync()
 
     def function(self, instance: Instance) -> Function:
@@ -67,12 +68,10 @@ class Tools:
             self._opted_in.add(config.instance)
         a, b, c = operands.addresses(config.layout)
         first, second = (b, a) if config.swapped else (a, b)
-        values = {"a": first, "b": second, "c": c, **launch.scalars}
-        block = ParameterBlock(
-            [(name, values[name], kind) for name, kind in config.instance.parameters],
-            function.sizes,
-            where=config.name,
-        )
+        addresses = {"a": first, "b": second, "c": c, **self._scratch(launch)}
+        block = Arguments(config.instance.parameters, launch, addresses, self.gpu.driver)
+        if function.sizes is not None and list(function.sizes) != block.sizes:
+            raise DeviceError(f"the cubin takes {function.sizes} bytes, not {block.sizes}", where=config.name)
         where = self.gpu.config(launch.grid, launch.threads, launch.shared_bytes, launch.cluster)
         gpu = self.gpu
 
@@ -80,6 +79,20 @@ class Tools:
             gpu.launch(where, function, block.address)
 
         return enqueue
+
+    def _scratch(self, launch: Launch) -> dict[str, int]:
+        """Addresses of workspace and counters, shared by all launches (they run one after the other)."""
+        import torch
+
+        for name, count, dtype in (
+            ("workspace", launch.workspace_bytes, torch.uint8),
+            ("counters", launch.counters, torch.int32),
+        ):
+            held = self._scratches.setdefault(name, [])
+            if count and (not held or held[-1].numel() < count):
+                # the smaller ones stay alive: captured graphs may hold their addresses
+                held.append(torch.zeros(count, dtype=dtype, device="cuda"))
+        return {name: int(held[-1].data_ptr()) if held else 0 for name, held in self._scratches.items()}
 
     def gemm_ex(self, layout: str, operands: Operands, *, strict: bool = False) -> Enqueue:
         """cublasGemmEx on buffers."""

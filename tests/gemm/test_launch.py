@@ -1,0 +1,47 @@
+"""What a launch passes to its kernel, without a driver."""
+
+from __future__ import annotations
+
+import ctypes
+
+import pytest
+
+from sassafras.core import DeviceError
+from sassafras.gemm.launch import Arguments, Launch, TensorMap
+
+
+def test_arguments_lie_in_order_and_aligned() -> None:
+    launch = Launch((1, 1, 1), 32, 0, (1, 1, 1), {"m": 7, "n": -1})
+    parameters = (("a", "*fp16"), ("m", "i32"), ("workspace", "*f32"), ("n", "i32"))
+    packed = Arguments(parameters, launch, {"a": 0x7F0000001000, "workspace": 0})
+    assert packed.sizes == [8, 4, 8, 4]
+    pointers = (ctypes.c_void_p * 4).from_address(packed.address)
+    assert all(int(p or 0) % 128 == 0 for p in pointers)
+    values = [ctypes.string_at(int(p or 0), size) for p, size in zip(pointers, packed.sizes, strict=True)]
+    assert values == [
+        (0x7F0000001000).to_bytes(8, "little"), (7).to_bytes(4, "little"), bytes(8), b"\xff" * 4,
+    ]  # fmt: skip
+
+
+def test_a_parameter_without_value_is_refused() -> None:
+    launch = Launch((1, 1, 1), 32, 0, (1, 1, 1), {})
+    for parameter in (("k", "i32"), ("a", "*fp16"), ("map_a", "tensormap")):
+        with pytest.raises(DeviceError, match="gives no value"):
+            Arguments((parameter,), launch, {})
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({}, None),
+        ({"strides": (130,)}, "multiple of 16"),
+        ({"box": (64, 512)}, "up to 256"),
+        ({"box": (128, 64)}, "256 bytes a row"),
+        ({"strides": ()}, "do not go together"),
+        ({"dims": (0, 4)}, "extents"),
+    ],
+)
+def test_a_tensor_map_says_why_it_cannot_be(change: dict, reason: str | None) -> None:
+    good = {"operand": "a", "dtype": "fp16", "dims": (64, 100), "strides": (128,), "box": (64, 128)}
+    why = TensorMap(**{**good, **change}).reject()
+    assert (why is None) if reason is None else (why is not None and reason in why)
