@@ -1,0 +1,150 @@
+"""Reading what a language model writes: three sections, code fences, JSON; however untidy."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sassafras.core import SassafrasError
+
+
+class AnswerError(SassafrasError):
+    """An answer cannot be used. The message is meant for whoever wrote the answer."""
+
+
+#: heading words of each section, in any case, with any number of #, *, digits and colons around them
+_SECTIONS = {
+    "analysis": ("performance analysis", "analysis"),
+    "design": ("algorithm design", "design", "plan"),
+    "code": ("code implementation", "implementation", "code", "answer"),
+}
+_HEADING = re.compile(r"^\s*(?:#{1,6}\s*|\*\*\s*|\d+[.)]\s*)+([A-Za-z ]+?)\s*(?:\*\*)?\s*:?\s*(?:\*\*)?\s*$")
+_FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})[ \t]*([^\n`]*)\n(.*?)^[ \t]*\1[ \t]*$", re.MULTILINE | re.DOTALL)
+_OPEN_FENCE = re.compile(r"^[ \t]*(?:`{3,}|~{3,})[ \t]*([^\n`]*)\n(.*)\Z", re.MULTILINE | re.DOTALL)
+_HOLE_LINE = re.compile(r"^\s*(?://|#|\*\*|)\s*hole\s*[:=]?\s*`?([A-Za-z_]\w*)`?", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer's parts.
+
+    Attributes:
+        analysis, design: prose, empty where the section is missing.
+        blocks: (label, text) of every code block, in order: the label is the rest of the fence's line.
+        text: all of it.
+    """
+
+    analysis: str = ""
+    design: str = ""
+    blocks: tuple[tuple[str, str], ...] = ()
+    text: str = field(default="", repr=False)
+
+
+def read_answer(text: str) -> Answer:
+    """Split an answer. Never raises: what is missing stays empty."""
+    text = _without_thoughts(text).replace("\r\n", "\n")
+    parts: dict[str, list[str]] = {name: [] for name in _SECTIONS}
+    current, fenced = "", False
+    for line in text.split("\n"):
+        if re.match(r"^[ \t]*(`{3,}|~{3,})", line):
+            fenced = not fenced
+        heading = None if fenced else _section(line)
+        if heading:
+            current = heading
+        elif current:
+            parts[current].append(line)
+    blocks = [(m[2].strip(), m[3].rstrip("\n")) for m in _FENCE.finditer(text)]
+    if not blocks and (cut := _OPEN_FENCE.search(text)):  # cut off before the fence was closed
+        blocks = [(cut[1].strip(), cut[2].rstrip("\n"))]
+    joined = {name: "\n".join(lines).strip() for name, lines in parts.items()}
+    return Answer(joined["analysis"], joined["design"], tuple(blocks), text)
+
+
+def hole_texts(answer: Answer, holes: Mapping[str, str]) -> dict[str, str]:
+    """The text for each hole that the answer fills, by name.
+
+    A block belongs to a hole when its fence or its first line names it (``hole: epilogue``). With one hole
+    only, the last unnamed block is taken for it.
+
+    Args:
+        answer: from `read_answer`.
+        holes: the holes that there are, name -> their present text.
+
+    Raises:
+        AnswerError: no block for any hole, or a hole that does not exist.
+    """
+    found: dict[str, str] = {}
+    unnamed: list[str] = []
+    for label, body in answer.blocks:
+        named = re.search(r"hole\s*[:=]\s*([A-Za-z_]\w*)", label)
+        name = named[1] if named else None
+        lines = body.split("\n")
+        if name is None and (first := _HOLE_LINE.match(lines[0])):
+            name, lines = first[1], lines[1:]
+        lines = [line for line in lines if not re.match(r"^\s*(//|#)\s*end hole\b", line)]
+        lines = [line for line in lines if not re.match(r"^\s*(//|#)\s*hole\s*:", line)]
+        if name is None:
+            unnamed.append("\n".join(lines))
+        elif name not in holes:
+            raise AnswerError(f"there is no hole {name!r}", hint="the holes are " + ", ".join(holes))
+        else:
+            found[name] = "\n".join(lines)
+    if not found and unnamed and len(holes) == 1:
+        found[next(iter(holes))] = unnamed[-1]
+    if not found:
+        raise AnswerError(
+            "the answer fills no hole",
+            hint="after a heading 'Code', give one fenced block for each hole that changes, its first line "
+            f"'// hole: NAME'; the holes are {', '.join(holes)}",
+        )
+    return found
+
+
+def whole_source(answer: Answer) -> str:
+    """The longest code block: the whole file. Raises AnswerError when there is none."""
+    if not answer.blocks:
+        raise AnswerError("the answer has no code block", hint="give the whole file in one fenced block")
+    return max((body for _, body in answer.blocks), key=len) + "\n"
+
+
+def last_json(text: str) -> dict[str, Any]:
+    """The last JSON object in a text, fenced or not.
+
+    Raises:
+        AnswerError: there is none.
+    """
+    text = _without_thoughts(text)
+    decoder = json.JSONDecoder()
+    found: dict[str, Any] | None = None
+    position = text.find("{")
+    while position >= 0:
+        try:
+            value, end = decoder.raw_decode(text, position)
+        except ValueError:
+            end = position + 1
+        else:
+            if isinstance(value, dict):
+                found = value
+        position = text.find("{", end)
+    if found is None:
+        raise AnswerError("the answer has no JSON object", hint='for example {"cluster": 2}')
+    return found
+
+
+def _section(line: str) -> str | None:
+    if not (heading := _HEADING.match(line)):
+        return None
+    words = heading[1].strip().lower()
+    for name, synonyms in _SECTIONS.items():
+        if words in synonyms:
+            return name
+    return None
+
+
+def _without_thoughts(text: str) -> str:
+    """Without what reasoning models think aloud between <think> tags (the first may be missing)."""
+    text = re.sub(r"<think>.*?</think>", "", text, flags=re.DOTALL)
+    return text.rsplit("</think>", 1)[-1]

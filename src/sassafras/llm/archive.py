@@ -1,0 +1,148 @@
+"""What was tried: variants with their scores and their parents, and a contrasting choice of them to show."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sassafras.core import SassafrasError
+
+#: width of a performance bucket, in the logarithm of the speed-up (0.02: two per cent)
+BUCKET = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One candidate that was judged.
+
+    Attributes:
+        digest: sha256 of its compiled binary (of its source where it did not compile).
+        parent: digest of the variant that it was made from; empty for the baseline.
+        text: its code or configuration, as it is shown to a model.
+        score: baseline time / its time; None for anything that is not `correct`.
+        verdict: what became of it; ``modelled`` for a figure of the timing model.
+        detail: the compiler's message, the check that failed, ...
+        origin: what proposed it.
+        metrics: profiler figures by name (for example of ncu), where there are any.
+        note: the proposer's own words on its design, shortened.
+    """
+
+    digest: str
+    parent: str
+    text: str
+    score: float | None
+    verdict: str
+    detail: str = ""
+    origin: str = ""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    note: str = ""
+
+
+class Archive:
+    """Variants by compiled binary, in the order in which they were found.
+
+    Args:
+        bucket: width of a performance bucket, in log speed-up.
+    """
+
+    def __init__(self, bucket: float = BUCKET) -> None:
+        if not bucket > 0:
+            raise SassafrasError("performance buckets need a positive width")
+        self._bucket = bucket
+        self._variants: dict[str, Variant] = {}
+        self.duplicates = 0
+
+    def __len__(self) -> int:
+        return len(self._variants)
+
+    def __iter__(self) -> Iterator[Variant]:
+        return iter(self._variants.values())
+
+    def __contains__(self, digest: object) -> bool:
+        return digest in self._variants
+
+    def get(self, digest: str) -> Variant | None:
+        """The variant of this binary, if it was tried."""
+        return self._variants.get(digest)
+
+    def add(self, variant: Variant) -> bool:
+        """Keep a variant; False (and the first one stays) when its binary is known."""
+        if variant.digest in self._variants:
+            self.duplicates += 1
+            return False
+        self._variants[variant.digest] = variant
+        return True
+
+    @property
+    def best(self) -> Variant | None:
+        """The fastest correct variant."""
+        scored = [v for v in self if v.score is not None]
+        return max(scored, key=lambda v: v.score or 0.0, default=None)
+
+    def buckets(self) -> dict[int, list[Variant]]:
+        """Correct variants by performance, slowest bucket first."""
+        found: dict[int, list[Variant]] = {}
+        for variant in self:
+            if variant.score is not None:
+                place = math.floor(math.log(variant.score) / self._bucket + 1e-9)
+                found.setdefault(place, []).append(variant)
+        return dict(sorted(found.items()))
+
+    def exemplars(self, count: int, rng: np.random.Generator, *, temperature: float = 1.0) -> list[Variant]:
+        """A contrasting choice: variants of distinct buckets, faster buckets likelier, slowest first.
+
+        Buckets are drawn without replacement, with a probability that grows exponentially in their
+        standardised mean score; then one variant of each is drawn evenly. What is shown differs in speed, and
+        what is fast is shown often (the idea of CUDA-L1's exemplar selection, arXiv 2507.14111).
+
+        Args:
+            count: how many at most.
+            rng: source of chance.
+            temperature: high for an even choice of buckets, low for the fastest.
+        """
+        groups = list(self.buckets().values())
+        if not groups or count < 1:
+            return []
+        means = np.array([np.mean([math.log(v.score or 1.0) for v in group]) for group in groups])
+        spread = float(means.std()) or 1.0
+        # Gumbel's trick: the largest of these is a draw from the softmax, the next ones without replacement
+        keys = (means - means.mean()) / spread / temperature + rng.gumbel(size=len(groups))
+        chosen = sorted(np.argsort(-keys, kind="stable")[:count].tolist())
+        return [groups[i][int(rng.integers(len(groups[i])))] for i in chosen]
+
+    def lineage(self, digest: str) -> list[Variant]:
+        """A variant and its ancestors, as far as they are known, youngest first."""
+        line: list[Variant] = []
+        while digest and (variant := self._variants.get(digest)) is not None and variant not in line:
+            line.append(variant)
+            digest = variant.parent
+        return line
+
+    def save(self, path: str | Path) -> None:
+        """Write one JSON object a line, replacing the file at once."""
+        path = Path(path)
+        temporary = path.with_suffix(path.suffix + ".tmp")
+        temporary.write_text("".join(json.dumps(asdict(v)) + "\n" for v in self), encoding="utf-8")
+        temporary.replace(path)
+
+    @classmethod
+    def load(cls, path: str | Path, bucket: float = BUCKET) -> Archive:
+        """Read what `save` wrote.
+
+        Raises:
+            SassafrasError: the file is no archive.
+        """
+        archive = cls(bucket)
+        for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1):
+            try:
+                value: dict[str, Any] = json.loads(line)
+                archive.add(Variant(**value))
+            except (ValueError, TypeError) as error:
+                raise SassafrasError(f"not an archive: {error}", where=f"{path}:{number}") from error
+        return archive

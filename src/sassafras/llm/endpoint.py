@@ -1,0 +1,230 @@
+"""Any OpenAI-compatible endpoint as a proposer: a hosted model, vLLM, llama.cpp, ollama, ..."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sassafras.core import ToolMissing
+
+from .proposer import ProposerError, Reply, Request
+from .spending import Meter, RateLimit
+
+#: how endpoints want a JSON schema, tried in this order until one is accepted
+_SCHEMA_FORMS = ("json_schema", "json_object", "none")
+#: longest wait between two tries, seconds, whatever the endpoint asks for
+_LONGEST_WAIT = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointSettings:
+    """Where and how to ask.
+
+    Attributes:
+        model: the model's name at the endpoint.
+        base_url: for example ``http://127.0.0.1:8000/v1``; None for the client's default.
+        key_variable: environment variable that holds the key. Endpoints on this machine often need none.
+        timeout_s: seconds that one try may take.
+        tries: how often a request is tried before the endpoint counts as dead.
+        first_wait_s: seconds before the second try; doubles from try to try.
+        requests_per_minute: most requests in any minute, or None.
+    """
+
+    model: str
+    base_url: str | None = None
+    key_variable: str = "OPENAI_API_KEY"
+    timeout_s: float = 300.0
+    tries: int = 5
+    first_wait_s: float = 1.0
+    requests_per_minute: int | None = None
+
+
+class Endpoint:
+    """A chat endpoint. Retries what may pass (429, 5xx, time-outs, broken answers), stops at what will not.
+
+    Args:
+        settings: where and how to ask.
+        meter: counts and caps; a fresh one without caps by default.
+        sleep: how to wait, replaceable.
+
+    Raises:
+        ToolMissing: the ``openai`` package is not installed.
+        ProposerError: no key, for an endpoint that is not on this machine.
+    """
+
+    def __init__(
+        self,
+        settings: EndpointSettings,
+        meter: Meter | None = None,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        try:
+            import openai
+        except ImportError as error:
+            raise ToolMissing(
+                "asking an endpoint needs the openai client", hint="pip install 'sassafras[llm]'"
+            ) from error
+        self._openai: Any = openai
+        self.settings, self.meter = settings, meter or Meter()
+        key = os.environ.get(settings.key_variable)
+        if not key and not _is_local(settings.base_url):
+            raise ProposerError(
+                f"no key: the environment variable {settings.key_variable} is not set",
+                where=settings.base_url or "the default endpoint",
+                hint=f"export {settings.key_variable}=..., or name another variable",
+            )
+        self._client = openai.OpenAI(
+            api_key=key or "none", base_url=settings.base_url, timeout=settings.timeout_s, max_retries=0
+        )
+        self._sleep = sleep
+        self._limit = RateLimit(settings.requests_per_minute, sleep=sleep)
+        self._jitter = random.Random(0)
+        self._form = 0
+
+    @property
+    def name(self) -> str:
+        """``endpoint:MODEL``."""
+        return f"endpoint:{self.settings.model}"
+
+    def propose(self, request: Request) -> Reply:
+        """See `Proposer.propose`.
+
+        Raises:
+            SpendingCap: the request might pass a cap.
+            ProposerError: the endpoint refuses, or stays dead after all tries.
+        """
+        self.meter.allow(request)
+        began, problem = time.monotonic(), "nothing was tried"
+        tries_left = self.settings.tries
+        while tries_left:
+            self._limit.wait()
+            try:
+                reply = self._read(self._ask(request), began)
+            except _Again as again:
+                tries_left -= 1
+                problem = str(again)
+                if tries_left:
+                    self._sleep(self._wait(self.settings.tries - tries_left, again.asked))
+            except _OtherForm:
+                continue
+            else:
+                self.meter.charge(reply)
+                return reply
+        raise ProposerError(
+            f"the endpoint is dead: {problem}, {self.settings.tries} tries",
+            where=f"{self.settings.base_url or 'the default endpoint'}, model {self.settings.model}",
+            hint="check that it runs and that the base URL ends as it should (often /v1); "
+            "the same command resumes",
+        )
+
+    def _wait(self, failures: int, asked: float | None) -> float:
+        own = self.settings.first_wait_s * 2 ** (failures - 1) * (1 + self._jitter.random() / 4)
+        return min(max(own, asked or 0.0), _LONGEST_WAIT)
+
+    def _ask(self, request: Request) -> Any:
+        api = self._openai
+        arguments: dict[str, Any] = {
+            "model": self.settings.model,
+            "messages": [dict(m) for m in request.messages],
+            "max_tokens": request.max_tokens,
+            "temperature": request.temperature,
+            "seed": request.seed,
+        }
+        if request.schema is not None:
+            arguments |= _schema_argument(_SCHEMA_FORMS[self._form], request.schema)
+        try:
+            return self._client.chat.completions.create(**arguments)
+        except api.APITimeoutError as error:
+            raise _Again(f"no answer within {self.settings.timeout_s:g} s") from error
+        except api.APIConnectionError as error:
+            raise _Again(f"cannot connect ({error.__cause__ or error})") from error
+        except api.APIStatusError as error:
+            raise self._status(error, request) from error
+        except (api.APIError, ValueError) as error:  # a body that is no JSON, or not what it should be
+            raise _Again(f"a malformed answer ({_short(error)})") from error
+
+    def _status(self, error: Any, request: Request) -> Exception:
+        status = int(error.status_code)
+        if status in (408, 409, 429) or status >= 500:
+            return _Again(f"status {status} ({_short(error)})", _retry_after(error.response.headers))
+        form_left = self._form + 1 < len(_SCHEMA_FORMS)
+        if status in (400, 422) and request.schema is not None and form_left:
+            self._form += 1  # it does not know this way of asking for JSON
+            return _OtherForm()
+        hints = {
+            401: f"check the key in {self.settings.key_variable}",
+            403: f"check the key in {self.settings.key_variable}",
+            404: "check the base URL and the model's name",
+        }
+        return ProposerError(
+            f"the endpoint refuses with status {status}: {_short(error)}",
+            where=f"{self.settings.base_url or 'the default endpoint'}, model {self.settings.model}",
+            hint=hints.get(status),
+        )
+
+    def _read(self, answer: Any, began: float) -> Reply:
+        try:
+            choice = answer.choices[0]
+            text = choice.message.content
+            usage = answer.usage
+            prompt, said = (usage.prompt_tokens, usage.completion_tokens) if usage else (0, 0)
+        except (AttributeError, IndexError, TypeError) as error:
+            raise _Again("a malformed answer (no choice or no message in it)") from error
+        if not isinstance(text, str):
+            raise _Again("a malformed answer (its message has no text)")
+        if not usage:  # then count too much rather than too little
+            said = max(1, len(text) // 2)
+        prompt, said = int(prompt or 0), int(said or 0)
+        return Reply(
+            text,
+            str(getattr(answer, "model", "") or self.settings.model),
+            prompt,
+            said,
+            self.meter.price(prompt, said),
+            time.monotonic() - began,
+            choice.finish_reason == "length",
+        )
+
+
+class _Again(Exception):
+    """May pass: try again, after `asked` seconds if the endpoint said so."""
+
+    def __init__(self, what: str, asked: float | None = None) -> None:
+        super().__init__(what)
+        self.asked = asked
+
+
+class _OtherForm(Exception):
+    """Ask for JSON in another way."""
+
+
+def _schema_argument(form: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+    if form == "json_schema":
+        body = {"name": "proposal", "schema": dict(schema), "strict": True}
+        return {"response_format": {"type": "json_schema", "json_schema": body}}
+    if form == "json_object":  # llama-cpp-python's server takes the schema here
+        return {"response_format": {"type": "json_object"}, "extra_body": {
+            "response_format": {"type": "json_object", "schema": dict(schema)}}}  # fmt: skip
+    return {}
+
+
+def _retry_after(headers: Mapping[str, str]) -> float | None:
+    try:
+        return float(headers.get("retry-after", ""))
+    except ValueError:
+        return None
+
+
+def _is_local(url: str | None) -> bool:
+    return url is not None and any(
+        f"//{host}" in url for host in ("127.", "localhost", "[::1]", "0.0.0.0")
+    )  # fmt: skip
+
+
+def _short(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]

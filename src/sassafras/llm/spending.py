@@ -1,0 +1,105 @@
+"""What proposals cost: tokens and money counted, caps kept, requests a minute held back."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from .proposer import Reply, Request, SpendingCap
+
+#: characters that a token has at the very least on average, for the worst case of a prompt not yet counted
+_LEAST_CHARACTERS_A_TOKEN = 2
+
+
+@dataclass
+class Meter:
+    """Counts tokens and money; refuses a request whose worst case would pass a cap.
+
+    Attributes:
+        tokens_cap: most tokens, prompts and answers together; None for no cap.
+        dollars_cap: most money; None for no cap.
+        prompt_price, answer_price: dollars a million tokens.
+        tokens, dollars, requests: spent so far.
+    """
+
+    tokens_cap: int | None = None
+    dollars_cap: float | None = None
+    prompt_price: float = 0.0
+    answer_price: float = 0.0
+    tokens: int = 0
+    dollars: float = 0.0
+    requests: int = 0
+
+    def __post_init__(self) -> None:
+        if self.dollars_cap is not None and not (self.prompt_price or self.answer_price):
+            raise SpendingCap(
+                "a cap on money needs prices, or it would never be reached",
+                hint="give the price of a million prompt tokens and of a million answer tokens",
+            )
+
+    def allow(self, request: Request) -> None:
+        """Check that the worst case of a request stays below the caps.
+
+        Raises:
+            SpendingCap: it could pass one of them.
+        """
+        prompt = request.characters // _LEAST_CHARACTERS_A_TOKEN + 16 * len(request.messages)
+        tokens = self.tokens + prompt + request.max_tokens
+        if self.tokens_cap is not None and tokens > self.tokens_cap:
+            raise SpendingCap(
+                f"{self.tokens} tokens are spent, and the next request may take "
+                f"{prompt + request.max_tokens} more: over the cap of {self.tokens_cap}"
+            )
+        dollars = self.dollars + self.price(prompt, request.max_tokens)
+        if self.dollars_cap is not None and dollars > self.dollars_cap:
+            raise SpendingCap(
+                f"${self.dollars:.4f} is spent, and the next request may pass the cap of "
+                f"${self.dollars_cap:.4f}"
+            )
+
+    def price(self, prompt_tokens: int, answer_tokens: int) -> float:
+        """Dollars."""
+        return (prompt_tokens * self.prompt_price + answer_tokens * self.answer_price) / 1e6
+
+    def charge(self, reply: Reply) -> None:
+        """Count a reply (one from a journal too: it was paid for once)."""
+        self.tokens += reply.prompt_tokens + reply.answer_tokens
+        self.dollars += reply.dollars
+        self.requests += 1
+
+    def facts(self) -> dict[str, Any]:
+        """JSON-able."""
+        return {"tokens": self.tokens, "dollars": round(self.dollars, 6), "requests": self.requests}
+
+
+@dataclass
+class RateLimit:
+    """At most so many requests in any minute.
+
+    Attributes:
+        per_minute: requests; None for no limit.
+        clock, sleep: time, replaceable.
+    """
+
+    per_minute: int | None = None
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+    _sent: deque[float] = field(default_factory=deque)
+
+    def wait(self) -> float:
+        """Wait until one more request may be sent; returns the seconds waited."""
+        if self.per_minute is None:
+            return 0.0
+        waited = 0.0
+        while len(self._sent) >= self.per_minute:
+            left = self._sent[0] + 60.0 - self.clock()
+            if left <= 0:
+                self._sent.popleft()
+                continue
+            self.sleep(left)
+            waited += left
+        self._sent.append(self.clock())
+        return waited

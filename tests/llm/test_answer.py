@@ -1,0 +1,89 @@
+"""Answers as models really write them, tidy and not."""
+
+from __future__ import annotations
+
+import pytest
+
+from sassafras.llm.answer import AnswerError, hole_texts, last_json, read_answer, whole_source
+
+HOLES = {"body": "x = 1;", "tail": "y = 2;"}
+TIDY = """## Performance analysis
+Memory bound.
+
+## Algorithm design
+Load four at a time.
+
+## Code
+```cuda
+// hole: body
+float4 v = p[i];
+```
+```cuda
+// hole: tail
+p[i] = v;
+// end hole
+```
+"""
+
+
+def test_three_sections_and_two_holes() -> None:
+    answer = read_answer(TIDY)
+    assert (answer.analysis, answer.design) == ("Memory bound.", "Load four at a time.")
+    assert hole_texts(answer, HOLES) == {"body": "float4 v = p[i];", "tail": "p[i] = v;"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "**1. Performance Analysis:**\nup\n\n**2. Design**\nup\n**3. Code**\n```c++ hole: body\nx = 2;\n```",
+        "<think>```\nhole: body\nwrong\n```</think>\nANALYSIS\n```\nhole: body\nx = 2;\n```\n",
+        "### Code\r\n```cuda\r\n// Hole: body\r\nx = 2;\r\n```\r\n",
+        "Sure! Here it is:\n~~~cpp\n// hole body\nx = 2;\n~~~ \nHope this helps.",
+        "## Code\n```cuda\n// hole: body: what it does\nx = 2;",  # cut off
+    ],
+    ids=["bold", "thoughts", "windows", "tildes", "cut"],
+)
+def test_untidy_answers_are_read(text: str) -> None:
+    assert hole_texts(read_answer(text), HOLES) == {"body": "x = 2;"}
+
+
+def test_headings_inside_code_are_code() -> None:
+    answer = read_answer("## Analysis\nwhy\n```python\n# Design\nx = 1\n```\n## Design\nhow\n")
+    assert answer.design == "how" and answer.blocks[0][1] == "# Design\nx = 1"
+
+
+def test_one_hole_takes_an_unnamed_block() -> None:
+    answer = read_answer("First:\n```\nx = 0;\n```\nbetter:\n```\nx = 3;\n```")
+    assert hole_texts(answer, {"body": ""}) == {"body": "x = 3;"}
+    with pytest.raises(AnswerError, match="fills no hole"):
+        hole_texts(answer, HOLES)
+
+
+def test_what_is_missing_is_said() -> None:
+    with pytest.raises(AnswerError, match=r"no hole 'head'.*body, tail"):
+        hole_texts(read_answer("```\n// hole: head\nx\n```"), HOLES)
+    with pytest.raises(AnswerError, match="no code block"):
+        whole_source(read_answer("I cannot help with that."))
+    assert read_answer("").blocks == ()
+
+
+def test_the_longest_block_is_the_whole_source() -> None:
+    assert whole_source(read_answer("```\na\n```\n```cuda\nint main;\nb\n```")) == "int main;\nb\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"x": 1}',
+        'I take {"a": {"b": 2}} ... no: ```json\n{"x": 1}\n```',
+        '{broken {"x": 1} {also',
+        '[{"x": 1}]',
+    ],
+)
+def test_the_last_json_object_counts(text: str) -> None:
+    assert last_json(text) == {"x": 1}
+
+
+def test_no_json_is_said() -> None:
+    with pytest.raises(AnswerError, match="no JSON object"):
+        last_json("cluster = 2")
