@@ -3,5 +3,9 @@
 from __future__ import annotations
 
 from .evaluator import Evaluator, Recorder, ValidatorLike
+from .sandbox import Confinement, NotSafe
+from .source import Built, Source, SourceEvaluator
 
-__all__ = ["Evaluator", "Recorder", "ValidatorLike"]
+__all__ = [
+    "Built", "Confinement", "Evaluator", "NotSafe", "Recorder", "Source", "SourceEvaluator", "ValidatorLike",
+]  # fmt: skip

@@ -88,6 +88,14 @@ class Evaluator:
         outcome = self._refuse(candidate)
         if outcome is None:
             outcome = self.device.run(candidate)
+        return self.settle(candidate, outcome)
+
+    def settle(self, candidate: Candidate, outcome: Outcome) -> Outcome:
+        """Count, remember and record an outcome that was found elsewhere (a source that did not build)."""
+        key = (candidate.digest, _launch_key(candidate.kernel))
+        if key in self._seen:
+            self.cached += 1
+            return self._seen[key]
         self._seen[key] = outcome
         self.evaluations += 1
         self.verdicts["modelled" if outcome.verdict is None else str(outcome.verdict)] += 1
@@ -129,5 +137,6 @@ def _launch_key(kernel: Kernel) -> str:
     """What else than its code decides how a kernel runs."""
     return (
         f"{kernel.name}|{kernel.threads}|{kernel.shared_bytes}|{kernel.cluster}|"
-        f"{kernel.hidden_args}|{kernel.scratch_bytes}|{kernel.parameters}"
+        f"{kernel.hidden_args}|{kernel.scratch_bytes}|{kernel.parameters}|"
+        f"{kernel.meta.get('grid')}|{kernel.meta.get('scalars')}"
     )

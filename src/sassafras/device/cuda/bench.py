@@ -41,6 +41,7 @@ class Bench:
         special: also check inputs with infinities, NaN, subnormal and huge values.
         cold: a candidate to launch before the baseline was ever launched in this process.
         hang_s: seconds that this launch may take.
+        bitwise: candidates must leave the baseline's bytes; False: results within the tolerance.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Bench:
         special: bool = True,
         cold: Kernel | None = None,
         hang_s: float = 5.0,
+        bitwise: bool = True,
     ) -> None:
         import torch
 
@@ -69,7 +71,10 @@ class Bench:
         self.notes: list[str] = []
         self.cold_failure: str | None = None
         self._rng = random.Random(base_seed)
-        self.headline = Scene(self.gpu, self.checker, case, workload.reference, workload.tolerance)
+        self._bitwise = bitwise
+        self.headline = Scene(
+            self.gpu, self.checker, case, workload.reference, workload.tolerance, bitwise=bitwise
+        )
         cold_left = launch_cold(self.headline, cold, base_seed, hang_s) if cold is not None else None
 
         self.function = self.gpu.load_kernel(baseline)
@@ -84,7 +89,7 @@ class Bench:
         self.scenes = [self.headline]
         if all_cases:
             self._add_cases(workload, case, base_seed, special, known_cases)
-        if not self.headline.exact:
+        if not self.headline.exact and bitwise:
             self.notes.append("the baseline differs from itself: outputs are compared with the tolerance")
         if cold_left is not None:
             self._judge_cold(cold_left)
@@ -112,7 +117,9 @@ class Bench:
         for other in workload.cases:
             if other.name == case.name or other.name not in names:
                 continue
-            scene = Scene(self.gpu, self.checker, other, workload.reference, workload.tolerance)
+            scene = Scene(
+                self.gpu, self.checker, other, workload.reference, workload.tolerance, bitwise=self._bitwise
+            )
             scene.add_image(self.baseline, self.function, seed=seed + 1, poison=POISONS[0])
             if special and scene.exact:
                 scene.add_image(

@@ -44,6 +44,8 @@ class CudaDevice:
         special: check inputs with infinities, NaN, subnormal and huge values too.
         pairs: most baseline/candidate pairs that a quick evaluation times.
         stop_above: relative runtime above which quick timing stops early.
+        bitwise: candidates must reproduce the baseline's bytes (schedules). False: within the workload's
+            tolerance of its reference (other programs: source text, GEMM configurations).
 
     Raises:
         DeviceError: there is no usable GPU; the message says what is missing.
@@ -61,6 +63,7 @@ class CudaDevice:
         special: bool = True,
         pairs: int = 12,
         stop_above: float = 1.05,
+        bitwise: bool = True,
     ) -> None:
         usable, reason = available()
         if not usable:
@@ -72,6 +75,7 @@ class CudaDevice:
         self._seeds, self._base_seed = seeds, base_seed
         self._all_cases, self._special = all_cases, special
         self._pairs, self._stop_above = pairs, stop_above
+        self._bitwise = bitwise
         self._worker: WorkerProcess | None = None
         self._opening = False
         self._what: tuple[Workload, Case, Kernel] | None = None
@@ -132,6 +136,7 @@ class CudaDevice:
             all_cases=self._all_cases,
             cases=cases,
             special=self._special,
+            bitwise=self._bitwise,
             hang_s=self.limits.candidate_s,
         )
 

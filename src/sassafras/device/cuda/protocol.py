@@ -57,7 +57,12 @@ def read_frame(fd: int) -> tuple[dict[str, Any], list[bytes]] | None:
 
 
 def kernel_facts(kernel: Kernel) -> dict[str, Any]:
-    """A kernel's launch facts as JSON (its cubin travels as a blob)."""
+    """A kernel's launch facts as JSON (its cubin travels as a blob).
+
+    Of its ``meta`` only ``grid`` (instead of the case's) and ``scalars`` (values of further parameters) go
+    along: a candidate that was not compiled from the baseline's source may cut the work differently.
+    """
+    launch = {key: kernel.meta[key] for key in ("grid", "scalars") if kernel.meta.get(key) is not None}
     return {
         "name": kernel.name,
         "arch": kernel.arch,
@@ -67,11 +72,12 @@ def kernel_facts(kernel: Kernel) -> dict[str, Any]:
         "hidden_args": kernel.hidden_args,
         "scratch_bytes": kernel.scratch_bytes,
         "parameters": None if kernel.parameters is None else [list(pair) for pair in kernel.parameters],
+        "launch": launch,
     }
 
 
 def kernel_from_facts(facts: Mapping[str, Any], cubin: bytes) -> Kernel:
-    """The inverse of `kernel_facts`; ``meta`` stays behind."""
+    """The inverse of `kernel_facts`; the rest of ``meta`` stays behind."""
     x, y, z = facts["cluster"]
     return Kernel(
         cubin=cubin,
@@ -85,6 +91,7 @@ def kernel_from_facts(facts: Mapping[str, Any], cubin: bytes) -> Kernel:
         parameters=None
         if facts["parameters"] is None
         else tuple((name, kind) for name, kind in facts["parameters"]),
+        meta=dict(facts.get("launch", {})),
     )
 
 

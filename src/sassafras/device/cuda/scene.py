@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sassafras.core import Buffer, Case, DeviceError, Kernel, Tolerance
@@ -58,6 +58,7 @@ class Scene:
         checker: compare and scrub kernels.
         case: shape, grid and arguments.
         reference, tolerance: of the workload.
+        bitwise: False where candidates may differ from the baseline within the tolerance.
 
     Attributes:
         exact: outputs are compared bitwise; False when the baseline differs from itself.
@@ -65,7 +66,14 @@ class Scene:
     """
 
     def __init__(
-        self, gpu: Gpu, checker: Checker, case: Case, reference: Reference | None, tolerance: Tolerance
+        self,
+        gpu: Gpu,
+        checker: Checker,
+        case: Case,
+        reference: Reference | None,
+        tolerance: Tolerance,
+        *,
+        bitwise: bool = True,
     ) -> None:
         import torch
 
@@ -84,7 +92,7 @@ class Scene:
             )
         self.live = torch.empty(self.layout.nbytes, dtype=torch.uint8, device="cuda")
         self.images: list[Image] = []
-        self.exact = True
+        self.exact = bitwise
         self.idempotent = True
         self._snapshots: list[tuple[str, Image, Any]] = []
         self._plans: dict[tuple[Any, ...], Plan] = {}
@@ -97,7 +105,7 @@ class Scene:
         arena = self.live if own else arena
         key = (
             kernel.threads, kernel.shared_bytes, kernel.cluster, kernel.hidden_args, kernel.scratch_bytes,
-            kernel.parameters, function.sizes,
+            kernel.parameters, function.sizes, str(kernel.meta.get("grid")), str(kernel.meta.get("scalars")),
         )  # fmt: skip
         if own and key in self._plans:
             return self._plans[key]
@@ -105,20 +113,22 @@ class Scene:
         addresses = {s.name: base + s.offset for s in self.layout.segments}
         keep = []
         scratch = 0
+        grid = tuple(kernel.meta.get("grid") or self.case.grid)
+        case = replace(self.case, args={**self.case.args, **kernel.meta.get("scalars", {})})
         if kernel.scratch_bytes and kernel.hidden_args:
             import torch
 
-            x, y, z = self.case.grid
+            x, y, z = grid
             block = torch.zeros(kernel.scratch_bytes * x * y * z, dtype=torch.uint8, device="cuda")
             torch.cuda.synchronize()
             keep.append(block)
             scratch = int(block.data_ptr())
         params = ParameterBlock(
-            values(kernel, self.case, addresses, scratch),
+            values(kernel, case, addresses, scratch),
             function.sizes,
             where=f"{kernel.name}, case {self.case.name}",
         )
-        config = self.gpu.config(self.case.grid, kernel.threads, kernel.shared_bytes, kernel.cluster)
+        config = self.gpu.config(grid, kernel.threads, kernel.shared_bytes, kernel.cluster)
         plan = Plan(config, params, keep)
         if own:
             self._plans[key] = plan

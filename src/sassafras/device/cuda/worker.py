@@ -68,6 +68,7 @@ class Worker:
             special=message["special"],
             cold=kernel_from_facts(cold, blobs[1]) if cold else None,
             hang_s=message.get("hang_s", 5.0),
+            bitwise=message.get("bitwise", True),
         )
         return dict(self._bench.facts())
 

@@ -1,0 +1,422 @@
+"""Source text as a candidate: scanned, built in confinement, scanned again, and judged like any other.
+
+```python
+from sassafras.evaluate import Source, SourceEvaluator
+
+evaluator = SourceEvaluator(device, workload, case, baseline, store=store, run_id=run)
+outcome = evaluator.evaluate(Source("cuda", text, entry="softmax", threads=256))
+outcome.verdict  # correct, compile_error, cheated, timed_out, out_of_resources, wrong_result, ...
+outcome.detail  # the compiler's message, the refused symbol, the first differing element
+```
+
+No code of a candidate ever runs in this process. CUDA C++ is only compiled (it has no host side that could
+run); Triton source is Python, and is executed to PTX by a confined process that cannot start another, open a
+socket, or read a user's files; ptxas then runs confined too. What reaches the GPU is a cubin, launched by our
+own worker with our own arguments: streams, graphs, timers and libraries are out of its reach.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from sassafras.core import (
+    Buffer,
+    Candidate,
+    Case,
+    CompileError,
+    CubinError,
+    Device,
+    Evaluation,
+    Kernel,
+    Modelled,
+    Outcome,
+    SassafrasError,
+    ToolMissing,
+    Verdict,
+    Workload,
+)
+
+from .evaluator import Evaluator, Recorder
+from .sandbox import Confinement, Finished, run
+from .scan import Finding, scan_cubin, scan_cuda, scan_python
+
+Language = Literal["cuda", "triton"]
+#: how many built sources an evaluator remembers
+REMEMBERED = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A kernel as text, and how it is launched.
+
+    Attributes:
+        language: ``cuda`` (CUDA C++ device code) or ``triton`` (a Python module with a `@triton.jit`
+            function).
+        text: the whole source.
+        entry: kernel name; may be left out where the source defines one kernel.
+        threads: threads a block (CUDA only; Triton's follow from num_warps).
+        shared_bytes: dynamic shared memory a block (CUDA only).
+        cluster: cluster shape (CUDA only; ``__cluster_dims__`` in the source wins).
+        grid: blocks to launch, None for the case's own. Arguments are always the case's, in its order.
+        scalars: values of further integer parameters, or other values for the case's integers, by name.
+        flags: further compiler flags; only ``-D``, ``-O``, ``--use_fast_math``, ``--maxrregcount``, ``-std``
+            and ``--fmad`` are taken.
+        constants: macros (CUDA) or `tl.constexpr` values (Triton), on top of the case's.
+        options: Triton's num_warps, num_stages, num_ctas, maxnreg, on top of the case's.
+        recipe: provenance to record: model, prompt, parent, tokens. JSON-able.
+    """
+
+    language: Language
+    text: str = field(repr=False)
+    entry: str | None = None
+    threads: int = 256
+    shared_bytes: int = 0
+    cluster: tuple[int, int, int] = (1, 1, 1)
+    grid: tuple[int, int, int] | None = None
+    scalars: Mapping[str, int] = field(default_factory=dict)
+    flags: tuple[str, ...] = ()
+    constants: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """What building came to: a kernel, or the verdict why there is none.
+
+    Attributes:
+        kernel: ready to be judged; None when refused.
+        verdict: None with a kernel; else `compile_error`, `cheated`, `unsupported`, `timed_out` or
+            `out_of_resources`.
+        detail: the reason.
+        seconds: wall time.
+        facts: warnings, state bytes, fences missing on this machine.
+    """
+
+    kernel: Kernel | None
+    verdict: Verdict | None
+    detail: str
+    seconds: float
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+_FLAG = re.compile(
+    r"-D\w+(=[\w.+-]*)?|-O[0-3]|--use_fast_math|-use_fast_math|--?maxrregcount=\d+|-?-std=c\+\+(14|17|20)"
+    r"|--?fmad=(true|false)|--?ftz=(true|false)|--?prec-(div|sqrt)=(true|false)"
+)
+
+
+def build(
+    source: Source, case: Case, arch: str, *, confinement: Confinement | None = None,
+    fp32_accumulation: bool = False,
+) -> Built:  # fmt: skip
+    """Scan, compile in confinement, scan the binary. Never raises for the source's fault.
+
+    Args:
+        source: what to build.
+        case: shape, arguments and constants.
+        arch: for example ``sm_90a``.
+        confinement: limits; by default 60 s, 16 GiB of address space, no network, no files of the user.
+        fp32_accumulation: refuse FP16 accumulators and packed-half reductions.
+
+    Raises:
+        NotSafe: this machine cannot confine a compiler.
+        ToolMissing: no compiler is installed.
+    """
+    begin = time.perf_counter()
+    limits = confinement or Confinement()
+    if source.language not in ("cuda", "triton"):
+        return Built(None, Verdict.UNSUPPORTED, f"unknown language {source.language!r}", 0.0)
+    finding = scan_cuda(source.text) if source.language == "cuda" else scan_python(source.text)
+    if finding is None and (bad := [flag for flag in source.flags if not _FLAG.fullmatch(flag)]):
+        finding = Finding(Verdict.UNSUPPORTED, f"the compiler flag {bad[0]!r} is not allowed")
+    if finding is not None:
+        text = f"refused before building: {finding}"
+        return Built(None, finding.verdict, text, time.perf_counter() - begin)
+    try:
+        maker = _build_cuda if source.language == "cuda" else _build_triton
+        kernel, missing = maker(source, case, arch, limits)
+        scanned, binary = scan_cubin(kernel.cubin, kernel.name, fp32_accumulation=fp32_accumulation)
+    except _Refused as error:
+        return Built(None, error.verdict, str(error), time.perf_counter() - begin)
+    except (CompileError, CubinError) as error:
+        return Built(None, Verdict.COMPILE_ERROR, str(error), time.perf_counter() - begin)
+    except SassafrasError as error:
+        if isinstance(error, ToolMissing) or type(error).__name__ == "NotSafe":
+            raise
+        return Built(None, Verdict.UNSUPPORTED, str(error), time.perf_counter() - begin)
+    seconds = time.perf_counter() - begin
+    facts: dict[str, Any] = {"state_bytes": binary.state_bytes, "language": source.language}
+    if missing:
+        facts["not_fenced"] = dict(missing)
+    if scanned is not None:
+        return Built(None, scanned.verdict, f"refused after building: {scanned}", seconds, facts)
+    return Built(kernel, None, "", seconds, facts)
+
+
+class SourceEvaluator:
+    """Judges `Source` candidates on an open device; the same path as every other candidate after building.
+
+    Args:
+        device: open for `case` and `baseline`. A `CudaDevice` must have been made with ``bitwise=False``,
+            unless candidates are to reproduce the baseline's bits.
+        workload, case, baseline: what the candidates stand in for.
+        store, run_id: where outcomes are recorded.
+        confinement: of the builds.
+        fp32_accumulation: refuse narrower accumulation; by default what the workload's ``meta`` says under
+            ``accumulate`` (``"fp32"``).
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        workload: Workload,
+        case: Case,
+        baseline: Kernel,
+        *,
+        store: Recorder | None = None,
+        run_id: Any = None,
+        confinement: Confinement | None = None,
+        fp32_accumulation: bool | None = None,
+    ) -> None:
+        self.workload, self.case, self.baseline = workload, case, baseline
+        self.confinement = confinement or Confinement()
+        self.fp32 = (
+            workload.meta.get("accumulate") == "fp32" if fp32_accumulation is None else fp32_accumulation
+        )
+        self.inner = Evaluator(device, None, baseline, store, run_id=run_id)
+        self._built: OrderedDict[str, Built] = OrderedDict()
+
+    def build(self, source: Source) -> Built:
+        """`build` for this case and arch, remembered by the source's contents."""
+        key = _key(source)
+        if key not in self._built:
+            self._built[key] = build(
+                source,
+                self.case,
+                self.baseline.arch,
+                confinement=self.confinement,
+                fp32_accumulation=self.fp32,
+            )
+            while len(self._built) > REMEMBERED:
+                self._built.popitem(last=False)
+        return self._built[key]
+
+    def candidate(self, source: Source) -> Candidate:
+        """What is recorded: the built kernel, or (digest of) the text where there is none."""
+        built = self.build(source)
+        recipe = {**source.recipe, "source": _describe(source)}
+        if built.kernel is not None:
+            return Candidate(built.kernel, recipe)
+        stand_in = Kernel(_key(source).encode(), source.entry or "", self.baseline.arch, source.threads)
+        return Candidate(stand_in, {**recipe, "not_built": True})
+
+    def evaluate(self, source: Source) -> Outcome:
+        """Build and judge one source. Never raises for the source's fault: the verdict says it.
+
+        Raises:
+            DeviceError, StoreError: the device or the store failed.
+            NotSafe: this machine cannot confine a compiler.
+        """
+        built, candidate = self.build(source), self.candidate(source)
+        if built.kernel is not None:
+            return self.inner.evaluate(candidate)
+        assert built.verdict is not None
+        kind = Modelled if self.inner.device.modelled else Evaluation
+        outcome: Outcome = kind(
+            candidate.digest,
+            built.verdict,
+            detail=built.detail,
+            seconds=built.seconds,
+            facts=dict(built.facts),
+        )
+        return self.inner.settle(candidate, outcome)
+
+
+class _Refused(Exception):
+    """A build that ended without a kernel, and why."""
+
+    def __init__(self, verdict: Verdict, text: str) -> None:
+        self.verdict = verdict
+        super().__init__(text)
+
+
+def _ended(done: Finished, what: str, limits: Confinement) -> None:
+    """Raise for a build that we or a limit stopped."""
+    if done.stopped == "time" or done.status in (-24, 152):  # SIGXCPU
+        raise _Refused(Verdict.TIMED_OUT, f"{what} took longer than {limits.wall_s:g} s")
+    if done.stopped == "memory":
+        raise _Refused(Verdict.OUT_OF_RESOURCES, f"{what} held more than {limits.resident_bytes >> 20} MiB")
+    if done.stopped == "processes":
+        raise _Refused(Verdict.CHEATED, f"{what} started more than {limits.processes} processes")
+    starved = re.search(r"bad_alloc|[Oo]ut of memory|MemoryError", done.output)
+    if done.status in (-9, -6, -11, 137, 134) or (done.status and starved):
+        raise _Refused(Verdict.OUT_OF_RESOURCES, f"{what} ended for want of memory: {_tail(done.output)}")
+
+
+def _tail(text: str, most: int = 2000) -> str:
+    return text if len(text) <= most else "... " + text[-most:]
+
+
+def _build_cuda(
+    source: Source, case: Case, arch: str, limits: Confinement
+) -> tuple[Kernel, Mapping[str, str]]:
+    from sassafras.frontend.cubin import kernel_of
+
+    constants = {**case.constants, **source.constants}
+    if bad := [name for name in constants if not re.fullmatch(r"[A-Za-z_]\w*", name)]:
+        raise _Refused(Verdict.UNSUPPORTED, f"{bad[0]!r} is no name of a macro")
+    flags = [*source.flags, *(f"-D{name}={_macro(value)}" for name, value in constants.items())]
+    program, extra, version = cuda_compiler(arch)
+    done = run(
+        [*program, *flags], _with(limits, extra), files={"kernel.cu": source.text.encode()},
+        collect=("kernel.cubin",), environment={"PYTHONPATH": _import_root()},
+    )  # fmt: skip
+    _ended(done, "the compiler", limits)
+    if done.status != 0 or "kernel.cubin" not in done.files:
+        raise _Refused(Verdict.COMPILE_ERROR, _tail(done.output) or f"the compiler ended with {done.status}")
+    meta: dict[str, Any] = {"compiler": version, "options": {"flags": flags}, **_geometry(source)}
+    kernel = kernel_of(
+        done.files["kernel.cubin"], source.entry, _given(case, source), arch, source.threads,
+        source.shared_bytes, meta, "the source",
+    )  # fmt: skip
+    if kernel.cluster == (1, 1, 1) and source.cluster != (1, 1, 1):
+        from dataclasses import replace
+
+        kernel = replace(kernel, cluster=source.cluster)
+    return kernel, done.missing
+
+
+def cuda_compiler(arch: str) -> tuple[list[str], list[str], str]:
+    """(command that makes kernel.cubin of kernel.cu in the scratch folder, folders it reads, its name).
+
+    Raises:
+        ToolMissing: neither nvcc nor NVRTC.
+    """
+    import importlib.util
+
+    from sassafras.sass.tools import find
+
+    try:
+        nvcc = find("nvcc")
+    except ToolMissing:
+        if importlib.util.find_spec("cuda") is None or importlib.util.find_spec("cuda.bindings") is None:
+            raise
+        command = [sys.executable, "-m", "sassafras.evaluate.builders", "nvrtc", "{scratch}", arch]
+        return command, [], "nvrtc"
+    path = nvcc.path.resolve()
+    words = ["-cubin", f"-arch={arch}", "-o", "{scratch}/kernel.cubin", "{scratch}/kernel.cu"]
+    return [str(path), *words], [str(path.parent.parent)], f"nvcc {nvcc.version}"
+
+
+def _build_triton(
+    source: Source, case: Case, arch: str, limits: Confinement
+) -> tuple[Kernel, Mapping[str, str]]:
+    from sassafras.device.cuda.protocol import kernel_from_facts
+    from sassafras.sass.tools import find
+
+    request = {
+        "entry": source.entry, "arch": arch, "case": case_to_json(case, source),
+    }  # fmt: skip
+    done = run(
+        [sys.executable, "-m", "sassafras.evaluate.builders", "triton", "{scratch}"], limits,
+        files={"candidate.py": source.text.encode(), "request.json": json.dumps(request).encode()},
+        collect=("kernel.ptx", "kernel.json"), environment={"PYTHONPATH": _import_root()},
+    )  # fmt: skip
+    _ended(done, "Triton", limits)
+    if done.status != 0 or {"kernel.ptx", "kernel.json"} - set(done.files):
+        raise _Refused(Verdict.COMPILE_ERROR, _tail(done.output) or f"the builder ended with {done.status}")
+    try:
+        facts = json.loads(done.files["kernel.json"])
+        flags = [str(flag) for flag in facts.pop("ptxas_flags") if re.fullmatch(r"-[\w=-]+", str(flag))]
+        target, meta = str(facts.pop("target")), dict(facts.pop("meta"))
+        kernel = kernel_from_facts({**facts, "arch": target}, b"")
+        threads, shared = int(kernel.threads), int(kernel.shared_bytes)
+        if not (0 < threads <= 1024 and 0 <= shared <= 1 << 20 and re.fullmatch(r"sm_\d+[a-z]?", target)):
+            raise ValueError("absurd launch facts")
+    except (ValueError, KeyError, TypeError) as error:
+        raise _Refused(Verdict.CHEATED, f"the builder's answer is no kernel: {error}") from error
+    ptxas = find("ptxas").path.resolve()
+    assembled = run(
+        [str(ptxas), *flags, f"--gpu-name={target}", "{scratch}/kernel.ptx", "-o", "{scratch}/kernel.cubin"],
+        _with(limits, [str(ptxas.parent.parent)]), files={"kernel.ptx": done.files["kernel.ptx"]},
+        collect=("kernel.cubin",),
+    )  # fmt: skip
+    _ended(assembled, "ptxas", limits)
+    if assembled.status != 0 or "kernel.cubin" not in assembled.files:
+        raise _Refused(Verdict.COMPILE_ERROR, f"ptxas: {_tail(assembled.output)}")
+    from dataclasses import replace
+
+    made = replace(kernel, cubin=assembled.files["kernel.cubin"], meta={**meta, **_geometry(source)})
+    return made, {**done.missing, **assembled.missing}
+
+
+def case_to_json(case: Case, source: Source) -> dict[str, Any]:
+    """The case as a builder process needs it: fills stay behind, since building never makes inputs."""
+    args: dict[str, Any] = {}
+    for name, argument in _given(case, source).args.items():
+        if isinstance(argument, Buffer):
+            args[name] = {"dtype": argument.dtype, "shape": list(argument.shape), "role": argument.role}
+        else:
+            args[name] = argument
+    return {
+        "name": case.name, "grid": list(source.grid or case.grid), "args": args,
+        "constants": {**case.constants, **source.constants}, "options": {**case.options, **source.options},
+    }  # fmt: skip
+
+
+def _given(case: Case, source: Source) -> Case:
+    from dataclasses import replace
+
+    return replace(case, args={**case.args, **source.scalars}) if source.scalars else case
+
+
+def _geometry(source: Source) -> dict[str, Any]:
+    facts: dict[str, Any] = {}
+    if source.grid is not None:
+        facts["grid"] = list(source.grid)
+    if source.scalars:
+        facts["scalars"] = dict(source.scalars)
+    return facts
+
+
+def _with(limits: Confinement, readable: list[str]) -> Confinement:
+    from dataclasses import replace
+
+    return replace(limits, readable=(*limits.readable, *readable))
+
+
+def _import_root() -> str:
+    import sassafras
+
+    return str(Path(str(sassafras.__file__)).resolve().parent.parent)
+
+
+def _macro(value: Any) -> str:
+    text = str(int(value)) if isinstance(value, bool) else str(value)
+    if not re.fullmatch(r"[\w.+-]*", text):
+        raise _Refused(Verdict.UNSUPPORTED, f"{text!r} is no plain value of a macro")
+    return text
+
+
+def _key(source: Source) -> str:
+    """The source and everything that decides what it becomes, as text."""
+    facts = _describe(source)
+    return json.dumps(facts, sort_keys=True, default=str)
+
+
+def _describe(source: Source) -> dict[str, Any]:
+    return {
+        "language": source.language, "text": source.text, "entry": source.entry, "threads": source.threads,
+        "shared_bytes": source.shared_bytes, "cluster": list(source.cluster),
+        "grid": None if source.grid is None else list(source.grid), "scalars": dict(source.scalars),
+        "flags": list(source.flags), "constants": dict(source.constants), "options": dict(source.options),
+    }  # fmt: skip
