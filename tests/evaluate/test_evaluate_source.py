@@ -96,7 +96,8 @@ def test_what_a_scan_would_miss_is_contained(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr("sassafras.evaluate.source.scan_python", lambda text: None)
     (tmp_path / "secret").write_text("s3cret")
     attempts = (
-        f"HOME = {str(tmp_path)!r}\nfor name, attack in {ATTACKS!r}.items():\n    try:\n        exec(attack)\n"
+        f"HOME = {str(tmp_path)!r}\nfor name, attack in {ATTACKS!r}.items():\n"
+        "    try:\n        exec(attack)\n"
         "        print(name, 'got through')\n    except OSError as error:\n        print(name, 'refused')\n"
         "raise SystemExit\n"
     )
