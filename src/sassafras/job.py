@@ -78,6 +78,7 @@ class Job:
         space: what can be changed.
         store: where everything is kept, or None.
         say: called with a line of text when another part of the work begins.
+        about: notes that every result carries.
         run_id: the run in the store, once begun.
         final: the outcome that the result stands on.
         failed_later: verdicts of approved candidates that failed after the search.
@@ -93,6 +94,7 @@ class Job:
     space: Space[Any, Any]
     store: Store | None
     say: Callable[[str], None]
+    about: tuple[str, ...] = ()
     run_id: int | None = None
     final: Outcome | None = None
     failed_later: Counter[str] = field(default_factory=Counter)
@@ -334,7 +336,7 @@ class Job:
             verdicts=dict(found.verdicts),
             reason=found.reason,
             failed_after_validation=failed,
-            notes=tuple(notes),
+            notes=(*self.about, *notes),
             recipe=dict(candidate.recipe) if improved else {},
             environment=self.device.environment(),
             facts=dict(final.facts),

@@ -29,6 +29,7 @@ def optimize(
     case: str | None = None,
     arch: str | None = None,
     ptxas: str | Path | None = None,
+    knobs: str | Path | None = None,
     store: str | Path | Store | bool | None = None,
     out: str | Path | None = None,
     fresh: bool = False,
@@ -53,6 +54,7 @@ def optimize(
         case: name of the workload's case, by default its first.
         arch: architecture to compile for, by default the GPU's, or ``sm_90a`` on the timing model.
         ptxas: another ptxas to make the baseline with (same PTX, same flags); by default the frontend's own.
+        knobs: a choice that `sassafras knobs` wrote: its kernel is the baseline.
         store: path or `Store`; None for the default path, False for none.
         out: folder to write the winner's cubin and JSON to, or None.
         fresh: start over even if the store holds this search.
@@ -66,23 +68,32 @@ def optimize(
     say = stage or (lambda text: None)
     chosen = search.get(strategy, settings)
     limit = Budget.parse(budget) if isinstance(budget, str) else budget
-    workload = _load(target)
+    workload = load_workload(target)
     which = workload.case(case)
-    opened = _device(device, arch)
+    opened = open_device(device, arch)
     with closing(opened), _store(store) as kept:
         say(f"compiling {workload.name} {which.name}")
         chosen_arch = arch or getattr(opened, "arch", None) or DEFAULT_ARCH
         tool = {} if ptxas is None else {"ptxas": str(ptxas)}
-        baseline = workload.build(which, chosen_arch, **tool)
+        notes: tuple[str, ...] = ()
+        if knobs is None:
+            baseline = workload.build(which, chosen_arch, **tool)
+        else:
+            from sassafras.frontend.knobs import of
+            from sassafras.knobs import load
+
+            made_by, note = load(knobs, lambda tools: of(workload, which, chosen_arch, tools))
+            baseline, notes = made_by.kernel, (note,)
         made = (space or _schedule_space(asked_by_name=arch is not None))(baseline)
-        job = Job(workload, which, baseline, chosen, limit, seed, opened, made, kept, say)
+        job = Job(workload, which, baseline, chosen, limit, seed, opened, made, kept, say, notes)
         result = job.stored_result(fresh) or job.run(progress)
     if out is not None:
         result.save(out)
     return result
 
 
-def _load(target: str | Path | Workload) -> Workload:
+def load_workload(target: str | Path | Workload) -> Workload:
+    """A target as `optimize` reads it. Raises WorkloadError."""
     if isinstance(target, Workload):
         return target
     from sassafras.frontend import load
@@ -90,7 +101,8 @@ def _load(target: str | Path | Workload) -> Workload:
     return load(str(target))
 
 
-def _device(device: str | Device, arch: str | None) -> Device:
+def open_device(device: str | Device, arch: str | None) -> Device:
+    """A device by name: auto, cuda, model. Raises DeviceError."""
     if not isinstance(device, str):
         return device
     from sassafras import device as devices

@@ -9,7 +9,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from . import disasm, doctor, gemm, latency, optimize, run, status, store, suite, validate, version
+from . import disasm, doctor, gemm, knobs, latency, optimize, run, status, store, suite, validate, version
 from .console import error
 
 _DEBUG = "--debug"
@@ -53,6 +53,7 @@ app = typer.Typer(
     epilog="--debug, anywhere on the line, shows the traceback of an error.",
 )
 app.command("optimize")(optimize.command)
+app.command("knobs")(knobs.command)
 app.command("doctor")(doctor.command)
 app.command("suite")(suite.command)
 app.command("validate")(validate.command)

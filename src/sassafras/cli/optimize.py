@@ -19,6 +19,9 @@ def command(
         str | None, typer.Option(help="Compile for this [default: the GPU's, or sm_90a].")
     ] = None,
     ptxas: Annotated[Path | None, typer.Option(help="Assemble the baseline with this ptxas.")] = None,
+    knobs: Annotated[
+        Path | None, typer.Option(help="Baseline chosen by `sassafras knobs`: the file that it wrote.")
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cuda (measures), or model (the timing model).")] = "auto",
     strategy: Annotated[str, typer.Option(help="anneal, greedy or random_walk.")] = "anneal",
     settings: Annotated[
@@ -51,7 +54,7 @@ def command(
     with Show(quiet=quiet) as show:
         result = optimize(
             target, strategy=strategy, settings=parse_settings(settings or []), budget=budget, device=device,
-            seed=seed, case=case, arch=arch, ptxas=ptxas, store=store, fresh=fresh,
+            seed=seed, case=case, arch=arch, ptxas=ptxas, knobs=knobs, store=store, fresh=fresh,
             progress=show.progress, stage=show.stage,
         )  # fmt: skip
     files = result.save(out)

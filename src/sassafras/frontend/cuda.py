@@ -71,6 +71,18 @@ class CudaBuilder:
         }
         return kernel_of(data, self.entry, case, arch, self.threads, self.shared_bytes, meta, where)
 
+    def ptx(self, case: Case, arch: str) -> str:
+        """The PTX of a case. Raises as `__call__` does."""
+        where = f"{self.label}, case {case.name}"
+        flags = (
+            *self.flags,
+            *case.options.get("flags", ()),
+            *(f"-D{name}={_macro(value)}" for name, value in case.constants.items()),
+        )
+        if self.compiler == "nvcc":
+            return _run_nvcc("-ptx", self.text, self.folder, arch, flags, where).decode()
+        return _run_nvrtc(True, self.text, self.folder, arch, flags, where)[0].decode().strip("\0 ")
+
 
 def workload(
     source: str | Path,
@@ -131,13 +143,24 @@ def _nvcc(
     text: str, folder: Path | None, arch: str, flags: tuple[str, ...], ptxas: str | None, where: str
 ) -> tuple[bytes, str]:
     """The cubin and nvcc's release. With another ptxas: nvcc's PTX through that."""
+    output = _run_nvcc("-ptx" if ptxas else "-cubin", text, folder, arch, flags, where)
+    version = _release(str(find("nvcc").path))
+    if ptxas:
+        return assemble(output.decode(), arch, ptxas, where=where), version
+    return output, version
+
+
+@functools.lru_cache(maxsize=256)
+def _run_nvcc(
+    kind: str, text: str, folder: Path | None, arch: str, flags: tuple[str, ...], where: str
+) -> bytes:
+    """What nvcc writes with ``-ptx`` or ``-cubin``."""
     try:
         nvcc = find("nvcc")
     except ToolMissing as error:
         raise ToolMissing(
             "nvcc was not found", hint="install a CUDA toolkit or pip install 'sassafras[cuda-source]'"
         ) from error
-    kind = "-ptx" if ptxas else "-cubin"
     with tempfile.TemporaryDirectory(prefix="sassafras-") as scratch:
         source, output = Path(scratch, "kernel.cu"), Path(scratch, "kernel.out")
         source.write_text(text)
@@ -147,17 +170,24 @@ def _nvcc(
         if done.returncode != 0:
             message = (done.stderr or done.stdout).replace(str(source), "kernel.cu").strip()
             raise CompileError(f"nvcc refused the source:\n{message}", where=where)
-        version = _release(str(nvcc.path))
-        if ptxas:
-            return assemble(output.read_text(), arch, ptxas, where=where), version
-        return output.read_bytes(), version
+        return output.read_bytes()
 
 
-@functools.lru_cache(maxsize=256)
 def _nvrtc(
     text: str, folder: Path | None, arch: str, flags: tuple[str, ...], ptxas: str | None, where: str
 ) -> tuple[bytes, str]:
-    """The cubin and NVRTC's release, through NVIDIA's own bindings (no GPU is touched)."""
+    """The cubin and NVRTC's release. With another ptxas: NVRTC's PTX through that."""
+    output, version = _run_nvrtc(bool(ptxas), text, folder, arch, flags, where)
+    if ptxas:
+        return assemble(output.decode().strip("\0 "), arch, ptxas, where=where), version
+    return output, version
+
+
+@functools.lru_cache(maxsize=256)
+def _run_nvrtc(
+    ptx: bool, text: str, folder: Path | None, arch: str, flags: tuple[str, ...], where: str
+) -> tuple[bytes, str]:
+    """PTX or a cubin and NVRTC's release, through NVIDIA's own bindings (no GPU is touched)."""
     try:
         from cuda.bindings import nvrtc
     except ImportError as error:
@@ -187,13 +217,13 @@ def _nvrtc(
             check(nvrtc.nvrtcGetProgramLog(program, log))
             message = log.decode(errors="replace").strip("\0 \n")
             raise CompileError(f"NVRTC refused the source:\n{message}", where=where)
-        if ptxas:
-            ptx = b" " * check(nvrtc.nvrtcGetPTXSize(program))
-            check(nvrtc.nvrtcGetPTX(program, ptx))
-            return assemble(ptx.decode().strip("\0 "), arch, ptxas, where=where), f"{major}.{minor}"
-        cubin = b" " * check(nvrtc.nvrtcGetCUBINSize(program))
-        check(nvrtc.nvrtcGetCUBIN(program, cubin))
-        return cubin, f"{major}.{minor}"
+        if ptx:
+            out = b" " * check(nvrtc.nvrtcGetPTXSize(program))
+            check(nvrtc.nvrtcGetPTX(program, out))
+        else:
+            out = b" " * check(nvrtc.nvrtcGetCUBINSize(program))
+            check(nvrtc.nvrtcGetCUBIN(program, out))
+        return out, f"{major}.{minor}"
     finally:
         nvrtc.nvrtcDestroyProgram(program)
 

@@ -135,6 +135,12 @@ class TritonBuilder:
         signature, constexprs, attrs, options, _ = self._bind(case, target, where)
         return str(_compile(self.kernel, signature, constexprs, attrs, options, target, where).asm["ptx"])
 
+    def ptxas_flags(self, case: Case, arch: str) -> tuple[str, ...]:
+        """The flags that Triton gives its own ptxas for this case."""
+        target = _target(ARCHES[arch])
+        options = self._bind(case, target, f"{self.label}, case {case.name}")[3]
+        return tuple(_ptxas_flags(options))
+
     def _bind(
         self, case: Case, target: Any, where: str
     ) -> tuple[dict[str, str], dict[Any, Any], dict[Any, Any], Any, list[tuple[str, str]]]:
