@@ -31,7 +31,7 @@ from sassafras.core import (
     Workload,
 )
 from sassafras.report import Result
-from sassafras.search import Finished, Found, Progress, Recorded, Strategy
+from sassafras.search import Finished, Found, Progress, Recorded, Recorder, Strategy
 from sassafras.store import Store
 
 #: how many of the search's leaders are looked at again, and how often, before one is chosen (measured only):
@@ -151,16 +151,7 @@ class Job:
         """Search, choose, prove, measure, keep."""
         self.device.open(self.workload, self.case, self.baseline)
         self.say("getting ready (the first use on a machine compiles for some seconds)")
-        evaluator = self._evaluator()
-        self._warm_up()
-        recorder = None
-        if self.store is not None and self.run_id is not None:
-            recorder = StoreRecorder(self.store, self.run_id)
-        self.say(f"searching {self.budget} with {self.strategy.name} on {self.device.name}")
-        found = search.run(
-            self.strategy, self.space, evaluator, self.budget, seed=self.seed, recorder=recorder,
-            progress=progress, keep=SELECTION_LEADERS,
-        )  # fmt: skip
+        found = self.search(progress)
         if self.device.modelled:
             result = self._modelled(found)
         else:
@@ -170,6 +161,24 @@ class Job:
             if found.reason != "interrupted":
                 self.store.finish_run(self.run_id, str(self.budget), result.to_json())
         return result
+
+    def search(
+        self,
+        progress: Callable[[Progress], None] | None,
+        *,
+        recorder: Recorder | None = None,
+        stop: Callable[[], bool] | None = None,
+    ) -> Finished[Any]:
+        """The search alone, on the open device; `recorder` is by default the store's run."""
+        evaluator = self._evaluator()
+        self._warm_up()
+        if recorder is None and self.store is not None and self.run_id is not None:
+            recorder = StoreRecorder(self.store, self.run_id)
+        self.say(f"searching {self.budget} with {self.strategy.name} on {self.device.name}")
+        return search.run(
+            self.strategy, self.space, evaluator, self.budget, seed=self.seed, recorder=recorder,
+            progress=progress, keep=SELECTION_LEADERS, stop=stop,
+        )  # fmt: skip
 
     def _warm_up(self) -> None:
         """Let what is compiled on first use be compiled before the budget's clock starts."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import closing, nullcontext
+from contextlib import ExitStack, closing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,8 @@ def optimize(
     out: str | Path | None = None,
     fresh: bool = False,
     space: Callable[[Kernel], Space[Any, Any]] | None = None,
+    cluster: str | None = None,
+    workers: int | None = None,
     progress: Callable[[Progress], None] | None = None,
     stage: Callable[[str], None] | None = None,
 ) -> Result:
@@ -59,6 +61,9 @@ def optimize(
         out: folder to write the winner's cubin and JSON to, or None.
         fresh: start over even if the store holds this search.
         space: makes the space to search from the baseline kernel, by default `ScheduleSpace`.
+        cluster: search on every GPU of a Ray cluster, an independent search each (``"auto"`` or
+            ``HOST:PORT``; see `docs/cluster.md`); with ``device="model"`` on every CPU.
+        workers: how many of them to use, by default all.
         progress: called after each new outcome.
         stage: called with a line of text when another part of the work begins.
 
@@ -70,8 +75,14 @@ def optimize(
     limit = Budget.parse(budget) if isinstance(budget, str) else budget
     workload = load_workload(target)
     which = workload.case(case)
-    opened = open_device(device, arch)
-    with closing(opened), _store(store) as kept:
+    with ExitStack() as stack:
+        pool = None if cluster is None else stack.enter_context(_pool(cluster, device, workers))
+        if pool is not None and pool.device == "cuda":
+            opened = _pool_device(pool)
+        else:
+            opened = open_device(device, arch)
+        stack.enter_context(closing(opened))
+        kept = stack.enter_context(_store(store))
         say(f"compiling {workload.name} {which.name}")
         chosen_arch = arch or getattr(opened, "arch", None) or DEFAULT_ARCH
         tool = {} if ptxas is None else {"ptxas": str(ptxas)}
@@ -84,8 +95,10 @@ def optimize(
 
             made_by, note = load(knobs, lambda tools: of(workload, which, chosen_arch, tools))
             baseline, notes = made_by.kernel, (note,)
-        made = (space or _schedule_space(asked_by_name=arch is not None))(baseline)
-        job = Job(workload, which, baseline, chosen, limit, seed, opened, made, kept, say, notes)
+        make = space or _schedule_space(asked_by_name=arch is not None)
+        job = Job(workload, which, baseline, chosen, limit, seed, opened, make(baseline), kept, say, notes)
+        if pool is not None:
+            job = _on_islands(job, pool, make)
         result = job.stored_result(fresh) or job.run(progress)
     if out is not None:
         result.save(out)
@@ -117,6 +130,29 @@ def open_device(device: str | Device, arch: str | None) -> Device:
     else:
         raise DeviceError(f"there is no device {device!r}", hint="auto, cuda, model, or a Device of your own")
     return made
+
+
+def _pool(cluster: str, device: str | Device, workers: int | None) -> Any:
+    if not isinstance(device, str):
+        raise DeviceError("a cluster makes its own devices", hint='device="cuda" or "model"')
+    from sassafras.cluster import Pool
+
+    return Pool(cluster, device="cuda" if device == "auto" else device, workers=workers)
+
+
+def _pool_device(pool: Any) -> Device:
+    from sassafras.cluster.islands import PoolDevice
+
+    made: Device = PoolDevice(pool)
+    return made
+
+
+def _on_islands(job: Job, pool: Any, make: Callable[[Kernel], Space[Any, Any]]) -> Job:
+    from dataclasses import fields
+
+    from sassafras.cluster.islands import IslandsJob
+
+    return IslandsJob(**{f.name: getattr(job, f.name) for f in fields(Job)}, pool=pool, make_space=make)
 
 
 def _schedule_space(*, asked_by_name: bool) -> Callable[[Kernel], Space[Any, Any]]:

@@ -38,6 +38,10 @@ def command(
         "sassafras-out"
     ),
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over instead of resuming.")] = False,
+    cluster: Annotated[
+        str | None, typer.Option(help="Search on all GPUs of a Ray cluster: auto, or HOST:PORT.")
+    ] = None,
+    workers: Annotated[int | None, typer.Option(help="Of the cluster, how many [default: all].")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the result line only.")] = False,
     json: Annotated[bool, typer.Option("--json", help="The result as JSON on stdout.")] = False,
 ) -> None:
@@ -55,7 +59,7 @@ def command(
         result = optimize(
             target, strategy=strategy, settings=parse_settings(settings or []), budget=budget, device=device,
             seed=seed, case=case, arch=arch, ptxas=ptxas, knobs=knobs, store=store, fresh=fresh,
-            progress=show.progress, stage=show.stage,
+            cluster=cluster, workers=workers, progress=show.progress, stage=show.stage,
         )  # fmt: skip
     files = result.save(out)
     if json:

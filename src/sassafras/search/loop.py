@@ -92,6 +92,7 @@ class _Session(Generic[State]):
     recorder: Recorder | None
     report: Callable[[Progress], None] | None
     keep: int
+    stop: Callable[[], bool] | None = None
     seen: dict[str, Outcome] = field(default_factory=dict)
     leaders: list[Found[State]] = field(default_factory=list)
     verdicts: Counter[str] = field(default_factory=Counter)
@@ -119,7 +120,9 @@ class _Session(Generic[State]):
     def more(self) -> bool:
         self.idle += 1
         if not self.reason:
-            if self._spent():
+            if self.stop is not None and self.stop():
+                self.reason = "interrupted"
+            elif self._spent():
                 self.reason = "budget"
             elif self.idle > IDLE_TURNS:
                 self.reason = "exhausted"
@@ -190,6 +193,7 @@ def run(
     recorder: Recorder | None = None,
     progress: Callable[[Progress], None] | None = None,
     keep: int = 8,
+    stop: Callable[[], bool] | None = None,
 ) -> Finished[State]:
     """Let `strategy` search `space` until the budget is spent, or SIGINT or SIGTERM asks it to stop.
 
@@ -202,12 +206,14 @@ def run(
         recorder: where outcomes are kept; a search with the same record goes on where it stopped.
         progress: called after each new outcome; must be quick.
         keep: how many leaders to keep.
+        stop: asked before every turn; True ends the search as SIGINT does (for searches outside the main
+            thread, which signals do not reach).
 
     Raises:
         SearchError: the evaluator finds the baseline itself unusable.
     """
     session: _Session[State] = _Session(
-        space, evaluator, budget, np.random.default_rng(seed), recorder, progress, max(keep, 1)
+        space, evaluator, budget, np.random.default_rng(seed), recorder, progress, max(keep, 1), stop
     )
     start = space.start()
     with _interruptible(session):

@@ -81,7 +81,16 @@ class Runs(Database):
         """
         if outcome.digest != candidate.digest:
             raise StoreError("the outcome belongs to another candidate", where=self._where)
-        recipe = zlib.compress(dumps(candidate.recipe).encode(), 1)
+        return self.append(run_id, candidate.recipe, outcome, took)
+
+    def append(self, run_id: int, recipe: Mapping[str, Any], outcome: Outcome, took: float = 0.0) -> Outcome:
+        """`record` for an outcome whose candidate's code stayed on the machine that judged it.
+
+        Raises:
+            StoreError: a modelled outcome was offered to a measured run (or the reverse), or there is no such
+                run.
+        """
+        packed = zlib.compress(dumps(recipe).encode(), 1)
         row = outcome_row(outcome)
         with self.transaction() as db:
             run = db.execute("SELECT modelled FROM runs WHERE id = ?", (run_id,)).fetchone()
@@ -95,11 +104,11 @@ class Runs(Database):
             cursor = db.execute(
                 f"INSERT INTO evaluations (run, {', '.join(OUTCOME_COLUMNS)}, took, recipe, recorded)"
                 f" VALUES ({marks}) ON CONFLICT (run, digest) DO NOTHING",
-                (run_id, *row, float(took), recipe, now()),
+                (run_id, *row, float(took), packed, now()),
             )
             if cursor.rowcount == 1:
                 return outcome
-        known = self.known(run_id, candidate.digest)
+        known = self.known(run_id, outcome.digest)
         assert known is not None
         return known[0]
 
@@ -110,6 +119,12 @@ class Runs(Database):
             (run_id, digest),
         )
         return None if row is None else (row_outcome(row[:-1]), row[-1])
+
+    def recorded(self, run_id: int) -> Iterator[tuple[Outcome, float]]:
+        """Every outcome of a run and the seconds that it took, in the order in which they were recorded."""
+        query = f"SELECT {', '.join(OUTCOME_COLUMNS)}, took FROM evaluations WHERE run = ? ORDER BY id"
+        for row in self._all(query, (run_id,)):
+            yield row_outcome(row[:-1]), row[-1]
 
     def finish_run(self, run_id: int, budget: str, result: Mapping[str, Any]) -> None:
         """Note what the run reported, and the budget that it had."""

@@ -1,0 +1,7 @@
+"""Many GPUs, many hosts: searches and sweeps on Ray's actors, one worker a GPU."""
+
+from __future__ import annotations
+
+from .pool import Pool, Task
+
+__all__ = ["Pool", "Task"]

@@ -1,0 +1,322 @@
+"""A search on a cluster: an independent search (island) for every worker, each with a seed of its own.
+
+An island keeps to one worker, so that within it speed-ups are compared on one GPU only; where islands meet,
+their leaders are measured again on one GPU, and those figures decide. An island that loses its worker walks
+its record again elsewhere and goes on, as an interrupted search does.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from sassafras.core import (
+    Budget,
+    Candidate,
+    Case,
+    Evaluation,
+    Kernel,
+    Outcome,
+    SearchError,
+    Space,
+    Workload,
+)
+from sassafras.job import SELECTION_LEADERS, Job
+from sassafras.search import Finished, Found, Progress, Recorded, Recorder
+from sassafras.store.records import outcome_row, row_outcome
+
+from .payload import Subject, describe
+from .pool import Pool, Task
+from .worker import Context
+
+#: leaders that an island sends home
+HOME = 4
+_OVER = object()
+
+
+# -- on the worker ------------------------------------------------------------------------------------------
+
+
+class _Forward:
+    """A search's record that lies with the driver: known outcomes came along, new ones are sent home."""
+
+    def __init__(self, known: Mapping[str, Any], send: Callable[[Any], None]) -> None:
+        self._known, self._send = known, send
+
+    def known(self, digest: str) -> Recorded | None:
+        found = self._known.get(digest)
+        return None if found is None else Recorded(row_outcome(found[0]), found[1])
+
+    def record(self, candidate: Candidate, outcome: Outcome, took: float) -> Recorded:
+        self._send(("outcome", outcome_row(outcome), dict(candidate.recipe), took))
+        return Recorded(outcome, took)
+
+
+def search_island(payload: Mapping[str, Any], context: Context) -> Iterator[Any]:
+    """One island, on a worker: yields ``("outcome", row, recipe, took)`` each, then ``("found", ...)``."""
+    said: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    with Subject(payload["subject"]) as subject:
+        job = Job(
+            subject.workload, subject.case, subject.baseline, payload["strategy"], payload["budget"],
+            payload["seed"], context.device, payload["space"](subject.baseline), None, lambda text: None,
+        )  # fmt: skip
+
+        def walk() -> None:
+            try:
+                context.device.open(subject.workload, subject.case, subject.baseline)
+                recorder: Recorder = _Forward(payload["known"], said.put)
+                found = job.search(None, recorder=recorder, stop=context.stop.is_set)
+                said.put(("found", _pack(found)))
+            except BaseException as error:
+                said.put(error)
+            said.put(_OVER)
+
+        threading.Thread(target=walk, daemon=True).start()
+        while (event := said.get()) is not _OVER:
+            if isinstance(event, Exception):
+                raise event
+            if isinstance(event, BaseException):
+                raise SearchError(f"the island ended: {type(event).__name__}")
+            yield event
+
+
+def _pack(found: Finished[Any]) -> dict[str, Any]:
+    leaders = [
+        (leader.candidate.kernel.cubin, dict(leader.candidate.recipe), outcome_row(leader.outcome))
+        for leader in found.leaders[:HOME]
+    ]
+    return {
+        "leaders": leaders, "baseline": outcome_row(found.baseline.outcome), "evaluations": found.evaluations,
+        "replayed": found.replayed, "seconds": found.seconds, "verdicts": dict(found.verdicts),
+        "reason": found.reason,
+    }  # fmt: skip
+
+
+# -- on the driver ------------------------------------------------------------------------------------------
+
+
+class PoolDevice:
+    """A worker's GPU, for the driver: `core.Device`, and what choosing and re-measuring need."""
+
+    modelled = False
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self.name, self.arch = str(pool.facts["name"]), str(pool.facts["arch"])
+        self._what: dict[str, Any] | None = None
+        self._loaded = False
+
+    def open(self, workload: Workload, case: Case, baseline: Kernel) -> None:
+        """Nothing yet: the worker opens the workload when it is asked for a figure."""
+        self._what, self._loaded = describe(workload, case, baseline), False
+
+    def _ask(self, method: str, *arguments: Any, **named: Any) -> Any:
+        if not self._loaded:
+            self._pool.ask("load", self._what)
+            self._loaded = True
+        return self._pool.ask(method, *arguments, **named)
+
+    def run(self, candidate: Candidate) -> Outcome:
+        """See `core.Device`."""
+        outcome: Outcome = self._ask("run", candidate)
+        return outcome
+
+    def remeasure(self, candidate: Candidate, **named: Any) -> Evaluation:
+        """See `CudaDevice.remeasure`."""
+        outcome: Evaluation = self._ask("remeasure", candidate, **named)
+        return outcome
+
+    def environment(self) -> dict[str, Any]:
+        """The worker's."""
+        return dict(self._pool.facts["environment"])
+
+    def close(self) -> None:
+        """The pool is closed by whoever made it."""
+
+
+@dataclass
+class _Island:
+    """What the driver knows of one island."""
+
+    index: int
+    seed: int
+    budget: Budget
+    run_id: int | None = None
+    known: dict[str, tuple[tuple[Any, ...], float]] = field(default_factory=dict)
+    costs: list[float] = field(default_factory=list)
+    verdicts: Counter[str] = field(default_factory=Counter)
+    clock: float = 0.0
+    best: Outcome | None = None
+    found: dict[str, Any] | None = None
+
+    @property
+    def fraction(self) -> float:
+        shares = [0.0]
+        if self.budget.seconds is not None:
+            shares.append(self.clock / self.budget.seconds)
+        if self.budget.evaluations is not None:
+            shares.append(len(self.known) / self.budget.evaluations)
+        return min(max(shares), 1.0)
+
+    def take(self, row: tuple[Any, ...], took: float) -> Outcome | None:
+        """Note an outcome; None for one that was known (a retry says again what was on its way)."""
+        outcome = row_outcome(row)
+        if outcome.digest in self.known:
+            return None
+        self.known[outcome.digest] = (row, took)
+        self.clock += took
+        self.verdicts["modelled" if outcome.verdict is None else outcome.verdict.value] += 1
+        if outcome.cost is not None and (
+            self.best is None or self.best.cost is None or outcome.cost < self.best.cost
+        ):
+            self.best = outcome
+        return outcome
+
+
+@dataclass
+class IslandsJob(Job):
+    """A `Job` whose search runs on a pool.
+
+    Attributes:
+        pool: the workers; one island each.
+        make_space: makes the space from the baseline on the worker.
+    """
+
+    pool: Pool | None = None
+    make_space: Callable[[Kernel], Space[Any, Any]] | None = None
+
+    def spec(self) -> dict[str, Any]:
+        """See `Job.spec`; how many islands there are is part of what makes two searches the same."""
+        assert self.pool is not None
+        return {**super().spec(), "islands": self.pool.size}
+
+    def search(
+        self,
+        progress: Callable[[Progress], None] | None,
+        *,
+        recorder: Recorder | None = None,
+        stop: Callable[[], bool] | None = None,
+    ) -> Finished[Any]:
+        """All islands, to the end of their budgets."""
+        import time
+
+        assert self.pool is not None and self.make_space is not None
+        islands = self._islands()
+        subject = describe(self.workload, self.case, self.baseline)
+        self.say(f"searching {self.budget} with {self.strategy.name} on {len(islands)} x {self.device.name}")
+        begun, new = time.monotonic(), 0
+        by_name = {f"island {island.index}": island for island in islands}
+
+        def payload(island: _Island) -> dict[str, Any]:
+            return {
+                "subject": subject, "strategy": self.strategy, "budget": island.budget, "seed": island.seed,
+                "space": self.make_space, "known": dict(island.known),
+            }  # fmt: skip
+
+        def hear(task: Task, event: Any) -> None:
+            nonlocal new
+            island = by_name[task.name]
+            if event[0] == "found":
+                island.found = event[1]
+                return
+            _, row, recipe, took = event
+            outcome = island.take(tuple(row), took)
+            if outcome is None:
+                return
+            new += 1
+            if self.store is not None and island.run_id is not None:
+                self.store.append(island.run_id, recipe, outcome, took)
+            if progress is not None and island.best is not None:
+                progress(_standing(islands, new, time.monotonic() - begun))
+
+        tasks = [
+            Task(name, "sassafras.cluster.islands:search_island", lambda island=island: payload(island))  # type: ignore[misc]
+            for name, island in by_name.items()
+        ]
+        complete = self.pool.run(
+            tasks, hear, on_lost=lambda task, why: self.say(f"{task.name} lost its worker and moves: {why}")
+        )
+        return self._merge(islands, complete)
+
+    def _islands(self) -> list[_Island]:
+        assert self.pool is not None
+        count = self.pool.size
+        made = []
+        for index in range(count):
+            seed = int(np.random.SeedSequence([self.seed, index]).generate_state(1)[0])
+            island = _Island(index, seed, share(self.budget, index, count))
+            if self.store is not None:
+                island.run_id = self.store.begin_run(
+                    {**self.spec(), "seed": seed, "island": index, "of": self.seed}, kernel=self.baseline,
+                    workload=self.workload.name, case=self.case.name, device=self.device.name,
+                    modelled=self.device.modelled, strategy=self.strategy.name, seed=seed,
+                    environment=self.device.environment(),
+                )  # fmt: skip
+                for outcome, took in self.store.recorded(island.run_id):
+                    island.take(outcome_row(outcome), took)
+            made.append(island)
+        return made
+
+    def _merge(self, islands: Sequence[_Island], complete: bool) -> Finished[Any]:
+        """One result. Islands take turns in it: their figures come from GPUs that may differ a little."""
+        packs = [island.found for island in islands if island.found is not None]
+        if not packs:
+            raise SearchError(
+                "the search was interrupted before any island could report", hint="run it again"
+            )
+        kernel = self.baseline
+        leaders: list[Found[Any]] = []
+        for rank in range(HOME):
+            for pack in packs:
+                if rank < len(pack["leaders"]):
+                    cubin, recipe, row = pack["leaders"][rank]
+                    outcome = row_outcome(tuple(row))
+                    assert outcome.cost is not None
+                    leaders.append(
+                        Found(None, Candidate(kernel.with_cubin(cubin), recipe), outcome, outcome.cost)
+                    )
+        if self.device.modelled:  # one model, so that figures may be compared as they are
+            leaders.sort(key=lambda leader: (leader.cost, leader.candidate.digest))
+        distinct = list({leader.candidate.digest: leader for leader in reversed(leaders)}.values())[::-1]
+        start = row_outcome(tuple(packs[0]["baseline"]))
+        assert start.cost is not None
+        verdicts: Counter[str] = Counter()
+        for pack in packs:
+            verdicts.update(pack["verdicts"])
+        reasons = {pack["reason"] for pack in packs}
+        return Finished(
+            distinct[0], Found(None, Candidate(kernel), start, start.cost),
+            tuple(distinct[: max(SELECTION_LEADERS, len(packs))]), sum(p["evaluations"] for p in packs),
+            sum(p["replayed"] for p in packs), max(p["seconds"] for p in packs), dict(verdicts),
+            "interrupted" if not complete or "interrupted" in reasons else min(reasons),
+        )  # fmt: skip
+
+
+def share(budget: Budget, index: int, count: int) -> Budget:
+    """An island's part of a budget: all of the seconds, an equal part of the evaluations (two at least: the
+    baseline's is one)."""
+    if budget.evaluations is None:
+        return budget
+    part = budget.evaluations // count + (1 if index < budget.evaluations % count else 0)
+    return replace(budget, evaluations=max(part, 2))
+
+
+def _standing(islands: Sequence[_Island], new: int, sitting: float) -> Progress:
+    verdicts: Counter[str] = Counter()
+    for island in islands:
+        verdicts.update(island.verdicts)
+    total = sum(len(island.known) for island in islands)
+    best = min(
+        (island.best for island in islands if island.best is not None),
+        key=lambda outcome: outcome.cost or 9e9,
+    )
+    return Progress(
+        max(island.clock for island in islands), total, total - new, new / sitting if sitting > 0 else 0.0,
+        dict(verdicts), best, sum(island.fraction for island in islands) / len(islands),
+    )  # fmt: skip

@@ -1,0 +1,106 @@
+"""What a node needs in order to load a workload that lies on the driver's machine."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sassafras.core import Case, Kernel, Workload, WorkloadError
+from sassafras.store.records import dumps, kernel_of, launch_facts
+
+#: files beside the workload that travel with it
+SUFFIXES = frozenset({".py", ".toml", ".cu", ".cuh", ".h", ".hpp", ".cubin", ".json", ".npz", ".npy"})
+MAX_BYTES = 16 << 20
+
+
+def describe(workload: Workload, case: Case, baseline: Kernel) -> dict[str, Any]:
+    """Plain data from which `Subject` makes the same three objects on another machine.
+
+    Raises:
+        WorkloadError: the workload cannot be loaded again, or the files beside it are too large to send.
+    """
+    if not workload.source:
+        raise WorkloadError(
+            "a cluster's node loads the workload again from its file, and this one has none",
+            where=workload.name,
+            hint="load it with sassafras.frontend.load('file.py:attribute')",
+        )
+    return {
+        "source": workload.source,
+        "case": case.name,
+        "files": {} if workload.source.startswith("suite:") else _beside(workload.source),
+        "name": baseline.name,
+        "arch": baseline.arch,
+        "launch": dumps(launch_facts(baseline)),
+        "meta": dumps(baseline.meta),
+        "cubin": baseline.cubin,
+    }
+
+
+def _split(source: str) -> tuple[Path, str]:
+    """The path of a source, and ``:attribute`` or nothing."""
+    text, dot, attribute = source.partition(".py:")
+    return (Path(text + ".py"), ":" + attribute) if dot else (Path(source), "")
+
+
+def _beside(source: str) -> dict[str, bytes]:
+    """The workload's file and those beside it that it may read or import."""
+    path, _ = _split(source)
+    files: dict[str, bytes] = {}
+    total = 0
+    for file in sorted(path.parent.iterdir()):
+        if not file.is_file() or (file.suffix not in SUFFIXES and file != path):
+            continue
+        total += file.stat().st_size
+        if total > MAX_BYTES:
+            raise WorkloadError(
+                f"the files beside the workload exceed {MAX_BYTES >> 20} MiB, and all of them would travel",
+                where=str(path.parent),
+                hint="give the workload a folder of its own",
+            )
+        files[file.name] = file.read_bytes()
+    return files
+
+
+class Subject:
+    """The workload, case and baseline of a payload; its files lie in a temporary folder while it is open.
+
+    Attributes:
+        workload, case, baseline: as on the driver.
+    """
+
+    workload: Workload
+    case: Case
+    baseline: Kernel
+
+    def __init__(self, described: Mapping[str, Any]) -> None:
+        self._described = described
+        self._folder: str | None = None
+
+    def __enter__(self) -> Subject:
+        from sassafras.frontend import load
+
+        d = self._described
+        source = str(d["source"])
+        if d["files"]:
+            self._folder = tempfile.mkdtemp(prefix="sassafras-node-")
+            for name, data in d["files"].items():
+                Path(self._folder, Path(name).name).write_bytes(data)
+            path, attribute = _split(source)
+            source = str(Path(self._folder, path.name)) + attribute
+        try:
+            self.workload = load(source)
+        except BaseException:
+            self.__exit__()
+            raise
+        self.case = self.workload.case(d["case"])
+        self.baseline = kernel_of(d["cubin"], d["name"], d["arch"], d["launch"], d["meta"])
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None

@@ -1,0 +1,356 @@
+"""`Pool`: tasks on the workers of a Ray cluster, one worker a GPU, retried elsewhere when a worker is lost.
+
+Ray places the actors, moves the bytes and notices dead nodes. What is here: which tasks are still to do, what
+the driver has heard of each, and that a task whose worker is lost starts again from there.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import signal
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sassafras import __version__
+from sassafras.core import DeviceError, SassafrasError, ToolMissing
+
+#: workers that one task may lose before it is taken for the cause
+TRIES = 4
+#: seconds between looks at whether anybody asked to stop
+_TICK = 0.2
+#: what a task's function tells the driver, and the driver's own news of it
+EVENT, DONE, FAILED, LOST = "event", "done", "failed", "lost"
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Work for one worker.
+
+    Attributes:
+        name: unique within a `Pool.run`, for messages.
+        function: ``"module:function"``, called on the worker as ``function(payload, context)`` (see
+            `worker.Context`); an iterator of events (plain data), which reach the driver in order.
+        payload: makes the argument anew for every try, so that a retry begins with what is known by then.
+    """
+
+    name: str
+    function: str
+    payload: Callable[[], Mapping[str, Any]] = field(repr=False)
+
+
+class Pool:
+    """The workers of a cluster. A context manager.
+
+    Args:
+        address: ``"auto"`` (the cluster that this machine belongs to, or that ``RAY_ADDRESS`` names; a local
+            one of this machine's GPUs where there is none), or ``HOST:PORT`` of a head node.
+        device: ``"cuda"`` (a worker for every GPU) or ``"model"`` (a worker for every CPU: no GPU needed).
+        workers: how many workers; None for as many as the cluster has room for now.
+
+    Raises:
+        ToolMissing: Ray is not installed here.
+        DeviceError: no such cluster, it has no room for a worker, or a worker runs another version of
+            Sassafras or has another GPU than the rest.
+    """
+
+    def __init__(self, address: str = "auto", *, device: str = "cuda", workers: int | None = None) -> None:
+        if device not in ("cuda", "model"):
+            raise DeviceError(f"a cluster has no device {device!r}", hint="cuda or model")
+        if workers is not None and workers < 1:
+            raise DeviceError(f"a pool needs at least one worker, not {workers}")
+        self.device = device
+        self._ray, self._started = _connect(address)
+        self._resources = {"num_gpus": 1, "num_cpus": 1} if device == "cuda" else {"num_cpus": 1}
+        room = int(self._ray.cluster_resources().get("GPU" if device == "cuda" else "CPU", 0))
+        if room < 1:
+            self.close()
+            raise DeviceError(
+                "the cluster has no GPU" if device == "cuda" else "the cluster has no CPU to spare",
+                where=address,
+                hint="start nodes with `ray start --address=HEAD:6379`, or use --device model",
+            )
+        self.size = min(workers or room, room)
+        self._actors: list[Any] = [self._actor() for _ in range(self.size)]
+        #: workers that were lost so far, whatever the cause
+        self.lost = 0
+        try:
+            self.facts: dict[str, Any] = self._agree()
+        except BaseException:
+            self.close()
+            raise
+
+    def _actor(self) -> Any:
+        from .worker import Worker
+
+        options = {
+            **self._resources,
+            "max_concurrency": 2,
+            "max_restarts": 0,
+            "scheduling_strategy": "SPREAD",
+        }
+        return self._ray.remote(Worker).options(**options).remote(self.device)
+
+    def _agree(self) -> dict[str, Any]:
+        """Every worker's facts, which must agree: figures of unlike GPUs must not meet in one search."""
+        try:
+            found = self._ray.get([actor.facts.remote() for actor in self._actors])
+        except self._ray.exceptions.RayError as error:
+            raise DeviceError(f"a worker of the cluster does not start: {_short(error)}") from error
+        for facts in found:
+            if facts["sassafras"] != __version__:
+                raise DeviceError(
+                    f"a node has Sassafras {facts['sassafras']}, this machine {__version__}",
+                    where=facts["host"],
+                    hint="install the same version everywhere",
+                )
+            if facts["name"] != found[0]["name"]:
+                raise DeviceError(
+                    f"the cluster mixes {found[0]['name']} and {facts['name']}",
+                    where=facts["host"],
+                    hint="speed-ups of unlike GPUs cannot be compared; start a cluster of one kind",
+                )
+        return dict(found[0])
+
+    # -- running ------------------------------------------------------------------------------------------
+
+    def run(
+        self,
+        tasks: Iterable[Task],
+        on_event: Callable[[Task, Any], None],
+        *,
+        on_lost: Callable[[Task, str], None] | None = None,
+    ) -> bool:
+        """Run every task to its end, each on one worker at a time; events are handled in this thread.
+
+        A task whose worker is lost (node killed, process dead) is started again on another, with a fresh
+        payload. Ctrl-C asks the tasks to stop and hears them out.
+
+        Args:
+            on_event: called with the task and what its function yielded.
+            on_lost: called when a task lost its worker.
+
+        Returns:
+            True when everything ran to its end, False when it was interrupted.
+
+        Raises:
+            SassafrasError: a task's function raised; the others are stopped first.
+            DeviceError: a task lost its worker `TRIES` times.
+        """
+        waiting: queue.SimpleQueue[tuple[Task, int]] = queue.SimpleQueue()
+        news: queue.SimpleQueue[tuple[str, Task, int, Any]] = queue.SimpleQueue()
+        open_tasks = 0
+        for task in tasks:
+            waiting.put((task, 1))
+            open_tasks += 1
+        over = threading.Event()
+        threads = [
+            threading.Thread(target=self._serve, args=(place, waiting, news, over), daemon=True)
+            for place in range(self.size)
+        ]
+        for thread in threads:
+            thread.start()
+        interrupted, failure = False, None
+        before = _terminate_as_interrupt()
+        try:
+            while open_tasks:
+                try:
+                    kind, task, tries, value = news.get(timeout=_TICK)
+                    if kind == EVENT:
+                        on_event(task, value)
+                        continue
+                    if kind == LOST and failure is None and not interrupted:
+                        if tries < TRIES:
+                            if on_lost is not None:
+                                on_lost(task, value)
+                            waiting.put((task, tries + 1))
+                            continue
+                        kind, value = (
+                            FAILED,
+                            DeviceError(
+                                f"{tries} workers were lost running this; the last: {value}",
+                                where=task.name,
+                                hint="the task may be the cause: look at that node's memory and GPU log",
+                            ),
+                        )
+                    open_tasks -= 1
+                    if kind == FAILED and failure is None:
+                        failure = value
+                        open_tasks -= self._stop(waiting)
+                except queue.Empty:
+                    continue
+                except KeyboardInterrupt:
+                    interrupted = True
+                    open_tasks -= self._stop(waiting)
+        finally:
+            over.set()
+            if before is not None:
+                signal.signal(signal.SIGTERM, before)
+        for thread in threads:
+            thread.join(timeout=10 * _TICK)
+        if failure is not None:
+            raise failure
+        return not interrupted
+
+    def _stop(self, waiting: queue.SimpleQueue[tuple[Task, int]]) -> int:
+        """Ask running tasks to end; returns how many were waiting and now never start."""
+        dropped = 0
+        while not waiting.empty():
+            waiting.get()
+            dropped += 1
+        for actor in self._actors:
+            actor.stop.remote()
+        return dropped
+
+    def _serve(
+        self,
+        place: int,
+        waiting: queue.SimpleQueue[tuple[Task, int]],
+        news: queue.SimpleQueue[tuple[str, Task, int, Any]],
+        over: threading.Event,
+    ) -> None:
+        """One thread a worker: take a task, pass on what it says, replace the worker when it is lost."""
+        while not over.is_set():
+            try:
+                task, tries = waiting.get(timeout=_TICK)
+            except queue.Empty:
+                continue
+            try:
+                payload = dict(task.payload())
+            except Exception as error:
+                news.put((FAILED, task, tries, error))
+                continue
+            actor = self._actors[place]
+            try:
+                stream = actor.run.options(num_returns="streaming").remote(task.function, payload)
+                answer: tuple[str, Any] = (LOST, "the worker's answer broke off")
+                for reference in stream:
+                    answer = self._ray.get(reference)
+                    if answer[0] == EVENT:
+                        news.put((EVENT, task, tries, answer[1]))
+            except self._ray.exceptions.RayError as error:
+                answer = (LOST, _short(error))
+            if answer[0] == EVENT:
+                answer = (LOST, "the worker's answer broke off")
+            if answer[0] == LOST:
+                self._replace(place, actor)
+                news.put((LOST, task, tries, answer[1]))
+                if not self._wait_for(self._actors[place], over):
+                    return
+            else:
+                news.put((answer[0], task, tries, answer[1]))
+
+    def _replace(self, place: int, lost: Any) -> None:
+        """Another worker in place of a lost one, wherever Ray finds room, now or when a node joins."""
+        self.lost += 1
+        # it may be cut off rather than dead: what it still does must not go on beside the retry
+        self._ray.kill(lost, no_restart=True)
+        self._actors[place] = self._actor()
+
+    def _wait_for(self, actor: Any, over: threading.Event) -> bool:
+        """Until the worker answers; False when the run ended first."""
+        ready = actor.facts.remote()
+        while not over.is_set():
+            done, _ = self._ray.wait([ready], timeout=_TICK)
+            if done:
+                return True
+        return False
+
+    # -- the rest -----------------------------------------------------------------------------------------
+
+    def ask(self, method: str, *arguments: Any, **named: Any) -> Any:
+        """Call a method of the first worker's device; see `worker.Worker.device_call`.
+
+        Raises:
+            DeviceError: the worker was lost, or the device says so.
+        """
+        try:
+            kind, value = self._ray.get(self._actors[0].device_call.remote(method, arguments, named))
+        except self._ray.exceptions.RayError as error:
+            raise DeviceError(f"the cluster's worker was lost: {_short(error)}", where=method) from error
+        if kind == FAILED:
+            raise value
+        return value
+
+    def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
+        """`function` of every item on the cluster's CPUs, in order: for compilation. Ray retries lost ones.
+
+        Raises:
+            DeviceError: an item failed; the message holds why.
+        """
+        remote = self._ray.remote(function).options(num_cpus=1, max_retries=3)
+        try:
+            return list(self._ray.get([remote.remote(item) for item in items]))
+        except self._ray.exceptions.RayError as error:
+            raise DeviceError(f"work on the cluster's CPUs failed: {_short(error)}") from error
+
+    def close(self) -> None:
+        """Give the workers back; a cluster that we started ends. Safe to call twice."""
+        if self._ray is None:
+            return
+        for actor in getattr(self, "_actors", []):
+            self._ray.kill(actor, no_restart=True)
+        self._actors = []
+        if self._started:
+            self._ray.shutdown()
+        self._ray = None
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def _connect(address: str) -> tuple[Any, bool]:
+    """Ray, connected; and whether we connected it (and so end the connection)."""
+    import os
+
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        import ray
+    except ImportError as error:
+        raise ToolMissing("Ray is not installed", hint="pip install 'sassafras[cluster]'") from error
+    if ray.is_initialized():
+        return ray, False
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    try:
+        ray.init(address=address, **quiet)
+    except ConnectionError as error:
+        if address != "auto":
+            raise DeviceError(
+                f"no Ray cluster answers: {_short(error)}",
+                where=address,
+                hint="HOST:PORT of the head node; start one with `ray start --head`",
+            ) from error
+        # nobody else has a part in a cluster of one machine, so it stays on the loopback device
+        ray.init(include_dashboard=False, _node_ip_address="127.0.0.2", **quiet)
+    return ray, True
+
+
+def _terminate_as_interrupt() -> Any:
+    """Let SIGTERM act as Ctrl-C does; returns the handler to put back, None where none may be set."""
+    if threading.current_thread() is not threading.main_thread():
+        return None
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    return signal.signal(signal.SIGTERM, interrupt)
+
+
+def _short(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = lines[0] if lines else type(error).__name__
+    return text if len(text) <= 200 else text[:197] + "..."
+
+
+def failure(error: Exception) -> SassafrasError:
+    """What a worker's function raised, as an error that travels and names the worker's host."""
+    if isinstance(error, SassafrasError):
+        made = type(error)(error.what, where=error.where, hint=error.hint)
+    else:
+        made = DeviceError(f"{type(error).__name__}: {error}", hint="raised on a worker of the cluster")
+    return made

@@ -1,0 +1,92 @@
+"""What runs on a cluster's node: one actor, one GPU."""
+
+from __future__ import annotations
+
+import importlib
+import socket
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sassafras import __version__
+from sassafras.core import Device
+
+from .payload import Subject
+from .pool import DONE, EVENT, FAILED, failure
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a task's function is given besides its payload.
+
+    Attributes:
+        device: this worker's device; nobody else uses it meanwhile.
+        stop: set when the task is asked to end soon.
+    """
+
+    device: Device
+    stop: threading.Event
+
+
+class Worker:
+    """Runs tasks, one after another, beside a `device_call` now and then; Ray makes an actor of it.
+
+    Args:
+        device: ``"cuda"`` or ``"model"``.
+    """
+
+    def __init__(self, device: str) -> None:
+        self._kind = device
+        self._stop = threading.Event()
+        self._device: Any = None
+        self._subject: Subject | None = None
+
+    def facts(self) -> dict[str, Any]:
+        """Version, host, and what kind of device is here."""
+        device = self._made()
+        return {
+            "sassafras": __version__, "host": socket.gethostname(), "name": device.name, "arch": device.arch,
+            "environment": device.environment(),
+        }  # fmt: skip
+
+    def _made(self) -> Any:
+        if self._device is None:
+            from sassafras.device import CudaDevice, ModelDevice
+
+            self._device = CudaDevice() if self._kind == "cuda" else ModelDevice()
+        return self._device
+
+    def run(self, function: str, payload: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+        """Call ``module:function`` and pass on what it yields; the last answer says how it ended."""
+        self._stop.clear()
+        try:
+            context = Context(self._made(), self._stop)
+            module, _, name = function.partition(":")
+            for event in getattr(importlib.import_module(module), name)(payload, context):
+                yield EVENT, event
+            yield DONE, None
+        except Exception as error:
+            yield FAILED, failure(error)
+
+    def stop(self) -> None:
+        """Ask the running task to end soon."""
+        self._stop.set()
+
+    def device_call(self, method: str, arguments: Sequence[Any], named: Mapping[str, Any]) -> tuple[str, Any]:
+        """Call a method of this worker's device; ``load`` opens a workload from its payload first."""
+        try:
+            device = self._made()
+            if method == "load":
+                self._load(Subject(*arguments))
+                return DONE, None
+            return DONE, getattr(device, method)(*arguments, **named)
+        except Exception as error:
+            return FAILED, failure(error)
+
+    def _load(self, subject: Subject) -> None:
+        """Open the device for `subject`, whose files must outlive the call: the device reads them again."""
+        if self._subject is not None:
+            self._subject.__exit__()
+        self._subject = subject.__enter__()
+        self._device.open(subject.workload, subject.case, subject.baseline)

@@ -1,0 +1,52 @@
+"""Two real Ray nodes on the loopback device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+_MEMORY = 100 << 20
+
+
+class Nodes:
+    """A head node and others, each with one CPU."""
+
+    def __init__(self) -> None:
+        from ray.cluster_utils import Cluster
+
+        common: dict[str, Any] = {"num_cpus": 1, "object_store_memory": _MEMORY, "include_dashboard": False}
+        self.common = common
+        self.cluster = Cluster(
+            initialize_head=True, head_node_args={**common, "node_ip_address": "127.0.0.2"}
+        )
+        self.others: list[Any] = []
+        self.join()
+
+    @property
+    def address(self) -> str:
+        return str(self.cluster.address)
+
+    def join(self) -> None:
+        """Another node."""
+        self.others.append(
+            self.cluster.add_node(**self.common, node_ip_address=f"127.0.0.{3 + len(self.others)}")
+        )
+
+    def kill(self) -> None:
+        """End the last node as a power cut would."""
+        self.cluster.remove_node(self.others.pop(), allow_graceful=False)
+
+
+@pytest.fixture
+def nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Nodes]:
+    ray = pytest.importorskip("ray")
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        made = Nodes()
+    except Exception as error:  # a sandbox may forbid what Ray's servers need
+        pytest.skip(f"Ray does not start here: {type(error).__name__}: {error}")
+    yield made
+    ray.shutdown()
+    made.cluster.shutdown()
