@@ -12,7 +12,7 @@ __version__ = "0.1.0"
 
 #: public name -> the module that has it
 _HOME = {
-    "optimize": "wiring", "Result": "report",
+    "optimize": "wiring", "Result": "report", "explain": "report.explain",
     "Budget": "core", "Candidate": "core", "Case": "core", "Buffer": "core", "Device": "core",
     "Evaluation": "core", "Evaluator": "core", "Interval": "core", "Kernel": "core", "Modelled": "core",
     "SassafrasError": "core", "Space": "core", "Tolerance": "core", "Verdict": "core", "Workload": "core",
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from .deploy import install, status, uninstall
     from .frontend.load import load
     from .report import Result
+    from .report.explain import explain
     from .search import Strategy
     from .store import Store
     from .wiring import optimize
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Budget", "Buffer", "Candidate", "Case", "Device", "Evaluation", "Evaluator", "Interval", "Kernel",
     "Modelled", "Result", "SassafrasError", "Space", "Store", "Strategy", "Tolerance", "Verdict", "Workload",
-    "__version__", "install", "load", "optimize", "status", "uninstall",
+    "__version__", "explain", "install", "load", "optimize", "status", "uninstall",
 ]  # fmt: skip
 
 

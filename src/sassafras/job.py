@@ -125,8 +125,14 @@ class Job:
         self.run_id = self.store.begin_run(
             self.spec(), kernel=self.baseline, workload=self.workload.name, case=self.case.name,
             device=self.device.name, modelled=self.device.modelled, strategy=self.strategy.name,
-            seed=self.seed, environment=self.device.environment(), fresh=fresh,
+            seed=self.seed, environment=self._environment(), fresh=fresh,
         )  # fmt: skip
+
+    def _environment(self) -> dict[str, Any]:
+        """What the device says of itself, and enough of the case to model this run again without its file."""
+        from sassafras.frontend.description import describe
+
+        return self.device.environment() | {"case": describe(self.case), "target": self.workload.source}
 
     def stored_result(self, fresh: bool) -> Result | None:
         """The result of this very search, if it finished with this budget before."""

@@ -114,7 +114,7 @@ def load_workload(target: str | Path | Workload) -> Workload:
     return load(str(target))
 
 
-def open_device(device: str | Device, arch: str | None) -> Device:
+def open_device(device: str | Device, arch: str | None = None) -> Device:
     """A device by name: auto, cuda, model. Raises DeviceError."""
     if not isinstance(device, str):
         return device

@@ -75,6 +75,33 @@ def read(path: Path) -> Workload:
     )
 
 
+def describe(case: Case) -> dict[str, Any]:
+    """A case as the table that `case_of` reads; fills by functions become ``"normal"``."""
+    args: dict[str, Any] = {}
+    for name, value in case.args.items():
+        if isinstance(value, Buffer):
+            args[name] = {"dtype": value.dtype, "shape": list(value.shape), "role": value.role}
+            if isinstance(value.fill, Uniform):
+                args[name]["fill"] = {"uniform": {"low": value.fill.low, "high": value.fill.high}}
+            elif isinstance(value.fill, Normal):
+                args[name]["fill"] = {"normal": {"mean": value.fill.mean, "std": value.fill.std}}
+        else:
+            args[name] = value
+    table: dict[str, Any] = {"name": case.name, "grid": list(case.grid), "args": args}
+    if case.loop_trips is not None:
+        table["loop_trips"] = case.loop_trips
+    return table
+
+
+def case_of(entry: Any, where: str) -> Case:
+    """A case from its table.
+
+    Raises:
+        WorkloadError: unknown or missing keys, values of the wrong kind.
+    """
+    return _case(entry, 1, where)
+
+
 def _case(entry: Any, number: int, path: str) -> Case:
     where = f"{path}, case {number}"
     if not isinstance(entry, dict):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -16,6 +17,10 @@ OUTCOME_COLUMNS = (
     "null_speedup", "null_low", "null_high", "samples", "cycles", "baseline_cycles",
     "detail", "seconds", "facts",
 )  # fmt: skip
+
+
+#: a stored recipe is never unpacked to more than this
+MAX_RECIPE_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +91,35 @@ class RunRecord:
     spec: Mapping[str, Any] = field(repr=False)
     environment: Mapping[str, Any] = field(repr=False)
     origin: str = "local"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One evaluation of a run, in short.
+
+    Attributes:
+        digest: of the candidate's cubin.
+        verdict: as text; None for a modelled outcome that was not refused.
+        ratio: speed-up, measured or modelled as the run is; None where there is none.
+        took: seconds of the search's budget.
+        packed: the recipe, compressed; see `recipe`.
+    """
+
+    digest: str
+    verdict: str | None
+    ratio: float | None
+    took: float
+    packed: bytes = field(repr=False)
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """How the candidate came about; empty where the row is damaged."""
+        try:
+            engine = zlib.decompressobj()
+            found = json.loads(engine.decompress(self.packed, MAX_RECIPE_BYTES))
+        except (zlib.error, ValueError, TypeError):
+            return {}
+        return found if isinstance(found, dict) else {}
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from typing import Any
 
 from sassafras.core import Candidate, Kernel, Outcome, StoreError
 
-from .database import Database
-from .records import OUTCOME_COLUMNS, RunRecord, dumps, now, outcome_row, row_outcome
+from .database import KERNEL_COLUMNS, Database
+from .records import OUTCOME_COLUMNS, RunRecord, Step, dumps, kernel_of, now, outcome_row, row_outcome
 
 _RUN_COLUMNS = """
     r.id, r.uid, r.workload, r.case_name, k.name, k.arch, k.cubin, r.device, r.modelled, r.strategy, r.seed,
@@ -157,6 +157,29 @@ class Runs(Database):
         query = f"SELECT {', '.join(OUTCOME_COLUMNS)} FROM evaluations WHERE run = ? ORDER BY id"
         for row in self._all(query, (run_id,)):
             yield row_outcome(row)
+
+    def baseline(self, run_id: int) -> Kernel:
+        """The unmodified kernel that a run began with.
+
+        Raises:
+            StoreError: there is no such run, or its cubin is damaged.
+        """
+        record = self.run(run_id)
+        row = self._one(
+            f"SELECT {KERNEL_COLUMNS} FROM runs r JOIN kernels k ON k.id = r.kernel WHERE r.id = ?", (run_id,)
+        )
+        return kernel_of(self.cubin(record.baseline), *row[1:])
+
+    def steps(self, run_id: int) -> Iterator[Step]:
+        """What a run tried, in order, without the outcomes' facts: quick to read for curves and trees."""
+        self.run(run_id)
+        query = (
+            "SELECT digest, verdict, speedup, cycles, baseline_cycles, took, recipe FROM evaluations"
+            " WHERE run = ? ORDER BY id"
+        )
+        for digest, verdict, speedup, cycles, before, took, recipe in self._all(query, (run_id,)):
+            ratio = speedup if speedup is not None else before / cycles if cycles and before else None
+            yield Step(digest, verdict, ratio, took, recipe)
 
     def _run(self, row: tuple[Any, ...]) -> RunRecord:
         (run_id, uid, workload, case, name, arch, baseline, device, modelled, strategy, seed, created, count,

@@ -1,0 +1,163 @@
+"""What `explain` is asked about: an original, a tuned cubin for it, and the case to judge them on."""
+
+from __future__ import annotations
+
+import json
+import re
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sassafras.core import Case, Kernel, SassafrasError, StoreError, Workload, WorkloadError
+from sassafras.store import RunRecord, Store
+
+_RUN = re.compile(r"run:(\d+)")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """An original and its tuned schedule.
+
+    Attributes:
+        workload, case, baseline: what was tuned.
+        tuned: the tuned cubin.
+        name: for messages.
+    """
+
+    workload: Workload
+    case: Case
+    baseline: Kernel = field(repr=False)
+    tuned: bytes = field(repr=False)
+    name: str
+
+
+def find(
+    target: str | Path | Workload,
+    *,
+    tuned: str | Path | bytes | None = None,
+    case: str | None = None,
+    arch: str | None = None,
+    store: str | Path | Store | None = None,
+) -> Subject:
+    """What `target` names; see `explain`.
+
+    Raises:
+        SassafrasError: there is no such thing, or nothing tuned for it.
+    """
+    text = "" if isinstance(target, Workload) else str(target)
+    if found := _RUN.fullmatch(text):
+        with _open(store) as opened:
+            return of_run(opened, int(found[1]))
+    if text.endswith(".json"):
+        return _of_file(Path(text), case, store)
+    workload = target if isinstance(target, Workload) else _load(text)
+    which = workload.case(case)
+    from sassafras.wiring import DEFAULT_ARCH
+
+    baseline = workload.build(which, arch or DEFAULT_ARCH)
+    name = f"{workload.name} {which.name}"
+    if tuned is not None:
+        return Subject(
+            workload, which, baseline, tuned if isinstance(tuned, bytes) else _read(Path(tuned)), name
+        )
+    with _open(store) as opened:
+        return Subject(workload, which, baseline, _best(opened, baseline.digest, name), name)
+
+
+def of_run(store: Store, run: int) -> Subject:
+    """The result of a run.
+
+    Raises:
+        StoreError: there is no such run, it is not finished, or nothing beat its baseline.
+        WorkloadError: its case is not known any more.
+    """
+    record = store.run(run)
+    where = f"run {run}"
+    if record.result is None:
+        raise StoreError("the run has not finished", where=where, hint="the command that began it resumes it")
+    if not record.result.get("improved"):
+        raise StoreError("nothing beat the baseline", where=where, hint="there is nothing to explain")
+    baseline = store.baseline(run)
+    workload, case = described(record)
+    return Subject(workload, case, baseline, store.cubin(record.result["kernel"]["digest"]), where)
+
+
+def described(record: RunRecord) -> tuple[Workload, Case]:
+    """The workload and case of a run, from what the store says of them; no file of the user's is executed.
+
+    Raises:
+        WorkloadError: the store does not say, and it is no workload of the suite.
+    """
+    table = record.environment.get("case")
+    if isinstance(table, dict):
+        from sassafras.frontend.description import case_of
+
+        case = case_of(table, f"run {record.id}")
+        return Workload(
+            record.workload, (case,), _cannot_build, source=record.environment.get("target")
+        ), case
+    from sassafras import suite
+
+    if record.workload not in suite.names():
+        raise WorkloadError(
+            "this run was recorded before cases were", where=f"run {record.id}, {record.workload}",
+            hint="name the workload's file instead",
+        )  # fmt: skip
+    workload = suite.load(record.workload)
+    return workload, workload.case(record.case)
+
+
+def _cannot_build(*_: Any) -> Kernel:
+    raise WorkloadError("this workload is known from the store alone and cannot be compiled")
+
+
+def _of_file(path: Path, case: str | None, store: Any) -> Subject:
+    try:
+        facts = json.loads(_read(path))
+        name, original, run = facts["workload"], facts["baseline"]["digest"], facts["run"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise SassafrasError("this is not a result that Sassafras wrote", where=str(path)) from error
+    tuned = _read(path.with_suffix(".cubin"))
+    if run is None:
+        raise SassafrasError(
+            "this result is in no store",
+            where=str(path),
+            hint=f"explain the workload with --tuned {path.stem}.cubin",
+        )
+    with _open(store) as opened:
+        record = opened.run(run)
+        if record.baseline != original:
+            raise StoreError(f"run {run} of this store is another search ({name})", where=str(path))
+        workload, which = described(record)
+        return Subject(
+            workload, which if case is None else workload.case(case), opened.baseline(run), tuned, str(path)
+        )
+
+
+def _best(store: Store, original: str, name: str) -> bytes:
+    """The surest measured winner for this original, else what the timing model liked best."""
+    for winners in (store.winners(original=original), store.modelled_winners(original=original)):
+        if winners:
+            return winners[0].kernel.cubin
+    raise StoreError(
+        "the store has no tuned kernel for it", where=name,
+        hint="run `sassafras optimize` first, or name a cubin with --tuned",
+    )  # fmt: skip
+
+
+def _load(target: str) -> Workload:
+    from sassafras.frontend import load
+
+    return load(target)
+
+
+def _open(store: Any) -> Any:
+    return nullcontext(store) if isinstance(store, Store) else Store.open(store, readonly=True)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise SassafrasError(f"cannot read the file: {error.strerror}", where=str(path)) from error

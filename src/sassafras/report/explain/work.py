@@ -1,0 +1,380 @@
+"""From a tuned kernel to its explanation: reduce it, undo each move alone, look at the waits."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import statistics
+from collections import Counter
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sassafras.core import Candidate, Device, Evaluation, Interval, Kernel, SassafrasError, Workload
+from sassafras.schedule import ScheduleSpace, ScheduleState
+from sassafras.schedule.tables import touches_memory
+
+from .changes import Change, Changes, state_of
+from .classes import MoveClass, moved_class, opcodes, passed, went_up
+from .explanation import Explained, Explanation, Part
+from .reduce import Purse, Spent, essential
+from .subject import Subject, find
+from .timeline import Wait, mean_waits
+from .words import named, short, shrunk, why
+
+if TYPE_CHECKING:
+    from sassafras.store import Store
+
+#: schedules judged at most, by default
+LIMIT = 600
+#: looks at one schedule on a device that measures
+LOOKS = 3
+#: a gain smaller than this is no difference
+_NOTHING = 5e-5
+
+
+def explain(
+    target: str | Path | Workload,
+    *,
+    tuned: str | Path | bytes | None = None,
+    case: str | None = None,
+    device: str | Device = "auto",
+    arch: str | None = None,
+    store: str | Path | Store | None = None,
+    limit: int = LIMIT,
+    keep: float = 0.95,
+    remeasure: int = 5,
+    stage: Callable[[str], None] | None = None,
+) -> Explanation:
+    """Say which moves of a tuned schedule gave how much, and why.
+
+    The difference between the two schedules is cut into single changes; those that can be taken back while
+    `keep` of the gain stays are dropped; then each move that is left is undone alone (with those that cannot
+    stay without it) and judged again. Every schedule on the way is one of the `ScheduleSpace` and approved by
+    the validator before it runs. The words stand on the timing model's waits, also where a GPU gave the
+    figures.
+
+    Args:
+        target: a workload or a target (``file.py``, ``suite:NAME``) whose best stored kernel is explained;
+            ``run:N`` for the result of a run in the store; or the JSON that `Result.save` wrote, with the
+            cubin beside it.
+        tuned: the tuned cubin (path or bytes), instead of the store's.
+        case: the workload's case, by default its first.
+        device: ``"cuda"`` (measured), ``"model"`` (modelled), ``"auto"``, or a `Device` of your own.
+        arch: architecture to compile for.
+        store: path or `Store`; None for the default.
+        limit: schedules judged at most.
+        keep: how much of the gain the reduced schedule has to keep.
+        remeasure: how many of the largest moves are re-measured in fresh processes beside the null
+            experiment, on a device that measures.
+        stage: called with a line of text when another part of the work begins.
+
+    Raises:
+        SassafrasError: nothing tuned is found, or it is no schedule of the original.
+    """
+    say = stage or (lambda text: None)
+    if limit < 1 or not 0 < keep <= 1:
+        raise SassafrasError(f"limit {limit} or keep {keep} cannot be", hint="limit >= 1, 0 < keep <= 1")
+    subject = find(target, tuned=tuned, case=case, arch=arch, store=store)
+    opened = _device(device, subject.baseline.arch)
+    with closing(opened):
+        return _Work(subject, opened, say).explain(limit, keep, remeasure)
+
+
+def _device(device: str | Device, arch: str) -> Device:
+    from sassafras.wiring import open_device
+
+    return open_device(device, arch)
+
+
+class _Work:
+    """One explanation in the making."""
+
+    def __init__(self, subject: Subject, device: Device, say: Callable[[str], None]) -> None:
+        from sassafras.validate import Validator
+
+        self.subject, self.device, self.say = subject, device, say
+        self.baseline: Kernel = subject.baseline
+        self.space = ScheduleSpace(self.baseline, arch_by_name=True)
+        self.function = self.space.function
+        self.validator = Validator(self.baseline.cubin, self.baseline.name)
+        self.model: Any = None
+        self.notes: list[str] = []
+        self.refused = 0
+        self.detail = ""
+
+    def explain(self, limit: int, keep: float, remeasure: int) -> Explanation:
+        """Reduce, undo, look, measure."""
+        tuned = state_of(self.space, self.subject.tuned)
+        if violation := self.space.violation(tuned):
+            raise SassafrasError(
+                f"the tuned cubin is not in the schedule space: {violation}", where=self.baseline.name
+            )
+        changes = Changes(self.space, tuned)
+        self.device.open(self.subject.workload, self.subject.case, self.baseline)
+        assumptions = self._open_model()
+        purse = Purse(self._cost, limit)
+        full = purse.cost(tuned)
+        if full is None:
+            raise SassafrasError("the tuned schedule is refused", where=self.subject.name, hint=self.detail)
+        state, undone = tuned, frozenset[int]()
+        found: list[tuple[Explained, ScheduleState]] = []
+        complete, cost = True, full
+        if full < 1:
+            self.say(f"taking back what can be spared of {len(changes.all)} changes")
+            # a third of the evaluations is kept for undoing what is left
+            purse.left -= limit // 3
+            undone = essential(changes, purse, keep)
+            purse.left += limit // 3
+            made = changes.without(undone)
+            assert made is not None
+            state = made[0]
+            cost = self._known(purse, state) or full
+            self.say("undoing each move alone")
+            found, complete = self._moves(changes, state, undone, cost, purse)
+        if self.refused:
+            self.notes.append(f"{self.refused} schedules on the way were refused by the validator or failed")
+        reduced = self._kernel(state)
+        moves = [move for move, _ in found]
+        if not self.device.modelled and moves:
+            moves = self._remeasured(found, reduced, remeasure)
+        return Explanation(
+            workload=self.subject.workload.name, case=self.subject.case.name, kernel=self.baseline.name,
+            arch=self.baseline.arch, device=self.device.name, modelled=self.device.modelled,
+            original=self.baseline.digest, tuned=hashlib.sha256(self.subject.tuned).hexdigest(),
+            reduced=reduced.digest, ratio=1 / full, reduced_ratio=1 / cost, changes=len(changes.all),
+            evaluations=purse.evaluations, complete=complete, moves=tuple(moves), notes=tuple(self.notes),
+            assumptions=assumptions, cubin=reduced.cubin,
+        )  # fmt: skip
+
+    def _open_model(self) -> tuple[str, ...]:
+        """The timing model, for the words; without it the figures have to do."""
+        from sassafras.device import ModelDevice
+
+        if isinstance(self.device, ModelDevice):
+            self.model = self.device
+        else:
+            try:
+                self.model = ModelDevice(self.baseline.arch)
+                self.model.open(self.subject.workload, self.subject.case, self.baseline)
+            except SassafrasError as error:
+                self.model = None
+                self.notes.append(f"the timing model cannot say why: {error}")
+                return ()
+        facts = self.model.model.facts()
+        loops = [
+            f"loop {loop['start']:#06x}-{loop['end']:#06x} runs {loop['trips']} times ({loop['from']})"
+            for loop in facts["loop_trips"]
+        ]
+        return (*loops, f"{facts['ctas_per_sm']} blocks an SM, data in {facts['data']}", facts["branches"])
+
+    def _kernel(self, state: ScheduleState) -> Kernel:
+        return self.baseline.with_cubin(self.space.emit(state))
+
+    def _cost(self, state: ScheduleState) -> float | None:
+        """The relative runtime of a schedule that the validator approves."""
+        candidate = Candidate(self._kernel(state), {"space": "explain"})
+        report = self.validator.check(candidate.kernel.cubin)
+        if not report.ok:
+            self.refused += 1
+            self.detail = str(report)
+            return None
+        costs = []
+        for _ in range(1 if self.device.modelled else LOOKS):
+            outcome = self.device.run(candidate)
+            if outcome.cost is None:
+                self.refused += 1
+                self.detail = outcome.detail
+                return None
+            costs.append(outcome.cost)
+        return statistics.median(costs)
+
+    @staticmethod
+    def _known(purse: Purse, state: ScheduleState) -> float | None:
+        try:
+            return purse.cost(state)
+        except Spent:
+            return None
+
+    def _moves(
+        self, changes: Changes, state: ScheduleState, undone: frozenset[int], cost: float, purse: Purse
+    ) -> tuple[list[tuple[Explained, ScheduleState]], bool]:
+        """Each move of `state` with the schedule that lacks it, the largest gain first."""
+        everything = frozenset(range(len(changes.all)))
+        closure: dict[int, frozenset[int]] = {}
+        groups: dict[frozenset[int], ScheduleState] = {}
+        for n in sorted(everything - undone):
+            if (made := changes.without(undone | {n})) is not None:
+                closure[n] = made[1] - undone
+                groups.setdefault(closure[n], made[0])
+        if missing := len(everything - undone) - len(closure):
+            self.notes.append(f"{missing} changes cannot be taken back alone")
+        present = self._waits(state)
+        found, complete = [], True
+        for group, without in groups.items():
+            lost = self._known(purse, without)
+            if lost is None:
+                complete = complete and purse.left > 0
+                continue
+            # what the group cannot do without: everything that takes it along when it goes
+            support = group | {n for n, taken in closure.items() if taken >= group}
+            alone = changes.without(everything - support)
+            single = None
+            if alone is not None and not alone[1] & group:
+                single = self._known(purse, alone[0])
+            move = self._explained(changes, group, (without, state), lost / cost, single, present)
+            found.append((move, without))
+        if not complete:
+            self.notes.append("the limit on evaluations was reached: not every move was undone")
+        return sorted(found, key=lambda pair: -pair[0].gain), complete
+
+    def _waits(self, state: ScheduleState) -> dict[Wait, float]:
+        if self.model is None:
+            return {}
+        return mean_waits(self.model, self.function, state, self._kernel(state))
+
+    def _explained(
+        self,
+        changes: Changes,
+        group: frozenset[int],
+        states: tuple[ScheduleState, ScheduleState],
+        gain: float,
+        alone: float | None,
+        present: dict[Wait, float],
+    ) -> Explained:
+        """One group of changes, given the schedules without and with it."""
+        members = [changes.all[n] for n in sorted(group)]
+        code, blocks = self.function.instructions, changes.blocks
+        orders = {
+            number: (_part(states[0], *blocks[number]), _part(states[1], *blocks[number]))
+            for number in {m.block for m in members}
+        }
+        stalls = []
+        for state in states:
+            counts = [0] * len(code)
+            for x, cycles in zip(state.order.tolist(), state.stall.tolist(), strict=True):
+                counts[x] = cycles
+            stalls.append(counts)
+        kinds: dict[int, MoveClass] = {}
+        for m in members:
+            x = m.instruction
+            if m.kind == "restall":
+                kinds[x] = MoveClass.RAISE_STALL if stalls[1][x] > stalls[0][x] else MoveClass.LOWER_STALL
+            else:
+                kinds[x] = moved_class(self.function, *orders[m.block], x)
+        members.sort(key=lambda m: (m.kind != "reorder", not touches_memory(code[m.instruction])))
+        parts = tuple(
+            Part(
+                m.instruction, code[m.instruction].offset, code[m.instruction].text,
+                orders[m.block][0].index(m.instruction), orders[m.block][1].index(m.instruction),
+                stalls[0][m.instruction], stalls[1][m.instruction],
+            )
+            for m in members
+        )  # fmt: skip
+        lead = members[0]
+        crossed: list[int] = []
+        if lead.kind == "reorder":
+            above, below = passed(*orders[lead.block], lead.instruction)
+            crossed = above + below
+        moved = [m.instruction for m in members]
+        lacking = self._waits(states[0])
+        waits = shrunk(lacking, present)
+        what = self._what(members, parts, orders, kinds)
+        reason = ""
+        if self.model is not None:
+            reason = why(self.function, moved, lacking, present, gain > 1 + _NOTHING)
+        if reason and not self.device.modelled:
+            reason += " (modelled)"
+        loops = [] if self.model is None else self.model.model.path.loops
+        start = blocks[lead.block][0]
+        return Explained(
+            kind=str(kinds[lead.instruction]),
+            parts=parts,
+            block=lead.block,
+            in_loop=any(loop.start <= start <= loop.end for loop in loops),
+            passed=dict(Counter(code[y].base for y in crossed)),
+            gain=gain,
+            alone=None if alone is None else 1 / alone,
+            interval=None,
+            null=None,
+            null_interval=None,
+            waits=tuple(self._wait_json(row) for row in waits[:5]),
+            words=f"{what}: {reason}" if reason else what,
+        )
+
+    def _wait_json(self, row: tuple[Wait, float, float]) -> dict[str, Any]:
+        wait, before, after = row
+        return {
+            "instruction": wait.instruction, "text": self.function.instructions[wait.instruction].text,
+            "reason": wait.reason, "setter": None if wait.setter < 0 else wait.setter,
+            "setter_text": "" if wait.setter < 0 else self.function.instructions[wait.setter].text,
+            "before": before, "after": after,
+        }  # fmt: skip
+
+    def _what(
+        self,
+        members: list[Change],
+        parts: tuple[Part, ...],
+        orders: dict[int, tuple[list[int], list[int]]],
+        kinds: dict[int, MoveClass],
+    ) -> str:
+        lead, part = members[0], parts[0]
+        x = lead.instruction
+        if lead.kind == "restall":
+            if len(members) > 1:
+                return f"{len(members)} stall counts changed in block {lead.block}"
+            way = "raised" if kinds[x] is MoveClass.RAISE_STALL else "lowered"
+            who, a, b = short(self.function, x), part.stall_before, part.stall_after
+            return f"stall count of {who} {way} from {a} to {b}, block {lead.block}"
+        before, after = orders[lead.block]
+        above, below = passed(before, after, x)
+        hoisted = went_up(before, after, x)
+        over = above if hoisted else below
+        text = f"{short(self.function, x)} {'hoisted above' if hoisted else 'sunk below'} "
+        text += f"{len(over)} instruction{'s' if len(over) != 1 else ''}"
+        if over:
+            text += f" ({opcodes(self.function, over)})"
+        if others := [m.instruction for m in members[1:]]:
+            text += f", together with {named(self.function, others)} (they depend on each other)"
+        return f"{text}, block {lead.block}"
+
+    def _remeasured(
+        self, found: list[tuple[Explained, ScheduleState]], reduced: Kernel, most: int
+    ) -> list[Explained]:
+        """The largest moves' gains from fresh processes, the null experiment beside them."""
+        moves = [move for move, _ in found]
+        fresh = getattr(self.device, "remeasure", None)
+        if fresh is None or most < 1:
+            self.notes.append("gains are quick looks of one process, not re-measured")
+            return moves
+        present = fresh(Candidate(reduced, {"space": "explain"}))
+        if not isinstance(present, Evaluation) or not present.speedup or not present.interval:
+            self.notes.append(f"the reduced schedule could not be re-measured: {present.detail}")
+            return moves
+        for n, (move, state) in enumerate(found[:most]):
+            lacking = fresh(Candidate(self._kernel(state), {"space": "explain"}))
+            if not lacking.speedup or not lacking.interval:
+                self.notes.append(f"move {n + 1} could not be re-measured: {lacking.detail}")
+                continue
+            gain = present.speedup / lacking.speedup
+            moves[n] = replace(
+                move, gain=gain, interval=_quotient(gain, present, lacking), null=lacking.null,
+                null_interval=lacking.null_interval,
+            )  # fmt: skip
+        if len(found) > most:
+            self.notes.append(f"moves from {most + 1} on are quick looks of one process, not re-measured")
+        return moves
+
+
+def _part(state: ScheduleState, start: int, end: int) -> list[int]:
+    return [int(x) for x in state.order[start:end]]
+
+
+def _quotient(gain: float, above: Evaluation, below: Evaluation) -> Interval:
+    """The interval of a quotient of two independent speed-ups, by their half-widths on the log scale."""
+    assert above.interval is not None and below.interval is not None
+    widths = [math.log(e.high / e.low) / 2 for e in (above.interval, below.interval)]
+    factor = math.exp(math.hypot(*widths))
+    return Interval(gain / factor, gain * factor)

@@ -1,0 +1,216 @@
+"""Tuned schedules taken apart, on real cubins and the timing model."""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import sassafras
+from sassafras.core import Buffer, Candidate, Case, Kernel, Modelled, SassafrasError, Workload
+from sassafras.report.explain import MoveClass
+from sassafras.report.explain.changes import Changes, heaviest_increasing, state_of
+from sassafras.report.explain.reduce import Purse, essential
+from sassafras.schedule import ScheduleSpace, ScheduleState
+from sassafras.store import Store
+from sassafras.validate import Validator
+from tests.kernels import softmax_cubin
+
+
+def kernel() -> Kernel:
+    return Kernel(softmax_cubin(), "softmax", "sm_90a", 128, 32, meta={"source_hash": "softmax"})
+
+
+def case() -> Case:
+    x = Buffer("fp32", (512, 1024))
+    y = Buffer("fp32", (512, 1024), "out")
+    return Case("512x1024", (512, 1, 1), {"x_ptr": x, "y_ptr": y, "n": 1024, "stride": 1024})
+
+
+def workload_of(baseline: Kernel) -> Workload:
+    return Workload("softmax", (case(),), lambda case, arch: baseline)
+
+
+@lru_cache(maxsize=1)
+def space() -> ScheduleSpace:
+    return ScheduleSpace(kernel())
+
+
+def walked(seed: int, moves: int) -> ScheduleState:
+    rng, state = np.random.default_rng(seed), space().start()
+    for _ in range(moves):
+        move = space().sample(state, rng)
+        assert move is not None
+        state = space().apply(state, move)
+    return state
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_cubin_gives_its_schedule_back_and_changes_rebuild_both_ends(seed: int) -> None:
+    state = walked(seed, 60)
+    cubin = space().emit(state)
+    again = state_of(space(), cubin)
+    assert again == state and space().emit(again) == cubin
+    changes = Changes(space(), state)
+    assert changes.all
+    same = changes.without([])
+    everything = changes.without(range(len(changes.all)))
+    assert same is not None and same[0] == state and not same[1]
+    assert everything is not None and space().emit(everything[0]) == kernel().cubin
+
+
+def test_every_part_of_a_schedule_is_a_legal_schedule() -> None:
+    changes = Changes(space(), walked(2, 80))
+    validator = Validator(kernel().cubin, "softmax")
+    rng = np.random.default_rng(3)
+    asked = [{n} for n in range(len(changes.all))]
+    asked += [set(np.flatnonzero(rng.random(len(changes.all)) < 0.5).tolist()) for _ in range(15)]
+    seen = set()
+    for undone in asked:
+        made = changes.without(undone)
+        assert made is not None and undone <= made[1]
+        assert space().violation(made[0]) == ""
+        assert validator.check(space().emit(made[0])).ok
+        seen.add(made[0].digest)
+    assert len(seen) > 20
+
+
+def test_changes_that_cannot_stay_go_along() -> None:
+    """An address computed earlier lets its load move up: without the one the other must go, too."""
+    together, stuck, count = 0, 0, 0
+    for seed in range(6):
+        changes = Changes(space(), walked(seed, 200))
+        for n in range(len(changes.all)):
+            made = changes.without([n])
+            count += 1
+            stuck += made is None  # no stall counts will do: it is said, not forced
+            together += made is not None and len(made[1]) > 1
+    assert together and stuck < count / 50
+
+
+def test_the_subsequence_that_stays_is_the_heaviest() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        values = rng.permutation(9).tolist()
+        weights = rng.integers(1, 5, 9).astype(float).tolist()
+        kept = heaviest_increasing(values, weights)
+        weight = dict(zip(values, weights, strict=True))
+        best = max(
+            sum(weight[v] for v in chosen)
+            for mask in range(512)
+            if (chosen := [v for n, v in enumerate(values) if mask >> n & 1]) == sorted(chosen)
+        )
+        assert [v for v in values if v in kept] == sorted(kept)
+        assert sum(weight[v] for v in kept) == best
+
+
+def test_the_reduction_finds_the_changes_that_matter() -> None:
+    changes = Changes(space(), walked(5, 80))
+    count = len(changes.all)
+    vital = {count // 3, count - 2}
+    needed = {changes.all[n].instruction for n in vital}
+
+    def cost(state: ScheduleState) -> float | None:
+        """As if only two of the changes counted: those whose instructions stand or stall as tuned."""
+        made = Changes(space(), state)
+        kept = {c.instruction for c in made.all}
+        return 1.0 - 0.1 * len(needed & kept)
+
+    purse = Purse(cost, 500)
+    undone = essential(changes, purse)
+    assert not undone & vital
+    assert count - len(undone) <= 6  # the vital ones and what cannot be told apart from them
+    assert essential(changes, Purse(cost, 3)) <= frozenset(range(count))  # a limit ends it early
+
+
+def shifted(made: ScheduleSpace, up: bool) -> Kernel:
+    """The kernel with every global load as far up, or down, as it may go."""
+    state = made.start()
+    loads = [i.index for i in made.function.instructions if i.base == "LDG"]
+    for x in loads if up else reversed(loads):
+        while True:
+            at = int(np.flatnonzero(state.order == x)[0])
+            found = [m for m in made.moves(state) if m.i == at and (m.j < at) == up]
+            if not found:
+                break
+            state = made.apply(state, max(found, key=lambda m: abs(m.j - m.i)))
+    return made.kernel.with_cubin(made.emit(state))
+
+
+@lru_cache(maxsize=1)
+def sunk() -> tuple[Kernel, Kernel]:
+    """A kernel whose loads were sunk to their first use, and the same with its loads hoisted again."""
+    slow = shifted(space(), up=False)
+    assert Validator(kernel().cubin, "softmax").check(slow.cubin).ok
+    return slow, shifted(ScheduleSpace(slow), up=True)
+
+
+def test_it_says_that_hoisted_loads_cover_their_latency() -> None:
+    slow, fast = sunk()
+    found = sassafras.explain(workload_of(slow), tuned=fast.cubin, device="model", arch="sm_90a")
+    assert found.modelled and found.ratio > 1.02 and found.kept >= 0.95
+    assert found.moves and found.moves == tuple(sorted(found.moves, key=lambda m: -m.gain))
+    loads = [m for m in found.moves if any("LDG" in p.text for p in m.parts)]
+    assert loads and loads[0] in found.moves[:2]
+    assert any(m.kind in (MoveClass.HOIST_LOAD, MoveClass.PAIR_LOADS) for m in loads), [m.kind for m in loads]
+    assert "LDG" in loads[0].words and "waits" in loads[0].words
+    assert "modelled" in found.summary()
+    # the reduced schedule is legal, keeps what it says, and its moves are its own
+    assert Validator(slow.cubin, "softmax").check(found.cubin).ok
+    device = sassafras.wiring.open_device("model", "sm_90a")
+    device.open(workload_of(slow), case(), slow)
+    outcome = device.run(Candidate(slow.with_cubin(found.cubin)))
+    assert isinstance(outcome, Modelled) and outcome.modelled_ratio == pytest.approx(found.reduced_ratio)
+
+
+def test_json_is_complete_and_saved(tmp_path: Path) -> None:
+    slow, fast = sunk()
+    found = sassafras.explain(workload_of(slow), tuned=fast.cubin, device="model", limit=2)
+    found.save(tmp_path / "why.json")
+    read = json.loads((tmp_path / "why.json").read_text())
+    assert read == json.loads(json.dumps(found.to_json()))
+    assert read["format"] == 1 and read["modelled"] is True
+    assert read["evaluations"] <= 2 and not read["complete"]
+    kinds = {str(k) for k in MoveClass}
+    for move in read["moves"]:
+        assert move["kind"] in kinds and move["parts"] and move["words"] and move["gain"] > 0
+    assert (tmp_path / "why.cubin").read_bytes() == found.cubin
+
+
+def test_stored_runs_are_explained_without_the_users_file(tmp_path: Path) -> None:
+    slow, _ = sunk()
+    with Store.open(tmp_path / "store.sqlite") as store:
+        result = sassafras.optimize(
+            workload_of(slow), device="model", strategy="greedy", budget="100e", store=store, arch="sm_90a"
+        )
+        assert result.improved and result.run is not None
+        result.save(tmp_path)
+        options: dict[str, Any] = {"device": "model", "store": store, "limit": 30}
+        found = sassafras.explain(f"run:{result.run}", **options)
+        assert found.ratio == pytest.approx(result.modelled_ratio)
+        same = sassafras.explain(str(tmp_path / "softmax-512x1024.json"), **options)
+        best = sassafras.explain(workload_of(slow), arch="sm_90a", **options)
+        assert found.to_json() == same.to_json() == best.to_json()
+        with pytest.raises(SassafrasError, match="no run 99"):
+            sassafras.explain("run:99", **options)
+
+
+def test_what_cannot_be_explained_is_refused(tmp_path: Path) -> None:
+    baseline = kernel()
+    other = softmax_cubin(block=2048)
+    with pytest.raises(SassafrasError, match=r"differ in size|holds an instruction"):
+        sassafras.explain(workload_of(baseline), tuned=other, device="model")
+    with (
+        Store.open(tmp_path / "store.sqlite") as store,
+        pytest.raises(SassafrasError, match="no tuned kernel"),
+    ):
+        sassafras.explain(workload_of(baseline), store=store, device="model")
+    (tmp_path / "x.json").write_text("{}")
+    with pytest.raises(SassafrasError, match="not a result"):
+        sassafras.explain(str(tmp_path / "x.json"), device="model")
+    same = sassafras.explain(workload_of(baseline), tuned=baseline.cubin, device="model")
+    assert same.changes == 0 and "the same" in same.summary()
