@@ -45,7 +45,12 @@ class Checker:
         self._labels: list[tuple[str, Layout, int]] = []
         self._blocks: dict[tuple[int, ...], ParameterBlock] = {}
         self._scrub_params = ParameterBlock(
-            [("pattern", 0x7FC00000, "u32"), ("rounds", 0, "u32"), ("sink", int(self._sink.data_ptr()), "*")],
+            [
+                ("pattern", 0x7FC00000, "u32"),
+                ("mask", 0x3FF, "u32"),
+                ("rounds", 0, "u32"),
+                ("sink", int(self._sink.data_ptr()), "*"),
+            ],
             self._scrub.sizes,
         )
         self._flush: tuple[Any, ParameterBlock] | None = None

@@ -148,20 +148,22 @@ extern "C" __global__ void sassafras_refill(Word* first, Word* second, const Wor
     }
 }
 
-// Leaves 200 registers a thread holding NaN patterns, so that a kernel that reads a register before it is
-// written meets them instead of the right value left by the launch before. `rounds` is 0 at run time; the
-// compiler does not know, and has to keep all values alive across the loop.
-extern "C" __global__ void __launch_bounds__(256) sassafras_scrub(u32 pattern, u32 rounds, u32* sink) {
-    u32 v[200];
+// Leaves 240 registers a thread holding NaN patterns, so that a kernel that reads a register before it is
+// written meets them instead of the right value left by the launch before. At 249 registers a thread one block
+// of 256 threads takes a multiprocessor's whole register file, so one block each reaches all of them. `rounds`
+// is 0 at run time; the compiler does not know, and has to keep all values alive across the loop. `mask` 0
+// leaves the same word everywhere.
+extern "C" __global__ void __launch_bounds__(256) sassafras_scrub(u32 pattern, u32 mask, u32 rounds, u32* sink) {
+    u32 v[240];
 #pragma unroll
-    for (u32 i = 0; i < 200; ++i) v[i] = pattern | (i + threadIdx.x);
+    for (u32 i = 0; i < 240; ++i) v[i] = pattern | ((i + threadIdx.x) & mask);
     for (u32 r = 0; r < rounds; ++r) {
 #pragma unroll
-        for (u32 i = 0; i < 200; ++i) v[i] ^= v[(i + 1) % 200] + r;
+        for (u32 i = 0; i < 240; ++i) v[i] ^= v[(i + 1) % 240] + r;
     }
     u32 sum = 0;
 #pragma unroll
-    for (u32 i = 0; i < 200; ++i) sum = sum * 31u + v[i];
+    for (u32 i = 0; i < 240; ++i) sum = sum * 31u + v[i];
     if (rounds && sum == 0x5a55afa5u) *sink = sum;
 }
 
