@@ -1,0 +1,322 @@
+"""`SourceSpace`: a kernel's source with named holes (or the whole of it), filled by a model or by chance.
+
+It is a `core.Space` like any other, so that every strategy searches it; its random moves are edits of the
+same holes from a small grammar (`mutate`), which makes random search the control of a language model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from sassafras.core import Buffer, Candidate, Case, Kernel, Outcome, SassafrasError, Verdict, Workload
+
+from .answer import AnswerError, hole_texts, read_answer, whole_source
+from .holes import Language, Template
+from .mutate import Edit, edits
+
+
+@dataclass(frozen=True, slots=True)
+class SourceState:
+    """Which text stands where.
+
+    Attributes:
+        texts: (hole, text) of the holes that differ from the baseline's, sorted by name.
+        whole: the whole source, when it was rewritten; holes are then part of it.
+        parent: digest of the candidate that it was made from.
+        origin: what made it: ``baseline``, ``mutation`` or a proposer's name.
+        note: the proposer's words on its design.
+    """
+
+    texts: tuple[tuple[str, str], ...] = ()
+    whole: str | None = None
+    parent: str = field(default="", compare=False)
+    origin: str = field(default="baseline", compare=False)
+    note: str = field(default="", compare=False)
+
+
+class SourceSpace:
+    """Holes of one workload's source for one case.
+
+    Args:
+        workload: from a Triton kernel or CUDA C++; the kernel's source holds the markers (`holes`).
+        case: the shape.
+        baseline: its compiled kernel.
+        judge: a `SourceEvaluator`; it builds, scans, confines, and judges.
+        whole: the model may rewrite the whole source instead (no markers needed).
+
+    Raises:
+        SassafrasError: no source at hand, or no hole in it and `whole` is not set.
+    """
+
+    def __init__(
+        self, workload: Workload, case: Case, baseline: Kernel, judge: Any, *, whole: bool = False
+    ) -> None:
+        self.workload, self.case, self.baseline, self.judge = workload, case, baseline, judge
+        self.language, self.text, self.entry = source_of(workload)
+        self.whole = whole
+        self.template = Template.parse(self.text, self.language)
+        if not self.template.holes and not whole:
+            raise SassafrasError(
+                "this kernel's source has no hole to fill",
+                where=workload.name,
+                hint="mark lines with '# hole: NAME' and '# end hole' (// in CUDA C++), or let the whole source "
+                "be rewritten (--whole)",
+            )
+        self._sources: dict[str, Any] = {}
+        self._edits: dict[tuple[str, str], list[Edit]] = {}
+
+    # -- core.Space ---------------------------------------------------------------------------------------
+
+    @property
+    def description(self) -> str:
+        """What makes two of these spaces the same."""
+        digest = hashlib.sha256(self.text.encode()).hexdigest()[:16]
+        return f"{self.language} source {digest}, {'whole' if self.whole else 'holes'}"
+
+    def start(self) -> SourceState:
+        """The baseline: nothing is changed."""
+        return SourceState()
+
+    def moves(self, state: SourceState) -> list[Edit]:
+        """Every edit that the grammar knows for the present texts."""
+        found: list[Edit] = []
+        for name, text in self.texts(state).items():
+            if (name, text) not in self._edits:
+                self._edits[name, text] = edits(name, text, self.language)
+            found += self._edits[name, text]
+        return found
+
+    def sample(self, state: SourceState, rng: np.random.Generator) -> Edit | None:
+        """One of `moves`: a kind of edit first, evenly, then a place, so that numbers do not drown the rest."""
+        kinds: dict[str, list[Edit]] = {}
+        for edit in self.moves(state):
+            kinds.setdefault("number" if " becomes " in edit.what else edit.what, []).append(edit)
+        if not kinds:
+            return None
+        kind = sorted(kinds)[int(rng.integers(len(kinds)))]
+        return kinds[kind][int(rng.integers(len(kinds[kind])))]
+
+    def apply(self, state: SourceState, move: Edit) -> SourceState:
+        """The state with one hole edited. Raises AnswerError when the text leaves its hole."""
+        texts = dict(self.texts(state))
+        texts[move.hole] = move.apply(texts[move.hole])
+        return self.state(texts, state, "mutation", move.what)
+
+    def candidate(self, state: SourceState) -> Candidate:
+        """The built kernel; where it could not be built, a stand-in that the judge knows (never runs)."""
+        if not state.texts and state.whole is None:
+            return Candidate(self.baseline, {"origin": "baseline"})
+        source = self._source(state)
+        made: Candidate = self.judge.candidate(source)
+        self._sources[made.digest] = source
+        return made
+
+    def evaluate(self, candidate: Candidate) -> Outcome:
+        """`core.Evaluator` for this space's candidates: the judge's verdict on their source.
+
+        Raises:
+            DeviceError, StoreError, NotSafe: not the candidate's fault.
+        """
+        if candidate.digest == self.baseline.digest:
+            outcome: Outcome = self.judge.inner.evaluate(candidate)
+            return outcome
+        source = self._sources.get(candidate.digest)
+        if source is None:
+            raise SassafrasError("not a candidate of this space", where=candidate.digest[:16])
+        judged: Outcome = self.judge.evaluate(source)
+        return judged
+
+    # -- texts --------------------------------------------------------------------------------------------
+
+    def texts(self, state: SourceState) -> dict[str, str]:
+        """Hole -> text, all of them; a rewritten source is one hole called ``source``."""
+        if self.whole:
+            return {"source": self.source(state)}
+        return {**self.template.texts(), **dict(state.texts)}
+
+    def source(self, state: SourceState) -> str:
+        """The whole source text of a state."""
+        return state.whole if state.whole is not None else self.template.fill(dict(state.texts))
+
+    def state(self, texts: Mapping[str, str], parent: SourceState, origin: str, note: str) -> SourceState:
+        """The state with these texts, checked. Raises AnswerError."""
+        more: dict[str, Any] = {"parent": self._digest(parent), "origin": origin, "note": note}
+        if self.whole:
+            text = texts["source"]
+            return SourceState(whole=None if text == self.text else text, **more)
+        filled = Template.parse(self.template.fill(texts), self.language).texts()
+        was = self.template.texts()
+        return SourceState(tuple(sorted((n, t) for n, t in filled.items() if t != was[n])), **more)
+
+    def _digest(self, state: SourceState) -> str:
+        """Digest of a state that was a candidate before; of its source where it was not."""
+        if not state.texts and state.whole is None:
+            return self.baseline.digest
+        text = self.source(state)
+        known = next((d for d, s in self._sources.items() if s.text == text), None)
+        return known or hashlib.sha256(text.encode()).hexdigest()
+
+    def _source(self, state: SourceState) -> Any:
+        from sassafras.evaluate.source import Source
+
+        recipe: dict[str, Any] = {"parent": state.parent, "origin": state.origin, "note": state.note[:500]}
+        recipe |= {"whole": state.whole} if state.whole is not None else {"texts": dict(state.texts)}
+        launch: dict[str, Any] = {}
+        if self.language == "cuda":
+            launch = {"threads": self.baseline.threads, "shared_bytes": self.baseline.shared_bytes}
+            flags = getattr(self.workload.build, "flags", ())
+            launch["flags"] = (*flags, *self.case.options.get("flags", ()))
+        return Source(self.language, self.source(state), entry=self.entry, recipe=recipe, **launch)
+
+    # -- Promptable ---------------------------------------------------------------------------------------
+
+    @property
+    def schema(self) -> None:
+        """Answers are text in three sections."""
+        return None
+
+    @property
+    def form(self) -> str:
+        """What the code section must hold."""
+        if self.whole:
+            return "The whole source in one fenced block."
+        names = ", ".join(hole.name for hole in self.template.holes)
+        return (
+            f"For each hole that you change ({names}) one fenced block. Its first line is `hole: NAME`, then "
+            "comes the hole's new text and nothing else: no function header, no marker lines."
+        )
+
+    def brief(self) -> str:
+        """The task: the kernel, how it is launched, what must stay."""
+        kind = "CUDA C++" if self.language == "cuda" else "Triton"
+        lines = [
+            f"The {kind} kernel '{self.entry}' runs on an NVIDIA H200 (sm_90a). Make it faster.",
+            f"Launch, which must stay: grid {self.case.grid}, {self.baseline.threads} threads a block, "
+            f"{self.baseline.shared_bytes} bytes of dynamic shared memory.",
+            "Arguments: " + "; ".join(_argument(n, a) for n, a in self.case.args.items()) + ".",
+        ]
+        if self.case.constants:
+            lines.append("Constants: " + ", ".join(f"{n} = {v}" for n, v in self.case.constants.items()) + ".")
+        tolerance = self.workload.tolerance
+        lines.append(
+            f"Outputs may differ from the reference by rtol {tolerance.rtol:g} and atol {tolerance.atol:g}."
+        )
+        if not self.whole:
+            lines.append("You rewrite only these holes; everything outside of them stays as it is:")
+            lines += [f"- {hole.name}: {hole.note or 'see the source'}" for hole in self.template.holes]
+        lines.append("The baseline's source:\n" + fenced(self.text, self.language))
+        return "\n".join(lines)
+
+    def notes(self) -> str:
+        """Facts of Hopper, from our docs."""
+        shared = (
+            "- Global loads are fastest when neighbouring threads read neighbouring 16 bytes.\n"
+            "- A load takes some 700 cycles from L2: have several independent ones in flight before the first use.\n"
+            "- A value read once should not displace others from the caches.\n"
+        )
+        if self.language == "cuda":
+            return shared + (
+                "- float4 loads need 16-byte alignment, which every buffer has at its start.\n"
+                "- Warp shuffles are cheaper than shared memory and a barrier for sums of 32 values.\n"
+                "- No includes, no host code, no streams, no global variables, no timers."
+            )
+        return shared + (
+            "- Division is slow: multiply by a reciprocal that was computed once.\n"
+            "- tl.exp2 is one instruction; tl.exp is a product and tl.exp2.\n"
+            "- tl.load and tl.store take cache_modifier and eviction_policy; loops take tl.range(..., num_stages=n).\n"
+            "- Only triton.language; no Python beyond it."
+        )
+
+    def show(self, state: SourceState) -> str:
+        """The texts of the holes, or the whole source."""
+        if self.whole:
+            return fenced(self.source(state), self.language)
+        shown = [fenced(f"hole: {n}\n{t}", self.language) for n, t in self.texts(state).items()]
+        return "\n".join(shown)
+
+    def read(self, text: str, parent: SourceState) -> SourceState:
+        """The state that an answer describes. Raises AnswerError."""
+        answer = read_answer(text)
+        origin, note = "answer", " ".join(answer.design.split())[:300]
+        if self.whole:
+            state = self.state({"source": whole_source(answer)}, parent, origin, note)
+        else:
+            now = self.texts(parent)
+            state = self.state({**now, **hole_texts(answer, now)}, parent, origin, note)
+        if state == parent:
+            raise AnswerError("nothing was changed", hint="propose other text than the one shown")
+        return state
+
+    @staticmethod
+    def from_(state: SourceState, proposer: str) -> SourceState:
+        """The same state, with the proposer's name on it."""
+        return replace(state, origin=proposer)
+
+
+def fenced(text: str, language: str) -> str:
+    """A fenced block."""
+    label = {"cuda": "cuda", "triton": "python"}.get(language, language)
+    return f"```{label}\n{text.strip()}\n```"
+
+
+def source_of(workload: Workload) -> tuple[Language, str, str]:
+    """(language, source text, entry name) of a workload that a frontend made from text.
+
+    Triton: the kernel with the jitted functions that it calls, as a module of its own.
+
+    Raises:
+        SassafrasError: a raw cubin, or a kernel whose source is not at hand.
+    """
+    from sassafras.frontend.cuda import CudaBuilder
+    from sassafras.frontend.triton import TritonBuilder
+
+    build = workload.build
+    if isinstance(build, CudaBuilder):
+        return "cuda", build.text, build.entry or ""
+    if isinstance(build, TritonBuilder):
+        return "triton", _triton_module(build.kernel), build.kernel.fn.__name__
+    raise SassafrasError(
+        "this workload has no source to rewrite",
+        where=workload.name,
+        hint="make it from a Triton kernel or CUDA C++; a raw cubin can be rescheduled with `optimize`",
+    )
+
+
+def _triton_module(kernel: Any) -> str:
+    """The jitted functions that a kernel reaches, itself last, under Triton's two imports."""
+    order: list[Any] = []
+
+    def visit(function: Any) -> None:
+        if function in order:
+            return
+        names = function.fn.__code__.co_names
+        for name in names:
+            other = function.fn.__globals__.get(name)
+            if type(other).__name__ == "JITFunction":
+                visit(other)
+        order.append(function)
+
+    visit(kernel)
+    try:
+        bodies = [inspect.getsource(function.fn) for function in order]
+    except (OSError, TypeError) as error:
+        raise SassafrasError(f"the kernel's source is not at hand: {error}") from error
+    return "import triton\nimport triton.language as tl\n\n\n" + "\n\n".join(bodies)
+
+
+def _argument(name: str, value: Any) -> str:
+    if isinstance(value, Buffer):
+        return f"{name}: {value.role} {value.dtype} {'x'.join(map(str, value.shape))}"
+    return f"{name} = {value}"
+
+
+#: verdicts after which the author is asked to repair the proposal
+REPAIRABLE = frozenset(
+    {Verdict.COMPILE_ERROR, Verdict.WRONG_RESULT, Verdict.UNSUPPORTED, Verdict.OUT_OF_RESOURCES, Verdict.CRASHED}
+)
