@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from . import disasm, doctor, gemm, knobs, latency, optimize, run, status, store, suite, validate, version
+from . import evolve as evolving
 from . import explain as explaining
 from .console import error
 
@@ -56,6 +57,7 @@ app = typer.Typer(
 app.command("optimize")(optimize.command)
 app.command("knobs")(knobs.command)
 app.command("explain")(explaining.command)
+app.command("evolve")(evolving.command)
 app.command("doctor")(doctor.command)
 app.command("suite")(suite.command)
 app.command("validate")(validate.command)

@@ -329,7 +329,9 @@ def _build_triton(
     done = run(
         [sys.executable, "-m", "sassafras.evaluate.builders", "triton", "{scratch}"], limits,
         files={"candidate.py": source.text.encode(), "request.json": json.dumps(request).encode()},
-        collect=("kernel.ptx", "kernel.json"), environment={"PYTHONPATH": _import_root()},
+        collect=("kernel.ptx", "kernel.json"),
+        # line tables name the scratch folder: without them, equal code is equal bytes, and is judged once
+        environment={"PYTHONPATH": _import_root(), "TRITON_DISABLE_LINE_INFO": "1"},
     )  # fmt: skip
     _ended(done, "Triton", limits)
     if done.status != 0 or {"kernel.ptx", "kernel.json"} - set(done.files):

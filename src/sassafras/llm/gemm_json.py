@@ -70,7 +70,9 @@ class JsonConfigs(Generic[Config]):
         options = []
         for family, values in self._values.items():
             properties: dict[str, Any] = {
-                name: {"enum": sorted(allowed, key=_order)} for name, allowed in values.items() if name != "family"
+                name: {"enum": sorted(allowed, key=_order)}
+                for name, allowed in values.items()
+                if name != "family"
             }  # fmt: skip
             properties = {"family": {"enum": [family]}, **properties}
             options.append(
@@ -187,9 +189,9 @@ class GemmProposals:
         """The task in words."""
         shape = self.space.shape
         return (
-            f"Choose the configuration of an HGEMM kernel on an NVIDIA H200 (132 SMs): C = A x B with "
-            f"M={shape.m}, N={shape.n}, K={shape.k}, FP16 in and out, FP32 accumulation. {shape.flop:.3g} FLOP, "
-            f"{shape.nbytes} bytes.\n"
+            "Choose the configuration of an HGEMM kernel on an NVIDIA H200 (132 SMs): C = A x B with "
+            f"M={shape.m}, N={shape.n}, K={shape.k}, FP16 in and out, FP32 accumulation. "
+            f"{shape.flop:.3g} FLOP, {shape.nbytes} bytes.\n"
             "Answer with one JSON object: a whole configuration, or only the fields that you change."
         )
 
@@ -197,7 +199,7 @@ class GemmProposals:
         """The configuration as JSON."""
         return json.dumps(to_fields(state))
 
-    def read(self, text: str, parent: Any) -> Any:
+    def read(self, text: str, parent: Any, origin: str = "answer") -> Any:
         """See `JsonConfigs.read`."""
         return self._json.read(text, parent)
 

@@ -31,15 +31,15 @@ class Promptable(Protocol[State]):
         """A state as a model sees it."""
         ...
 
-    def read(self, text: str, parent: State) -> State:
-        """The state that an answer describes. Raises AnswerError."""
+    def read(self, text: str, parent: State, origin: str = "answer") -> State:
+        """The state that an answer of `origin` describes. Raises AnswerError."""
         ...
 
 
 SYSTEM = (
     "You are an expert of GPU kernels on NVIDIA Hopper. You make kernels faster without changing what they "
-    "compute. Every proposal is compiled, checked on fresh inputs against a reference in higher precision, and "
-    "timed against the baseline. Only measured speed of correct kernels counts; anything that fakes it is "
+    "compute. Every proposal is compiled, checked on fresh inputs against a reference in higher precision, "
+    "and timed against the baseline. Only measured speed of correct kernels counts; what fakes it is "
     "found and refused."
 )
 

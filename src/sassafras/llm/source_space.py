@@ -14,7 +14,18 @@ from typing import Any
 
 import numpy as np
 
-from sassafras.core import Buffer, Candidate, Case, Kernel, Outcome, SassafrasError, Verdict, Workload
+from sassafras.core import (
+    Buffer,
+    Candidate,
+    Case,
+    Evaluation,
+    Kernel,
+    Modelled,
+    Outcome,
+    SassafrasError,
+    Verdict,
+    Workload,
+)
 
 from .answer import AnswerError, hole_texts, read_answer, whole_source
 from .holes import Language, Template
@@ -65,10 +76,11 @@ class SourceSpace:
             raise SassafrasError(
                 "this kernel's source has no hole to fill",
                 where=workload.name,
-                hint="mark lines with '# hole: NAME' and '# end hole' (// in CUDA C++), or let the whole source "
-                "be rewritten (--whole)",
+                hint="mark lines with '# hole: NAME' and '# end hole' (// in CUDA C++), or let the whole "
+                "source be rewritten (--whole)",
             )
         self._sources: dict[str, Any] = {}
+        self._refused: dict[str, str] = {}
         self._edits: dict[tuple[str, str], list[Edit]] = {}
 
     # -- core.Space ---------------------------------------------------------------------------------------
@@ -93,7 +105,7 @@ class SourceSpace:
         return found
 
     def sample(self, state: SourceState, rng: np.random.Generator) -> Edit | None:
-        """One of `moves`: a kind of edit first, evenly, then a place, so that numbers do not drown the rest."""
+        """One of `moves`: a kind of edit, evenly, then a place, so that numbers do not drown the rest."""
         kinds: dict[str, list[Edit]] = {}
         for edit in self.moves(state):
             kinds.setdefault("number" if " becomes " in edit.what else edit.what, []).append(edit)
@@ -115,7 +127,12 @@ class SourceSpace:
         source = self._source(state)
         made: Candidate = self.judge.candidate(source)
         self._sources[made.digest] = source
-        return made
+        if made.recipe.get("not_built"):
+            return made
+        if why := _broken_launch(made.kernel, self.baseline):
+            self._refused[made.digest] = why
+        facts = {"shared_bytes": self.baseline.shared_bytes, "meta": self.baseline.meta}
+        return replace(made, kernel=replace(made.kernel, **facts))
 
     def evaluate(self, candidate: Candidate) -> Outcome:
         """`core.Evaluator` for this space's candidates: the judge's verdict on their source.
@@ -126,6 +143,15 @@ class SourceSpace:
         if candidate.digest == self.baseline.digest:
             outcome: Outcome = self.judge.inner.evaluate(candidate)
             return outcome
+        if why := self._refused.get(candidate.digest):
+            kind = Modelled if self.judge.inner.device.modelled else Evaluation
+            refused: Outcome = self.judge.inner.settle(
+                candidate, kind(candidate.digest, Verdict.UNSUPPORTED, detail=why)
+            )
+            return refused
+        if candidate.recipe.get("not_built") is None:
+            run: Outcome = self.judge.inner.evaluate(candidate)
+            return run
         source = self._sources.get(candidate.digest)
         if source is None:
             raise SassafrasError("not a candidate of this space", where=candidate.digest[:16])
@@ -202,7 +228,9 @@ class SourceSpace:
             "Arguments: " + "; ".join(_argument(n, a) for n, a in self.case.args.items()) + ".",
         ]
         if self.case.constants:
-            lines.append("Constants: " + ", ".join(f"{n} = {v}" for n, v in self.case.constants.items()) + ".")
+            lines.append(
+                "Constants: " + ", ".join(f"{n} = {v}" for n, v in self.case.constants.items()) + "."
+            )
         tolerance = self.workload.tolerance
         lines.append(
             f"Outputs may differ from the reference by rtol {tolerance.rtol:g} and atol {tolerance.atol:g}."
@@ -217,7 +245,7 @@ class SourceSpace:
         """Facts of Hopper, from our docs."""
         shared = (
             "- Global loads are fastest when neighbouring threads read neighbouring 16 bytes.\n"
-            "- A load takes some 700 cycles from L2: have several independent ones in flight before the first use.\n"
+            "- A load takes some 700 cycles from L2: have several in flight before the first use.\n"
             "- A value read once should not displace others from the caches.\n"
         )
         if self.language == "cuda":
@@ -229,7 +257,7 @@ class SourceSpace:
         return shared + (
             "- Division is slow: multiply by a reciprocal that was computed once.\n"
             "- tl.exp2 is one instruction; tl.exp is a product and tl.exp2.\n"
-            "- tl.load and tl.store take cache_modifier and eviction_policy; loops take tl.range(..., num_stages=n).\n"
+            "- tl.load and tl.store take cache_modifier, eviction_policy; tl.range takes num_stages.\n"
             "- Only triton.language; no Python beyond it."
         )
 
@@ -240,10 +268,10 @@ class SourceSpace:
         shown = [fenced(f"hole: {n}\n{t}", self.language) for n, t in self.texts(state).items()]
         return "\n".join(shown)
 
-    def read(self, text: str, parent: SourceState) -> SourceState:
-        """The state that an answer describes. Raises AnswerError."""
+    def read(self, text: str, parent: SourceState, origin: str = "answer") -> SourceState:
+        """The state that an answer of `origin` describes. Raises AnswerError."""
         answer = read_answer(text)
-        origin, note = "answer", " ".join(answer.design.split())[:300]
+        note = " ".join(answer.design.split())[:300]
         if self.whole:
             state = self.state({"source": whole_source(answer)}, parent, origin, note)
         else:
@@ -252,11 +280,6 @@ class SourceSpace:
         if state == parent:
             raise AnswerError("nothing was changed", hint="propose other text than the one shown")
         return state
-
-    @staticmethod
-    def from_(state: SourceState, proposer: str) -> SourceState:
-        """The same state, with the proposer's name on it."""
-        return replace(state, origin=proposer)
 
 
 def fenced(text: str, language: str) -> str:
@@ -316,7 +339,12 @@ def _argument(name: str, value: Any) -> str:
     return f"{name} = {value}"
 
 
-#: verdicts after which the author is asked to repair the proposal
-REPAIRABLE = frozenset(
-    {Verdict.COMPILE_ERROR, Verdict.WRONG_RESULT, Verdict.UNSUPPORTED, Verdict.OUT_OF_RESOURCES, Verdict.CRASHED}
-)
+def _broken_launch(kernel: Kernel, baseline: Kernel) -> str:
+    """What keeps a kernel from being launched, and deployed, in the baseline's place; empty for nothing."""
+    for what in ("name", "threads", "cluster", "parameters", "hidden_args", "scratch_bytes"):
+        mine, theirs = getattr(kernel, what), getattr(baseline, what)
+        if mine != theirs:
+            return f"{what} is {mine}, and must stay {theirs}"
+    if kernel.shared_bytes > baseline.shared_bytes:
+        return f"{kernel.shared_bytes} bytes of shared memory, the launch gives {baseline.shared_bytes}"
+    return ""

@@ -1,0 +1,85 @@
+"""``sassafras evolve TARGET``"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .console import print_json, stderr
+
+
+def command(
+    target: Annotated[
+        str,
+        typer.Argument(help="file.py[:attribute], or suite:NAME[/CASE] with --whole.", show_default=False),
+    ],
+    proposer: Annotated[
+        str, typer.Option(help="mutate (chance), endpoint:MODEL, or local:PATH[+ADAPTER].")
+    ] = "mutate",
+    budget: Annotated[
+        str, typer.Option(help="Seconds, evaluations, tokens, dollars: 10m,200e,500kt,2.5usd; any of them.")
+    ] = "10m",
+    base_url: Annotated[
+        str | None, typer.Option(help="The endpoint, for example http://host:8000/v1.")
+    ] = None,
+    key_variable: Annotated[
+        str, typer.Option(help="Environment variable that holds the key.")
+    ] = "OPENAI_API_KEY",
+    requests_per_minute: Annotated[int | None, typer.Option(help="Most requests a minute.")] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds that one request may take.")] = 300.0,
+    prices: Annotated[
+        tuple[float, float], typer.Option(help="Dollars a million prompt tokens and answer tokens.")
+    ] = (0.0, 0.0),
+    whole: Annotated[bool, typer.Option("--whole", help="Rewrite the whole source, not its holes.")] = False,
+    case: Annotated[str | None, typer.Option(help="The workload's case [default: its first].")] = None,
+    arch: Annotated[
+        str | None, typer.Option(help="Compile for this [default: the GPU's, or sm_90a].")
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cuda (measures), or model (a stand-in).")] = "auto",
+    model_device: Annotated[str, typer.Option(help="Where a local model runs: cpu, cuda, ...")] = "cpu",
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="A setting of evolve, NAME=VALUE; repeatable.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
+    store: Annotated[Path | None, typer.Option(help="The store's file.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for the winner and all variants.")] = Path(
+        "sassafras-out"
+    ),
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start over instead of resuming.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the result line only.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="The result as JSON on stdout.")] = False,
+) -> None:
+    """Let a language model (or chance) rewrite a kernel's holes; every proposal is compiled, checked, timed.
+
+    Proposals are built confined and judged in processes that may die. Ctrl-C keeps the best so far; the same
+    command resumes and asks nothing twice.
+    """
+    from sassafras.evolving import evolve
+    from sassafras.search import parse_settings
+
+    from .progress import Show
+
+    endpoint = {
+        "base_url": base_url, "key_variable": key_variable, "requests_per_minute": requests_per_minute,
+        "timeout_s": timeout, "device": model_device,
+    }  # fmt: skip
+    with Show(quiet=quiet) as show:
+        result = evolve(
+            target, proposer=proposer, settings=parse_settings(settings or []), budget=budget, device=device,
+            seed=seed, case=case, arch=arch, whole=whole, store=store, out=out, fresh=fresh,
+            endpoint=endpoint, prices=prices, progress=show.progress, stage=show.stage,
+        )  # fmt: skip
+    if json:
+        print_json(result.to_json())
+        return
+    print(result.summary())
+    if quiet:
+        return
+    console = stderr()
+    for note in result.notes:
+        console.print(f"note: {note}", style="yellow", markup=False)
+    if result.from_store:
+        console.print("this search finished before: the stored result; --fresh starts over", style="dim")
+    console.print(f"wrote {out}", style="dim", markup=False)
