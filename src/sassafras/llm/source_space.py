@@ -131,8 +131,8 @@ class SourceSpace:
             return made
         if why := _broken_launch(made.kernel, self.baseline):
             self._refused[made.digest] = why
-        facts = {"shared_bytes": self.baseline.shared_bytes, "meta": self.baseline.meta}
-        return replace(made, kernel=replace(made.kernel, **facts))
+        shared, meta = self.baseline.shared_bytes, self.baseline.meta
+        return replace(made, kernel=replace(made.kernel, shared_bytes=shared, meta=meta))
 
     def evaluate(self, candidate: Candidate) -> Outcome:
         """`core.Evaluator` for this space's candidates: the judge's verdict on their source.
