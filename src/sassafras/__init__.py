@@ -12,7 +12,8 @@ __version__ = "0.1.0"
 
 #: public name -> the module that has it
 _HOME = {
-    "optimize": "wiring", "evolve": "evolving", "Result": "report", "explain": "report.explain",
+    "optimize": "wiring", "compare": "measure", "evolve": "evolving", "Result": "report",
+    "explain": "report.explain",
     "Budget": "core", "Candidate": "core", "Case": "core", "Buffer": "core", "Device": "core",
     "Evaluation": "core", "Evaluator": "core", "Interval": "core", "Kernel": "core", "Modelled": "core",
     "SassafrasError": "core", "Space": "core", "Tolerance": "core", "Verdict": "core", "Workload": "core",
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from .deploy import install, status, uninstall
     from .evolving import evolve
     from .frontend.load import load
+    from .measure import compare
     from .report import Result
     from .report.explain import explain
     from .search import Strategy
@@ -50,7 +52,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Budget", "Buffer", "Candidate", "Case", "Device", "Evaluation", "Evaluator", "Interval", "Kernel",
     "Modelled", "Result", "SassafrasError", "Space", "Store", "Strategy", "Tolerance", "Verdict", "Workload",
-    "__version__", "evolve", "explain", "install", "load", "optimize", "status", "uninstall",
+    "__version__", "compare", "evolve", "explain", "install", "load", "optimize", "status", "uninstall",
 ]  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from . import compare as comparing
 from . import disasm, doctor, gemm, knobs, latency, optimize, run, status, store, suite, validate, version
 from . import evolve as evolving
 from . import explain as explaining
@@ -61,6 +62,7 @@ app.command("evolve")(evolving.command)
 app.command("doctor")(doctor.command)
 app.command("suite")(suite.command)
 app.command("validate")(validate.command)
+app.command("compare")(comparing.command)
 app.command("disasm")(disasm.command)
 app.add_typer(store.app, name="store")
 app.add_typer(latency.app, name="latency")

@@ -97,6 +97,117 @@ class Finished:
     files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
 
 
+class ConfinedProcess:
+    """A program running confined, in a scratch folder of its own that goes with it.
+
+    Args:
+        program: absolute path and arguments; ``{scratch}`` in an argument becomes the scratch folder.
+        confinement: what it may use.
+        files: written into the scratch folder first, by name.
+        environment: the only variables that it sees, besides PATH, HOME and TMPDIR.
+        descriptors: open file descriptors that it inherits.
+
+    Attributes:
+        scratch: the folder.
+    """
+
+    def __init__(
+        self,
+        program: Sequence[str],
+        confinement: Confinement | None = None,
+        *,
+        files: Mapping[str, bytes] | None = None,
+        environment: Mapping[str, str] | None = None,
+        descriptors: Sequence[int] = (),
+    ) -> None:
+        self.limits = confinement or Confinement()
+        self.scratch = tempfile.mkdtemp(prefix="sassafras-confined-")
+        self._begin = time.monotonic()
+        self._report, write_end = os.pipe()
+        self._missing: dict[str, str] | None = None
+        self._over = False
+        try:
+            for name, data in (files or {}).items():
+                Path(self.scratch, name).write_bytes(data)
+            command = [
+                sys.executable, "-I", "-S", str(_CONFINE),
+                json.dumps(self.limits.spec(self.scratch, write_end)), "--",
+                *(part.replace("{scratch}", self.scratch) for part in program),
+            ]  # fmt: skip
+            self._output = tempfile.TemporaryFile()  # noqa: SIM115 (closed in close)
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=self._output, stderr=self._output, cwd=self.scratch,
+                env={**_base_environment(self.scratch), **(environment or {})},
+                pass_fds=(write_end, *descriptors), start_new_session=True,
+            )  # fmt: skip
+        except BaseException:
+            os.close(self._report)
+            shutil.rmtree(self.scratch, ignore_errors=True)
+            raise
+        finally:
+            os.close(write_end)
+
+    @property
+    def status(self) -> int | None:
+        """Exit status, None while it runs."""
+        return self._process.poll()
+
+    @property
+    def missing(self) -> Mapping[str, str]:
+        """Fences that this kernel does not offer, with the reason; complete once it has ended or answered."""
+        if self._missing is None:
+            self._missing = _read_report(self._report)
+        return self._missing
+
+    def exceeded(self) -> str:
+        """Which limit it exceeds now: ``time``, ``memory``, ``processes``, or ``""``."""
+        if time.monotonic() - self._begin > self.limits.wall_s:
+            return "time"
+        held, count = _family(self._process.pid)
+        if held > self.limits.resident_bytes:
+            return "memory"
+        return "processes" if count > self.limits.processes else ""
+
+    def watch(self) -> str:
+        """Wait for its end; the limit that it exceeded first, or ``""``."""
+        while True:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout=_POLL_S)
+                return ""
+            if stopped := self.exceeded():
+                return stopped
+
+    def words(self, most: int = 20_000) -> str:
+        """The end of what it printed."""
+        size = os.fstat(self._output.fileno()).st_size
+        data = os.pread(self._output.fileno(), most, max(0, size - most))
+        return data.decode(errors="replace").replace(self.scratch, ".").strip()
+
+    def kill(self) -> None:
+        """End it and all of its children. Safe to call twice."""
+        _end(self._process)
+
+    def close(self) -> None:
+        """`kill`, and remove the scratch folder. Safe to call twice."""
+        if self._over:
+            return
+        self._over = True
+        self.kill()
+        os.close(self._report)
+        self._output.close()
+        shutil.rmtree(self.scratch, ignore_errors=True)
+
+    def refused(self) -> NotSafe | None:
+        """The error to raise when it was not run because a required fence is missing."""
+        if self.status == 126 and (lacking := sorted(set(self.missing) & set(self.limits.required))):
+            return NotSafe(
+                "nothing was run, because this machine cannot confine it: "
+                f"{lacking[0]}: {self.missing[lacking[0]]}",
+                hint="Linux 5.13 or newer with Landlock and seccomp confines candidates",
+            )
+        return None
+
+
 def run(
     program: Sequence[str],
     confinement: Confinement | None = None,
@@ -106,73 +217,31 @@ def run(
     environment: Mapping[str, str] | None = None,
     most_bytes: int = 64 << 20,
 ) -> Finished:
-    """Run a program confined, in a scratch folder of its own that is removed afterwards.
+    """Run a program confined until it ends or exceeds a limit.
 
     Args:
-        program: absolute path and arguments; ``{scratch}`` in an argument becomes the scratch folder.
-        confinement: what it may use.
-        files: written into the scratch folder first, by name.
-        collect: names of files to bring back from there; links and files over `most_bytes` are left.
-        environment: the only variables that it sees, besides PATH, HOME and TMPDIR.
+        program, confinement, files, environment: as `ConfinedProcess`.
+        collect: names of files to bring back from the scratch folder; links and files over `most_bytes` are
+            left.
 
     Raises:
         NotSafe: a required fence is missing on this machine; nothing was run.
     """
-    limits = confinement or Confinement()
-    scratch = tempfile.mkdtemp(prefix="sassafras-confined-")
     begin = time.monotonic()
+    process = ConfinedProcess(program, confinement, files=files, environment=environment)
     try:
-        for name, data in (files or {}).items():
-            Path(scratch, name).write_bytes(data)
-        read_end, write_end = os.pipe()
-        command = [
-            sys.executable, "-I", "-S", str(_CONFINE), json.dumps(limits.spec(scratch, write_end)), "--",
-            *(part.replace("{scratch}", scratch) for part in program),
-        ]  # fmt: skip
-        with Path(scratch, ".output").open("w+b") as output:
-            os.set_inheritable(write_end, True)
-            process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=scratch,
-                env={**_base_environment(scratch), **(environment or {})}, pass_fds=(write_end,),
-                start_new_session=True,
-            )  # fmt: skip
-            os.close(write_end)
-            try:
-                stopped = _watch(process, limits, begin)
-                missing = _read_report(read_end)
-            finally:
-                _end(process)
-                os.close(read_end)
-            size = output.seek(0, os.SEEK_END)
-            output.seek(max(0, size - 20_000))
-            words = output.read().decode(errors="replace").replace(scratch, ".").strip()
-        if process.returncode == 126 and set(missing) & set(limits.required):
-            name = sorted(set(missing) & set(limits.required))[0]
-            raise NotSafe(
-                f"nothing was run, because this machine cannot confine it: {name}: {missing[name]}",
-                hint="Linux 5.13 or newer with Landlock and seccomp confines candidates",
-            )
-        taken = {name: _take(Path(scratch, name), most_bytes) for name in collect}
+        stopped = process.watch()
+        process.kill()
+        if error := process.refused():
+            raise error
+        status = process.status
+        assert status is not None
+        taken = {name: _take(Path(process.scratch, name), most_bytes) for name in collect}
         found = {name: data for name, data in taken.items() if data is not None}
-        return Finished(process.returncode, stopped, words, missing, time.monotonic() - begin, found)
+        missing, words = dict(process.missing), process.words()
+        return Finished(status, stopped, words, missing, time.monotonic() - begin, found)
     finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-
-
-def _watch(process: subprocess.Popen[bytes], limits: Confinement, begin: float) -> str:
-    """Wait for the end; why it had to be brought about, or ``""``."""
-    while True:
-        left = limits.wall_s - (time.monotonic() - begin)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=max(0.0, min(left, _POLL_S)))
-            return ""
-        if left <= 0:
-            return "time"
-        held, count = _family(process.pid)
-        if held > limits.resident_bytes:
-            return "memory"
-        if count > limits.processes:
-            return "processes"
+        process.close()
 
 
 def _family(session: int) -> tuple[int, int]:

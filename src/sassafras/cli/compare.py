@@ -1,0 +1,45 @@
+"""``sassafras compare TARGET A B``"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .console import print_json
+
+
+def command(
+    target: Annotated[
+        str, typer.Argument(help="The workload that both run: file.py, file.toml, suite:NAME.")
+    ],
+    a: Annotated[Path, typer.Argument(help="A cubin: the baseline.", show_default=False)],
+    b: Annotated[Path, typer.Argument(help="Another cubin.", show_default=False)],
+    case: Annotated[str | None, typer.Option(help="The workload's case, by default its first.")] = None,
+    processes: Annotated[int, typer.Option(help="Fresh processes to measure in.")] = 5,
+    rounds: Annotated[int, typer.Option(help="Interleaved rounds in each.")] = 100,
+    tolerance: Annotated[
+        bool, typer.Option("--tolerance", help="B need not leave A's bytes, only be right.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
+) -> None:
+    """Measure two cubins of one workload against each other, beside the null experiment. Needs a GPU.
+
+    Exit code 1 unless B is correct and faster, by more than the null explains.
+    """
+    from sassafras.measure import compare
+
+    found = compare(a, b, workload=target, case=case, groups=processes, rounds=rounds, bitwise=not tolerance)
+    if json:
+        print_json({
+            "decided": found.decided, "speedup": found.speedup, "null": found.null, "verdict": found.verdict,
+            "interval": None if found.interval is None else [found.interval.low, found.interval.high],
+            "null_interval": None if found.null_interval is None
+            else [found.null_interval.low, found.null_interval.high],
+            "a_us": found.a_us, "b_us": found.b_us, "cold_l2_speedup": found.cold_speedup,
+            "detail": found.detail, "facts": dict(found.facts),
+        })  # fmt: skip
+    else:
+        print(found.summary())
+    raise typer.Exit(0 if found.decided == "faster" else 1)

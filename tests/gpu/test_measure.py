@@ -1,0 +1,62 @@
+"""`sassafras.compare` on a GPU: functions in graphs, work that hides, cubins in fresh processes."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+from sassafras.core import DeviceError
+from sassafras.frontend import load
+from sassafras.measure import compare
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed"),
+]
+
+
+def test_twice_the_work_is_slower_and_the_null_is_flat() -> None:
+    import torch
+
+    x = torch.randn(4 << 20, device="cuda")
+
+    def once(t: torch.Tensor) -> torch.Tensor:
+        return torch.sin(t)
+
+    def twice(t: torch.Tensor) -> torch.Tensor:
+        torch.sin(t)
+        return torch.sin(t)
+
+    found = compare(once, twice, args=(x,), groups=3, rounds=20)
+    assert found.decided == "slower"
+    assert found.speedup == pytest.approx(0.5, abs=0.1)
+    assert found.null == pytest.approx(1.0, abs=0.02)
+    assert found.equal == "bitwise"
+    assert found.cold_speedup is not None
+    assert found.cold_speedup < 1.0
+
+
+def test_work_on_another_stream_is_refused() -> None:
+    import torch
+
+    x = torch.randn(1 << 20, device="cuda")
+    side = torch.cuda.ExternalStream(torch.cuda.Stream().cuda_stream)
+
+    def hides(t: torch.Tensor) -> torch.Tensor:
+        with torch.cuda.stream(side):
+            return torch.sin(t)
+
+    with pytest.raises(DeviceError, match=r"elsewhere|captured"):
+        compare(torch.sin, hides, args=(x,), groups=2, rounds=4)
+
+
+def test_a_cubin_against_itself_makes_no_difference() -> None:
+    from sassafras.device.cuda.environment import probe
+
+    workload = load("suite:softmax")
+    kernel = workload.build(workload.cases[0], str(probe()["arch"]))
+    found = compare(kernel, kernel.cubin, workload="suite:softmax", groups=2, rounds=40)
+    assert found.verdict == "correct"
+    assert found.speedup == pytest.approx(1.0, abs=0.02)
+    assert found.equal == "bitwise"
