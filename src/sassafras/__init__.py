@@ -18,7 +18,7 @@ _HOME = {
     "Evaluation": "core", "Evaluator": "core", "Interval": "core", "Kernel": "core", "Modelled": "core",
     "SassafrasError": "core", "Space": "core", "Tolerance": "core", "Verdict": "core", "Workload": "core",
     "Strategy": "search", "Store": "store", "load": "frontend",
-    "install": "deploy", "uninstall": "deploy", "status": "deploy",
+    "install": "deploy", "uninstall": "deploy", "status": "deploy", "matmul": "gemm.matmul",
 }  # fmt: skip
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from .deploy import install, status, uninstall
     from .evolving import evolve
     from .frontend.load import load
+    from .gemm.matmul import matmul
     from .measure import compare
     from .report import Result
     from .report.explain import explain
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Budget", "Buffer", "Candidate", "Case", "Device", "Evaluation", "Evaluator", "Interval", "Kernel",
     "Modelled", "Result", "SassafrasError", "Space", "Store", "Strategy", "Tolerance", "Verdict", "Workload",
-    "__version__", "compare", "evolve", "explain", "install", "load", "optimize", "status", "uninstall",
+    "__version__", "compare", "evolve", "explain", "install", "load", "matmul", "optimize", "status", "uninstall",
 ]  # fmt: skip
 
 

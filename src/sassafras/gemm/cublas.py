@@ -82,7 +82,7 @@ class LtAlgorithm:
         return cls(str(value["layout"]), bytes.fromhex(value["blob"]), int(value["workspace"]))
 
 
-def _library(stem: str) -> ctypes.CDLL:
+def find_library(stem: str) -> ctypes.CDLL:
     """The copy that this process has loaded (torch's), else one of nvidia's wheels or of the path."""
     maps = Path("/proc/self/maps")
     if maps.exists() and (found := re.search(rf"(/\S*/{stem}\.so[.\d]*)$", maps.read_text(), re.MULTILINE)):
@@ -122,7 +122,7 @@ class Cublas:
     def __init__(
         self, stream: int, workspace: int, workspace_bytes: int, *, reduced_precision: bool = True
     ) -> None:
-        library = _library("libcublas")
+        library = find_library("libcublas")
         pointer, number = c_void_p, c_int
         self._handle = c_void_p()
         _declare(library, "cublasCreate_v2", POINTER(c_void_p))(byref(self._handle))
@@ -181,7 +181,7 @@ class CublasLt:
     """cublasLtMatmul with chosen algorithms on one stream."""
 
     def __init__(self, stream: int, workspace: int, workspace_bytes: int) -> None:
-        library = _library("libcublasLt")
+        library = find_library("libcublasLt")
         self._stream, self._workspace, self.workspace_bytes = stream, workspace, workspace_bytes
         p = c_void_p
         version = library.cublasLtGetVersion
@@ -210,6 +210,11 @@ class CublasLt:
         self._handle = c_void_p()
         _declare(library, "cublasLtCreate", POINTER(p))(byref(self._handle))
         self._one, self._zero = c_float(1.0), c_float(0.0)
+
+    @property
+    def handle(self) -> int:
+        """The library's handle, as a number."""
+        return int(self._handle.value or 0)
 
     def problem(self, shape: Shape, layout: str) -> LtProblem:
         """Descriptors for a shape. Raises CublasError."""

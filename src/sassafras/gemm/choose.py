@@ -1,0 +1,237 @@
+"""Which member of the portfolio serves a shape: the tuned row, or for a shape never tuned its neighbours.
+
+Deterministic, and well below a millisecond: distances to all tuned shapes are one NumPy expression, and only
+configurations that won nearby are looked at.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from . import families
+from .estimate import estimate_us
+from .families import Config
+from .shapes import Shape
+from .table import Row, Table
+
+#: legal(configuration) -> may it run? (layout, alignment, gaps and limits of the problem at hand)
+Legal = Callable[[Config], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What is to serve a shape.
+
+    Attributes:
+        member: ``ours``, ``torch`` or ``lt`` (cuBLASLt's tuned algorithm).
+        config: our configuration's name, for ``ours``.
+        row: the tuned row, for a tuned shape.
+        speedup: torch's time over this member's: measured for a tuned shape, predicted otherwise.
+        why: one sentence.
+    """
+
+    member: str
+    config: str | None
+    row: Row | None
+    speedup: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Of the chooser for shapes never tuned (`evaluate` says what they are worth).
+
+    Attributes:
+        neighbours: tuned shapes that are asked.
+        reach: largest distance of the nearest one, in octaves (log2); farther shapes go to torch.
+        margin: predicted speed-up that ours needs.
+        use_estimate: correct neighbours' times by the static estimate's ratio; False: the nearest winner.
+        caution: how many standard deviations of the neighbours' speed-ups are subtracted.
+    """
+
+    neighbours: int = 6
+    reach: float = 1.6
+    margin: float = 1.03
+    use_estimate: bool = True
+    caution: float = 1.0
+
+
+class Chooser:
+    """Choices from a table.
+
+    Args:
+        table: tuned rows of one GPU.
+        lt_version: the cuBLASLt at hand; its algorithms are used only if the table's are of the same one.
+    """
+
+    def __init__(
+        self, table: Table, settings: Settings | None = None, *, lt_version: int | None = None
+    ) -> None:
+        self.table = table
+        self.settings = settings or Settings()
+        known = table.header.get("cublaslt")
+        self._lt_usable = lt_version is not None and known == lt_version
+        self._near: dict[str, tuple[np.ndarray, list[Row]]] = {}
+        for layout in sorted({row.layout for row in table.rows.values()}):
+            rows = [r for r in table.rows.values() if r.layout == layout and r.speedup is not None]
+            rows.sort(key=lambda r: r.shape)
+            if rows:
+                points = np.array([[r.shape.m, r.shape.n, r.shape.k] for r in rows], float)
+                self._near[layout] = (np.log2(points), rows)
+
+    def choose(self, shape: Shape, layout: str, legal: Legal) -> Choice:
+        """The member for a problem. Never raises: in doubt it is torch."""
+        row = self.table.get(shape, layout)
+        if row is not None and row.torch_us is not None:
+            return self._tuned(row, legal)
+        return self._chosen(shape, layout, legal)
+
+    def _tuned(self, row: Row, legal: Legal) -> Choice:
+        assert row.torch_us is not None
+        best = Choice("torch", None, row, 1.0, "tuned: torch is the fastest")
+        if row.lt_us and row.lt and self._lt_usable and row.lt_us < 0.995 * row.torch_us:
+            best = Choice(
+                "lt", None, row, row.torch_us / row.lt_us, "tuned: a cuBLASLt algorithm is the fastest"
+            )
+        for name, us in row.ours:
+            config = parsed(name)
+            if config is not None and legal(config):
+                if row.torch_us / us > 1.005 * best.speedup:
+                    best = Choice("ours", name, row, row.torch_us / us, "tuned: ours is the fastest")
+                break
+        return best
+
+    def _chosen(self, shape: Shape, layout: str, legal: Legal) -> Choice:
+        settings = self.settings
+        if layout not in self._near:
+            return Choice("torch", None, None, 1.0, f"nothing was tuned in layout {layout}")
+        points, rows = self._near[layout]
+        distances = np.linalg.norm(points - np.log2([shape.m, shape.n, shape.k]), axis=1)
+        order = np.argsort(distances, kind="stable")[: settings.neighbours]
+        if distances[order[0]] > settings.reach:
+            return Choice("torch", None, None, 1.0, "no tuned shape is near")
+        near = [(rows[i], 1.0 / (0.1 + float(distances[i])) ** 2) for i in order]
+        best: tuple[float, str] | None = None
+        names = dict.fromkeys(name for row, _ in near for name, _ in row.ours)
+        for name in names:
+            config = parsed(name)
+            if config is None or not legal(config):
+                continue
+            speedup = self._predicted(config, name, shape, near)
+            if best is None or speedup > best[0]:
+                best = (speedup, name)
+            if not settings.use_estimate:
+                break  # the nearest shape's winner
+        if best is None:
+            return Choice("torch", None, None, 1.0, "no configuration that won nearby can run it")
+        if best[0] < settings.margin:
+            return Choice(
+                "torch", None, None, best[0], f"ours is predicted at {best[0]:.2f} of torch's speed"
+            )
+        return Choice("ours", best[1], None, best[0], "chosen by its tuned neighbours")
+
+    def _predicted(self, config: Config, name: str, shape: Shape, near: Sequence[tuple[Row, float]]) -> float:
+        """torch over this configuration, cautiously, from neighbours where either was timed.
+
+        Where the configuration itself was timed, its own speed-up counts. Elsewhere the winner's does,
+        reduced by what the static estimate says the configuration loses against that winner on that shape.
+        """
+        logs, weights = [], []
+        for row, weight in near:
+            assert row.speedup is not None and row.torch_us is not None
+            own = dict(row.ours).get(name)
+            if own is not None:
+                value = math.log(row.torch_us / own)
+            else:
+                winner = parsed(row.ours[0][0])
+                if winner is None:
+                    continue
+                loss = math.log(estimate_us(config, row.shape) / estimate_us(winner, row.shape))
+                value = math.log(row.speedup) - max(0.0, loss)
+                weight *= 0.5
+            logs.append(value)
+            weights.append(weight)
+        if not logs:
+            return 0.0
+        mean = float(np.average(logs, weights=weights))
+        spread = math.sqrt(float(np.average((np.array(logs) - mean) ** 2, weights=weights)))
+        return math.exp(mean - self.settings.caution * spread)
+
+
+@lru_cache(maxsize=4096)
+def parsed(name: str) -> Config | None:
+    """The configuration of a name; None when this version's families have none."""
+    try:
+        return families.parse(name)
+    except Exception:  # a table of another version may name anything
+        return None
+
+
+def _legal(row: Row) -> Legal:
+    return lambda config: config.layout == row.layout and config.reject(row.shape) is None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a chooser did on shapes held out (`evaluate`).
+
+    Attributes:
+        shapes: problems asked.
+        ours: how often it chose one of ours.
+        unknown: how often that configuration was never timed there: not counted below.
+        geomean: torch's time over the choice's, geometric mean.
+        worst: the smallest such ratio.
+        possible: the geometric mean of the best choice.
+        harmful: how often the choice was slower than torch by more than 1 %.
+    """
+
+    shapes: int
+    ours: int
+    unknown: int
+    geomean: float
+    worst: float
+    possible: float
+    harmful: int
+
+
+def evaluate(table: Table, settings: Settings, *, folds: str = "shape") -> Outcome:
+    """Leave shapes out, choose for them, look up what it would have been.
+
+    Args:
+        folds: ``shape``: one shape at a time; ``m``, ``n``, ``k``: all shapes with one value of that extent,
+            which asks the chooser to reach farther.
+    """
+    groups: dict[object, list[Row]] = {}
+    for row in table.rows.values():
+        if row.speedup is not None:
+            key = row.shape if folds == "shape" else getattr(row.shape, folds)
+            groups.setdefault(key, []).append(row)
+    ratios, possible, ours, unknown = [], [], 0, 0
+    for key in sorted(groups, key=str):
+        chooser = Chooser(table.without(row.shape for row in groups[key]), settings)
+        for row in groups[key]:
+            choice = chooser.choose(row.shape, row.layout, _legal(row))
+            assert row.torch_us is not None and row.speedup is not None
+            if choice.member == "ours":
+                ours += 1
+                us = dict(row.ours).get(choice.config or "")
+                if us is None:
+                    unknown += 1
+                    continue
+                ratios.append(row.torch_us / us)
+            else:
+                ratios.append(1.0)
+            possible.append(max(1.0, row.speedup))
+
+    def mean(values: list[float]) -> float:
+        return math.exp(sum(map(math.log, values)) / len(values)) if values else 1.0
+
+    return Outcome(
+        sum(map(len, groups.values())), ours, unknown, mean(ratios), min(ratios, default=1.0), mean(possible),
+        sum(ratio < 0.99 for ratio in ratios),
+    )  # fmt: skip

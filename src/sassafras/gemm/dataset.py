@@ -1,0 +1,254 @@
+"""The measured table: every (shape, configuration) pair that a sweep timed, as a file that can be replayed.
+
+JSON Lines, gzip-compressed when the name ends in ``.gz``. The first line is the header: ``sassafras_hgemm``
+(format version), ``gpu``, ``kernels`` (digest of our sources), ``cublaslt``, ``torch``, ``commit``, ``date``,
+``command``, ``modelled`` (true: written by a dry run, not measured). Each further line is a shape:
+
+    {"m": 64, "n": 64, "k": 4096, "ours": {"lean_tn_...": [3.2, 2], ...},
+     "baselines": {"torch": {"nn": 5.6, "tn": 5.6}, ...}, "lt": {"nn": {...}, ...}}
+
+``ours`` maps a configuration to microseconds (GPU time, CUDA graph, warm L2, median) and to the rung of
+successive halving that it reached: higher rungs were timed longer. ``lt`` holds cuBLASLt's fastest
+algorithm of each layout.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sassafras.core import SassafrasError
+
+from . import families
+from .shapes import Shape
+
+FORMAT = 1
+#: folder of what is shipped
+DATA = Path(__file__).resolve().parent / "data"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What is known of one shape.
+
+    Attributes:
+        shape: the problem (FP16, row-major A, no gaps).
+        ours: configuration name -> (microseconds, rung).
+        baselines: contestant -> layout -> microseconds.
+        lt: layout -> cuBLASLt's fastest algorithm (`cublas.LtAlgorithm.to_json`).
+    """
+
+    shape: Shape
+    ours: dict[str, tuple[float, int]]
+    baselines: dict[str, dict[str, float]] = field(default_factory=dict)
+    lt: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def us(self, config: str) -> float | None:
+        """Microseconds of a configuration, None when it was not timed."""
+        found = self.ours.get(config)
+        return found[0] if found else None
+
+    def ranked(self, layout: str | None = None) -> list[tuple[str, float]]:
+        """(configuration, microseconds) of a layout (None: any), fastest first; longer timed ones first."""
+        rows = [(name, *value) for name, value in self.ours.items() if layout in (None, layout_of(name))]
+        return [(name, us) for name, us, rung in sorted(rows, key=lambda row: (-row[2], row[1], row[0]))]
+
+    def baseline_us(self, name: str = "lt_autotune", layout: str | None = None) -> float | None:
+        """Microseconds of a baseline; the faster layout for None."""
+        by_layout = self.baselines.get(name, {})
+        if layout is not None:
+            return by_layout.get(layout)
+        return min(by_layout.values()) if by_layout else None
+
+    def to_json(self) -> dict[str, Any]:
+        """A line of the file."""
+        shape = self.shape
+        line: dict[str, Any] = {"m": shape.m, "n": shape.n, "k": shape.k}
+        line["ours"] = {name: [round(us, 3), rung] for name, (us, rung) in sorted(self.ours.items())}
+        line["baselines"] = {
+            name: {layout: round(us, 3) for layout, us in sorted(by.items())}
+            for name, by in sorted(self.baselines.items())
+        }
+        if self.lt:
+            line["lt"] = self.lt
+        return line
+
+    @classmethod
+    def from_json(cls, line: dict[str, Any]) -> Entry:
+        """The reverse. Raises SassafrasError on anything malformed."""
+        try:
+            shape = Shape(int(line["m"]), int(line["n"]), int(line["k"]))
+            ours = {str(name): (float(us), int(rung)) for name, (us, rung) in line["ours"].items()}
+            baselines = {
+                str(name): {str(layout): float(us) for layout, us in by.items()}
+                for name, by in line.get("baselines", {}).items()
+            }
+            times = [us for us, _ in ours.values()] + [us for by in baselines.values() for us in by.values()]
+            if any(not 0 < us < 1e9 for us in times):
+                raise ValueError("a time is not positive")
+            return cls(shape, ours, baselines, dict(line.get("lt", {})))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise SassafrasError(f"not a line of a dataset: {error}", where=json.dumps(line)[:80]) from error
+
+
+def layout_of(config: str) -> str:
+    """The layout that a configuration reads, by its name; empty for names that no family of ours has."""
+    known = _LAYOUTS.get(config)
+    if known is None:
+        try:
+            known = families.parse(config).layout
+        except SassafrasError:
+            known = ""
+        _LAYOUTS[config] = known
+    return known
+
+
+_LAYOUTS: dict[str, str] = {}
+
+
+class Dataset:
+    """Entries by shape, with the header that says where they come from."""
+
+    def __init__(self, header: dict[str, Any], entries: Iterable[Entry]) -> None:
+        self.header = {"sassafras_hgemm": FORMAT, **header}
+        self.entries = {entry.shape: entry for entry in entries}
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self.entries.values())
+
+    def __getitem__(self, shape: Shape) -> Entry:
+        return self.entries[shape]
+
+    @property
+    def pairs(self) -> int:
+        """(shape, configuration) pairs."""
+        return sum(len(entry.ours) for entry in self)
+
+    @property
+    def modelled(self) -> bool:
+        """Written by a dry run: nothing in it was measured."""
+        return bool(self.header.get("modelled"))
+
+    def replay(self, shape: Shape) -> Replay:
+        """An evaluator of one shape that answers from the file. Raises SassafrasError for unknown shapes."""
+        if shape not in self.entries:
+            raise SassafrasError("the dataset does not have this shape", where=str(shape))
+        return Replay(self.entries[shape])
+
+    def save(self, path: Path) -> None:
+        """Write it; equal contents give equal bytes."""
+        lines = [json.dumps(self.header, sort_keys=True)]
+        ordered = sorted(self, key=lambda entry: (entry.shape.flop, entry.shape))
+        lines += [json.dumps(entry.to_json(), separators=(",", ":")) for entry in ordered]
+        data = ("\n".join(lines) + "\n").encode()
+        if path.suffix == ".gz":
+            packed = io.BytesIO()
+            with gzip.GzipFile(fileobj=packed, mode="wb", filename="", mtime=0, compresslevel=9) as file:
+                file.write(data)
+            data = packed.getvalue()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(path.name + ".tmp")
+        temporary.write_bytes(data)
+        temporary.replace(path)
+
+    @classmethod
+    def load(cls, path: Path) -> Dataset:
+        """Read it. Raises SassafrasError when it is missing, foreign, of another format or damaged."""
+        try:
+            data = path.read_bytes()
+            text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
+            lines = [json.loads(line) for line in text.splitlines() if line]
+        except (OSError, ValueError, EOFError) as error:
+            raise SassafrasError(f"the dataset cannot be read: {error}", where=path.name) from error
+        header = lines[0] if lines and isinstance(lines[0], dict) else {}
+        if header.get("sassafras_hgemm") != FORMAT:
+            raise SassafrasError(
+                "not a dataset of this version",
+                where=path.name,
+                hint=f"its first line should have sassafras_hgemm {FORMAT}",
+            )
+        return cls(header, (Entry.from_json(line) for line in lines[1:]))
+
+
+class Replay:
+    """One shape of a dataset as something to be measured: what a search or a learner asks, without a GPU.
+
+    Attributes:
+        entry: the shape's entry.
+        asked: configurations asked for, in order; their number is what a measurement would have cost.
+    """
+
+    def __init__(self, entry: Entry) -> None:
+        self.entry = entry
+        self.asked: list[str] = []
+
+    @property
+    def configs(self) -> list[str]:
+        """All that can be asked for, in the order of their names."""
+        return sorted(self.entry.ours)
+
+    def measure(self, config: str) -> float | None:
+        """Microseconds, None for a configuration that was not timed."""
+        self.asked.append(config)
+        return self.entry.us(config)
+
+    def best(self, layout: str | None = None) -> tuple[str, float]:
+        """The fastest (of the highest rung). Raises SassafrasError when nothing was timed."""
+        ranked = self.entry.ranked(layout)
+        if not ranked:
+            raise SassafrasError("nothing was timed for this shape", where=str(self.entry.shape))
+        return ranked[0]
+
+    def fraction_of_best(self, layout: str | None = None) -> float:
+        """Best time over the fastest asked for so far: 1 when the best was found, 0 before anything was."""
+        times = [
+            us for name in self.asked if (us := self.entry.us(name)) and layout in (None, layout_of(name))
+        ]
+        return self.best(layout)[1] / min(times) if times else 0.0
+
+
+def slug(gpu: str) -> str:
+    """``NVIDIA H200`` -> ``nvidia-h200``."""
+    return "-".join(gpu.lower().split())
+
+
+def shipped(gpu: str = "NVIDIA H200") -> Dataset:
+    """The dataset that comes with the package. Raises SassafrasError when there is none for this GPU."""
+    path = DATA / f"{slug(gpu)}.jsonl.gz"
+    if not path.is_file():
+        raise SassafrasError("no dataset for this GPU comes with the package", where=gpu)
+    return Dataset.load(path)
+
+
+def from_results(results: dict[str, Any]) -> Dataset:
+    """The part of a dataset that an ``hgemm-offline.json`` holds: baselines, and our winner of every shape.
+
+    Losers of the selection are not in such a file, and the winner is of the faster layout only.
+    """
+    environment = results.get("environment", {})
+    header = {
+        "gpu": environment.get("gpu"), "torch": environment.get("torch"), "cublas": environment.get("cublas"),
+        "commit": results.get("commit"), "date": results.get("date"), "command": results.get("command"),
+        "source": f"{results.get('benchmark')}.json: our winner of each shape, measured apart from selection",
+        "kernels": results.get("kernels"), "modelled": bool(results.get("modelled")),
+    }  # fmt: skip
+    entries = []
+    for row in results["rows"]:
+        if "error" in row:
+            continue
+        baselines: dict[str, dict[str, float]] = {}
+        for key, value in row.items():
+            name, _, layout = key.rpartition("_")
+            if layout in ("nn", "tn") and name in ("torch", "cublas", "lt_heuristic", "lt_autotune"):
+                baselines.setdefault(name, {})[layout] = float(value)
+        ours = {row["config"]: (float(row["ours"]), 9)} if row.get("ours") else {}
+        entries.append(Entry(Shape(row["m"], row["n"], row["k"]), ours, baselines))
+    return Dataset(header, entries)

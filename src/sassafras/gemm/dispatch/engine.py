@@ -1,0 +1,304 @@
+"""Behind sassafras.matmul: who serves a problem, with which kernel; fills the launchers' table.
+
+Nothing here runs on a call that was seen before. A first call waits for no compiler: kernels come from the
+package
+or the cache; a missing one is compiled in a thread while torch serves, and so is the compiled launcher
+itself.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sassafras.core import SassafrasError
+
+from .. import table as tables
+from ..choose import Choice, Chooser, parsed
+from ..compile import ARCH, cached_path, cubin, default_cache
+from ..dataset import DATA, slug
+from ..families import Config, Instance
+from ..launch import SHARED_LIMIT
+from ..shapes import Shape
+from ..table import Table
+from . import build
+from .driver import Driver
+from .lt import LtMember
+from .plans import plan, reject
+from .problem import DTYPES, Problem
+from .slow import PythonLauncher, Torch, compiled
+
+#: cubins that come with the package, named as in the cache; there may be none
+SHIPPED = DATA / "cubins"
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """Who serves a problem, and why (`Engine.explain`).
+
+    Attributes:
+        member: ``ours``, ``lt`` or ``torch``.
+        config: our configuration, for ``ours``.
+        why: one sentence.
+    """
+
+    member: str
+    config: str | None
+    why: str
+
+
+class Gpu:
+    """What is known of one device."""
+
+    def __init__(self, name: str, capability: tuple[int, int], chooser: Chooser | None, why_not: str) -> None:
+        self.name, self.capability = name, capability
+        self.chooser, self.why_not = chooser, why_not
+
+
+def load_table(gpu: str) -> Table | None:
+    """``$SASSAFRAS_GEMM_TABLE`` alone, or what is shipped with what was tuned here on top; None without any.
+
+    Raises:
+        SassafrasError: the file that the variable names cannot be used.
+    """
+    if given := os.environ.get("SASSAFRAS_GEMM_TABLE"):
+        return Table.load(Path(given))
+    found: Table | None = None
+    for path in (tables.shipped_path(gpu), tuned_path(gpu)):
+        if path.is_file():
+            try:
+                loaded = Table.load(path)
+            except SassafrasError:
+                continue  # a damaged file of the cache must not break a user's program
+            found = loaded if found is None else found.merged(loaded)
+    return found
+
+
+def tuned_path(gpu: str) -> Path:
+    """Where `sassafras gemm tune` leaves what it measured on this machine."""
+    return default_cache() / f"{slug(gpu)}.table.json"
+
+
+class Engine:
+    """One a process. Slow paths take a lock; the table of plans is read under the GIL.
+
+    Args:
+        driver: the CUDA driver.
+        torch: torch's functions.
+        cache: folder of cubins and of the built launcher.
+        background: build and compile in threads (False: at once, for tests and tools).
+        lt: finds cuBLASLt, None without it.
+        table: instead of `load_table`.
+        on_launcher: told of every launcher that takes over.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        torch: Torch,
+        *,
+        cache: Path | None = None,
+        background: bool = True,
+        lt: Callable[[], LtMember | None] = lambda: None,
+        table: Table | None = None,
+        on_launcher: Callable[[Any], None] = lambda launcher: None,
+    ) -> None:
+        self.on_launcher = on_launcher
+        self.driver, self.torch, self.cache = driver, torch, cache
+        self.launcher: Any = PythonLauncher(driver, torch)
+        self.served: dict[Problem, Served] = {}
+        self.notes: list[str] = []
+        self._table, self._background = table, background
+        self._find_lt, self._lt_known = lt, False
+        self._lt: LtMember | None = None
+        self._lock = threading.RLock()
+        self._gpus: dict[int, Gpu] = {}
+        self._functions: dict[tuple[int, Instance], int] = {}
+        self._compiling: dict[Instance, list[tuple[int, ...]]] = {}
+        self._uncompilable: dict[Instance, str] = {}
+        self._threads: list[threading.Thread] = []
+        on_launcher(self.launcher)
+        self._start(self._build_launcher)
+
+    # -- devices and choices ------------------------------------------------------------------------------
+
+    def gpu(self, ordinal: int) -> Gpu:
+        """The device, with its chooser or the reason why there is none."""
+        with self._lock:
+            if ordinal not in self._gpus:
+                name, capability = self.driver.facts(max(0, ordinal))
+                chooser, why = None, ""
+                if capability != (9, 0):
+                    why = f"our kernels are for sm_90, {name} is sm_{capability[0]}{capability[1]}"
+                else:
+                    found = self._table or load_table(name)
+                    if found is None:
+                        why = f"nothing was tuned for {name} (sassafras gemm tune)"
+                    else:
+                        lt = self._lt_member()
+                        chooser = Chooser(found, lt_version=lt.version if lt else None)
+                self._gpus[ordinal] = Gpu(name, capability, chooser, why)
+            return self._gpus[ordinal]
+
+    def choose(self, problem: Problem) -> Choice:
+        """The portfolio's member for a problem."""
+        gpu = self.gpu(problem.device)
+        if gpu.chooser is None:
+            return Choice("torch", None, None, 1.0, gpu.why_not)
+        choice = gpu.chooser.choose(
+            Shape(problem.m, problem.n, problem.k),
+            problem.layout,
+            lambda config: reject(config, problem) is None,
+        )
+        if choice.member == "lt" and (not problem.natural or problem.dtype or not problem.aligned):
+            return Choice("torch", None, choice.row, 1.0, "cuBLASLt's algorithm is for tight FP16 matrices")
+        return choice
+
+    # -- plans ----------------------------------------------------------------------------------------------
+
+    def serve(self, key: tuple[int, ...]) -> None:
+        """Put a plan for this problem into the launcher. Raises nothing but bugs: in doubt torch serves."""
+        problem = Problem(*key)
+        with self._lock:
+            try:
+                served = self._serve(problem)
+            except SassafrasError as error:
+                self.launcher.add_torch(key)
+                served = Served("torch", None, str(error))
+                self._note(f"{problem.m}x{problem.n}x{problem.k}: {error}")
+            self.served[problem] = served
+
+    def _serve(self, problem: Problem) -> Served:
+        choice = self.choose(problem)
+        if choice.member == "lt" and choice.row and choice.row.lt:
+            lt = self._lt_member()
+            if lt and lt.add(self.launcher, problem, choice.row.lt):
+                return Served("lt", None, choice.why)
+            choice = Choice("torch", None, choice.row, 1.0, "this launcher cannot call cuBLASLt")
+        config = parsed(choice.config) if choice.config else None
+        if config is None:
+            self.launcher.add_torch(tuple(problem))
+            return Served("torch", None, choice.why)
+        instance = config.instance
+        if instance in self._uncompilable:
+            self.launcher.add_torch(tuple(problem))
+            return Served("torch", config.name, self._uncompilable[instance])
+        code = self._stored(instance)
+        if code is None:
+            self.launcher.add_torch(tuple(problem))
+            self._compile_later(instance, tuple(problem))
+            if instance in self._uncompilable:
+                return Served("torch", config.name, self._uncompilable[instance])
+            code = self._stored(instance) if not self._background else None
+            if code is None:
+                return Served("torch", config.name, "the kernel is being compiled")
+        self._add_kernel(problem, config, code)
+        return Served("ours", config.name, choice.why)
+
+    def _add_kernel(self, problem: Problem, config: Config, code: bytes) -> None:
+        ordinal = max(0, problem.device)
+        where = (ordinal, config.instance)
+        if where not in self._functions:
+            self._functions[where] = self.driver.load(ordinal, code, config.instance.name, SHARED_LIMIT)
+        made = plan(config, problem)
+        self.launcher.add_kernel(
+            tuple(problem), self._functions[where], self.driver.context(ordinal), made.grid, made.threads,
+            made.shared, made.cluster, made.parameters, made.workspace, made.counters,
+        )  # fmt: skip
+
+    def _stored(self, instance: Instance) -> bytes | None:
+        for folder in (SHIPPED, self.cache):
+            path = cached_path(instance, folder)
+            if path.is_file() and (data := path.read_bytes())[:4] == b"\x7fELF":
+                return data
+        return None
+
+    def _compile_later(self, instance: Instance, key: tuple[int, ...]) -> None:
+        waiting = self._compiling.setdefault(instance, [])
+        waiting.append(key)
+        if len(waiting) == 1:
+            self._start(lambda: self._compile(instance))
+
+    def _compile(self, instance: Instance) -> None:
+        try:
+            cubin(instance, self.cache)
+        except Exception as error:  # whatever the compiler does, torch goes on serving
+            with self._lock:
+                self._uncompilable[instance] = f"{instance.name} could not be compiled: {error}"
+                self._note(self._uncompilable[instance])
+        finally:
+            with self._lock:
+                for key in self._compiling.pop(instance, []):
+                    self.launcher.remove(key)  # the next call decides anew
+
+    # -- the launcher ---------------------------------------------------------------------------------------
+
+    def _build_launcher(self) -> None:
+        try:
+            module = build.loaded() or build.load(build.build(self.cache))
+            lt = self._lt_member()
+            made = compiled(module, self.driver, self.torch, lt.matmul_address if lt else 0)
+        except (SassafrasError, AttributeError, ValueError) as error:
+            self._note(f"the Python launcher is used: {error}")
+            return
+        self.launcher = made  # plans are made anew as calls come
+        self.on_launcher(made)
+
+    def _lt_member(self) -> LtMember | None:
+        with self._lock:
+            if not self._lt_known:
+                self._lt_known = True
+                try:
+                    self._lt = self._find_lt()
+                except Exception as error:  # a missing or odd library: torch calls it anyway
+                    self._note(f"cuBLASLt is not called directly: {error}")
+            return self._lt
+
+    # -- odds and ends --------------------------------------------------------------------------------------
+
+    def _start(self, work: Callable[[], None]) -> None:
+        if not self._background:
+            work()
+            return
+        thread = threading.Thread(target=work, name="sassafras-build", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def settle(self, timeout: float = 300.0) -> None:
+        """Wait for what is being built."""
+        for thread in list(self._threads):
+            thread.join(timeout)
+        self._threads = [thread for thread in self._threads if thread.is_alive()]
+
+    def forget(self) -> None:
+        """Drop plans and choices, for example after tuning; tables are read anew."""
+        with self._lock:
+            self._gpus.clear()
+            self.served.clear()
+            self.launcher.forget()
+
+    def _note(self, text: str) -> None:
+        self.notes.append(text)
+        if os.environ.get("SASSAFRAS_GEMM_VERBOSE"):
+            print(f"sassafras.matmul: {text}", file=sys.stderr)
+
+    def status(self) -> dict[str, Any]:
+        """What serves what: for people who wonder (JSON-able)."""
+        with self._lock:
+            return {
+                "launcher": "python" if isinstance(self.launcher, PythonLauncher) else "compiled",
+                "counts": self.launcher.counts(),
+                "arch": ARCH,
+                "gpus": {str(o): {"name": g.name, "why_not": g.why_not} for o, g in self._gpus.items()},
+                "problems": [
+                    {"shape": f"{p.m}x{p.n}x{p.k}", "layout": p.layout, "dtype": DTYPES[p.dtype],
+                     "member": s.member, "config": s.config, "why": s.why}
+                    for p, s in self.served.items()
+                ],
+                "notes": list(self.notes),
+            }  # fmt: skip

@@ -1,0 +1,549 @@
+// The compiled launcher behind sassafras.matmul: two tensors in, one kernel launched, some hundred nanoseconds.
+//
+// It needs Python's headers and nothing else. Tensors are read through DLPack's C exchange table, which torch
+// publishes as `torch.Tensor.__dlpack_c_exchange_api__` (a stable C interface: no torch header, no ABI to match);
+// the CUDA driver's functions come as addresses from Python, which found them in the library that torch uses. So
+// one build serves every torch, and the tests run it against a stand-in for the driver.
+//
+// A call looks its problem up in a table of plans that Python filled: run our kernel, a chosen cuBLASLt algorithm,
+// or torch.matmul. What is not in the table, or needs care (gradients, modes, autocast), is answered with
+// NotImplemented, and Python takes over. Everything runs under the GIL.
+#include "plan.hpp"
+
+#include <string>
+#include <unordered_map>
+
+namespace {
+
+struct Launcher {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    const ExchangeApi *api;
+    PyTypeObject *tensor, *parameter;
+    PyObject *matmul, *empty_bytes, *counters, *stream, *grad_enabled;
+    PyObject *strict; // must reductions be FP32, or results reproducible?
+    PyObject *modes;  // functions that say 0, False or None
+    PyObject *new_empty, *requires_grad, *is_neg, *names; // interned; kwnames ("out",)
+    int device_type;
+    LaunchKernelEx launch;
+    ContextGet context_get;
+    ContextPush context_push;
+    ContextPop context_pop;
+    EncodeTiled encode;
+    StreamIsCapturing is_capturing;
+    LtMatmul lt_matmul;
+    std::unordered_map<Key, std::unique_ptr<Plan>, Hash> *plans;
+    unsigned long long hits, misses, refused;
+};
+
+// A plain tensor whose bytes are its values. (A view with the negative bit set looks like any other to DLPack.)
+bool ours(const Launcher *self, PyObject *object) {
+    if (Py_TYPE(object) != self->tensor && Py_TYPE(object) != self->parameter) return false;
+    PyObject *said = PyObject_CallMethodNoArgs(object, self->is_neg);
+    if (!said) PyErr_Clear();
+    Py_XDECREF(said); // True and False outlive it
+    return said == Py_False;
+}
+
+// --- running a plan ----------------------------------------------------------------------------------------------
+
+PyObject *call_torch(Launcher *self, PyObject *a, PyObject *b, PyObject *out) {
+    PyObject *args[3] = {a, b, out};
+    return PyObject_Vectorcall(self->matmul, args, 2, out ? self->names : nullptr);
+}
+
+// A fresh C, of torch's allocator: record_stream and graph pools work as for any tensor.
+PyObject *fresh(Launcher *self, PyObject *like, const DLTensor &left, int64_t n) {
+    PyObject *args[10] = {like};
+    int count = 1;
+    bool ok = true;
+    for (int d = 0; d + 1 < left.ndim; ++d) ok &= (args[count++] = PyLong_FromLongLong(left.shape[d])) != nullptr;
+    ok &= (args[count++] = PyLong_FromLongLong(n)) != nullptr;
+    PyObject *made = ok ? PyObject_VectorcallMethod(self->new_empty, args, (size_t)count, nullptr) : nullptr;
+    for (int i = 1; i < count; ++i) Py_XDECREF(args[i]);
+    return made;
+}
+
+bool current_stream(Launcher *self, int device, void *&stream) {
+    if (!self->stream) return self->api->current_stream(self->device_type, device, &stream) == 0;
+    PyObject *number = PyLong_FromLong(device);
+    if (!number) return false;
+    PyObject *result = PyObject_CallOneArg(self->stream, number);
+    Py_DECREF(number);
+    if (!result) return false;
+    stream = PyLong_AsVoidPtr(result);
+    Py_DECREF(result);
+    return !PyErr_Occurred();
+}
+
+// The tensor map for this address: the last four are kept.
+int encoded(Launcher *self, MapSpec &map, const uint64_t *operands, void *&to) {
+    void *at = (void *)(uintptr_t)operands[map.which];
+    int slot = 0, code = 0;
+    while (slot < 4 && map.address[slot] != at) ++slot;
+    if (slot == 4) {
+        slot = map.next;
+        map.next = (map.next + 1) % 4;
+        map.address[slot] = nullptr;
+        code = self->encode(&map.cached[slot], map.type, map.rank, at, map.dims, map.strides, map.box,
+                            map.element_strides, map.interleave, map.swizzle, map.promotion, map.fill);
+        if (code == 0) map.address[slot] = at;
+    }
+    to = &map.cached[slot];
+    return code;
+}
+
+// Zeroed words for a launch on this stream; false with a Python error set.
+bool counters_for(Launcher *self, Plan &plan, int device, void *stream, uint64_t &to) {
+    int capturing = 0;
+    if (self->is_capturing(stream, &capturing) != 0) capturing = 1; // a broken capture: the launch will say so
+    if (!capturing)
+        for (const auto &[known, address] : plan.counters_of)
+            if (known == stream) {
+                to = address;
+                return true;
+            }
+    PyObject *address = PyObject_CallFunction(self->counters, "niK", (Py_ssize_t)plan.counters, device,
+                                              capturing ? ~0ull : (unsigned long long)(uintptr_t)stream);
+    if (!address) return false;
+    to = PyLong_AsUnsignedLongLong(address);
+    Py_DECREF(address);
+    if (PyErr_Occurred()) return false;
+    if (!capturing) plan.counters_of.emplace_back(stream, to);
+    return true;
+}
+
+// 0, or the driver's (cuBLASLt's) error; -1 with a Python error set.
+int enqueue(Launcher *self, Plan &plan, const Call &call, void *c, PyObject *&scratch) {
+    void *stream = nullptr;
+    if (!current_stream(self, call.key.device, stream)) return -1;
+    void *workspace = nullptr;
+    if (plan.workspace) {
+        // from torch's allocator, per call: ordered on this stream, and of a graph's own pool while it is captured
+        PyObject *args[2] = {PyLong_FromSize_t(plan.workspace), PyLong_FromLong(call.key.device)};
+        if (args[0] && args[1]) scratch = PyObject_Vectorcall(self->empty_bytes, args, 2, nullptr);
+        Py_XDECREF(args[0]);
+        Py_XDECREF(args[1]);
+        DLTensor bytes;
+        if (!scratch || view(self->api, scratch, bytes) != Read::Ok) {
+            if (!PyErr_Occurred()) PyErr_SetString(PyExc_RuntimeError, "the workspace cannot be read");
+            return -1;
+        }
+        workspace = address(bytes);
+    }
+    uint64_t counters = 0;
+    if (plan.counters && !counters_for(self, plan, call.key.device, stream, counters)) return -1;
+    void *before = nullptr;
+    const bool push = self->context_get && plan.context && (self->context_get(&before), before != plan.context);
+    if (push)
+        if (int code = self->context_push(plan.context)) return code;
+    int code = 0;
+    if (plan.kind == Kind::Lt) {
+        const float one = 1.0f, zero = 0.0f;
+        code = self->lt_matmul(plan.handle, plan.operation, &one, call.b, plan.first, call.a, plan.second, &zero, c,
+                               plan.out, c, plan.out, plan.algorithm, workspace, plan.workspace, stream);
+    } else {
+        const uint64_t values[5] = {(uint64_t)(uintptr_t)call.a, (uint64_t)(uintptr_t)call.b, (uint64_t)(uintptr_t)c,
+                                    (uint64_t)(uintptr_t)workspace, counters};
+        for (size_t i = 0; i < plan.parameters.size() && code == 0; ++i) {
+            const auto &parameter = plan.parameters[i];
+            if (parameter.what < 5) plan.constants[(size_t)parameter.index] = values[parameter.what];
+            else if (parameter.what == 6)
+                code = encoded(self, *plan.maps[(size_t)parameter.index], values, plan.pointers[i]);
+        }
+        plan.launch.stream = stream;
+        if (code == 0) code = self->launch(&plan.launch, plan.function, plan.pointers.data(), nullptr);
+    }
+    if (push) self->context_pop(&before);
+    return code;
+}
+
+PyObject *run(Launcher *self, PyObject *a, PyObject *b, PyObject *out) {
+    Call call;
+    const Read found = read(self->api, self->device_type, a, b, out, call);
+    if (found != Read::Ok) {
+        ++self->misses;
+        Py_RETURN_NOTIMPLEMENTED;
+    }
+    const auto at = self->plans->find(call.key);
+    if (at == self->plans->end()) {
+        ++self->misses;
+        Py_RETURN_NOTIMPLEMENTED;
+    }
+    Plan &plan = *at->second;
+    ++self->hits;
+    if (plan.kind == Kind::Torch) return call_torch(self, a, b, out);
+    if (plan.kind == Kind::Lt) { // its algorithm was chosen without regard to reductions and determinism
+        PyObject *said = PyObject_CallNoArgs(self->strict);
+        if (!said) return nullptr;
+        const int strict = PyObject_IsTrue(said);
+        Py_DECREF(said);
+        if (strict < 0) return nullptr;
+        if (strict) return call_torch(self, a, b, out);
+    }
+    PyObject *made = nullptr;
+    void *c = call.c;
+    if (!out) {
+        DLTensor fresh_view;
+        made = fresh(self, a, call.left, call.key.n);
+        if (!made) return nullptr;
+        if (view(self->api, made, fresh_view) != Read::Ok) {
+            Py_DECREF(made);
+            Py_RETURN_NOTIMPLEMENTED;
+        }
+        c = address(fresh_view);
+    }
+    PyObject *scratch = nullptr;
+    const int code = enqueue(self, plan, call, c, scratch);
+    Py_XDECREF(scratch);
+    if (code == 0) {
+        if (made) return made;
+        Py_INCREF(out);
+        return out;
+    }
+    Py_XDECREF(made);
+    if (PyErr_Occurred()) return nullptr;
+    ++self->refused;
+    plan.kind = Kind::Torch;
+    if (PyErr_WarnFormat(PyExc_RuntimeWarning, 1,
+                         "sassafras.matmul: a kernel could not be launched (error %d) for %lldx%lldx%lld; torch.matmul "
+                         "serves this problem from now on", code, (long long)call.key.m, (long long)call.key.n,
+                         (long long)call.key.k) < 0)
+        return nullptr;
+    return call_torch(self, a, b, out);
+}
+
+// Is anything active that wants to see this call (function or dispatch modes, functorch, autocast)?
+int observed(Launcher *self) {
+    const Py_ssize_t count = PyTuple_GET_SIZE(self->modes);
+    for (Py_ssize_t i = 0; i < count; ++i) {
+        PyObject *said = PyObject_CallNoArgs(PyTuple_GET_ITEM(self->modes, i));
+        if (!said) return -1;
+        const int yes = said == Py_None ? 0 : PyObject_IsTrue(said);
+        Py_DECREF(said);
+        if (yes) return yes;
+    }
+    return 0;
+}
+
+int wants_grad(Launcher *self, PyObject *tensor) {
+    PyObject *said = PyObject_GetAttr(tensor, self->requires_grad);
+    if (!said) return -1;
+    const int yes = said == Py_True;
+    Py_DECREF(said);
+    return yes;
+}
+
+PyObject *called(PyObject *object, PyObject *const *args, size_t flags, PyObject *kwnames) {
+    auto *self = (Launcher *)object;
+    const Py_ssize_t count = PyVectorcall_NARGS(flags);
+    if (kwnames || count < 2 || count > 3) {
+        PyErr_SetString(PyExc_TypeError, "a, b and perhaps out are expected, by position");
+        return nullptr;
+    }
+    PyObject *a = args[0], *b = args[1], *out = count == 3 && args[2] != Py_None ? args[2] : nullptr;
+    if (!ours(self, a) || !ours(self, b) || (out && !ours(self, out))) Py_RETURN_NOTIMPLEMENTED;
+    int grad = wants_grad(self, a);
+    if (grad == 0) grad = wants_grad(self, b);
+    if (grad == 0 && out) grad = wants_grad(self, out);
+    if (grad > 0) {
+        PyObject *said = PyObject_CallNoArgs(self->grad_enabled);
+        if (!said) return nullptr;
+        grad = said == Py_True;
+        Py_DECREF(said);
+    }
+    if (grad < 0) return nullptr;
+    if (grad) Py_RETURN_NOTIMPLEMENTED;
+    const int seen = observed(self);
+    if (seen < 0) return nullptr;
+    if (seen) Py_RETURN_NOTIMPLEMENTED;
+    return run(self, a, b, out);
+}
+
+// --- Python's side -------------------------------------------------------------------------------------------
+
+PyObject *raw(PyObject *object, PyObject *const *args, Py_ssize_t count) {
+    auto *self = (Launcher *)object;
+    if (count < 2 || count > 3) {
+        PyErr_SetString(PyExc_TypeError, "a, b and perhaps out are expected");
+        return nullptr;
+    }
+    PyObject *out = count == 3 && args[2] != Py_None ? args[2] : nullptr;
+    if (!ours(self, args[0]) || !ours(self, args[1]) || (out && !ours(self, out))) Py_RETURN_NOTIMPLEMENTED;
+    return run(self, args[0], args[1], out);
+}
+
+PyObject *key_of(PyObject *object, PyObject *const *args, Py_ssize_t count) {
+    auto *self = (Launcher *)object;
+    if (count < 2 || count > 3) {
+        PyErr_SetString(PyExc_TypeError, "a, b and perhaps out are expected");
+        return nullptr;
+    }
+    PyObject *out = count == 3 && args[2] != Py_None ? args[2] : nullptr;
+    if (!ours(self, args[0]) || !ours(self, args[1]) || (out && !ours(self, out))) Py_RETURN_NONE;
+    Call call;
+    if (read(self->api, self->device_type, args[0], args[1], out, call) != Read::Ok) Py_RETURN_NONE;
+    const Key &key = call.key;
+    return Py_BuildValue("(iiLLLiLLLii)", (int)key.device, (int)key.dtype, (long long)key.m, (long long)key.n,
+                         (long long)key.k, (int)key.transposed, (long long)key.lda, (long long)key.ldb,
+                         (long long)key.ldc, (int)key.aligned, (int)call.exchanged);
+}
+
+bool parse_key(PyObject *tuple, Key &key) {
+    std::memset(&key, 0, sizeof(Key));
+    int device, dtype, transposed, aligned, exchanged;
+    long long m, n, k, lda, ldb, ldc;
+    if (!PyArg_ParseTuple(tuple, "iiLLLiLLLii", &device, &dtype, &m, &n, &k, &transposed, &lda, &ldb, &ldc, &aligned,
+                          &exchanged))
+        return false;
+    key.m = m, key.n = n, key.k = k, key.lda = lda, key.ldb = ldb, key.ldc = ldc, key.device = device;
+    key.dtype = (uint8_t)dtype, key.transposed = (uint8_t)transposed, key.aligned = (uint8_t)aligned;
+    return true; // `exchanged` only says how the call was read: the problem is the same
+}
+
+template <class T> bool numbers(PyObject *from, T *to, unsigned count) {
+    PyObject *fast = PySequence_Fast(from, "a sequence of numbers is expected");
+    if (!fast) return false;
+    bool ok = PySequence_Fast_GET_SIZE(fast) == (Py_ssize_t)count;
+    if (!ok) PyErr_SetString(PyExc_ValueError, "a sequence has the wrong length");
+    for (unsigned i = 0; ok && i < count; ++i) {
+        to[i] = (T)PyLong_AsUnsignedLongLong(PySequence_Fast_GET_ITEM(fast, (Py_ssize_t)i));
+        ok = !PyErr_Occurred();
+    }
+    Py_DECREF(fast);
+    return ok;
+}
+
+// add_torch(key)
+PyObject *add_torch(PyObject *object, PyObject *tuple) {
+    Key key;
+    if (!parse_key(tuple, key)) return nullptr;
+    (*((Launcher *)object)->plans)[key] = std::make_unique<Plan>();
+    Py_RETURN_NONE;
+}
+
+// One parameter: ("a" | "b" | "c" | "workspace" | "counters",), ("value", int), or
+// ("map", operand, type, dims, strides, box, element strides, interleave, swizzle, promotion, fill)
+bool add_parameter(Plan &plan, PyObject *item) {
+    const char *what = PyTuple_Check(item) && PyTuple_GET_SIZE(item) ? PyUnicode_AsUTF8(PyTuple_GET_ITEM(item, 0)) : "";
+    if (!what) return false;
+    const std::string name = what;
+    static const std::string operands[] = {"a", "b", "c", "workspace", "counters"};
+    for (int i = 0; i < 5; ++i)
+        if (name == operands[i]) {
+            plan.parameters.push_back({i, (int)plan.constants.size()});
+            plan.constants.push_back(0);
+            return true;
+        }
+    if (name == "value" && PyTuple_GET_SIZE(item) == 2) {
+        const uint64_t value = PyLong_AsUnsignedLongLongMask(PyTuple_GET_ITEM(item, 1));
+        if (PyErr_Occurred()) return false;
+        plan.parameters.push_back({5, (int)plan.constants.size()});
+        plan.constants.push_back(value);
+        return true;
+    }
+    if (name == "map") {
+        auto map = std::make_unique<MapSpec>();
+        const char *text;
+        const char *operand;
+        PyObject *dims, *strides, *box, *steps;
+        if (!PyArg_ParseTuple(item, "ssiOOOOiiii", &text, &operand, &map->type, &dims, &strides, &box, &steps,
+                              &map->interleave, &map->swizzle, &map->promotion, &map->fill))
+            return false;
+        map->which = operand[0] - 'a';
+        const Py_ssize_t rank = PySequence_Size(dims);
+        if (rank < 1 || rank > 5 || map->which < 0 || map->which > 2 || operand[1]) {
+            PyErr_SetString(PyExc_ValueError, "a tensor map has one to five extents and belongs to a, b or c");
+            return false;
+        }
+        map->rank = (unsigned)rank;
+        if (!numbers(dims, map->dims, map->rank) || !numbers(strides, map->strides, map->rank - 1) ||
+            !numbers(box, map->box, map->rank) || !numbers(steps, map->element_strides, map->rank))
+            return false;
+        plan.parameters.push_back({6, (int)plan.maps.size()});
+        plan.maps.push_back(std::move(map));
+        return true;
+    }
+    PyErr_Format(PyExc_ValueError, "no parameter is called %s", what);
+    return false;
+}
+
+// add_kernel(key, function, context, grid, threads, shared, cluster, parameters, workspace, counters)
+PyObject *add_kernel(PyObject *object, PyObject *args) {
+    PyObject *tuple, *grid, *cluster, *parameters;
+    unsigned long long function, context;
+    Py_ssize_t workspace, counters;
+    unsigned threads, shared, extents[3], clusters[3];
+    if (!PyArg_ParseTuple(args, "O!KKOIIOOnn", &PyTuple_Type, &tuple, &function, &context, &grid, &threads, &shared,
+                          &cluster, &parameters, &workspace, &counters))
+        return nullptr;
+    Key key;
+    if (!parse_key(tuple, key) || !numbers(grid, extents, 3) || !numbers(cluster, clusters, 3)) return nullptr;
+    auto plan = std::make_unique<Plan>();
+    plan->kind = Kind::Kernel;
+    plan->function = (void *)(uintptr_t)function;
+    plan->context = (void *)(uintptr_t)context;
+    plan->workspace = (size_t)workspace, plan->counters = (size_t)counters;
+    PyObject *fast = PySequence_Fast(parameters, "parameters are a sequence");
+    if (!fast) return nullptr;
+    bool ok = true;
+    for (Py_ssize_t i = 0; ok && i < PySequence_Fast_GET_SIZE(fast); ++i)
+        ok = add_parameter(*plan, PySequence_Fast_GET_ITEM(fast, i));
+    Py_DECREF(fast);
+    if (!ok) return nullptr;
+    for (const auto &parameter : plan->parameters)
+        plan->pointers.push_back(parameter.what == 6 ? nullptr : (void *)&plan->constants[(size_t)parameter.index]);
+    plan->launch = {extents[0], extents[1], extents[2], threads, 1, 1, shared, nullptr, nullptr, 0};
+    if (clusters[0] * clusters[1] * clusters[2] > 1) {
+        plan->attribute.id = kClusterDimension;
+        plan->attribute.cluster = {clusters[0], clusters[1], clusters[2]};
+        plan->launch.attributes = &plan->attribute; // a Plan never moves: it lives behind a unique_ptr
+        plan->launch.count = 1;
+    }
+    (*((Launcher *)object)->plans)[key] = std::move(plan);
+    Py_RETURN_NONE;
+}
+
+// add_lt(key, context, handle, operation, first, second, out, algorithm (64 bytes), workspace)
+PyObject *add_lt(PyObject *object, PyObject *args) {
+    PyObject *tuple;
+    unsigned long long context, handle, operation, first, second, out;
+    const char *blob;
+    Py_ssize_t length, workspace;
+    if (!PyArg_ParseTuple(args, "O!KKKKKKy#n", &PyTuple_Type, &tuple, &context, &handle, &operation, &first, &second,
+                          &out, &blob, &length, &workspace))
+        return nullptr;
+    Key key;
+    if (!parse_key(tuple, key)) return nullptr;
+    if (length != 64 || !((Launcher *)object)->lt_matmul) {
+        PyErr_SetString(PyExc_ValueError, "an algorithm has 64 bytes, and cuBLASLt has to be there");
+        return nullptr;
+    }
+    auto plan = std::make_unique<Plan>();
+    plan->kind = Kind::Lt;
+    plan->context = (void *)(uintptr_t)context, plan->handle = (void *)(uintptr_t)handle;
+    plan->operation = (void *)(uintptr_t)operation, plan->first = (void *)(uintptr_t)first;
+    plan->second = (void *)(uintptr_t)second, plan->out = (void *)(uintptr_t)out;
+    plan->workspace = (size_t)workspace;
+    std::memcpy(plan->algorithm, blob, 64);
+    (*((Launcher *)object)->plans)[key] = std::move(plan);
+    Py_RETURN_NONE;
+}
+
+// remove(key): the next call asks Python again
+PyObject *remove(PyObject *object, PyObject *tuple) {
+    Key key;
+    if (!parse_key(tuple, key)) return nullptr;
+    ((Launcher *)object)->plans->erase(key);
+    Py_RETURN_NONE;
+}
+
+PyObject *forget(PyObject *object, PyObject *) {
+    ((Launcher *)object)->plans->clear();
+    Py_RETURN_NONE;
+}
+
+PyObject *counts(PyObject *object, PyObject *) {
+    auto *self = (Launcher *)object;
+    return Py_BuildValue("{s:K,s:K,s:K,s:n}", "hits", self->hits, "misses", self->misses, "refused", self->refused,
+                         "plans", (Py_ssize_t)self->plans->size());
+}
+
+template <class F> bool function(PyObject *addresses, const char *name, F &to) {
+    PyObject *value = PyDict_GetItemString(addresses, name);
+    to = value ? (F)PyLong_AsVoidPtr(value) : nullptr;
+    return !PyErr_Occurred();
+}
+
+// Launcher(exchange, tensor, parameter, matmul, empty_bytes, counters, stream, grad_enabled, strict, modes, device_type, addresses)
+int init(PyObject *object, PyObject *args, PyObject *) {
+    auto *self = (Launcher *)object;
+    PyObject *exchange, *tensor, *parameter, *matmul, *empty_bytes, *counters, *stream, *grad_enabled, *strict;
+    PyObject *modes, *addresses;
+    int device_type;
+    if (!PyArg_ParseTuple(args, "OO!O!OOOOOOO!iO!", &exchange, &PyType_Type, &tensor, &PyType_Type, &parameter, &matmul,
+                          &empty_bytes, &counters, &stream, &grad_enabled, &strict, &PyTuple_Type, &modes, &device_type, &PyDict_Type,
+                          &addresses))
+        return -1;
+    auto *api = (const ExchangeApi *)PyCapsule_GetPointer(exchange, "dlpack_exchange_api");
+    if (!api) return -1;
+    while (api && api->version.major != 1) api = api->previous;
+    if (!api || !api->view) {
+        PyErr_SetString(PyExc_ValueError, "torch's DLPack table is of another version");
+        return -1;
+    }
+    self->api = api;
+    if (!function(addresses, "cuLaunchKernelEx", self->launch) ||
+        !function(addresses, "cuCtxGetCurrent", self->context_get) ||
+        !function(addresses, "cuCtxPushCurrent", self->context_push) ||
+        !function(addresses, "cuCtxPopCurrent", self->context_pop) ||
+        !function(addresses, "cuTensorMapEncodeTiled", self->encode) ||
+        !function(addresses, "cuStreamIsCapturing", self->is_capturing) ||
+        !function(addresses, "cublasLtMatmul", self->lt_matmul))
+        return -1;
+    if (!self->launch || !self->encode || !self->is_capturing || !self->context_push || !self->context_pop) {
+        PyErr_SetString(PyExc_ValueError, "a driver function is missing");
+        return -1;
+    }
+    self->tensor = (PyTypeObject *)Py_NewRef(tensor);
+    self->parameter = (PyTypeObject *)Py_NewRef(parameter);
+    self->matmul = Py_NewRef(matmul), self->empty_bytes = Py_NewRef(empty_bytes);
+    self->counters = Py_NewRef(counters), self->strict = Py_NewRef(strict);
+    self->stream = stream == Py_None ? nullptr : Py_NewRef(stream);
+    self->grad_enabled = Py_NewRef(grad_enabled), self->modes = Py_NewRef(modes);
+    self->device_type = device_type;
+    self->new_empty = PyUnicode_InternFromString("new_empty");
+    self->requires_grad = PyUnicode_InternFromString("requires_grad");
+    self->is_neg = PyUnicode_InternFromString("is_neg");
+    self->names = Py_BuildValue("(s)", "out");
+    self->plans = new std::unordered_map<Key, std::unique_ptr<Plan>, Hash>();
+    self->vectorcall = called;
+    return self->names && self->is_neg && self->new_empty && self->requires_grad ? 0 : -1;
+}
+
+void dealloc(PyObject *object) {
+    auto *self = (Launcher *)object;
+    delete self->plans;
+    for (PyObject *held : {(PyObject *)self->tensor, (PyObject *)self->parameter, self->matmul, self->empty_bytes, self->counters, self->strict,
+                           self->stream, self->grad_enabled, self->modes, self->new_empty, self->requires_grad, self->is_neg,
+                           self->names})
+        Py_XDECREF(held);
+    Py_TYPE(object)->tp_free(object);
+}
+
+PyMethodDef methods[] = {
+    {"raw", (PyCFunction)(void (*)(void))raw, METH_FASTCALL, "run a plan whatever modes are active"},
+    {"key", (PyCFunction)(void (*)(void))key_of, METH_FASTCALL, "the problem as a tuple, or None"},
+    {"add_torch", add_torch, METH_O, "let torch.matmul serve a problem"},
+    {"add_kernel", add_kernel, METH_VARARGS, "let a kernel serve a problem"},
+    {"add_lt", add_lt, METH_VARARGS, "let a cuBLASLt algorithm serve a problem"},
+    {"remove", remove, METH_O, "drop the plan of a problem"},
+    {"forget", forget, METH_NOARGS, "drop all plans"},
+    {"counts", counts, METH_NOARGS, "hits, misses, refused launches, plans"},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyTypeObject launcher_type = {PyVarObject_HEAD_INIT(nullptr, 0)};
+
+PyModuleDef module = {PyModuleDef_HEAD_INIT, "sassafras_launcher", nullptr, -1, nullptr, nullptr, nullptr, nullptr,
+                      nullptr};
+
+} // namespace
+
+PyMODINIT_FUNC PyInit_sassafras_launcher() {
+    launcher_type.tp_name = "sassafras_launcher.Launcher";
+    launcher_type.tp_basicsize = sizeof(Launcher);
+    launcher_type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL;
+    launcher_type.tp_new = PyType_GenericNew;
+    launcher_type.tp_init = init;
+    launcher_type.tp_dealloc = dealloc;
+    launcher_type.tp_methods = methods;
+    launcher_type.tp_call = PyVectorcall_Call;
+    launcher_type.tp_vectorcall_offset = offsetof(Launcher, vectorcall);
+    if (PyType_Ready(&launcher_type) < 0) return nullptr;
+    PyObject *made = PyModule_Create(&module);
+    if (!made) return nullptr;
+    Py_INCREF(&launcher_type);
+    if (PyModule_AddObject(made, "Launcher", (PyObject *)&launcher_type) < 0) return nullptr;
+    return made;
+}

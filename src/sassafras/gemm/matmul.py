@@ -1,0 +1,271 @@
+"""`sassafras.matmul`: torch.matmul with our kernels where they are faster, and torch's everywhere else."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from sassafras.core import SassafrasError, ToolMissing
+
+try:  # this module is loaded by the first use of sassafras.matmul; dynamo needs torch as its global
+    import torch
+except ImportError as error:
+    raise ToolMissing("sassafras.matmul needs torch", hint="pip install torch") from error
+
+from .dispatch.engine import Engine
+from .dispatch.operator import register
+from .dispatch.problem import folded, lies
+
+_DTYPES = (torch.float16, torch.bfloat16)
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+_engine: Engine | None = None
+_device = "cuda"
+_warned: set[str] = set()
+
+
+def matmul(a: Any, b: Any, out: Any = None) -> Any:
+    """The matrix product, as `torch.matmul(a, b, out=out)`: same shapes, same errors, FP32 accumulation.
+
+    For FP16 (and, where a kernel exists, BF16) tensors on a GPU with tuned kernels, each product runs the
+    fastest member of a portfolio: our kernels, a tuned cuBLASLt algorithm, torch. Everything else is torch's:
+    other types and devices (said once, in a warning), batches of both operands, empty tensors.
+
+    Views are read as they lie (row-major or transposed, with gaps between lines); nothing is ever copied to
+    change a layout. Works under torch.compile, autograd, autocast, CUDA graphs, on any stream and device. All
+    our kernels accumulate in FP32 in a fixed order, whatever torch's flags allow; where a flag asks for more
+    (reduced precision forbidden, deterministic algorithms), cuBLASLt is only called through torch, which
+    obeys.
+
+    Args:
+        a: (..., m, k), or (k).
+        b: (k, n), or anything that torch.matmul takes.
+        out: written if given, and returned.
+
+    Raises:
+        RuntimeError: what torch.matmul raises.
+    """
+    if torch.compiler.is_compiling():
+        return _traced(a, b, out)
+    result = _launch(a, b, out)
+    return _general(a, b, out) if result is NotImplemented else result
+
+
+def _first(a: Any, b: Any, out: Any) -> Any:
+    """Stands in for the launcher until the first call on the device."""
+    if _engine is None and isinstance(a, torch.Tensor) and a.device.type == "cuda":
+        _set_up()
+        return _launch(a, b, out)
+    return NotImplemented
+
+
+#: the launcher's call: (a, b, out) -> C or NotImplemented
+_launch: Any = _first
+
+
+def _set_up() -> None:
+    """The engine for torch's CUDA devices. Without a driver that serves, every call is torch's."""
+    from .dispatch.counters import Counters
+    from .dispatch.driver import Driver
+    from .dispatch.lt import LtMember
+    from .dispatch.slow import Torch
+
+    driver: Driver
+    try:
+        driver = Driver()
+    except SassafrasError as error:
+        _warn("driver", f"the CUDA driver does not serve ({error})")
+        use(None, launch=lambda a, b, out: NotImplemented)
+        return
+    side = Torch(
+        matmul=torch.matmul,
+        empty_bytes=_empty_bytes,
+        counters=Counters(driver),
+        stream=torch._C._cuda_getCurrentRawStream,
+        grad_enabled=torch.is_grad_enabled,
+        strict=_strict,
+        modes=observers(),
+    )
+    use(Engine(driver, side, lt=lambda: LtMember(driver), on_launcher=_take))
+
+
+def observers() -> tuple[Any, ...]:
+    """Functions that say whether somebody wants to see every call; those that this torch has.
+
+    Torch-function modes (a default device is one) see torch's functions, of which this is none.
+    """
+    functorch = getattr(torch._C, "_functorch", None)
+    found = (
+        getattr(torch._C, "_len_torch_dispatch_stack", None),
+        getattr(functorch, "peek_interpreter_stack", None),
+        torch.is_autocast_enabled,
+    )
+    return tuple(function for function in found if function is not None)
+
+
+def use(engine: Engine | None, *, device: str = "cuda", launch: Any = None) -> None:
+    """Install an engine (tests and the benchmark do); None and no launch: as if never called."""
+    global _engine, _device, _launch
+    _engine, _device = engine, device
+    _launch = launch or (engine.launcher if engine else _first)
+
+
+def _take(launcher: Any) -> None:
+    global _launch
+    if _engine is not None:
+        _launch = launcher
+
+
+def status() -> dict[str, Any]:
+    """What `matmul` has done in this process: launcher, devices, problems with who serves each."""
+    return _engine.status() if _engine else {"launcher": None, "problems": [], "notes": sorted(_warned)}
+
+
+def settle(timeout: float = 300.0) -> None:
+    """Wait until the launcher and the kernels that calls have asked for are built."""
+    if _engine:
+        _engine.settle(timeout)
+
+
+# -- the paths that are not fast ----------------------------------------------------------------------
+
+
+def _general(a: Any, b: Any, out: Any) -> Any:
+    """Any eager call that the launcher did not take."""
+    tensors = (a, b) if out is None else (a, b, out)
+    if not all(isinstance(t, torch.Tensor) for t in tensors) or any(map(_overrides, tensors)):
+        return _torch(a, b, out)
+    if _transformed():
+        return _torch(a, b, out)
+    if torch.is_autocast_enabled(a.device.type):
+        if out is not None:
+            return _torch(a, b, out)
+        dtype = torch.get_autocast_dtype(a.device.type)
+        if torch.float64 in (a.dtype, b.dtype) or not (a.is_floating_point() and b.is_floating_point()):
+            return _torch(a, b, out)
+        with torch.autocast(a.device.type, enabled=False):
+            return matmul(a.to(dtype), b.to(dtype))
+    if not _ours(a, b, say=True):
+        return _torch(a, b, out)
+    if a.dim() == 1 and b.dim() == 2 and out is None:
+        return matmul(a.unsqueeze(0), b).squeeze(0)
+    if b.dim() != 2 or a.dim() < 2 or a.shape[-1] != b.shape[0] or 0 in (*a.shape, *b.shape):
+        return _torch(a, b, out)
+    if _engine is None:
+        return _torch(a, b, out)
+    if torch._C._len_torch_dispatch_stack() or _wants_grad(*tensors):
+        return _through_operator(a, b) if out is None else _torch(a, b, out)
+    result = _served(a, b, out)
+    if result is NotImplemented:
+        if not _lie_well(a, b, out):
+            _warn("layout", "strides that are neither rows nor columns (or overlap) are torch's")
+        return _torch(a, b, out)
+    return result
+
+
+def _served(a: Any, b: Any, out: Any = None) -> Any:
+    """A call below autograd and modes, with a plan made for it if it has none yet."""
+    engine = _engine
+    if engine is None:
+        return NotImplemented
+    launcher = engine.launcher
+    result = launcher.raw(a, b, out)
+    if result is NotImplemented and (key := launcher.key(a, b, out)) is not None:
+        engine.serve(key)
+        if gone := engine.gpu(key[0]).why_not:
+            _warn("gpu", gone)
+        result = engine.launcher.raw(a, b, out)  # once more NotImplemented if a kernel has just been compiled
+    return result
+
+
+def _traced(a: Any, b: Any, out: Any) -> Any:
+    """The call as torch.compile sees it."""
+    if (
+        out is None
+        and b.dim() == 2
+        and a.dim() >= 2
+        and not torch.is_autocast_enabled(a.device.type)
+        and _ours(a, b, say=False)
+    ):
+        return _through_operator(a, b)
+    return _torch(a, b, out)
+
+
+def _through_operator(a: Any, b: Any) -> Any:
+    if a.dim() == 2:
+        return _mm(a, b)
+    if not a.is_contiguous():  # flattening would copy
+        return torch.matmul(a, b)
+    return _mm(a.flatten(0, -2), b).unflatten(0, a.shape[:-1])
+
+
+def _run(a: Any, b: Any) -> Any:
+    """The operator's implementation."""
+    result = _served(a, b)
+    return torch.mm(a, b) if result is NotImplemented else result
+
+
+_mm = register(_run)
+
+
+def _torch(a: Any, b: Any, out: Any) -> Any:
+    return torch.matmul(a, b) if out is None else torch.matmul(a, b, out=out)
+
+
+def _ours(a: Any, b: Any, *, say: bool) -> bool:
+    """Type and device are such that a kernel of ours may exist."""
+    if a.device.type != _device or b.device != a.device:
+        if say:
+            _warn("device", f"tensors on {a.device.type} are torch's")
+        return False
+    if a.dtype not in _DTYPES or b.dtype != a.dtype:
+        if say:
+            _warn("dtype", f"{a.dtype} is torch's: our kernels multiply FP16 (and BF16 where one exists)")
+        return False
+    return True
+
+
+def _lie_well(a: Any, b: Any, out: Any) -> bool:
+    rows = folded(a.shape, a.stride())
+    if rows is None:
+        return False
+    lines = [lies(rows[0], a.shape[-1], rows[1], a.stride(-1)), lies(*b.shape, *b.stride())]
+    if out is not None:
+        if tuple(out.shape) != (*a.shape[:-1], b.shape[1]) or out.dtype != a.dtype:
+            return True  # torch resizes or refuses: not a matter of layout
+        rows = folded(out.shape, out.stride())
+        lines.append(lies(rows[0], out.shape[-1], rows[1], out.stride(-1)) if rows else None)
+    return None not in lines
+
+
+def _overrides(tensor: Any) -> bool:
+    """A subclass that wants to see torch's functions."""
+    kind = type(tensor)
+    return kind not in _PLAIN and kind.__torch_function__ is not torch._C._disabled_torch_function_impl
+
+
+def _transformed() -> bool:
+    """Inside vmap, grad or another transformation of functions."""
+    functorch = getattr(torch._C, "_functorch", None)
+    return functorch is not None and functorch.peek_interpreter_stack() is not None
+
+
+def _wants_grad(*tensors: Any) -> bool:
+    return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+
+
+def _strict() -> bool:
+    """Is a cuBLASLt algorithm that may reduce in FP16, or in any order, forbidden?"""
+    allowed = torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction
+    allowed = allowed[0] if isinstance(allowed, tuple) else allowed
+    return not allowed or torch.are_deterministic_algorithms_enabled()
+
+
+def _empty_bytes(count: int, device: int) -> Any:
+    return torch.empty(count, dtype=torch.uint8, device=f"cuda:{device}")
+
+
+def _warn(kind: str, text: str) -> None:
+    if kind not in _warned:
+        _warned.add(kind)
+        warnings.warn(f"sassafras.matmul: {text}; torch.matmul runs instead", RuntimeWarning, stacklevel=4)

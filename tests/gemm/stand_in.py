@@ -1,0 +1,96 @@
+"""The driver's stand-in, built once, and launchers that run on it with tensors in host memory."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).parent
+STREAM = 0x5712
+
+
+class State(ctypes.Structure):
+    """What the stand-in counts and what it can be told (`driver_stand_in.cpp`)."""
+
+    _fields_ = [
+        ("launches", ctypes.c_long), ("encodes", ctypes.c_long), ("loads", ctypes.c_long),
+        ("stream", ctypes.c_void_p), ("context", ctypes.c_void_p), ("grid", ctypes.c_uint * 3),
+        ("threads", ctypes.c_uint), ("shared", ctypes.c_uint), ("cluster", ctypes.c_uint * 3),
+        ("capturing", ctypes.c_int), ("fail", ctypes.c_int), ("mode", ctypes.c_int),
+        ("relaxed_loads", ctypes.c_int),
+    ]  # fmt: skip
+
+
+def build_driver(folder: Path) -> Path:
+    """Compile the stand-in; skips where there is no g++ that knows _Float16."""
+    if shutil.which("g++") is None or sys.platform != "linux":
+        pytest.skip("needs g++")
+    target = folder / "libcuda_stand_in.so"
+    command = ["g++", "-std=c++17", "-O2", "-shared", "-fPIC", "-o", str(target)]
+    done = subprocess.run(
+        [*command, str(HERE / "driver_stand_in.cpp")],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    if done.returncode and "_Float16" in done.stderr:
+        pytest.skip("this g++ has no _Float16")
+    assert done.returncode == 0, done.stderr
+    return target
+
+
+def state_of(library: Path) -> Any:
+    """The stand-in's state, live."""
+    function = ctypes.CDLL(str(library)).stand_in
+    function.restype = ctypes.POINTER(State)
+    return function().contents
+
+
+def torch_side(**changes: Any) -> Any:
+    """What the launchers ask of torch, for host memory."""
+    import torch
+
+    from sassafras.gemm.dispatch.slow import Torch
+
+    kept: list[Any] = []
+
+    def counters(words: int, device: int, stream: int) -> int:
+        kept.append(torch.zeros(words, dtype=torch.int32))
+        return int(kept[-1].data_ptr())
+
+    settings: dict[str, Any] = {
+        "matmul": torch.matmul,
+        "empty_bytes": lambda count, device: torch.full((count,), 0xFF, dtype=torch.uint8),
+        "counters": counters,
+        "stream": lambda device: STREAM,
+        "grad_enabled": torch.is_grad_enabled,
+        "strict": lambda: False,
+        "modes": (torch._C._len_torch_dispatch_stack,),
+        "device_type": "cpu",
+    }
+    return Torch(**{**settings, **changes})
+
+
+def make(kind: str, driver: Any, torch: Any, cache: Path) -> Any:
+    """A launcher of either kind."""
+    from sassafras.gemm.dispatch import build
+    from sassafras.gemm.dispatch.slow import PythonLauncher, compiled
+
+    if kind == "python":
+        return PythonLauncher(driver, torch)
+    import torch as library
+
+    if build.compiler() is None or not hasattr(library.Tensor, "__dlpack_c_exchange_api__"):
+        pytest.skip("the compiled launcher cannot be built here")
+    return compiled(build.load(build.build(cache)), driver, torch)
+
+
+Make = Callable[[str], Any]

@@ -1,0 +1,212 @@
+"""The dataset, the table made of it, and the chooser for shapes never tuned."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from sassafras.core import SassafrasError
+from sassafras.gemm import dataset, families, lean
+from sassafras.gemm.choose import Chooser, Settings, evaluate
+from sassafras.gemm.dataset import Dataset, Entry, from_results
+from sassafras.gemm.estimate import estimate_us
+from sassafras.gemm.shapes import Shape
+from sassafras.gemm.table import Row, Table, shipped_path
+
+ROOT = Path(__file__).resolve().parents[2]
+A, B, C = "lean_tn_m1n2s2/w1x1x1/c1", "lean_nn_m1n2s1/w1x1x1/c1", "lean_tn_m1n1s2/w1x1x2/c1"
+
+
+def entry() -> Entry:
+    baselines = {"torch": {"nn": 5.0, "tn": 4.0}, "lt_autotune": {"nn": 4.5, "tn": 3.9}}
+    lt = {"tn": {"layout": "tn", "blob": "00" * 64, "workspace": 0}}
+    return Entry(Shape(64, 128, 256), {A: (3.0, 1), B: (2.9, 2), C: (3.2, 2)}, baselines, lt)
+
+
+def test_longer_timed_configurations_rank_first() -> None:
+    found = entry()
+    assert found.ranked() == [(B, 2.9), (C, 3.2), (A, 3.0)] and found.ranked("tn")[0] == (C, 3.2)
+    assert found.baseline_us() == 3.9 and found.baseline_us("torch", "nn") == 5.0
+    assert found.us(A) == 3.0 and found.us("lean_tn_m1n8s1/w1x1x1/c1") is None
+
+
+@pytest.mark.parametrize("name", ["d.jsonl", "d.jsonl.gz"])
+def test_a_file_is_read_as_it_was_written(tmp_path: Path, name: str) -> None:
+    other = Entry(Shape(8, 8, 8), {}, {"torch": {"nn": 1.0}})
+    made = Dataset({"gpu": "NVIDIA H200", "modelled": False}, [entry(), other])
+    made.save(tmp_path / name)
+    again = Dataset.load(tmp_path / name)
+    assert again.header == made.header and again.entries == made.entries
+    assert again.pairs == 3 and next(iter(again)).shape == Shape(8, 8, 8), "smallest work first"
+    again.save(tmp_path / ("again" + name))
+    assert (tmp_path / name).read_bytes() == (tmp_path / ("again" + name)).read_bytes()
+
+
+def test_bad_files_say_what_is_wrong(tmp_path: Path) -> None:
+    path = tmp_path / "d.jsonl"
+    with pytest.raises(SassafrasError, match="cannot be read"):
+        Dataset.load(path)
+    path.write_text('{"gpu": "x"}\n')
+    with pytest.raises(SassafrasError, match="not a dataset"):
+        Dataset.load(path)
+    good = json.dumps({"sassafras_hgemm": 1})
+    for line in (
+        '{"m": 1}',
+        '{"m": 1, "n": 1, "k": 1, "ours": {"x": [-1, 0]}}',
+        "[]",
+        '{"m":1,"n":1,"k":0,"ours":{}}',
+    ):
+        path.write_text(f"{good}\n{line}\n")
+        with pytest.raises(SassafrasError):
+            Dataset.load(path)
+    packed = tmp_path / "d.jsonl.gz"
+    packed.write_bytes(gzip.compress(good.encode())[:-4])
+    with pytest.raises(SassafrasError, match="cannot be read"):
+        Dataset.load(packed)
+
+
+def test_names_of_another_version_are_kept_but_never_ranked_by_layout() -> None:
+    found = Entry(Shape(8, 8, 8), {"quantum_tn_9000": (1.0, 3), A: (2.0, 0)})
+    assert found.ranked()[0][0] == "quantum_tn_9000" and found.ranked("tn") == [(A, 2.0)]
+
+
+def test_replay_counts_and_judges() -> None:
+    replay = Dataset({}, [entry()]).replay(Shape(64, 128, 256))
+    assert replay.fraction_of_best() == 0.0 and replay.configs == sorted([A, B, C])
+    assert replay.measure(C) == 3.2 and replay.fraction_of_best() == pytest.approx(2.9 / 3.2)
+    assert replay.measure("unheard of") is None and replay.measure(B) == 2.9
+    assert replay.fraction_of_best() == 1.0 and len(replay.asked) == 3
+    with pytest.raises(SassafrasError, match="does not have"):
+        Dataset({}, []).replay(Shape(1, 1, 1))
+
+
+def test_what_is_shipped_is_what_the_results_hold() -> None:
+    """The committed table is made of the committed dataset; nobody edits either by hand."""
+    shipped = dataset.shipped()
+    assert not shipped.modelled and shipped.header["gpu"] == "NVIDIA H200" and shipped.pairs >= 312
+    assert Table.from_dataset(shipped).rows == Table.load(shipped_path("NVIDIA H200")).rows
+    for found in shipped:
+        assert found.baseline_us("torch") and all(us > 0 for us, _ in found.ours.values())
+    with pytest.raises(SassafrasError, match="no dataset"):
+        dataset.shipped("Voodoo 2")
+
+
+def test_results_become_a_dataset() -> None:
+    rows = [
+        {"m": 64, "n": 64, "k": 64, "config": A, "ours": 1.5, "torch_nn": 2.1, "torch_tn": 2.0, "torch": 2.0,
+         "lt_autotune_nn": 1.9, "lt_autotune_tn": 1.8, "cublas_nn": 2.0, "ratios": [1.0]},
+        {"m": 8192, "n": 8192, "k": 8192, "config": None, "ours": None, "torch_nn": 900.0},
+        {"m": 1, "n": 1, "k": 1, "error": "crashed"},
+    ]  # fmt: skip
+    made = from_results({"benchmark": "hgemm-offline", "environment": {"gpu": "NVIDIA H200"}, "rows": rows})
+    assert len(made) == 2 and made.pairs == 1
+    assert made[Shape(64, 64, 64)].baselines == {
+        "torch": {"nn": 2.1, "tn": 2.0}, "lt_autotune": {"nn": 1.9, "tn": 1.8}, "cublas": {"nn": 2.0},
+    }  # fmt: skip
+
+
+# --- the table and the chooser
+# -------------------------------------------------------------------------------
+
+
+def test_a_dry_run_is_no_table(tmp_path: Path) -> None:
+    with pytest.raises(SassafrasError, match="modelled"):
+        Table.from_dataset(Dataset({"modelled": True}, [entry()]))
+    made = Table.from_dataset(Dataset({"gpu": "g", "cublaslt": 130100}, [entry()]))
+    made.save(tmp_path / "t.json")
+    assert Table.load(tmp_path / "t.json").rows == made.rows
+    assert made.get(Shape(64, 128, 256), "tn") == Row(
+        Shape(64, 128, 256), "tn", ((C, 3.2), (A, 3.0)), 4.0, 3.9, entry().lt["tn"]
+    )
+    (tmp_path / "t.json").write_text("{}")
+    with pytest.raises(SassafrasError, match="not a table"):
+        Table.load(tmp_path / "t.json")
+
+
+def test_a_tuned_row_decides_by_its_figures() -> None:
+    shape = Shape(64, 64, 64)
+
+    def member(
+        ours: float, torch_us: float, lt_us: float | None, version: int = 7, legal: bool = True
+    ) -> str:
+        lt = {"layout": "tn", "blob": "00" * 64, "workspace": 0}
+        table = Table({"cublaslt": 7}, [Row(shape, "tn", ((A, ours),), torch_us, lt_us, lt)])
+        return Chooser(table, lt_version=version).choose(shape, "tn", lambda c: legal).member
+
+    assert member(1.0, 2.0, 1.5) == "ours" and member(1.0, 2.0, 1.5, legal=False) == "lt"
+    assert member(2.0, 2.0, 2.0) == "torch", "a tie is torch's"
+    assert member(1.8, 2.0, 1.5) == "lt" and member(1.8, 2.0, 1.5, version=8) == "ours"
+
+
+CONFIGS = [c for c in lean.configurations() if c.cluster in (1, 4) and c.warps_k in (1, 4)][::3]
+
+
+def made_up(layouts: tuple[str, ...] = ("tn",)) -> Table:
+    """A whole grid with times by the static estimate: ours beats torch below some 2e8 FLOP."""
+    rows = []
+    extents = (64, 128, 256, 512)
+    for m in extents:
+        for n in extents:
+            for k in extents:
+                shape = Shape(m, n, k)
+                torch_us = 2.0 + shape.flop / 1.5e8
+                for layout in layouts:
+                    legal = [c for c in CONFIGS if c.layout == layout and c.reject(shape) is None]
+                    ranked = sorted((estimate_us(c, shape), c.name) for c in legal)
+                    rows.append(Row(shape, layout, tuple((name, us) for us, name in ranked[:12]), torch_us))
+    return Table({}, rows)
+
+
+@pytest.fixture(scope="module")
+def grid() -> Table:
+    return made_up()
+
+
+def test_shapes_left_out_are_chosen_well(grid: Table) -> None:
+    by_neighbours = evaluate(grid, Settings())
+    assert by_neighbours.shapes == 64 and by_neighbours.ours >= 30
+    assert by_neighbours.harmful == 0 and by_neighbours.worst > 0.99
+    assert by_neighbours.geomean > 1 + 0.6 * (by_neighbours.possible - 1)
+    farther = evaluate(grid, Settings(), folds="m")
+    assert farther.shapes == 64 and farther.harmful <= 2
+    cautious = evaluate(grid, Settings(margin=10.0))
+    assert cautious.ours == 0 and cautious.geomean == 1.0
+
+
+def test_choices_are_legal_and_equal(grid: Table) -> None:
+    chooser = Chooser(grid)
+    shapes = [Shape(m, n, k) for m in (60, 100, 130) for n in (72, 200) for k in (88, 96, 400)]
+    for shape in shapes:
+        choice = chooser.choose(shape, "tn", lambda c, s=shape: c.reject(s) is None)  # type: ignore[misc]
+        again = Chooser(grid).choose(shape, "tn", lambda c, s=shape: c.reject(s) is None)  # type: ignore[misc]
+        assert choice == again
+        if choice.member == "ours":
+            assert families.parse(choice.config or "").reject(shape) is None
+    assert any(chooser.choose(s, "tn", lambda c: True).member == "ours" for s in shapes)
+    assert chooser.choose(shapes[0], "nn", lambda c: True).member == "torch", "no row in this layout"
+    assert chooser.choose(Shape(1, 16384, 16384), "tn", lambda c: True).member == "torch", "too far"
+    nobody = chooser.choose(shapes[0], "tn", lambda c: False)
+    assert nobody.why == "no configuration that won nearby can run it"
+
+
+def test_tables_merge_and_leave_out() -> None:
+    one = Table({"gpu": "g"}, [Row(Shape(8, 8, 8), "nn", (), 1.0), Row(Shape(8, 8, 16), "nn", (), 1.0)])
+    two = Table({"gpu": "g"}, [Row(Shape(8, 8, 8), "nn", (), 2.0)])
+    merged = one.merged(two)
+    assert len(merged) == 2 and merged.get(Shape(8, 8, 8), "nn") == Row(Shape(8, 8, 8), "nn", (), 2.0)
+    assert len(merged.without([Shape(8, 8, 8)])) == 1
+
+
+def test_names_of_another_version_are_skipped() -> None:
+    shape = Shape(64, 64, 64)
+    table = Table({}, [Row(shape, "tn", (("quantum_tn_9000", 0.1), (A, 1.0)), 2.0)])
+    assert Chooser(table).choose(shape, "tn", lambda c: True).config == A
+
+
+def test_the_committed_results_are_converted() -> None:
+    path = ROOT / "benchmarks/results/hgemm-offline.json"
+    made = from_results(json.loads(path.read_text()))
+    assert made.pairs == sum(1 for row in json.loads(path.read_text())["rows"] if row.get("ours"))

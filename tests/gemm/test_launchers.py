@@ -1,0 +1,385 @@
+"""Both launchers on a stand-in for the driver: what problem a call is, what a kernel gets, what comes out."""
+
+from __future__ import annotations
+
+import ctypes
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch")
+
+from sassafras.gemm.dispatch.driver import Driver, DriverError  # noqa: E402
+from sassafras.gemm.dispatch.plans import plan, reject  # noqa: E402
+from sassafras.gemm.dispatch.problem import Problem, lies, read  # noqa: E402
+from sassafras.gemm.families import parse  # noqa: E402
+from tests.gemm import stand_in  # noqa: E402
+
+KINDS = ("compiled", "python")
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return stand_in.build_driver(tmp_path_factory.mktemp("driver"))
+
+
+@pytest.fixture(scope="module")
+def launchers(library: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    cache = tmp_path_factory.mktemp("launcher")
+    driver = Driver(str(library))
+    return {kind: stand_in.make(kind, driver, stand_in.torch_side(), cache) for kind in KINDS}
+
+
+@pytest.fixture(params=KINDS)
+def launcher(request: pytest.FixtureRequest, launchers: dict[str, Any]) -> Any:
+    made = launchers[request.param]
+    made.forget()
+    return made
+
+
+def install(launcher: Any, library: Path, config: str, key: tuple[int, ...]) -> None:
+    """A plan for one of our configurations."""
+    chosen, problem = parse(config), Problem(*key)
+    assert reject(chosen, problem) is None
+    driver = Driver(str(library))
+    function = driver.load(0, b"\x7fELF", chosen.instance.name, 227 * 1024)
+    made = plan(chosen, problem)
+    launcher.add_kernel(
+        key, function, driver.context(0), made.grid, made.threads, made.shared, made.cluster,
+        made.parameters, made.workspace, made.counters,
+    )  # fmt: skip
+
+
+def half(*shape: int, seed: int = 0) -> Any:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator).half()
+
+
+def close(result: Any, a: Any, b: Any) -> bool:
+    exact = a.double() @ b.double()
+    return bool(((result.double() - exact).abs() <= 2e-3 * (1 + exact.abs())).all())
+
+
+# --- which problem a call is -------------------------------------------------------------------
+
+
+@st.composite
+def matrices(draw: st.DrawFn, rows: int, columns: int) -> Any:
+    """A view with drawn strides: tight, with gaps, transposed, expanded, every second element."""
+    kind = draw(st.sampled_from(["rows", "columns", "expanded", "stepped", "offset"]))
+    gap = draw(st.sampled_from([0, 0, 8, 3]))
+    if kind == "columns":
+        return torch.zeros(columns, rows + gap, dtype=torch.float16)[:, :rows].t()
+    if kind == "expanded":
+        return torch.zeros(1, columns, dtype=torch.float16).expand(rows, columns)
+    if kind == "stepped":
+        return torch.zeros(rows, 2 * columns, dtype=torch.float16)[:, ::2]
+    whole = torch.zeros(rows, columns + gap + 8, dtype=torch.float16)
+    start = draw(st.sampled_from([0, 1, 8])) if kind == "offset" else 0
+    return whole[:, start : start + columns] if gap else torch.zeros(rows, columns, dtype=torch.float16)
+
+
+@st.composite
+def calls(draw: st.DrawFn) -> tuple[Any, Any, Any]:
+    extent = st.sampled_from([1, 2, 7, 8, 16, 24])
+    m, n, k = draw(extent), draw(extent), draw(extent)
+    a, b = draw(matrices(m, k)), draw(matrices(k, n))
+    lead = draw(st.sampled_from([(), (1,), (2,), (3, 2)]))
+    if lead:
+        a = a.expand(*lead, m, k) if draw(st.booleans()) else torch.zeros(*lead, m, k, dtype=torch.float16)
+    out = None
+    if draw(st.booleans()):
+        out = draw(matrices(m, n)) if not lead else torch.zeros(*lead, m, n, dtype=torch.float16)
+    if draw(st.integers(0, 9)) == 0:
+        b = b.bfloat16()
+    return a, b, out
+
+
+@settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(calls())
+def test_both_launchers_see_the_same_problem(launchers: dict[str, Any], call: tuple[Any, Any, Any]) -> None:
+    keys = {kind: launchers[kind].key(*call) for kind in KINDS}
+    # host memory has no ordinal
+    assert (keys["compiled"] is None) == (keys["python"] is None)
+    if keys["python"] is not None:
+        assert keys["compiled"][1:] == keys["python"][1:]
+
+
+@settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(calls())
+def test_the_problem_describes_the_tensors(call: tuple[Any, Any, Any]) -> None:
+    a, b, out = call
+    found = read(a, b, out, device_type="cpu")
+    if found is None:
+        return
+    problem, at_a, at_b = found
+    left, right = a.reshape(-1, a.shape[-1]), b
+    if problem.exchanged:
+        left, right = right.t(), left.t()
+    assert (problem.m, problem.k, problem.n) == (*left.shape, right.shape[1])
+
+    def addresses(at: int, rows: int, columns: int, transposed: bool, leading: int) -> list[int]:
+        step = (1, leading) if transposed else (leading, 1)
+        return [at + 2 * (i * step[0] + j * step[1]) for i in range(rows) for j in range(columns)]
+
+    def real(x: Any, rows: int, columns: int) -> list[int]:
+        flat = [x[i].data_ptr() for i in range(x.shape[0])] if x.dim() == 1 else None
+        assert flat is None
+        s0, s1 = x.stride()
+        return [x.data_ptr() + 2 * (i * s0 + j * s1) for i in range(rows) for j in range(columns)]
+
+    # every element lies where the problem says; reshape may copy, so ask the originals
+    first, second = (b.t(), a) if problem.exchanged else (a, b)
+    for x, at, extents, transposed, leading in (
+        (first, at_a, (problem.m, problem.k), bool(problem.transposed & 2), problem.lda),
+        (second, at_b, (problem.k, problem.n), bool(problem.transposed & 1), problem.ldb),
+    ):
+        plain = x.t() if problem.exchanged and x is a and a.dim() == 2 else x
+        if plain.dim() == 2:
+            assert addresses(at, *extents, transposed, leading) == real(plain, *extents)
+        else:
+            wanted = addresses(at, *extents, transposed, leading)
+            if problem.exchanged:
+                continue
+            got = [
+                x.data_ptr() + 2 * sum(i * s for i, s in zip(index, x.stride(), strict=True))
+                for index in torch.cartesian_prod(*[torch.arange(e) for e in x.shape]).tolist()
+            ]
+            assert wanted == got
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "s0", "s1", "expected"),
+    [
+        (4, 8, 8, 1, (False, 8)),
+        (4, 8, 16, 1, (False, 16)),
+        (4, 8, 1, 4, (True, 4)),
+        (4, 8, 1, 3, None),  # columns overlap
+        (4, 8, 0, 1, None),  # expanded
+        (4, 8, 16, 2, None),
+        (1, 8, 5, 1, (False, 8)),  # one row: its stride says nothing
+        (8, 1, 1, 77, (True, 8)),  # as n x k: 16-byte loads
+        (8, 1, 16, 1, (False, 16)),
+        (1, 1, 3, 3, (False, 1)),
+    ],
+)
+def test_how_a_matrix_lies(rows: int, columns: int, s0: int, s1: int, expected: tuple | None) -> None:
+    assert lies(rows, columns, s0, s1) == expected
+
+
+def test_what_no_plan_serves(launcher: Any) -> None:
+    a, b = half(16, 8), half(8, 24)
+    whole = half(16, 24)
+    for call in (
+        (a.float(), b.float()), (a, b.bfloat16()), (a, half(16, 24)), (a, half(2, 8, 24)), (a[0], b),
+        (half(0, 8), b), (a, b, half(16, 25)), (a, b, whole.float()), (a[:, ::2], half(4, 24)),
+        (whole[:, :8], b, whole), (torch.nn.Buffer(a), "b"), (a.numpy(), b),
+        (half(2, 16, 8)[:, ::3], b), (torch._neg_view(a), b), (a, torch._neg_view(b)),
+    ):  # fmt: skip
+        assert launcher.key(*call) is None and launcher(*call) is NotImplemented
+    assert launcher.key(torch.nn.Parameter(a), b) is not None
+
+
+# --- what comes out ----------------------------------------------------------------------------
+
+CASES = {
+    "lean_tn_m1n2s2/w1x2x4/c2": (24, 40, 256, "tn"),
+    "lean_nn_m1n2s1/w2x1x1/c1": (40, 32, 64, "nn"),
+    "lean_tn_swapped_m1n1s4/w1x1x2/c1": (3, 48, 512, "tn"),
+    "staged_nn_64x64_w2x2s4/c2": (72, 64, 256, "nn"),
+    "staged_tn_128x128_w4x2s3/c1": (130, 136, 64, "tn"),
+}
+
+
+@pytest.mark.parametrize("config", CASES)
+def test_our_kernels_are_given_what_they_need(launcher: Any, library: Path, config: str) -> None:
+    m, n, k, layout = CASES[config]
+    state = stand_in.state_of(library)
+    a, b = half(m, k), half(k, n, seed=1) if layout == "nn" else half(n, k, seed=1).t()
+    assert launcher(a, b) is NotImplemented, "no plan yet"
+    key = launcher.key(a, b)
+    install(launcher, library, config, key)
+    before = state.launches
+    result = launcher(a, b)
+    assert close(result, a, b) and result.is_contiguous() and state.launches == before + 1
+    assert state.stream == stand_in.STREAM and state.context == Driver(str(library)).context(0)
+    wanted = parse(config).launch(parse_shape(key))
+    assert tuple(state.grid) == wanted.grid and state.threads == wanted.threads
+    assert tuple(state.cluster) == wanted.cluster and state.shared == wanted.shared_bytes
+    # out, and leading extents
+    out = torch.full((m, n), float("nan"), dtype=torch.float16)
+    assert launcher(a, b, out) is out and close(out, a, b)
+    stacked = a.view(1, m, k)
+    assert launcher(stacked, b).shape == (1, m, n)
+    assert launcher(torch.nn.Parameter(a, requires_grad=False), b).shape == (m, n)
+    assert launcher.counts()["plans"] == 1
+
+
+def parse_shape(key: tuple[int, ...]) -> Any:
+    from sassafras.gemm.shapes import Shape
+
+    return Shape(*key[2:5])
+
+
+def test_gaps_between_lines_and_column_major_results(launcher: Any, library: Path) -> None:
+    a = half(32, 80)[:, :64]
+    b = half(48, 72, seed=1)[:, :64].t()
+    whole = torch.full((32, 64), float("nan"), dtype=torch.float16)
+    install(launcher, library, "lean_tn_m1n2s2/w1x1x1/c1", launcher.key(a, b, whole[:, :48]))
+    assert close(launcher(a, b, whole[:, :48]), a, b)
+    assert whole[:, 48:].isnan().all(), "the gap stays as it was"
+    # C column-major: C^T = B^T A^T, which is tn again
+    out = torch.empty(48, 32, dtype=torch.float16).t()
+    key = launcher.key(a, b, out)
+    problem = Problem(*key)
+    assert problem.exchanged == 1 and (problem.m, problem.n, problem.layout) == (48, 32, "tn")
+    install(launcher, library, "lean_tn_m1n2s2/w1x1x1/c1", key)
+    assert launcher(a, b, out) is out and close(out, a, b)
+
+
+def test_tensor_maps_workspace_and_counters(launcher: Any, library: Path) -> None:
+    state = stand_in.state_of(library)
+    driver = Driver(str(library))
+    function = driver.load(0, b"\x7fELF", "mapped_tn", 48 * 1024)
+
+    def parameters(m: int, n: int, k: int) -> list[tuple]:
+        rest = ((64, 64), (1, 1), 0, 3, 3, 0)
+        return [
+            ("map", "a", 6, (k, m), (2 * k,), *rest), ("map", "b", 6, (k, n), (2 * k,), *rest), ("c",),
+            ("value", n), ("workspace",), ("counters",),
+        ]  # fmt: skip
+
+    tensors = [(half(24, 64, seed=s), half(16, 64, seed=s + 9).t()) for s in range(6)]
+    key = launcher.key(*tensors[0])
+    launcher.add_kernel(
+        key, function, driver.context(0), (1, 1, 1), 128, 0, (1, 1, 1), parameters(24, 16, 64), 4 * 24 * 16, 4
+    )
+    before = state.encodes
+    for a, b in tensors * 2:
+        assert close(launcher(a, b), a, b)
+    assert state.encodes == before + 24, "four addresses are kept, six went round"
+    for _ in range(5):
+        launcher(*tensors[-1])
+    assert state.encodes == before + 24, "known addresses are not encoded again"
+
+
+def test_counters_belong_to_a_stream_or_to_a_captured_launch(library: Path, tmp_path: Path) -> None:
+    asked: list[tuple[int, int]] = []
+    kept: list[Any] = []
+
+    def counters(words: int, device: int, stream: int) -> int:
+        asked.append((words, stream))
+        kept.append(torch.zeros(words, dtype=torch.int32))
+        return int(kept[-1].data_ptr())
+
+    current = [0x10]
+    side = stand_in.torch_side(counters=counters, stream=lambda device: current[0])
+    driver, state = Driver(str(library)), stand_in.state_of(library)
+    a, b = half(16, 64), half(8, 64).t()
+    rest = ((64, 64), (1, 1), 0, 3, 3, 0)
+    parameters = [
+        ("map", "a", 6, (64, 16), (128,), *rest), ("map", "b", 6, (64, 8), (128,), *rest), ("c",),
+        ("value", 8),
+        ("workspace",), ("counters",),
+    ]  # fmt: skip
+    for kind in KINDS:
+        launcher = stand_in.make(kind, driver, side, tmp_path)
+        function = driver.load(0, b"\x7fELF", "mapped_tn", 48 * 1024)
+        launcher.add_kernel(
+            launcher.key(a, b), function, driver.context(0), (1, 1, 1), 128, 0, (1, 1, 1), parameters, 512, 4
+        )
+        asked.clear()
+        for stream in (0x10, 0x10, 0x20, 0x10):
+            current[0] = stream
+            launcher(a, b)
+        assert asked == [(4, 0x10), (4, 0x20)]
+        state.capturing = 1
+        try:
+            launcher(a, b)
+            launcher(a, b)
+        finally:
+            state.capturing = 0
+        assert asked[2:] == [(4, (1 << 64) - 1)] * 2
+
+
+# --- when torch has to do it -------------------------------------------------------------------
+
+
+def test_a_plan_may_name_torch(launcher: Any) -> None:
+    a, b = half(16, 8), half(8, 24)
+    launcher.add_torch(launcher.key(a, b))
+    assert torch.equal(launcher(a, b), torch.matmul(a, b))
+    out = torch.empty(16, 24, dtype=torch.float16)
+    assert launcher(a, b, out) is out and torch.equal(out, torch.matmul(a, b))
+    launcher.remove(launcher.key(a, b))
+    assert launcher(a, b) is NotImplemented
+
+
+def test_a_refused_launch_becomes_torchs(launcher: Any, library: Path) -> None:
+    state = stand_in.state_of(library)
+    a, b = half(32, 64), half(24, 64).t()
+    install(launcher, library, "lean_tn_m1n2s2/w1x1x1/c1", launcher.key(a, b))
+    refused = launcher.counts()["refused"]
+    state.fail = 701
+    try:
+        with pytest.warns(RuntimeWarning, match=r"error 701.*32x24x64"):
+            result = launcher(a, b)
+    finally:
+        state.fail = 0
+    assert torch.equal(result, torch.matmul(a, b)) and launcher.counts()["refused"] == refused + 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert torch.equal(launcher(a, b), torch.matmul(a, b))
+
+
+def test_gradients_and_modes_are_left_to_python(launcher: Any) -> None:
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    a, b = half(16, 8), half(8, 24)
+    launcher.add_torch(launcher.key(a, b))
+    weight = b.clone().requires_grad_()
+    assert launcher(a, weight) is NotImplemented
+    with torch.no_grad():
+        assert launcher(a, weight) is not NotImplemented
+    assert launcher.raw(a, b) is not NotImplemented
+
+    class Quiet(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return func(*args, **(kwargs or {}))
+
+    with Quiet():
+        assert launcher(a, b) is NotImplemented
+
+
+def test_the_driver_says_what_failed(library: Path) -> None:
+    driver = Driver(str(library))
+    assert driver.facts(0) == ("NVIDIA H200", (9, 0))
+    with pytest.raises(DriverError, match="cuModuleLoadData: CUDA error 200"):
+        driver.load(0, b"nonsense", "x", 0)
+    with pytest.raises(DriverError, match="cuFuncSetAttribute"):
+        driver.load(0, b"\x7fELF", "x", 1 << 20)
+    current = ctypes.c_void_p()
+    driver.call("cuCtxGetCurrent", ctypes.byref(current))
+    assert current.value is None, "the context before is current again"
+
+
+def test_bad_plans_are_refused(launchers: dict[str, Any]) -> None:
+    launcher = launchers["compiled"]
+    key = launcher.key(half(16, 8), half(8, 24))
+    start = (key, 1, 1, (1, 1, 1), 32, 0, (1, 1, 1))
+    for parameters in (
+        [("nonsense",)],
+        [("value",)],
+        [("map", "d", 6, (1,), (), (1,), (1,), 0, 3, 3, 0)],
+        [()],
+    ):
+        with pytest.raises((ValueError, TypeError)):
+            launcher.add_kernel(*start, parameters, 0, 0)
+    with pytest.raises(ValueError):
+        launcher.add_kernel(key, 1, 1, (1, 1), 32, 0, (1, 1, 1), [], 0, 0)
+    with pytest.raises(TypeError):
+        launcher(1)

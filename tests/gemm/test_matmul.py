@@ -1,0 +1,420 @@
+"""sassafras.matmul on host memory: the portfolio, torch's semantics, autograd, torch.compile, what it warns
+of.
+
+The engine runs on a stand-in for the CUDA driver (`driver_stand_in.cpp`), so that our kernels' launches are
+real as far as the driver's door.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from sassafras.gemm import matmul as room  # noqa: E402
+from sassafras.gemm.compile import cached_path  # noqa: E402
+from sassafras.gemm.dispatch.driver import Driver  # noqa: E402
+from sassafras.gemm.dispatch.engine import Engine  # noqa: E402
+from sassafras.gemm.families import parse  # noqa: E402
+from sassafras.gemm.shapes import Shape  # noqa: E402
+from sassafras.gemm.table import Row, Table  # noqa: E402
+from tests.gemm import stand_in  # noqa: E402
+
+TN = "lean_tn_m1n2s2/w1x1x1/c1"
+NN = "lean_nn_m1n2s1/w1x1x1/c1"
+SIZES = ((32, 48, 64), (16, 64, 64), (64, 32, 128), (64, 64, 64))
+
+
+def table(us: float = 1.0) -> Table:
+    """Ours is twice as fast as torch for `SIZES` in nn and tn, and slower for 128 x 128 x 128."""
+    rows = [
+        Row(Shape(*size), layout, ((config, us),), 2.0, 1.9)
+        for size in SIZES
+        for layout, config in (("tn", TN), ("nn", NN))
+    ]
+    return Table({"gpu": "NVIDIA H200"}, [*rows, Row(Shape(128, 128, 128), "nn", ((NN, 3.0),), 2.0)])
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return stand_in.build_driver(tmp_path_factory.mktemp("driver"))
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Cubins that the stand-in believes, and room for the launcher."""
+    folder = tmp_path_factory.mktemp("cache")
+    for name in (TN, NN):
+        cached_path(parse(name).instance, folder).write_bytes(b"\x7fELF")
+    return folder
+
+
+Install = Callable[..., Engine]
+
+
+@pytest.fixture
+def install(library: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
+    monkeypatch.setattr(room, "_warned", set())
+
+    def make(launcher: str = "compiled", **changes: Any) -> Engine:
+        driver = Driver(str(library))
+        settings = {"cache": cache, "background": False, "table": table(), **changes}
+        side = stand_in.torch_side(modes=room.observers(), strict=room._strict)
+        engine = Engine(driver, side, **settings)
+        if launcher == "python":
+            engine.launcher = stand_in.make("python", driver, side, cache)
+        room.use(engine, device="cpu")
+        return engine
+
+    yield make
+    room.use(None)
+
+
+@pytest.fixture(params=["compiled", "python"])
+def engine(request: pytest.FixtureRequest, install: Install) -> Engine:
+    return install(request.param)
+
+
+def half(*shape: int, seed: int = 0) -> Any:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator).half()
+
+
+def close(result: Any, exact: Any) -> bool:
+    exact = exact.double()
+    return result.shape == exact.shape and bool(((result - exact).abs() <= 4e-3 * (1 + exact.abs())).all())
+
+
+def launches(library: Path) -> int:
+    return int(stand_in.state_of(library).launches)
+
+
+# --- the portfolio -----------------------------------------------------------------------------------------
+
+
+def test_the_fastest_member_serves(engine: Engine, library: Path) -> None:
+    before = launches(library)
+    for m, n, k in SIZES:
+        a = half(m, k)
+        for b in (half(k, n), half(n, k).t()):
+            for _ in range(3):
+                assert close(room.matmul(a, b), a.double() @ b.double())
+    assert launches(library) == before + 3 * 2 * len(SIZES)
+    a, b = half(128, 128), half(128, 128)
+    assert torch.equal(room.matmul(a, b), torch.matmul(a, b)) and launches(library) == before + 24
+    members = {(s["shape"], s["layout"]): s["member"] for s in room.status()["problems"]}
+    assert members["64x64x64", "tn"] == "ours" and members["128x128x128", "nn"] == "torch"
+
+
+def test_out_and_leading_extents(engine: Engine, library: Path) -> None:
+    a, b = half(4, 8, 64), half(64, 48)
+    before = launches(library)
+    assert close(room.matmul(a, b), a.double() @ b.double())
+    out = torch.empty(4, 8, 48, dtype=torch.float16)
+    assert room.matmul(a, b, out) is out and close(out, a.double() @ b.double())
+    assert room.matmul(a, b, out=out) is out
+    assert launches(library) == before + 3
+    assert close(room.matmul(half(64), half(64, 32)), half(64).double() @ half(64, 32).double())
+
+
+def test_no_table_row_and_nothing_near_is_torchs(engine: Engine, library: Path) -> None:
+    before = launches(library)
+    a, b = half(1024, 8), half(8, 2048)
+    assert torch.equal(room.matmul(a, b), torch.matmul(a, b)) and launches(library) == before
+
+
+def test_a_neighbour_is_chosen_for_a_shape_never_tuned(engine: Engine, library: Path) -> None:
+    before = launches(library)
+    a, b = half(40, 64), half(64, 48)
+    assert close(room.matmul(a, b), a.double() @ b.double()) and launches(library) == before + 1
+    (problem,) = room.status()["problems"]
+    assert problem["member"] == "ours" and "neighbours" in problem["why"]
+
+
+def test_unaligned_addresses_and_odd_gaps_are_torchs(engine: Engine, library: Path) -> None:
+    before = launches(library)
+    whole, b = half(32, 72), half(64, 48)
+    for a in (whole[:, 1:65], half(32, 67)[:, :64]):
+        assert close(room.matmul(a, b), a.double() @ b.double())
+    assert launches(library) == before
+    a = whole[:, :64]  # a gap of 8 is fine
+    assert close(room.matmul(a, b), a.double() @ b.double()) and launches(library) == before + 1
+
+
+def test_bf16_is_torchs_until_a_kernel_exists(engine: Engine, library: Path) -> None:
+    before = launches(library)
+    a, b = half(32, 64).bfloat16(), half(64, 48).bfloat16()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert torch.equal(room.matmul(a, b), torch.matmul(a, b))
+    assert launches(library) == before
+
+
+# --- what is torch's, and what is said
+# -----------------------------------------------------------------------
+
+
+def quiet(call: Callable[[], Any]) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        return call()
+
+
+@pytest.mark.parametrize(
+    ("what", "make"),
+    [
+        ("dtype", lambda: (torch.ones(4, 4), torch.ones(4, 4))),
+        ("layout", lambda: (half(16, 128)[:, ::2], half(64, 8))),
+        ("layout", lambda: (half(1, 64).expand(16, 64), half(64, 8))),
+    ],
+)
+def test_what_is_not_supported_is_said_once(engine: Engine, what: str, make: Callable[[], Any]) -> None:
+    a, b = make()
+    with pytest.warns(RuntimeWarning, match=r"sassafras.matmul: .*torch.matmul runs instead"):
+        result = room.matmul(a, b)
+    assert torch.equal(result, torch.matmul(a, b))
+    assert torch.equal(quiet(lambda: room.matmul(a, b)), torch.matmul(a, b))
+    assert room._warned == {what}
+
+
+def test_another_device_or_gpu_is_said_once(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+    room.use(None)
+    with pytest.warns(RuntimeWarning, match="tensors on cpu"):
+        room.matmul(half(8, 8), half(8, 8))
+    engine = install()
+    monkeypatch.setattr(engine.driver, "facts", lambda ordinal: ("NVIDIA B200", (10, 0)))
+    with pytest.warns(RuntimeWarning, match="B200 is sm_100"):
+        room.matmul(half(32, 64), half(64, 48))
+    assert quiet(lambda: room.matmul(half(32, 64), half(64, 48))).shape == (32, 48)
+    assert quiet(lambda: room.matmul(half(16, 64), half(64, 48))).shape == (16, 48)
+
+
+def test_torch_decides_on_shapes_and_errors(engine: Engine) -> None:
+    for a, b in (
+        (half(2, 3, 8), half(2, 8, 5)), (half(5, 8), half(8)), (half(8), half(8)), (half(0, 8), half(8, 4)),
+        (half(4, 0), half(0, 4)), (half(8), half(8, 24)), (half(2, 8, 8)[:, ::2], half(8, 8)),
+    ):  # fmt: skip
+        assert torch.equal(quiet(lambda a=a, b=b: room.matmul(a, b)), torch.matmul(a, b))
+    for a, b in ((half(4, 8), half(4, 8)), (half(4, 8), half(8, 4).bfloat16()), (half(4), half(5))):
+        with warnings.catch_warnings(), pytest.raises(RuntimeError):
+            warnings.simplefilter("ignore")
+            room.matmul(a, b)
+    with pytest.raises(TypeError):
+        room.matmul(half(4, 8), 3)
+
+
+def test_overlapping_out_and_negative_views(engine: Engine, library: Path) -> None:
+    before = launches(library)
+    a, b = half(64, 64), half(64, 64)
+    assert torch.equal(room.matmul(torch._neg_view(a), b), torch.matmul(-a, b))
+    assert launches(library) == before
+
+
+def test_strict_flags_reach_cublaslt_only() -> None:
+    assert room._strict() is False
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert room._strict() is True
+    finally:
+        torch.use_deterministic_algorithms(False)
+    flag = torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction
+    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+    try:
+        assert room._strict() is True
+    finally:
+        torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = flag
+
+
+# --- kernels that are not there yet
+# --------------------------------------------------------------------------
+
+
+def test_a_first_call_never_waits_for_a_compiler(
+    install: Install, tmp_path: Path, library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import threading
+
+    from sassafras.gemm.dispatch import engine as module
+
+    may_finish, compiled = threading.Event(), []
+
+    def slow_cubin(instance: Any, cache: Path) -> bytes:
+        assert may_finish.wait(60)
+        compiled.append(instance.name)
+        cached_path(instance, cache).write_bytes(b"\x7fELF")
+        return b"\x7fELF"
+
+    monkeypatch.setattr(module, "cubin", slow_cubin)
+    engine = install("python", cache=tmp_path, background=True)
+    before = launches(library)
+    a, b = half(32, 64), half(64, 48)
+    for _ in range(3):
+        assert torch.equal(room.matmul(a, b), torch.matmul(a, b))
+    assert launches(library) == before and "being compiled" in room.status()["problems"][0]["why"]
+    may_finish.set()
+    engine.settle()
+    assert close(room.matmul(a, b), a.double() @ b.double())
+    assert launches(library) == before + 1 and compiled == ["lean_nn_m1n2s1"]
+
+
+def test_a_kernel_that_does_not_compile_leaves_torch(
+    install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sassafras.core import CompileError
+    from sassafras.gemm.dispatch import engine as module
+
+    def broken(instance: Any, cache: Path) -> bytes:
+        raise CompileError("no such instruction", where=instance.name)
+
+    monkeypatch.setattr(module, "cubin", broken)
+    install(cache=tmp_path)
+    a, b = half(32, 64), half(64, 48)
+    for _ in range(2):
+        assert torch.equal(room.matmul(a, b), torch.matmul(a, b))
+    assert "no such instruction" in room.status()["notes"][-1]
+
+
+def test_a_damaged_cubin_leaves_torch(install: Install, tmp_path: Path) -> None:
+    for name in (TN, NN):
+        cached_path(parse(name).instance, tmp_path).write_bytes(b"\x7fELX")
+    engine = install(cache=tmp_path)
+    engine._stored = lambda instance: b"nonsense"  # type: ignore[method-assign]
+    a, b = half(32, 64), half(64, 48)
+    assert torch.equal(room.matmul(a, b), torch.matmul(a, b))
+    assert "cuModuleLoadData" in room.status()["problems"][0]["why"]
+
+
+def test_code_is_loaded_in_relaxed_capture_mode(install: Install, library: Path) -> None:
+    state = stand_in.state_of(library)
+    install()
+    loads, relaxed = state.loads, state.relaxed_loads
+    room.matmul(half(32, 64), half(64, 48))
+    assert state.loads == loads + 1 and state.relaxed_loads == relaxed + 1 and state.mode == 0
+
+
+# --- gradients, transformations, compilation
+# -----------------------------------------------------------------
+
+
+def test_gradients_go_through_the_portfolio(engine: Engine, library: Path) -> None:
+    a, b = half(32, 64).requires_grad_(), half(64, 48).requires_grad_()
+    weight = half(32, 48, seed=2)
+    before = launches(library)
+    result = room.matmul(a, b)
+    assert result.requires_grad and launches(library) == before + 1
+    result.backward(weight)
+    assert close(a.grad, weight.double() @ b.detach().double().t())
+    assert close(b.grad, a.detach().double().t() @ weight.double())
+    frozen = half(64, 48)
+    (room.matmul(a, frozen) * 2).sum().backward()
+    stacked = half(2, 16, 64).requires_grad_()
+    room.matmul(stacked, frozen).sum().backward()
+    assert close(stacked.grad, torch.ones(2, 16, 48).double() @ frozen.double().t())
+    with torch.no_grad():
+        assert not room.matmul(a, b).requires_grad
+    with torch.inference_mode():
+        assert close(room.matmul(a, frozen), a.double() @ frozen.double())
+
+
+def test_second_derivatives(engine: Engine) -> None:
+    a, b = half(16, 8).requires_grad_(), half(8, 24).requires_grad_()
+    (first,) = torch.autograd.grad(room.matmul(a, b).float().square().sum(), a, create_graph=True)
+    first.float().sum().backward()
+    x, y = half(16, 8).requires_grad_(), half(8, 24).requires_grad_()
+    (other,) = torch.autograd.grad(torch.matmul(x, y).float().square().sum(), x, create_graph=True)
+    other.float().sum().backward()
+    assert torch.allclose(b.grad.float(), y.grad.float(), rtol=0.02, atol=0.5)
+
+
+def test_the_operator_is_well_made(install: Install) -> None:
+    install()
+    a, b = half(16, 8).requires_grad_(), half(8, 24).requires_grad_()
+    torch.library.opcheck(
+        torch.ops.sassafras.mm.default,
+        (a, b),
+        test_utils=("test_schema", "test_faketensor", "test_autograd_registration"),
+    )
+    with pytest.raises(RuntimeError, match="do not fit"):
+        torch.ops.sassafras.mm.default(half(4, 8).to("meta"), half(4, 8).to("meta"))
+    assert torch.ops.sassafras.mm.default(half(4, 8).to("meta"), half(8, 4).to("meta")).shape == (4, 4)
+
+
+def test_modes_and_transformations_see_the_call(engine: Engine) -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.proxy_tensor import make_fx
+    from torch.utils.flop_counter import FlopCounterMode
+
+    a, b = half(16, 8), half(8, 24)
+    traced = make_fx(lambda x, y: room.matmul(x, y))(a, b)
+    assert any("sassafras.mm" in str(node.target) for node in traced.graph.nodes)
+    with FakeTensorMode() as mode:
+        assert room.matmul(mode.from_tensor(a), mode.from_tensor(b)).shape == (16, 24)
+    with FlopCounterMode(display=False) as counter:
+        room.matmul(a, b)
+    assert counter.get_total_flops() == 2 * 16 * 8 * 24
+    batch = torch.func.vmap(room.matmul, in_dims=(0, None))(half(3, 16, 8), b)
+    assert torch.equal(batch, torch.matmul(half(3, 16, 8), b))
+    gradient = torch.func.grad(lambda x: room.matmul(x, b).float().sum())(a)
+    assert gradient.shape == a.shape
+
+
+def test_autocast(engine: Engine, library: Path) -> None:
+    before = launches(library)
+    a, b = torch.randn(32, 64), torch.randn(64, 48)
+    with torch.autocast("cpu", dtype=torch.float16):
+        result = room.matmul(a, b)
+        assert result.dtype == torch.float16 and close(result, a.half().double() @ b.half().double())
+        assert launches(library) == before + 1
+        assert room.matmul(a.double(), b.double()).dtype == torch.matmul(a.double(), b.double()).dtype
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_torch_compile(install: Install, library: Path, backend: str) -> None:
+    install()
+    torch._dynamo.reset()
+
+    def layer(x: Any, w: Any) -> Any:
+        return torch.relu(room.matmul(x, w.t()) + 1)
+
+    compiled = torch.compile(layer, backend=backend, fullgraph=True)
+    x, w = half(32, 64), half(48, 64)
+    before = launches(library)
+    assert close(compiled(x, w), layer(x, w)) and launches(library) == before + 2
+    x = half(2, 16, 64).requires_grad_()
+    result = compiled(x, w)
+    result.sum().backward()
+    assert x.grad.shape == x.shape and result.shape == (2, 16, 48)
+    fallback = torch.compile(lambda x, w: room.matmul(x, w), backend=backend, fullgraph=True)
+    assert torch.equal(fallback(torch.ones(4, 4), torch.ones(4, 4)), torch.full((4, 4), 4.0))
+    torch._dynamo.reset()
+
+
+def test_subclasses_keep_their_behaviour(engine: Engine) -> None:
+    class Marked(torch.Tensor):
+        seen = 0
+
+        @classmethod
+        def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            cls.seen += func is torch.matmul
+            return super().__torch_function__(func, types, args, kwargs or {})
+
+    a = half(32, 64).as_subclass(Marked)
+    assert type(room.matmul(a, half(64, 48))) is Marked and Marked.seen == 1
+
+
+def test_public_name() -> None:
+    import sassafras
+
+    assert sassafras.matmul is room.matmul and "matmul" in dir(sassafras)
+
+
+def test_a_default_device_changes_nothing(engine: Engine, library: Path) -> None:
+    before = launches(library)
+    with torch.device("cpu"):
+        assert close(room.matmul(half(32, 64), half(64, 48)), half(32, 64).double() @ half(64, 48).double())
+    assert launches(library) == before + 1
