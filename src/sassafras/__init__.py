@@ -53,7 +53,8 @@ if TYPE_CHECKING:
 __all__ = [
     "Budget", "Buffer", "Candidate", "Case", "Device", "Evaluation", "Evaluator", "Interval", "Kernel",
     "Modelled", "Result", "SassafrasError", "Space", "Store", "Strategy", "Tolerance", "Verdict", "Workload",
-    "__version__", "compare", "evolve", "explain", "install", "load", "matmul", "optimize", "status", "uninstall",
+    "__version__", "compare", "evolve", "explain", "install", "load", "matmul", "optimize", "status",
+    "uninstall",
 ]  # fmt: skip
 
 
