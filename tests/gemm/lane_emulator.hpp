@@ -55,6 +55,7 @@ struct Lane {
     Cluster *cluster;
     std::vector<std::vector<Copy>> groups{1}; // asynchronous copies, the last group still open
     bool done = false;
+    std::function<bool()> ready; // what a blocked lane waits for
 };
 struct Range { const char *begin, *end; };
 
@@ -66,7 +67,19 @@ inline Range writable;
 inline std::vector<unsigned char> stores; // one counter an FP16 element of C
 inline std::function<void()> body;
 
+inline std::function<bool()> idle = [] { return false; }; // called when no lane can run; true if that changed something
+inline std::function<void()> round_begins = [] {}, lane_ends = [] {};
+inline std::function<bool(const Lane &)> pauses = [](const Lane &) { return false; }; // sits this round out
+
 inline void yield() { swapcontext(&lane->context, &scheduler); }
+
+template <class Condition> inline void block_until(Condition condition) { // the condition must not use `lane`
+    while (!condition()) {
+        lane->ready = condition;
+        yield();
+        lane->ready = nullptr;
+    }
+}
 
 inline void wait(Barrier &barrier) {
     const unsigned generation = barrier.generation;
@@ -75,11 +88,12 @@ inline void wait(Barrier &barrier) {
         ++barrier.generation;
         return;
     }
-    while (barrier.generation == generation) yield();
+    block_until([&barrier, generation] { return barrier.generation != generation; });
 }
 
 inline void trampoline() {
     body();
+    lane_ends();
     lane->done = true;
     yield();
 }
@@ -98,15 +112,20 @@ inline void run_cluster(Cluster &cluster) {
         l.context.uc_link = nullptr;
         makecontext(&l.context, trampoline, 0);
     }
-    size_t left = lanes.size(), rounds = 0;
+    size_t left = lanes.size();
     while (left) {
-        if (++rounds > 10'000'000) fail("the lanes wait for each other forever");
+        bool moved = false;
+        round_begins();
         for (Lane &l : lanes)
-            if (!l.done) {
+            if (!l.done && pauses(l)) {
+                moved = true;
+            } else if (!l.done && (!l.ready || l.ready())) {
                 lane = &l;
                 swapcontext(&scheduler, &l.context);
                 left -= l.done;
+                moved = true;
             }
+        if (!moved && left && !idle()) fail("the lanes wait for each other forever");
     }
 }
 

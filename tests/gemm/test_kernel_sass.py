@@ -1,4 +1,4 @@
-"""The lean kernels compile without a GPU, and their SASS is what we claim."""
+"""The lean and staged kernels compile without a GPU, and their SASS is what we claim."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from pathlib import Path
 import pytest
 
 from sassafras.core import CompileError, DisassemblyError, ToolMissing
+from sassafras.gemm import families, lean, staged
 from sassafras.gemm.compile import build, cached_path, cubin, source
-from sassafras.gemm.families import INSTANCES, Instance
+from sassafras.gemm.families import Instance
 from sassafras.gemm.lean import LeanInstance
 from sassafras.sass import Program
 from sassafras.sass.program import parameters
+
+INSTANCES: tuple[Instance, ...] = (*lean.INSTANCES, *staged.INSTANCES)
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +62,7 @@ def test_sass(instance: Instance, cache: Path) -> None:
 
 
 def test_source_is_self_contained(cache: Path) -> None:
-    for instance in INSTANCES:
+    for instance in (*families.INSTANCES, *families.OTHER_INSTANCES):
         text = source(instance)
         assert "#include" not in text and "#pragma once" not in text
         assert text.count("Problem {\n") == 1 and f" {instance.name}(" in text

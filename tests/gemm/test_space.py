@@ -9,9 +9,12 @@ import pytest
 
 from sassafras.core import Enumerable, SassafrasError, Space
 from sassafras.gemm import Config, GemmSpace, LeanConfig, LeanInstance, Shape, cuda_l2_grid, families
+from sassafras.gemm.cluster_split import ClusterSplitInstance
 from sassafras.gemm.estimate import estimate_us
+from sassafras.gemm.launch import Launch
 from sassafras.gemm.results import choose_shapes
 from sassafras.gemm.shapes import BANDS, in_bands, stratified
+from sassafras.gemm.warp_specialized import WarpSpecializedConfig, WarpSpecializedInstance
 
 
 def test_the_grid_and_its_bands() -> None:
@@ -47,7 +50,15 @@ def test_names_go_there_and_back() -> None:
     configs = list(families.configurations())
     assert len({c.name for c in configs}) == len(configs)
     assert all(families.parse(c.name) == c for c in configs[::17])
-    for bad in ("", "lean_tn_m1n2s2", "lean_tn_m9n9s9/w1x1x1/c1", "lean_tn_m1n2s2/w1x1/c1", "staged_tn/c1"):
+    for bad in (
+        "",
+        "lean_tn_m1n2s2",
+        "lean_tn_m9n9s9/w1x1x1/c1",
+        "lean_tn_m1n2s2/w1x1/c1",
+        "staged_tn/c1",
+        "ws_tn/g1/k1",
+        "cs_x/c1",
+    ):
         with pytest.raises(SassafrasError):
             families.parse(bad)
 
@@ -65,6 +76,12 @@ def test_names_go_there_and_back() -> None:
         ("staged_nn_64x64_w2x2s4/c4", "64x64x128", "would be empty"),
         ("staged_nn_64x64_w2x2s4/c1", "64x60x128", "n 60"),
         ("staged_nn_64x64_w2x2s4/c9", "64x64x4096", "cluster 9"),
+        ("cs_tn_64x64_s6/c4", "64x64x320", "would be empty"),
+        ("cs_nn_64x64_s6/c1", "64x60x320", "a row of B has 60 elements"),
+        ("ws_tn_64x64_co1s5b2c1x1/g8/k8", "64x64x512", "at least 2 each"),
+        ("ws_tn_64x128_pp2s8b2c1x1/g8/k1", "64x64x100", "a row of A has 100 elements"),
+        ("ws_tn_128x256_co2s4b2c1x1/g8/k16", "8192x8192x4096", "bytes of partial sums"),
+        ("ws_tn_128x128_pp2s6b2c1x1/g8/sk", "1408x1536x4096", "fill whole waves"),
     ],
 )
 def test_what_cannot_run_says_why(config: str, shape: str, reason: str) -> None:
@@ -77,14 +94,22 @@ def test_what_cannot_run_says_why(config: str, shape: str, reason: str) -> None:
 def test_a_launch_covers_everything_once() -> None:
     rng = np.random.default_rng(0)
     configs = list(families.configurations())
-    for _ in range(300):
+    kinds: Counter[str] = Counter()
+    for _ in range(1200):
         config = configs[int(rng.integers(len(configs)))]
         shape = Shape(int(rng.integers(1, 400)), 8 * int(rng.integers(1, 50)), 8 * int(rng.integers(1, 300)))
         if config.reject(shape):
             continue
+        kinds[type(config).__name__] += 1
         launch = config.launch(shape)
         rows, columns = config.tile
-        seen = config.seen(shape) if isinstance(config, LeanConfig) else shape
+        seen = Shape(shape.n, shape.m, shape.k) if config.swapped else shape
+        assert launch.shared_bytes <= 227 * 1024 and launch.threads <= 1024
+        assert launch.grid[0] % launch.cluster[0] == 0
+        assert estimate_us(config, shape) > 0
+        if isinstance(config, WarpSpecializedConfig):
+            _covers(config, launch, seen)
+            continue
         assert (launch.grid[2] - 1) * rows < seen.m <= launch.grid[2] * rows
         assert (launch.grid[1] - 1) * columns < seen.n <= launch.grid[1] * columns
         each = launch.scalars.get("steps_per_slice", 0) * 32 + launch.scalars.get("tiles_per_slice", 0) * 64
@@ -93,7 +118,53 @@ def test_a_launch_covers_everything_once() -> None:
         if isinstance(config, LeanConfig):
             assert launch.threads <= config.instance.max_threads
             assert (launch.shared_bytes == 0) == (config.slices == 1)
-        assert estimate_us(config, shape) > 0
+    assert set(kinds) == {"LeanConfig", "StagedConfig", "ClusterSplitConfig", "WarpSpecializedConfig"}
+
+
+def _covers(config: WarpSpecializedConfig, launch: Launch, seen: Shape) -> None:
+    """Tiles cover the problem; ranges cover the split tiles' k; scratch holds two partial tiles a range."""
+    i, s = config.instance, launch.scalars
+    assert (s["tiles_m"] - 1) * i.rows * i.cluster_m < seen.m <= s["tiles_m"] * i.rows * i.cluster_m
+    assert (s["tiles_n"] - 1) * i.columns * i.cluster_n < seen.n <= s["tiles_n"] * i.columns * i.cluster_n
+    assert 64 * (s["k_tiles"] - 1) < seen.k <= 64 * s["k_tiles"]
+    units, total = s["split_units"], s["split_tiles"] * s["k_tiles"]
+    assert (units * s["unit_length"] + s["longer_units"] == total) if units else total == 0
+    assert 0 <= s["longer_units"] < max(1, units) and s["unit_length"] >= 1
+    assert launch.workspace_bytes == 8 * units * i.cluster * i.rows * i.columns
+    assert launch.counters == s["split_tiles"] * i.cluster * i.sharers
+    jobs = units + s["tiles_m"] * s["tiles_n"] - s["split_tiles"]
+    assert launch.grid[0] // i.cluster <= jobs
+    assert all(m.reject() is None for m in launch.tensor_maps.values())
+
+
+@pytest.mark.parametrize(
+    ("instance", "reason"),
+    [
+        (WarpSpecializedInstance("tn", 256, 256, 2, False, 2), "256 accumulators"),
+        (WarpSpecializedInstance("tn", 128, 256, 2, False, 5), "shared memory"),
+        (WarpSpecializedInstance("nn", 128, 192, 2, False, 3, cluster_m=2), "no multiple of 128"),
+        (WarpSpecializedInstance("tn", 128, 48, 2, False, 3), "no product is 48 wide"),
+        (WarpSpecializedInstance("tn", 64, 64, 3, True, 3), "2 for ping-pong"),
+        (ClusterSplitInstance("nn", 64, 32, 4), "no multiple of 64"),
+        (ClusterSplitInstance("tn", 128, 256, 2), "partial sums"),
+        (ClusterSplitInstance("tn", 192, 64, 4), "64 or 128"),
+    ],
+)
+def test_an_instance_that_cannot_be_says_why(
+    instance: WarpSpecializedInstance | ClusterSplitInstance, reason: str
+) -> None:
+    assert reason in (instance.reject() or "")
+
+
+def test_other_dtypes_and_layouts_have_configurations() -> None:
+    shape = Shape(512, 1024, 2048)
+    for dtype in ("fp16", "bf16"):
+        for layout in ("nn", "tn", "nt", "tt"):
+            found = families.legal(shape, dtype=dtype, layouts=(layout,))
+            assert found and {(c.layout, families.dtype(c)) for c in found} == {(layout, dtype)}
+    assert len(families.INSTANCES) + len(families.OTHER_INSTANCES) <= 150
+    for instance in (*families.INSTANCES, *families.OTHER_INSTANCES):
+        assert families.parse_instance(instance.name) == instance
 
 
 def test_space_keeps_the_contract() -> None:

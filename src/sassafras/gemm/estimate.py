@@ -5,13 +5,16 @@ Its constants are round numbers for an H200 at 1.9 GHz (`docs/hgemm.md`), not fi
 
 from __future__ import annotations
 
+from .cluster_split import ClusterSplitConfig
 from .families import Config
-from .launch import ceil_div
+from .hopper import k_tiles, stage_bytes
+from .launch import MULTIPROCESSORS, ceil_div
 from .lean import STEP, LeanConfig
 from .shapes import Shape
 from .staged import TILE_K, StagedConfig
+from .warp_specialized import WarpSpecializedConfig
 
-_MULTIPROCESSORS = 132
+_MULTIPROCESSORS = MULTIPROCESSORS
 _CLOCK_GHZ = 1.9
 #: cycles: launch and prologue; one dependent round trip to the L2; a CTA's barrier and sum; the cluster's
 _START, _ROUND_TRIP, _CTA_SUM, _CLUSTER_SUM = 1500, 700, 150, 700
@@ -21,9 +24,78 @@ _L2_BYTES, _L1_BYTES = 40, 64
 _MMA = 4
 
 
+#: WGMMA: multiply-adds a cycle and multiprocessor; what sustained clocks and issue leave of them
+_PRODUCTS, _SUSTAINED = 2048, 0.85
+#: cycles: a tensor copy from issue to arrival; bytes a cycle and multiprocessor that stores of C reach
+_COPY, _STORE_BYTES = 1000, 24
+#: bytes a cycle and multiprocessor of the memory, everybody loading
+_MEMORY_BYTES = 17
+
+
 def estimate_us(config: Config, shape: Shape) -> float:
     """Microseconds, roughly; good for ranking within a family."""
-    return _staged_us(config, shape) if isinstance(config, StagedConfig) else _lean_us(config, shape)
+    if isinstance(config, StagedConfig):
+        return _staged_us(config, shape)
+    if isinstance(config, ClusterSplitConfig):
+        return _cluster_split_us(config, shape)
+    if isinstance(config, WarpSpecializedConfig):
+        return _warp_specialized_us(config, shape)
+    return _lean_us(config, shape)
+
+
+def _k_tile_cycles(rows: int, columns: int, stages: int, loaded: float, share: int) -> float:
+    """One k tile in the steady state: tensor cores, operands from shared memory, copies, latency over stages.
+
+    Args:
+        loaded: bytes that this CTA brings from the L2.
+        share: CTAs on the multiprocessor.
+    """
+    multiply = rows * columns * TILE_K / _PRODUCTS / _SUSTAINED
+    # every 64 rows read all of B once, and their own part of A
+    read = rows / 64 * 2 * TILE_K * (64 + columns) / 128
+    return max(share * multiply, share * read, share * loaded / _L2_BYTES, _COPY / stages)
+
+
+def _cluster_split_us(config: ClusterSplitConfig, shape: Shape) -> float:
+    instance = config.instance
+    rows, columns = config.tile
+    tiles_m, tiles_n = config.tiles(shape)
+    per_multiprocessor = ceil_div(tiles_m * tiles_n * config.cluster, _MULTIPROCESSORS)
+    resident = max(1, min(2048 // config.threads, (228 * 1024) // (config.shared_bytes + 1024)))
+    share = min(resident, per_multiprocessor)
+    waves = ceil_div(per_multiprocessor, resident)
+    steps = ceil_div(k_tiles(shape), config.cluster)
+    loaded = stage_bytes(rows, columns)
+    once = _COPY + steps * _k_tile_cycles(rows, columns, instance.stages, loaded, share)
+    once += 300 + share * 2 * rows * columns / config.cluster / _STORE_BYTES
+    if config.cluster > 1:
+        once += _CLUSTER_SUM + 30 * config.cluster + 4 * rows * columns / 64
+    total = _START + max(waves * once, shape.nbytes / _MULTIPROCESSORS / _MEMORY_BYTES)
+    return total / _CLOCK_GHZ / 1000
+
+
+def _warp_specialized_us(config: WarpSpecializedConfig, shape: Shape) -> float:
+    instance = config.instance
+    rows, columns = config.tile
+    tiles_m, tiles_n = config.tiles(shape)
+    tiles, clusters = tiles_m * tiles_n, config.clusters()
+    share = instance.resident
+    loaded = 2 * TILE_K * (rows / instance.cluster_n + columns / instance.cluster_m)
+    step = _k_tile_cycles(rows, columns, instance.stages, loaded, share)
+    split_tiles, units = config.work(shape)
+    store = share * 2 * rows * columns / _STORE_BYTES
+    mainloop = k_tiles(shape) * step
+    # stores drain behind the next tile; what stops the tensor cores is the way to shared memory
+    gap = 0.0 if instance.ping_pong else 300 + rows * columns / instance.sharers / 128
+    whole = max(mainloop + gap, store) * ceil_div(tiles - split_tiles, clusters)
+    split = 0.0
+    if units:
+        per_cluster = ceil_div(units, clusters) * ceil_div(split_tiles * k_tiles(shape), units) * step
+        slices = max(2.0, units / split_tiles)
+        split = per_cluster + 2500 + slices * 4 * rows * columns / _L2_BYTES
+    memory = shape.nbytes / _MULTIPROCESSORS / _MEMORY_BYTES
+    total = _START + 1000 + _COPY + min(store, 2000) + max(whole + split, memory)
+    return total / _CLOCK_GHZ / 1000
 
 
 def _staged_us(config: StagedConfig, shape: Shape) -> float:

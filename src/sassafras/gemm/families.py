@@ -3,44 +3,88 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from sassafras.core import SassafrasError
 
-from . import lean, staged
+from . import cluster_split, lean, staged, warp_specialized
+from .cluster_split import ClusterSplitConfig, ClusterSplitInstance
 from .lean import LeanConfig, LeanInstance
 from .shapes import Shape
 from .staged import StagedConfig, StagedInstance
+from .warp_specialized import WarpSpecializedConfig, WarpSpecializedInstance
 
-Instance = LeanInstance | StagedInstance
-Config = LeanConfig | StagedConfig
+Instance = LeanInstance | StagedInstance | ClusterSplitInstance | WarpSpecializedInstance
+Config = LeanConfig | StagedConfig | ClusterSplitConfig | WarpSpecializedConfig
 
-#: all that are compiled
-INSTANCES: tuple[Instance, ...] = (*lean.INSTANCES, *staged.INSTANCES)
+#: compiled for the benchmark's task: FP16, B as k x n (nn) or n x k (tn), A row-major
+INSTANCES: tuple[Instance, ...] = (
+    *lean.INSTANCES, *staged.INSTANCES, *cluster_split.INSTANCES, *warp_specialized.INSTANCES,
+)  # fmt: skip
+#: compiled for other callers: BF16, and A as k x m (nt, tt)
+OTHER_INSTANCES: tuple[Instance, ...] = (*cluster_split.OTHER_INSTANCES, *warp_specialized.OTHER_INSTANCES)
+
+_PARSERS: dict[str, Callable[[str], Config]] = {
+    "lean": LeanConfig.parse, "staged": StagedConfig.parse, "cs": ClusterSplitConfig.parse,
+    "ws": WarpSpecializedConfig.parse,
+}  # fmt: skip
 
 
 def configurations() -> Iterator[Config]:
-    """Every configuration of every family, in a fixed order, legal or not."""
-    return itertools.chain(lean.configurations(), staged.configurations())
+    """Every configuration of every family for the benchmark's task, in a fixed order, legal or not."""
+    return itertools.chain(
+        lean.configurations(), staged.configurations(), cluster_split.configurations(),
+        warp_specialized.configurations(),
+    )  # fmt: skip
 
 
-def legal(shape: Shape, *, waste: bool = False) -> list[Config]:
-    """Configurations that can run a shape; without those that surely waste, unless `waste`."""
-    return [c for c in configurations() if c.reject(shape) is None and (waste or c.wasteful(shape) is None)]
+def other_configurations() -> Iterator[Config]:
+    """The same for `OTHER_INSTANCES`."""
+    return itertools.chain(
+        cluster_split.configurations(cluster_split.OTHER_INSTANCES),
+        warp_specialized.configurations(warp_specialized.OTHER_INSTANCES),
+    )
+
+
+def dtype(config: Config) -> str:
+    """``fp16`` or ``bf16``."""
+    return getattr(config, "dtype", "fp16")
+
+
+def legal(
+    shape: Shape, *, waste: bool = False, dtype: str = "fp16", layouts: tuple[str, ...] = ("nn", "tn")
+) -> list[Config]:
+    """Configurations that can run a shape; without those that surely waste, unless `waste`.
+
+    Args:
+        dtype: ``fp16`` or ``bf16``.
+        layouts: of nn, tn, nt, tt: the first letter says how B lies (t: n x k), the second how A (t: k x m).
+    """
+    task = dtype == "fp16" and set(layouts) <= {"nn", "tn"}
+    found: Iterator[Config] = configurations()
+    if not task:
+        found = itertools.chain(found, other_configurations())
+    return [
+        c
+        for c in found
+        if c.layout in layouts
+        and getattr(c, "dtype", "fp16") == dtype
+        and c.reject(shape) is None
+        and (waste or c.wasteful(shape) is None)
+    ]
 
 
 def parse(name: str) -> Config:
     """The configuration of a name. Raises SassafrasError."""
-    if name.startswith("lean_"):
-        return LeanConfig.parse(name)
-    if name.startswith("staged_"):
-        return StagedConfig.parse(name)
+    family = name.split("_")[0]
+    if family in _PARSERS:
+        return _PARSERS[family](name)
     raise SassafrasError("no family has a configuration of this name", where=name)
 
 
 def parse_instance(name: str) -> Instance:
     """The instance of an entry name. Raises SassafrasError."""
-    for instance in INSTANCES:
+    for instance in (*INSTANCES, *OTHER_INSTANCES):
         if instance.name == name:
             return instance
     raise SassafrasError("no instance has this name", where=name)

@@ -1,0 +1,118 @@
+"""What the TMA + WGMMA families share: layouts, tensor maps, shared memory, the text of an entry."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sassafras.core import SassafrasError
+
+from .launch import TensorMap, ceil_div
+from .shapes import Shape
+
+#: k elements of a tile in shared memory (128 bytes, the row of the swizzle)
+TILE_K = 64
+#: name -> (A is contiguous along m, B is contiguous along n); the first letter is B's, as in cuBLAS
+LAYOUTS = {"tn": (False, False), "nn": (False, True), "tt": (True, False), "nt": (True, True)}
+#: widths of WGMMA for which `kernels/ptx_hopper.cuh` has an instruction
+WIDTHS = (16, 32, 64, 96, 128, 160, 192, 256)
+#: registers that a thread needs beside its accumulators (seen in what ptxas allots)
+OVERHEAD_REGISTERS = 56
+
+
+def majors(layout: str, swapped: bool) -> tuple[bool, bool]:
+    """Whether the kernel's A and B are contiguous along their rows (MN-major) instead of k."""
+    a, b = LAYOUTS[layout]
+    return (b, a) if swapped else (a, b)
+
+
+def misaligned(shape: Shape, layout: str) -> str | None:
+    """Which operand's rows are no multiple of 16 bytes; None when all are."""
+    a_mn, b_mn = LAYOUTS[layout]
+    rows = {"A": shape.m if a_mn else shape.k, "B": shape.n if b_mn else shape.k, "C": shape.n}
+    for name, length in rows.items():
+        if length % 8:
+            return f"a row of {name} has {length} elements, no multiple of 8: tensor copies need 16-byte rows"
+    return None
+
+
+def operand_map(operand: str, rows: int, k: int, box_rows: int, mn_major: bool, dtype: str) -> TensorMap:
+    """The tensor map of the kernel's A or B (`kernels/hopper_tile.cuh`, Operand).
+
+    Args:
+        rows: extent along m or n.
+        box_rows: rows that one CTA loads of a tile.
+    """
+    if mn_major:
+        return TensorMap(operand, dtype, (rows, k), (2 * rows,), (64, TILE_K))
+    return TensorMap(operand, dtype, (k, rows), (2 * k,), (TILE_K, box_rows))
+
+
+def staging(columns: int, swapped: bool) -> tuple[int, int, int]:
+    """(rows, columns) of C in a warp's store buffer, and its bytes (`Staging` in hopper_tile.cuh)."""
+    width = columns if swapped else 32 if columns % 64 else 64
+    return (width, 16, 32 * width) if swapped else (16, width, 32 * width)
+
+
+def stage_bytes(rows: int, columns: int) -> int:
+    """Bytes of one k tile of both operands."""
+    return 2 * TILE_K * (rows + columns)
+
+
+def k_tiles(shape: Shape) -> int:
+    """k tiles of a problem."""
+    return ceil_div(shape.k, TILE_K)
+
+
+def bad_tile(
+    rows: int, columns: int, mn_a: bool, mn_b: bool, parts_a: int = 1, parts_b: int = 1
+) -> str | None:
+    """Why operands cannot be loaded in tiles of this size; None when they can."""
+    if columns not in WIDTHS:
+        return f"no product is {columns} wide; there are {', '.join(map(str, WIDTHS))}"
+    for name, extent, mn, parts in (("A", rows, mn_a, parts_a), ("B", columns, mn_b, parts_b)):
+        unit = (64 if mn else 8) * parts
+        if extent % unit:
+            return f"{extent} rows of {name}'s tile are no multiple of {unit}"
+    return None
+
+
+_DECLARED = {
+    "tensormap": "const __grid_constant__ sassafras::TensorMap {}",
+    "*fp16": "sassafras::u16 *{}",
+    "*bf16": "sassafras::u16 *{}",
+    "*f32": "float *{}",
+    "*u32": "sassafras::u32 *{}",
+    "i32": "int {}",
+}
+
+
+def entry(
+    name: str,
+    header: str,
+    template: str,
+    parameters: Sequence[tuple[str, str]],
+    threads: int,
+    blocks: int = 0,
+) -> str:
+    """CUDA C++ of an entry that passes its parameters to ``template::run``, in order.
+
+    Args:
+        template: the kernel's type, for example ``ClusterSplit<64, 64, ...>``.
+        blocks: CTAs a multiprocessor that the compiler plans for, 0 for none.
+    """
+    try:
+        declared = ", ".join(_DECLARED[kind].format(parameter) for parameter, kind in parameters)
+    except KeyError as error:
+        raise SassafrasError("no parameter has this type", where=f"{name}, {error}") from error
+    passed = ", ".join(f"&{p}" if kind == "tensormap" else p for p, kind in parameters)
+    bounds = f"{threads}, {blocks}" if blocks else f"{threads}"
+    return (
+        f'#include "{header}"\n'
+        f'extern "C" __global__ void __launch_bounds__({bounds}) {name}({declared}) {{\n'
+        f"    sassafras::{template}::run({{{passed}}});\n}}\n"
+    )
+
+
+def truth(value: bool) -> str:
+    """A template argument."""
+    return "true" if value else "false"

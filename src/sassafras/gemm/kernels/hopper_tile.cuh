@@ -1,0 +1,94 @@
+// What the TMA + WGMMA kernels share: how an operand's tile lies in shared memory, how it gets there, how the tensor
+// cores are told, and how accumulators leave.
+//
+// A k tile is 64 wide: 128 bytes, the row of the 128-byte swizzle. An operand's tile of R rows (of m or n) takes
+// R * 128 bytes either way:
+//   K-major (k contiguous in memory):  R rows of 64 k, one box {64, R};
+//   MN-major (rows contiguous):        R / 64 blocks of 64 k x 64 rows, a box {64, 64} each (8 KB).
+// Tiles start at multiples of 1024 bytes, where the swizzle's pattern starts.
+#pragma once
+#include "ptx_hopper.cuh"
+
+namespace sassafras {
+
+static constexpr int TILE_K = 64, ROW_BYTES = 128, BLOCK_BYTES = 64 * ROW_BYTES;
+
+// Fields of a matrix descriptor (PTX ISA, "Matrix Descriptor Format" of wgmma): start address in bits 0-13, leading
+// dimension offset in 16-29, stride dimension offset in 32-45, each in units of 16 bytes; 1 << 62 is the 128-byte swizzle.
+//   K-major:  stride = from 8 rows to the next 8; leading is not used.
+//   MN-major: leading = from 64 rows to the next 64, stride = from 8 k to the next 8.
+template <bool MN> __device__ __forceinline__ u64 descriptor(u32 address) {
+#if defined(SASSAFRAS_MN_VARIANT) && SASSAFRAS_MN_VARIANT == 1 // the two offsets exchanged
+    constexpr u64 leading = MN ? 1024 : 16, stride = MN ? BLOCK_BYTES : 1024;
+#else
+    constexpr u64 leading = MN ? BLOCK_BYTES : 16, stride = 1024;
+#endif
+    constexpr u64 fixed = (leading >> 4) << 16 | (stride >> 4) << 32 | (u64)1 << 62;
+    return fixed | ((address & 0x3FFFF) >> 4);
+}
+
+// One operand's tile of ROWS rows, of which each of PARTS CTAs loads an equal part and sends it to all of them.
+template <int ROWS, bool MN, int PARTS> struct Operand {
+    static constexpr int BYTES = ROWS * ROW_BYTES, PART_ROWS = ROWS / PARTS;
+    static_assert(ROWS % (MN ? 64 * PARTS : 8 * PARTS) == 0, "parts are whole blocks");
+
+    static __device__ __forceinline__ void load_box(u32 to, const TensorMap *map, int x, int y, u32 barrier) {
+        if constexpr (PARTS == 1)
+            copy_tile(to, map, x, y, barrier);
+        else
+            copy_tile_multicast(to, map, x, y, barrier, (u16)((1 << PARTS) - 1));
+    }
+
+    // row, k: the tile's first; part: which one is this CTA's.
+    static __device__ __forceinline__ void load(u32 tile, const TensorMap *map, int row, int k, int part, u32 barrier) {
+        const u32 to = tile + part * PART_ROWS * ROW_BYTES;
+        row += part * PART_ROWS;
+        if constexpr (MN) {
+#pragma unroll
+            for (int block = 0; block < PART_ROWS / 64; ++block)
+                load_box(to + block * BLOCK_BYTES, map, row + 64 * block, k, barrier);
+        } else {
+            load_box(to, map, k, row, barrier);
+        }
+    }
+
+    // Descriptor of 16 k (number `step` of the tile's four) from row `row` on (a multiple of 64).
+    static __device__ __forceinline__ u64 describe(u32 tile, int row, int step) {
+        return descriptor<MN>(tile + row * ROW_BYTES + step * (MN ? 16 * ROW_BYTES : 32));
+    }
+};
+
+// A warp's 16 rows of accumulators, WIDTH columns at a time, on their way out: 16-bit elements in shared memory as TMA
+// stores and wide stores want them. TRANSPOSED: C's rows are the accumulators' columns.
+// A row takes BYTES, and 16-byte chunks are swizzled as TMA does it for a swizzle of BYTES.
+template <int WIDTH, bool TRANSPOSED, bool BF16> struct Staging {
+    static constexpr int ROWS = TRANSPOSED ? WIDTH : 16, COLUMNS = TRANSPOSED ? 16 : WIDTH; // of C
+    static constexpr int BYTES = 2 * COLUMNS, SIZE = ROWS * BYTES, CHUNKS = BYTES / 16;
+    static_assert(WIDTH % 16 == 0 && (BYTES == 32 || BYTES == 64 || BYTES == 128), "a swizzle exists");
+
+    static __device__ __forceinline__ u32 place(int row, int chunk) {
+        const u32 at = row * BYTES + chunk * 16;
+        return at ^ (((at >> 7) & (CHUNKS - 1)) << 4);
+    }
+
+    static __device__ __forceinline__ u32 pack(float first, float second) {
+        return BF16 ? pack_bf16(first, second) : pack_f16(first, second);
+    }
+
+    // d: the accumulators of columns FROM .. FROM + WIDTH - 1 of the warp's rows
+    template <int FROM, int COUNT>
+    static __device__ __forceinline__ void write(u32 buffer, const float (&d)[COUNT], int lane) {
+#pragma unroll
+        for (int j = 0; j < WIDTH / 8; j += 2) { // 16 columns: four 8x8 matrices
+            u32 words[4];
+#pragma unroll
+            for (int e = 0; e < 4; ++e) words[e] = pack(d[FROM / 2 + 4 * j + 2 * e], d[FROM / 2 + 4 * j + 2 * e + 1]);
+            // matrix i: upper or lower 8 rows by its lowest bit, 8 columns by the next
+            const int i = lane >> 3, r = lane & 7;
+            const u32 at = TRANSPOSED ? place(8 * (j + (i >> 1)) + r, i & 1) : place(8 * (i & 1) + r, j + (i >> 1));
+            store_matrices<TRANSPOSED>(buffer + at, words);
+        }
+    }
+};
+
+} // namespace sassafras

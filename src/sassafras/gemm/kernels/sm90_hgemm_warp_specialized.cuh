@@ -1,0 +1,336 @@
+// Warp-specialised persistent HGEMM for Hopper: C = A * B, FP16 or BF16 in and out, FP32 accumulation.
+//
+// One warpgroup loads (a single thread issues tensor copies), the others multiply (WGMMA, both operands from shared
+// memory) and store. They meet at mbarriers: `full` says that a stage's bytes have landed, `empty` that it has been
+// read. CTAs are persistent: the loader runs ahead into the next tile while the multipliers store the last one, and
+// their stores (TMA, from small buffers of each warp) drain while the next tile is multiplied.
+//
+// Cooperative: the multipliers share a tile, 64 or 128 rows each. Ping-pong: they take whole tiles by turns, so that one
+// stores while the other multiplies. `turn` passes from one to the next when the last k tile has been taken: without it
+// a multiplier could mistake an earlier phase of a stage for its own, since only the parity is compared.
+// Clusters of two: neighbouring tiles share an operand; each CTA loads half of it and sends it to both.
+//
+// Work. Tiles are visited in bands of `group` rows, down the band's columns, so that CTAs at work share operands in the
+// L2. The first `split_tiles` of them are stream-K: their k tiles, laid end to end, are cut into `split_units` equal
+// ranges; the rest is done whole. A tile that several ranges share is summed by whoever arrives last (nobody waits): it
+// reads all partial sums from the workspace in the order of k, so that results are reproducible bit for bit, and resets the
+// tile's counter. Plain split-K is the case split_units = tiles * slices.
+//
+// Template parameters
+//   BM, BN       the CTA's tile. BM: 64 or 128 times the multipliers that share it. BN: 16 .. 256 (see Products)
+//   STAGES       k tiles in flight
+//   CONSUMERS    multiplying warpgroups, 1 to 3
+//   PING_PONG    they take tiles by turns
+//   CLUSTER_M, CLUSTER_N   CTAs of a cluster along m (sharing B) or along n (sharing A); 1x1, 2x1 or 1x2
+//   A_MN, B_MN   the operand is contiguous along m or n instead of k
+//   BF16         elements are BF16, otherwise FP16
+//   SWAPPED      the kernel computes the transpose of C: its A is the caller's B and its m the caller's n. For small m.
+//   BUFFERS      store buffers of each warp
+//
+// Launch: grid (clusters * cluster size), cluster (CLUSTER_M * CLUSTER_N), 128 * (CONSUMERS + 1) threads, dynamic shared
+// memory as `WarpSpecializedConfig.shared_bytes` says. Requires leading dimensions that are multiples of 8 elements and
+// bases aligned to 16 bytes. Any m, n, k otherwise: TMA fills with zeros and clips.
+#pragma once
+#include "hopper_tile.cuh"
+
+namespace sassafras {
+
+struct WarpSpecializedProblem {
+    const TensorMap *map_a, *map_b, *map_c; // boxes: Operand's; C's: {COLUMNS, ROWS} of Staging
+    float *workspace;                       // partial sums, see `partial`
+    u32 *counters;                          // tiles (of the grid of CTA tiles) * multipliers of a tile; zero
+    int tiles_m, tiles_n;                   // the cluster's tiles along m and n
+    int k_tiles;                            // of 64
+    int group;                              // rows of a band, in cluster tiles
+    int split_tiles, split_units;           // 0 and 0: none
+    int unit_length, longer_units;          // k tiles of a range; so many of them, the first, take one more
+};
+
+// What a cluster does next, the same for all its threads. k tiles of split tiles are counted over all of them.
+struct Work {
+    int tile, k_begin, k_end; // k tiles
+    int unit;                 // the stream-K range, if the tile is shared
+    int at, end;              // what is left of it
+    int next_unit, next_whole, step;
+
+    __device__ __forceinline__ Work(const WarpSpecializedProblem &p, int cluster, int clusters)
+        : unit(0), at(0), end(0), next_unit(cluster), next_whole(p.split_tiles + cluster), step(clusters) {}
+
+    static __device__ __forceinline__ int begin_of(const WarpSpecializedProblem &p, int u) {
+        return u * p.unit_length + min(u, p.longer_units);
+    }
+
+    // The range that k tile `i` falls into.
+    static __device__ __forceinline__ int owner(const WarpSpecializedProblem &p, int i) {
+        const int longer = p.longer_units * (p.unit_length + 1);
+        return i < longer ? i / (p.unit_length + 1) : p.longer_units + (i - longer) / p.unit_length;
+    }
+
+    __device__ __forceinline__ bool next(const WarpSpecializedProblem &p) {
+        if (at >= end) {
+            if (next_unit >= p.split_units) {
+                if (next_whole >= p.tiles_m * p.tiles_n) return false;
+                tile = next_whole;
+                next_whole += step;
+                k_begin = 0;
+                k_end = p.k_tiles;
+                return true;
+            }
+            unit = next_unit;
+            next_unit += step;
+            at = begin_of(p, unit);
+            end = begin_of(p, unit + 1);
+        }
+        tile = at / p.k_tiles;
+        k_begin = at - tile * p.k_tiles;
+        k_end = min(p.k_tiles, k_begin + (end - at));
+        at += k_end - k_begin;
+        return true;
+    }
+
+    __device__ __forceinline__ void place(const WarpSpecializedProblem &p, int &row, int &column) const {
+        const int band = tile / (p.group * p.tiles_n), first = band * p.group;
+        const int rows = min(p.group, p.tiles_m - first), in_band = tile - band * p.group * p.tiles_n;
+        column = in_band / rows;
+        row = first + in_band - column * rows;
+    }
+};
+
+template <int BM, int BN, int STAGES, int CONSUMERS, bool PING_PONG, int CLUSTER_M, int CLUSTER_N, bool A_MN, bool B_MN,
+          bool BF16, bool SWAPPED, int BUFFERS>
+struct WarpSpecialized {
+    static constexpr int CLUSTER = CLUSTER_M * CLUSTER_N;
+    static constexpr int SHARERS = PING_PONG ? 1 : CONSUMERS; // multipliers of one tile
+    static constexpr int ROWS = BM / SHARERS, BLOCKS = ROWS / 64, REGISTERS = BN / 2;
+    static constexpr int THREADS = 128 * (CONSUMERS + 1);
+    static_assert(CLUSTER <= 2 && ROWS % 64 == 0 && BM % SHARERS == 0, "see the list above");
+    static_assert(!SWAPPED || BLOCKS == 1, "swapped tiles are narrow");
+    using A = Operand<BM, A_MN, CLUSTER_N>;
+    using B = Operand<BN, B_MN, CLUSTER_M>;
+    static constexpr int STAGE = A::BYTES + B::BYTES;
+    static constexpr int WIDTH = SWAPPED ? BN : BN % 64 ? 32 : 64; // columns of accumulators stored at once
+    using Out = Staging<WIDTH, SWAPPED, BF16>;
+    static_assert(BN % WIDTH == 0 && STAGE % 1024 == 0 && Out::SIZE % (8 * Out::BYTES) == 0, "swizzles start afresh");
+    // from a 1024-byte boundary on: stages, store buffers, barriers of stages, of turns, a word of each multiplier
+    static constexpr int OUT_AT = STAGES * STAGE, BARRIERS_AT = OUT_AT + CONSUMERS * 4 * BUFFERS * Out::SIZE;
+    static constexpr int TURNS_AT = BARRIERS_AT + 16 * STAGES, FLAGS_AT = TURNS_AT + 8 * CONSUMERS, BYTES = FLAGS_AT + 4 * CONSUMERS;
+    static constexpr int SHARED_BYTES = 1024 + BYTES; // what the launch asks for
+    static constexpr int PARTIAL = 128 * BLOCKS * REGISTERS; // floats of a multiplier's partial sums
+    // registers a thread of either role: 65536 are there, and the compiler plans with 65536 / THREADS for all
+    static constexpr int LOADER_REGISTERS = CONSUMERS == 3 ? 32 : 40;
+    static constexpr int MULTIPLIER_REGISTERS = CONSUMERS == 3 ? 160 : 232;
+
+    struct Place { // of shared memory, as 32-bit addresses
+        u32 base;
+        __device__ __forceinline__ u32 stage(int s) const { return base + s * STAGE; }
+        __device__ __forceinline__ u32 full(int s) const { return base + BARRIERS_AT + 16 * s; }
+        __device__ __forceinline__ u32 empty(int s) const { return base + BARRIERS_AT + 16 * s + 8; }
+        __device__ __forceinline__ u32 turn(int consumer) const { return base + TURNS_AT + 8 * consumer; }
+    };
+
+    struct Ring { // which stage is next, and the parity of its phase
+        int stage = 0;
+        u32 phase = 0;
+        __device__ __forceinline__ void advance() {
+            if (++stage == STAGES) {
+                stage = 0;
+                phase ^= 1;
+            }
+        }
+        __device__ __forceinline__ void skip(int count) {
+            const int to = stage + count;
+            phase ^= (to / STAGES) & 1;
+            stage = to % STAGES;
+        }
+    };
+
+    static __device__ __forceinline__ void load(const WarpSpecializedProblem &p, const Place &at, Work work, int rank) {
+        const int rank_m = CLUSTER_M == 2 ? rank : 0, rank_n = CLUSTER_N == 2 ? rank : 0;
+        Ring ring;
+        while (work.next(p)) {
+            int row, column;
+            work.place(p, row, column);
+            row = (row * CLUSTER_M + rank_m) * BM;
+            column = (column * CLUSTER_N + rank_n) * BN;
+            for (int k = work.k_begin; k < work.k_end; ++k) {
+                barrier_wait<1>(at.empty(ring.stage), ring.phase ^ 1);
+                const u32 full = at.full(ring.stage), stage = at.stage(ring.stage);
+                barrier_expect(full, STAGE);
+                A::load(stage, p.map_a, row, k * TILE_K, rank_n, full);
+                B::load(stage + A::BYTES, p.map_b, column, k * TILE_K, rank_m, full);
+                ring.advance();
+            }
+        }
+    }
+
+    static __device__ __forceinline__ void release(const Place &at, int stage, int lane) {
+        if constexpr (CLUSTER == 1) {
+            if (lane == 0) barrier_arrive(at.empty(stage));
+        } else {
+            if (lane < CLUSTER) barrier_arrive_remote(at.empty(stage), lane);
+        }
+    }
+
+    static __device__ __forceinline__ void multiply(float (&acc)[BLOCKS][REGISTERS], const Place &at, Ring &ring, int first_row,
+                                                    int k_tiles, int next, int lane) {
+        int last = 0;
+        for (int k = 0; k < k_tiles; ++k) {
+            barrier_wait<2>(at.full(ring.stage), ring.phase);
+            const u32 a = at.stage(ring.stage), b = a + A::BYTES;
+            products_fence();
+#pragma unroll
+            for (int step = 0; step < TILE_K / 16; ++step)
+#pragma unroll
+                for (int block = 0; block < BLOCKS; ++block)
+                    Products<BN>::template issue<BF16, A_MN, B_MN>(acc[block], A::describe(a, first_row + 64 * block, step),
+                                                                  B::describe(b, 0, step), k > 0 || step > 0);
+            products_commit();
+            products_wait<1>(); // the k tile before this one has been read
+            if (k > 0) release(at, last, lane);
+            last = ring.stage;
+            ring.advance();
+        }
+        if (PING_PONG && lane == 0) barrier_arrive(at.turn(next));
+        products_wait<0>();
+        release(at, last, lane);
+#pragma unroll
+        for (int block = 0; block < BLOCKS; ++block) settle(acc[block]);
+    }
+
+    // Sums of a tile that is not this range's alone: publish ours, and if we are last, take the sum of all. True if so.
+    static __device__ __forceinline__ bool reduce(const WarpSpecializedProblem &p, float (&acc)[BLOCKS][REGISTERS],
+                                                  const Work &work, u32 *flag, int counter, int rank, int sharer,
+                                                  int named_barrier, int thread) {
+        const int begin = work.tile * p.k_tiles, first = Work::owner(p, begin);
+        const int slices = Work::owner(p, begin + p.k_tiles - 1) - first + 1;
+        // slot 2u + 1: the range u begins the tile; slot 2u: it continues one
+        auto partial = [&](int slice) {
+            const int slot = 2 * (first + slice) + (slice == 0);
+            return p.workspace + (long long)((slot * CLUSTER + rank) * SHARERS + sharer) * PARTIAL + 4 * thread;
+        };
+        float *const mine = partial(work.unit - first);
+#pragma unroll
+        for (int block = 0; block < BLOCKS; ++block)
+#pragma unroll
+            for (int i = 0; i < REGISTERS / 4; ++i) {
+                const float v[4] = {acc[block][4 * i], acc[block][4 * i + 1], acc[block][4 * i + 2], acc[block][4 * i + 3]};
+                store_partial(mine + (block * (REGISTERS / 4) + i) * 512, v);
+            }
+        sync_threads(named_barrier, 128);
+        if (thread == 0) *flag = count_up(p.counters + counter); // releases what all 128 have written
+        sync_threads(named_barrier, 128);
+        const bool last = *(volatile u32 *)flag == (u32)slices - 1;
+        sync_threads(named_barrier, 128); // the flag may be written again
+        if (!last) return false;
+        if (thread == 0) store_counter(p.counters + counter, 0);
+#pragma unroll
+        for (int block = 0; block < BLOCKS; ++block)
+#pragma unroll
+            for (int i = 0; i < REGISTERS; ++i) acc[block][i] = 0;
+        for (int slice = 0; slice < slices; ++slice) {
+            const float *const from = partial(slice);
+#pragma unroll
+            for (int block = 0; block < BLOCKS; ++block)
+#pragma unroll
+                for (int i = 0; i < REGISTERS / 4; ++i) {
+                    float v[4];
+                    load_partial(v, from + (block * (REGISTERS / 4) + i) * 512);
+#pragma unroll
+                    for (int e = 0; e < 4; ++e) acc[block][4 * i + e] += v[e];
+                    if (i % 8 == 7) sync_warp(); // keeps the compiler from loading everything first, and spilling
+                }
+        }
+        return true;
+    }
+
+    template <int FROM>
+    static __device__ __forceinline__ void store(const WarpSpecializedProblem &p, const float (&d)[REGISTERS], u32 buffers,
+                                                 int &next, int row, int column, int lane) {
+        if constexpr (FROM < BN) {
+            const u32 buffer = buffers + next * Out::SIZE;
+            if (lane == 0) store_wait<BUFFERS - 1>(); // this buffer's last store has been read
+            sync_warp();
+            Out::template write<FROM>(buffer, d, lane);
+            async_fence();
+            sync_warp();
+            if (lane == 0) {
+                if constexpr (SWAPPED)
+                    store_tile(p.map_c, buffer, row, column + FROM);
+                else
+                    store_tile(p.map_c, buffer, column + FROM, row);
+                store_commit();
+            }
+            next = next + 1 == BUFFERS ? 0 : next + 1;
+            store<FROM + WIDTH>(p, d, buffers, next, row, column, lane);
+        }
+    }
+
+    static __device__ __forceinline__ void consume(const WarpSpecializedProblem &p, const Place &at, Work work, int rank,
+                                                   int consumer, u32 *flag) {
+        const int thread = threadIdx.x & 127, lane = thread & 31, warp = thread >> 5;
+        const int rank_m = CLUSTER_M == 2 ? rank : 0, rank_n = CLUSTER_N == 2 ? rank : 0;
+        const int sharer = PING_PONG ? 0 : consumer;
+        const u32 buffers = at.base + OUT_AT + (4 * consumer + warp) * BUFFERS * Out::SIZE;
+        Ring ring;
+        int buffer = 0, item = 0; // the next store buffer; of the work items
+        while (work.next(p)) {
+            const int k_tiles = work.k_end - work.k_begin;
+            if constexpr (PING_PONG) {
+                const int number = item++;
+                if (number % CONSUMERS != consumer) {
+                    ring.skip(k_tiles);
+                    continue;
+                }
+                if (number > 0) barrier_wait<3>(at.turn(consumer), ((number - 1) / CONSUMERS) & 1);
+            }
+            float acc[BLOCKS][REGISTERS];
+            multiply(acc, at, ring, sharer * ROWS, k_tiles, (consumer + 1) % CONSUMERS, lane);
+            if (k_tiles < p.k_tiles) {
+                const int counter = (work.tile * CLUSTER + rank) * SHARERS + sharer;
+                if (!reduce(p, acc, work, flag, counter, rank, sharer, 1 + consumer, thread)) continue;
+            }
+            int row, column;
+            work.place(p, row, column);
+            row = (row * CLUSTER_M + rank_m) * BM + sharer * ROWS + 16 * warp;
+            column = (column * CLUSTER_N + rank_n) * BN;
+#pragma unroll
+            for (int block = 0; block < BLOCKS; ++block)
+                store<0>(p, acc[block], buffers, buffer, row + 64 * block, column, lane);
+        }
+        if (lane == 0) store_wait<0>(); // shared memory must live until it has been read
+    }
+
+    static __device__ __forceinline__ void run(const WarpSpecializedProblem &p) {
+        char *const shared = (char *)shared_floats();
+        const u32 start = shared_address(shared);
+        const Place at{(start + 1023) & ~1023u};
+        const int group = threadIdx.x >> 7, rank = CLUSTER == 1 ? 0 : (int)cluster_rank();
+        const Work work(p, blockIdx.x / CLUSTER, gridDim.x / CLUSTER);
+        if (threadIdx.x == 0) {
+            prefetch_map(p.map_a);
+            prefetch_map(p.map_b);
+            prefetch_map(p.map_c);
+            for (int s = 0; s < STAGES; ++s) {
+                barrier_init(at.full(s), 1);
+                barrier_init(at.empty(s), 4 * SHARERS * CLUSTER);
+            }
+            for (int c = 0; c < CONSUMERS; ++c) barrier_init(at.turn(c), 4);
+            barrier_init_fence();
+        }
+        if constexpr (CLUSTER == 1)
+            sync_cta();
+        else
+            sync_cluster();
+        if (group == 0) {
+            if constexpr (CONSUMERS > 1) fewer_registers<LOADER_REGISTERS>();
+            if (threadIdx.x == 0) load(p, at, work, rank);
+            sync_warp();
+        } else {
+            if constexpr (CONSUMERS > 1) more_registers<MULTIPLIER_REGISTERS>();
+            consume(p, at, work, rank, group - 1, (u32 *)(shared + (at.base - start) + FLAGS_AT) + (group - 1));
+        }
+        if constexpr (CLUSTER > 1) sync_cluster(); // the other CTA may still send to us or arrive at our barriers
+    }
+};
+
+} // namespace sassafras

@@ -1,0 +1,410 @@
+"""The warp-specialised family (`kernels/sm90_hgemm_warp_specialized.cuh`): what is compiled, what is legal.
+
+Persistent TMA + WGMMA kernels for medium and large problems; with split-K and stream-K for few tiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from sassafras.core import SassafrasError
+
+from . import hopper
+from .hopper import truth
+from .launch import MULTIPROCESSORS, SHARED_LIMIT, Launch, TensorMap, ceil_div
+from .shapes import Shape
+
+#: names and types of the kernel's parameters, in order
+PARAMETERS = (
+    ("map_a", "tensormap"), ("map_b", "tensormap"), ("map_c", "tensormap"), ("workspace", "*f32"),
+    ("counters", "*u32"), ("tiles_m", "i32"), ("tiles_n", "i32"), ("k_tiles", "i32"), ("group", "i32"),
+    ("split_tiles", "i32"), ("split_units", "i32"), ("unit_length", "i32"), ("longer_units", "i32"),
+)  # fmt: skip
+#: largest workspace (bytes): partial sums should stay in the L2
+WORKSPACE_LIMIT = 64 << 20
+#: k tiles below which a range of split-K or stream-K is not worth its sum
+LEAST_K_TILES = 2
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class WarpSpecializedInstance:
+    """One compiled kernel: the template's parameters.
+
+    Attributes:
+        layout: ``tn``, ``nn``, ``tt`` or ``nt``.
+        rows, columns: the CTA's tile (of the transposed problem when swapped).
+        consumers: multiplying warpgroups, 1 to 3.
+        ping_pong: they take tiles by turns instead of sharing them.
+        stages: k tiles in shared memory.
+        cluster_m, cluster_n: CTAs of a cluster along m and n; at most two in all.
+        swapped: computes the transpose of C, for small m.
+        buffers: store buffers of each warp.
+        dtype: ``fp16`` or ``bf16``.
+    """
+
+    layout: str
+    rows: int
+    columns: int
+    consumers: int
+    ping_pong: bool
+    stages: int
+    cluster_m: int = 1
+    cluster_n: int = 1
+    swapped: bool = False
+    buffers: int = 2
+    dtype: str = "fp16"
+
+    @property
+    def name(self) -> str:
+        """Entry name, for example ``ws_tn_128x256_co2s4b2c2x1``; ``pp`` for ping-pong."""
+        mode = "pp" if self.ping_pong else "co"
+        kind = ("_swapped" if self.swapped else "") + ("_bf16" if self.dtype == "bf16" else "")
+        return (
+            f"ws_{self.layout}{kind}_{self.rows}x{self.columns}_{mode}{self.consumers}s{self.stages}"
+            f"b{self.buffers}c{self.cluster_m}x{self.cluster_n}"
+        )
+
+    @classmethod
+    def parse(cls, name: str) -> WarpSpecializedInstance:
+        """The instance of an entry name. Raises SassafrasError."""
+        for instance in (*INSTANCES, *OTHER_INSTANCES):
+            if instance.name == name:
+                return instance
+        raise SassafrasError("no warp-specialised instance has this name", where=name)
+
+    @property
+    def cluster(self) -> int:
+        """CTAs of a cluster."""
+        return self.cluster_m * self.cluster_n
+
+    @property
+    def sharers(self) -> int:
+        """Warpgroups that share a tile."""
+        return 1 if self.ping_pong else self.consumers
+
+    @property
+    def threads(self) -> int:
+        """Threads a CTA."""
+        return 128 * (self.consumers + 1)
+
+    @property
+    def accumulators(self) -> int:
+        """FP32 accumulators of a multiplying thread."""
+        return self.rows // self.sharers // 64 * self.columns // 2
+
+    @property
+    def registers(self) -> int:
+        """Registers of a multiplying thread (``setmaxnreg``; with one warpgroup what a launch allows)."""
+        return {1: 255, 2: 232, 3: 160}.get(self.consumers, 0)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory a CTA, as the kernel lays it out."""
+        stages = self.stages * hopper.stage_bytes(self.rows, self.columns)
+        buffers = self.consumers * 4 * self.buffers * hopper.staging(self.columns, self.swapped)[2]
+        return 1024 + stages + buffers + 16 * self.stages + 12 * self.consumers
+
+    @property
+    def resident(self) -> int:
+        """CTAs that one multiprocessor holds (of a cluster: one)."""
+        if self.cluster > 1:
+            return 1
+        allotted = min(255, 65536 // self.threads) if self.consumers > 1 else self.accumulators + 72
+        by_registers = 65536 // (self.threads * ceil_div(allotted, 8) * 8)
+        return max(1, min(by_registers, (228 * 1024) // (self.shared_bytes + 1024), 2048 // self.threads))
+
+    @property
+    def parameters(self) -> tuple[tuple[str, str], ...]:
+        """Names and types of the kernel's parameters."""
+        return PARAMETERS
+
+    def reject(self) -> str | None:
+        """Why it cannot be compiled or run at all; None when it can."""
+        if not 1 <= self.consumers <= 3 or (self.ping_pong and self.consumers != 2):
+            return f"{self.consumers} multiplying warpgroups: 1 to 3, and 2 for ping-pong"
+        if self.rows % (64 * self.sharers):
+            return f"{self.rows} rows for {self.sharers} warpgroups of 64 or 128 rows"
+        if self.cluster > 2:
+            return f"a cluster of {self.cluster}: at most 2"
+        if self.swapped and self.rows != 64 * self.sharers:
+            return "swapped tiles have 64 rows a warpgroup"
+        if self.accumulators + hopper.OVERHEAD_REGISTERS > self.registers:
+            return f"{self.accumulators} accumulators a thread, which may use {self.registers} registers"
+        mn_a, mn_b = hopper.majors(self.layout, self.swapped)
+        if why := hopper.bad_tile(self.rows, self.columns, mn_a, mn_b, self.cluster_n, self.cluster_m):
+            return why
+        if self.stages < 2 or self.buffers < 1:
+            return "at least two stages and one store buffer"
+        if self.shared_bytes > SHARED_LIMIT:
+            return f"{self.shared_bytes} bytes of shared memory, {SHARED_LIMIT} are there"
+        return None
+
+    @property
+    def template(self) -> str:
+        """The kernel's type in C++."""
+        mn_a, mn_b = hopper.majors(self.layout, self.swapped)
+        numbers = (
+            self.rows, self.columns, self.stages, self.consumers, truth(self.ping_pong), self.cluster_m,
+            self.cluster_n, truth(mn_a), truth(mn_b), truth(self.dtype == "bf16"), truth(self.swapped),
+            self.buffers,
+        )  # fmt: skip
+        return f"WarpSpecialized<{', '.join(map(str, numbers))}>"
+
+    @property
+    def source(self) -> str:
+        """CUDA C++ of the entry."""
+        # setmaxnreg needs a cap at entry: one CTA a multiprocessor
+        blocks = 1 if self.consumers > 1 else 0
+        header = "sm90_hgemm_warp_specialized.cuh"
+        return hopper.entry(self.name, header, self.template, PARAMETERS, self.threads, blocks)
+
+
+def deepest(
+    layout: str, rows: int, columns: int, consumers: int, ping_pong: bool, *, most: int = 8, **more: Any
+) -> WarpSpecializedInstance:
+    """The instance with as many stages as shared memory holds, `most` at most."""
+    found = WarpSpecializedInstance(layout, rows, columns, consumers, ping_pong, most, **more)
+    while found.shared_bytes > SHARED_LIMIT and found.stages > 2:
+        found = WarpSpecializedInstance(layout, rows, columns, consumers, ping_pong, found.stages - 1, **more)
+    return found
+
+
+#: rows, columns, consumers, ping-pong, options
+_TILES: tuple[tuple[int, int, int, bool, dict[str, Any]], ...] = (
+    (128, 256, 2, False, {"cluster_m": 2}),
+    (128, 256, 2, False, {}),
+    (256, 128, 2, False, {"cluster_n": 2}),
+    (256, 128, 2, False, {}),
+    (128, 192, 2, False, {"cluster_m": 2}),
+    (128, 192, 2, False, {}),
+    (192, 128, 3, False, {}),
+    (192, 192, 3, False, {}),
+    (128, 128, 2, True, {"cluster_m": 2}),
+    (128, 128, 2, True, {}),
+    (128, 128, 2, False, {}),
+    (128, 64, 2, False, {}),
+    (64, 256, 2, True, {}),
+    (64, 192, 2, True, {}),
+    (64, 128, 2, True, {}),
+    (64, 64, 1, False, {"most": 5}),
+    (64, 128, 1, False, {"most": 4, "buffers": 1}),
+    # store-bound: short k, whole rows of warps' pieces in flight
+    (128, 256, 2, False, {"most": 3, "buffers": 4}),
+    (128, 128, 2, True, {"most": 4, "buffers": 4}),
+)
+_SWAPPED = ((64, 16, 1, False), (128, 16, 2, False), (128, 32, 2, False), (128, 64, 2, False))
+
+
+def _instances(layouts: tuple[str, ...], dtype: str, tiles: Any) -> Iterator[WarpSpecializedInstance]:
+    for layout in layouts:
+        for rows, columns, consumers, ping_pong, options in tiles:
+            found = deepest(layout, rows, columns, consumers, ping_pong, dtype=dtype, **options)
+            if found.reject() is None:
+                yield found
+
+
+#: compiled for the benchmark's task (FP16, nn and tn)
+INSTANCES: tuple[WarpSpecializedInstance, ...] = (
+    *_instances(("tn", "nn"), "fp16", _TILES),
+    *(deepest(layout, *tile, swapped=True) for layout in ("tn", "nn") for tile in _SWAPPED),
+)
+_GENERAL = tuple(_TILES[i] for i in (0, 9, 14))
+#: compiled for other callers: BF16, and the layouts of training's backward pass
+OTHER_INSTANCES: tuple[WarpSpecializedInstance, ...] = (
+    *_instances(("tn", "nn", "tt", "nt"), "bf16", _GENERAL),
+    *_instances(("tt", "nt"), "fp16", _GENERAL),
+    *(deepest(layout, *_SWAPPED[2], swapped=True, dtype="bf16") for layout in ("tn", "nn")),
+)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class WarpSpecializedConfig:
+    """An instance and what is chosen at launch.
+
+    Attributes:
+        instance: the compiled kernel.
+        group: rows of a band of tiles that are visited together (in cluster tiles).
+        split: 1: whole tiles; 2 and more: k is split so often; 0: stream-K.
+    """
+
+    instance: WarpSpecializedInstance
+    group: int = 8
+    split: int = 1
+
+    @property
+    def name(self) -> str:
+        """For example ``ws_tn_128x256_co2s4b2c2x1/g8/k1``; ``sk`` for stream-K."""
+        return f"{self.instance.name}/g{self.group}/" + (f"k{self.split}" if self.split else "sk")
+
+    @classmethod
+    def parse(cls, name: str) -> WarpSpecializedConfig:
+        """The configuration of a `name`. Raises SassafrasError."""
+        try:
+            entry, group, split = name.split("/")
+            number = 0 if split == "sk" else int(split.removeprefix("k"))
+            return cls(WarpSpecializedInstance.parse(entry), int(group.removeprefix("g")), number)
+        except ValueError as error:
+            raise SassafrasError("not a warp-specialised configuration", where=name) from error
+
+    @property
+    def layout(self) -> str:
+        """How A and B have to lie in memory."""
+        return self.instance.layout
+
+    @property
+    def dtype(self) -> str:
+        """``fp16`` or ``bf16``."""
+        return self.instance.dtype
+
+    @property
+    def swapped(self) -> bool:
+        """A and B change roles."""
+        return self.instance.swapped
+
+    @property
+    def threads(self) -> int:
+        """Threads a CTA."""
+        return self.instance.threads
+
+    @property
+    def slices(self) -> int:
+        """Into how many parts k is split; 0 for stream-K."""
+        return self.split
+
+    @property
+    def cluster(self) -> int:
+        """CTAs of a cluster."""
+        return self.instance.cluster
+
+    @property
+    def tile(self) -> tuple[int, int]:
+        """Rows and columns of a CTA's tile (of the swapped problem, if swapped)."""
+        return self.instance.rows, self.instance.columns
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory a CTA."""
+        return self.instance.shared_bytes
+
+    def seen(self, shape: Shape) -> Shape:
+        """The problem as the kernel sees it: m and n exchanged when swapped."""
+        return Shape(shape.n, shape.m, shape.k) if self.swapped else shape
+
+    def tiles(self, shape: Shape) -> tuple[int, int]:
+        """The cluster's tiles along the kernel's m and n."""
+        i, seen = self.instance, self.seen(shape)
+        return ceil_div(seen.m, i.rows * i.cluster_m), ceil_div(seen.n, i.columns * i.cluster_n)
+
+    def clusters(self) -> int:
+        """Clusters that run at once."""
+        return MULTIPROCESSORS * self.instance.resident // self.instance.cluster
+
+    def work(self, shape: Shape) -> tuple[int, int]:
+        """(tiles whose k is cut into ranges, number of ranges); (0, 0) without split."""
+        tiles_m, tiles_n = self.tiles(shape)
+        tiles = tiles_m * tiles_n
+        if self.split == 1:
+            return 0, 0
+        if self.split > 1:
+            return tiles, tiles * self.split
+        clusters = self.clusters()
+        # beyond whole waves: what is left over and one wave, so that every range is one to two tiles long
+        whole = max(0, tiles // clusters - 1) * clusters
+        return tiles - whole, clusters
+
+    def reject(self, shape: Shape) -> str | None:
+        """Why this configuration cannot or should not run this shape; None when it may."""
+        if why := self.instance.reject() or hopper.misaligned(shape, self.layout):
+            return why
+        if self.group < 1 or self.split < 0:
+            return f"group {self.group} and split {self.split} must be positive"
+        tiles_m, tiles_n = self.tiles(shape)
+        k_tiles = hopper.k_tiles(shape)
+        if tiles_m * tiles_n * k_tiles >= 1 << 31:
+            return "more than 2^31 k tiles in all"
+        for described in self._maps(shape).values():
+            if why := described.reject():
+                return why
+        if self.split == 1:
+            return None
+        split_tiles, units = self.work(shape)
+        if self.split == 0 and tiles_m * tiles_n % self.clusters() == 0:
+            return f"{tiles_m * tiles_n} tiles fill whole waves of {self.clusters()}: nothing to balance"
+        if split_tiles * k_tiles < LEAST_K_TILES * units:
+            return f"{units} ranges of {split_tiles * k_tiles} k tiles: at least {LEAST_K_TILES} each"
+        if (needed := self._workspace(units)) > WORKSPACE_LIMIT:
+            return f"{needed} bytes of partial sums, at most {WORKSPACE_LIMIT}"
+        return None
+
+    def wasteful(self, shape: Shape) -> str | None:
+        """Why a legal configuration is surely worse than another; None when it may be good."""
+        seen, (rows, columns) = self.seen(shape), self.tile
+        if rows > 64 and rows // 2 >= seen.m:
+            return f"{rows} rows a CTA for {seen.m}"
+        if columns > 16 and columns // 2 >= seen.n:
+            return f"{columns} columns a CTA for {seen.n}"
+        tiles_m, tiles_n = self.tiles(shape)
+        if (self.instance.cluster_m > 1 and seen.m <= rows) or (
+            self.instance.cluster_n > 1 and seen.n <= columns
+        ):
+            return "half of every cluster would have nothing to do"
+        if self.group > 1 and self.group >= 2 * tiles_m:
+            return f"bands of {self.group} for {tiles_m} rows of tiles"
+        if self.split > 1 and tiles_m * tiles_n * self.split > 2 * self.clusters():
+            return f"{tiles_m * tiles_n} tiles: no need to split k by {self.split}"
+        return None
+
+    def _workspace(self, units: int) -> int:
+        rows, columns = self.tile
+        return 2 * units * self.cluster * rows * columns * 4
+
+    def _maps(self, shape: Shape) -> dict[str, TensorMap]:
+        i, seen = self.instance, self.seen(shape)
+        mn_a, mn_b = hopper.majors(i.layout, i.swapped)
+        c_rows, c_columns, _ = hopper.staging(i.columns, i.swapped)
+        return {
+            "map_a": hopper.operand_map("a", seen.m, shape.k, i.rows // i.cluster_n, mn_a, i.dtype),
+            "map_b": hopper.operand_map("b", seen.n, shape.k, i.columns // i.cluster_m, mn_b, i.dtype),
+            "map_c": TensorMap(
+                "c", i.dtype, (shape.n, shape.m), (2 * shape.n,), (c_columns, c_rows), 2 * c_columns
+            ),
+        }
+
+    def launch(self, shape: Shape) -> Launch:
+        """How to launch it. Raises SassafrasError when it cannot run (`reject`)."""
+        if why := self.reject(shape):
+            raise SassafrasError(why, where=f"{self.name} for {shape}")
+        tiles_m, tiles_n = self.tiles(shape)
+        k_tiles = hopper.k_tiles(shape)
+        split_tiles, units = self.work(shape)
+        length, longer = divmod(split_tiles * k_tiles, units) if units else (1, 0)
+        scalars = {
+            "tiles_m": tiles_m, "tiles_n": tiles_n, "k_tiles": k_tiles, "group": self.group,
+            "split_tiles": split_tiles, "split_units": units, "unit_length": length, "longer_units": longer,
+        }  # fmt: skip
+        jobs = units + tiles_m * tiles_n - split_tiles
+        grid = min(jobs, self.clusters()) * self.cluster
+        return Launch(
+            (grid, 1, 1), self.threads, self.shared_bytes, (self.cluster, 1, 1), scalars, self._maps(shape),
+            self._workspace(units), split_tiles * self.cluster * self.instance.sharers,
+        )  # fmt: skip
+
+    def facts(self) -> dict[str, Any]:
+        """JSON-able description."""
+        rows, columns = self.tile
+        return {
+            "config": self.name, "layout": self.layout, "tile": f"{rows}x{columns}", "slices": self.slices,
+        }  # fmt: skip
+
+
+def configurations(
+    instances: tuple[WarpSpecializedInstance, ...] = INSTANCES,
+) -> Iterator[WarpSpecializedConfig]:
+    """Every configuration, in a fixed order, legal or not."""
+    for instance in instances:
+        for group in (1, 4, 8, 16):
+            yield WarpSpecializedConfig(instance, group, 1)
+        for split in (0, 2, 3, 4, 8, 16):
+            yield WarpSpecializedConfig(instance, 8, split)

@@ -1,0 +1,95 @@
+// usage: PROGRAM JOB
+// Runs launches of TMA kernels on the CPU. JOB is a text file of whitespace-separated words:
+//   instance  grid x y z  cluster  threads  shared_bytes  policy(0 late, 1 random, 2 eager)  seed  repeats  fault
+//   count, then the scalars in the order of the kernel's parameters
+//   count, then of each tensor map: operand(0 a, 1 b, 2 c)  extent x y  stride  box x y  swizzle
+//   workspace_bytes  counters  files a b c
+// INSTANCES is a list of X(number, type, kind): kind `ws` (WarpSpecialized) or `cs` (ClusterSplit).
+#include "sm90_hgemm_cluster_split.cuh"
+#include "sm90_hgemm_warp_specialized.cuh"
+#include <fstream>
+
+using namespace sassafras;
+
+static std::vector<char> contents(const std::string &path) {
+    std::ifstream file(path, std::ios::binary);
+    if (!file) emulator::fail("cannot open an input");
+    return {std::istreambuf_iterator<char>(file), {}};
+}
+
+static char *aligned(const std::vector<char> &data) {
+    char *raw = (char *)std::aligned_alloc(256, (data.size() + 255) / 256 * 256);
+    std::memcpy(raw, data.data(), data.size());
+    return raw;
+}
+
+int main(int, char **argv) {
+    std::ifstream job(argv[1]);
+    auto number = [&] {
+        long long value;
+        if (!(job >> value)) emulator::fail("the job is too short");
+        return value;
+    };
+    const int instance = (int)number();
+    Dim grid{};
+    grid.x = (unsigned)number();
+    grid.y = (unsigned)number();
+    grid.z = (unsigned)number();
+    const unsigned cluster = (unsigned)number(), threads = (unsigned)number();
+    const size_t shared_bytes = number();
+    emulator::policy = (emulator::Policy)number();
+    emulator::dice.seed((unsigned)number());
+    const int repeats = (int)number();
+    emulator::fault = (emulator::Fault)number();
+    std::vector<int> s(number());
+    for (int &value : s) value = (int)number();
+    std::vector<TensorMap> maps(number());
+    std::vector<int> operands;
+    for (TensorMap &map : maps) {
+        operands.push_back((int)number());
+        for (long long &extent : map.extent) extent = number();
+        map.stride = number();
+        for (int &extent : map.box) extent = (int)number();
+        map.swizzle = (int)number();
+    }
+    std::vector<float> workspace(number() / 4 + 4, NAN);
+    std::vector<u32> counters(number());
+    float *const work = (float *)(((uintptr_t)workspace.data() + 15) & ~(uintptr_t)15);
+    emulator::scratch = {{(char *)work, (char *)(workspace.data() + workspace.size())},
+                         {(char *)counters.data(), (char *)(counters.data() + counters.size())}};
+    std::string files[3];
+    for (std::string &name : files) job >> name;
+    char *operand[3];
+    std::vector<char> first;
+    for (int i = 0; i < 3; ++i) {
+        const std::vector<char> data = contents(files[i]);
+        operand[i] = aligned(data);
+        if (i < 2)
+            emulator::readable.push_back({operand[i], operand[i] + data.size()});
+        else
+            emulator::writable = {operand[i], operand[i] + data.size()};
+    }
+    for (size_t i = 0; i < maps.size(); ++i) maps[i].base = operand[operands[i]];
+    const size_t size = emulator::writable.end - emulator::writable.begin;
+    for (int turn = 0; turn < repeats; ++turn) {
+        std::memset(operand[2], 0xff, size);
+        emulator::stores.assign(size / 2, 0);
+#define X(id, type, kind)                                                                                              \
+    if (instance == id) {                                                                                             \
+        if (type::SHARED_BYTES != (int)shared_bytes || type::THREADS != (int)threads)                                 \
+            emulator::fail("host and kernel disagree on shared memory or threads");                                   \
+        emulator::launch_clusters(grid, cluster, threads, shared_bytes, turn > 0, [&] { type::run(kind); });           \
+    }
+#define ws {&maps[0], &maps[1], &maps[2], work, counters.data(), s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7]}
+#define cs {&maps[0], &maps[1], (u16 *)operand[2], s[0], s[1], s[2], s[3], s[4]}
+        INSTANCES
+        for (unsigned char count : emulator::stores)
+            if (count != 1) emulator::fail("an element of C was not stored");
+        for (u32 value : counters)
+            if (value) emulator::fail("a counter was not reset");
+        if (turn == 0) first.assign(operand[2], operand[2] + size);
+        else if (std::memcmp(first.data(), operand[2], size)) emulator::fail("two launches differ");
+    }
+    std::ofstream(files[2], std::ios::binary).write(operand[2], (std::streamsize)size);
+    return 0;
+}

@@ -1,0 +1,112 @@
+"""Builds the Hopper emulator for some instances and runs launches on it, as the host describes them."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sassafras.gemm.cluster_split import ClusterSplitConfig, ClusterSplitInstance
+from sassafras.gemm.compile import KERNELS
+from sassafras.gemm.hopper import LAYOUTS
+from sassafras.gemm.shapes import Shape
+from sassafras.gemm.warp_specialized import WarpSpecializedConfig, WarpSpecializedInstance
+
+HERE = Path(__file__).parent
+Instance = WarpSpecializedInstance | ClusterSplitInstance
+Config = WarpSpecializedConfig | ClusterSplitConfig
+LATE, RANDOM, EAGER = 0, 1, 2
+
+
+@dataclass
+class Emulator:
+    """A compiled emulator and the instances it knows."""
+
+    path: Path
+    instances: list[Instance]
+
+    def run(
+        self, config: Config, shape: Shape, folder: Path, *, policy: int = LATE, seed: int = 0,
+        repeats: int = 1, fault: int = 0,
+    ) -> str:  # fmt: skip
+        """Launch and compare with FP64; what is wrong, ``""`` when nothing is."""
+        a, b, exact = operands(config, shape, seed)
+        a.tofile(folder / "a")
+        b.tofile(folder / "b")
+        np.zeros((shape.m, shape.n), np.uint16).tofile(folder / "c")
+        plan = config.launch(shape)
+        first, second = (1, 0) if config.swapped else (0, 1)
+        place = {"a": first, "b": second, "c": 2}
+        words: list[Any] = [self.instances.index(config.instance), *plan.grid]
+        words += [plan.cluster[0], plan.threads, plan.shared_bytes, policy, seed, repeats, fault]
+        named = [name for name, kind in config.instance.parameters if kind == "i32"]
+        words += [len(named), *(plan.scalars[name] for name in named)]
+        maps = [plan.tensor_maps[n] for n, kind in config.instance.parameters if kind == "tensormap"]
+        words.append(len(maps))
+        for tensor in maps:
+            words += [place[tensor.operand], *tensor.dims, *tensor.strides, *tensor.box, tensor.swizzle]
+        words += [plan.workspace_bytes, plan.counters, "a", "b", "c"]
+        (folder / "job").write_text(" ".join(map(str, words)))
+        done = subprocess.run(
+            [str(self.path), "job"], cwd=folder, capture_output=True, text=True, timeout=120, check=False
+        )
+        if done.returncode:
+            return done.stderr.strip() or f"status {done.returncode}"
+        bits = np.fromfile(folder / "c", np.uint16).reshape(shape.m, shape.n)
+        c = values(bits, config.dtype)
+        unit = 2.0**-8 if config.dtype == "bf16" else 2.0**-11
+        allowed = np.abs(exact) * unit + 1e-5 * np.sqrt(shape.k) + 2.0**-25
+        wrong = ~(np.abs(c - exact) <= allowed)
+        if not wrong.any():
+            return ""
+        rows, columns = np.nonzero(wrong)
+        return f"{wrong.sum()} of {wrong.size} wrong, first at {rows[0]}, {columns[0]}"
+
+
+def operands(config: Config, shape: Shape, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A and B as they lie in memory (16-bit patterns), and the exact product."""
+    rng = np.random.default_rng(seed)
+    a = rounded(rng.standard_normal((shape.m, shape.k)), config.dtype)
+    b = rounded(rng.standard_normal((shape.k, shape.n)), config.dtype)
+    exact = values(a, config.dtype) @ values(b, config.dtype)
+    a_mn, b_mn = LAYOUTS[config.layout]
+    return np.ascontiguousarray(a.T if a_mn else a), np.ascontiguousarray(b if b_mn else b.T), exact
+
+
+def rounded(x: np.ndarray, dtype: str) -> np.ndarray:
+    """16-bit patterns of FP16 or (truncated) BF16."""
+    if dtype == "fp16":
+        return x.astype(np.float16).view(np.uint16)
+    return (x.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+
+
+def values(bits: np.ndarray, dtype: str) -> np.ndarray:
+    """FP64 values of 16-bit patterns."""
+    if dtype == "fp16":
+        return bits.view(np.float16).astype(np.float64)
+    return (bits.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+
+
+def build(folder: Path, instances: list[Instance]) -> Emulator:
+    """Compile the emulator for these instances."""
+    for name in ("hopper_tile", "sm90_hgemm_warp_specialized", "sm90_hgemm_cluster_split"):
+        shutil.copy(KERNELS / f"{name}.cuh", folder)
+    shutil.copy(HERE / "lane_emulator.hpp", folder)
+    shutil.copy(HERE / "hopper_emulator.hpp", folder / "ptx_hopper.cuh")  # what the kernels include
+    shutil.copy(HERE / "emulated_hopper.cpp", folder)
+    table = " ".join(
+        f"X({number}, {i.template.replace(',', ' COMMA')}, "
+        f"{'ws' if isinstance(i, WarpSpecializedInstance) else 'cs'})"
+        for number, i in enumerate(instances)
+    )
+    command = [
+        "g++", "-std=c++20", "-O1", "-DCOMMA=,", f"-DINSTANCES={table}", "-o", "emulated",
+        "emulated_hopper.cpp",
+    ]  # fmt: skip
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stderr[:4000]
+    return Emulator(folder / "emulated", instances)

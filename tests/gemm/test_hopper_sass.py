@@ -1,0 +1,57 @@
+"""The TMA + WGMMA kernels compile without a GPU, and their SASS is what we claim."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from sassafras.core import DisassemblyError, ToolMissing
+from sassafras.gemm.cluster_split import ClusterSplitInstance
+from sassafras.gemm.compile import cubin
+from sassafras.gemm.families import parse_instance
+from sassafras.sass import Program
+from sassafras.sass.program import parameters
+
+NAMES = (
+    "cs_tn_64x64_s6", "cs_nn_128x256_s4", "cs_tn_swapped_bf16_64x32_s8",
+    "ws_tn_128x256_co2s4b2c2x1", "ws_nn_256x128_co2s4b2c1x2", "ws_nn_128x128_pp2s6b2c1x1",
+    "ws_tn_192x192_co3s3b2c1x1", "ws_tn_64x64_co1s5b2c1x1", "ws_nn_swapped_128x64_co2s8b2c1x1",
+    "ws_tt_bf16_64x128_pp2s8b2c1x1",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_sass(name: str, tmp_path: Path) -> None:
+    instance = parse_instance(name)
+    try:
+        program = Program.parse(cubin(instance, tmp_path))
+    except (ToolMissing, DisassemblyError) as missing:
+        if isinstance(missing, DisassemblyError) and "nvdisasm" not in str(missing):
+            raise
+        pytest.skip(f"no compiler, or no disassembler for its output: {missing}")
+    function = program.function(name)
+    opcodes = [i.opcode for i in function.instructions]
+    split = isinstance(instance, ClusterSplitInstance)
+    products = [op for op in opcodes if "MMA" in op]
+    # one k tile of 64 for each 64 rows of a warpgroup; FP32 accumulators, nothing but warpgroup products
+    blocks = 1 if split else instance.rows // instance.sharers // 64  # type: ignore[union-attr]
+    kind = ".BF16" if instance.dtype == "bf16" else ""
+    assert products == [f"HGMMA.64x{instance.columns}x16.F32{kind}"] * (4 * blocks)
+    assert not [op for op in opcodes if op.startswith(("LDL", "STL"))], "no spills"
+    assert not [op for op in opcodes if op.startswith(("HADD2", "HFMA2", "RED"))]
+    assert any(op.startswith("UTMALDG.2D") for op in opcodes)
+    multicast = any(op.startswith("UTMALDG.2D.MULTICAST") for op in opcodes)
+    assert multicast == (not split and instance.cluster > 1)  # type: ignore[union-attr]
+    assert any(op.startswith("STSM.16.MT88.4" if instance.swapped else "STSM.16.M88.4") for op in opcodes)
+    assert any(op.startswith("UTMASTG.2D") for op in opcodes) == (not split)
+    assert len([op for op in opcodes if op.startswith("ATOM")]) == (0 if split else 1), "one counter"
+    assert any(op.startswith("USETMAXREG") for op in opcodes) == (instance.threads > 256 and not split)
+    # with setmaxnreg the multiplying threads may use more than a launch gives each
+    text = " ".join(instruction.text for instruction in function.instructions)
+    highest = max(int(number) for number in re.findall(r"\bR(\d+)\b", text))
+    assert highest < (instance.registers if not split else 65536 // instance.threads)
+    sizes = [p.size for p in parameters(program.cubin, name)]
+    bytes_of = {"tensormap": 128, "i32": 4}
+    assert sizes == [bytes_of.get(parameter, 8) for _, parameter in instance.parameters]

@@ -1,0 +1,135 @@
+"""The TMA + WGMMA kernels' own source on the CPU: tensor copies, barriers, descriptors, splits, clusters."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sassafras.gemm import warp_specialized
+from sassafras.gemm.cluster_split import ClusterSplitConfig, ClusterSplitInstance
+from sassafras.gemm.shapes import Shape
+from sassafras.gemm.warp_specialized import WarpSpecializedConfig, WarpSpecializedInstance
+
+from .hopper_launch import EAGER, LATE, RANDOM, Config, Emulator, Instance, build
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+
+_W, _C = WarpSpecializedInstance, ClusterSplitInstance
+#: every path: layouts, cooperative, ping-pong, clusters, two blocks a warpgroup, swapped, BF16, few stages
+INSTANCES: list[Instance] = [
+    _W("tn", 128, 64, 2, False, 3),
+    _W("nn", 128, 128, 2, False, 3, cluster_m=2),
+    _W("nn", 128, 64, 2, False, 2, cluster_n=2),
+    _W("tn", 64, 32, 2, True, 4),
+    _W("nt", 128, 64, 2, True, 3, dtype="bf16"),
+    _W("tt", 256, 64, 2, False, 3),
+    _W("nn", 64, 16, 1, False, 3, swapped=True),
+    _W("tn", 128, 32, 2, False, 3, swapped=True),
+    _W("tn", 192, 96, 3, False, 3, buffers=1),
+    _W("tn", 64, 64, 2, True, 4, cluster_m=2),
+    _C("nn", 128, 64, 4),
+    _C("nn", 64, 32, 5, swapped=True),
+    _C("tn", 64, 16, 6, swapped=True),
+    _C("nt", 64, 64, 4, dtype="bf16"),
+    _C("tt", 128, 32, 4),
+]
+
+
+@pytest.fixture(scope="module")
+def emulator(tmp_path_factory: pytest.TempPathFactory) -> Emulator:
+    return build(tmp_path_factory.mktemp("hopper"), INSTANCES)
+
+
+@pytest.fixture
+def few_multiprocessors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four of them: CTAs live through several tiles, and stream-K cuts tiles at odd places."""
+    monkeypatch.setattr(warp_specialized, "MULTIPROCESSORS", 4)
+
+
+def configs(instance: Instance) -> list[Config]:
+    if isinstance(instance, ClusterSplitInstance):
+        return [ClusterSplitConfig(instance, cluster) for cluster in (1, 2, 3, 8)]
+    return [
+        WarpSpecializedConfig(instance, group, k) for group, k in ((1, 1), (3, 1), (4, 2), (2, 3), (2, 0))
+    ]
+
+
+@pytest.mark.parametrize("number", range(len(INSTANCES)), ids=lambda n: INSTANCES[n].name)
+def test_every_path_is_right(
+    number: int, emulator: Emulator, tmp_path: Path, few_multiprocessors: None
+) -> None:
+    instance = INSTANCES[number]
+    rows, columns = instance.rows, instance.columns
+    exact = Shape(columns, rows, 64) if instance.swapped else Shape(rows, columns, 64)
+    launched = 0
+    for shape in (exact, Shape(8, 16, 8), Shape(136, 200, 328), Shape(320, 72, 520)):
+        for config in configs(instance):
+            if config.reject(shape) is None:
+                wrong = emulator.run(config, shape, tmp_path, policy=(LATE, RANDOM, EAGER)[launched % 3],
+                                     seed=launched, repeats=2 if config.slices != 1 else 1)  # fmt: skip
+                assert wrong == "", f"{config.name} for {shape}"
+                launched += 1
+    assert launched >= 8
+
+
+def test_random_launches_are_right(emulator: Emulator, tmp_path: Path, few_multiprocessors: None) -> None:
+    rng = np.random.default_rng(11)
+    tried, kinds = 0, set()
+    while tried < 40:
+        instance = INSTANCES[int(rng.integers(len(INSTANCES)))]
+        shape = Shape(*(8 * int(rng.integers(1, most)) for most in (40, 40, 80)))
+        config: Config
+        if isinstance(instance, ClusterSplitInstance):
+            config = ClusterSplitConfig(instance, int(rng.integers(1, 9)))
+        else:
+            config = WarpSpecializedConfig(instance, int(rng.integers(1, 5)), int(rng.integers(0, 4)))
+        if config.reject(shape) is not None:
+            continue
+        policy = int(rng.integers(3))
+        assert emulator.run(config, shape, tmp_path, policy=policy, seed=tried) == "", (
+            f"{config.name} {shape}"
+        )
+        kinds.add((instance.name, config.slices))
+        tried += 1
+    assert len(kinds) > 20
+
+
+@pytest.mark.parametrize(
+    ("fault", "what"),
+    [
+        (1, "overwrites a stage that products still read|two copies to one place|more arrivals"),
+        (2, "has not landed|overwrites a stage"),
+        (3, "wait for each other forever"),
+        (4, "without a proxy fence"),
+        (5, "before its tensor stores have been read|overwritten while a tensor store"),
+        (6, "overwrites a stage that products still read"),
+        (7, "a counter was not reset"),
+        (8, "wrong, first at|outside of shared memory|has not landed"),
+        (9, "two copies to one place|overwrites a stage|more arrivals|has not landed|wait for each other"),
+        (10, "without a fence"),
+    ],
+)
+def test_planted_faults_are_noticed(
+    fault: int, what: str, emulator: Emulator, tmp_path: Path, few_multiprocessors: None
+) -> None:
+    """The checks must be able to fail: each fault is planted in what the kernel asks for."""
+    instance = INSTANCES[1]  # clusters with multicast, B contiguous along n
+    config = WarpSpecializedConfig(instance, 2, 2)
+    shape = Shape(264, 136, 776)
+    assert emulator.run(config, shape, tmp_path) == ""
+    # what depends on timing shows in some order of events
+    found = [emulator.run(config, shape, tmp_path, fault=fault, policy=RANDOM if seed else LATE, seed=seed)
+             for seed in range(12 if fault == 9 else 1)]  # fmt: skip
+    assert any(re.search(what, text) for text in found), found
+
+
+def test_a_wrong_byte_count_is_printed(emulator: Emulator, tmp_path: Path) -> None:
+    """A hang names its barriers: 16 bytes are announced that nothing brings."""
+    config = ClusterSplitConfig(INSTANCES[10], 1)
+    assert "0 of 1 arrivals and 16 bytes to come" in emulator.run(
+        config, Shape(64, 64, 64), tmp_path, fault=3
+    )
