@@ -13,6 +13,7 @@ from . import compare as comparing
 from . import disasm, doctor, gemm, knobs, latency, optimize, run, status, store, suite, validate, version
 from . import evolve as evolving
 from . import explain as explaining
+from . import report as reporting
 from .console import error
 
 _DEBUG = "--debug"
@@ -59,6 +60,7 @@ app.command("optimize")(optimize.command)
 app.command("knobs")(knobs.command)
 app.command("explain")(explaining.command)
 app.command("evolve")(evolving.command)
+app.command("report")(reporting.command)
 app.command("doctor")(doctor.command)
 app.command("suite")(suite.command)
 app.command("validate")(validate.command)

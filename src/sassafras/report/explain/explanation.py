@@ -122,9 +122,10 @@ class Explanation:
         if self.ratio <= 1.0:
             return f"{head}; nothing was gained, so there is nothing to explain"
         moved = sum(len(m.parts) for m in self.moves)
+        kept = "all" if self.kept >= 1 else f"{100 * self.kept:.0f} %"
         return (
             f"{head}; {moved} of {self.changes} changes, in {len(self.moves)} moves, keep "
-            f"{100 * self.kept:.0f} % of the gain ({self.reduced_ratio:.3f}x)"
+            f"{kept} of the gain ({self.reduced_ratio:.3f}x)"
         )
 
     def text(self, most: int = 20) -> str:

@@ -78,15 +78,24 @@ def explain(
     if limit < 1 or not 0 < keep <= 1:
         raise SassafrasError(f"limit {limit} or keep {keep} cannot be", hint="limit >= 1, 0 < keep <= 1")
     subject = find(target, tuned=tuned, case=case, arch=arch, store=store)
-    opened = _device(device, subject.baseline.arch)
-    with closing(opened):
-        return _Work(subject, opened, say).explain(limit, keep, remeasure)
+    return explain_subject(subject, device=device, limit=limit, keep=keep, remeasure=remeasure, stage=say)
 
 
-def _device(device: str | Device, arch: str) -> Device:
+def explain_subject(
+    subject: Subject,
+    *,
+    device: str | Device = "auto",
+    limit: int = LIMIT,
+    keep: float = 0.95,
+    remeasure: int = 5,
+    stage: Callable[[str], None] | None = None,
+) -> Explanation:
+    """`explain`, given what was found already."""
     from sassafras.wiring import open_device
 
-    return open_device(device, arch)
+    opened = open_device(device, subject.baseline.arch)
+    with closing(opened):
+        return _Work(subject, opened, stage or (lambda text: None)).explain(limit, keep, remeasure)
 
 
 class _Work:
@@ -207,6 +216,9 @@ class _Work:
         groups: dict[frozenset[int], ScheduleState] = {}
         for n in sorted(everything - undone):
             if (made := changes.without(undone | {n})) is not None:
+                if made[0] == state:  # a stall count that would be raised again at once
+                    closure[n] = frozenset((n,))
+                    continue
                 closure[n] = made[1] - undone
                 groups.setdefault(closure[n], made[0])
         if missing := len(everything - undone) - len(closure):

@@ -1,0 +1,39 @@
+"""``sassafras report [SOURCES]``"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .console import stderr
+
+
+def command(
+    sources: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Stores, run:N, result files, explanations [default: all runs of --store].",
+            show_default=False,
+        ),
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The HTML file to write.")] = Path("report.html"),
+    store: Annotated[
+        Path | None, typer.Option(help="The store's file [default: $SASSAFRAS_STORE or the data folder].")
+    ] = None,
+    kernels: Annotated[int, typer.Option(help="Show so many tuned kernels instruction by instruction.")] = 6,
+    explain: Annotated[
+        int, typer.Option(help="Judge at most so many schedules to explain each of them; 0 for none.")
+    ] = 300,
+    title: Annotated[str, typer.Option(help="The page's title.")] = "Sassafras report",
+) -> None:
+    """Write one self-contained HTML page: speed-ups, searches, verdicts, kernels side by side."""
+    from sassafras.report.page import write_report
+
+    console = stderr()
+    path = write_report(
+        out, sources or (), store=store, kernels=kernels, explain=explain, title=title,
+        stage=lambda text: console.print(text, style="dim", markup=False),
+    )  # fmt: skip
+    print(f"wrote {path} ({path.stat().st_size / 1024:.0f} KB)")

@@ -1,0 +1,242 @@
+"""What a report shows, as plain values, read from stores and result files."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sassafras.core import Interval, SassafrasError, StoreError
+from sassafras.store import RunRecord, Store
+
+#: a candidate tree larger than this is cut to its best branches
+MOST_NODES = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A candidate that says which other it was made from.
+
+    Attributes:
+        digest, parent: sha256 of their cubins, or whatever else the recipe calls them by.
+        ratio: speed-up, measured or modelled as the run is; None where there is none.
+        verdict: as text.
+        label: a word or two from the recipe.
+    """
+
+    digest: str
+    parent: str
+    ratio: float | None
+    verdict: str
+    label: str
+
+
+@dataclass(frozen=True)
+class RunView:
+    """One search.
+
+    Attributes:
+        key: unique in the page, ``run-3``.
+        name: workload and case.
+        record: as the store has it.
+        verdicts: outcomes by verdict.
+        curve: (evaluations, seconds of budget, best ratio so far) at the start, at each improvement, at the end.
+        nodes: candidates with a parent.
+    """
+
+    key: str
+    name: str
+    store: Path
+    record: RunRecord
+    verdicts: Mapping[str, int]
+    curve: tuple[tuple[int, float, float], ...]
+    nodes: tuple[Node, ...] = ()
+
+    @property
+    def result(self) -> Mapping[str, Any]:
+        """What the run reported; empty while it can be resumed."""
+        return self.record.result or {}
+
+    @property
+    def ratio(self) -> float | None:
+        """The reported speed-up or modelled ratio."""
+        found = self.result.get("modelled_ratio" if self.record.modelled else "speedup")
+        return None if found is None else float(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One speed-up that was measured, with its interval and its null experiment.
+
+    Attributes:
+        name: kernel and shape.
+        anchor: where on the page there is more, or empty.
+        source: file or run that it comes from.
+    """
+
+    name: str
+    speedup: float
+    interval: Interval
+    null: float | None
+    null_interval: Interval | None
+    baseline_us: float | None
+    gpu: str
+    source: str
+    anchor: str = ""
+    evaluations: int | None = None
+    note: str = ""
+
+    @property
+    def counts(self) -> bool:
+        """Does its interval lie wholly above the null's (and above 1)?"""
+        null = self.null_interval.high if self.null_interval else 1.0
+        return self.interval.low > max(null, 1.0)
+
+
+@dataclass
+class Gathered:
+    """Everything that a page shows.
+
+    Attributes:
+        runs: searches, from stores.
+        measured: speed-ups, from runs and result files.
+        explanations: JSON of `Explanation.to_json`, given as files.
+        environments: (where from, facts).
+        notes: what could not be read or shown, and why.
+    """
+
+    runs: list[RunView] = field(default_factory=list)
+    measured: list[Measured] = field(default_factory=list)
+    explanations: list[dict[str, Any]] = field(default_factory=list)
+    environments: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    sources: list[str] = field(default_factory=list)
+
+
+def gather(sources: Sequence[str | Path] = (), store: str | Path | None = None) -> Gathered:
+    """Read what is named.
+
+    Args:
+        sources: stores (any SQLite file of ours), ``run:N`` of `store`, result files of the project's format
+            (``benchmarks/results/*.json``), explanations that `Explanation.save` wrote; none: all of `store`.
+        store: the store for ``run:N``; None for the default.
+
+    Raises:
+        SassafrasError: a source cannot be read, or is nothing that a report can show.
+    """
+    found = Gathered()
+    texts = [str(s) for s in sources]
+    numbers: list[int] = []
+    for text in texts:
+        if text.startswith("run:"):
+            if not text[4:].isdigit():
+                raise SassafrasError(
+                    f"{text!r} names no run", hint="run:3, as `sassafras store list` numbers them"
+                )
+            numbers.append(int(text[4:]))
+        elif Path(text).suffix == ".json":
+            _file(found, Path(text))
+        else:
+            _store(found, Path(text), None)
+    if numbers or not texts:
+        _store(found, None if store is None else Path(store), numbers or None)
+    if not (found.runs or found.measured or found.explanations):
+        raise SassafrasError("there is nothing to report", where=", ".join(found.sources) or None,
+                             hint="run `sassafras optimize` first")  # fmt: skip
+    return found
+
+
+def _store(found: Gathered, path: Path | None, numbers: Sequence[int] | None) -> None:
+    with Store.open(path, readonly=True) as store:
+        found.sources.append(store.path.name)
+        records = store.runs() if numbers is None else [store.run(n) for n in numbers]
+        for record in records:
+            view = _run(store, record, f"run-{len(found.runs) + 1}")
+            found.runs.append(view)
+            found.environments.append((f"run {record.id}, {view.name}", record.environment))
+            if not record.modelled and (row := _measured(view)):
+                found.measured.append(row)
+
+
+def _run(store: Store, record: RunRecord, key: str) -> RunView:
+    verdicts: Counter[str] = Counter()
+    nodes: list[Node] = []
+    curve: list[tuple[int, float, float]] = []
+    best, seconds, n = 0.0, 0.0, 0
+    # a schedule search's recipes name no parents: unpacking thousands of them would be for nothing
+    looks_for_parents = "ScheduleSpace" not in str(record.spec.get("space", ""))
+    for n, step in enumerate(store.steps(record.id), 1):
+        seconds += step.took
+        kind = step.verdict or "modelled"
+        verdicts[kind] += 1
+        ratio = step.ratio if kind in ("correct", "modelled") else None
+        if ratio is not None and ratio > best:
+            best = ratio
+            curve.append((n, seconds, best))
+        if looks_for_parents:
+            recipe = step.recipe
+            if isinstance(parent := recipe.get("parent"), str):
+                nodes.append(Node(step.digest, parent, ratio, kind, _label(recipe)))
+    if n and (not curve or curve[-1][0] != n):
+        curve.append((n, seconds, best))
+    nodes.sort(key=lambda node: -(node.ratio or 0.0))
+    return RunView(
+        key, f"{record.workload} {record.case}", store.path, record, dict(verdicts), tuple(curve),
+        tuple(nodes[:MOST_NODES]),
+    )  # fmt: skip
+
+
+def _label(recipe: Mapping[str, Any]) -> str:
+    for name in ("label", "edit", "model", "hole", "space"):
+        if isinstance(value := recipe.get(name), str) and value:
+            return value[:60]
+    return ""
+
+
+def _measured(view: RunView) -> Measured | None:
+    result = view.result
+    if result.get("speedup") is None or result.get("interval") is None:
+        return None
+    null = result.get("null_interval")
+    return Measured(
+        view.name, float(result["speedup"]), Interval(*result["interval"]), result.get("null"),
+        None if null is None else Interval(*null), result.get("baseline_us"), view.record.device,
+        f"run {view.record.id}", view.key, view.record.evaluations,
+        "" if result.get("improved") else "nothing beat the baseline",
+    )  # fmt: skip
+
+
+def _file(found: Gathered, path: Path) -> None:
+    try:
+        facts = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise SassafrasError(f"cannot be read: {error}", where=str(path)) from error
+    found.sources.append(path.name)
+    if isinstance(facts, dict) and facts.get("format") == 1 and "moves" in facts:
+        found.explanations.append(facts)
+        return
+    rows = facts.get("rows") if isinstance(facts, dict) else None
+    kept = [row for row in rows or () if isinstance(row, dict) and {"speedup", "speedup_low"} <= row.keys()]
+    if not kept:
+        raise StoreError(
+            "no speed-ups with intervals in this file", where=str(path),
+            hint="a report shows stores, runs, result files with speedup and speedup_low, and explanations",
+        )  # fmt: skip
+    environment = facts.get("environment") or {}
+    for row in kept:
+        if row["speedup"] is None or row["speedup_low"] is None:
+            continue
+        low, high = row.get("null_low"), row.get("null_high")
+        found.measured.append(
+            Measured(
+                f"{row.get('kernel', '')} {row.get('shape', row.get('stage', ''))}".strip(), float(row["speedup"]),
+                Interval(float(row["speedup_low"]), float(row["speedup_high"])), row.get("null"),
+                None if low is None or high is None else Interval(low, high), row.get("baseline_us"),
+                str(environment.get("gpu", "")), path.name, evaluations=row.get("evaluations"),
+            )
+        )  # fmt: skip
+    about = {k: facts[k] for k in ("date", "command", "commit", "seed") if facts.get(k) is not None}
+    found.environments.append((path.name, {**about, **environment}))

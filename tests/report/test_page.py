@@ -1,0 +1,158 @@
+"""The HTML report: what it says, that it stands alone, and that a browser shows it without a complaint."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from sassafras.core import Interval, SassafrasError
+from sassafras.report.page import gather, svg, write_report
+from sassafras.report.page.gather import Measured, Node
+from sassafras.store import Store
+
+from .chromium import Page, executable
+from .conftest import HOSTILE
+
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "schedule-suite.json"
+
+
+class Reader(HTMLParser):
+    """Collects text, tags and whatever could ask for a resource."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.links: list[str] = []
+        self.words: list[str] = []
+        self.ids: list[str] = []
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        for name, value in attrs:
+            if name in ("src", "href", "xlink:href", "action", "data") and value:
+                self.links.append(value)
+            if name == "id" and value:
+                self.ids.append(value)
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+
+def read(path: Path) -> tuple[Reader, str]:
+    reader = Reader()
+    reader.feed(path.read_text())
+    return reader, " ".join(" ".join(reader.words).split())
+
+
+def test_a_page_stands_alone_and_says_what_is_measured(filled: Path, tmp_path: Path) -> None:
+    path = write_report(tmp_path / "r" / "page.html", [filled, RESULTS], explain=20)
+    reader, text = read(path)
+    assert path.stat().st_size < 1_000_000
+    assert all(link.startswith(("#", "data:")) for link in reader.links)
+    assert "img" not in reader.tags and "iframe" not in reader.tags  # the hostile name is text
+    assert {"measured", "modelled", "curves", "verdicts", "lineage", "environment", "reading"} <= set(
+        reader.ids
+    )
+    assert len(reader.ids) == len(set(reader.ids))
+    assert all(link[1:] in reader.ids for link in reader.links if link.startswith("#"))
+    assert "1.031x" in text and "[1.027, 1.034]" in text and "[0.998, 1.001]" in text
+    assert "1.077x" in text  # from the committed results
+    assert "Nothing here was measured" in text and "modelled" in text
+    assert "1 timed_out" in text and "NVIDIA H200" in text
+    assert "hoist" in text and "waits" in text
+
+
+def test_kernels_carry_both_schedules(filled: Path, tmp_path: Path) -> None:
+    path = write_report(tmp_path / "page.html", [filled], explain=0)
+    text = path.read_text()
+    payload = json.loads(re.findall(r'id="data">(.*?)</script>', text, re.S)[0])
+    assert set(payload) == {"kernel-run-1", "kernel-run-2"}  # the hostile name ended nothing early
+    for kernel in payload.values():
+        count = len(kernel["text"])
+        assert sorted(kernel["order"]) == list(range(count)) and kernel["moved"]
+        for x in kernel["moved"]:
+            assert kernel["order"].index(x) != x or "LDG" not in kernel["text"][x]
+        for times in kernel["times"]:
+            assert len(times["at"]) == len(times["why"]) == len(times["gap"]) + 1
+            assert min(times["gap"]) >= 1
+        assert kernel["cycles"][1] < kernel["cycles"][0]
+
+
+def test_sources(filled: Path, tmp_path: Path) -> None:
+    assert len(gather([filled]).runs) == 3
+    only = gather(["run:2"], filled)
+    assert [run.record.id for run in only.runs] == [2] and only.measured[0].counts
+    curve = only.runs[0].curve
+    assert [point[0] for point in curve] == [1, 2, 3, 4] and curve[-1][1] == pytest.approx(3.5)
+    assert [point[2] for point in curve] == [0.97, 1.01, 1.031, 1.031]
+    assert len(gather([filled]).runs[2].nodes) == 3
+    assert len(gather([RESULTS]).measured) == 20
+    for bad in ("run:x", "run:99", str(tmp_path / "none.json"), str(tmp_path / "none.sqlite")):
+        with pytest.raises(SassafrasError):
+            gather([bad], filled)
+    (tmp_path / "other.json").write_text('{"rows": [{"a": 1}]}')
+    with pytest.raises(SassafrasError, match="no speed-ups"):
+        gather([tmp_path / "other.json"])
+    with Store.open(tmp_path / "empty.sqlite"):
+        pass
+    with pytest.raises(SassafrasError, match="nothing to report"):
+        gather([tmp_path / "empty.sqlite"])
+
+
+def test_charts() -> None:
+    row = Measured("a", 1.01, Interval(1.005, 1.015), 1.0, Interval(0.999, 1.001), 3.0, "H200", "x")
+    other = Measured("b", 1.0, Interval(0.999, 1.002), 1.0, Interval(0.99, 1.003), 1.0, "", "")
+    assert row.counts and not other.counts
+    scale = svg.ratio_scale([row], 340)
+    assert float(scale(0.999)) < float(scale(1.0)) < float(scale(1.005)) < float(scale(1.015)) <= 336
+    assert svg.ticks(0.98, 1.08) == pytest.approx([1.0, 1.025, 1.05, 1.075])
+    nodes = [
+        Node(*values)
+        for values in (
+            ("b", "a", 1.1, "correct", "x"),
+            ("c", "b", 1.2, "correct", ""),
+            ("d", "b", None, "crashed", ""),
+            ("e", "e", 1.0, "correct", "its own parent"),
+            ("f", "g", 1.0, "correct", "a circle"),
+            ("g", "f", 1.0, "correct", ""),
+        )
+    ]
+    drawn = svg.tree(nodes)
+    assert drawn.count('class="edge best"') == 2 and "1.200x" in drawn and "crashed" in drawn
+
+
+@pytest.mark.skipif(executable() is None, reason="no Chromium on this machine")
+@pytest.mark.parametrize("dark", [False, True])
+def test_a_browser_shows_it(filled: Path, tmp_path: Path, dark: bool) -> None:
+    path = write_report(tmp_path / "page.html", [filled, RESULTS], explain=20)
+    with Page(path, dark=dark) as page:
+        assert page.requested == [path.as_uri()]
+        ground = page.value("getComputedStyle(document.body).backgroundColor")
+        light = sum(map(int, re.findall(r"\d+", ground)[:3])) > 3 * 128
+        assert light != dark
+        # a kernel is drawn when it comes near; its rows, lines and lanes are there
+        page.value("document.querySelector('section.kernel').scrollIntoView({behavior: 'instant'}), 1")
+        page.wait("document.querySelectorAll('section.kernel .row').length > 100")
+        page.wait("document.querySelectorAll('section.kernel .timeline svg rect').length > 100")
+        # a click on a move's number shows its instruction on both sides, on one level
+        page.value("document.querySelector('button.move').click(), 1")
+        page.wait("document.querySelectorAll('section.kernel .row.on').length === 2")
+        tops = page.value(
+            "[...document.querySelectorAll('.row.on')].map(r => Math.round(r.getBoundingClientRect().top))"
+        )
+        assert abs(tops[0] - tops[1]) <= 60  # rows near an end of the listing cannot reach the other's level
+        assert page.value("document.querySelectorAll('.join').length") > 0
+        # the other axis, the other theme
+        page.value("document.querySelector('[data-show=seconds]').click(), 1")
+        assert page.value("document.querySelector('[data-tab=evaluations]').hidden") is True
+        page.value("document.getElementById('theme').click(), 1")
+        assert page.value("getComputedStyle(document.body).backgroundColor") != ground
+        page.screenshot(tmp_path / "page.png")
+        assert (tmp_path / "page.png").stat().st_size > 20_000
+        assert page.logged == [] and page.requested == [path.as_uri()]
+    assert HOSTILE not in path.read_text()
