@@ -12,6 +12,7 @@ from sassafras.store import Store
 
 from .subjects import case, kernel, space, sunk, walked, workload_of
 
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "schedule-suite.json"
 HOSTILE = "</script><img src=https://example.invalid/x onerror=alert(1)>"
 
 
@@ -66,10 +67,10 @@ def family(store: Store) -> int:
     return run
 
 
-@pytest.fixture
-def filled(tmp_path: Path) -> Path:
-    """The store's path."""
-    path = tmp_path / "filled.sqlite"
+@pytest.fixture(scope="session")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The store's path. Read only."""
+    path = tmp_path_factory.mktemp("filled") / "filled.sqlite"
     slow, _ = sunk()
     with Store.open(path) as store:
         sassafras.optimize(
@@ -78,3 +79,11 @@ def filled(tmp_path: Path) -> Path:
         measured(store)
         family(store)
     return path
+
+
+@pytest.fixture(scope="session")
+def page(filled: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page made of the store and the committed results. Read only."""
+    from sassafras.report.page import write_report
+
+    return write_report(tmp_path_factory.mktemp("page") / "r" / "page.html", [filled, RESULTS], explain=20)

@@ -15,9 +15,7 @@ from sassafras.report.page.gather import Measured, Node
 from sassafras.store import Store
 
 from .chromium import Page, executable
-from .conftest import HOSTILE
-
-RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "schedule-suite.json"
+from .conftest import HOSTILE, RESULTS
 
 
 class Reader(HTMLParser):
@@ -49,10 +47,9 @@ def read(path: Path) -> tuple[Reader, str]:
     return reader, " ".join(" ".join(reader.words).split())
 
 
-def test_a_page_stands_alone_and_says_what_is_measured(filled: Path, tmp_path: Path) -> None:
-    path = write_report(tmp_path / "r" / "page.html", [filled, RESULTS], explain=20)
-    reader, text = read(path)
-    assert path.stat().st_size < 1_000_000
+def test_a_page_stands_alone_and_says_what_is_measured(page: Path) -> None:
+    reader, text = read(page)
+    assert page.stat().st_size < 1_000_000
     assert all(link.startswith(("#", "data:")) for link in reader.links)
     assert "img" not in reader.tags and "iframe" not in reader.tags  # the hostile name is text
     assert {"measured", "modelled", "curves", "verdicts", "lineage", "environment", "reading"} <= set(
@@ -128,31 +125,30 @@ def test_charts() -> None:
 
 @pytest.mark.skipif(executable() is None, reason="no Chromium on this machine")
 @pytest.mark.parametrize("dark", [False, True])
-def test_a_browser_shows_it(filled: Path, tmp_path: Path, dark: bool) -> None:
-    path = write_report(tmp_path / "page.html", [filled, RESULTS], explain=20)
-    with Page(path, dark=dark) as page:
-        assert page.requested == [path.as_uri()]
-        ground = page.value("getComputedStyle(document.body).backgroundColor")
+def test_a_browser_shows_it(page: Path, tmp_path: Path, dark: bool) -> None:
+    with Page(page, dark=dark) as shown:
+        assert shown.requested == [page.as_uri()]
+        ground = shown.value("getComputedStyle(document.body).backgroundColor")
         light = sum(map(int, re.findall(r"\d+", ground)[:3])) > 3 * 128
         assert light != dark
         # a kernel is drawn when it comes near; its rows, lines and lanes are there
-        page.value("document.querySelector('section.kernel').scrollIntoView({behavior: 'instant'}), 1")
-        page.wait("document.querySelectorAll('section.kernel .row').length > 100")
-        page.wait("document.querySelectorAll('section.kernel .timeline svg rect').length > 100")
+        shown.value("document.querySelector('section.kernel').scrollIntoView({behavior: 'instant'}), 1")
+        shown.wait("document.querySelectorAll('section.kernel .row').length > 100")
+        shown.wait("document.querySelectorAll('section.kernel .timeline svg rect').length > 100")
         # a click on a move's number shows its instruction on both sides, on one level
-        page.value("document.querySelector('button.move').click(), 1")
-        page.wait("document.querySelectorAll('section.kernel .row.on').length === 2")
-        tops = page.value(
+        shown.value("document.querySelector('button.move').click(), 1")
+        shown.wait("document.querySelectorAll('section.kernel .row.on').length === 2")
+        tops = shown.value(
             "[...document.querySelectorAll('.row.on')].map(r => Math.round(r.getBoundingClientRect().top))"
         )
         assert abs(tops[0] - tops[1]) <= 60  # rows near an end of the listing cannot reach the other's level
-        assert page.value("document.querySelectorAll('.join').length") > 0
+        assert shown.value("document.querySelectorAll('.join').length") > 0
         # the other axis, the other theme
-        page.value("document.querySelector('[data-show=seconds]').click(), 1")
-        assert page.value("document.querySelector('[data-tab=evaluations]').hidden") is True
-        page.value("document.getElementById('theme').click(), 1")
-        assert page.value("getComputedStyle(document.body).backgroundColor") != ground
-        page.screenshot(tmp_path / "page.png")
+        shown.value("document.querySelector('[data-show=seconds]').click(), 1")
+        assert shown.value("document.querySelector('[data-tab=evaluations]').hidden") is True
+        shown.value("document.getElementById('theme').click(), 1")
+        assert shown.value("getComputedStyle(document.body).backgroundColor") != ground
+        shown.screenshot(tmp_path / "page.png")
         assert (tmp_path / "page.png").stat().st_size > 20_000
-        assert page.logged == [] and page.requested == [path.as_uri()]
-    assert HOSTILE not in path.read_text()
+        assert shown.logged == [] and shown.requested == [page.as_uri()]
+    assert HOSTILE not in page.read_text()
