@@ -10,7 +10,7 @@ import pytest
 
 from sassafras.core import Buffer, Case, Custom, DeviceError, Normal, Uniform
 from sassafras.device.cuda.arena import ALIGN, GUARD, Layout, guard_pattern, make_image, view
-from sassafras.device.cuda.sampling import segment_table
+from sassafras.device.cuda.sampling import job_table
 from sassafras.device.cuda.timing import interleaved, launches_a_block
 
 CASE = Case(
@@ -139,14 +139,22 @@ def test_no_block_is_asked_to_be_longer_than_two_milliseconds() -> None:
 
 
 def test_sample_table_matches_the_struct_of_the_kernel() -> None:
-    table, fixed = segment_table(LAYOUT)
+    table, words, fixed = job_table(LAYOUT)
     assert fixed == []
-    row = struct.Struct("<QQIIffqq")
+    row = struct.Struct("<QQQIIIIffqq")
     rows = [row.unpack_from(table, i) for i in range(0, len(table), row.size)]
-    assert row.size == 48
-    x, i, acc, *_ = LAYOUT.segments[1:]
-    assert rows[0] == (x.offset, x.end, 1, 1, 0.0, 1.0, 0, 0)
-    assert rows[1] == (i.offset, i.end, 2, 17, 0.0, 10.0, 0, 10)
-    assert rows[2][:4] == (acc.offset, acc.end, 2, 3)
+    assert row.size == 64
+    y, x, i, acc, *_ = LAYOUT.segments
+    assert rows[0][:4] == (y.offset // 16, -(-y.end // 16), 0, 1)
+    assert rows[0][6] == 33 * 7 * 2 % 16
+    assert rows[1] == (x.offset // 16, -(-x.end // 16), rows[1][2], 10, 1, 1, 4, 0.0, 1.0, 0, 1)
+    assert rows[2] == (i.offset // 16, i.end // 16, rows[2][2], 10, 2, 17, 16, 0.0, 10.0, 0, 10)
+    assert rows[3][:2] == (acc.offset // 16, acc.end // 16)
+    assert rows[3][3:6] == (7, 2, 3)
+    at = 0
+    for begin, end, start, *_ in rows:
+        assert start == at
+        at += end - begin
+    assert words == at
     custom = Case("c", (1, 1, 1), {"p": Buffer("i64", (4,), fill=Custom(lambda *a: None))})
-    assert segment_table(Layout.of(custom)) == (b"", ["p"])
+    assert job_table(Layout.of(custom)) == (b"", 0, ["p"])

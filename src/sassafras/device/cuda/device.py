@@ -345,7 +345,7 @@ class CudaDevice:
                 broken = Evaluation(candidate.digest, Verdict.CRASHED, detail=str(error))
                 return self._broken_sample(answer, spent, broken)
             spent += float(answer["seconds"])
-            if answer["mismatches"]:
+            if answer["mismatches"] or answer.get("spoilt"):
                 break
         return sample_report({**answer, "seconds": spent}, case.name, _SPECIAL_EVERY)
 

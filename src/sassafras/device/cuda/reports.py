@@ -148,13 +148,14 @@ def sample_report(answer: Mapping[str, Any], case: str, special_every: int) -> S
     detail = ""
     if mismatches:
         detail = f"sample {answer['first']} was the first to differ; a difference at {answer['where']}"
+    spoilt = str(answer.get("spoilt", ""))
     return SampleReport(
         samples=samples,
         mismatches=mismatches,
         seconds=float(answer["seconds"]),
-        failure_bound=failure_bound(samples, mismatches),
+        failure_bound=1.0 if spoilt else failure_bound(samples, mismatches),
         scope=scope_sentence(case, answer["fixed"], special_every),
         bound_per_second=1e6 / float(answer["pair_us"]),
-        verdict=Verdict.WRONG_RESULT if mismatches else Verdict.CORRECT,
-        detail=detail,
+        verdict=Verdict.WRONG_RESULT if mismatches or spoilt else Verdict.CORRECT,
+        detail=detail or spoilt,
     )

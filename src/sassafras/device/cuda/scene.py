@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -99,8 +99,14 @@ class Scene:
 
     # -- launching ----------------------------------------------------------------------------------------
 
-    def plan(self, kernel: Kernel, function: Function, arena: Any = None) -> Plan:
-        """Bind a kernel to an arena (the live one by default). Raises DeviceError on a parameter mismatch."""
+    def plan(
+        self, kernel: Kernel, function: Function, arena: Any = None, *, shared: Collection[str] = ()
+    ) -> Plan:
+        """Bind a kernel to an arena (the live one by default), but for `shared` buffers to the live one.
+
+        Raises:
+            DeviceError: the kernel's parameters do not fit the case.
+        """
         own = arena is None
         arena = self.live if own else arena
         key = (
@@ -110,7 +116,8 @@ class Scene:
         if own and key in self._plans:
             return self._plans[key]
         base = int(arena.data_ptr())
-        addresses = {s.name: base + s.offset for s in self.layout.segments}
+        live = int(self.live.data_ptr())
+        addresses = {s.name: (live if s.name in shared else base) + s.offset for s in self.layout.segments}
         keep = []
         scratch = 0
         grid = tuple(kernel.meta.get("grid") or self.case.grid)

@@ -1,0 +1,164 @@
+"""The sampling kernel, compiled for the CPU from the very same text: what it fills and compares."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sassafras.core import Buffer, Case, Custom, Normal, Uniform
+from sassafras.device.cuda import sampling
+from sassafras.device.cuda.arena import Layout, guard_pattern
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not on PATH")
+SHIM = r"""
+#include <cmath>
+#include <cstring>
+#define __device__
+#define __global__
+struct Dim { unsigned x; };
+static Dim threadIdx{0}, blockIdx{0}, blockDim{1}, gridDim{1};
+static unsigned __float_as_uint(float v) { unsigned b; memcpy(&b, &v, 4); return b; }
+static float __uint_as_float(unsigned v) { float b; memcpy(&b, &v, 4); return b; }
+static long long __double_as_longlong(double v) { long long b; memcpy(&b, &v, 8); return b; }
+#define __logf logf
+#define __cosf cosf
+#define __sinf sinf
+template <class T> T atomicAdd(T* p, T v) { T old = *p; *p += v; return old; }
+template <class T> T atomicMax(T* p, T v) { T old = *p; if (v > old) *p = v; return old; }
+template <class T, class V> T atomicExch(T* p, V v) { T old = *p; *p = v; return old; }
+"""
+CASE = Case(
+    "c", (1, 1, 1),
+    {
+        "y": Buffer("fp32", (1001,), "out"), "x": Buffer("fp32", (20_003,), fill=Normal(1.0, 2.0)),
+        "d": Buffer("fp64", (999,), fill=Uniform(-3.0, 5.0)),
+        "i": Buffer("i32", (5001,), fill=Uniform(-7, 13)),
+        "b": Buffer("u8", (777,), fill=Uniform(0, 200)), "z": Buffer("fp32", (500,), "inout"),
+        "f": Buffer("i64", (64,), fill=Custom(lambda *_: None)),
+        "big": Buffer("i64", (301,), fill=Uniform(0, 1 << 40)),
+    },
+)  # fmt: skip
+LAYOUT = Layout.of(CASE)
+FILL, STEP, COMPARE, VERIFY = 2, 3, 1, 9
+
+
+@pytest.fixture(scope="module")
+def step(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = tmp_path_factory.mktemp("step")
+    text = Path(sampling.__file__).with_name("kernels.cu").read_text()
+    text = text[: text.index("// Leaves 240 registers")]
+    text = re.sub(r"    switch \(dtype\) \{\n        case 2: asm.*?\n    \}\n", "", text, flags=re.DOTALL)
+    (folder / "step.cpp").write_text(SHIM + text)
+    command = ["g++", "-O1", "-std=c++17", "-w", "-shared", "-fPIC", "-o", str(folder / "step.so")]
+    subprocess.run([*command, str(folder / "step.cpp")], check=True, timeout=120)
+    return ctypes.CDLL(str(folder / "step.so")).sassafras_step
+
+
+class Arenas:
+    def __init__(self, step: Any) -> None:
+        self.table, self.words, self.fixed = sampling.job_table(LAYOUT)
+        self.first, self.second = (guard_pattern(LAYOUT.nbytes).copy() for _ in range(2))
+        self.numbers = np.zeros(8, np.uint64)
+        self._step = step
+
+    def run(self, sample: int, what: int, special_every: int = 0) -> None:
+        self.numbers[0] = sample
+        at = self.numbers.ctypes.data
+        self._step(
+            ctypes.c_void_p(self.first.ctypes.data), ctypes.c_void_p(self.second.ctypes.data),
+            ctypes.c_char_p(self.table), ctypes.c_uint(len(self.table) // sampling._JOB.size),
+            ctypes.c_ulonglong(self.words), ctypes.c_void_p(at), ctypes.c_ulonglong(0), ctypes.c_uint(what),
+            ctypes.c_uint(special_every), ctypes.c_void_p(at + 16), ctypes.c_void_p(at + 48),
+        )  # fmt: skip
+
+    def values(self, name: str, arena: np.ndarray | None = None) -> np.ndarray:
+        segment = next(s for s in LAYOUT.segments if s.name == name)
+        kind = {"fp32": "<f4", "fp64": "<f8", "i32": "<i4", "i64": "<i8", "u8": "u1"}[segment.buffer.dtype]
+        raw = (self.first if arena is None else arena)[segment.offset : segment.end]
+        return raw.view(kind)
+
+
+def test_inputs_have_their_distributions_and_nothing_else_is_touched(step: Any) -> None:
+    arenas = Arenas(step)
+    pristine = arenas.first.copy()
+    arenas.run(5, FILL)
+    x, d, i, b = (arenas.values(n) for n in "xdib")
+    assert abs(x.mean() - 1.0) < 0.06
+    assert abs(x.std() - 2.0) < 0.06
+    assert abs(np.corrcoef(x[:-1:2][:10_000], x[1::2][:10_000])[0, 1]) < 0.04
+    assert -3 <= d.min() < -2.8
+    assert 4.8 < d.max() < 5
+    assert set(i.tolist()) == set(range(-7, 13))
+    assert b.max() < 200
+    assert len(set(b.tolist())) > 150
+    big = arenas.values("big")
+    assert big.min() >= 0
+    assert (1 << 38) < big.max() < 1 << 40
+    assert arenas.fixed == ["f"]
+    touched = np.zeros(LAYOUT.nbytes, bool)
+    for segment in LAYOUT.segments:
+        if segment.name in ("x", "d", "i", "b", "z", "big"):
+            touched[segment.offset : segment.end] = True
+    assert (arenas.first[~touched] == pristine[~touched]).all()
+    only = next(s for s in LAYOUT.segments if s.name == "z")
+    assert (arenas.second[only.offset : only.end] == arenas.first[only.offset : only.end]).all()
+    rest = np.ones(LAYOUT.nbytes, bool)
+    rest[only.offset : only.end] = False
+    assert (arenas.second[rest] == pristine[rest]).all()
+
+
+def test_a_samples_inputs_depend_on_its_number_alone(step: Any) -> None:
+    one, other = Arenas(step), Arenas(step)
+    one.run(7, FILL)
+    other.run(6, FILL)
+    assert (one.values("x") != other.values("x")).mean() > 0.99
+    other.run(6, STEP)  # takes 6, fills 7
+    assert (one.first == other.first).all()
+    high = Arenas(step)
+    high.run(7 + (1 << 32), FILL)
+    assert (one.values("x") != high.values("x")).mean() > 0.99
+
+
+def test_a_single_differing_bit_of_an_output_is_counted_once_with_its_place(step: Any) -> None:
+    arenas = Arenas(step)
+    arenas.run(9, FILL)
+    arenas.run(9, COMPARE)
+    assert arenas.numbers[2] == 0
+    segment = LAYOUT.segments[0]
+    assert segment.name == "y"
+    arenas.second[segment.offset + 4 * 1000] ^= 1  # the last element, in a partial word
+    arenas.run(9, COMPARE)
+    arenas.run(9, COMPARE)
+    assert arenas.numbers[2] == 1
+    assert ~int(arenas.numbers[3]) & (1 << 64) - 1 == 9
+    assert LAYOUT.where(~int(arenas.numbers[4]) & (1 << 64) - 1)[1].startswith("y")
+
+
+def test_a_modified_input_is_found_by_verifying(step: Any) -> None:
+    arenas = Arenas(step)
+    arenas.run(3, FILL)
+    arenas.run(3, VERIFY)
+    assert arenas.numbers[5] == 0
+    arenas.values("x")[20_002] += 1
+    arenas.run(3, VERIFY)
+    assert arenas.numbers[5] == 1
+
+
+def test_special_samples_hold_special_values_and_others_do_not(step: Any) -> None:
+    arenas = Arenas(step)
+    arenas.run(14, FILL, special_every=16)
+    assert np.isfinite(arenas.values("x")).all()
+    arenas.run(15, FILL, special_every=16)
+    x = arenas.values("x")
+    assert np.isnan(x).any()
+    assert np.isinf(x).any()
+    assert (np.abs(x[np.isfinite(x)]) > 1e38).any()
+    assert 20 < (~np.isfinite(x)).sum() < 60
+    assert ((x != 0) & (np.abs(x) < 1e-38)).any()
