@@ -227,10 +227,12 @@ class ClusterSplitConfig:
         seen, (rows, columns) = self.seen(shape), self.tile
         if rows > 64 and rows // 2 >= seen.m:
             return f"{rows} rows a CTA for {seen.m}"
+        if self.swapped and seen.n > 2 * columns:
+            return f"transposed tiles of {columns} for {seen.n} rows of C: they are for few"
         if columns > 16 and columns // 2 >= seen.n:
             return f"{columns} columns a CTA for {seen.n}"
         tiles_m, tiles_n = self.tiles(shape)
-        if tiles_m * tiles_n * self.cluster > 16 * 132:
+        if tiles_m * tiles_n * self.cluster > 8 * 132:
             return f"{tiles_m * tiles_n * self.cluster} CTAs that do not outlive their tile"
         return None
 

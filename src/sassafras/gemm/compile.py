@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import lru_cache
 from multiprocessing import get_context
@@ -20,9 +20,14 @@ ARCH = "sm_90a"
 KERNELS = Path(__file__).resolve().parent / "kernels"
 
 
-def source(instance: Instance) -> str:
-    """The whole text of an instance, its includes pasted in (so that no compiler needs a path)."""
-    return _paste(instance.source, frozenset())
+def source(instance: Instance, defines: Sequence[str] = ()) -> str:
+    """The whole text of an instance, its includes pasted in (so that no compiler needs a path).
+
+    Args:
+        defines: macros set before anything else, as ``NAME`` or ``NAME=VALUE`` (`bringup` compiles variants).
+    """
+    head = "".join(f"#define {define.replace('=', ' ', 1)}\n" for define in defines)
+    return head + _paste(instance.source, frozenset())
 
 
 def _paste(text: str, seen: frozenset[str]) -> str:
@@ -46,23 +51,23 @@ def default_cache() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "sassafras" / "gemm"
 
 
-def cached_path(instance: Instance, cache: Path | None = None) -> Path:
+def cached_path(instance: Instance, cache: Path | None = None, defines: Sequence[str] = ()) -> Path:
     """Where the instance's cubin is, or will be, kept; the name holds a hash of its text."""
-    digest = hashlib.sha256(f"{ARCH}\n{source(instance)}".encode()).hexdigest()[:16]
+    digest = hashlib.sha256(f"{ARCH}\n{source(instance, defines)}".encode()).hexdigest()[:16]
     return (cache or default_cache()) / f"{instance.name}-{digest}.cubin"
 
 
-def cubin(instance: Instance, cache: Path | None = None) -> bytes:
+def cubin(instance: Instance, cache: Path | None = None, defines: Sequence[str] = ()) -> bytes:
     """The instance's cubin, compiled now unless it is cached.
 
     Raises:
         CompileError: the compiler refused it.
         ToolMissing: neither NVRTC nor nvcc is there.
     """
-    path = cached_path(instance, cache)
+    path = cached_path(instance, cache, defines)
     if path.is_file() and (data := path.read_bytes())[:4] == b"\x7fELF":
         return data
-    data = _compile(source(instance), instance.name)
+    data = _compile(source(instance, defines), instance.name)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(f".{os.getpid()}.tmp")
     temporary.write_bytes(data)
@@ -78,7 +83,10 @@ def _compile(text: str, name: str) -> bytes:
 
 
 def build(
-    instances: Iterable[Instance], cache: Path | None = None, workers: int | None = None
+    instances: Iterable[Instance],
+    cache: Path | None = None,
+    workers: int | None = None,
+    defines: Sequence[str] = (),
 ) -> dict[Instance, Path]:
     """Compile what is missing, in processes (threads do not speed NVRTC up); instance -> file.
 
@@ -86,17 +94,17 @@ def build(
         CompileError, ToolMissing: as `cubin`.
     """
     wanted = list(instances)
-    missing = [i for i in wanted if not cached_path(i, cache).is_file()]
+    missing = [i for i in wanted if not cached_path(i, cache, defines).is_file()]
     count = min(len(missing), workers or os.cpu_count() or 1)
     if count > 1:
         with ProcessPoolExecutor(count, get_context("spawn")) as pool:
-            for _ in pool.map(_into_cache, missing, [cache] * len(missing)):
+            for _ in pool.map(_into_cache, missing, [cache] * len(missing), [defines] * len(missing)):
                 pass
     else:
         for instance in missing:
-            cubin(instance, cache)
-    return {i: cached_path(i, cache) for i in wanted}
+            cubin(instance, cache, defines)
+    return {i: cached_path(i, cache, defines) for i in wanted}
 
 
-def _into_cache(instance: Instance, cache: Path | None) -> None:
-    cubin(instance, cache)
+def _into_cache(instance: Instance, cache: Path | None, defines: Sequence[str]) -> None:
+    cubin(instance, cache, defines)

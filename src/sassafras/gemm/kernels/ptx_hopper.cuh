@@ -43,10 +43,17 @@ __device__ __forceinline__ void barrier_arrive(u32 barrier) {
 
 // Arrives at the barrier that lies at the same place in another CTA of the cluster.
 __device__ __forceinline__ void barrier_arrive_remote(u32 barrier, u32 rank) {
+#ifdef SASSAFRAS_REMOTE_RELEASE // for diagnosis: with an explicit scope (costs a fence of the whole GPU)
+    asm volatile("{\n .reg .b32 remote;\n mapa.shared::cluster.u32 remote, %0, %1;\n"
+                 " mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n}" ::"r"(barrier),
+                 "r"(rank)
+                 : "memory");
+#else
     asm volatile("{\n .reg .b32 remote;\n mapa.shared::cluster.u32 remote, %0, %1;\n"
                  " mbarrier.arrive.shared::cluster.b64 _, [remote];\n}" ::"r"(barrier),
                  "r"(rank)
                  : "memory");
+#endif
 }
 
 __device__ __forceinline__ bool barrier_try(u32 barrier, u32 parity) {
@@ -61,8 +68,9 @@ __device__ __forceinline__ bool barrier_try(u32 barrier, u32 parity) {
 #ifdef SASSAFRAS_WATCHDOG
 // Diagnosis of hangs: a wait that takes a tenth of a second is reported once and then given up by everybody, so
 // that the kernel ends (with a wrong result). Words: 1 when set, TAG, barrier, parity, block, thread, cluster rank.
-extern "C" __device__ u32 sassafras_watchdog[8];
+extern "C" {
 __device__ u32 sassafras_watchdog[8];
+}
 #endif
 
 // Waits until the phase of this parity has ended. TAG names the place (for the watchdog).

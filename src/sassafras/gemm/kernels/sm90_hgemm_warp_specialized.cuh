@@ -119,6 +119,11 @@ struct WarpSpecialized {
     // registers a thread of either role: 65536 are there, and the compiler plans with 65536 / THREADS for all
     static constexpr int LOADER_REGISTERS = CONSUMERS == 3 ? 32 : 40;
     static constexpr int MULTIPLIER_REGISTERS = CONSUMERS == 3 ? 160 : 232;
+#ifdef SASSAFRAS_KEEP_REGISTERS // for diagnosis: no setmaxnreg
+    static constexpr bool MOVES_REGISTERS = false;
+#else
+    static constexpr bool MOVES_REGISTERS = CONSUMERS > 1;
+#endif
 
     struct Place { // of shared memory, as 32-bit addresses
         u32 base;
@@ -322,11 +327,11 @@ struct WarpSpecialized {
         else
             sync_cluster();
         if (group == 0) {
-            if constexpr (CONSUMERS > 1) fewer_registers<LOADER_REGISTERS>();
+            if constexpr (MOVES_REGISTERS) fewer_registers<LOADER_REGISTERS>();
             if (threadIdx.x == 0) load(p, at, work, rank);
             sync_warp();
         } else {
-            if constexpr (CONSUMERS > 1) more_registers<MULTIPLIER_REGISTERS>();
+            if constexpr (MOVES_REGISTERS) more_registers<MULTIPLIER_REGISTERS>();
             consume(p, at, work, rank, group - 1, (u32 *)(shared + (at.base - start) + FLAGS_AT) + (group - 1));
         }
         if constexpr (CLUSTER > 1) sync_cluster(); // the other CTA may still send to us or arrive at our barriers
