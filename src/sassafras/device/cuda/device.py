@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,8 @@ from .reports import SampleReport, frozen_evaluation, quick_evaluation, sample_r
 #: one slice of sampling; the worker answers after each, so that a hang is noticed
 _SLICE_SECONDS = 2.0
 _SPECIAL_EVERY = 16
+#: how often a candidate is judged again whose worker somebody else killed: no kernel sends SIGKILL
+_KILLED_AGAIN = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +68,7 @@ class CudaDevice:
         stop_above: float = 1.05,
         bitwise: bool = True,
     ) -> None:
-        usable, reason = available()
-        if not usable:
-            raise DeviceError(f"no usable GPU: {reason}", hint="use the timing model: --device model")
-        found = probe()
-        self.name = str(found["gpu"])
-        self.arch = str(found["arch"])
+        self.name, self.arch = self._find()
         self.limits = limits or Limits()
         self._seeds, self._base_seed = seeds, base_seed
         self._all_cases, self._special = all_cases, special
@@ -84,6 +82,17 @@ class CudaDevice:
         self.last_answer: dict[str, Any] = {}
         #: workers that were replaced after a crash or a hang
         self.restarts = 0
+
+    def _find(self) -> tuple[str, str]:
+        """Name and arch of the GPU. Raises DeviceError when there is none."""
+        usable, reason = available()
+        if not usable:
+            raise DeviceError(f"no usable GPU: {reason}", hint="use the timing model: --device model")
+        found = probe()
+        return str(found["gpu"]), str(found["arch"])
+
+    def _new_worker(self) -> WorkerProcess:
+        return WorkerProcess(memory_bytes=self.limits.host_bytes)
 
     # -- opening ------------------------------------------------------------------------------------------
 
@@ -111,7 +120,7 @@ class CudaDevice:
         self._ready()
 
     def _start(self) -> None:
-        self._worker = WorkerProcess(memory_bytes=self.limits.host_bytes)
+        self._worker = self._new_worker()
         self._send_open(self._worker)
         self._opening = True
 
@@ -148,18 +157,21 @@ class CudaDevice:
     def _ready(self) -> WorkerProcess:
         """The worker, after its pending ``open`` was answered; started afresh if it is gone."""
         self._opened()
-        if self._worker is None or not (self._worker.alive or self._opening):
-            self._stop()
-            self._start()
-        assert self._worker is not None
-        if self._opening:
+        for attempt in range(1 + _KILLED_AGAIN):
             try:
-                self.facts = self._worker.receive(self.limits.open_s)
-            except DeviceError:
+                if self._worker is None or not (self._worker.alive or self._opening):
+                    self._stop()
+                    self._start()
+                assert self._worker is not None
+                if self._opening:
+                    self.facts = self._worker.receive(self.limits.open_s)
+                    self._opening = False
+                return self._worker
+            except DeviceError as error:
                 self._stop()
-                raise
-            self._opening = False
-        return self._worker
+                if attempt == _KILLED_AGAIN or not _killed_from_outside(error):
+                    raise
+        raise AssertionError("unreachable")
 
     def _replace(self) -> None:
         """Kill the worker and start another; its preparation overlaps with whatever the caller does next."""
@@ -191,6 +203,24 @@ class CudaDevice:
 
     def run(self, candidate: Candidate) -> Evaluation:
         """Check and time one candidate (see docs/measurement). Never raises for the candidate's fault."""
+        begin = time.perf_counter()
+        for _ in range(_KILLED_AGAIN):
+            try:
+                return self._run(candidate)
+            except WorkerDied:  # by SIGKILL, which no kernel sends
+                self._lose()
+        try:
+            return self._run(candidate)
+        except WorkerDied as error:
+            self._lose()
+            return self._lost(candidate, error, time.perf_counter() - begin)
+
+    def _lose(self) -> None:
+        self.restarts += 1
+        self._stop()
+
+    def _run(self, candidate: Candidate) -> Evaluation:
+        """`run`, but a worker that somebody else killed is raised as WorkerDied."""
         worker = self._ready()
         begin = time.perf_counter()
         try:
@@ -203,6 +233,8 @@ class CudaDevice:
                 stop_above=self._stop_above,
             )
         except (WorkerTimeout, WorkerTooLarge, WorkerDied) as error:
+            if _killed_from_outside(error):
+                raise
             self._replace()
             return self._lost(candidate, error, time.perf_counter() - begin)
         except DeviceError as error:
@@ -365,3 +397,8 @@ class CudaDevice:
     def environment(self) -> dict[str, Any]:
         """What every result file must embed: GPU, driver, CUDA, ptxas, versions, clocks, commit, date."""
         return environment()
+
+
+def _killed_from_outside(error: DeviceError) -> bool:
+    """The worker was ended by SIGKILL, and not by us."""
+    return isinstance(error, WorkerDied) and error.signal == signal.SIGKILL

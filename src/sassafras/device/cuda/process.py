@@ -23,7 +23,13 @@ _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 
 class WorkerDied(DeviceError):
-    """The worker ended before it answered."""
+    """The worker ended before it answered.
+
+    Attributes:
+        signal: the signal that ended it, 0 for none.
+    """
+
+    signal = 0
 
 
 class WorkerTimeout(DeviceError):
@@ -41,16 +47,23 @@ class WorkerProcess:
         memory_bytes: host memory (resident set) that it may hold; RLIMIT_AS is of no use with CUDA, which
             reserves address space by the hundred GiB.
         environment: further environment variables.
+        module: what the process runs.
     """
 
-    def __init__(self, *, memory_bytes: int = 32 << 30, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        memory_bytes: int = 32 << 30,
+        environment: Mapping[str, str] | None = None,
+        module: str = "sassafras.device.cuda.worker",
+    ) -> None:
         self.memory_bytes = memory_bytes
         to_read, self._write = os.pipe()
         self._read, to_write = os.pipe()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed in kill)
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "sassafras.device.cuda.worker", str(to_read), str(to_write)],
+                [sys.executable, "-P", "-m", module, str(to_read), str(to_write)],
                 pass_fds=(to_read, to_write),
                 stdin=subprocess.DEVNULL,
                 stdout=self._errors,
@@ -187,7 +200,9 @@ class WorkerProcess:
         how = "closed its pipe" if status is None else (
             f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
         )  # fmt: skip
-        return WorkerDied(f"the worker {how}", where=words[-1] if words else None)
+        died = WorkerDied(f"the worker {how}", where=words[-1] if words else None)
+        died.signal = -status if status is not None and status < 0 else 0
+        return died
 
 
 def _import_path() -> dict[str, str]:
