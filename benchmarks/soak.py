@@ -5,8 +5,8 @@
 
 A search evaluates candidates of which some are wrong, crash their worker, end it, hang, or leak memory. A
 second process sends SIGKILL to its workers and to the search itself, at random moments, and starts the search
-again until it is done. Beside it the same search runs undisturbed. Both must end with the same evaluations in the
-same order, the same best, a whole store, and no process left behind.
+again until it is done. Beside it the same search runs undisturbed. Both must end with the same evaluations in
+the same order, the same best, a whole store, and no process left behind.
 
 ``--device model``: `optimize` with annealing on the timing model; candidates' faults happen in real worker
 processes (`soak_worker.py`) behind the parent's side of `CudaDevice`. ``--device cuda``: real kernels with
