@@ -62,6 +62,7 @@ class Evolve:
         proposer: answers requests; None for random edits of the same space (the control).
         exemplars: variants shown beside the parent.
         contrastive: show variants with scores; False shows the parent alone (the ablation).
+        sections: ask for analysis and design before the code.
         explore: probability that the parent is one of the shown variants instead of the best.
         temperature, max_tokens: of each request.
         repairs: how often a proposal that failed goes back to its author with the reason.
@@ -80,6 +81,7 @@ class Evolve:
         *,
         exemplars: int = 3,
         contrastive: bool = True,
+        sections: bool = True,
         explore: float = 0.5,
         temperature: float = 0.8,
         max_tokens: int = 1024,
@@ -94,6 +96,7 @@ class Evolve:
         self._proposer = proposer
         self.proposer = proposer.name if proposer is not None else "mutation"
         self.exemplars, self.contrastive, self.explore = exemplars, contrastive, explore
+        self.sections = sections
         self.temperature, self.max_tokens, self.repairs = temperature, max_tokens, repairs
         self.edits, self.give_up = edits, give_up
         self._tally = Tally()
@@ -169,6 +172,7 @@ class _Turn:
             shown,
             contrastive=settings.contrastive,
             parent_score=known.score if known else None,
+            sections=settings.sections,
         )
         for _ in range(1 + settings.repairs):
             self.asked += 1

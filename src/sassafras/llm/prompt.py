@@ -59,6 +59,7 @@ def messages(
     *,
     contrastive: bool = True,
     parent_score: float | None = None,
+    sections: bool = True,
 ) -> tuple[Message, ...]:
     """The messages that ask for one proposal.
 
@@ -68,6 +69,7 @@ def messages(
         variants: earlier variants to compare, slowest first (`Archive.exemplars`).
         contrastive: show them with their scores; without, the model sees the parent alone.
         parent_score: baseline time / the parent's time.
+        sections: ask for analysis and design before the code; False for models too small to gain by it.
     """
     parts = [space.brief()]
     if notes := space.notes():
@@ -85,7 +87,7 @@ def messages(
             "hole's new text only."
         )
         form = getattr(space, "form", form)
-        parts.append(SECTIONS.format(form=form))
+        parts.append(SECTIONS.format(form=form) if sections else f"Answer with the code alone. {form}")
     else:
         parts.append("Propose a configuration that was not tried yet and should be faster.")
     return ({"role": "system", "content": SYSTEM}, {"role": "user", "content": "\n\n".join(parts)})
