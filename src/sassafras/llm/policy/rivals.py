@@ -15,7 +15,7 @@ from sassafras.core import Budget, Candidate, Evaluation, Kernel, ToolMissing, V
 from sassafras.gemm.shapes import Shape
 
 from ..gemm_json import to_fields
-from .table import Problem, Table
+from .table import Problem, Table, split
 
 
 def rule(problem: Problem, count: int) -> list[int]:
@@ -169,10 +169,10 @@ def nearest(table: Table, problem: Problem, wanted: Sequence[Sequence[int]], cou
     the sum of the distances of tile rows, tile columns and slices, in doublings.
     """
     configs = [table.config(name) for name in problem.names]
-    have = np.array([[*c.tile, c.slices] for c in configs], float)
+    have = np.array([[*c.tile, split(c, problem.shape)] for c in configs], float)
     seen: list[int] = []
-    for rows, columns, split in wanted:
-        gap = np.abs(np.log2(have) - [math.log2(rows), math.log2(columns), math.log2(split)]).sum(1)
+    for tile in wanted:
+        gap = np.abs(np.log2(have) - [math.log2(extent) for extent in tile]).sum(1)
         gap[seen] = np.inf
         seen.append(int(np.argmin(gap)))
         if len(seen) == min(count, len(configs)):

@@ -15,6 +15,7 @@ import numpy as np
 from sassafras.core import SassafrasError
 from sassafras.gemm import families
 from sassafras.gemm.estimate import estimate_us
+from sassafras.gemm.launch import MULTIPROCESSORS
 from sassafras.gemm.shapes import Shape
 
 from ..gemm_json import to_fields
@@ -143,14 +144,22 @@ _PAIR_COLUMNS = 16
 ESTIMATE = -2
 
 
+def split(config: Any, shape: Shape) -> float:
+    """Into how many parts k is split; for stream-K (0 slices) what fills the GPU, on average."""
+    if config.slices:
+        return float(config.slices)
+    tiles_m, tiles_n = config.tiles(shape)
+    return max(1.0, MULTIPROCESSORS / (tiles_m * tiles_n))
+
+
 def pair_features(config: Any, shape: Shape, estimate: float) -> np.ndarray:
     """What a shape and a configuration are together, (`_PAIR_COLUMNS`,), mostly logarithms to base 2."""
     rows, columns = config.tile
     tiles_m, tiles_n = config.tiles(shape)
     tiles = tiles_m * tiles_n
-    ctas = tiles * config.slices
-    waves = ctas / 132
-    depth = shape.k / config.slices
+    slices = split(config, shape)
+    waves = tiles * slices / MULTIPROCESSORS
+    depth = shape.k / slices
     values = [
         math.log2(shape.m), math.log2(shape.n), math.log2(shape.k), math.log2(shape.flop),
         math.log2(tiles), math.log2(waves), math.log2(math.ceil(waves) / waves),
@@ -180,7 +189,7 @@ def _static(configs: Mapping[str, Any]) -> dict[str, np.ndarray]:
                 row[columns[field, value]] = 1.0
             else:
                 row[columns[field, None]] = math.log2(1.0 + float(value))
-        row[-2:] = [math.log2(configs[name].slices), float(configs[name].layout == "nn")]
+        row[-2:] = [math.log2(max(1, configs[name].slices)), float(configs[name].layout == "nn")]
         found[name] = row
     return found
 
