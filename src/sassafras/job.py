@@ -115,7 +115,11 @@ class Job:
             "device": self.device.name,
             "space": _describe(self.space),
             "sassafras": __version__,
-            **{k: v for k, v in self.device.environment().items() if k in ("model_version", "constants")},
+            **{
+                k: v
+                for k, v in self.device.environment().items()
+                if k in ("model_version", "constants", "objective")
+            },
         }
 
     def begin(self, fresh: bool) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from . import capture as capturing
 from . import compare as comparing
 from . import disasm, doctor, gemm, knobs, latency, optimize, run, status, store, suite, validate, version
 from . import evolve as evolving
@@ -70,6 +71,7 @@ app.add_typer(store.app, name="store")
 app.add_typer(latency.app, name="latency")
 app.add_typer(gemm.app, name="gemm")
 app.command("status")(status.command)
+app.command("capture", context_settings={"allow_interspersed_args": False})(capturing.command)
 app.command("run", context_settings={"allow_interspersed_args": False})(run.command)
 app.command("version")(version.command)
 

@@ -12,8 +12,19 @@ from .console import print_json, stderr
 
 def command(
     target: Annotated[
-        str, typer.Argument(help="file.py[:attribute], file.toml, or suite:NAME[/CASE].", show_default=False)
-    ],
+        str,
+        typer.Argument(
+            help="file.py[:attribute], file.toml, captured.json[:KERNEL], or suite:NAME[/CASE].",
+            show_default=False,
+        ),
+    ] = "",
+    captured: Annotated[
+        Path | None, typer.Option(help="Instead of TARGET: all kernels of a capture, by GPU time.")
+    ] = None,
+    kernels: Annotated[int, typer.Option(help="With --captured: at most so many kernels.")] = 10,
+    runner_ups: Annotated[
+        int, typer.Option(help="With --captured: other autotune configurations to try a kernel.")
+    ] = 1,
     case: Annotated[str | None, typer.Option(help="The workload's case [default: its first].")] = None,
     arch: Annotated[
         str | None, typer.Option(help="Compile for this [default: the GPU's, or sm_90a].")
@@ -50,11 +61,25 @@ def command(
     Ctrl-C keeps the best so far; the same command resumes. Without a GPU the timing model judges, and the
     result says so.
     """
+    from sassafras.core import SassafrasError
     from sassafras.search import parse_settings
     from sassafras.wiring import optimize
 
     from .progress import Show
 
+    if (captured is None) == (not target):
+        raise SassafrasError(
+            "either a target or --captured is needed", hint="sassafras optimize suite:softmax"
+        )
+    if captured is not None:
+        from .captured import tune
+
+        tune(
+            captured, kernels=kernels, runner_ups=runner_ups, out=out, quiet=quiet, json=json, device=device,
+            budget=budget, strategy=strategy, settings=parse_settings(settings or []), seed=seed, store=store,
+            fresh=fresh,
+        )  # fmt: skip
+        return
     with Show(quiet=quiet) as show:
         result = optimize(
             target, strategy=strategy, settings=parse_settings(settings or []), budget=budget, device=device,

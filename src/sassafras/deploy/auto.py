@@ -37,9 +37,7 @@ def environment(
         status: folder for status files.
         deny: names of kernels that keep the compiler's code, beside those of the variable already set.
     """
-    hook = str(Path(__file__).resolve().parent / "autoinstall")
-    path = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry not in ("", hook)]
-    made = {AUTOINSTALL: "1", "PYTHONPATH": os.pathsep.join([hook, *path])}
+    made = {AUTOINSTALL: "1", "PYTHONPATH": hook_path()}
     if store is not None:
         made["SASSAFRAS_STORE"] = str(store.expanduser().resolve())
     if status is not None:
@@ -47,3 +45,10 @@ def environment(
     if deny:
         made[DENY] = ",".join([*filter(None, [os.environ.get(DENY)]), *deny])
     return made
+
+
+def hook_path() -> str:
+    """``PYTHONPATH`` with the folder in front whose ``sitecustomize`` reads our variables."""
+    hook = str(Path(__file__).resolve().parent / "autoinstall")
+    path = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry not in ("", hook)]
+    return os.pathsep.join([hook, *path])

@@ -12,7 +12,7 @@ from types import ModuleType
 
 from ..core import Case, Kernel, SassafrasError, Workload, WorkloadError
 
-_FORMS = "path/to/file.py[:attribute], path/to/description.toml, or suite:NAME[/CASE]"
+_FORMS = "file.py[:attribute], description.toml, captured.json[:KERNEL], or suite:NAME[/CASE]"
 
 
 def load(target: str) -> Workload:
@@ -21,7 +21,8 @@ def load(target: str) -> Workload:
     Args:
         target: ``path/to/file.py[:attribute]`` (attribute defaults to ``workload``; it may be a `Workload` or
             a function without arguments that returns one), ``path/to/description.toml`` (a raw cubin or a
-            CUDA source with a description of its launch), or ``suite:NAME[/CASE]`` (one of
+            CUDA source with a description of its launch), ``captured.json[:KERNEL]`` (of a capture; by
+            default the kernel with the most GPU time), or ``suite:NAME[/CASE]`` (one of
             `sassafras.suite.names()`; with a case, that case alone).
 
     Raises:
@@ -29,6 +30,9 @@ def load(target: str) -> Workload:
     """
     if target.startswith("suite:"):
         return _suite(target)
+    index, dot, which = target.partition(".json")
+    if dot and (not which or which.startswith(":")):
+        return _captured(Path(index + ".json"), which.removeprefix(":"))
     text, _, attribute = target.partition(".py:")
     path = Path(text + ".py") if attribute else Path(target)
     if path.suffix not in (".py", ".toml"):
@@ -85,6 +89,15 @@ def variants(workload: Workload, arch: str) -> list[tuple[Kernel, list[Case]]]:
         )
         groups.setdefault(key, (kernel, []))[1].append(case)
     return list(groups.values())
+
+
+def _captured(path: Path, which: str) -> Workload:
+    """One kernel of a capture; the one with the most GPU time where none is named."""
+    from ..capture import read, workload
+
+    captured = read(path)
+    variant = captured.find(which) if which else captured.variants[0]
+    return workload(captured, variant)
 
 
 def _suite(target: str) -> Workload:

@@ -14,6 +14,10 @@ def _install() -> None:
         from sassafras.deploy.auto import install_when_triton_comes
 
         install_when_triton_comes()
+    if os.environ.get("SASSAFRAS_CAPTURE"):
+        from sassafras.capture.recorder import start_when_triton_comes
+
+        start_when_triton_comes()
 
 
 def _hand_on() -> None:

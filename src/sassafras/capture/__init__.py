@@ -1,0 +1,31 @@
+"""Record the Triton kernels that a program launches, as workloads that are data and never code.
+
+Importing this is light: neither Triton, NumPy nor torch is touched before a program launches a kernel.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .files import Captured, Variant, read
+    from .parts import merge
+    from .recorder import start, stop
+    from .tune import Report, optimize_captured
+    from .workloads import workload
+
+_HOME = {
+    "Captured": "files", "Variant": "files", "merge": "parts", "start": "recorder", "stop": "recorder",
+    "Report": "tune", "optimize_captured": "tune", "read": "files", "workload": "workloads",
+}  # fmt: skip
+
+__all__ = [
+    "Captured", "Report", "Variant", "merge", "optimize_captured", "read", "start", "stop", "workload",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_HOME[name]}", __name__), name)

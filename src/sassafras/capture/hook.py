@@ -1,0 +1,107 @@
+"""The one place of a capture that touches Triton: wraps of `JITFunction.run` and `Autotuner._bench`.
+
+Read on Triton 3.6.0, 3.7.1, 3.8.0 and 3.9.0: every launch of a `@triton.jit` function, autotuned or not,
+goes through ``JITFunction.run(*args, grid, warmup, **kwargs)``, which returns the compiled kernel; the
+autotuner tries a configuration in ``_bench(*args, config, **meta)``, which returns quantiles in milliseconds,
+the median first.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from sassafras.deploy.triton_load import SUPPORTED, supported_version
+
+if TYPE_CHECKING:
+    from .recorder import Recorder
+
+_local = threading.local()
+#: (class, attribute, our wrap, what it wraps), while in place
+_wraps: list[tuple[Any, str, Any, Any]] = []
+
+
+def attach(recorder: Recorder) -> str:
+    """Wrap Triton's methods, once. Returns why not, or ``""``."""
+    if _wraps:
+        return "already recording"
+    try:
+        from triton.runtime.autotuner import Autotuner
+        from triton.runtime.jit import JITFunction
+
+        version = str(sys.modules["triton"].__version__)  # type: ignore[attr-defined]
+    except Exception as error:
+        return f"Triton cannot be used: {type(error).__name__}: {error}"
+    run, bench = vars(JITFunction).get("run"), vars(Autotuner).get("_bench")
+    if (problem := unsupported(version, run, bench)) is not None:
+        return problem
+    _put(JITFunction, "run", _launching(recorder, run))
+    _put(Autotuner, "_bench", _benching(recorder, bench))
+    return ""
+
+
+def detach() -> None:
+    """Put Triton's own methods back, unless somebody wrapped ours since."""
+    while _wraps:
+        owner, name, wrap, original = _wraps.pop()
+        if vars(owner).get(name) is wrap:
+            setattr(owner, name, original)
+
+
+def unsupported(version: str, run: Any, bench: Any) -> str | None:
+    """Why this Triton is left alone, or None."""
+    if not supported_version(version):
+        low, high = (".".join(map(str, bound)) for bound in SUPPORTED)
+        return f"Triton {version} is not one that this was checked on ({low} to {high})"
+    for method, needed in ((run, {"grid", "warmup"}), (bench, {"config"})):
+        if not callable(method) or not needed <= set(inspect.signature(method).parameters):
+            return f"Triton {version} launches kernels in another way than expected"
+    return None
+
+
+def _put(owner: Any, name: str, wrap: Any) -> None:
+    _wraps.append((owner, name, wrap, vars(owner)[name]))
+    setattr(owner, name, wrap)
+
+
+def _launching(recorder: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def run(self: Any, *args: Any, grid: Any, warmup: Any, **kwargs: Any) -> Any:
+        if warmup or not recorder.on:
+            return original(self, *args, grid=grid, warmup=warmup, **kwargs)
+        seen: list[Any] = [grid]
+        if callable(grid):
+
+            def noted(meta: Any) -> Any:  # what the user's function says, asked once
+                seen[0] = grid(meta)
+                return seen[0]
+
+            asked: Any = noted
+        else:
+            asked = grid
+        bench = getattr(_local, "bench", None)
+        launch = recorder.before(self, args, kwargs, bench)
+        compiled = original(self, *args, grid=asked, warmup=warmup, **kwargs)
+        recorder.after(launch, compiled, seen[0])
+        return compiled
+
+    return run
+
+
+def _benching(recorder: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def _bench(self: Any, *args: Any, config: Any, **meta: Any) -> Any:
+        outer = getattr(_local, "bench", None)
+        _local.bench = bench = recorder.bench(config)
+        try:
+            timings = original(self, *args, config=config, **meta)
+        finally:
+            _local.bench = outer
+        recorder.benched(bench, timings)
+        return timings
+
+    return _bench

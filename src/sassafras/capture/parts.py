@@ -1,0 +1,95 @@
+"""What several processes recorded, as one capture."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from sassafras.core import WorkloadError
+
+from .files import NAME, Captured, read
+from .recorder import FORMAT
+from .roles import roles
+
+
+def merge(folder: str | Path) -> Captured:
+    """Write ``captured.json`` from the parts in `folder`; the parts stay.
+
+    Raises:
+        WorkloadError: nothing was recorded, or the file cannot be written.
+    """
+    folder = Path(folder)
+    parts = [part for path in sorted(folder.glob("part-*.json")) if (part := _part(path)) is not None]
+    if not parts:
+        raise WorkloadError(
+            "no Triton kernel was launched", where=str(folder),
+            hint="is the program's Python this environment's, and does it launch @triton.jit kernels?",
+        )  # fmt: skip
+    variants: dict[str, dict[str, Any]] = {}
+    problems: dict[str, int] = {}
+    for part in parts:
+        for text, count in part["problems"].items():
+            problems[text] = problems.get(text, 0) + count
+        for row in part["variants"]:
+            _add(variants, row)
+    for row in variants.values():
+        row["shapes"] = list(row["shapes"].values())
+        row["roles"], row["problem"] = _judge(folder, row)
+    longest = max(parts, key=lambda part: part["last"] - part["first"])
+    index = {
+        "format": FORMAT, "triton": longest["triton"], "program": longest["program"], "processes": len(parts),
+        "gpu": next((part["gpu"] for part in parts if part["gpu"]), ""),
+        "wall_s": longest["last"] - longest["first"], "problems": problems,
+        "variants": [variants[digest] for digest in sorted(variants)],
+    }  # fmt: skip
+    path = folder / NAME
+    try:
+        # keys stay in order: a signature's is that of the parameters
+        path.write_text(json.dumps(index, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise WorkloadError(f"cannot write the capture: {error.strerror}", where=str(path)) from error
+    return read(path)
+
+
+def _part(path: Path) -> dict[str, Any] | None:
+    """One process's part; None for one that is damaged or of another version."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return found if found["format"] == FORMAT else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _add(variants: dict[str, dict[str, Any]], row: dict[str, Any]) -> None:
+    mine = variants.setdefault(row["digest"], {**row, "shapes": {}, "uncounted": 0})
+    mine["uncounted"] += row["uncounted"]
+    if row["config"]:
+        mine["config"] = row["config"]
+    if row["bench_us"] is not None:
+        mine["bench_us"] = min(row["bench_us"], mine["bench_us"] or row["bench_us"])
+    for shape in row["shapes"]:
+        kept = mine["shapes"].get(shape["id"])
+        if kept is None:
+            mine["shapes"][shape["id"]] = dict(shape)
+        else:
+            for key in ("count", "in_graph", "timed", "gpu_us"):
+                kept[key] += shape[key]
+
+
+def _judge(folder: Path, row: dict[str, Any]) -> tuple[dict[str, str], str]:
+    """Roles of the pointers, and why the kernel cannot be made a workload."""
+    try:
+        found = roles((folder / f"{row['digest']}.ttir").read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError):
+        found = None
+    problem = ""
+    if row.get("cooperative"):
+        problem = "it is launched cooperatively, or with programmatic dependent launch"
+    for shape in row["shapes"]:
+        for name, value in shape["args"].items():
+            if isinstance(value, dict) and "unsupported" in value:
+                problem = f"argument {name!r} is a {value['unsupported']}"
+            elif isinstance(value, dict) and value.get("strides") and min(value["strides"], default=0) < 0:
+                problem = f"argument {name!r} has negative strides"
+    return dict(found or {}), problem

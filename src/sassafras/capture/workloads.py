@@ -1,0 +1,152 @@
+"""Captured kernels as workloads: the compiler's own cubin with the arguments that the program passed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sassafras.core import Buffer, Case, Custom, Kernel, Normal, Uniform, Workload, WorkloadError
+from sassafras.core.workload import DTYPE_BYTES, Argument, Fill
+
+from .files import NAME, Captured, Shape, Variant
+
+#: data types by Triton's name where ours differs; sizes and bit patterns are the same
+_SAME = {"u16": "i16", "u32": "i32", "u64": "i64", "u1": "i1"}
+
+
+@dataclass(frozen=True)
+class Contents:
+    """Fills a buffer with what the program passed: called by the device, in a worker process."""
+
+    path: Path
+
+    def __call__(self, shape: tuple[int, ...], dtype: Any, generator: Any, device: str) -> Any:
+        """A torch tensor of this shape; a shorter recording is repeated, a longer one cut."""
+        import numpy as np
+        import torch
+
+        try:
+            with np.load(self.path, allow_pickle=False) as found:
+                data = np.ascontiguousarray(found["data"]).reshape(-1)
+        except (OSError, ValueError, KeyError) as error:
+            raise WorkloadError(f"captured contents cannot be read: {error}", where=str(self.path)) from error
+        if data.dtype.kind == "u" and data.dtype.itemsize > 1:
+            data = data.view(data.dtype.str.replace("u", "i"))  # torch has no large unsigned integers
+        return (
+            torch.from_numpy(np.resize(data, math.prod(shape))).to(dtype=dtype, device=device).reshape(shape)
+        )
+
+
+@dataclass(frozen=True)
+class CapturedBuilder:
+    """Hands out the captured cubin; there is nothing to compile."""
+
+    captured: Captured
+    variant: Variant
+
+    def __call__(self, case: Case, arch: str, ptxas: str | None = None) -> Kernel:
+        """The kernel as the program launched it.
+
+        Raises:
+            WorkloadError: it is for another architecture, or its files are damaged.
+            CubinError: its cubin is.
+        """
+        from sassafras.frontend import _image
+        from sassafras.sass import Cubin
+
+        where = f"{self.variant.label}, case {case.name}"
+        if ptxas is not None:
+            raise WorkloadError("a captured cubin cannot be assembled again with another ptxas", where=where)
+        data, facts = self.captured.cubin(self.variant), self.variant.facts
+        cubin = Cubin.parse(data)
+        entry = _image.find_entry(cubin, self.variant.name, where)
+        signature = {k: str(v) for k, v in facts["signature"].items() if v != "constexpr"}
+        parameters = tuple(signature.items())
+        hidden = len(_image.parameter_sizes(entry)) - len(parameters)
+        if hidden < 0:
+            raise WorkloadError("the cubin takes fewer parameters than were captured", where=where)
+        return Kernel(
+            cubin=data, name=entry.name, arch=_image.arch_of(cubin, arch, where),
+            threads=int(facts["threads"]), shared_bytes=int(facts["shared_bytes"]),
+            cluster=(int(facts["ctas"]), 1, 1), hidden_args=hidden,
+            scratch_bytes=int(facts["scratch_bytes"]), parameters=parameters,
+            meta={
+                "compiler": "triton", "triton": self.captured.triton,
+                "source_hash": str(facts["source_hash"]),
+                "constants": facts["constants"], "captured": self.captured.program,
+                "config": self.variant.config,
+                "signature": signature,
+            },
+        )  # fmt: skip
+
+
+def workload(captured: Captured, variant: Variant) -> Workload:
+    """The workload of one captured kernel: a case a shape, the most launched first.
+
+    There is no reference in higher precision: candidates are compared with the compiler's code, bit by bit.
+
+    Raises:
+        WorkloadError: the kernel cannot be launched by a device of ours, with the reason.
+    """
+    if variant.problem:
+        raise WorkloadError(variant.problem, where=variant.label)
+    if not variant.shapes:
+        raise WorkloadError("no shape of it was recorded", where=variant.label)
+    return Workload(
+        variant.label,
+        tuple(_case(captured, variant, shape) for shape in variant.shapes),
+        CapturedBuilder(captured, variant),
+        source=f"{(captured.folder / NAME).resolve()}:{variant.digest}",
+        meta={"frontend": "capture", "function": variant.function},
+    )
+
+
+def _case(captured: Captured, variant: Variant, shape: Shape) -> Case:
+    where = f"{variant.label}, case {shape.id}"
+    args: dict[str, Argument] = {}
+    for name, kind in variant.facts["signature"].items():
+        if kind == "constexpr":
+            continue
+        if name not in shape.args:
+            raise WorkloadError(f"argument {name!r} was not recorded", where=where)
+        value = shape.args[name]
+        args[name] = _buffer(captured, variant, name, value, where) if isinstance(value, dict) else value
+    x, y, z = shape.grid
+    return Case(shape.id, (x * int(variant.facts["ctas"]), y, z), args)
+
+
+def _buffer(captured: Captured, variant: Variant, name: str, facts: Mapping[str, Any], where: str) -> Buffer:
+    dtype = _SAME.get(str(facts["dtype"]), str(facts["dtype"]))
+    if dtype not in DTYPE_BYTES:
+        raise WorkloadError(f"argument {name!r} has data type {dtype!r}", where=where)
+    shape = tuple(max(1, int(n)) for n in facts["shape"]) or (1,)
+    strides = facts.get("strides")
+    contents: Fill = Normal()
+    if facts.get("data"):
+        contents = Custom(Contents(captured.folder / f"{facts['data']}.npz"))
+    elif "low" in facts:
+        contents = Uniform(float(facts["low"]), float(facts["high"]) + 1)
+    elif dtype.startswith("i") or dtype == "u8":
+        contents = Uniform(0, 2)
+    if strides is not None and list(strides) != _row_major(shape):
+        # a view: what it spans, flat, as the kernel finds its way by the strides that it is passed
+        span = 1 + sum((n - 1) * int(s) for n, s in zip(shape, strides, strict=True))
+        if isinstance(contents, Custom) and span != math.prod(shape):
+            low, high = facts.get("low", 0), facts.get("high", 1)
+            contents = Uniform(float(low), float(high) + 1)
+        shape = (span,)
+    role = variant.roles.get(name, "inout")
+    if role not in ("in", "out", "inout"):
+        raise WorkloadError(f"argument {name!r} has role {role!r}", where=where)
+    return Buffer(dtype, shape, role, contents)  # type: ignore[arg-type]
+
+
+def _row_major(shape: tuple[int, ...]) -> list[int]:
+    strides, step = [], 1
+    for n in reversed(shape):
+        strides.append(step)
+        step *= n
+    return strides[::-1]

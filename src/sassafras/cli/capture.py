@@ -1,0 +1,109 @@
+"""``sassafras capture -- COMMAND``"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .console import print_json, print_table, stderr
+
+
+def command(
+    command: Annotated[
+        list[str] | None, typer.Argument(help="The program and its arguments, after --.", show_default=False)
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="A new folder for the capture.")] = Path(
+        "captured"
+    ),
+    tensor_mib: Annotated[
+        float, typer.Option(help="Keep the contents of integer tensors up to this size.")
+    ] = 1.0,
+    all_mib: Annotated[float, typer.Option(help="Keep contents up to this size in all, a process.")] = 64.0,
+    cases: Annotated[int, typer.Option(help="Shapes to keep of one compiled kernel.")] = 32,
+    json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
+) -> None:
+    """Run a program and record the Triton kernels that it launches, as workloads for `optimize --captured`.
+
+    Example: sassafras capture -o captured -- python serve.py
+    """
+    from sassafras.capture import merge
+    from sassafras.capture.settings import Settings
+    from sassafras.core import SassafrasError
+    from sassafras.deploy.auto import hook_path
+
+    if not command:
+        raise SassafrasError("no program to run", hint="sassafras capture -- python serve.py")
+    if out.exists() and any(out.iterdir() if out.is_dir() else [out]):
+        raise SassafrasError("the folder is not empty", where=str(out), hint="name another one with -o")
+    settings = Settings(out.resolve(), int(tensor_mib * 2**20), int(all_mib * 2**20), cases)
+    code = _run(command, {**os.environ, **settings.environment(), "PYTHONPATH": hook_path()})
+    captured = merge(out)
+    if json:
+        print_json(summary(captured))
+    else:
+        _table(captured)
+        for problem, count in captured.problems.items():
+            stderr().print(
+                f"note: {count} launches were not recorded: {problem}", style="yellow", markup=False
+            )
+        print(f"wrote {out / 'captured.json'}; next: sassafras optimize --captured {out}")
+    if code:
+        stderr().print(f"the program ended with {code}", style="yellow", markup=False)
+        raise typer.Exit(code if 0 < code < 256 else 1)
+
+
+def _run(command: list[str], environment: dict[str, str]) -> int:
+    """The program's exit code; signals that we get are passed on to it."""
+    from sassafras.core import SassafrasError
+
+    try:
+        process = subprocess.Popen(command, env=environment)
+    except OSError as error:
+        raise SassafrasError(f"cannot run it: {error.strerror}", where=command[0]) from error
+
+    def forward(number: int, frame: Any) -> None:
+        with suppress(ProcessLookupError):
+            process.send_signal(number)
+
+    old = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        return process.wait()
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
+
+
+def summary(captured: Any) -> dict[str, Any]:
+    """A capture in short, JSON-able."""
+    shares = captured.shares()
+    return {
+        "gpu": captured.gpu, "triton": captured.triton, "wall_s": captured.wall_s, "timed": captured.timed,
+        "problems": dict(captured.problems),
+        "kernels": [
+            {
+                "kernel": v.label, "function": v.function, "config": v.config, "launches": v.count,
+                "shapes": len(v.shapes), "share": shares.get(v.digest), "gpu_us": v.gpu_us,
+                "bench_us": v.bench_us, "problem": v.problem,
+            }
+            for v in captured.variants
+        ],
+    }  # fmt: skip
+
+
+def _table(captured: Any) -> None:
+    shares = captured.shares()
+    of = "of GPU time" if captured.timed else "of launches"
+    rows = [
+        [
+            v.label, f"{100 * shares[v.digest]:.1f} % {of}" if v.digest in shares else "runner-up",
+            f"{v.count:,}", str(len(v.shapes)), v.config, v.problem,
+        ]
+        for v in captured.variants
+    ]  # fmt: skip
+    print_table("", ["kernel", "share", "launches", "shapes", "configuration", "cannot be tuned"], rows)

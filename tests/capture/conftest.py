@@ -1,0 +1,45 @@
+"""A real program, recorded once: ``examples/serve_demo.py``, on a driver that launches nothing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DEMO = ROOT / "examples" / "serve_demo.py"
+
+
+def capture(folder: Path, *program: str, cache: Path, **more: str) -> subprocess.CompletedProcess[str]:
+    """Run `sassafras capture` on a program."""
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path, "TRITON_CACHE_DIR": str(cache), **more}
+    command = [
+        sys.executable,
+        "-m",
+        "sassafras",
+        "capture",
+        "-o",
+        str(folder),
+        "--",
+        sys.executable,
+        *program,
+    ]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=250, cwd=ROOT)
+
+
+@pytest.fixture(scope="session")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The capture's folder. Read only."""
+    pytest.importorskip("torch")
+    folder = tmp_path_factory.mktemp("capture")
+    ran = capture(
+        folder / "captured", "-m", "tests.capture.drive", str(DEMO), "--device", "cpu", "--steps", "8",
+        cache=folder / "cache",
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    assert "gather_kernel" in ran.stdout and "captured.json" in ran.stdout
+    return folder / "captured"

@@ -1,0 +1,170 @@
+"""A program's launches become workloads: what is recorded, merged, read back, and refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sassafras.capture import merge, read, workload
+from sassafras.capture.roles import roles
+from sassafras.core import Buffer, Custom, Kernel, WorkloadError
+from sassafras.frontend import load
+from sassafras.sass import Program
+
+from .conftest import capture
+
+
+def test_the_programs_kernels_are_all_there(recorded: Path) -> None:
+    found = read(recorded)
+    launched = {v.name: v for v in found.variants if v.count}
+    assert set(launched) == {"gather_kernel", "rmsnorm_kernel", "swiglu_kernel"}
+    for variant in launched.values():
+        assert variant.count == 8 and not variant.problem
+        assert sorted(s.count for s in variant.shapes) == [2, 6]  # 256 and 64 rows
+    assert sum(found.shares().values()) == pytest.approx(1.0) and not found.timed
+    assert found.problems == {} and found.program == "serve_demo.py"
+    # the autotuner's other configuration is kept too, with what was measured for it
+    swiglu = [v for v in found.variants if v.name == "swiglu_kernel"]
+    assert len(swiglu) == 2 and all(v.config and v.bench_us == 1000.0 for v in swiglu)
+    assert {v.facts["constants"]["BLOCK"] for v in swiglu} == {512, 1024}
+    assert launched["gather_kernel"].roles == {"y_ptr": "out", "table_ptr": "in", "index_ptr": "in"}
+
+
+def test_workloads_are_what_the_program_launches(recorded: Path) -> None:
+    found = read(recorded)
+    for variant in found.variants:
+        made = workload(found, variant)
+        kernel = made.build(made.case(), "sm_90a")
+        assert kernel.digest == variant.digest and kernel.arch == "sm_90a"
+        assert len(Program.parse(kernel.cubin).function(kernel.name)) > 20
+        assert kernel.hidden_args == 2  # Triton's two scratch pointers
+        again = load(str(made.source))
+        assert again.name == made.name and again.cases[0].grid == made.cases[0].grid
+    gather = workload(found, found.find("gather_kernel"))
+    case = gather.case()
+    assert case.grid == (256, 1, 1) and list(case.args) == ["y_ptr", "table_ptr", "index_ptr", "n_cols"]
+    table, index = case.args["table_ptr"], case.args["index_ptr"]
+    assert isinstance(table, Buffer) and (table.dtype, table.shape) == ("fp16", (4096, 2048))
+    assert isinstance(index, Buffer) and index.dtype == "i32" and isinstance(index.fill, Custom)
+    import torch
+
+    filled = index.fill.fn((256,), torch.int32, None, "cpu")
+    assert filled.shape == (256,) and int(filled.min()) >= 0 and int(filled.max()) < 4096
+    assert len(filled.unique()) > 200  # the program's indices, not zeros
+    assert case.args["n_cols"] == 2048
+
+
+def test_the_same_kernel_is_deployed_as_is_tuned(recorded: Path) -> None:
+    """The workload's cubin is the very one that Triton loads, so `install` will find what is tuned for it."""
+    found = read(recorded)
+    variant = found.find("rmsnorm_kernel")
+    kernel: Kernel = workload(found, variant).build(workload(found, variant).case(), "sm_90a")
+    assert kernel.threads == 256 and kernel.cubin == found.cubin(variant)
+    assert dict(kernel.parameters or ()) == {
+        "y_ptr": "*fp16", "x_ptr": "*fp16", "w_ptr": "*fp16", "n_cols": "i32", "eps": "fp32",
+    }  # fmt: skip
+
+
+def test_parts_of_several_processes_add_up(recorded: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "both"
+    shutil.copytree(recorded, folder)
+    (part,) = folder.glob("part-*.json")
+    shutil.copy(part, folder / "part-other-1.json")
+    (folder / "part-damaged-2.json").write_text('{"format": 1, "vari')
+    twice = merge(folder)
+    assert all(v.count == 16 for v in twice.variants if v.count)
+    assert len(twice.variants) == len(read(recorded).variants)
+    with pytest.raises(WorkloadError, match="no Triton kernel"):
+        merge(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda d: d.update(format=99),
+        lambda d: d.pop("variants"),
+        lambda d: d["variants"][0].update(digest="../../etc/passwd"),
+        lambda d: d["variants"][0]["shapes"][0].update(grid=[0, 1, 1]),
+        lambda d: d["variants"][0]["shapes"][0]["args"].update(x_ptr={"data": "../../x"}),
+        lambda d: d["variants"][0].update(shapes="none"),
+    ],
+)
+def test_damaged_captures_are_refused(recorded: Path, tmp_path: Path, change: Any) -> None:
+    data = json.loads((recorded / "captured.json").read_text())
+    change(data)
+    (tmp_path / "captured.json").write_text(json.dumps(data))
+    with pytest.raises(WorkloadError):
+        read(tmp_path)
+
+
+def test_damaged_files_are_refused(recorded: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "c"
+    shutil.copytree(recorded, folder)
+    found = read(folder)
+    variant = found.find("gather_kernel")
+    made = workload(found, variant)
+    path = folder / f"{variant.digest}.cubin"
+    path.write_bytes(path.read_bytes()[:-1] + b"\xff")
+    with pytest.raises(WorkloadError, match="damaged"):
+        made.build(made.case(), "sm_90a")
+    index = made.case().args["index_ptr"]
+    assert isinstance(index, Buffer) and isinstance(index.fill, Custom)
+    for npz in folder.glob("*.npz"):
+        with npz.open("wb") as file:  # an object array would need pickle
+            np.savez(file, data=np.array([{"a": 1}], dtype=object))
+    import torch
+
+    with pytest.raises(WorkloadError, match="cannot be read"):
+        index.fill.fn((256,), torch.int32, None, "cpu")
+    with pytest.raises(WorkloadError, match="0 captured kernels"):
+        found.find("nothing")
+
+
+def test_the_program_is_not_disturbed(recorded: Path, tmp_path: Path) -> None:
+    """Its exit code passes, its own sitecustomize runs, and Triton's cache is the same as without us."""
+    program = tmp_path / "p.py"
+    program.write_text("import sys; print('hello'); sys.exit(7)\n")
+    ran = capture(tmp_path / "c", str(program), cache=tmp_path / "cache")
+    assert "hello" in ran.stdout and ran.returncode == 2 and "no Triton kernel" in ran.stderr
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "x").touch()
+    assert "not empty" in capture(tmp_path / "full", str(program), cache=tmp_path / "cache").stderr
+
+
+def test_importing_it_is_light() -> None:
+    code = (
+        "import sys, sassafras.capture.recorder\n"
+        "print([m for m in ('triton', 'torch', 'numpy') if m in sys.modules])"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert ran.stdout.strip() == "[]", ran.stderr
+
+
+def test_roles_of_the_suites_kernels() -> None:
+    """Read off TTIR, they are those that the suite's authors declared."""
+    from sassafras import suite
+    from sassafras.frontend.triton import _compile, _target
+
+    seen = 0
+    for name in ("softmax", "gemm_leakyrelu", "attention_causal", "topk_gating", "paged_decode"):
+        made = suite.load(name)
+        case, build = made.cases[0], made.build
+        signature, constants, attributes, options, _ = build._bind(case, _target(90), name)  # type: ignore[attr-defined]
+        compiled = _compile(build.kernel, signature, constants, attributes, options, _target(90), name)  # type: ignore[attr-defined]
+        declared = {k: v.role for k, v in case.args.items() if isinstance(v, Buffer)}
+        assert roles(compiled.asm["ttir"]) == declared, name
+        seen += len(declared)
+    assert seen > 12
+    assert roles("nothing of ours") is None
+    unknown = (
+        "tt.func public @f(%a: !tt.ptr<f32>, %b: !tt.ptr<f32>) attributes {\n"
+        "%0 = tt.new_thing %a : x\n%1 = tt.load %b : y\n}"
+    )
+    assert roles(unknown) == {"a": "inout", "b": "in"}

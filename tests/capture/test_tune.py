@@ -1,0 +1,113 @@
+"""`optimize --captured`: all shapes at once, winners that slow one refused, and what to expect."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sassafras.capture import optimize_captured, read, workload
+from sassafras.capture.cases import EveryCase, _measured
+from sassafras.capture.tune import Report, Row
+from sassafras.core import Candidate, Case, Evaluation, Interval, Kernel, Modelled, Verdict
+from sassafras.device import ModelDevice
+from sassafras.store import Store
+from sassafras.validate import Validator
+
+
+def test_all_shapes_are_the_objective(recorded: Path) -> None:
+    found = read(recorded)
+    made = workload(found, found.find("rmsnorm_kernel"))
+    kernel = made.build(made.case(), "sm_90a")
+    launches = {case.name: n for case, n in zip(made.cases, (6, 2), strict=True)}
+    device = EveryCase(lambda: ModelDevice("sm_90a"), launches)
+    device.open(made, made.case(), kernel)
+    outcome = device.run(Candidate(kernel))
+    assert isinstance(outcome, Modelled) and outcome.modelled_ratio == pytest.approx(1.0)
+    single = []
+    for case in made.cases:
+        one = ModelDevice("sm_90a")
+        one.open(made, case, kernel)
+        single.append(one.run(Candidate(kernel)).baseline_cycles or 0.0)
+    assert outcome.baseline_cycles == pytest.approx(6 * single[0] + 2 * single[1])
+    assert set(outcome.facts["cases"]) == set(launches) and outcome.facts["slowed"] == []
+    assert device.environment()["objective"] == {"launches": launches}
+    device.close()
+    device.close()
+
+
+def measured(speedups: list[float], launches: list[float]) -> Evaluation:
+    rows = []
+    for n, (speedup, count) in enumerate(zip(speedups, launches, strict=True)):
+        near, null = Interval(speedup - 0.01, speedup + 0.01), Interval(0.999, 1.001)
+        outcome = Evaluation("d", Verdict.CORRECT, 10 / speedup, 10.0, speedup, near, 1.0, null, 5 + n)
+        rows.append((Case(f"c{n}", (1, 1, 1), {}), count, outcome))
+    return _measured(Candidate(Kernel(b"", "k", "sm_90a", 32)), rows)
+
+
+def test_a_schedule_that_slows_a_shape_is_worth_no_more_than_there() -> None:
+    fine = measured([1.1, 1.05], [3, 1])
+    assert fine.speedup == pytest.approx(40 / (30 / 1.1 + 10 / 1.05)) and fine.facts["slowed"] == []
+    assert fine.interval is not None and fine.interval.low < fine.speedup < fine.interval.high
+    assert fine.samples == 5 and fine.time_us == pytest.approx(10 / fine.speedup)
+    slow = measured([1.5, 0.95], [1000, 1])
+    assert slow.speedup == 0.95 and slow.facts["slowed"] == ["c1"] and "slows case c1" in slow.detail
+    unsure = measured([1.5, 0.995], [1, 1])  # its interval reaches 1: not known to be slower
+    assert unsure.facts["slowed"] == [] and (unsure.speedup or 0) > 1.1
+
+
+def test_what_to_expect_is_amdahls() -> None:
+    near = Interval(1.9, 2.1)
+    rows = (
+        Row("a", "f", "", False, 0.5, 10, 2.0, near, None, True, 20.0, 10.0),
+        Row("b", "f", "", True, 0.5, 0, 4.0, near, None, True, 20.0, 5.0),  # a runner-up is not what ran
+        Row("c", "g", "", False, 0.5, 10, 1.0, None, None, False),
+    )
+    report = Report(rows, False, "NVIDIA H200", True, 1e-3)
+    total, low, high = report.expected
+    assert total == pytest.approx(1 / 0.75) and low < total < high
+    assert report.saved_s == pytest.approx(1e-4) and "at most 10.00 % of" in report.conclusion()
+    modelled = Report(rows, True, "timing model", False, 1.0)
+    assert modelled.saved_s is None and modelled.conclusion().startswith("modelled, not measured")
+    assert "shares may mislead" in modelled.conclusion()
+
+
+def test_down_the_list_into_the_store(recorded: Path, tmp_path: Path) -> None:
+    with Store.open(tmp_path / "store.sqlite") as store:
+        report = optimize_captured(
+            recorded, device="model", budget="10e", strategy="greedy", store=store, most=3, runner_ups=1,
+            out=tmp_path / "out",
+        )  # fmt: skip
+        runs = store.runs()
+    assert (report.modelled and "modelled" in report.device) or "model" in report.device
+    tried = [row for row in report.rows if row.ratio is not None]
+    assert {row.function for row in tried} == {
+        "__main__.gather_kernel", "__main__.rmsnorm_kernel", "__main__.swiglu_kernel",
+    }  # fmt: skip
+    assert sum(row.runner_up for row in tried) == 1 and all(row.ratio >= 1 for row in tried if row.ratio)
+    assert sum(row.share for row in report.rows if not row.runner_up) == pytest.approx(1.0)
+    assert len(runs) == 4 and all(run.spec["objective"]["launches"] for run in runs)
+    captured = read(recorded)
+    for row in tried:
+        if row.improved:
+            variant = captured.find(row.label)
+            tuned = next((tmp_path / "out").glob(f"{row.label}-*.cubin")).read_bytes()
+            assert Validator(captured.cubin(variant), variant.name).check(tuned).ok
+
+
+def test_the_command_line(recorded: Path, tmp_path: Path) -> None:
+    command = [
+        sys.executable, "-m", "sassafras", "optimize", "--captured", str(recorded), "--device", "model",
+        "--budget", "5e", "--kernels", "1", "--runner-ups", "0", "--store", str(tmp_path / "s.sqlite"),
+        "--out", str(tmp_path / "out"),
+    ]  # fmt: skip
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert ran.returncode == 0, ran.stderr
+    assert "left alone" in ran.stdout and "modelled, not measured: expected change" in ran.stdout
+    facts = json.loads((tmp_path / "out" / "captured-report.json").read_text())
+    assert facts["modelled"] is True and len(facts["rows"]) == 3
+    both = subprocess.run([*command, "suite:softmax"], capture_output=True, text=True, timeout=60)
+    assert both.returncode == 2 and "either a target or --captured" in both.stderr
