@@ -1,11 +1,14 @@
-"""HGEMM on a GPU: check every kernel of ours, then select and report; writes hgemm-offline.json.
+"""HGEMM on a GPU: verify our kernels, sweep, benchmark; one command for each sitting.
 
-    python benchmarks/hgemm.py [--bands '<1e8,1e8-1e9'] [--shapes N] [--large N] [--configs 256]
-                               [--seconds 0.1] [--processes 1] [--cache FOLDER] [--resume] [--only-verify]
+    python benchmarks/hgemm.py verify   [--cache FOLDER]              every kernel at boundary shapes
+    python benchmarks/hgemm.py sweep    [--gpus 4] [--minutes 5]      dataset and table of winners
+    python benchmarks/hgemm.py offline  [--gpus 4] [--processes 5]    hgemm-offline.json, .csv, .html
+    python benchmarks/hgemm.py server   [--gpus 4] [--rate 1000]      hgemm-server.json
+    python benchmarks/hgemm.py server   --rate 100 --shapes 200       hgemm-server-100.json
+    python benchmarks/hgemm.py off-grid [--mode offline]              hgemm-offgrid.json
 
-Three stages, each in processes of its own: `verify` (boundary shapes, every instance, against FP64),
-`select`, `measure`. --large adds a stratified sample of the other bands, for the baselines' table. All
-files go to $OUT, or to benchmarks/results.
+Sweep, offline and server share the selection journals in --out ($OUT, or benchmarks/results): after a sweep
+the others only measure. The same command resumes. --dry-run rehearses all of it on a modelled clock.
 """
 
 from __future__ import annotations
@@ -19,7 +22,9 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, write
+from common import ROOT, commit, gpu_count
+
+STAGES = ("verify", "sweep", "offline", "server", "off-grid")
 
 
 def _verify(cache: str | None, seed: int, path: str) -> None:
@@ -52,66 +57,87 @@ def verified(cache: Path | None, seed: int, folder: Path) -> dict[str, Any]:
     }
 
 
-def main() -> int:
-    """Run the stages; 1 when a kernel of ours was wrong anywhere."""
+def arguments() -> argparse.Namespace:
+    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--bands", default="<1e8,1e8-1e9", help="bands of the full run; 'all' for the grid")
-    parser.add_argument("--shapes", type=int, help="only a stratified sample of them")
-    parser.add_argument("--large", type=int, default=0, help="so many shapes of the other bands as well")
-    parser.add_argument("--configs", type=int, default=256)
-    parser.add_argument("--seconds", type=float, default=0.1)
-    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("stage", choices=STAGES)
+    parser.add_argument("--bands", help="only these bands, for example '<1e8,1e8-1e9'")
+    parser.add_argument("--shapes", type=int, help="only a stratified sample of so many")
+    parser.add_argument("--configs", type=int, default=128, help="screened a shape and layout")
+    parser.add_argument("--seconds", type=float, default=0.1, help="GPU time of a shape's measurement")
+    parser.add_argument("--processes", type=int, default=1, help="fresh processes that measure")
+    parser.add_argument("--gpus", type=int, help="default: all")
+    parser.add_argument("--minutes", type=float, help="start no shape after so long")
+    parser.add_argument("--mode", default="offline", help="of off-grid: offline or server")
+    parser.add_argument("--rate", type=float, default=1000.0, help="server: calls a second")
+    parser.add_argument("--calls", type=int, default=30, help="server: calls of each contestant")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--cache", type=Path, help="folder of compiled kernels")
     parser.add_argument(
         "--out", type=Path, default=Path(os.environ.get("OUT") or ROOT / "benchmarks/results")
     )
-    parser.add_argument("--resume", action="store_true", help="continue the journals in --out")
-    parser.add_argument("--only-verify", action="store_true")
-    options = parser.parse_args()
-    from sassafras.device.cuda import available, environment
+    parser.add_argument("--fresh", action="store_true", help="start over instead of resuming")
+    parser.add_argument("--dry-run", action="store_true", help="without a GPU, on a modelled clock")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Run a stage; 1 when a kernel of ours was wrong anywhere or a shape failed."""
+    given = arguments()
+    from sassafras.device.cuda import available
     from sassafras.gemm import bench
-    from sassafras.gemm.compile import build
-    from sassafras.gemm.families import INSTANCES
-    from sassafras.gemm.results import choose_shapes
+    from sassafras.gemm.results import benchmark, choose_shapes, file_name, save_sweep
     from sassafras.gemm.select import Options
-    from sassafras.gemm.shapes import BANDS
     from sassafras.gemm.summary import table
 
-    usable, reason = available()
-    print(reason, flush=True)
-    if not usable:
-        return 2
-    options.out.mkdir(parents=True, exist_ok=True)
+    if not given.dry_run:
+        usable, reason = available()
+        print(reason, flush=True)
+        if not usable:
+            return 2
+    os.environ.setdefault("SASSAFRAS_COMMIT", commit() or "")
+    given.out.mkdir(parents=True, exist_ok=True)
     begin = time.perf_counter()
-    build(INSTANCES, options.cache)
-    print(f"{len(INSTANCES)} kernels ready after {time.perf_counter() - begin:.1f} s", flush=True)
-    checks = verified(options.cache, options.seed, options.out)
-    print(f"verify: {json.dumps(checks)} after {time.perf_counter() - begin:.1f} s", flush=True)
-    if options.only_verify:
+    if given.stage == "verify":
+        checks = verified(given.cache, given.seed, given.out)
+        print(json.dumps(checks, indent=1), f"{time.perf_counter() - begin:.0f} s", flush=True)
         return 1 if checks["faults"] else 0
-    bands = None if options.bands == "all" else options.bands
-    shapes = choose_shapes("cuda-l2", bands, options.shapes, options.seed)
-    if options.large and bands:
-        others = ",".join(band for band in BANDS if band not in bands.split(","))
-        shapes += choose_shapes("cuda-l2", others, options.large, options.seed)
-    settings = Options(configs=options.configs, seconds=options.seconds, seed=options.seed)
-    rows, summary = bench.run(
-        shapes, options.out, settings, processes=options.processes, cache=options.cache,
-        fresh=not options.resume, progress=25, say=lambda text: print(text, flush=True),
+    grid = "off-grid" if given.stage == "off-grid" else "cuda-l2"
+    shapes = choose_shapes(grid, given.bands, given.shapes, given.seed)
+    options = Options(
+        configs=given.configs, seconds=given.seconds, seed=given.seed, rate=given.rate, calls=given.calls,
+        tuned=grid != "off-grid",
     )  # fmt: skip
-    summary["verify"] = checks
-    path = write("hgemm-offline", rows, summary, environment(), seed=options.seed, out=options.out)
+    shared: dict[str, Any] = {
+        "gpus": given.gpus or (gpu_count() if not given.dry_run else 2) or 1, "minutes": given.minutes,
+        "dry": given.dry_run, "fresh": given.fresh, "cache": given.cache, "progress": 25,
+        "say": lambda text: print(text, flush=True),
+    }  # fmt: skip
+    if given.stage == "sweep":
+        dataset = bench.sweep(shapes, given.out, options, **shared)
+        for path in save_sweep(dataset, given.out):
+            print("wrote", path)
+        spent = time.perf_counter() - begin
+        print(f"{len(dataset)} of {len(shapes)} shapes, {dataset.pairs} pairs, {spent:.0f} s")
+        return 0 if len(dataset) else 1
+    mode = given.mode if grid == "off-grid" else given.stage
+    name = file_name(grid, mode)
+    if mode == "server" and given.rate != 1000:
+        name += f"-{given.rate:g}"
+    path, summary = benchmark(
+        shapes, given.out, options, mode=mode, name=name, processes=given.processes, **shared
+    )
     columns, cells = table(summary)
     for line in (columns, *cells):
         print("  ".join(cell.rjust(13) for cell in line))
+    rows = json.loads(path.read_text())["rows"]
     failed = [row for row in rows if "error" in row]
     for row in failed[:10]:
         print("FAILED", row["shape"], row["error"])
     wrong = sum(row.get("wrong_in_selection", 0) for row in rows)
-    print(f"{len(rows)} shapes, {len(failed)} failed, {wrong} wrong configurations; {path.name}; "
-          f"{time.perf_counter() - begin:.0f} s in all")  # fmt: skip
-    return 1 if checks["faults"] or wrong or failed else 0
+    counts = f"{len(rows)} shapes, {len(failed)} failed, {summary['pending']} pending, {wrong} wrong"
+    print(f"{counts} configurations; {path.name}; {time.perf_counter() - begin:.0f} s in all")
+    return 1 if wrong or failed else 0
 
 
 if __name__ == "__main__":

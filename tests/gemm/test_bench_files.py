@@ -17,15 +17,26 @@ def row(ours: float | None, band: str = "<1e8", low: float = 1.0, **more: Any) -
     base = {"band": band, "lt_autotune": 2.0, "lt_heuristic": 2.2, "cublas": 2.4, "torch": 3.0, "null": 1.0}
     if ours:
         base |= {"ours": ours, "speedup_low": low, "rms_ratio": 1.0, "rms_ratio_after": 1.01}
+        base |= {"portfolio": min(ours, 2.0), "portfolio_speedup_low": 2.0 / min(ours, 2.0) - 0.01}
+        base |= {
+            "cold_ours": 2 * ours,
+            "cold_lt_autotune": 5.0,
+            "wall_p50_torch": 9.0,
+            "wall_p99_torch": 20.0,
+        }
     return base | more
 
 
 def test_figures() -> None:
     rows = [row(1.0, low=1.9), row(4.0, low=0.4), row(None, ">1e12"), {"band": "<1e8", "error": "crashed"}]
-    found = summary.summarise(rows)
-    assert (
-        found["shapes"] == 4 and found["measured"] == 3 and found["with_ours"] == 2 and found["failed"] == 1
-    )
+    found = summary.summarise([*rows, {"band": "<1e8", "pending": True}])
+    counts = {key: found[key] for key in ("shapes", "measured", "with_ours", "failed", "pending")}
+    assert counts == {"shapes": 5, "measured": 3, "with_ours": 2, "failed": 1, "pending": 1}
+    assert found["portfolio_worst_vs_lt_autotune"] == 1.0
+    assert found["portfolio_worst_low_vs_lt_autotune"] == pytest.approx(0.99)
+    assert found["portfolio_geomean_vs_lt_autotune"] == pytest.approx(2**0.5)
+    assert found["cold_geomean_vs_lt_autotune"] == pytest.approx((5 / 2 * 5 / 8) ** 0.5)
+    assert found["wall_p50_torch_us"] == 9.0
     assert found["geomean_vs_lt_autotune"] == pytest.approx(1.0)
     assert found["mean_vs_lt_autotune"] == pytest.approx(1.25)
     assert found["worst_vs_lt_autotune"] == pytest.approx(0.5)

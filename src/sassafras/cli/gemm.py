@@ -11,50 +11,120 @@ from .console import print_json, print_table, stderr
 
 app = typer.Typer(help="HGEMM: our kernels against cuBLAS and cuBLASLt.", no_args_is_help=True)
 
+_GRID = "cuda-l2 (1,000 shapes), off-grid (60), or shapes: 64x64x64,128x64x512"
+Grid = Annotated[str, typer.Option(help=_GRID)]
+Bands = Annotated[str | None, typer.Option(help="Only these bands of FLOP, for example '<1e8,1e8-1e9'.")]
+Sample = Annotated[int | None, typer.Option(help="A sample of so many shapes, stratified by band.")]
+Configs = Annotated[int, typer.Option(help="Our configurations screened, a shape and layout.")]
+Gpus = Annotated[int, typer.Option(help="GPUs to work on at once.")]
+Minutes = Annotated[
+    float | None, typer.Option(help="Start no shape after so many minutes; the same command goes on.")
+]
+Seed = Annotated[int, typer.Option(help="Of inputs and samples.")]
+Cache = Annotated[Path | None, typer.Option(help="Folder of compiled kernels.")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Start over instead of resuming.")]
+Dry = Annotated[bool, typer.Option("--dry-run", help="Rehearse on a modelled clock, without a GPU.")]
+
 
 @app.command("bench")
 def bench(
-    grid: Annotated[
-        str, typer.Option(help="cuda-l2 (1,000 shapes), or shapes: 64x64x64,128x64x512")
-    ] = "cuda-l2",
-    mode: Annotated[str, typer.Option(help="offline: calls back to back.")] = "offline",
-    bands: Annotated[
-        str | None, typer.Option(help="Only these bands of FLOP, for example '<1e8,1e8-1e9'.")
-    ] = None,
-    shapes: Annotated[
-        int | None, typer.Option(help="A sample of so many shapes, stratified by band.")
-    ] = None,
+    grid: Grid = "cuda-l2",
+    mode: Annotated[
+        str, typer.Option(help="offline: calls back to back; server: isolated calls at random times.")
+    ] = "offline",
+    bands: Bands = None,
+    shapes: Sample = None,
     seconds: Annotated[float, typer.Option(help="GPU time of a shape's measurement.")] = 0.1,
-    configs: Annotated[int, typer.Option(help="Our configurations screened a shape.")] = 256,
+    configs: Configs = 128,
     processes: Annotated[int, typer.Option(help="Fresh processes that measure.")] = 1,
-    seed: Annotated[int, typer.Option(help="Of inputs and samples.")] = 0,
-    out: Annotated[Path, typer.Option(help="Folder of journals and of hgemm-offline.json.")] = Path(
-        "sassafras-out/hgemm"
-    ),
-    cache: Annotated[Path | None, typer.Option(help="Folder of compiled kernels.")] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Start over instead of resuming.")] = False,
+    rate: Annotated[float, typer.Option(help="Server mode: calls a second.")] = 1000.0,
+    calls: Annotated[int, typer.Option(help="Server mode: calls of each contestant.")] = 30,
+    cold: Annotated[bool, typer.Option(help="Time with an empty L2 as well.")] = True,
+    gpus: Gpus = 1,
+    minutes: Minutes = None,
+    seed: Seed = 0,
+    out: Annotated[Path, typer.Option(help="Folder of journals and results.")] = Path("sassafras-out/hgemm"),
+    cache: Cache = None,
+    fresh: Fresh = False,
+    dry_run: Dry = False,
     json: Annotated[bool, typer.Option("--json", help="The summary as JSON on stdout.")] = False,
 ) -> None:
-    """Time ours, torch.matmul, cuBLAS, cuBLASLt's heuristic and AutoTuning, interleaved, on a GPU.
+    """Time ours, sassafras.matmul, torch.matmul, cuBLAS, cuBLASLt's heuristic and AutoTuning on a GPU.
 
-    Selection runs in one process, the reported figures come from others. The same command resumes.
+    Selection runs in processes of its own, the reported figures come from others. The same command resumes.
+    Shapes off the grid are never tuned: there sassafras.matmul works from the table that is shipped.
     """
-    from sassafras.gemm.results import benchmark, choose_shapes
+    from sassafras.gemm.results import benchmark, choose_shapes, file_name
     from sassafras.gemm.select import Options
     from sassafras.gemm.summary import table
 
     console = stderr()
-    options = Options(configs=configs, seconds=seconds, seed=seed)
+    options = Options(
+        configs=configs,
+        seconds=seconds,
+        seed=seed,
+        rate=rate,
+        calls=calls,
+        cold=cold,
+        tuned=grid != "off-grid",
+    )
     path, summary = benchmark(
-        choose_shapes(grid, bands, shapes, seed), out, options, mode=mode, processes=processes, fresh=fresh,
-        cache=cache, say=lambda text: console.print(text, style="dim", markup=False),
+        choose_shapes(grid, bands, shapes, seed), out, options, mode=mode, name=file_name(grid, mode),
+        processes=processes, gpus=gpus, minutes=minutes, dry=dry_run, fresh=fresh, cache=cache,
+        say=lambda text: console.print(text, style="dim", markup=False),
     )  # fmt: skip
     if json:
         print_json(summary)
         return
     columns, cells = table(summary)
-    print_table("geometric means, baseline / ours", columns, cells)
-    console.print(f"wrote {path}", style="dim", markup=False)
+    title = "modelled, nothing was measured" if dry_run else "geometric means, baseline / ours"
+    print_table(title, columns, cells)
+    if summary["pending"]:
+        console.print(f"{summary['pending']} shapes are left: run the same command again", style="dim")
+    console.print(f"wrote {path}, and .csv and .html beside it", style="dim", markup=False)
+
+
+@app.command("tune")
+def tune(
+    grid: Grid = "cuda-l2",
+    bands: Bands = None,
+    shapes: Sample = None,
+    configs: Configs = 128,
+    gpus: Gpus = 1,
+    minutes: Minutes = None,
+    seed: Seed = 0,
+    out: Annotated[Path, typer.Option(help="Folder of journals, dataset and table.")] = Path(
+        "sassafras-out/hgemm"
+    ),
+    cache: Cache = None,
+    fresh: Fresh = False,
+    dry_run: Dry = False,
+    install: Annotated[
+        bool, typer.Option(help="Let sassafras.matmul on this machine use what was measured.")
+    ] = True,
+) -> None:
+    """Sweep our configurations over shapes by successive halving; write the dataset, and the table of
+    winners.
+
+    It shares journals with `bench` in the same folder and resumes. sassafras.matmul uses the table from
+    then on.
+    """
+    from sassafras.gemm import bench as runner
+    from sassafras.gemm.dispatch.engine import tuned_path
+    from sassafras.gemm.results import choose_shapes, save_sweep
+    from sassafras.gemm.select import Options
+
+    console = stderr()
+    dataset = runner.sweep(
+        choose_shapes(grid, bands, shapes, seed), out, Options(configs=configs, seed=seed), gpus=gpus,
+        minutes=minutes, dry=dry_run, fresh=fresh, cache=cache,
+        say=lambda text: console.print(text, style="dim", markup=False),
+    )  # fmt: skip
+    target = tuned_path(str(dataset.header.get("gpu"))) if install and not dataset.modelled else None
+    paths = save_sweep(dataset, out, install=target)
+    print(f"{len(dataset)} shapes, {dataset.pairs} pairs" + (" (modelled)" if dataset.modelled else ""))
+    for path in paths:
+        console.print(f"wrote {path}", style="dim", markup=False)
 
 
 @app.command("configs")
@@ -84,3 +154,47 @@ def configs(
         [c.name, "x".join(map(str, c.tile)), str(c.slices), f"{estimate_us(c, problem):.2f}"] for c in ranked
     ]
     print_table(f"{len(rows)} legal", ["configuration", "tile", "k slices", "estimate (us)"], rows[:limit])
+
+
+@app.command("choose")
+def choose(
+    shapes: Annotated[list[str] | None, typer.Argument(help="MxNxK ...")] = None,
+    layout: Annotated[str, typer.Option(help="nn, tn or both.")] = "both",
+    gpu: Annotated[str, typer.Option(help="Whose table.")] = "NVIDIA H200",
+    evaluate: Annotated[
+        bool, typer.Option("--evaluate", help="Leave tuned shapes out, and see how they would be chosen.")
+    ] = False,
+) -> None:
+    """Say who would serve a product: ours, cuBLASLt or torch, and why. Needs no GPU."""
+    from sassafras.core import SassafrasError
+    from sassafras.gemm.choose import Chooser, Settings
+    from sassafras.gemm.choose import evaluate as judge
+    from sassafras.gemm.dispatch.engine import load_table
+    from sassafras.gemm.shapes import Shape
+
+    if layout not in ("nn", "tn", "both"):
+        raise SassafrasError(f"no layout {layout}", hint="nn, tn or both")
+    table = load_table(gpu)
+    if table is None:
+        raise SassafrasError("nothing was tuned for this GPU", where=gpu, hint="sassafras gemm tune")
+    if evaluate:
+        rows = []
+        for folds in ("shape", "m", "n", "k"):
+            found = judge(table, Settings(), folds=folds)
+            rows.append([
+                folds, str(found.shapes), str(found.ours), str(found.unknown), f"{found.geomean:.3f}",
+                f"{found.possible:.3f}", f"{found.worst:.3f}", str(found.harmful),
+            ])  # fmt: skip
+        columns = ["left out", "rows", "ours", "never timed", "vs torch", "possible", "worst", "slower"]
+        print_table("chosen without having been tuned", columns, rows)
+        return
+    if not shapes:
+        raise SassafrasError("a shape is missing", hint="sassafras gemm choose 64x64x64")
+    chooser = Chooser(table, lt_version=table.header.get("cublaslt"))
+    rows = []
+    for text in shapes:
+        shape = Shape.parse(text)
+        for one in ("nn", "tn") if layout == "both" else (layout,):
+            choice = chooser.choose(shape, one, lambda c, s=shape, la=one: c.layout == la and not c.reject(s))  # type: ignore[misc]
+            rows.append([text, one, choice.config or choice.member, f"{choice.speedup:.3f}", choice.why])
+    print_table("", ["shape", "layout", "served by", "over torch", "why"], rows)

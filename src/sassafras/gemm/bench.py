@@ -1,11 +1,7 @@
-"""The benchmark: select in one process, report from others. Starts workers, survives them, resumes."""
+"""The benchmark and the sweep: select in one set of processes, report from others; survived and resumed."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -16,14 +12,15 @@ from sassafras.core import DeviceError, SassafrasError
 
 from . import summary
 from .compile import build
+from .dataset import Dataset, Entry
 from .families import INSTANCES
-from .journal import Journal
 from .journal import read as read_journal
+from .pool import journals, records, work
 from .select import Options
 from .shapes import Shape
 
-#: how often a worker may die before the run is given up
-_DEATHS = 25
+SELECT = "hgemm-select"
+MODES = ("offline", "server")
 Say = Callable[[str], None]
 
 
@@ -34,6 +31,9 @@ def run(
     *,
     mode: str = "offline",
     processes: int = 1,
+    gpus: int = 1,
+    minutes: float | None = None,
+    dry: bool = False,
     fresh: bool = False,
     cache: Path | None = None,
     progress: int = 1,
@@ -42,9 +42,12 @@ def run(
     """Rows (one a shape, in the given order) and their summary.
 
     Args:
-        folder: journals go here; the same call resumes from them.
-        mode: only ``offline`` (calls back to back, warm L2) exists so far.
+        folder: journals go here; the same call resumes from them. Both modes share the selection.
+        mode: ``offline`` (calls back to back, warm and cold L2) or ``server`` (isolated calls).
         processes: fresh processes that measure; the speed-up's interval is hierarchical from 2 on.
+        gpus: GPUs to work on at once, a worker on each.
+        minutes: start no shape after so long; what is missing is counted as pending.
+        dry: rehearse on a modelled clock, without a GPU; every row says so.
         fresh: delete earlier journals of this folder.
         cache: folder of compiled cubins.
         progress: print every so many shapes, 0 for never.
@@ -54,82 +57,121 @@ def run(
         DeviceError: workers die again and again.
         CompileError, ToolMissing: our kernels cannot be built.
     """
-    if mode != "offline":
-        raise SassafrasError(f"mode {mode!r} does not exist yet", hint="offline is the only one so far")
-    if not shapes or processes < 1:
-        raise SassafrasError("the benchmark needs at least one shape and one process")
-    from sassafras.device.cuda import available
-
-    found, reason = available()
-    if not found:
-        raise DeviceError(f"the benchmark needs a GPU: {reason}")
+    if mode not in MODES:
+        raise SassafrasError(f"mode {mode!r} does not exist", hint="one of " + ", ".join(MODES))
+    if not shapes or processes < 1 or gpus < 1:
+        raise SassafrasError("the benchmark needs at least one shape, one process and one GPU")
     options = options or Options()
-    folder.mkdir(parents=True, exist_ok=True)
-    selection = folder / "hgemm-select.jsonl"
-    measured = [folder / f"hgemm-measure-{index}.jsonl" for index in range(processes)]
-    if fresh:
-        for path in (selection, *folder.glob("hgemm-measure-*.jsonl")):
-            path.unlink(missing_ok=True)
-    begin = time.perf_counter()
-    build(INSTANCES, cache)
-    say(f"{len(INSTANCES)} kernels built or found in {time.perf_counter() - begin:.1f} s")
-    texts = [str(shape) for shape in shapes]
-    base = {"options": asdict(options), "cache": str(cache) if cache else None, "progress": progress}
-    _work({**base, "mode": "select", "shapes": texts, "journal": str(selection)}, say)
-    chosen = {r["shape"]: r for r in read_journal(selection)[1:] if "begun" not in r}
-    usable = [text for text in texts if "error" not in chosen[text]]
-    for index, journal in enumerate(measured):
+    base, texts = _begin(shapes, folder, options, minutes, dry, fresh, cache, progress, say)
+    # shapes that must stay untuned have journals of their own, which no dataset is made of
+    apart = "" if options.tuned else "-untuned"
+    work(folder, SELECT + apart, {**base, "mode": "select"}, texts, gpus, say)
+    chosen = records(folder, SELECT + apart)
+    usable = [text for text in texts if text in chosen and "error" not in chosen[text]]
+    stems = [f"hgemm-{mode}{apart}-{process}" for process in range(processes)]
+    for process, stem in enumerate(stems):
         plan = {
-            **base, "mode": "measure", "shapes": usable, "journal": str(journal), "selection": str(selection),
-            "process": index,
+            **base, "mode": "measure", "how": mode, "process": process,
+            "selections": [str(path) for path in journals(folder, SELECT + apart)],
         }  # fmt: skip
-        if usable:
-            _work(plan, say)
-    rows = [_row(text, chosen[text], measured) for text in texts]
+        work(folder, stem, plan, usable, gpus, say)
+    measured = [records(folder, stem) for stem in stems]
+    rows = [_row(text, chosen, measured) for text in texts]
     return rows, summary.summarise(rows)
 
 
-def _row(text: str, chosen: dict[str, Any], journals: Sequence[Path]) -> dict[str, Any]:
+def sweep(
+    shapes: Sequence[Shape],
+    folder: Path,
+    options: Options | None = None,
+    *,
+    gpus: int = 1,
+    minutes: float | None = None,
+    dry: bool = False,
+    fresh: bool = False,
+    cache: Path | None = None,
+    progress: int = 25,
+    say: Say = print,
+) -> Dataset:
+    """Time our configurations over shapes by successive halving, beside cuBLASLt and torch; the dataset of
+    it.
+
+    It is the selection of `run`, and shares its journals: a sweep resumes as a benchmark and the reverse.
+    Arguments and errors as there.
+    """
+    if not shapes or gpus < 1:
+        raise SassafrasError("a sweep needs at least one shape and one GPU")
+    options = options or Options()
+    base, texts = _begin(shapes, folder, options, minutes, dry, fresh, cache, progress, say)
+    work(folder, SELECT, {**base, "mode": "select"}, texts, gpus, say)
+    return collected(folder)
+
+
+def collected(folder: Path) -> Dataset:
+    """The dataset that the selection journals of a folder hold. Raises SassafrasError when there are none."""
+    paths = journals(folder, SELECT)
+    if not paths:
+        raise SassafrasError("no selection journal here", where=str(folder), hint="run the sweep first")
+    conditions = read_journal(paths[0])[0]["header"]
+    header = {key: conditions[key] for key in ("gpu", "kernels", "cublaslt", "torch", "modelled", "options")
+              if key in conditions}  # fmt: skip
+    entries = []
+    for text, record in records(folder, SELECT).items():
+        if "error" in record:
+            continue
+        baselines = {
+            "torch": record["torch"],
+            "lt_autotune": {layout: entry["us"] for layout, entry in record["lt"].items()},
+        }
+        lt = {
+            layout: {key: entry[key] for key in ("layout", "blob", "workspace")}
+            for layout, entry in record["lt"].items()
+        }
+        ours = {name: (us, rung) for name, (us, rung) in record["rungs"].items()}
+        entries.append(Entry(Shape.parse(text), ours, baselines, lt))
+    return Dataset(header, entries)
+
+
+def _begin(
+    shapes: Sequence[Shape], folder: Path, options: Options, minutes: float | None, dry: bool, fresh: bool,
+    cache: Path | None, progress: int, say: Say,
+) -> tuple[dict[str, Any], list[str]]:  # fmt: skip
+    """What all plans share, and the shapes' names; kernels are built, old journals deleted if asked."""
+    if not dry:
+        from sassafras.device.cuda import available
+
+        found, reason = available()
+        if not found:
+            raise DeviceError(f"the benchmark needs a GPU: {reason}", hint="--dry-run rehearses without one")
+    folder.mkdir(parents=True, exist_ok=True)
+    if fresh:
+        for path in folder.glob("hgemm-*.gpu*.jsonl"):
+            path.unlink()
+    begin = time.perf_counter()
+    if not dry:
+        build(INSTANCES, cache)
+        say(f"{len(INSTANCES)} kernels built or found in {time.perf_counter() - begin:.1f} s")
+    base = {
+        "options": asdict(options), "cache": str(cache) if cache else None, "progress": progress, "dry": dry,
+        "deadline": time.time() + 60 * minutes if minutes else None,
+    }  # fmt: skip
+    return base, [str(shape) for shape in shapes]
+
+
+def _row(
+    text: str, selected: dict[str, dict[str, Any]], measured: Sequence[dict[str, dict[str, Any]]]
+) -> dict[str, Any]:
     shape = Shape.parse(text)
     head = {"shape": text, "m": shape.m, "n": shape.n, "k": shape.k, "band": shape.band}
+    chosen = selected.get(text)
+    if chosen is None:
+        return {**head, "pending": True}
     if "error" in chosen:
         return {**head, "error": f"selection: {chosen['error']}"}
-    found = [
-        record
-        for path in journals
-        for record in read_journal(path)[1:]
-        if record.get("shape") == text and "begun" not in record
-    ]
-    good = [record for record in found if "error" not in record]
-    if len(good) < len(journals):
-        errors = [record["error"] for record in found if "error" in record]
-        return {**head, "error": errors[0] if errors else "not measured"}
-    return {**head, **summary.merge(good), "wrong_in_selection": len(chosen.get("wrong", []))}
-
-
-def _work(plan: dict[str, Any], say: Say) -> None:
-    """Run workers until every shape of the plan is in the journal."""
-    path = Path(plan["journal"])
-    plan_path = path.with_suffix(".plan.json")
-    plan_path.write_text(json.dumps(plan))
-    root = str(Path(__file__).resolve().parent.parent.parent)
-    inherited = os.environ.get("PYTHONPATH")
-    environment = {**os.environ, "PYTHONPATH": root + (os.pathsep + inherited if inherited else "")}
-    for _ in range(_DEATHS):
-        worker = [sys.executable, "-P", "-m", "sassafras.gemm.worker", str(plan_path)]
-        status = subprocess.run(worker, env=environment, check=False).returncode
-        if status == 0:
-            plan_path.unlink(missing_ok=True)
-            return
-        if not path.exists():
-            break
-        header = read_journal(path)[0]["header"]
-        journal = Journal(path, header)
-        lost = journal.interrupted()
-        for shape in lost:
-            band = Shape.parse(shape).band
-            journal.finish({"shape": shape, "band": band, "error": f"the worker ended with status {status}"})
-        say(f"a worker ended with status {status}" + (f" in {', '.join(lost)}" if lost else ""))
-        if not lost and status == 1:
-            break
-    raise DeviceError(f"the {plan['mode']} worker cannot finish; its messages are above", where=path.name)
+    found = [records_of[text] for records_of in measured if text in records_of]
+    errors = [record["error"] for record in found if "error" in record]
+    if errors:
+        return {**head, "error": errors[0]}
+    if len(found) < len(measured):
+        return {**head, "pending": True}
+    return {**head, **summary.merge(found), "wrong_in_selection": len(chosen.get("wrong", []))}

@@ -17,59 +17,83 @@ Enqueue = Callable[[], None]
 class Block:
     """`launches` calls captured into one executable graph.
 
+    Args:
+        enqueue: one call; or several, one after the other in turn (rotated buffers).
+
     Raises:
         DeviceError: the graph holds fewer nodes than calls: work went elsewhere (another stream, the legacy
             default stream), and timing it would time nothing.
     """
 
-    def __init__(self, gpu: Gpu, enqueue: Enqueue, launches: int) -> None:
+    def __init__(self, gpu: Gpu, enqueue: Enqueue | Sequence[Enqueue], launches: int) -> None:
         self.launches = launches
-        driver = gpu.driver
-        mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-        call(driver.cuStreamBeginCapture, gpu.stream, mode)
-        try:
-            for _ in range(launches):
-                enqueue()
-        except BaseException:
-            driver.cuStreamEndCapture(gpu.stream)
-            raise
-        graph = call(driver.cuStreamEndCapture, gpu.stream)
-        try:
-            _, nodes = call(driver.cuGraphGetNodes, graph, 0)
-            if int(nodes) < launches:
-                raise DeviceError(f"a graph of {launches} calls holds {int(nodes)} nodes: they ran elsewhere")
-            self.graph = call(driver.cuGraphInstantiate, graph, 0)
-        finally:
-            call(driver.cuGraphDestroy, graph)
+        calls = [enqueue] if callable(enqueue) else list(enqueue)
+
+        def all_calls() -> None:
+            for index in range(launches):
+                calls[index % len(calls)]()
+
+        # the modelled GPU of a dry run has a capture of its own
+        capture = getattr(gpu, "capture_counted", None)
+        self.graph, nodes = capture(all_calls) if capture else _captured(gpu, all_calls)
+        if nodes < launches:
+            self.discard(gpu)
+            raise DeviceError(f"a graph of {launches} calls holds {nodes} nodes: they ran elsewhere")
 
     def discard(self, gpu: Gpu) -> None:
         """Free the graph."""
         gpu.discard(self.graph)
 
 
-def timed(gpu: Gpu, watch: Stopwatch, blocks: Sequence[Block], rounds: int, *, warm: int = 1) -> np.ndarray:
+def _captured(gpu: Gpu, enqueue: Enqueue) -> tuple[Any, int]:
+    """(executable graph, its nodes)."""
+    driver = gpu.driver
+    mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+    call(driver.cuStreamBeginCapture, gpu.stream, mode)
+    try:
+        enqueue()
+    except BaseException:
+        driver.cuStreamEndCapture(gpu.stream)
+        raise
+    graph = call(driver.cuStreamEndCapture, gpu.stream)
+    try:
+        _, nodes = call(driver.cuGraphGetNodes, graph, 0)
+        return call(driver.cuGraphInstantiate, graph, 0), int(nodes)
+    finally:
+        call(driver.cuGraphDestroy, graph)
+
+
+def timed(
+    gpu: Gpu,
+    watch: Stopwatch,
+    blocks: Sequence[Block],
+    rounds: int,
+    *,
+    warm: int = 1,
+    before: Callable[[int], None] | None = None,
+) -> np.ndarray:
     """Microseconds a launch, float64 array (rounds, blocks), every round visiting every block.
 
     Rounds go forward and backward by turns (A B .. B A ..), so a drift cancels; `warm` further rounds before
-    them are not counted.
+    them are not counted. `before` is called ahead of each block and may enqueue untimed work.
     """
     count = len(blocks)
     order = interleaved(count, rounds + warm)
-    times = watch.blocks([b.graph for b in blocks], order)
+    times = watch.blocks([b.graph for b in blocks], order, before=before)
     table = np.empty((rounds + warm, count))
     for position, (which, microseconds) in enumerate(zip(order, times, strict=True)):
         table[position // count, which] = microseconds / blocks[which].launches
     return table[warm:]
 
 
-def rough_us(gpu: Gpu, watch: Stopwatch, enqueue: Enqueue) -> float:
-    """A first idea of a launch's time, from one block."""
-    once = watch.one(enqueue)
-    block = Block(gpu, enqueue, int(min(20, max(1, 200 // max(once, 1)))))
+def rough_us(stage: Any, enqueue: Enqueue) -> float:
+    """A first idea of a launch's time, from one block of a `stage.Stage`."""
+    once = stage.watch.one(enqueue)
+    block = stage.block(enqueue, int(min(20, max(1, 200 // max(once, 1)))))
     try:
-        return float(timed(gpu, watch, [block], 1)[0, 0])
+        return float(timed(stage.gpu, stage.watch, [block], 1)[0, 0])
     finally:
-        block.discard(gpu)
+        block.discard(stage.gpu)
 
 
 def paired(table: np.ndarray, baseline: int, candidate: int) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import sys
 from datetime import UTC, datetime
@@ -10,8 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from . import bench
+from .dataset import Dataset, slug
+from .page import as_csv, as_html
 from .select import Options
-from .shapes import Shape, cuda_l2_grid, in_bands, stratified
+from .shapes import Shape, cuda_l2_grid, in_bands, off_grid, stratified
+from .table import Table
+from .worker import kernels_digest
+
+#: names that ``--grid`` knows
+GRIDS = {"cuda-l2": cuda_l2_grid, "off-grid": off_grid}
 
 
 def choose_shapes(
@@ -22,23 +30,64 @@ def choose_shapes(
     Raises:
         SassafrasError: a shape or a band is malformed.
     """
-    shapes = cuda_l2_grid() if grid == "cuda-l2" else tuple(Shape.parse(text) for text in grid.split(","))
+    if grid in GRIDS:
+        shapes = GRIDS[grid]()
+    else:
+        shapes = tuple(Shape.parse(text) for text in grid.split(","))
     shapes = in_bands(shapes, bands.split(",") if bands else None)
     return stratified(shapes, count, seed) if count is not None else shapes
 
 
+def file_name(grid: str, mode: str) -> str:
+    """``hgemm-offline``, ``hgemm-server``; off the grid ``hgemm-offgrid``, ``hgemm-offgrid-server``."""
+    if grid == "off-grid":
+        return "hgemm-offgrid" if mode == "offline" else f"hgemm-offgrid-{mode}"
+    return f"hgemm-{mode}"
+
+
 def benchmark(
-    shapes: tuple[Shape, ...], folder: Path, options: Options, *, mode: str = "offline", **keywords: Any
-) -> tuple[Path, dict[str, Any]]:
-    """`bench.run`, then ``hgemm-offline.json`` in the folder. Returns its path and the summary."""
+    shapes: tuple[Shape, ...], folder: Path, options: Options, *, mode: str = "offline",
+    name: str | None = None, **keywords: Any,
+) -> tuple[Path, dict[str, Any]]:  # fmt: skip
+    """`bench.run`, then a JSON, a CSV and an HTML file in the folder. Returns the JSON's path and the
+    summary.
+
+    Files of a dry run are called ``...-dry``.
+    """
     rows, summary = bench.run(shapes, folder, options, mode=mode, **keywords)
-    path = folder / f"hgemm-{mode}.json"
+    stem = (name or f"hgemm-{mode}") + ("-dry" if keywords.get("dry") else "")
+    path = folder / f"{stem}.json"
     write(path, rows, summary, options.seed)
     return path, summary
 
 
+def save_sweep(dataset: Dataset, folder: Path, install: Path | None = None) -> list[Path]:
+    """Write a sweep's dataset and, unless it was modelled, its table of winners; returns the files.
+
+    Args:
+        install: where else the table goes, merged over what is there; None: nowhere.
+    """
+    stem = slug(str(dataset.header.get("gpu") or "gpu"))
+    dataset.header |= {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "commit": os.environ.get("SASSAFRAS_COMMIT"),
+    }
+    paths = [folder / (f"{stem}.jsonl.gz" if not dataset.modelled else "sweep-dry.jsonl.gz")]
+    dataset.save(paths[0])
+    if dataset.modelled:
+        return paths
+    table = Table.from_dataset(dataset)
+    paths.append(folder / f"{stem}.table.json")
+    table.save(paths[-1])
+    if install is not None:
+        (Table.load(install).merged(table) if install.is_file() else table).save(install)
+        paths.append(install)
+    return paths
+
+
 def write(path: Path, rows: list[dict[str, Any]], summary: dict[str, Any], seed: int) -> None:
-    """A result file with what it was measured on and by (`docs/hgemm.md` lists the columns)."""
+    """A result file with what it was measured on and by (`docs/hgemm.md`), and CSV and HTML beside it."""
     from sassafras.device.cuda import environment
 
     found = environment()
@@ -46,11 +95,17 @@ def write(path: Path, rows: list[dict[str, Any]], summary: dict[str, Any], seed:
         "benchmark": path.stem,
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
-        "commit": found.get("commit"),
+        "commit": os.environ.get("SASSAFRAS_COMMIT") or found.get("commit"),
         "seed": seed,
+        "kernels": kernels_digest(),
+        "modelled": bool(summary.get("modelled")),
         "environment": found,
         "summary": summary,
     }
     lines = ",\n  ".join(json.dumps(row, default=str) for row in rows)
     body = json.dumps(head, indent=1, default=str)
     path.write_text(body[:-2] + ',\n "rows": [\n  ' + lines + "\n ]\n}\n")
+    path.with_suffix(".csv").write_text(as_csv(rows))
+    facts = {key: found.get(key) for key in ("gpu", "driver", "cuda", "torch", "cublas")}
+    facts |= {"commit": head["commit"], "date": head["date"]}
+    path.with_suffix(".html").write_text(as_html(path.stem, rows, summary, facts))

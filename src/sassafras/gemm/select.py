@@ -1,8 +1,13 @@
-"""Choose, for one shape: our best configuration, and cuBLASLt's best algorithm of either layout."""
+"""Choose, for one shape and either layout: our best configuration, and cuBLASLt's best algorithm.
+
+Ours go through successive halving: all candidates briefly, the better quarter longer, the best few longest,
+interleaved with cuBLASLt's and torch. Every time is recorded: the journals of a run are the dataset.
+"""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -16,13 +21,16 @@ from .cublas import LAYOUTS, CublasError, LtAlgorithm
 from .estimate import estimate_us
 from .families import Config
 from .graphs import Block, Enqueue, timed
-from .operands import Operands
 from .shapes import Shape
-from .staged import StagedConfig
-from .tools import Tools
 
 #: graphs alive at once while screening
 _BATCH = 64
+#: blocks of the first two rungs, microseconds, and their rounds
+_RUNGS = ((40.0, 2), (100.0, 5))
+#: of the configurations of a rung, the part that goes on
+_KEEP = 0.25
+#: microseconds so far, what it is, how to call it
+Finalist = tuple[float, Any, Enqueue]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,66 +38,42 @@ class Options:
     """How thorough a run is.
 
     Attributes:
-        configs: of our legal configurations, how many to screen (those that the static estimate likes best).
-        finalists: how many of the screened go to the final, on either side.
+        configs: of our legal configurations of a layout, how many enter the first rung (those that the static
+            estimate likes best, of every family some, and those that won at neighbouring shapes).
+        finalists: how many of a layout reach the last rung, on either side.
         seconds: GPU time for the measurement of a shape, roughly.
-        block_us: length of a timed block.
-        ours_up_to: FLOP above which ours are not tried (these families are for small problems).
+        screen_seconds: GPU time for the first rung, roughly: large problems try fewer.
+        final_seconds: GPU time for the last rung, roughly.
+        block_us: length of a timed block of the last rung.
+        ours_up_to: FLOP above which ours are not tried.
+        cold: time with an emptied L2 as well.
+        walls: calls whose wall time is taken, 0 for none.
+        rate: server mode: calls a second.
+        calls: server mode: calls of each contestant.
+        tuned: the portfolio knows this run's selection; False: only what is shipped (shapes never tuned).
         seed: of inputs.
     """
 
-    configs: int = 256
-    finalists: int = 8
+    configs: int = 128
+    finalists: int = 6
     seconds: float = 0.1
+    screen_seconds: float = 0.15
+    final_seconds: float = 0.05
     block_us: float = 200.0
-    ours_up_to: float = 1e10
+    ours_up_to: float = 1e18
+    cold: bool = True
+    walls: int = 200
+    rate: float = 1000.0
+    calls: int = 30
+    tuned: bool = True
     seed: int = 0
 
 
-class Screen:
-    """Rough times of many contestants, then careful ones of the few best."""
-
-    def __init__(self, tools: Tools, rounds: int = 3) -> None:
-        self.tools, self.rounds = tools, rounds
-
-    def rough(
-        self, contestants: list[tuple[Any, Enqueue]], guess_us: float
-    ) -> list[tuple[float, Any, Enqueue]]:
-        """(microseconds, key, enqueue), fastest first. Those that cannot be launched are left out."""
-        gpu, found = self.tools.gpu, []
-        launches = int(min(16, max(1, 40 // max(guess_us, 0.1))))
-        for start in range(0, len(contestants), _BATCH):
-            alive: list[tuple[Any, Enqueue, Block]] = []
-            for key, enqueue in contestants[start : start + _BATCH]:
-                try:
-                    alive.append((key, enqueue, Block(gpu, enqueue, launches)))
-                except CudaError as error:
-                    if error.sticky:
-                        raise
-                except CublasError:
-                    continue
-            if not alive:
-                continue
-            table = timed(gpu, self.tools.watch, [block for _, _, block in alive], self.rounds)
-            for (key, enqueue, block), microseconds in zip(alive, np.median(table, axis=0), strict=True):
-                found.append((float(microseconds), key, enqueue))
-                block.discard(gpu)
-        return sorted(found, key=lambda row: row[0])
-
-    def final(
-        self, finalists: list[tuple[float, Any, Enqueue]], seconds: float, block_us: float
-    ) -> list[tuple[float, Any]]:
-        """(microseconds, key), fastest first, from longer blocks."""
-        if not finalists:
-            return []
-        gpu = self.tools.gpu
-        blocks = [Block(gpu, e, launches_a_block(us, block_us)) for us, _, e in finalists]
-        rounds = rounds_for([us for us, _, _ in finalists], seconds, block_us, least=3, most=15)
-        medians = np.median(timed(gpu, self.tools.watch, blocks, rounds), axis=0)
-        for block in blocks:
-            block.discard(gpu)
-        rows = [(float(us), key) for us, (_, key, _) in zip(medians, finalists, strict=True)]
-        return sorted(rows, key=lambda row: row[0])
+#: options that the selection follows, and those that the measurement follows
+SELECTING = (
+    "configs", "finalists", "screen_seconds", "final_seconds", "block_us", "ours_up_to", "seed",
+)  # fmt: skip
+MEASURING = ("seconds", "block_us", "cold", "walls", "rate", "calls", "tuned", "seed")
 
 
 def rounds_for(
@@ -100,105 +84,260 @@ def rounds_for(
     return int(min(most, max(least, seconds * 1e6 // one_round)))
 
 
-def choose(tools: Tools, shape: Shape, options: Options) -> dict[str, Any]:
-    """A JSON-able record: ``ours`` (configuration, or None), ``lt`` and ``heuristic`` by layout, with times.
+def screen(
+    stage: Any, contestants: list[tuple[Any, Enqueue]], guess_us: float, block_us: float, rounds: int
+) -> list[tuple[float, Any, Enqueue]]:
+    """(microseconds, key, enqueue), fastest first. Those that cannot be launched are left out."""
+    found: list[tuple[float, Any, Enqueue]] = []
+    launches = int(min(16, max(1, block_us // max(guess_us, 0.1))))
+    for start in range(0, len(contestants), _BATCH):
+        alive: list[tuple[Any, Enqueue, Block]] = []
+        for key, enqueue in contestants[start : start + _BATCH]:
+            try:
+                alive.append((key, enqueue, _block(stage, enqueue, launches)))
+            except CudaError as error:
+                if error.sticky:
+                    raise
+            except CublasError:
+                continue
+        if not alive:
+            continue
+        table = timed(stage.gpu, stage.watch, [block for _, _, block in alive], rounds)
+        for (key, enqueue, block), microseconds in zip(alive, np.median(table, axis=0), strict=True):
+            found.append((float(microseconds), key, enqueue))
+            block.discard(stage.gpu)
+    return sorted(found, key=lambda row: row[0])
+
+
+class Screen:
+    """`screen` and a longer last round on a `Tools` of one's own, for other sweeps.
+
+    Args:
+        tools: `tools.Tools` or a `stage.Stage`.
+        rounds: of `rough`.
+    """
+
+    def __init__(self, tools: Any, rounds: int = 3) -> None:
+        self.tools, self.rounds = tools, rounds
+
+    def rough(self, contestants: list[tuple[Any, Enqueue]], guess_us: float) -> list[Finalist]:
+        """(microseconds, key, enqueue), fastest first. Those that cannot be launched are left out."""
+        return screen(self.tools, contestants, guess_us, _RUNGS[0][0], self.rounds)
+
+    def final(self, finalists: list[Finalist], seconds: float, block_us: float) -> list[tuple[float, Any]]:
+        """(microseconds, key), fastest first, from longer blocks."""
+        if not finalists:
+            return []
+        tools = self.tools
+        blocks = [_block(tools, e, launches_a_block(us, block_us)) for us, _, e in finalists]
+        rounds = rounds_for([us for us, _, _ in finalists], seconds, block_us, least=3, most=15)
+        medians = np.median(timed(tools.gpu, tools.watch, blocks, rounds), axis=0)
+        for block in blocks:
+            block.discard(tools.gpu)
+        return sorted(
+            ((float(us), key) for us, (_, key, _) in zip(medians, finalists, strict=True)),
+            key=lambda row: row[0],
+        )
+
+
+def _block(tools: Any, enqueue: Enqueue, launches: int) -> Block:
+    """A stage's block keeps what torch allocates while it is captured; plain `Tools` need none of that."""
+    make = getattr(tools, "block", None)
+    return make(enqueue, launches) if make else Block(tools.gpu, enqueue, launches)
+
+
+def choose(stage: Any, shape: Shape, options: Options) -> dict[str, Any]:
+    """A JSON-able record.
+
+    ``ours``: the best configuration of either layout, or None; ``best``: layout -> [configuration, us];
+    ``rungs``: configuration -> [us, rung]; ``lt``, ``heuristic``: cuBLASLt's by layout; ``torch``: layout
+    -> us.
 
     Raises:
         CudaError: the context is lost.
         SassafrasError: no baseline works.
     """
-    operands = Operands(shape, options.seed)
-    operands.calibrate(tools.gemm_ex("nn", operands, strict=True))
-    screen = Screen(tools)
+    operands = stage.operands(shape, options.seed)
+    operands.calibrate(stage.gemm_ex("nn", operands, strict=True))
     record: dict[str, Any] = {"shape": str(shape), "options": asdict(options)}
-    record |= _choose_lt(tools, operands, screen, options)
-    record |= _choose_ours(tools, operands, screen, options, record["baseline_us"])
+    problems = {layout: stage.lt.problem(shape, layout) for layout in LAYOUTS}
+    lt_finalists, facts = _lt_finalists(stage, operands, problems, options)
+    record |= facts
+    rungs: dict[str, tuple[float, int]] = {}
+    wrong: list[str] = []
+    ours: list[tuple[float, Any, Enqueue]] = []
+    why_not = None
+    if shape.flop > options.ours_up_to:
+        why_not = f"more than {options.ours_up_to:.0e} FLOP"
+    else:
+        for layout in LAYOUTS:
+            ours += _our_finalists(stage, operands, layout, options, facts["baseline_us"], rungs, wrong)
+        if not ours:
+            why_not = "no legal configuration" if not rungs and not wrong else "none right"
+    record |= _final(stage, operands, options, lt_finalists, ours, rungs)
+    for problem in problems.values():
+        problem.close()
+    record["rungs"] = {name: [round(us, 4), rung] for name, (us, rung) in rungs.items()}
+    record["wrong"] = wrong[:16]
+    if why_not:
+        record["why_not"] = why_not
     return record
 
 
-def _choose_lt(tools: Tools, operands: Operands, screen: Screen, options: Options) -> dict[str, Any]:
-    best: dict[str, Any] = {}
+def _lt_finalists(
+    stage: Any, operands: Any, problems: dict[str, Any], options: Options
+) -> tuple[list[Finalist], dict[str, Any]]:
+    """cuBLASLt's candidates of both layouts, the best few of each, checked."""
+    finalists: list[Finalist] = []
     heuristic: dict[str, Any] = {}
-    counts, rejected = {}, []
-    for layout in LAYOUTS:
-        problem = tools.lt.problem(operands.shape, layout)
-        addresses = operands.addresses(layout)
-        found = tools.lt.candidates(problem)
+    counts: dict[str, int] = {}
+    rejected: list[str] = []
+    for layout, problem in problems.items():
+        found = stage.lt.candidates(problem)
         counts[layout] = len(found)
-        usable: list[tuple[LtAlgorithm, Enqueue]] = []
+        usable: list[tuple[Any, Enqueue]] = []
         for algorithm in found:
-            enqueue = tools.lt.bind(problem, algorithm, *addresses)
+            enqueue = stage.lt_call(problem, algorithm, operands)
             try:
                 enqueue()
-                tools.gpu.sync()
+                stage.gpu.sync()
             except CublasError as error:
                 rejected.append(str(error))
                 continue
             usable.append((algorithm, enqueue))
-        if usable:
-            heuristic[layout] = next(
-                (a.to_json() for a in tools.lt.heuristics(problem, 32 << 20)), usable[0][0].to_json()
-            )
-            once = min(tools.watch.one(enqueue) for _, enqueue in usable[:2])
-            ranked = screen.rough(list(usable), once)[: options.finalists]
-            for us, algorithm in screen.final(ranked, options.seconds / 2, options.block_us):
-                check = operands.check(tools.lt.bind(problem, algorithm, *addresses), limit=10.0)
-                if check.why:
-                    rejected.append(check.why)
-                    continue
-                best[layout] = {**algorithm.to_json(), "us": us, "rms_ratio": check.rms_ratio}
-                break
-        problem.close()
-    if not best:
+        if not usable:
+            continue
+        first = next(iter(stage.lt.heuristics(problem, 32 << 20)), usable[0][0])
+        heuristic[layout] = first.to_json()
+        once = min(stage.watch.one(enqueue) for _, enqueue in usable[:2])
+        kept = 0
+        for us, algorithm, enqueue in screen(stage, usable, once, _RUNGS[1][0], 3):
+            check = operands.check(enqueue, limit=10.0)
+            if check.why:
+                rejected.append(check.why)
+            elif kept < options.finalists:
+                kept += 1
+                finalists.append((us, algorithm, enqueue))
+    if not finalists:
         raise SassafrasError("cuBLASLt has no algorithm that works", where=str(operands.shape))
-    return {
-        "lt": best, "heuristic": heuristic, "lt_candidates": counts, "lt_rejected": rejected[:8],
-        "baseline_us": min(entry["us"] for entry in best.values()),
+    return finalists, {
+        "heuristic": heuristic, "lt_candidates": counts, "lt_rejected": rejected[:8],
+        "baseline_us": min(us for us, _, _ in finalists),
     }  # fmt: skip
 
 
-def _choose_ours(
-    tools: Tools, operands: Operands, screen: Screen, options: Options, baseline_us: float
-) -> dict[str, Any]:
-    shape = operands.shape
-    if shape.flop > options.ours_up_to:
-        return {"ours": None, "why_not": f"more than {options.ours_up_to:.0e} FLOP"}
-    configs = sorted(families.legal(shape), key=lambda c: (estimate_us(c, shape), c.name))
-    if not configs:
-        return {"ours": None, "why_not": "no legal configuration"}
-    # the estimate ranks within a family; the staged one is small and goes in whole
-    staged = [c for c in configs if isinstance(c, StagedConfig)]
-    lean = [c for c in configs if not isinstance(c, StagedConfig)]
-    chosen = staged + lean[: max(0, options.configs - len(staged))]
-    contestants: list[tuple[Config, Enqueue]] = []
-    wrong: list[str] = []
-    for config in chosen:
+def entrants(shape: Shape, layout: str, count: int) -> list[Config]:
+    """The configurations of the first rung: the estimate's favourites of each family in turn, then
+    neighbours'.
+
+    The estimate ranks within a family; between families it is not to be trusted.
+    """
+    by_family: dict[str, list[Config]] = {}
+    for config in _ranked(shape):
+        if config.layout != layout:
+            continue
+        by_family.setdefault(type(config).__name__, []).append(config)
+    chosen: dict[Config, None] = dict.fromkeys(neighbours_winners(shape, layout))
+    longest = max((len(members) for members in by_family.values()), default=0)
+    for index in range(longest):
+        for members in by_family.values():
+            if index < len(members) and len(chosen) < count:
+                chosen[members[index]] = None
+    return list(chosen)
+
+
+@lru_cache(maxsize=2)
+def _ranked(shape: Shape) -> tuple[Config, ...]:
+    """All legal configurations, best estimate first; kept for the second layout."""
+    return tuple(sorted(families.legal(shape), key=lambda c: (estimate_us(c, shape), c.name)))
+
+
+def neighbours_winners(shape: Shape, layout: str, count: int = 4) -> list[Config]:
+    """What won at the nearest shapes of the shipped table, as far as it is legal here."""
+    from .choose import parsed
+    from .table import Table, shipped_path
+
+    path = shipped_path("NVIDIA H200")
+    if not path.is_file():
+        return []
+    if path not in _TABLES:
+        _TABLES[path] = Table.load(path)
+    rows = [row for row in _TABLES[path].rows.values() if row.layout == layout and row.ours]
+    here = np.log2([shape.m, shape.n, shape.k])
+    rows.sort(key=lambda r: float(np.linalg.norm(np.log2([r.shape.m, r.shape.n, r.shape.k]) - here)))
+    found = [parsed(row.ours[0][0]) for row in rows[:count]]
+    return list(dict.fromkeys(c for c in found if c is not None and c.reject(shape) is None))
+
+
+_TABLES: dict[Any, Any] = {}
+
+
+def _our_finalists(
+    stage: Any, operands: Any, layout: str, options: Options, baseline_us: float,
+    rungs: dict[str, tuple[float, int]], wrong: list[str],
+) -> list[Finalist]:  # fmt: skip
+    """Two rungs; the survivors are checked against FP64."""
+    rounds = _RUNGS[0][1] + 1
+    affordable = int(options.screen_seconds / 2 * 1e6 / (rounds * max(baseline_us, _RUNGS[0][0])))
+    count = max(12, min(options.configs, affordable))
+    contestants: list[tuple[Any, Enqueue]] = []
+    for config in entrants(operands.shape, layout, count):
         try:
-            contestants.append((config, tools.ours(config, operands)))
+            contestants.append((config, stage.ours(config, operands)))
         except CudaError as error:
             if error.sticky:
                 raise
             wrong.append(f"{config.name}: {error}")
-    ranked = screen.rough(list(contestants), baseline_us)
-    finalists: list[tuple[float, Any, Enqueue]] = []
-    for us, config, enqueue in ranked[: 2 * options.finalists]:
+    survivors: list[Finalist] = []
+    for rung, (block_us, repeats) in enumerate(_RUNGS):
+        survivors = screen(stage, contestants, baseline_us, block_us, repeats)
+        for us, config, _ in survivors:
+            rungs[config.name] = (us, rung)
+        keep = max(2 * options.finalists, int(_KEEP * len(survivors)))
+        contestants = [(config, enqueue) for _, config, enqueue in survivors[:keep]]
+    right: list[Finalist] = []
+    for us, config, enqueue in survivors:
+        if len(right) == options.finalists:
+            break
         check = operands.check(enqueue)
         if check.why:
             wrong.append(f"{config.name}: {check.why}")
-        elif len(finalists) < options.finalists:
-            finalists.append((us, config, enqueue))
-    final = screen.final(finalists, options.seconds / 2, options.block_us)
-    top = [
-        {"config": c.name, "us": round(us, 4), "estimate_us": round(estimate_us(c, shape), 3)}
-        for us, c, _ in ranked[:24]
-    ]
+            rungs.pop(config.name, None)
+        else:
+            right.append((us, config, enqueue))
+    return right
+
+
+def _final(
+    stage: Any, operands: Any, options: Options, lt: list[Finalist], ours: list[Finalist],
+    rungs: dict[str, tuple[float, int]],
+) -> dict[str, Any]:  # fmt: skip
+    """The last rung: ours, cuBLASLt's and torch, interleaved."""
+    entries: list[Finalist] = [*lt, *ours]
+    for layout in LAYOUTS:
+        enqueue = stage.torch_matmul(layout, operands)
+        entries.append((stage.watch.one(enqueue), f"torch_{layout}", enqueue))
+    blocks = [stage.block(enqueue, launches_a_block(us, options.block_us)) for us, _, enqueue in entries]
+    rounds = rounds_for(
+        [us for us, _, _ in entries], options.final_seconds, options.block_us, least=3, most=15
+    )
+    medians = np.median(timed(stage.gpu, stage.watch, blocks, rounds), axis=0)
+    for block in blocks:
+        block.discard(stage.gpu)
+    best_lt: dict[str, dict[str, Any]] = {}
+    best: dict[str, list[Any]] = {}
+    torch_us: dict[str, float] = {}
+    last = len(_RUNGS)
+    for us, (_, key, _) in sorted(zip(medians.tolist(), entries, strict=True), key=lambda row: row[0]):
+        if isinstance(key, LtAlgorithm):
+            best_lt.setdefault(key.layout, {**key.to_json(), "us": us})
+        elif isinstance(key, str):
+            torch_us[key[-2:]] = us
+        else:
+            rungs[key.name] = (us, last)
+            best.setdefault(key.layout, [key.name, us])
+    winner = min(best.values(), key=lambda pair: float(pair[1])) if best else None
     return {
-        "ours": final[0][1].name if final else None,
-        "ours_us": final[0][0] if final else None,
-        "legal": len(configs),
-        "screened": len(ranked),
-        "unlaunchable": len(chosen) - len(ranked),
-        "wrong": wrong[:16],
-        "final": [{"config": c.name, "us": round(us, 4)} for us, c in final],
-        "rough": top,
-    }
+        "lt": best_lt, "torch": torch_us, "best": best, "baseline_us": min(e["us"] for e in best_lt.values()),
+        "ours": winner[0] if winner else None, "ours_us": winner[1] if winner else None,
+    }  # fmt: skip

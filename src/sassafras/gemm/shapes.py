@@ -69,6 +69,35 @@ def cuda_l2_grid() -> tuple[Shape, ...]:
     return tuple(sorted(shapes, key=lambda s: (s.flop, s)))
 
 
+#: (n, k) of linear layers of language models: attention and feed-forward of 1B to 70B models
+LAYERS = (
+    (2048, 2048), (8192, 2048), (2048, 8192), (3072, 1024), (4096, 4096), (6144, 4096), (14336, 4096),
+    (4096, 14336), (11008, 4096), (5120, 5120), (13824, 5120), (8192, 8192), (28672, 8192), (1024, 8192),
+)  # fmt: skip
+
+
+def off_grid() -> tuple[Shape, ...]:
+    """60 shapes that are not on the grid and never tuned, smallest work first.
+
+    42 are layers of language models with 1 to 300 tokens, 9 have odd extents, 9 are primes.
+    """
+    tokens = (1, 2, 3, 5, 8, 13, 16, 24, 33, 48, 65, 96, 100, 127, 144, 160, 192, 200, 240, 257, 300)
+    shapes = [
+        Shape(tokens[index % len(tokens)], *LAYERS[(3 * index + index // len(tokens)) % len(LAYERS)])
+        for index in range(42)
+    ]
+    shapes += [
+        Shape(*extents)
+        for extents in (
+            (65, 129, 257), (99, 1001, 513), (255, 511, 1023), (333, 777, 999), (1025, 65, 2049),
+            (7, 4097, 4095), (1499, 1501, 301), (2047, 2049, 127), (4095, 1025, 511), (61, 67, 71),
+            (127, 131, 1009), (257, 251, 4099), (509, 1021, 2053), (3, 8191, 1021), (1013, 1019, 1021),
+            (97, 5003, 769), (2053, 127, 509), (13, 32003, 4099),
+        )
+    ]  # fmt: skip
+    return tuple(sorted(set(shapes), key=lambda s: (s.flop, s)))
+
+
 def in_bands(shapes: Iterable[Shape], bands: Sequence[str] | None) -> tuple[Shape, ...]:
     """The shapes of the named bands, all for None. Raises SassafrasError on an unknown band."""
     if bands is None:

@@ -1,4 +1,4 @@
-"""Rows to figures: geometric mean, win rate, worst case, arithmetic mean, per band. Pure Python."""
+"""From measured rows to the figures that are published."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from .shapes import BANDS
 #: a win: the lower bound of the speed-up's 95 % interval lies above this
 WIN = 1.005
 BASELINES = ("lt_autotune", "lt_heuristic", "cublas", "torch")
+#: column of a row's ratios -> the columns of its interval
+_RATIOS = {"ratios": "speedup", "portfolio_ratios": "portfolio_speedup"}
 
 
 def merge(processes: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -21,42 +23,54 @@ def merge(processes: Sequence[dict[str, Any]]) -> dict[str, Any]:
     Times are medians over processes. With two or more processes the interval is hierarchical (processes,
     then rounds within each); with one it covers the variation within that process only.
     """
-    row = {key: value for key, value in processes[0].items() if key not in ("ratios", "process")}
+    row = {key: value for key, value in processes[0].items() if key not in (*_RATIOS, "process")}
     row["processes"] = len(processes)
     for key, value in processes[0].items():
         if isinstance(value, float) and all(isinstance(p.get(key), float) for p in processes):
             row[key] = statistics.median(p[key] for p in processes)
-    groups = [p["ratios"] for p in processes if p.get("ratios")]
-    if len(groups) > 1:
-        interval = hierarchical_bootstrap(groups)
-        row["speedup"] = hierarchical_median(groups)
-        row["speedup_low"], row["speedup_high"] = interval.low, interval.high
+    for kept, column in _RATIOS.items():
+        groups = [p[kept] for p in processes if p.get(kept)]
+        if len(groups) > 1:
+            interval = hierarchical_bootstrap(groups)
+            row[column] = hierarchical_median(groups)
+            row[f"{column}_low"], row[f"{column}_high"] = interval.low, interval.high
     return row
 
 
-def ratios(rows: Iterable[dict[str, Any]], baseline: str) -> list[float]:
+def ratios(rows: Iterable[dict[str, Any]], baseline: str, ours: str = "ours") -> list[float]:
     """baseline / ours of every row that has both."""
-    return [row[baseline] / row["ours"] for row in rows if row.get("ours") and row.get(baseline)]
+    return [row[baseline] / row[ours] for row in rows if row.get(ours) and row.get(baseline)]
 
 
 def figures(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Figures of a set of rows; those without a result of ours are counted, not averaged."""
-    measured = [row for row in rows if "error" not in row]
+    pending = sum(bool(row.get("pending")) for row in rows)
+    measured = [row for row in rows if "error" not in row and not row.get("pending")]
     with_ours = [row for row in measured if row.get("ours")]
     found: dict[str, Any] = {
-        "shapes": len(rows), "measured": len(measured), "with_ours": len(with_ours),
-        "failed": len(rows) - len(measured),
+        "shapes": len(rows), "measured": len(measured), "with_ours": len(with_ours), "pending": pending,
+        "failed": len(rows) - len(measured) - pending,
     }  # fmt: skip
+    if any(row.get("modelled") for row in measured):
+        found["modelled"] = True
     for baseline in BASELINES:
-        if values := ratios(with_ours, baseline):
-            found[f"geomean_vs_{baseline}"] = geometric_mean(values)
-            found[f"median_vs_{baseline}"] = statistics.median(values)
-            found[f"mean_vs_{baseline}"] = statistics.fmean(values)
-            found[f"worst_vs_{baseline}"] = min(values)
+        found |= _against(with_ours, baseline, "ours", "")
+        found |= _against(measured, baseline, "portfolio", "portfolio_")
+    found |= _against(with_ours, "cold_lt_autotune", "cold_ours", "cold_", "lt_autotune")
+    found |= _against(measured, "cold_lt_autotune", "cold_portfolio", "cold_portfolio_", "lt_autotune")
     if with_ours:
         wins = sum(row["speedup_low"] > WIN for row in with_ours)
         found["win_rate_vs_lt_autotune"] = wins / len(with_ours)
-        found["worst_rms_ratio"] = max(max(row["rms_ratio"], row["rms_ratio_after"]) for row in with_ours)
+        errors = [row[key] for row in with_ours for key in ("rms_ratio", "rms_ratio_after") if key in row]
+        found["worst_rms_ratio"] = max(errors)
+    bounds = [row["portfolio_speedup_low"] for row in measured if "portfolio_speedup_low" in row]
+    if bounds:
+        found["portfolio_worst_low_vs_lt_autotune"] = min(bounds)
+    for family in ("torch", "portfolio", "ours", "lt_autotune"):
+        for point in ("p50", "p99"):
+            walls = [row[key] for row in measured if (key := f"wall_{point}_{family}") in row]
+            if walls:
+                found[f"wall_{point}_{family}_us"] = statistics.median(walls)
     if measured:
         found["null_geomean"] = geometric_mean([row["null"] for row in measured])
         found["null_lowest"] = min(row["null"] for row in measured)
@@ -66,6 +80,21 @@ def figures(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
                 [row[other] / row["lt_autotune"] for row in measured]
             )
     return found
+
+
+def _against(
+    rows: Sequence[dict[str, Any]], baseline: str, column: str, prefix: str, name: str | None = None
+) -> dict[str, float]:
+    values = ratios(rows, baseline, column)
+    if not values:
+        return {}
+    name = name or baseline
+    return {
+        f"{prefix}geomean_vs_{name}": geometric_mean(values),
+        f"{prefix}median_vs_{name}": statistics.median(values),
+        f"{prefix}mean_vs_{name}": statistics.fmean(values),
+        f"{prefix}worst_vs_{name}": min(values),
+    }
 
 
 def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -78,9 +107,13 @@ def table(summary: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     """Columns and cells for a terminal."""
     shown = {
         "vs AutoTuning": "geomean_vs_lt_autotune",
+        "mean": "mean_vs_lt_autotune",
         "median": "median_vs_lt_autotune",
         "wins": "win_rate_vs_lt_autotune",
         "worst": "worst_vs_lt_autotune",
+        "cold": "cold_geomean_vs_lt_autotune",
+        "portfolio": "portfolio_geomean_vs_lt_autotune",
+        "its worst": "portfolio_worst_vs_lt_autotune",
         "vs heuristic": "geomean_vs_lt_heuristic",
         "vs cuBLAS": "geomean_vs_cublas",
         "vs torch": "geomean_vs_torch",

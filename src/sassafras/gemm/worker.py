@@ -1,4 +1,4 @@
-"""The process that touches the GPU: ``python -m sassafras.gemm.worker PLAN.json``.
+"""The process that touches a GPU: ``python -m sassafras.gemm.worker PLAN.json``.
 
 The plan names a mode (``select`` or ``measure``), the shapes, the journal to append to, and the options. The
 process ends with status 3 when its CUDA context is lost; whoever started it starts another for the rest.
@@ -16,54 +16,69 @@ from typing import Any
 
 from .journal import Journal
 from .journal import read as read_journal
-from .select import Options, choose
+from .select import MEASURING, SELECTING, Options, choose
 
 LOST = 3
 
 
-def conditions(plan: dict[str, Any], cublaslt: int) -> dict[str, Any]:
-    """What must be equal for records to belong together."""
-    import torch
-
+def kernels_digest() -> str:
+    """Hash of the text of all our kernels: what measurements belong to."""
     from .compile import source
     from .families import INSTANCES
 
-    digest = hashlib.sha256("".join(source(i) for i in INSTANCES).encode()).hexdigest()[:16]
-    return {
-        "mode": plan["mode"], "options": plan["options"], "kernels": digest, "cublaslt": cublaslt,
-        "torch": torch.__version__, "gpu": torch.cuda.get_device_name(0),
+    return hashlib.sha256("".join(source(i) for i in INSTANCES).encode()).hexdigest()[:16]
+
+
+def conditions(plan: dict[str, Any], stage: Any) -> dict[str, Any]:
+    """What must be equal for records to belong together."""
+    import importlib.metadata
+
+    wanted = SELECTING if plan["mode"] == "select" else MEASURING
+    header = {
+        "mode": plan["mode"], "options": {name: plan["options"][name] for name in wanted},
+        "kernels": kernels_digest(), "cublaslt": stage.lt.version, "modelled": stage.modelled,
     }  # fmt: skip
+    if not stage.modelled:
+        import torch
+
+        header |= {"torch": importlib.metadata.version("torch"), "gpu": torch.cuda.get_device_name(0)}
+    if plan["mode"] == "measure":
+        header |= {"process": plan["process"], "how": plan["how"]}
+    return header
 
 
 def main(path: str) -> int:
-    """Work a plan off."""
+    """Work a plan off, until its shapes are done or its deadline has passed."""
     from sassafras.device.cuda.driver import CudaError
 
     from .measure import measure
     from .shapes import Shape
-    from .tools import Tools
 
     plan = json.loads(Path(path).read_text())
     options = Options(**plan["options"])
-    tools = Tools(Path(plan["cache"]) if plan.get("cache") else None)
-    header = conditions(plan, tools.lt.version)
-    if plan["mode"] == "measure":
-        header["process"] = plan["process"]
-    journal = Journal(Path(plan["journal"]), header)
+    stage = _stage(plan)
+    journal = Journal(Path(plan["journal"]), conditions(plan, stage))
     done = journal.done()
-    selections = {r["shape"]: r for r in read_journal(Path(plan["selection"]))[1:] if "begun" not in r} \
-        if plan["mode"] == "measure" else {}  # fmt: skip
+    selections: dict[str, Any] = {}
+    for file in plan.get("selections", []):
+        selections |= {r["shape"]: r for r in read_journal(Path(file))[1:] if "begun" not in r}
     begin = time.perf_counter()
     for number, text in enumerate(plan["shapes"], 1):
         if text in done:
             continue
+        if plan.get("deadline") and time.time() > plan["deadline"]:
+            print(
+                f"{plan['mode']}: time is up after {number - 1} of {len(plan['shapes'])} shapes", flush=True
+            )
+            return 0
         journal.begin(text)
         started = time.perf_counter()
         try:
             if plan["mode"] == "select":
-                record = choose(tools, Shape.parse(text), options)
+                record = choose(stage, Shape.parse(text), options)
             else:
-                record = {"shape": text, **measure(tools, selections[text], options, plan["process"])}
+                row = measure(stage, selections[text], options, plan["process"], plan["how"])
+                record = {"shape": text, **row}
         except Exception as error:
             record = {
                 "shape": text,
@@ -85,11 +100,22 @@ def main(path: str) -> int:
     return 0
 
 
+def _stage(plan: dict[str, Any]) -> Any:
+    cache = Path(plan["cache"]) if plan.get("cache") else None
+    if plan.get("dry"):
+        from .dry import DryStage
+
+        return DryStage(cache, plan["options"]["seed"])
+    from .stage import Stage
+
+    return Stage(cache)
+
+
 def _brief(record: dict[str, Any]) -> str:
     if "error" in record:
-        return record["error"]
+        return str(record["error"])
     if "lt_autotune" in record:
-        names = ("ours", "lt_autotune", "lt_heuristic", "cublas", "torch")
+        names = ("ours", "portfolio", "lt_autotune", "lt_heuristic", "cublas", "torch")
         times = " ".join(f"{name} {record[name]:.2f}" for name in names if record.get(name))
         return f"{times} us, speed-up {record.get('speedup', float('nan')):.3f}, null {record['null']:.3f}"
     ours = record.get("ours_us")

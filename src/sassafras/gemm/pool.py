@@ -1,0 +1,123 @@
+"""Worker processes, one a GPU: watched, replaced when they die or hang, resumed from their journals."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from sassafras.core import DeviceError
+
+from .journal import Journal
+from .journal import read as read_journal
+from .shapes import Shape
+
+#: how often the workers of a GPU may die before the run is given up
+_DEATHS = 25
+#: a worker whose journal has not grown for so many seconds hangs
+STALL = 180.0
+Say = Callable[[str], None]
+
+
+def records(folder: Path, stem: str) -> dict[str, dict[str, Any]]:
+    """shape -> its record, from all journals of a stem (``hgemm-select``), whoever wrote them."""
+    found: dict[str, dict[str, Any]] = {}
+    for path in journals(folder, stem):
+        found |= {r["shape"]: r for r in read_journal(path)[1:] if "begun" not in r}
+    return found
+
+
+def journals(folder: Path, stem: str) -> list[Path]:
+    """The journals of a stem, one a GPU that ever worked on it."""
+    return sorted(folder.glob(f"{stem}.gpu*.jsonl"))
+
+
+def work(folder: Path, stem: str, plan: dict[str, Any], shapes: Sequence[str], gpus: int, say: Say) -> None:
+    """Have every shape in some journal of the stem, or the deadline passed.
+
+    Args:
+        plan: what all workers share (mode, options, ...).
+        gpus: workers, each on a GPU of its own.
+
+    Raises:
+        DeviceError: workers die again and again.
+        SassafrasError: a journal was written under other conditions.
+    """
+    done = records(folder, stem)
+    left = [shape for shape in shapes if shape not in done]
+    # longest first, dealt out: equal work for all
+    left.sort(key=lambda text: -Shape.parse(text).flop)
+    parts = [left[index::gpus] for index in range(gpus)]
+    with ThreadPoolExecutor(gpus) as threads:
+        jobs = [
+            threads.submit(
+                _work, folder / f"{stem}.gpu{index}.jsonl", {**plan, "shapes": part}, index, gpus, say
+            )
+            for index, part in enumerate(parts)
+            if part
+        ]
+        for job in jobs:
+            job.result()
+
+
+def _work(path: Path, plan: dict[str, Any], index: int, gpus: int, say: Say) -> None:
+    """Run workers on one GPU until its shapes are in the journal."""
+    plan = {**plan, "journal": str(path)}
+    plan_path = path.with_suffix(".plan.json")
+    plan_path.write_text(json.dumps(plan))
+    for _ in range(_DEATHS):
+        status = _watched(plan_path, path, _environment(index, gpus))
+        if status == 0:
+            plan_path.unlink(missing_ok=True)
+            return
+        if not path.exists():
+            break
+        journal = Journal(path, read_journal(path)[0]["header"])
+        lost = journal.interrupted()
+        for shape in lost:
+            band = Shape.parse(shape).band
+            journal.finish({"shape": shape, "band": band, "error": f"the worker ended with status {status}"})
+        say(f"a worker ended with status {status}" + (f" in {', '.join(lost)}" if lost else ""))
+        if not lost and status == 1:
+            break
+    raise DeviceError(f"the {plan['mode']} worker cannot finish; its messages are above", where=path.name)
+
+
+def _watched(plan: Path, journal: Path, environment: dict[str, str]) -> int:
+    """Exit status of one worker; it is killed when its journal stops growing."""
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "sassafras.gemm.worker", str(plan)], env=environment
+    )
+    size, since = -1, time.monotonic()
+    try:
+        while True:
+            try:
+                return process.wait(timeout=1.0)
+            except subprocess.TimeoutExpired:
+                pass
+            now = journal.stat().st_size if journal.exists() else 0
+            if now != size:
+                size, since = now, time.monotonic()
+            elif time.monotonic() - since > STALL:
+                process.kill()
+                return process.wait()
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
+def _environment(index: int, gpus: int) -> dict[str, str]:
+    root = str(Path(__file__).resolve().parent.parent.parent)
+    inherited = os.environ.get("PYTHONPATH")
+    environment = {**os.environ, "PYTHONPATH": root + (os.pathsep + inherited if inherited else "")}
+    if gpus > 1:
+        visible = [gpu for gpu in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]
+        environment["CUDA_VISIBLE_DEVICES"] = visible[index] if index < len(visible) else str(index)
+    return environment

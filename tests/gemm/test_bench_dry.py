@@ -1,0 +1,262 @@
+"""The benchmark, the sweep and their files, from the command line down, on a modelled clock."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from sassafras.cli.app import app
+from sassafras.core import DeviceError, SassafrasError
+from sassafras.gemm import bench, dry, pool
+from sassafras.gemm.dataset import Dataset
+from sassafras.gemm.graphs import timed
+from sassafras.gemm.journal import read
+from sassafras.gemm.measure import judged, measure, tuned_rows
+from sassafras.gemm.results import benchmark, choose_shapes, file_name, save_sweep
+from sassafras.gemm.select import Options, choose, entrants
+from sassafras.gemm.shapes import Shape, cuda_l2_grid, off_grid
+
+ROOT = Path(__file__).resolve().parents[2]
+OPTIONS = Options(configs=16, finalists=3, seconds=0.01, walls=6, calls=4)
+QUIET: dict[str, Any] = {"dry": True, "progress": 0, "say": lambda text: None}
+SHAPES = (Shape(64, 64, 64), Shape(128, 64, 256), Shape(512, 1024, 512))
+
+
+@pytest.fixture(scope="module")
+def offline(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """One whole run in two processes, on two modelled GPUs."""
+    folder = tmp_path_factory.mktemp("offline")
+    path, _ = benchmark(SHAPES, folder, OPTIONS, processes=2, gpus=2, **QUIET)
+    return path, json.loads(path.read_text())
+
+
+def test_every_column_is_there(offline: tuple[Path, dict[str, Any]]) -> None:
+    path, found = offline
+    assert path.name == "hgemm-offline-dry.json" and found["modelled"] and found["summary"]["modelled"]
+    assert [row["shape"] for row in found["rows"]] == [str(shape) for shape in SHAPES]
+    for row in found["rows"]:
+        for name in ("ours", "portfolio", "lt_autotune", "lt_heuristic", "cublas", "torch"):
+            assert row[name] > 0
+        for name in ("torch", "portfolio"):
+            assert row[f"wall_p99_{name}"] >= row[f"wall_p50_{name}"] > row[name]
+            assert row[name] == min(row[f"{name}_nn"], row[f"{name}_tn"])
+        assert row["speedup_low"] <= row["speedup"] <= row["speedup_high"] and row["processes"] == 2
+        assert row["portfolio_speedup"] > 0.99 and row["cold_sets"] >= 1 and row["cold_ours"] > 0
+        assert row["speedup"] == pytest.approx(row["lt_autotune"] / row["ours"], rel=0.02)
+        assert 0.98 < row["null"] < 1.02 and row["served"].keys() == {"nn", "tn"}
+        assert "ratios" not in row and row["modelled"] is True
+    summary = found["summary"]
+    for key in (
+        "geomean_vs_lt_autotune", "mean_vs_lt_autotune", "median_vs_lt_autotune", "win_rate_vs_lt_autotune",
+        "worst_vs_lt_autotune", "portfolio_worst_vs_lt_autotune", "cold_geomean_vs_lt_autotune",
+        "geomean_vs_torch", "geomean_vs_cublas", "geomean_vs_lt_heuristic", "wall_p50_portfolio_us",
+    ):  # fmt: skip
+        assert summary[key] > 0
+    assert set(summary["bands"]) == {"<1e8", "1e8-1e9"}
+
+
+def test_csv_and_page(offline: tuple[Path, dict[str, Any]]) -> None:
+    path, found = offline
+    lines = list(csv.DictReader(path.with_suffix(".csv").read_text().splitlines()))
+    assert [float(line["ours"]) for line in lines] == [row["ours"] for row in found["rows"]]
+    page = path.with_suffix(".html").read_text()
+    assert "Nothing here was measured" in page and "http" not in page, "self-contained"
+    pictures = page.split("<svg")[1:]
+    assert len(pictures) == 3
+    for picture in pictures:
+        tree = ElementTree.fromstring("<svg" + picture.split("</svg>")[0] + "</svg>")
+        circles = list(tree.iter("circle"))
+        assert len(circles) == len(SHAPES) and all(0 < float(c.attrib["cx"]) < 860 for c in circles)
+
+
+def test_a_second_run_has_nothing_to_do(
+    offline: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, found = offline
+    monkeypatch.setattr(pool, "_watched", lambda *args: pytest.fail("a worker was started"))
+    rows, _ = bench.run(SHAPES, path.parent, OPTIONS, dry=True, processes=2, gpus=1, say=lambda t: None)
+    assert rows == found["rows"], "whatever the number of GPUs"
+    with pytest.raises(BaseException, match="a worker was started"):
+        bench.run((Shape(64, 64, 128),), path.parent, OPTIONS, dry=True, say=lambda t: None)
+
+
+def test_its_selection_is_a_dataset(offline: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    path, _ = offline
+    dataset = bench.collected(path.parent)
+    assert dataset.modelled and set(dataset.entries) == set(SHAPES)
+    assert all(len(entry.ours) >= 16 for entry in dataset)
+    assert save_sweep(dataset, tmp_path) == [tmp_path / "sweep-dry.jsonl.gz"], "no table of a dry run"
+    assert Dataset.load(tmp_path / "sweep-dry.jsonl.gz").pairs == dataset.pairs
+    dataset.header["modelled"], dataset.header["gpu"] = False, "NVIDIA H200"
+    target = tmp_path / "cache/nvidia-h200.table.json"
+    assert save_sweep(dataset, tmp_path, install=target)[-1] == target and target.is_file()
+    with pytest.raises(SassafrasError, match="no selection journal"):
+        bench.collected(tmp_path)
+
+
+def test_options_of_the_other_stage_do_not_matter_for_resuming(offline: tuple[Path, dict[str, Any]]) -> None:
+    path, _ = offline
+    other = Options(configs=16, finalists=3, seconds=0.02, walls=0, calls=9)
+    shape = Shape(64, 64, 64)
+    rows, _ = bench.run((shape,), path.parent, other, mode="server", **QUIET)
+    assert rows[0]["rounds"] == 9 and rows[0]["rate"] == 1000.0 and 1 <= rows[0]["sets"] <= 24
+    assert rows[0]["wall_p50_ours"] > 0 and rows[0]["speedup"] > 0
+    with pytest.raises(DeviceError, match="cannot finish"):
+        changed = Options(configs=17)
+        bench.run((*SHAPES, Shape(64, 64, 128)), path.parent, changed, dry=True, say=lambda t: None)
+
+
+def test_time_may_be_up(tmp_path: Path) -> None:
+    rows, summary = bench.run(SHAPES, tmp_path, OPTIONS, minutes=1e-9, **QUIET)
+    assert summary["pending"] == 3 and summary["measured"] == 0 and all(row["pending"] for row in rows)
+    rows, summary = bench.run(SHAPES[:1], tmp_path, OPTIONS, **QUIET)
+    assert summary["pending"] == 0 and rows[0]["ours"] > 0
+
+
+def test_a_dead_worker_costs_one_shape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first worker dies in its second shape; another takes over."""
+    real, started = pool._watched, []
+
+    def watched(plan: Path, journal: Path, environment: dict[str, str]) -> int:
+        started.append(plan)
+        if len(started) > 1:
+            return real(plan, journal, environment)
+        content = json.loads(plan.read_text())
+        plan.write_text(json.dumps({**content, "shapes": content["shapes"][:1]}))
+        assert real(plan, journal, environment) == 0
+        plan.write_text(json.dumps(content))
+        with journal.open("a") as file:
+            file.write(json.dumps({"begun": content["shapes"][1]}) + "\n")
+        return -9
+
+    monkeypatch.setattr(pool, "_watched", watched)
+    said: list[str] = []
+    dataset = bench.sweep(SHAPES, tmp_path, OPTIONS, dry=True, progress=0, say=said.append)
+    assert len(dataset) == 2 and len(started) == 2
+    assert any("status -9 in 128x64x256" in text for text in said)
+    records = pool.records(tmp_path, bench.SELECT)
+    assert "ended with status -9" in records["128x64x256"]["error"]
+    assert all("begun" in r or "shape" in r for r in read(pool.journals(tmp_path, bench.SELECT)[0])[1:])
+
+
+def test_a_hanging_worker_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "STALL", 0.5)
+    sleep = [sys.executable, "-c", "import time; time.sleep(600)"]
+    real = subprocess.Popen
+    monkeypatch.setattr(pool.subprocess, "Popen", lambda *args, **keywords: real(sleep))
+    assert pool._watched(tmp_path / "plan.json", tmp_path / "journal.jsonl", dict(os.environ)) == -9
+
+
+def test_bad_requests_say_so(tmp_path: Path) -> None:
+    with pytest.raises(SassafrasError, match="mode 'often'"):
+        bench.run(SHAPES, tmp_path, mode="often", dry=True)
+    for wrong in ({"processes": 0}, {"gpus": 0}):
+        with pytest.raises(SassafrasError, match="at least one"):
+            bench.run(SHAPES, tmp_path, dry=True, **wrong)  # type: ignore[arg-type]
+    with pytest.raises(SassafrasError, match="at least one"):
+        bench.sweep((), tmp_path, dry=True)
+
+
+# --- the parts
+# -----------------------------------------------------------------------------------------------
+
+
+def test_selection_records_all_rungs_and_both_layouts() -> None:
+    stage = dry.DryStage()
+    record = choose(stage, Shape(256, 256, 512), OPTIONS)
+    rungs = record["rungs"]
+    assert {rung for _, rung in rungs.values()} <= {0, 1, 2}
+    assert record["best"].keys() == record["lt"].keys() == record["torch"].keys() == {"nn", "tn"}
+    assert record["ours"] in (record["best"]["nn"][0], record["best"]["tn"][0])
+    last = [us for us, rung in rungs.values() if rung == 2]
+    assert rungs[record["ours"]] == [round(record["ours_us"], 4), 2] and min(last) == round(
+        record["ours_us"], 4
+    )
+    rows = {row.layout: row for row in tuned_rows(record)}
+    assert rows["tn"].ours[0][0] == record["best"]["tn"][0] and rows["nn"].lt is not None
+
+
+def test_every_family_enters() -> None:
+    shape = Shape(512, 512, 512)
+    chosen = entrants(shape, "tn", 32)
+    assert len(chosen) == len(set(chosen)) == 32 and all(c.reject(shape) is None for c in chosen)
+    assert len({type(c) for c in chosen}) >= 2 and {c.layout for c in chosen} == {"tn"}
+
+
+def test_one_process_measures_both_ways() -> None:
+    stage = dry.DryStage()
+    selection = choose(stage, Shape(64, 256, 512), OPTIONS)
+    server = measure(stage, selection, OPTIONS, 0, "server")
+    assert len(server["ratios"]) == OPTIONS.calls
+    before = stage.gpu.clock
+    slow = measure(stage, selection, Options(calls=4, rate=10.0), 0, "server")
+    assert stage.gpu.clock - before > 0.5 * 4 * 12 / 10.0 * 1e6, "it waits between calls"
+    assert slow["ours"] == pytest.approx(server["ours"], rel=0.05)
+    untuned = measure(stage, selection, Options(calls=4, tuned=False, walls=0, cold=False), 0, "offline")
+    assert set(untuned["served"].values()) == {"torch"} and "cold_ours" not in untuned
+
+
+def test_judged_takes_the_better_layout_of_each() -> None:
+    names = ["ours", "lt_autotune_nn", "lt_autotune_tn", "torch_nn", "torch_tn", "null"]
+    table = np.array([[1.0, 2.0, 3.0, 5.0, 4.0, 2.0]] * 6)
+    row = judged(table, names, {"lt": {"nn": {"us": 1.0}, "tn": {"us": 2.0}}})
+    assert row["lt_autotune"] == 2.0 and row["torch"] == 4.0 and row["speedup"] == 2.0
+    assert row["baseline_layout"] == "nn" and row["null"] == 1.0 and "portfolio" not in row
+    cold = judged(table, names, {"lt": {"nn": {"us": 1.0}, "tn": {"us": 2.0}}}, "cold_")
+    assert cold["cold_ours"] == 1.0 and cold["cold_speedup_low"] == 2.0 and "null" not in cold
+
+
+def test_work_before_a_block_is_not_timed() -> None:
+    stage = dry.DryStage()
+    block = stage.block([lambda: stage.gpu.launch(10.0)] * 4, 4)
+    table = timed(stage.gpu, stage.watch, [block], 5, before=lambda index: stage.empty_l2())
+    assert table.shape == (5, 1) and float(np.median(table)) == pytest.approx(10.0, rel=0.02)
+
+
+def test_grids() -> None:
+    assert len(cuda_l2_grid()) == 1000 and len(off_grid()) == 60
+    assert not set(off_grid()) & set(cuda_l2_grid())
+    assert min(s.m for s in off_grid()) == 1 and sum(s.m % 2 for s in off_grid()) > 20
+    assert choose_shapes("off-grid", "<1e8") and choose_shapes("8x8x8,16x16x16")[1] == Shape(16, 16, 16)
+    assert file_name("off-grid", "offline") == "hgemm-offgrid"
+    assert file_name("cuda-l2", "server") == "hgemm-server"
+
+
+# --- commands
+# ------------------------------------------------------------------------------------------------
+
+
+def test_commands(tmp_path: Path) -> None:
+    run = CliRunner()
+    common = ["--grid", "64x64x64", "--configs", "12", "--out", str(tmp_path), "--dry-run"]
+    done = run.invoke(app, ["gemm", "tune", *common])
+    assert done.exit_code == 0 and "1 shapes" in done.output and "(modelled)" in done.output
+    done = run.invoke(app, ["gemm", "bench", *common, "--mode", "server", "--calls", "4"])
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "hgemm-server-dry.json").is_file()
+    done = run.invoke(app, ["gemm", "choose", "64x64x64", "100x64x512", "--layout", "tn"])
+    assert done.exit_code == 0 and "64x64x64" in done.output
+    done = run.invoke(app, ["gemm", "choose", "--layout", "xy"])
+    assert done.exit_code == 2 and "no layout" in done.output
+    done = run.invoke(app, ["gemm", "choose", "--gpu", "Voodoo 2", "1x1x1"])
+    assert done.exit_code == 2 and "nothing was tuned" in done.output
+
+
+@pytest.mark.parametrize("stage", ["sweep", "off-grid"])
+def test_the_script_of_a_sitting(tmp_path: Path, stage: str) -> None:
+    command = [sys.executable, str(ROOT / "benchmarks/hgemm.py"), stage, "--dry-run", "--shapes", "6"]
+    command += ["--configs", "12", "--seconds", "0.01", "--calls", "4", "--out", str(tmp_path), "--gpus", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    expected = {"sweep": "sweep-dry.jsonl.gz", "off-grid": "hgemm-offgrid-dry.json"}
+    assert (tmp_path / expected[stage]).is_file()
