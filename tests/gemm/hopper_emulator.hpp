@@ -247,6 +247,7 @@ inline void generic_write(unsigned offset, size_t size) {
 }
 
 inline void copy_box(unsigned to, const sassafras::TensorMap *map, int x, int y, unsigned barrier, unsigned mask) {
+    check_predecessors();
     const int row_bytes = 2 * map->box[0];
     if (to % 128) fail("a tensor copy to an address that is not a multiple of 128");
     if (row_bytes % 16 || (map->swizzle && row_bytes > map->swizzle)) fail("a box wider than its swizzle");

@@ -54,7 +54,7 @@ struct Lane {
     Cta *cta;
     Cluster *cluster;
     std::vector<std::vector<Copy>> groups{1}; // asynchronous copies, the last group still open
-    bool done = false;
+    bool done = false, may_load = false; // after wait_for_predecessors
     std::function<bool()> ready; // what a blocked lane waits for
 };
 struct Range { const char *begin, *end; };
@@ -178,6 +178,10 @@ inline void check_read(const void *at, size_t bytes) {
     fail("load outside of A and B");
 }
 
+inline void check_predecessors() {
+    if (!lane->may_load) fail("a load that does not wait for the launch before this one");
+}
+
 inline void write(void *at, const void *from, size_t bytes) {
     if ((uintptr_t)at % bytes) fail("misaligned store");
     if ((char *)at < writable.begin || (char *)at + bytes > writable.end) fail("store outside of C");
@@ -199,9 +203,13 @@ using u16 = uint16_t;
 using u32 = uint32_t;
 using u64 = uint64_t;
 
+inline void start_successors() {}
+inline void wait_for_predecessors() { emulator::lane->may_load = true; }
+
 template <int WORDS> inline void load_global(u32 (&to)[WORDS], const void *from, bool ok) {
     std::memset(to, 0, sizeof to);
     if (!ok) return;
+    emulator::check_predecessors();
     emulator::check_read(from, sizeof to);
     std::memcpy(to, from, sizeof to);
 }
@@ -242,6 +250,7 @@ inline void copy_async(void *to, const void *from, bool ok) {
     const std::vector<float> &shared = emulator::lane->cta->shared;
     if ((char *)to < (char *)shared.data() || (char *)to + 16 > (char *)(shared.data() + shared.size()))
         emulator::fail("copy outside of shared memory");
+    emulator::check_predecessors();
     if (ok) emulator::check_read(from, 16);
     emulator::lane->groups.back().push_back({to, from, ok});
 }

@@ -43,7 +43,7 @@ def test_sass(instance: Instance, cache: Path) -> None:
     loop = [op for op in opcodes if op.startswith("HMMA")]
     if isinstance(instance, LeanInstance):
         assert len(loop) >= 2 * instance.mt * instance.nt * 2 * instance.steps, "two groups of steps"
-        assert any(op.startswith("LDG.E") and "CONSTANT" in op for op in opcodes)
+        assert not [op for op in opcodes if "CONSTANT" in op], "may be moved ahead of the wait"
         assert "LDSM" not in " ".join(opcodes)
     else:
         per_warp = instance.rows * instance.columns // (instance.warps_m * instance.warps_n)
@@ -54,6 +54,8 @@ def test_sass(instance: Instance, cache: Path) -> None:
         )
     assert not [op for op in opcodes if op.startswith(("RED", "ATOM"))], "sums have a fixed order"
     assert not [op for op in opcodes if op.startswith(("LDL", "STL"))], "no spills"
+    loads = [number for number, op in enumerate(opcodes) if op.startswith(("LDG", "LDGSTS"))]
+    assert opcodes.index("PREEXIT") < opcodes.index("ACQBULK") < loads[0], "waits for the launch before it"
     assert not [
         op for op in opcodes if op.startswith(("HADD2", "HFMA2")) and "MMA" not in op and op != "HFMA2.MMA"
     ]

@@ -57,8 +57,13 @@ class Tools:
             self._functions[instance] = self.gpu.load(cubin(instance, self._cache), instance.name)
         return self._functions[instance]
 
-    def ours(self, config: Config, operands: Operands) -> Enqueue:
-        """Bind one of our configurations to buffers. Raises SassafrasError when it cannot run."""
+    def ours(self, config: Config, operands: Operands, *, overlap: bool = False) -> Enqueue:
+        """Bind one of our configurations to buffers. Raises SassafrasError when it cannot run.
+
+        Args:
+            overlap: its prologue may run while the launch before it ends (all our kernels wait for that
+                launch's end before they read).
+        """
         launch = config.launch(operands.shape)
         function = self.function(config.instance)
         if launch.shared_bytes > 48 * 1024 and config.instance not in self._opted_in:
@@ -72,7 +77,9 @@ class Tools:
         block = Arguments(config.instance.parameters, launch, addresses, self.gpu.driver)
         if function.sizes is not None and list(function.sizes) != block.sizes:
             raise DeviceError(f"the cubin takes {function.sizes} bytes, not {block.sizes}", where=config.name)
-        where = self.gpu.config(launch.grid, launch.threads, launch.shared_bytes, launch.cluster)
+        where = self.gpu.config(
+            launch.grid, launch.threads, launch.shared_bytes, launch.cluster, overlap=overlap
+        )
         gpu = self.gpu
 
         def enqueue() -> None:

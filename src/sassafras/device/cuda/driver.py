@@ -180,23 +180,36 @@ class Gpu:
         threads: int,
         shared_bytes: int = 0,
         cluster: Sequence[int] = (1, 1, 1),
+        *,
+        overlap: bool = False,
     ) -> Any:
-        """A launch configuration on our stream; keep it and use it many times."""
+        """A launch configuration on our stream; keep it and use it many times.
+
+        Args:
+            overlap: the kernel may start before the launch ahead of it has ended (programmatic stream
+                serialization); only for kernels that wait for it themselves (``griddepcontrol.wait``).
+        """
         config = self.driver.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = grid
         config.blockDimX, config.blockDimY, config.blockDimZ = threads, 1, 1
         config.sharedMemBytes = shared_bytes
         config.hStream = self.stream
-        if tuple(cluster) == (1, 1, 1):
-            config.numAttrs = 0
-            return config
-        attribute = self.driver.CUlaunchAttribute()
-        attribute.id = self.driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-        attribute.value.clusterDim.x = cluster[0]
-        attribute.value.clusterDim.y = cluster[1]
-        attribute.value.clusterDim.z = cluster[2]
-        config.attrs = [attribute]
-        config.numAttrs = 1
+        kinds, attributes = self.driver.CUlaunchAttributeID, []
+        if tuple(cluster) != (1, 1, 1):
+            attribute = self.driver.CUlaunchAttribute()
+            attribute.id = kinds.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+            attribute.value.clusterDim.x = cluster[0]
+            attribute.value.clusterDim.y = cluster[1]
+            attribute.value.clusterDim.z = cluster[2]
+            attributes.append(attribute)
+        if overlap:
+            attribute = self.driver.CUlaunchAttribute()
+            attribute.id = kinds.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+            attribute.value.programmaticStreamSerializationAllowed = 1
+            attributes.append(attribute)
+        if attributes:
+            config.attrs = attributes
+        config.numAttrs = len(attributes)
         return config
 
     def launch(self, config: Any, function: Function, params_address: int) -> None:

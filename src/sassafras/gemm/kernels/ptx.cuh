@@ -11,25 +11,25 @@ using u64 = unsigned long long;
 // Two FP16 values are carried as one u32, the element with the lower address in the lower half.
 
 // --- global memory ---------------------------------------------------------------------------------------
-// Read-only loads (ld.global.nc): the data must not change while the kernel runs. `ok` false gives zeros.
+// `ok` false gives zeros. Not ld.global.nc: such loads may be moved ahead of wait_for_predecessors, and were.
 
 __device__ __forceinline__ void load_global(u32 (&to)[4], const void *from, bool ok) {
-    asm("{\n .reg .pred p;\n setp.ne.u32 p, %5, 0;\n"
+    asm volatile("{\n .reg .pred p;\n setp.ne.u32 p, %5, 0;\n"
         " mov.u32 %0, 0;\n mov.u32 %1, 0;\n mov.u32 %2, 0;\n mov.u32 %3, 0;\n"
-        " @p ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
+        " @p ld.global.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
         : "=&r"(to[0]), "=&r"(to[1]), "=&r"(to[2]), "=&r"(to[3])
         : "l"(from), "r"((u32)ok));
 }
 
 __device__ __forceinline__ void load_global(u32 (&to)[2], const void *from, bool ok) {
-    asm("{\n .reg .pred p;\n setp.ne.u32 p, %3, 0;\n mov.u32 %0, 0;\n mov.u32 %1, 0;\n"
-        " @p ld.global.nc.v2.u32 {%0, %1}, [%2];\n}"
+    asm volatile("{\n .reg .pred p;\n setp.ne.u32 p, %3, 0;\n mov.u32 %0, 0;\n mov.u32 %1, 0;\n"
+        " @p ld.global.v2.u32 {%0, %1}, [%2];\n}"
         : "=&r"(to[0]), "=&r"(to[1])
         : "l"(from), "r"((u32)ok));
 }
 
 __device__ __forceinline__ void load_global(u32 (&to)[1], const void *from, bool ok) {
-    asm("{\n .reg .pred p;\n setp.ne.u32 p, %2, 0;\n mov.u32 %0, 0;\n @p ld.global.nc.u32 %0, [%1];\n}"
+    asm volatile("{\n .reg .pred p;\n setp.ne.u32 p, %2, 0;\n mov.u32 %0, 0;\n @p ld.global.u32 %0, [%1];\n}"
         : "=&r"(to[0])
         : "l"(from), "r"((u32)ok));
 }
@@ -89,6 +89,16 @@ __device__ __forceinline__ u32 pack_f16(float first, float second) {
 
 // One FP32 value rounded to nearest even FP16.
 __device__ __forceinline__ u16 to_f16(float value) { return (u16)pack_f16(value, 0.0f); }
+
+// --- launches one after the other ------------------------------------------------------------------------
+// Where the launch allows it (programmatic stream serialization), the next launch of the stream may start before
+// this one ends: its CTAs come as soon as all of ours have called start_successors, and stop at their own
+// wait_for_predecessors until ours have ended and what they wrote is visible. Without that permission: no effect.
+
+__device__ __forceinline__ void start_successors() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+
+// Comes before a thread's first access to global memory.
+__device__ __forceinline__ void wait_for_predecessors() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
 // --- shared memory, clusters -----------------------------------------------------------------------------
 

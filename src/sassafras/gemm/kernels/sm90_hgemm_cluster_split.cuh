@@ -97,6 +97,7 @@ template <int BM, int BN, int STAGES, int CONSUMERS, bool A_MN, bool B_MN, bool 
     }
 
     static __device__ __forceinline__ void run(const ClusterSplitProblem &p) {
+        start_successors();
         char *const shared = (char *)shared_floats();
         const u32 start = shared_address(shared), base = (start + 1023) & ~1023u;
         const int thread = threadIdx.x, lane = thread & 31, warp = thread >> 5;
@@ -112,6 +113,7 @@ template <int BM, int BN, int STAGES, int CONSUMERS, bool A_MN, bool B_MN, bool 
                     barrier_init(base + BARRIERS_AT + 16 * s + 8, 4 * CONSUMERS);
                 }
                 barrier_init_fence();
+                wait_for_predecessors(); // the others touch global memory only after what these copies bring
                 load(p, base, row0, column0, first, 0, min(tiles, STAGES));
             }
             sync_warp();

@@ -150,6 +150,7 @@ template <int MT, int NT, int STEPS, Layout LAYOUT> struct Lean {
     static __device__ __forceinline__ int place(int r, int lane) { return r * 32 + (lane ^ ((r & 1) << 4)); }
 
     static __device__ __forceinline__ void run(const LeanProblem &p) {
+        start_successors();
         const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
         const int g = lane >> 2, t = lane & 3;
         const int log2_tiles = p.log2_warps_m + p.log2_warps_n; // warp tiles of this CTA
@@ -183,6 +184,7 @@ template <int MT, int NT, int STEPS, Layout LAYOUT> struct Lean {
 
         float acc[MT][NT][4] = {};
         Group now, next;
+        wait_for_predecessors();
         load(now, from);
         while (step < end) {
             load(next, from);

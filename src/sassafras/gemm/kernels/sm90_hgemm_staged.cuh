@@ -100,6 +100,7 @@ template <int BM, int BN, int WARPS_M, int WARPS_N, int STAGES, bool NN> struct 
     }
 
     static __device__ __forceinline__ void run(const StagedProblem &p) {
+        start_successors();
         u16 *const shared = (u16 *)shared_floats();
         const int thread = threadIdx.x, lane = thread & 31, warp = thread >> 5;
         const int warp_m = warp / WARPS_N, warp_n = warp % WARPS_N;
@@ -132,6 +133,7 @@ template <int BM, int BN, int WARPS_M, int WARPS_N, int STAGES, bool NN> struct 
         from.b_step = NN ? (long long)BK * p.ldb : BK;
 
         float acc[MT][NT][4] = {};
+        wait_for_predecessors();
 #pragma unroll
         for (int s = 0; s < STAGES - 1; ++s) {
             if (s < tiles) copy(shared + s * STAGE, from);

@@ -306,6 +306,7 @@ struct WarpSpecialized {
     }
 
     static __device__ __forceinline__ void run(const WarpSpecializedProblem &p) {
+        start_successors();
         char *const shared = (char *)shared_floats();
         const u32 start = shared_address(shared);
         const Place at{(start + 1023) & ~1023u};
@@ -328,7 +329,10 @@ struct WarpSpecialized {
             sync_cluster();
         if (group == 0) {
             if constexpr (MOVES_REGISTERS) fewer_registers<LOADER_REGISTERS>();
-            if (threadIdx.x == 0) load(p, at, work, rank);
+            if (threadIdx.x == 0) {
+                wait_for_predecessors(); // the others touch global memory only after what these copies bring
+                load(p, at, work, rank);
+            }
             sync_warp();
         } else {
             if constexpr (MOVES_REGISTERS) more_registers<MULTIPLIER_REGISTERS>();
