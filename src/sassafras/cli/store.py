@@ -93,3 +93,57 @@ def prune(
     with Store.open(store) as opened:
         gone = opened.prune(older_than_days=older_than, modelled=modelled)
     print("removed " + (", ".join(f"{n} {kind}" for kind, n in gone.items() if n) or "nothing"))
+
+
+@app.command()
+def check(
+    store: StorePath = None,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove winners that are refused.")] = False,
+    json: Json = False,
+) -> None:
+    """Check every measured winner as deployment does, validator included; exit code 1 if one fails."""
+    from sassafras.deploy.fleet import check as examine
+    from sassafras.store import Store
+
+    with Store.open(store, readonly=not remove) as opened:
+        found = examine(opened)
+        refused = [one for one in found if one.problem is not None]
+        for one in refused if remove else ():
+            opened.remove_winner(one.winner.id)
+    rows = [
+        {
+            "winner": str(one.winner.id), "kernel": one.winner.kernel.name, "gpu": one.winner.gpu,
+            "origin": one.winner.origin, "tuned": one.winner.tuned[:16], "check": one.problem or "fit for use",
+        }
+        for one in found
+    ]  # fmt: skip
+    if json:
+        print_json(rows)
+    elif rows:
+        print_table("", list(rows[0]), [list(row.values()) for row in rows])
+    else:
+        print("no measured winners")
+    if refused:
+        raise typer.Exit(1)
+
+
+@app.command()
+def tuned(
+    cubin: Annotated[Path, typer.Argument(help="The compiler's cubin.", show_default=False)],
+    gpu: Annotated[str, typer.Option(help='The GPU model to run on, as the driver names it: "NVIDIA H200".')],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Where to write the tuned cubin.")],
+    kernel: Annotated[str | None, typer.Option(help="Only if the tuned entry has this name.")] = None,
+    store: StorePath = None,
+) -> None:
+    """Write the tuned cubin for a plain CUDA module, at build time. Exit code 1 where there is none."""
+    from sassafras.deploy import status, tuned_cubin
+
+    from .files import read
+
+    given = read(cubin)
+    found = tuned_cubin(given, gpu, kernel=kernel, store=store)
+    print(f"{cubin}: {status().kernels[-1].reason}")
+    if found == given:
+        raise typer.Exit(1)
+    out.write_bytes(found)
+    print(f"wrote {out}")

@@ -110,6 +110,18 @@ class Winners(Runs):
         )
         return [_winner(row, self.cubin(row[1])) for row in rows]
 
+    def remove_winner(self, winner_id: int) -> None:
+        """Remove one measured winner, for example one that the validator refuses by now.
+
+        Its cubins stay until `prune`.
+
+        Raises:
+            StoreError: there is none with this number.
+        """
+        with self.transaction() as db:
+            if db.execute("DELETE FROM winners WHERE id = ?", (winner_id,)).rowcount != 1:
+                raise StoreError(f"there is no winner {winner_id}", where=self._where)
+
     def modelled_winners(self, *, original: str | None = None) -> list[ModelledWinner]:
         """What the timing model liked best, highest ratio first. These are not measurements."""
         rows = self._all(
