@@ -83,17 +83,18 @@ def main() -> None:
     """Serve some requests; one line of JSON."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--rows", type=int, default=16384, help="tokens; of every fourth request a quarter")
     parser.add_argument("--device", default="cuda")
     options = parser.parse_args()
     model, worst = Model(options.device), 0.0
-    for rows in (256, 64):
+    for rows in (options.rows, options.rows // 4):
         tokens = torch.randint(0, 4096, (rows,), dtype=torch.int32, device=options.device)
         if options.device == "cuda":
             found = model(tokens).float()
             worst = max(worst, ((found - model.reference(tokens)).abs() / (1 + found.abs())).max().item())
     begin = time.perf_counter()
     for step in range(options.steps):
-        rows = 64 if step % 4 == 3 else 256
+        rows = options.rows // 4 if step % 4 == 3 else options.rows
         tokens = torch.randint(0, 4096, (rows,), dtype=torch.int32, device=options.device)
         model(tokens)
     if options.device == "cuda":

@@ -38,6 +38,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("capture")
     ran = capture(
         folder / "captured", "-m", "tests.capture.drive", str(DEMO), "--device", "cpu", "--steps", "8",
+        "--rows", "256",
         cache=folder / "cache",
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr

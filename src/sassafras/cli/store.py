@@ -101,7 +101,7 @@ def check(
     remove: Annotated[bool, typer.Option("--remove", help="Remove winners that are refused.")] = False,
     json: Json = False,
 ) -> None:
-    """Check every measured winner as deployment does, validator included; exit code 1 if one fails."""
+    """Check every measured winner as deployment does, validator too; exit code 1 if one fails."""
     from sassafras.deploy.fleet import check as examine
     from sassafras.store import Store
 
@@ -113,7 +113,8 @@ def check(
     rows = [
         {
             "winner": str(one.winner.id), "kernel": one.winner.kernel.name, "gpu": one.winner.gpu,
-            "origin": one.winner.origin, "tuned": one.winner.tuned[:16], "check": one.problem or "fit for use",
+            "origin": one.winner.origin, "tuned": one.winner.tuned[:16],
+            "check": one.problem or "fit for use",
         }
         for one in found
     ]  # fmt: skip
