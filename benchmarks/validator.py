@@ -7,7 +7,8 @@ CORPUS is a folder that benchmarks/corpus/build.py made. For every kernel of it:
 1. the unmodified compiler output is judged: each refusal is a false rejection;
 2. violations are planted, each by construction and of a class that is counted (benchmarks/planted/);
 3. permutations that are legal by construction are judged;
-4. the time of a judgement is taken (the analysis of the original apart).
+4. control codes are regenerated for the compiler's own order and judged, and violations planted in those;
+5. the time of a judgement is taken (the analysis of the original apart).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import Any
 
 import numpy as np
 from common import write
-from planted import SOURCES, Subject, permutations
+from planted import SOURCES, Subject, permutations, places, scoreboards, swaps, timing
 
 Row = dict[str, Any]
 
@@ -40,7 +41,8 @@ def one(path: str, name: str, quota: int, legal: int, seed: int) -> Row:
     row: Row = {
         "name": name, "arch": program.arch, "kernels": 0, "instructions": 0, "accepted": 0, "unsupported": {},
         "rejected": [], "planted": Counter(), "caught": Counter(), "missed": [], "legal": 0,
-        "legal_accepted": 0, "refused": [], "milliseconds": [], "pinned": 0,
+        "legal_accepted": 0, "refused": [], "milliseconds": [], "pinned": 0, "regenerated": 0,
+        "regenerated_accepted": 0,
     }  # fmt: skip
     if program.arch not in ARCHS or ARCHS[program.arch].scheduled is False:
         row["skipped"] = f"{program.arch} is parsed only"
@@ -76,7 +78,39 @@ def one(path: str, name: str, quota: int, legal: int, seed: int) -> Row:
             row["legal_accepted"] += report.ok
             if not report.ok:
                 row["refused"].append(f"{kernel}: {note}: {report.violations[0]}")
+        _regenerated(row, data, program, kernel, validator, rng, quota)
     return row
+
+
+def _regenerated(
+    row: Row, data: bytes, program: Any, kernel: str, validator: Any, rng: np.random.Generator, quota: int
+) -> None:
+    """Judge regenerated control codes, and what is planted in them."""
+    from sassafras.core import Kernel, SassafrasError
+    from sassafras.sass import Program
+    from sassafras.schedule import ScheduleSpace
+
+    try:
+        made = Kernel(data, kernel, program.arch, 128)
+        space = ScheduleSpace(made, program, arch_by_name=True, control="regenerate")
+        changed = space.emit(space.tightened(space.start()))
+    except SassafrasError:
+        return  # nothing in it can move
+    report = validator.check(changed)
+    row["regenerated"] += 1
+    row["regenerated_accepted"] += report.ok
+    if not report.ok:
+        row["refused"].append(f"{kernel}: regenerated: {report.violations[0]}")
+        return
+    subject = Subject(Program.parse(changed), kernel)
+    for source in (scoreboards, timing, swaps, places):
+        for mutant in source(subject, rng, quota):
+            kind = f"regenerated: {mutant.kind}"
+            row["planted"][kind] += 1
+            if validator.check(mutant.cubin).ok:
+                row["missed"].append(f"{kernel}: {kind}: {mutant.note}")
+            else:
+                row["caught"][kind] += 1
 
 
 def main() -> None:
@@ -139,6 +173,8 @@ def _summary(rows: list[Row]) -> tuple[list[Row], Row]:
         "missed": [f"{r['name']}: {m}" for r in rows for m in r["missed"]][:50],
         "legal_permutations": sum(r["legal"] for r in rows),
         "legal_accepted": sum(r["legal_accepted"] for r in rows),
+        "regenerated": sum(r["regenerated"] for r in rows),
+        "regenerated_accepted": sum(r["regenerated_accepted"] for r in rows),
         "milliseconds_per_candidate": _median(per_thousand or [t for _, t in times]),
         "milliseconds_by_instructions": {str(k): _median(v) for k, v in sorted(by_size.items())},
         "analysis_seconds": _median([r["analysis_s"] for r in judged if "analysis_s" in r]),

@@ -15,4 +15,6 @@ from .timing import timing
 #: every source of violations: ``source(subject, rng, quota) -> mutants``, at most `quota` a class
 SOURCES = (swaps, places, timing, scoreboards, structure)
 
-__all__ = ["SOURCES", "Mutant", "Subject", "permutations"]
+__all__ = [
+    "SOURCES", "Mutant", "Subject", "permutations", "places", "scoreboards", "structure", "swaps", "timing",
+]  # fmt: skip

@@ -8,14 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sassafras.core import Kernel
 from sassafras.frontend import load
 from sassafras.sass import Program
+from sassafras.schedule import ScheduleSpace
 from sassafras.validate import Validator
 from tests import kernels
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
-from planted import SOURCES, Subject, permutations
+from planted import SOURCES, Subject, permutations, places, scoreboards, swaps, timing
 
 
 def suite(name: str) -> bytes:
@@ -76,3 +78,30 @@ def test_planted_violations_are_caught_and_legal_permutations_accepted(case: str
     judged = [validator.check(cubin) for _, cubin in permutations(subject, rng, 40)]
     assert len(judged) >= 10 or case in ("HGMMA", "attention")
     assert sum(r.ok for r in judged) >= 0.95 * len(judged), next(str(r) for r in judged if not r.ok)
+
+
+def regenerated(data: bytes) -> bytes:
+    """The same order under scoreboards, waits and stall counts from scratch."""
+    program = Program.parse(data)
+    function = program.function()
+    kernel = Kernel(data, function.name, function.arch, 128)
+    space = ScheduleSpace(kernel, program, arch_by_name=True, control="regenerate")
+    return space.emit(space.tightened(space.start()))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_violations_planted_in_regenerated_control_codes_are_caught(case: str) -> None:
+    data = CASES[case]()
+    validator = Validator(data)
+    changed = regenerated(data)
+    assert changed != data and validator.check(changed).ok
+    subject = Subject(Program.parse(changed), Program.parse(data).function().name)
+    rng = np.random.default_rng(3)
+    planted: list[str] = []
+    for source in (scoreboards, timing, swaps, places):
+        for mutant in source(subject, rng, 12):
+            planted.append(mutant.kind)
+            assert not validator.check(mutant.cubin).ok, f"{mutant.kind}: {mutant.note}"
+    wanted = {"wait for result dropped", "barrier of result dropped", "barrier of result retargeted"}
+    assert wanted | {"stall below a register's latency"} <= set(planted)
+    assert len(planted) > 60

@@ -80,9 +80,15 @@ def issue_cycles(i: Instruction) -> int:
     return max(1, i.control.stall)
 
 
-def build(function: Function, distances: Distances) -> Graph:
-    """Work out the constraints of a function."""
-    return _Builder(function, distances).build()
+def build(function: Function, distances: Distances, waits: bool = True) -> Graph:
+    """Work out the constraints of a function.
+
+    Args:
+        function, distances: the function and what its pairs need.
+        waits: keep the original's scoreboards and waits, by order edges; False: they are made anew for each
+            schedule (`schedule.control`), and only true dependences bind the order.
+    """
+    return _Builder(function, distances, waits).build()
 
 
 def _lists() -> dict[int, list[int]]:
@@ -102,8 +108,9 @@ class _Ends:
 
 
 class _Builder:
-    def __init__(self, function: Function, distances: Distances) -> None:
+    def __init__(self, function: Function, distances: Distances, waits: bool) -> None:
         self.code = function.instructions
+        self.waits = waits
         self.blocks = flow.blocks(function)
         self.distances = distances
         self.fixed_fp64 = scoreboards.fixed_double(self.code)
@@ -127,10 +134,11 @@ class _Builder:
     def build(self) -> Graph:
         graph = self.graph
         self.protection = scoreboards.analyse(self.code, self.blocks, graph.successors, graph.fence)
-        graph.order |= self.protection.edges
         graph.unprotected = self.protection.unprotected
-        for a, b, _ in graph.unprotected:
-            graph.pinned[a] = graph.pinned[b] = True
+        if self.waits:
+            graph.order |= self.protection.edges
+            for a, b, _ in graph.unprotected:
+                graph.pinned[a] = graph.pinned[b] = True
         self.uncovered = {(a, b) for a, b, _ in graph.unprotected}
         for block in self.blocks:
             self._registers(block)

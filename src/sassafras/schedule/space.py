@@ -11,12 +11,15 @@ from ..core.errors import LatencyTableError, SassafrasError, UnsupportedArch
 from ..core.evaluation import Candidate
 from ..core.kernel import Kernel
 from ..sass import Emitter, Program, check_schedulable
+from . import control as codes
 from . import graph, reuse, tables
+from .control import Facts
 from .distances import Distances, Table, Unknown
 from .state import REORDER, Move, ScheduleState
 
 Moves = Literal["memory", "all"]
 Respace = Literal["keep", "local", "block"]
+ControlCodes = Literal["keep", "regenerate"]
 
 #: chances of (one memory instruction by one, any by one, any to any place, a stall count), out of 65536
 _WEIGHTS = {"memory": (65536, 0, 0, 0), "all": (9830, 16384, 26214, 13108)}
@@ -27,9 +30,9 @@ _ATTEMPTS = 256
 class ScheduleSpace:
     """Schedules of one kernel. Implements `core.Space`, `core.Enumerable` and `core.Observable`.
 
-    Barriers and wait masks travel with their instructions, unchanged. Every schedule in the space keeps
-    the register, scoreboard and memory dependences of the original and the smallest issue distances
-    of the latency table (see ``docs/schedule.md``); the independent validator judges it again.
+    Barriers and wait masks travel with their instructions, or are made anew (`control`). Every schedule in
+    the space keeps the register, scoreboard and memory dependences of the original and the smallest issue
+    distances of the latency table (see ``docs/schedule.md``); the independent validator judges it again.
 
     Args:
         kernel: the baseline.
@@ -43,6 +46,9 @@ class ScheduleSpace:
             ``"local"`` first lowers those around the change, ``"block"`` all of the basic block.
         memory_spacing: cycles between neighbouring memory operations; None: what ptxas keeps (4). Whether
             fewer are a matter of speed only is not proved (see ``docs/schedule.md``).
+        control: ``"keep"``: barriers and wait masks travel with their instructions, and moves respect them;
+            ``"regenerate"``: scoreboards and waits are worked out for every schedule (`schedule.control`),
+            and moves respect true dependences only.
 
     Raises:
         UnsupportedArch: the architecture is not scheduled, or only when asked for by name.
@@ -59,11 +65,14 @@ class ScheduleSpace:
         moves: Moves = "all",
         respace: Respace = "local",
         memory_spacing: int | None = None,
+        control: ControlCodes = "keep",
     ) -> None:
         if moves not in _WEIGHTS:
             raise SassafrasError(f"unknown moves {moves!r}", hint="memory or all")
         if respace not in _RESPACE:
             raise SassafrasError(f"unknown respace {respace!r}", hint="keep, local or block")
+        if control not in ("keep", "regenerate"):
+            raise SassafrasError(f"unknown control {control!r}", hint="keep or regenerate")
         self.kernel = kernel
         self.program = program or Program.parse(kernel.cubin)
         self.function = self.program.function(kernel.name)
@@ -74,8 +83,12 @@ class ScheduleSpace:
             )
         self.table: Table = table if table is not None else load_table(self.arch.table)
         distances = Distances(self.function.instructions, self.table)
-        self.graph = graph.build(self.function, distances)
-        self.tables = tables.build(self.function, self.graph, distances, self.table, memory_spacing)
+        free = control == "regenerate"
+        self.graph = graph.build(self.function, distances, waits=not free)
+        self.tables = tables.build(self.function, self.graph, distances, self.table, memory_spacing, free)
+        #: what a search must share to be the same one
+        self.description = f"moves={moves}, respace={respace}, control={control}"
+        self.control: Facts | None = codes.facts(self.function, self.graph) if free else None
         movable = np.flatnonzero(self.tables.movable).astype(np.int32)
         self.memory = np.flatnonzero(self.tables.movable & self.tables.memory).astype(np.int32)
         self.movable = self.memory if moves == "memory" else movable
@@ -152,7 +165,29 @@ class ScheduleSpace:
         """The cubin of a schedule."""
         from .leaves import encode
 
-        return self._emitter.write(state.order, encode(self._words, state.order, state.stall, self._reach))
+        if self.control is None or state == self._start:
+            words = encode(self._words, state.order, state.stall, self._reach)
+        else:
+            made = codes.regenerate(self.control, state.order, state.stall)
+            words = encode(self._words, state.order, made.stall, self._reach)
+            codes.put(words, made)
+        return self._emitter.write(state.order, words)
+
+    def tightened(self, state: ScheduleState) -> ScheduleState:
+        """The same order with stall counts from scratch: the least that every bound allows.
+
+        Raises:
+            SassafrasError: the order is outside the space.
+        """
+        from .kernels import positions, settle
+
+        t, order = self.tables, state.order
+        stall = np.minimum(state.stall, t.own[order].astype(np.uint8))
+        where, time = positions(order), np.empty(len(order) + 1, dtype=np.int64)
+        for start, end in zip(t.start, t.end, strict=True):
+            if not settle(t, order, stall, where, time, start, end - 1):
+                raise SassafrasError("no stall counts will do", where=f"the block at position {start}")
+        return ScheduleState(order.copy(), stall, state.depth + 1)
 
     def moves(self, state: ScheduleState) -> list[Move]:
         """Every legal reordering of this state: of memory instructions by one (``moves="memory"``), or of

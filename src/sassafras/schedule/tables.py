@@ -80,13 +80,15 @@ def touches_memory(i: Instruction) -> bool:
 
 
 def build(
-    function: Function, graph: Graph, distances: Distances, table: Table, memory_spacing: int | None = None
-) -> Tables:
+    function: Function, graph: Graph, distances: Distances, table: Table, memory_spacing: int | None = None,
+    free: bool = False,
+) -> Tables:  # fmt: skip
     """Flatten a function's constraints.
 
     Args:
         function, graph, distances, table: the function and what is known of it.
         memory_spacing: cycles between neighbouring memory operations, instead of the table's.
+        free: scoreboards are made anew for each schedule: nothing is known of them here.
     """
     code, blocks = function.instructions, graph.blocks
     count = len(code)
@@ -127,8 +129,8 @@ def build(
         tail=_i32(graph.tail.get(n, 0) for n in range(count)),
         own=_i32(own),
         frozen=_i32(i.base in BRANCHES or i.control.stall == 0 for i in code),
-        sets=_i32(_sets(i) for i in code),
-        waits=_i32(i.control.wait_mask for i in code),
+        sets=_i32(0 if free else _sets(i) for i in code),
+        waits=_i32(0 if free else i.control.wait_mask for i in code),
         kind=kind,
         movable=_i32(not p for p in graph.pinned),
         memory=_i32(touches_memory(i) for i in code),

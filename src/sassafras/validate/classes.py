@@ -109,6 +109,12 @@ GROUPS = frozenset(["LDGDEPBAR", "UTMACMDFLUSH"])
 WARPGROUP_PRODUCTS = frozenset(["HGMMA", "IGMMA", "QGMMA", "BGMMA"])
 
 
+#: carry no wait mask in anything that ptxas emits; with one, nvdisasm calls WARPGROUP.DEPBAR illegal
+NEVER_WAIT = _names(
+    "WARPGROUP.DEPBAR.LE WARPGROUP.DEPBAR DEPBAR LDGDEPBAR HGMMA IGMMA QGMMA BGMMA NOP BSSY MEMBAR"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Kind:
     """Facts about one instruction.

@@ -9,12 +9,12 @@ import numpy as np
 
 from ..core.errors import SassafrasError
 from ..sass import ARCHS, Program
-from ..sass.control import CONTROL_MASK, STALL_SHIFT
+from ..sass.control import CONTROL_MASK, STALL_SHIFT, WAIT_SHIFT
 from ..sass.latency import LatencyTable
 from . import kernels
 from . import reuse as reuse_windows
 from .analysis import HORIZON, MOST_RAISED, SETTER_TO_WAITER, Analysis
-from .classes import GROUPS
+from .classes import GROUPS, NEVER_WAIT
 from .dependences import KIND_NAMES, MEMORY
 from .operands import spell
 from .report import Report, Violation
@@ -95,6 +95,21 @@ class Validator:
         ends = [b.end for b in a.blocks for _ in range(b.start, b.end)]
         self._windows = reuse_windows.windows(a.code, a.effects, ends)
         self._zero_field = np.array([i.base in _UNSTALLED for i in a.code]) & (self._field == 0)
+        # control fields that this instruction can have: what it has, and what its kind is known to take
+        controls = [i.control for i in a.code]
+        late = [k.variable and not k.fence for k in a.kinds]
+        self._may_write = np.array(
+            [c.write_barrier is not None or v for c, v in zip(controls, late, strict=True)]
+        )
+        self._may_read = np.array(
+            [c.read_barrier is not None or v for c, v in zip(controls, late, strict=True)]
+        )
+        self._may_wait = np.array(
+            [
+                c.wait_mask != 0 or (i.base not in NEVER_WAIT and i.opcode not in NEVER_WAIT)
+                for i, c in zip(a.code, controls, strict=True)
+            ]
+        )
         self._scoreboard_named = np.array([i.base == "DEPBAR" or i.base in GROUPS for i in a.code])
 
     def check(self, candidate: bytes) -> Report:
@@ -189,6 +204,10 @@ class Validator:
         write = (high >> np.uint64(46)) & np.uint64(7)
         read = (high >> np.uint64(49)) & np.uint64(7)
         report("encoding", (write == 6) | (read == 6), "there is no scoreboard 6")
+        waits = (high >> np.uint64(WAIT_SHIFT)) & np.uint64(0x3F) != 0
+        unknown = ((write != 7) & ~self._may_write[order]) | ((read != 7) & ~self._may_read[order])
+        unknown |= waits & ~self._may_wait[order]
+        report("encoding", unknown, "a control field that this opcode never has")
         stall = field & 0xF
         frozen = a.fence[order] & (stall < (self._field[order].astype(np.int64) & 0xF))
         report("stall", frozen, "a control or fence instruction may not stall for less than in the original")

@@ -1,0 +1,350 @@
+"""Control codes from scratch: which instruction sets which scoreboard, and who waits for what, for any order.
+
+The scheduler's other mode lets barriers and wait masks travel with their instructions, and pays with order
+edges for every wait. Here only true dependences bind the order; scoreboards and waits are worked out anew
+for each schedule, from the registers that instructions write late and read late:
+
+1. with a scoreboard for everything, walk the control-flow graph: where is what still pending that an
+   instruction needs (a late result that it touches, a late read of what it overwrites, what a fence found
+   done in the original)? That is where a wait belongs, the latest place that is legal.
+2. two that share a scoreboard cost whatever a wait for the one takes longer because of the other, by expected
+   latencies, weighed by loop depth. The six scoreboards are given out so that the sum is small: greedily, and
+   from the compiler's own choice; then single changes as long as they help.
+3. with the scoreboards given out, walk again and set the waits.
+
+Queues are not leaned on, but where ptxas does: a load may overwrite an operand of an earlier operation of its
+own queue. What the validator accepts beyond that is not used.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from ..sass import Function, Instruction, Memory, Queue
+from ..sass.control import READ_BARRIER_SHIFT, WAIT_SHIFT, WRITE_BARRIER_SHIFT
+from ..sass.opcodes import BRANCHES
+from ..sass.registers import COUNT, GPR, PRED, UGPR, UPRED
+from . import scoreboards
+from .graph import Graph
+
+_WORDS = (COUNT + 63) // 64
+#: copies that read uniform registers late when they set a read barrier
+_COPIES = frozenset("SYNCS UBLKCP UBLKPF UBLKRED UTMALDG UTMASTG UTMAREDG UTMAPF UTMACCTL ARRIVES".split())  # noqa: SIM905
+#: control transfers and convergence: what is pending there is nobody's business
+_STEERING = frozenset(
+    "BRA BRX BRXU JMP JMX JMXU RET CALL BREAK BSYNC BSSY RTT BPT BMOV YIELD NANOSLEEP ENDCOLLECTIVE".split()  # noqa: SIM905
+)
+#: never seen with a wait mask; nvdisasm calls WARPGROUP.DEPBAR with one an illegal instruction
+NO_WAIT = frozenset(
+    "WARPGROUP.DEPBAR.LE WARPGROUP.DEPBAR DEPBAR LDGDEPBAR HGMMA IGMMA QGMMA BGMMA NOP BSSY MEMBAR".split()  # noqa: SIM905
+)
+#: reader -> writers whose result cannot overtake its operands: no wait (seen in ptxas output)
+_QUEUED = {
+    "LDG": "LDG LDL", "LDS": "LDS LDSM", "LDSM": "LDSM", "STG": "LDS LDSM", "STL": "LDS LDSM SHFL",
+    "STS": "LDS LDSM SHFL", "STSM": "LDS LDSM", "SHFL": "SHFL", "MOVM": "MOVM", "MUFU": "MUFU",
+}  # fmt: skip
+#: expected cycles until a result is there, and until operands are read; only for sharing scoreboards well
+_RESULT = {
+    Queue.LSU: 400, Queue.MIO: 30, Queue.XU: 24, Queue.CONST: 40, Queue.SPECIAL: 40, Queue.FP64: 40,
+    Queue.TMA: 200, Queue.TEX: 400, Queue.CONTROL: 40,
+}  # fmt: skip
+_READ = {Queue.LSU: 24, Queue.MIO: 14, Queue.XU: 10, Queue.TMA: 40}
+_LOOP = 8.0
+
+
+class Facts(NamedTuple):
+    """What does not depend on the order, as arrays by instruction (original index) or by item.
+
+    Items are numbered 2 * v for the result and 2 * v + 1 for the late reads of tracked instruction v.
+
+    Attributes:
+        number: tracked number of an instruction, or -1.
+        tracked: instruction of each tracked number.
+        conflict_at, conflict: CSR by instruction: items that must not be pending when it issues.
+        keeps: by item: a scoreboard that is named in an operand and stays, or -1.
+        hint: by item: the compiler's own scoreboard, or -1.
+        usable: bit mask of scoreboards that may be given out.
+        latency: by item: expected cycles.
+        weight: by block: expected executions.
+        start, end, follow_at, follow: blocks by position and their successors (CSR).
+        may_wait: whether an instruction can carry a wait mask (`NO_WAIT`).
+        frozen: 1 where the stall count must not be raised.
+    """
+
+    number: np.ndarray
+    tracked: np.ndarray
+    conflict_at: np.ndarray
+    conflict: np.ndarray
+    keeps: np.ndarray
+    hint: np.ndarray
+    usable: int
+    latency: np.ndarray
+    weight: np.ndarray
+    start: np.ndarray
+    end: np.ndarray
+    follow_at: np.ndarray
+    follow: np.ndarray
+    may_wait: np.ndarray
+    frozen: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class Codes:
+    """Control codes by position; 7 for no barrier.
+
+    Attributes:
+        write, read: scoreboards set (uint8).
+        wait: masks (uint8).
+        stall: stall counts, some raised to keep a waiter two cycles behind its setter.
+        cost: expected cycles lost to shared scoreboards.
+    """
+
+    write: np.ndarray
+    read: np.ndarray
+    wait: np.ndarray
+    stall: np.ndarray
+    cost: float
+
+
+def facts(function: Function, graph: Graph) -> Facts:
+    """Work out what regeneration needs of a function."""
+    from . import control_kernels
+
+    code = function.instructions
+    fixed = scoreboards.fixed_double(code)
+    count = len(code)
+    number = np.full(count, -1, dtype=np.int32)
+    tracked: list[int] = []
+    sets: list[tuple[frozenset[int], frozenset[int]]] = []
+    reserved = {
+        int(n) for i in code if i.base == "DEPBAR" and i.operands
+        for n in scoreboards.scoreboard_names(i.operands[0])
+    }  # fmt: skip
+    for i in code:
+        if i.guard in ("!PT", "!UPT"):
+            continue
+        result, late = _late(i, fixed)
+        barrier = i.control.write_barrier is not None or i.control.read_barrier is not None
+        if result or late or barrier:
+            number[i.index] = len(tracked)
+            tracked.append(i.index)
+            sets.append((result, late))
+    items = 2 * len(tracked)
+    late_bits = np.zeros((items, _WORDS), dtype=np.uint64)
+    keeps, hint = np.full(items, -1, dtype=np.int32), np.full(items, -1, dtype=np.int32)
+    latency = np.zeros(items, dtype=np.float64)
+    queued = np.full(len(tracked), -1, dtype=np.int32)
+    classes = sorted(_QUEUED)
+    for v, n in enumerate(tracked):
+        i = code[n]
+        queue = i.op.queue
+        for k, registers, barrier_set, usual in (
+            (2 * v, sets[v][0], i.control.write_barrier, _RESULT.get(queue, 20)),
+            (2 * v + 1, sets[v][1], i.control.read_barrier, _READ.get(queue, 14)),
+        ):
+            late_bits[k] = _bits(registers)
+            latency[k] = usual
+            if barrier_set is not None:
+                hint[k] = barrier_set
+                # DEPBAR counts this scoreboard, or it belongs to an instruction that stays as it is
+                if barrier_set in reserved and i.base in ("LDGDEPBAR", "UTMACMDFLUSH", "DEPBAR"):
+                    keeps[k] = barrier_set
+        if i.base in _QUEUED:
+            queued[v] = classes.index(i.base)
+    behind = np.zeros(count, dtype=np.int64)
+    for i in code:
+        behind[i.index] = sum(1 << k for k, name in enumerate(classes) if i.base in _QUEUED[name].split())
+    row, done = _fences(function, graph, number, tracked, keeps)
+    touches = np.array([_bits(_alive(i, i.reads | i.writes)) for i in code], dtype=np.uint64)
+    writes = np.array([_bits(_alive(i, i.writes)) for i in code], dtype=np.uint64)
+    at, conflict = control_kernels.conflicts(
+        late_bits, touches, writes, number, np.array(tracked, dtype=np.int32), queued, behind, row, done,
+        (hint >= 0) | late_bits.any(axis=1),
+    )  # fmt: skip
+    follow_at = np.zeros(len(graph.blocks) + 1, dtype=np.int32)
+    follow_at[1:] = np.cumsum([len(s) for s in graph.successors])
+    return Facts(
+        number=number,
+        tracked=np.array(tracked, dtype=np.int32),
+        conflict_at=at,
+        conflict=conflict,
+        keeps=keeps,
+        hint=hint,
+        usable=sum(1 << s for s in range(6) if s not in reserved),
+        latency=latency,
+        weight=_weights(graph),
+        start=np.array([b.start for b in graph.blocks], dtype=np.int32),
+        end=np.array([b.end for b in graph.blocks], dtype=np.int32),
+        follow_at=follow_at,
+        follow=np.array([s for successors in graph.successors for s in successors], dtype=np.int32),
+        may_wait=np.array([i.base not in NO_WAIT and i.opcode not in NO_WAIT for i in code], dtype=np.bool_),
+        frozen=np.array([i.base in BRANCHES or i.control.stall == 0 for i in code], dtype=np.int32),
+    )
+
+
+def _late(i: Instruction, fixed_fp64: bool) -> tuple[frozenset[int], frozenset[int]]:
+    """Registers that an instruction writes late, and reads late."""
+    found = scoreboards.effects(i, fixed_fp64)
+    late = frozenset(r for r in found.late if GPR <= r < PRED)
+    if i.base in _COPIES and found.read_bit:
+        late |= frozenset(r for r in i.reads if UGPR <= r < UPRED)
+    return found.results, late
+
+
+def _alive(i: Instruction, registers: frozenset[int]) -> frozenset[int]:
+    return frozenset() if i.guard in ("!PT", "!UPT") else registers
+
+
+def _bits(registers: frozenset[int]) -> np.ndarray:
+    out = np.zeros(_WORDS, dtype=np.uint64)
+    for r in registers:
+        out[r // 64] |= np.uint64(1 << (r % 64))
+    return out
+
+
+def _weights(graph: Graph) -> np.ndarray:
+    """Expected executions of each block: a factor for every loop around it (back edges in address order)."""
+    weight = np.ones(len(graph.blocks))
+    for b in graph.blocks:
+        for s in graph.successors[b.index]:
+            if s <= b.index:
+                weight[s : b.index + 1] *= _LOOP
+    return np.minimum(weight, _LOOP**4)
+
+
+def _fences(
+    function: Function, graph: Graph, number: np.ndarray, tracked: list[int], keeps: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """What the original had done at its fences stays done there, though no register may show why."""
+    code = function.instructions
+    strict = [
+        i.index for i in code
+        if graph.fence[i.index] and i.base not in _STEERING and i.guard not in ("!PT", "!UPT")
+    ]  # fmt: skip
+    setters = [v for v, n in enumerate(tracked) if graph.fence[n]]
+    loose = []
+    if setters:
+        loose = [
+            i.index for i in code
+            if not graph.fence[i.index] and i.op.memory not in (Memory.NONE, Memory.CONSTANT)
+            and i.guard not in ("!PT", "!UPT")
+        ]  # fmt: skip
+    rows = strict + loose
+    row = np.full(len(code), -1, dtype=np.int32)
+    row[rows] = np.arange(len(rows))
+    done = np.zeros((len(rows), 2 * len(tracked)), dtype=np.bool_)
+    may = _original_pending(function, graph, number, tracked)
+    for r, n in enumerate(rows):
+        done[r] = ~may[n]
+        if n not in strict:
+            mask = np.zeros(2 * len(tracked), dtype=np.bool_)
+            for v in setters:
+                mask[2 * v : 2 * v + 2] = True
+            done[r] &= mask
+    # what never had a scoreboard and needs none is never done, and never pending for anybody
+    return row, done
+
+
+def _original_pending(
+    function: Function, graph: Graph, number: np.ndarray, tracked: list[int]
+) -> dict[int, np.ndarray]:
+    """By instruction: which items may be pending when it issues in the original, after its own waits.
+
+    A later operation of the same in-order queue vouches for an earlier one, as ptxas leans on it.
+    """
+    code = function.instructions
+    results = {"LDS": 0, "LDSM": 0, "SHFL": 0, "REDUX": 0, "S2R": 1, "S2UR": 1, "LDC": 2, "MOVM": 3}
+    results |= dict.fromkeys(("MUFU", "I2F", "F2I", "F2F", "FRND", "FCHK", "POPC", "FLO", "BREV", "I2I"), 4)
+    results |= dict.fromkeys(("DADD", "DMUL", "DFMA", "DSETP", "DMNMX", "DMMA"), 5)
+    reads = {k: v + 10 for k, v in results.items() if v > 1}
+    reads |= dict.fromkeys(
+        ("LDG", "LD", "STG", "ST", "LDL", "STL", "LDGSTS", "LDS", "LDSM", "STS", "STSM", "SHFL"), 20
+    )
+    reads |= dict.fromkeys(("ATOM", "ATOMG", "RED", "REDG"), 21) | dict.fromkeys(("SYNCS", "UBLKCP"), 22)
+    entry: list[dict[int, int] | None] = [None] * len(graph.blocks)
+    entry[0] = {}
+    out: dict[int, np.ndarray] = {}
+
+    def walk(n: int, keep: bool) -> dict[int, int]:
+        state = dict(entry[n] or {})
+        block = graph.blocks[n]
+        for index in range(block.start, block.end):
+            i = code[index]
+            mask = i.control.wait_mask
+            if mask:
+                state = {k: m for k, m in state.items() if not m & mask}
+            if keep:
+                found = np.zeros(2 * len(tracked), dtype=np.bool_)
+                found[list(state)] = True
+                out[index] = found
+            write = 0 if i.control.write_barrier is None else 1 << i.control.write_barrier
+            read = 0 if i.control.read_barrier is None else 1 << i.control.read_barrier
+            v = int(number[index])
+            if v < 0:
+                continue
+            if write or read:
+                for k in state:
+                    other = code[tracked[k // 2]].base
+                    if not k & 1 and results.get(other, -1) == results.get(i.base, -2):
+                        state[k] |= write
+                        if k + 1 in state:
+                            state[k + 1] |= write
+                    if k & 1 and reads.get(other, -1) == reads.get(i.base, -2):
+                        state[k] |= write | read
+            state[2 * v], state[2 * v + 1] = write, write | read
+        return state
+
+    work = list(range(len(graph.blocks)))
+    for n in range(1, len(graph.blocks)):
+        entry[n] = {}
+    while work:
+        n = work.pop(0)
+        left = walk(n, False)
+        for s in graph.successors[n]:
+            known = entry[s]
+            assert known is not None
+            changed = False
+            for k, m in left.items():
+                merged = known.get(k, m) & m
+                if k not in known or merged != known[k]:
+                    known[k] = merged
+                    changed = True
+            if changed and s not in work:
+                work.append(s)
+    for n in range(len(graph.blocks)):
+        walk(n, True)
+    return out
+
+
+def regenerate(f: Facts, order: np.ndarray, stall: np.ndarray) -> Codes:
+    """Scoreboards, waits and the stall counts that they need, for one schedule.
+
+    Args:
+        f: `facts` of the function.
+        order: int32 (instructions,), by position.
+        stall: uint8 (instructions,), by position; not changed.
+    """
+    from . import control_kernels as k
+
+    items = len(f.latency)
+    cost = np.zeros((items, items))
+    needed = np.zeros(items, dtype=np.bool_)
+    first = np.full(items, len(order), dtype=np.int32)
+    k.demand(f, order, stall, needed, first, cost)
+    color, total = k.give_out(needed, first, cost, f.keeps, f.hint, f.usable)
+    write, read, wait = k.waits(f, order, color)
+    new = k.apart(f, order, stall.copy(), write, read, wait)
+    return Codes(write, read, wait, new, float(total))
+
+
+def put(words: np.ndarray, made: Codes) -> None:
+    """Write barriers and wait masks into encodings by position, in place (uint64, (instructions, 2))."""
+    high = words[:, 1]
+    for shift, mask, value in (
+        (WRITE_BARRIER_SHIFT, 7, made.write), (READ_BARRIER_SHIFT, 7, made.read), (WAIT_SHIFT, 63, made.wait),
+    ):  # fmt: skip
+        high &= ~np.uint64(mask << shift)
+        high |= value.astype(np.uint64) << np.uint64(shift)

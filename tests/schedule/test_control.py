@@ -1,0 +1,114 @@
+"""Control codes from scratch: legal for the compiler's order and any other, no slower on the model."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sassafras.core import Candidate, Kernel, SassafrasError
+from sassafras.device import ModelDevice
+from sassafras.frontend import load
+from sassafras.sass import Program
+from sassafras.schedule import ScheduleSpace
+from sassafras.validate import Validator
+from tests import kernels
+
+CUBINS = {
+    "softmax": lambda: kernels.softmax_cubin(),
+    "scalar softmax": lambda: kernels.softmax_cubin(block=2048, aligned=False),
+    "matmul": lambda: kernels.matmul_cubin(),
+    "hmma": lambda: kernels.matmul_cubin(bm=32, bn=32),
+    "sm_80 matmul": lambda: kernels.matmul_cubin("sm_80"),
+}
+
+
+@lru_cache
+def space(name: str) -> ScheduleSpace:
+    data = CUBINS[name]()
+    function = Program.parse(data).function()
+    kernel = Kernel(data, function.name, function.arch, 128)
+    return ScheduleSpace(kernel, arch_by_name=True, control="regenerate")
+
+
+@pytest.mark.parametrize("name", CUBINS)
+def test_start_is_the_baseline_and_its_order_under_new_codes_is_legal(name: str) -> None:
+    s = space(name)
+    assert s.emit(s.start()) == CUBINS[name]()
+    new = s.emit(s.tightened(s.start()))
+    report = Validator(CUBINS[name]()).check(new)
+    assert report.ok, report.violations[0]
+    before, after = (Program.parse(x).function().instructions for x in (CUBINS[name](), new))
+    assert [i.text for i in before] == [i.text for i in after]
+    differ = [(a, b) for a, b in zip(before, after, strict=True) if a.control != b.control]
+    assert differ
+
+
+@pytest.mark.parametrize("name", CUBINS)
+def test_random_walks_are_approved(name: str) -> None:
+    s, validator = space(name), Validator(CUBINS[name]())
+    for seed in range(1):
+        rng = np.random.default_rng(seed)
+        state = s.start()
+        for _ in range(60):
+            move = s.sample(state, rng)
+            assert move is not None
+            state = s.apply(state, move)
+            report = validator.check(s.emit(state))
+            assert report.ok, f"{move} at depth {state.depth}: {report.violations[0]}"
+    assert s.emit(state) == s.emit(state)
+
+
+@pytest.mark.parametrize("name", ("two kernels", "reduce_block"))
+def test_compiled_cuda_is_approved(name: str) -> None:
+    folder = Path(__file__).parents[2] / "benchmarks" / "corpus" / "cuda"
+    source = kernels.TWO_KERNELS if name == "two kernels" else (folder / f"{name}.cu").read_text()
+    data = kernels.nvcc_cubin(source)
+    if data is None:
+        pytest.skip("no nvcc")
+    program = Program.parse(data)
+    for entry, function in program.functions.items():
+        s = ScheduleSpace(Kernel(data, entry, function.arch, 256), program, control="regenerate")
+        validator = Validator(data, entry)
+        state = s.tightened(s.start())
+        assert validator.check(s.emit(state)).ok
+        rng = np.random.default_rng(1)
+        for _ in range(30):
+            move = s.sample(state, rng)
+            assert move is not None
+            state = s.apply(state, move)
+            report = validator.check(s.emit(state))
+            assert report.ok, f"{entry}, {move}: {report.violations[0]}"
+
+
+@pytest.mark.parametrize("name", ("softmax", "rotary"))
+def test_new_codes_cost_less_than_one_percent_on_the_model(name: str) -> None:
+    workload = load(f"suite:{name}")
+    kernel = workload.build(workload.case(), "sm_90a")
+    device = ModelDevice("sm_90a")
+    device.open(workload, workload.case(), kernel)
+    s = ScheduleSpace(kernel, control="regenerate")
+    tight = device.run(Candidate(kernel.with_cubin(s.emit(s.tightened(s.start())))))
+    assert tight.modelled_ratio is not None and tight.modelled_ratio > 0.99
+
+
+def test_more_moves_are_legal_without_the_compilers_waits() -> None:
+    kept = ScheduleSpace(space("matmul").kernel)
+    free = space("matmul")
+    assert len(free.graph.order) < len(kept.graph.order)
+    from sassafras.schedule.kernels import positions, reach
+
+    start = free.start()
+    where = positions(start.order)
+    room = [
+        sum(hi - lo for lo, hi in (reach(s.tables, start.order, where, int(p)) for p in s.movable))
+        for s in (kept, free)
+    ]
+    assert room[1] > room[0]
+
+
+def test_an_unknown_mode_is_refused() -> None:
+    with pytest.raises(SassafrasError, match="keep or regenerate"):
+        ScheduleSpace(space("softmax").kernel, control="both")  # type: ignore[arg-type]
