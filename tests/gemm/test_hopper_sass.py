@@ -18,7 +18,7 @@ NAMES = (
     "cs_tn_64x64_s6", "cs_nn_128x256_s4", "cs_tn_swapped_bf16_64x32_s8",
     "ws_tn_128x256_co2s4b2c2x1", "ws_nn_256x128_co2s4b2c1x2", "ws_nn_128x128_pp2s6b2c1x1",
     "ws_tn_192x192_co3s3b2c1x1", "ws_tn_64x64_co1s5b2c1x1", "ws_nn_swapped_128x64_co2s8b2c1x1",
-    "ws_tt_bf16_64x128_pp2s8b2c1x1",
+    "ws_tt_bf16_128x128_pp2s6b2c1x1",
 )  # fmt: skip
 
 

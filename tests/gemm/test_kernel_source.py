@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 NAMES = (
     "lean_tn_m1n1s4", "lean_tn_m1n2s2", "lean_tn_m2n4s1", "lean_tn_m4n4s1", "lean_tn_m1n8s1",
     "lean_nn_m1n2s2", "lean_nn_m2n4s1", "lean_nn_m1n8s1", "lean_nn_m4n4s1",
-    "lean_tn_swapped_m1n1s4", "lean_tn_swapped_m1n2s2",
+    "lean_tn_m1n1s2x", "lean_nn_m1n2s2x", "lean_tn_swapped_m1n1s4", "lean_tn_swapped_m1n2s2",
     "staged_tn_32x32_w2x2s4", "staged_nn_64x32_w2x2s4", "staged_nn_32x64_w2x2s4", "staged_tn_64x128_w2x4s4",
     "staged_nn_128x64_w4x2s4",
 )  # fmt: skip
@@ -55,7 +55,8 @@ def _type(instance: Instance) -> str:
     """The C++ type, with its commas hidden from the preprocessor, and the problem it takes."""
     if isinstance(instance, LeanInstance):
         numbers = f"{instance.mt} COMMA {instance.nt} COMMA {instance.steps}"
-        return f"Lean<{numbers} COMMA Layout::{instance.layout.upper()}>, lean"
+        exact = str(instance.exact).lower()
+        return f"Lean<{numbers} COMMA Layout::{instance.layout.upper()} COMMA {exact}>, lean"
     i = instance
     numbers = " COMMA ".join(map(str, (i.rows, i.columns, i.warps_m, i.warps_n, i.stages)))
     return f"Staged<{numbers} COMMA {'true' if i.layout == 'nn' else 'false'}>, staged"
@@ -106,6 +107,8 @@ def test_every_path_is_right_at_boundaries(name: str, program: Path, tmp_path: P
         Shape(rows + 1, columns + 8, 200),  # tails everywhere
         Shape(3, 24, 8) if not swapped else Shape(3, 17, 8),  # smaller than a tile
     ]
+    if isinstance(instance, LeanInstance) and instance.exact:  # one to four groups of steps a slice
+        shapes += [Shape(2 * rows, 2 * columns, 128 * k) for k in (1, 2, 3, 4)]
     if not isinstance(instance, LeanInstance):
         shapes.append(Shape(40, 24, 520))  # more k tiles than stages
     for shape in shapes:

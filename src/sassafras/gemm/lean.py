@@ -34,17 +34,19 @@ class LeanInstance:
         mt: 16-row tiles a warp.
         nt: 8-column tiles a warp.
         steps: 32-wide k steps loaded at once.
+        exact: only for extents that are multiples of everything: nothing is clamped or checked.
     """
 
     layout: Layout
     mt: int
     nt: int
     steps: int
+    exact: bool = False
 
     @property
     def name(self) -> str:
-        """Entry name, for example ``lean_tn_m1n2s4``."""
-        return f"lean_{self.layout}_m{self.mt}n{self.nt}s{self.steps}"
+        """Entry name, for example ``lean_tn_m1n2s4``; an ``x`` behind it for exact."""
+        return f"lean_{self.layout}_m{self.mt}n{self.nt}s{self.steps}{'x' if self.exact else ''}"
 
     @classmethod
     def parse(cls, name: str) -> LeanInstance:
@@ -66,7 +68,7 @@ class LeanInstance:
         Found by compiling; a test checks that no instance touches local memory.
         """
         tile = (self.mt, self.nt, self.steps)
-        if tile in _MANY_THREADS:
+        if tile in _MANY_THREADS and not self.exact:
             return 1024
         return 256 if tile in (_FEW_THREADS_NN if self.layout == "nn" else _FEW_THREADS_TN) else 512
 
@@ -84,7 +86,7 @@ class LeanInstance:
         )
         passed = ", ".join(name for name, _ in PARAMETERS)
         kernel = f"sassafras::Lean<{self.mt}, {self.nt}, {self.steps}, "
-        kernel += f"sassafras::Layout::{self.layout.upper()}>"
+        kernel += f"sassafras::Layout::{self.layout.upper()}, {'true' if self.exact else 'false'}>"
         return (
             '#include "sm90_hgemm_lean.cuh"\n'
             f'extern "C" __global__ void __launch_bounds__({self.max_threads}) {self.name}({declared}) {{\n'
@@ -106,6 +108,8 @@ INSTANCES: tuple[LeanInstance, ...] = (
     *(LeanInstance("tn", *tile) for tile in _TILES),
     *(LeanInstance("nn", *tile) for tile in _TILES if tile[1] >= 2),
     *(LeanInstance("tn_swapped", *tile) for tile in _SWAPPED),
+    *(LeanInstance("tn", *tile, exact=True) for tile in ((1, 1, 2), (1, 1, 4), (1, 2, 2))),
+    *(LeanInstance("nn", *tile, exact=True) for tile in ((1, 2, 2), (1, 4, 1))),
 )
 
 
@@ -206,6 +210,11 @@ class LeanConfig:
         steps = ceil_div(shape.k, STEP)
         if self.slices > steps:
             return f"{self.slices} slices of {steps} k steps: some would be empty"
+        if self.instance.exact:
+            rows, columns = self.tile
+            whole = STEP * self.instance.steps * self.slices
+            if shape.m % rows or shape.n % columns or shape.k % whole:
+                return f"not exact: m, n, k have to be multiples of {rows}, {columns}, {whole}"
         if self._largest_offset(shape) >= 1 << 31:
             return "offsets within a tile pass 2^31 elements"
         return None

@@ -210,7 +210,7 @@ INSTANCES: tuple[WarpSpecializedInstance, ...] = (
     *_instances(("tn", "nn"), "fp16", _TILES),
     *(deepest(layout, *tile, swapped=True) for layout in ("tn", "nn") for tile in _SWAPPED),
 )
-_GENERAL = tuple(_TILES[i] for i in (0, 9, 14))
+_GENERAL = tuple(_TILES[i] for i in (0, 9))
 #: compiled for other callers: BF16, and the layouts of training's backward pass
 OTHER_INSTANCES: tuple[WarpSpecializedInstance, ...] = (
     *_instances(("tn", "nn", "tt", "nt"), "bf16", _GENERAL),

@@ -21,6 +21,7 @@
 //   STEPS   32-wide k steps loaded at once; two such groups are kept in registers, one in flight
 //   LAYOUT  TN, NN, or TN_SWAPPED: A and B have changed roles (A is the N x K operand, B the M x K one), and the
 //           tile is stored transposed; for M below a tile's 16 rows
+//   EXACT   M and N are multiples of the CTA's tile, K of 32 * STEPS * slices: nothing is clamped or checked
 //
 // Launch: grid (cluster, tiles of N, tiles of M), cluster (cluster, 1, 1), 32 * warps_m * warps_n * warps_k
 // threads; dynamic shared memory as `LeanConfig.shared_bytes` says (0 without split). For TN_SWAPPED, "M" and
@@ -45,7 +46,7 @@ struct LeanProblem {
     int steps_per_slice; // 32-wide k steps of each slice; slices = warps_k * cluster
 };
 
-template <int MT, int NT, int STEPS, Layout LAYOUT> struct Lean {
+template <int MT, int NT, int STEPS, Layout LAYOUT, bool EXACT = false> struct Lean {
     static constexpr int ROWS = 16 * MT, COLUMNS = 8 * NT; // a warp's tile
     static constexpr int VALUES = 4 * MT * NT;             // accumulators a lane
     static constexpr bool NN = LAYOUT == Layout::NN;
@@ -68,7 +69,7 @@ template <int MT, int NT, int STEPS, Layout LAYOUT> struct Lean {
     static __device__ __forceinline__ void load(Group &to, Source &from) {
 #pragma unroll
         for (int s = 0; s < STEPS; ++s) {
-            const bool ok = 32 * s < from.left;
+            const bool ok = EXACT || 32 * s < from.left;
 #pragma unroll
             for (int i = 0; i < MT; ++i) {
                 load_global(to.a[s][i][0], from.a[i][0] + 32 * s, ok);
@@ -125,13 +126,15 @@ template <int MT, int NT, int STEPS, Layout LAYOUT> struct Lean {
         }
     }
 
+    static __device__ __forceinline__ int within(int index, int last) { return EXACT ? index : min(index, last); }
+
     // NT contiguous columns of one row, from FP32.
     static __device__ __forceinline__ void store(const LeanProblem &p, int row, int column, const float (&v)[NT]) {
-        if (row >= p.m || column >= p.n) return;
+        if (!EXACT && (row >= p.m || column >= p.n)) return;
         if constexpr (LAYOUT == Layout::TN_SWAPPED) {
 #pragma unroll
             for (int j = 0; j < NT; ++j)
-                if (column + j < p.n) store_global_u16(p.c + (long long)(column + j) * p.ldc + row, to_f16(v[j]));
+                if (EXACT || column + j < p.n) store_global_u16(p.c + (long long)(column + j) * p.ldc + row, to_f16(v[j]));
         } else {
             u16 *to = p.c + (long long)row * p.ldc + column;
             if constexpr (NT == 1) {
@@ -163,7 +166,7 @@ template <int MT, int NT, int STEPS, Layout LAYOUT> struct Lean {
         const int row0 = cta_row + tile_m * ROWS, column0 = cta_column + tile_n * COLUMNS;
 
         int step = (rank * warps_k + slice_of_cta) * p.steps_per_slice;
-        const int end = min(step + p.steps_per_slice, (p.k + 31) >> 5);
+        const int end = EXACT ? step + p.steps_per_slice : min(step + p.steps_per_slice, (p.k + 31) >> 5);
         const int k0 = 32 * step + 8 * t; // this lane's first element
 
         Source from;
@@ -171,13 +174,13 @@ template <int MT, int NT, int STEPS, Layout LAYOUT> struct Lean {
         for (int i = 0; i < MT; ++i)
 #pragma unroll
             for (int h = 0; h < 2; ++h)
-                from.a[i][h] = p.a + k0 + (long long)min(row0 + 16 * i + 8 * h + g, p.m - 1) * p.lda;
+                from.a[i][h] = p.a + k0 + (long long)within(row0 + 16 * i + 8 * h + g, p.m - 1) * p.lda;
         if constexpr (NN) {
-            from.b[0] = p.b + min(column0 + g * NT, p.n - NT) + (long long)k0 * p.ldb;
+            from.b[0] = p.b + within(column0 + g * NT, p.n - NT) + (long long)k0 * p.ldb;
         } else {
 #pragma unroll
             for (int j = 0; j < NT; ++j)
-                from.b[j] = p.b + k0 + (long long)min(column0 + g * NT + j, p.n - 1) * p.ldb;
+                from.b[j] = p.b + k0 + (long long)within(column0 + g * NT + j, p.n - 1) * p.ldb;
         }
         from.ldb = p.ldb;
         from.left = min(32 * end, p.k) - k0;
@@ -187,10 +190,10 @@ template <int MT, int NT, int STEPS, Layout LAYOUT> struct Lean {
         wait_for_predecessors();
         load(now, from);
         while (step < end) {
-            load(next, from);
+            if (!EXACT || step + STEPS < end) load(next, from);
             multiply(acc, now);
             if (step + STEPS >= end) break;
-            load(now, from);
+            if (!EXACT || step + 2 * STEPS < end) load(now, from);
             multiply(acc, next);
             step += 2 * STEPS;
         }
