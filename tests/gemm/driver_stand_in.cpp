@@ -21,13 +21,38 @@ struct State {
 std::vector<void *> contexts; // the stack of current ones
 char primary[4];
 
-void gemm(const _Float16 *a, long as0, long as1, const _Float16 *b, long bs0, long bs1, _Float16 *c, long cs0, long cs1,
-          long m, long n, long k) {
+// What a kernel takes, as the tests describe it from our families' own words.
+struct Description {
+    std::vector<std::pair<std::string, std::string>> parameters; // name, kind
+    bool mn_a, mn_b, swapped, bf16;
+};
+std::map<std::string, Description> described;
+
+float load(const uint16_t *at, bool bf16) {
+    if (!bf16) return (float)*(const _Float16 *)at;
+    const uint32_t bits = (uint32_t)*at << 16;
+    float value;
+    std::memcpy(&value, &bits, 4);
+    return value;
+}
+void store(uint16_t *at, float value, bool bf16) {
+    if (!bf16) {
+        *(_Float16 *)at = (_Float16)value;
+        return;
+    }
+    uint32_t bits;
+    std::memcpy(&bits, &value, 4);
+    *at = (uint16_t)((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
+}
+struct Matrix { uint16_t *at; long s0, s1; };
+
+void gemm(const Matrix &a, const Matrix &b, const Matrix &c, long m, long n, long k, bool bf16) {
     for (long i = 0; i < m; ++i)
         for (long j = 0; j < n; ++j) {
             float sum = 0;
-            for (long l = 0; l < k; ++l) sum += (float)a[i * as0 + l * as1] * (float)b[l * bs0 + j * bs1];
-            c[i * cs0 + j * cs1] = (_Float16)sum;
+            for (long l = 0; l < k; ++l)
+                sum += load(a.at + i * a.s0 + l * a.s1, bf16) * load(b.at + j * b.s0 + l * b.s1, bf16);
+            store(c.at + i * c.s0 + j * c.s1, sum, bf16);
         }
 }
 template <class T> T value(void **params, int i) { T v; std::memcpy(&v, params[i], sizeof v); return v; }
@@ -111,32 +136,57 @@ int cuLaunchKernelEx(const Config *config, void *handle, void **params, void **e
     for (int d = 0; d < 3; ++d) state.cluster[d] = config->count ? config->attributes[0].cluster[d] : 1;
     if (config->count > 1 || (config->count && config->attributes[0].id != 4) || config->block[1] != 1) return INVALID;
     const std::string &name = function.name;
-    const auto has = [&](const char *text) { return name.find(text) != std::string::npos; };
     ++state.launches;
-    if (has("lean_") || has("staged_")) { // a, b, c, m, n, k, lda, ldb, ldc, ...
-        auto *a = value<const _Float16 *>(params, 0), *b = value<const _Float16 *>(params, 1);
-        auto *c = value<_Float16 *>(params, 2);
-        const long m = value<int>(params, 3), n = value<int>(params, 4), k = value<int>(params, 5);
-        const long lda = value<int>(params, 6), ldb = value<int>(params, 7), ldc = value<int>(params, 8);
-        const bool nn = has("_nn"), swapped = has("swapped");
-        gemm(a, lda, 1, b, nn ? ldb : 1, nn ? 1 : ldb, c, swapped ? 1 : ldc, swapped ? ldc : 1, m, n, k);
-        return 0;
+    const auto found = described.find(name);
+    if (found == described.end()) return NOT_FOUND;
+    const Description &d = found->second;
+    const auto index = [&](const std::string &wanted) {
+        for (size_t i = 0; i < d.parameters.size(); ++i)
+            if (d.parameters[i].first == wanted) return (int)i;
+        return -1;
+    };
+    const auto scalar = [&](const char *wanted, long otherwise) {
+        const int i = index(wanted);
+        return i < 0 ? otherwise : (long)value<int>(params, i);
+    };
+    long extents[3] = {-1, -1, -1}; // of the kernel's rows of A, rows of B, and k
+    bool bad = false;
+    const auto matrix = [&](const char *operand, bool mn, int which) {
+        const int map = index(std::string("map_") + operand), plain = index(operand);
+        if (map >= 0) {
+            const Map m = value<Map>(params, map);
+            bad |= (uintptr_t)params[map] % 64 || m.magic != 0x5AFE || m.rank != 2 || m.type != (d.bf16 ? 9 : 6);
+            const long stride = (long)m.strides[0] / 2;
+            if (which < 2) {
+                extents[which] = (long)(mn ? m.dims[0] : m.dims[1]);
+                extents[2] = (long)(mn ? m.dims[1] : m.dims[0]);
+            }
+            return Matrix{(uint16_t *)m.address, mn ? 1 : stride, mn ? stride : 1};
+        }
+        if (plain < 0) return bad = true, Matrix{};
+        const long leading = scalar(("ld" + std::string(operand)).c_str(), -1);
+        bad |= leading < 1;
+        return Matrix{value<uint16_t *>(params, plain), mn ? 1 : leading, mn ? leading : 1};
+    };
+    const Matrix a = matrix("a", d.mn_a, 0), b = matrix("b", d.mn_b, 1), c = matrix("c", d.swapped, 2);
+    const long m = scalar("m", extents[0]), n = scalar("n", extents[1]), k = scalar("k", extents[2]);
+    if (const int at = index("workspace"); at >= 0)
+        if (auto *words = value<float *>(params, at)) words[0] = words[63] = -1;
+    if (const int at = index("counters"); at >= 0)
+        if (auto *words = value<unsigned *>(params, at)) bad |= words[0] != 0;
+    if (bad || m < 1 || n < 1 || k < 1) return INVALID;
+    gemm(a, b, c, m, n, k, d.bf16);
+    return 0;
+}
+// parameters: "name kind;name kind;..."; mn_a, mn_b: the kernel's operands are contiguous along their rows
+void stand_in_describe(const char *name, const char *parameters, int mn_a, int mn_b, int swapped, int bf16) {
+    Description made{{}, mn_a != 0, mn_b != 0, swapped != 0, bf16 != 0};
+    std::string text = parameters;
+    for (size_t start = 0; start < text.size();) {
+        const size_t space = text.find(' ', start), end = text.find(';', start);
+        made.parameters.emplace_back(text.substr(start, space - start), text.substr(space + 1, end - space - 1));
+        start = end + 1;
     }
-    if (name == "mapped_tn") { // map of a, map of b, c, ldc, workspace (m * n floats), counters (4 words, zero)
-        const Map a = value<Map>(params, 0), b = value<Map>(params, 1);
-        if ((uintptr_t)params[0] % 64 || a.magic != 0x5AFE || b.magic != 0x5AFE || a.type != 6 || a.swizzle != 3) return INVALID;
-        auto *c = value<_Float16 *>(params, 2);
-        const long ldc = value<int>(params, 3);
-        auto *workspace = value<float *>(params, 4);
-        auto *counters = value<unsigned *>(params, 5);
-        const long m = (long)a.dims[1], n = (long)b.dims[1], k = (long)a.dims[0];
-        for (int i = 0; i < 4; ++i)
-            if (counters[i]) return INVALID;
-        for (long i = 0; i < m * n; ++i) workspace[i] = -1;
-        gemm((const _Float16 *)a.address, (long)a.strides[0] / 2, 1, (const _Float16 *)b.address, 1, (long)b.strides[0] / 2, c,
-             ldc, 1, m, n, k);
-        return 0;
-    }
-    return NOT_FOUND;
+    described[name] = made;
 }
 }

@@ -44,7 +44,25 @@ def build_driver(folder: Path) -> Path:
     if done.returncode and "_Float16" in done.stderr:
         pytest.skip("this g++ has no _Float16")
     assert done.returncode == 0, done.stderr
+    describe(target)
     return target
+
+
+def describe(library: Path) -> None:
+    """Tell the stand-in what each of our kernels takes, and of two made up for its own tests."""
+    from sassafras.gemm import families, hopper
+
+    function = ctypes.CDLL(str(library)).stand_in_describe
+    function.argtypes = [ctypes.c_char_p, ctypes.c_char_p, *[ctypes.c_int] * 4]
+    function.restype = None
+    configs = {c.instance: c for c in (*families.configurations(), *families.other_configurations())}
+    for instance, config in configs.items():
+        text = "".join(f"{name} {kind};" for name, kind in instance.parameters)
+        mn_a, mn_b = hopper.majors(config.layout, config.swapped)
+        bf16 = families.dtype(config) == "bf16"
+        function(instance.name.encode(), text.encode(), mn_a, mn_b, config.swapped, bf16)
+    mapped = b"map_a tensormap;map_b tensormap;c *fp16;ldc i32;workspace *f32;counters *u32;"
+    function(b"mapped_tn", mapped, 0, 0, 0, 0)
 
 
 def state_of(library: Path) -> Any:

@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
+from sassafras.gemm import families  # noqa: E402
 from sassafras.gemm.dispatch.driver import Driver, DriverError  # noqa: E402
 from sassafras.gemm.dispatch.plans import plan, reject  # noqa: E402
 from sassafras.gemm.dispatch.problem import Problem, lies, read  # noqa: E402
 from sassafras.gemm.families import parse  # noqa: E402
+from sassafras.gemm.shapes import Shape  # noqa: E402
 from tests.gemm import stand_in  # noqa: E402
 
 KINDS = ("compiled", "python")
@@ -219,9 +221,51 @@ def test_our_kernels_are_given_what_they_need(launcher: Any, library: Path, conf
     assert launcher.counts()["plans"] == 1
 
 
-def parse_shape(key: tuple[int, ...]) -> Any:
-    from sassafras.gemm.shapes import Shape
+def family_cases() -> list[tuple[str, tuple[int, int, int]]]:
+    """One configuration of every family, layout, type, kind of scratch, and of swapped roles."""
+    shapes = (Shape(64, 128, 512), Shape(16, 128, 512))
+    found: dict[tuple, tuple[str, tuple[int, int, int]]] = {}
+    for config in (*families.configurations(), *families.other_configurations()):
+        instance = type(config).__name__, config.layout, families.dtype(config), config.swapped
+        if len([kind for kind in found if kind[:4] == instance]) == 2:
+            continue
+        for shape in shapes:
+            if config.reject(shape) is None:
+                launch = config.launch(shape)
+                kind = (*instance, bool(launch.workspace_bytes))
+                found.setdefault(kind, (config.name, (shape.m, shape.n, shape.k)))
+                break
+    return list(found.values())
 
+
+def laid(rows: int, columns: int, transposed: bool, gap: int, dtype: Any, seed: int) -> Any:
+    """A matrix of either layout with `gap` unused elements at the end of each line."""
+    lines, width = (columns, rows) if transposed else (rows, columns)
+    whole = half(lines, width + gap, seed=seed).to(dtype)[:, :width]
+    return whole.t() if transposed else whole
+
+
+def test_every_family_is_given_what_it_needs(launcher: Any, library: Path) -> None:
+    """All families, layouts and types, tight and with gaps: results show what arrived."""
+    cases = family_cases()
+    assert {type(parse(name)).__name__ for name, _ in cases} >= {"LeanConfig", "StagedConfig"}
+    for name, (m, n, k) in cases:
+        config = parse(name)
+        dtype = torch.bfloat16 if families.dtype(config) == "bf16" else torch.float16
+        for gap in (0, 8):
+            a = laid(m, k, config.layout[1] == "t", gap, dtype, 1)
+            b = laid(k, n, config.layout[0] == "t", gap, dtype, 2)
+            out = torch.full((m, n + gap), float("nan"), dtype=dtype)[:, :n]
+            key = launcher.key(a, b, out)
+            assert Problem(*key).layout == config.layout
+            install(launcher, library, name, key)
+            assert launcher(a, b, out) is out, name
+            exact = a.double() @ b.double()
+            allowed = (0.02 if dtype == torch.bfloat16 else 4e-3) * (1 + exact.abs())
+            assert ((out.double() - exact).abs() <= allowed).all(), (name, gap)
+
+
+def parse_shape(key: tuple[int, ...]) -> Any:
     return Shape(*key[2:5])
 
 

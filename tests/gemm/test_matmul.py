@@ -146,6 +146,25 @@ def test_unaligned_addresses_and_odd_gaps_are_torchs(engine: Engine, library: Pa
     assert close(room.matmul(a, b), a.double() @ b.double()) and launches(library) == before + 1
 
 
+def test_bf16_runs_the_twin_of_what_was_tuned(install: Install, library: Path, tmp_path: Path) -> None:
+    from sassafras.gemm import families
+    from sassafras.gemm.dispatch.plans import twin
+
+    shape = Shape(64, 128, 512)
+    found = [(c, twin(c, "bf16")) for c in families.legal(shape, layouts=("tn",))]
+    config, other = next(pair for pair in found if pair[1] is not None)
+    assert other is not None and families.dtype(other) == "bf16" and other.reject(shape) is None
+    assert twin(other, "bf16") is other and twin(parse(TN), "bf16") is None
+    cached_path(other.instance, tmp_path).write_bytes(b"\x7fELF")
+    install(cache=tmp_path, table=Table({}, [Row(shape, "tn", ((config.name, 1.0),), 2.0)]))
+    a, b = half(64, 512).bfloat16(), half(128, 512).bfloat16().t()
+    before = launches(library)
+    result = room.matmul(a, b)
+    assert launches(library) == before + 1 and result.dtype == torch.bfloat16
+    assert torch.allclose(result.float(), torch.matmul(a, b).float(), rtol=0.02, atol=0.1)
+    assert room.status()["problems"][0]["config"] == other.name
+
+
 def test_bf16_is_torchs_until_a_kernel_exists(engine: Engine, library: Path) -> None:
     before = launches(library)
     a, b = half(32, 64).bfloat16(), half(64, 48).bfloat16()

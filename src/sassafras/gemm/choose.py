@@ -21,6 +21,8 @@ from .table import Row, Table
 
 #: legal(configuration) -> may it run? (layout, alignment, gaps and limits of the problem at hand)
 Legal = Callable[[Config], bool]
+#: the configuration that does the same for another type, None where there is none
+Translate = Callable[[Config], "Config | None"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +86,21 @@ class Chooser:
                 points = np.array([[r.shape.m, r.shape.n, r.shape.k] for r in rows], float)
                 self._near[layout] = (np.log2(points), rows)
 
-    def choose(self, shape: Shape, layout: str, legal: Legal) -> Choice:
-        """The member for a problem. Never raises: in doubt it is torch."""
+    def choose(
+        self, shape: Shape, layout: str, legal: Legal, translate: Translate = lambda config: config
+    ) -> Choice:
+        """The member for a problem. Never raises: in doubt it is torch.
+
+        Args:
+            translate: from the table's configurations (FP16) to those that may serve; their times are taken
+                to be equal, as BF16 moves the same bytes at the same rate.
+        """
         row = self.table.get(shape, layout)
         if row is not None and row.torch_us is not None:
-            return self._tuned(row, legal)
-        return self._chosen(shape, layout, legal)
+            return self._tuned(row, legal, translate)
+        return self._chosen(shape, layout, legal, translate)
 
-    def _tuned(self, row: Row, legal: Legal) -> Choice:
+    def _tuned(self, row: Row, legal: Legal, translate: Translate) -> Choice:
         assert row.torch_us is not None
         best = Choice("torch", None, row, 1.0, "tuned: torch is the fastest")
         if row.lt_us and row.lt and self._lt_usable and row.lt_us < 0.995 * row.torch_us:
@@ -99,14 +108,15 @@ class Chooser:
                 "lt", None, row, row.torch_us / row.lt_us, "tuned: a cuBLASLt algorithm is the fastest"
             )
         for name, us in row.ours:
-            config = parsed(name)
+            known = parsed(name)
+            config = translate(known) if known is not None else None
             if config is not None and legal(config):
                 if row.torch_us / us > 1.005 * best.speedup:
-                    best = Choice("ours", name, row, row.torch_us / us, "tuned: ours is the fastest")
+                    best = Choice("ours", config.name, row, row.torch_us / us, "tuned: ours is the fastest")
                 break
         return best
 
-    def _chosen(self, shape: Shape, layout: str, legal: Legal) -> Choice:
+    def _chosen(self, shape: Shape, layout: str, legal: Legal, translate: Translate) -> Choice:
         settings = self.settings
         if layout not in self._near:
             return Choice("torch", None, None, 1.0, f"nothing was tuned in layout {layout}")
@@ -120,11 +130,12 @@ class Chooser:
         names = dict.fromkeys(name for row, _ in near for name, _ in row.ours)
         for name in names:
             config = parsed(name)
-            if config is None or not legal(config):
+            served = translate(config) if config is not None else None
+            if config is None or served is None or not legal(served):
                 continue
             speedup = self._predicted(config, name, shape, near)
             if best is None or speedup > best[0]:
-                best = (speedup, name)
+                best = (speedup, served.name)
             if not settings.use_estimate:
                 break  # the nearest shape's winner
         if best is None:

@@ -29,6 +29,8 @@ _BATCH = 64
 _RUNGS = ((40.0, 2), (100.0, 5))
 #: of the configurations of a rung, the part that goes on
 _KEEP = 0.25
+#: probes of each family before the first rung; so many times the fastest is hopeless
+_PROBES, _HOPELESS = 3, 2.5
 #: microseconds so far, what it is, how to call it
 Finalist = tuple[float, Any, Enqueue]
 
@@ -226,18 +228,21 @@ def _lt_finalists(
     }  # fmt: skip
 
 
-def entrants(shape: Shape, layout: str, count: int) -> list[Config]:
-    """The configurations of the first rung: the estimate's favourites of each family in turn, then
-    neighbours'.
+def entrants(shape: Shape, layout: str, count: int, without: frozenset[str] = frozenset()) -> list[Config]:
+    """The configurations of the first rung: neighbours' winners, then the estimate's favourites.
 
-    The estimate ranks within a family; between families it is not to be trusted.
+    The estimate ranks within a family; between families it is not to be trusted, so they take turns.
+
+    Args:
+        without: families (names of their configurations' types) that are left out.
     """
     by_family: dict[str, list[Config]] = {}
     for config in _ranked(shape):
-        if config.layout != layout:
+        if config.layout != layout or type(config).__name__ in without:
             continue
         by_family.setdefault(type(config).__name__, []).append(config)
-    chosen: dict[Config, None] = dict.fromkeys(neighbours_winners(shape, layout))
+    winners = neighbours_winners(shape, layout)
+    chosen: dict[Config, None] = dict.fromkeys(c for c in winners if type(c).__name__ not in without)
     longest = max((len(members) for members in by_family.values()), default=0)
     for index in range(longest):
         for members in by_family.values():
@@ -276,18 +281,31 @@ def _our_finalists(
     stage: Any, operands: Any, layout: str, options: Options, baseline_us: float,
     rungs: dict[str, tuple[float, int]], wrong: list[str],
 ) -> list[Finalist]:  # fmt: skip
-    """Two rungs; the survivors are checked against FP64."""
+    """A probe of every family, then two rungs; the survivors are checked against FP64."""
+
+    def bound(configs: list[Config]) -> list[tuple[Any, Enqueue]]:
+        found: list[tuple[Any, Enqueue]] = []
+        for config in configs:
+            try:
+                found.append((config, stage.ours(config, operands)))
+            except CudaError as error:
+                if error.sticky:
+                    raise
+                wrong.append(f"{config.name}: {error}")
+        return found
+
+    # a family whose favourites are hopeless here does not take the others' places, nor their time
+    kinds = {type(c).__name__ for c in _ranked(operands.shape) if c.layout == layout}
+    favourites = entrants(operands.shape, layout, _PROBES * len(kinds))
+    probes = screen(stage, bound(favourites), baseline_us, _RUNGS[0][0], 1)
+    fastest = min([baseline_us, *(us for us, _, _ in probes)])
+    alive = {type(config).__name__ for us, config, _ in probes if us < _HOPELESS * fastest}
+    for us, config, _ in probes:
+        rungs[config.name] = (us, 0)
     rounds = _RUNGS[0][1] + 1
     affordable = int(options.screen_seconds / 2 * 1e6 / (rounds * max(baseline_us, _RUNGS[0][0])))
     count = max(12, min(options.configs, affordable))
-    contestants: list[tuple[Any, Enqueue]] = []
-    for config in entrants(operands.shape, layout, count):
-        try:
-            contestants.append((config, stage.ours(config, operands)))
-        except CudaError as error:
-            if error.sticky:
-                raise
-            wrong.append(f"{config.name}: {error}")
+    contestants = bound(entrants(operands.shape, layout, count, frozenset(kinds - alive)))
     survivors: list[Finalist] = []
     for rung, (block_us, repeats) in enumerate(_RUNGS):
         survivors = screen(stage, contestants, baseline_us, block_us, repeats)

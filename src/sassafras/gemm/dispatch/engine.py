@@ -29,7 +29,7 @@ from ..table import Table
 from . import build
 from .driver import Driver
 from .lt import LtMember
-from .plans import plan, reject
+from .plans import plan, reject, twin
 from .problem import DTYPES, Problem
 from .slow import PythonLauncher, Torch, compiled
 
@@ -154,6 +154,7 @@ class Engine:
             Shape(problem.m, problem.n, problem.k),
             problem.layout,
             lambda config: reject(config, problem) is None,
+            lambda config: twin(config, DTYPES[problem.dtype]),
         )
         if choice.member == "lt" and (not problem.natural or problem.dtype or not problem.aligned):
             return Choice("torch", None, choice.row, 1.0, "cuBLASLt's algorithm is for tight FP16 matrices")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from typing import Any
 
+from .. import families
 from ..families import Config
 from ..launch import TensorMap
 from ..shapes import Shape
@@ -41,6 +43,24 @@ class KernelPlan:
 def dtype_of(config: Config) -> str:
     """``fp16`` or ``bf16``: what a configuration multiplies."""
     return str(getattr(config.instance, "dtype", "fp16"))
+
+
+def twin(config: Config, dtype: str) -> Config | None:
+    """The configuration that differs in nothing but the type it multiplies; None where none is compiled."""
+    if dtype_of(config) == dtype:
+        return config
+    instance = config.instance
+    if not any(field.name == "dtype" for field in fields(instance)):
+        return None
+    other: Any = replace(instance, **{"dtype": dtype})  # type: ignore[arg-type]
+    if other not in _instances():
+        return None
+    return replace(config, instance=other)
+
+
+@lru_cache(maxsize=1)
+def _instances() -> frozenset[Any]:
+    return frozenset((*families.INSTANCES, *families.OTHER_INSTANCES))
 
 
 def reject(config: Config, problem: Problem) -> str | None:
