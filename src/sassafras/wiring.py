@@ -60,7 +60,8 @@ def optimize(
         store: path or `Store`; None for the default path, False for none.
         out: folder to write the winner's cubin and JSON to, or None.
         fresh: start over even if the store holds this search.
-        space: makes the space to search from the baseline kernel, by default `ScheduleSpace`.
+        space: makes the space to search from the baseline kernel, by default `ScheduleSpace`, with the
+            strategy's `space_options` if it has any.
         cluster: search on every GPU of a Ray cluster, an independent search each (``"auto"`` or
             ``HOST:PORT``; see `docs/cluster.md`); with ``device="model"`` on every CPU.
         workers: how many of them to use, by default all.
@@ -95,7 +96,8 @@ def optimize(
 
             made_by, note = load(knobs, lambda tools: of(workload, which, chosen_arch, tools))
             baseline, notes = made_by.kernel, (note,)
-        make = space or _schedule_space(asked_by_name=arch is not None)
+        options = getattr(chosen, "space_options", {})
+        make = space or _schedule_space(asked_by_name=arch is not None, **options)
         job = Job(workload, which, baseline, chosen, limit, seed, opened, make(baseline), kept, say, notes)
         if pool is not None:
             job = _on_islands(job, pool, make)
@@ -155,11 +157,11 @@ def _on_islands(job: Job, pool: Any, make: Callable[[Kernel], Space[Any, Any]]) 
     return IslandsJob(**{f.name: getattr(job, f.name) for f in fields(Job)}, pool=pool, make_space=make)
 
 
-def _schedule_space(*, asked_by_name: bool) -> Callable[[Kernel], Space[Any, Any]]:
+def _schedule_space(*, asked_by_name: bool, **options: Any) -> Callable[[Kernel], Space[Any, Any]]:
     def make(kernel: Kernel) -> Space[Any, Any]:
         from sassafras.schedule import ScheduleSpace
 
-        made: Space[Any, Any] = ScheduleSpace(kernel, arch_by_name=asked_by_name)
+        made: Space[Any, Any] = ScheduleSpace(kernel, arch_by_name=asked_by_name, **options)
         return made
 
     return make

@@ -34,9 +34,12 @@ def command(
         Path | None, typer.Option(help="Baseline chosen by `sassafras knobs`: the file that it wrote.")
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cuda (measures), or model (the timing model).")] = "auto",
-    strategy: Annotated[str, typer.Option(help="anneal, greedy or random_walk.")] = "anneal",
+    strategy: Annotated[str, typer.Option(help="anneal, greedy, random_walk or ppo.")] = "anneal",
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="A setting of the strategy, NAME=VALUE; repeatable.")
+    ] = None,
+    policy: Annotated[
+        str | None, typer.Option(help="For ppo: pretrained, fresh, twin, or a checkpoint's path.")
     ] = None,
     budget: Annotated[
         str, typer.Option(help="Seconds or evaluations: 60s, 5m, 3000e, or 60s,3000e.")
@@ -67,6 +70,7 @@ def command(
 
     from .progress import Show
 
+    chosen = parse_settings(settings or []) | ({} if policy is None else {"policy": policy})
     if (captured is None) == (not target):
         raise SassafrasError(
             "either a target or --captured is needed", hint="sassafras optimize suite:softmax"
@@ -76,13 +80,13 @@ def command(
 
         tune(
             captured, kernels=kernels, runner_ups=runner_ups, out=out, quiet=quiet, json=json, device=device,
-            budget=budget, strategy=strategy, settings=parse_settings(settings or []), seed=seed, store=store,
+            budget=budget, strategy=strategy, settings=chosen, seed=seed, store=store,
             fresh=fresh,
         )  # fmt: skip
         return
     with Show(quiet=quiet) as show:
         result = optimize(
-            target, strategy=strategy, settings=parse_settings(settings or []), budget=budget, device=device,
+            target, strategy=strategy, settings=chosen, budget=budget, device=device,
             seed=seed, case=case, arch=arch, ptxas=ptxas, knobs=knobs, store=store, fresh=fresh,
             cluster=cluster, workers=workers, progress=show.progress, stage=show.stage,
         )  # fmt: skip

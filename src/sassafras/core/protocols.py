@@ -57,6 +57,33 @@ class Observable(Protocol[StateIn]):
 
 
 @runtime_checkable
+class Playable(Protocol[StateIn, MoveOut]):
+    """A space that an agent can act in: an action is a row of `features` and a verb."""
+
+    @property
+    def verbs(self) -> tuple[str, ...]:
+        """What may be done with a row, the same for the whole space."""
+        ...
+
+    def features(self, state: StateIn) -> np.ndarray:
+        """See `Observable`; float32 (rows, columns), the same shape in every state of a space."""
+        ...
+
+    def links(self, state: StateIn) -> np.ndarray:
+        """int32 (rows, k): rows that each row depends on or that depend on it, -1 for none."""
+        ...
+
+    def legal(self, state: StateIn) -> np.ndarray:
+        """bool (rows, verbs): what may be tried in this state."""
+        ...
+
+    def act(self, state: StateIn, row: int, verb: int) -> tuple[MoveOut, int] | None:
+        """The move that this is, for `Space.apply`, and the row where the thing moved then stands; None
+        where it turns out not to be one."""
+        ...
+
+
+@runtime_checkable
 class Evaluator(Protocol):
     """What a candidate is worth."""
 

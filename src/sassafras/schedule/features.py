@@ -24,8 +24,11 @@ NAMES: tuple[str, ...] = (
     "destination", "destination_width", "destination_uniform",
     *(f"source{n}" for n in range(_SOURCES)),
     "moved_by", "room_up", "room_down", "depth", "slack", "block_position",
+    "height", "critical", "early", "since_set", "until_wait",
 )  # fmt: skip
 WIDTH = len(NAMES)
+#: the columns that CuAsmRL's agent sees too (arXiv 2501.08071: control code, opcode, operands)
+PAPER: tuple[str, ...] = NAMES[: NAMES.index("moved_by")]
 
 
 def _fixed(space: ScheduleSpace) -> np.ndarray:
@@ -74,9 +77,12 @@ def rows(space: ScheduleSpace, state: ScheduleState) -> np.ndarray:
         is stall / 15; ``moved_by`` is the signed distance from the original position, ``room_up`` and
         ``room_down`` how far the instruction may go, all three x / (1 + |x|); ``depth`` is the
         longest chain of distances from the block's start and ``slack`` the cycles between that and its
-        issue, in units of 64 cycles, capped at 4.
+        issue, ``height`` the longest chain to the block's end, ``early`` the cycles by which it could
+        issue sooner as far as its producers go, ``since_set`` those since the scoreboard that it waits for
+        was set last and ``until_wait`` those until somebody waits for its own (-1 / 64 where nobody
+        does), all in units of 64 cycles, capped at 4; ``critical`` is 1 on the block's longest chains.
     """
-    from .leaves import survey
+    from .leaves import chains, survey
 
     fixed = getattr(space, "_feature_rows", None)
     if fixed is None:
@@ -96,4 +102,10 @@ def rows(space: ScheduleSpace, state: ScheduleState) -> np.ndarray:
     block = space.tables.block_of
     size = (space.tables.end - space.tables.start)[block]
     out[:, at["block_position"]] = (place - space.tables.start[block]) / size
+    height, early, since, until = chains(space.tables, order, state.stall)
+    for name, x in (("height", height), ("early", early), ("since_set", since), ("until_wait", until)):
+        out[:, at[name]] = np.minimum(x / 64, 4)
+    longest = np.zeros(len(size), dtype=np.int32)
+    np.maximum.at(longest, block, depth + height)
+    out[:, at["critical"]] = depth + height == longest[block]
     return out

@@ -400,3 +400,76 @@ def enumerate_moves(
             new_stall[:] = stall
             new_where[:] = where
     return found[:count]
+
+
+@njit(cache=True)
+def goals(
+    t: Tables, order: np.ndarray, stall: np.ndarray, where: np.ndarray, p: int, steps: np.ndarray
+) -> np.ndarray:
+    """Where each verb would take the instruction at `p`; -1 where order or stall field forbid it.
+
+    A step d > 0 or < 0 is so many places down or up, 64 and -64 the furthest place; 100 is the smallest
+    stall count, 101 one cycle more (the result is then a stall count).
+    """
+    out = np.full(len(steps), -1, dtype=np.int32)
+    x = order[p]
+    if t.movable[x] == 0:
+        return out
+    lo, hi = reach(t, order, where, p)
+    for v in range(len(steps)):
+        d = steps[v]
+        if d == 100:
+            if t.frozen[x] == 0 and stall[p] > t.own[x]:
+                out[v] = t.own[x]
+        elif d == 101:
+            if t.frozen[x] == 0 and stall[p] < MAX_STALL:
+                out[v] = stall[p] + 1
+        elif d == 64 or d == -64:
+            j = hi if d > 0 else lo
+            if abs(j - p) > 1:  # else it is the same as a single step
+                out[v] = j
+        elif lo <= p + d <= hi:
+            out[v] = p + d
+    return out
+
+
+@njit(cache=True)
+def legal_actions(
+    t: Tables,
+    order: np.ndarray,
+    stall: np.ndarray,
+    chosen: np.ndarray,
+    steps: np.ndarray,
+    respace: int,
+    sure: bool,
+) -> np.ndarray:
+    """Which verbs (`goals`) the chosen instructions may do: bool (positions, verbs).
+
+    Reorderings are tried only where `sure`; otherwise a legal order counts, for which in a few of a hundred
+    cases no stall counts exist. Lowered stall counts are always tried: most rise again at once.
+    """
+    legal = np.zeros((len(order), len(steps)), dtype=np.bool_)
+    where = positions(order)
+    time = np.empty(len(order) + 1, dtype=np.int64)
+    new_order, new_stall, new_where = order.copy(), stall.copy(), where.copy()
+    for k in range(len(chosen)):
+        p = where[chosen[k]]
+        aims = goals(t, order, stall, where, p, steps)
+        s, e = t.start[t.block_of[p]], t.end[t.block_of[p]]
+        for v in range(len(steps)):
+            if aims[v] < 0:
+                continue
+            if steps[v] == 101 or (steps[v] != 100 and not sure):
+                legal[p, v] = True  # (more cycles break no bound)
+                continue
+            kind = RESTALL if steps[v] == 100 else REORDER
+            ok = perform(t, new_order, new_stall, new_where, time, kind, p, aims[v], respace)
+            if ok and kind == RESTALL:
+                ok = new_stall[p] != stall[p]
+            legal[p, v] = ok
+            # only this block was touched
+            new_order[s:e] = order[s:e]
+            new_stall[s:e] = stall[s:e]
+            for q in range(s, e):
+                new_where[order[q]] = q
+    return legal

@@ -75,3 +75,81 @@ def survey(
         slack[p] = max(0, now - depth[p])
         now += max(1, stall[p])
     return up, down, depth, slack
+
+
+@njit(cache=True)
+def chains(
+    t: Tables, order: np.ndarray, stall: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """For each position, in cycles within its block (all int32): longest chain of distances to the block's
+    end; how much sooner it could issue as far as its producers go; time since the last setter of a
+    scoreboard that it waits for; time until the first waiter of one that it sets (-1 where there is none)."""
+    n = len(order)
+    where = np.empty(n, dtype=np.int32)
+    for p in range(n):
+        where[order[p]] = p
+    height, early = np.zeros(n, dtype=np.int32), np.zeros(n, dtype=np.int32)
+    since, until = np.full(n, -1, dtype=np.int32), np.full(n, -1, dtype=np.int32)
+    issue = np.zeros(n, dtype=np.int64)
+    now = 0
+    last = np.full(6, -1, dtype=np.int64)
+    for p in range(n):
+        x = order[p]
+        s = t.start[t.block_of[p]]
+        if p == s:
+            now = 0
+            last[:] = -1
+        issue[p] = now
+        ready = 0
+        for k in range(t.near_at[x], t.near_at[x + 1]):
+            q = where[t.near[k]]
+            if q >= s:
+                ready = max(ready, issue[q] + t.near_cycles[k])
+        early[p] = max(0, now - ready)
+        for b in range(6):
+            if t.waits[x] >> b & 1 and last[b] >= 0:
+                q = last[b]
+                gap = now - issue[q]
+                since[p] = gap if since[p] < 0 else min(since[p], gap)
+                if until[q] < 0:
+                    until[q] = gap
+            if t.sets[x] >> b & 1:
+                last[b] = p
+        now += max(1, stall[p])
+    for p in range(n - 1, -1, -1):
+        x = order[p]
+        height[p] = max(height[p], 1)
+        for k in range(t.near_at[x], t.near_at[x + 1]):
+            q = where[t.near[k]]
+            height[q] = max(height[q], height[p] + t.near_cycles[k])
+    return height, early, since, until
+
+
+@njit(cache=True)
+def neighbours(t: Tables, order: np.ndarray, count: int) -> np.ndarray:
+    """int32 (positions, 2 * count): the nearest positions above that must stay above, then the nearest
+    below that must stay below; -1 where there are fewer."""
+    n = len(order)
+    where = np.empty(n, dtype=np.int32)
+    for p in range(n):
+        where[order[p]] = p
+    out = np.full((n, 2 * count), -1, dtype=np.int32)
+    for p in range(n):
+        x = order[p]
+        for side in range(2):
+            lo = t.order_at[x] if side == 0 else t.after_at[x]
+            hi = t.order_at[x + 1] if side == 0 else t.after_at[x + 1]
+            base = side * count
+            for k in range(lo, hi):
+                q = where[t.order_before[k]] if side == 0 else where[t.after[k]]
+                slot = count
+                while slot > 0:
+                    held = out[p, base + slot - 1]
+                    if held >= 0 and (held >= q if side == 0 else held <= q):
+                        break
+                    slot -= 1
+                if slot < count:
+                    for m in range(count - 1, slot, -1):
+                        out[p, base + m] = out[p, base + m - 1]
+                    out[p, base + slot] = q
+    return out

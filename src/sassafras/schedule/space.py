@@ -15,7 +15,7 @@ from . import control as codes
 from . import graph, reuse, tables
 from .control import Facts
 from .distances import Distances, Table, Unknown
-from .state import REORDER, Move, ScheduleState
+from .state import REORDER, RESTALL, Move, ScheduleState
 
 Moves = Literal["memory", "all"]
 Respace = Literal["keep", "local", "block"]
@@ -25,10 +25,20 @@ ControlCodes = Literal["keep", "regenerate"]
 _WEIGHTS = {"memory": (65536, 0, 0, 0), "all": (9830, 16384, 26214, 13108)}
 _RESPACE = {"keep": 0, "local": 1, "block": 2}
 _ATTEMPTS = 256
+#: verbs of an agent by set of moves, and the steps by which the compiled kernels know them
+_VERBS: dict[str, dict[str, int]] = {
+    "memory": {"up": -1, "down": 1},
+    "all": {
+        "up": -1, "down": 1, "up 4": -4, "down 4": 4, "to the top": -64, "to the bottom": 64,
+        "tighten": 100, "loosen": 101,
+    },
+}  # fmt: skip
+#: rows that `links` names on either side
+_LINKS = 4
 
 
 class ScheduleSpace:
-    """Schedules of one kernel. Implements `core.Space`, `core.Enumerable` and `core.Observable`.
+    """Schedules of one kernel. Implements `core.Space`, `Enumerable`, `Observable` and `Playable`.
 
     Barriers and wait masks travel with their instructions, or are made anew (`control`). Every schedule in
     the space keeps the register, scoreboard and memory dependences of the original and the smallest issue
@@ -49,6 +59,7 @@ class ScheduleSpace:
         control: ``"keep"``: barriers and wait masks travel with their instructions, and moves respect them;
             ``"regenerate"``: scoreboards and waits are worked out for every schedule (`schedule.control`),
             and moves respect true dependences only.
+        view: columns of `features`: ``"all"``, or ``"paper"`` for those that CuAsmRL's agent sees.
 
     Raises:
         UnsupportedArch: the architecture is not scheduled, or only when asked for by name.
@@ -66,7 +77,10 @@ class ScheduleSpace:
         respace: Respace = "local",
         memory_spacing: int | None = None,
         control: ControlCodes = "keep",
+        view: Literal["all", "paper"] = "all",
     ) -> None:
+        if view not in ("all", "paper"):
+            raise SassafrasError(f"unknown view {view!r}", hint="all or paper")
         if moves not in _WEIGHTS:
             raise SassafrasError(f"unknown moves {moves!r}", hint="memory or all")
         if respace not in _RESPACE:
@@ -87,7 +101,9 @@ class ScheduleSpace:
         self.graph = graph.build(self.function, distances, waits=not free)
         self.tables = tables.build(self.function, self.graph, distances, self.table, memory_spacing, free)
         #: what a search must share to be the same one
-        self.description = f"moves={moves}, respace={respace}, control={control}"
+        self.description = f"moves={moves}, respace={respace}, control={control}" + (
+            "" if view == "all" else f", view={view}"
+        )
         self.control: Facts | None = codes.facts(self.function, self.graph) if free else None
         movable = np.flatnonzero(self.tables.movable).astype(np.int32)
         self.memory = np.flatnonzero(self.tables.movable & self.tables.memory).astype(np.int32)
@@ -100,6 +116,8 @@ class ScheduleSpace:
                 + ("memory operation" if moves == "memory" else "instruction"),
             )
         self._moves = moves
+        self._view = view
+        self._steps = np.array(list(_VERBS[moves].values()), dtype=np.int32)
         self._respace = _RESPACE[respace]
         self._weights = np.array(_WEIGHTS[moves], dtype=np.int64)
         self._emitter = Emitter(self.program, kernel.name)
@@ -227,10 +245,52 @@ class ScheduleSpace:
         return f"{i.text} (+{i.offset:#x})"
 
     def features(self, state: ScheduleState) -> np.ndarray:
-        """float32 (instructions, `features.WIDTH`), one row a position; see `schedule.features`."""
-        from .features import rows
+        """float32 (instructions, columns), one row a position; see `schedule.features`."""
+        from .features import PAPER, rows
 
-        return rows(self, state)
+        seen = rows(self, state)
+        return seen if self._view == "all" else np.ascontiguousarray(seen[:, : len(PAPER)])
+
+    @property
+    def verbs(self) -> tuple[str, ...]:
+        """What an agent may do with the instruction at a position."""
+        return tuple(_VERBS[self._moves])
+
+    def links(self, state: ScheduleState) -> np.ndarray:
+        """int32 (instructions, 8): for each position the nearest four that must stay above it, then the
+        nearest four that must stay below; -1 where there are fewer."""
+        from .leaves import neighbours
+
+        return neighbours(self.tables, state.order, _LINKS)
+
+    def legal(self, state: ScheduleState) -> np.ndarray:
+        """bool (instructions, verbs): what an agent may try. With ``moves="memory"`` every one is a legal
+        move; with ``"all"`` every order is legal, and `act` finds no stall counts for a few of a hundred."""
+        from .kernels import legal_actions
+
+        sure = self._moves == "memory"
+        return legal_actions(
+            self.tables, state.order, state.stall, self.movable, self._steps, self._respace, sure
+        )
+
+    def act(self, state: ScheduleState, row: int, verb: int) -> tuple[Move, int] | None:
+        """The move that a verb on a position is, and where the instruction then stands; None where no stall
+        counts make it legal."""
+        from .kernels import carry_out, goals, positions
+
+        aim = int(
+            goals(self.tables, state.order, state.stall, positions(state.order), row, self._steps)[verb]
+        )
+        if aim < 0:
+            return None
+        move = Move(RESTALL if self._steps[verb] >= 100 else REORDER, int(row), aim)
+        ok, order, stall = carry_out(
+            self.tables, state.order, state.stall, move.kind, move.i, move.j, self._respace
+        )
+        if not ok:
+            return None
+        self._made = (state, move, ScheduleState(order, stall, state.depth + 1, move))
+        return move, aim if move.kind == REORDER else int(row)
 
 
 def _short(name: str) -> str:

@@ -13,12 +13,14 @@ from sassafras.core import SearchError
 from .anneal import Anneal
 from .contract import Strategy
 from .greedy import Greedy
+from .ppo import Ppo
 from .random_walk import RandomWalk
 
 _STRATEGIES: dict[str, Callable[..., Strategy]] = {
     RandomWalk.name: RandomWalk,
     Greedy.name: Greedy,
     Anneal.name: Anneal,
+    Ppo.name: Ppo,
 }
 
 
@@ -63,9 +65,15 @@ def get(strategy: str | Strategy | type, settings: Mapping[str, Any] | None = No
 
 
 def settings_of(strategy: Strategy) -> dict[str, Any]:
-    """A strategy's settings, JSON-able: part of what makes two searches the same."""
+    """A strategy's settings, JSON-able: part of what makes two searches the same.
+
+    Fields of a dataclass with ``metadata={"identity": False}`` are left out.
+    """
     if dataclasses.is_dataclass(strategy) and not isinstance(strategy, type):
         values = dataclasses.asdict(strategy)
+        for own in dataclasses.fields(strategy):
+            if not own.metadata.get("identity", True):
+                del values[own.name]
     else:
         values = {k: v for k, v in getattr(strategy, "__dict__", {}).items() if not k.startswith("_")}
     values.pop("name", None)

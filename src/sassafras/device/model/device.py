@@ -23,7 +23,7 @@ from ...core import (
 from ...sass import Program
 from . import simulate as sim
 from .constants import H200, Constants
-from .kernel_model import KernelModel, UnknownWords
+from .kernel_model import MAX_REPLICAS, KernelModel, UnknownWords
 from .records import records
 
 #: raised when the same candidate would get another figure
@@ -40,6 +40,7 @@ class ModelDevice:
     Args:
         arch: ``sm_90`` or ``sm_90a``.
         constants: other constants than those of the H200.
+        replicas: most start-time replicas of one evaluation; fewer are faster and more chaotic.
 
     Raises:
         UnsupportedArch: another architecture.
@@ -47,11 +48,14 @@ class ModelDevice:
 
     modelled = True
 
-    def __init__(self, arch: str = "sm_90a", constants: Constants | None = None) -> None:
+    def __init__(
+        self, arch: str = "sm_90a", constants: Constants | None = None, replicas: int = MAX_REPLICAS
+    ) -> None:
         _check(arch, "device")
         self.arch = arch
         self.name = "timing model of sm_90"
         self.constants = constants or H200
+        self.replicas = replicas
         self._model: KernelModel | None = None
         self._baseline_cycles = 0.0
 
@@ -67,7 +71,7 @@ class ModelDevice:
         _check(baseline.arch, where)
         program = Program.parse(baseline.cubin)
         _check(program.arch, where)
-        model = KernelModel(program, baseline, case, self.constants)
+        model = KernelModel(program, baseline, case, self.constants, self.replicas)
         words = model.code(baseline.cubin)
         try:
             total, _, _ = sim.cycles(model, model.steps(words, model.order(words)))

@@ -101,12 +101,16 @@ class KernelModel:
         kernel: launch facts.
         case: grid, buffers and loop trips.
         c: constants.
+        replicas: most start-time replicas.
 
     Raises:
         DeviceError, DisassemblyError, UnsupportedArch: it cannot be modelled.
     """
 
-    def __init__(self, program: Program, kernel: Kernel, case: Case, c: Constants) -> None:
+    def __init__(
+        self, program: Program, kernel: Kernel, case: Case, c: Constants, replicas: int = MAX_REPLICAS
+    ) -> None:
+        self.replicas = max(1, replicas)
         self.constants, self.kernel, self.case = c, kernel, case
         self.function: Function = program.function(kernel.name)
         static = sum(s.size for s in program.cubin.sections if s.name == f".nv.shared.{kernel.name}")
@@ -149,7 +153,7 @@ class KernelModel:
         slot, warp = np.divmod(np.arange(o.slots * o.warps), o.warps)
         regular = slot * c.cta_stagger + warp * c.warp_stagger
         issues = len(self.path) * o.warps * o.simulated
-        count = 1 if len(regular) <= 4 else max(1, min(MAX_REPLICAS, REPLICA_BUDGET // issues))
+        count = 1 if len(regular) <= 4 else max(1, min(self.replicas, REPLICA_BUDGET // issues))
         jitter = np.random.default_rng(0).integers(0, c.start_jitter + 1, (count, len(regular)))
         jitter[0] = 0
         return (regular + jitter).astype(np.int64)

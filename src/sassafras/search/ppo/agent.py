@@ -1,0 +1,169 @@
+"""MaskablePPO on assembly games, with its chance kept to itself."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.logger import HumanOutputFormat, KVWriter, Logger, TensorBoardOutputFormat
+
+from sassafras.core import SearchError, ToolMissing
+
+from . import checkpoint
+from .game import Layout
+from .lanes import Lanes, LanesPPO
+from .network import GamePolicy, PaperNetwork, RowNetwork
+from .settings import Preset
+
+
+@contextmanager
+def chance(seed: int, threads: int = 1) -> Iterator[None]:
+    """Seed the generators that torch and sb3 draw from, and leave them afterwards as they were.
+
+    Args:
+        seed: of the block's chance.
+        threads: of torch within the block; results may differ in the last bit between numbers of threads.
+    """
+    before = random.getstate(), np.random.get_state(), torch.get_num_threads()
+    with torch.random.fork_rng(devices=[]):
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
+        torch.manual_seed(seed)
+        torch.set_num_threads(threads)
+        try:
+            yield
+        finally:
+            random.setstate(before[0])
+            np.random.set_state(before[1])
+            torch.set_num_threads(before[2])
+
+
+def maker(preset: Preset, layout: Layout, size: Mapping[str, int] | None = None) -> Callable[[], Any]:
+    """What makes the network that a preset names, for games of this layout; `size`: other width and depth."""
+    if preset.network == "paper":
+        return partial(PaperNetwork, layout.rows, layout.columns, layout.verbs)
+    if preset.network == "rows":
+        return partial(RowNetwork, layout.columns, layout.links, layout.verbs, **(size or {}))
+    raise SearchError(f"there is no network {preset.network!r}", hint="paper or rows")
+
+
+def agent(
+    lanes: Lanes, preset: Preset, *, left: Callable[[], float], seed: int | None = None,
+    tensorboard: str = "", size: Mapping[str, int] | None = None,
+) -> LanesPPO:  # fmt: skip
+    """A MaskablePPO agent for these games.
+
+    Args:
+        lanes: the games.
+        preset: hyper-parameters.
+        left: share of the budget that is left, 1 to 0: what the learning rate falls with.
+        seed: None inside `chance`, which has seeded everything.
+        tensorboard: folder to write metrics to, or "".
+        size: width and depth of the kernel-independent network, where they are not the usual ones.
+
+    Raises:
+        ToolMissing: `tensorboard` is given but the package is not installed.
+    """
+    first = lanes.games[0]
+
+    def rate(_: float) -> float:
+        return preset.rate * (max(left(), 0.01) if preset.anneal else 1.0)
+
+    model = LanesPPO(
+        GamePolicy, lanes, learning_rate=rate, n_steps=preset.steps,
+        batch_size=min(preset.batch, preset.steps * lanes.num_envs), n_epochs=preset.epochs,
+        gamma=preset.gamma, gae_lambda=preset.lam, clip_range=preset.clip, clip_range_vf=preset.clip_value,
+        ent_coef=preset.entropy, vf_coef=preset.value, max_grad_norm=preset.norm, target_kl=preset.target,
+        policy_kwargs={"make": maker(preset, first.layout, size)}, seed=seed, device="cpu", verbose=0,
+    )  # fmt: skip
+    model.set_logger(_logger(tensorboard))
+    return model
+
+
+def _logger(folder: str) -> Logger:
+    if not folder:
+        return Logger(None, [])
+    formats: list[KVWriter] = []
+    try:
+        formats.append(TensorBoardOutputFormat(folder))
+    except (ImportError, AssertionError) as error:
+        raise ToolMissing("TensorBoard is not installed", hint="pip install tensorboard") from error
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    formats.append(HumanOutputFormat(str(Path(folder) / "metrics.txt")))
+    return Logger(folder, formats)
+
+
+def weights(model: LanesPPO) -> dict[str, np.ndarray]:
+    """The network's weights, by name."""
+    network = model.policy.network  # type: ignore[attr-defined]
+    return {name: value.detach().cpu().numpy().copy() for name, value in network.state_dict().items()}
+
+
+def size_of(path: Path) -> dict[str, int]:
+    """Width and depth of the network that a checkpoint holds.
+
+    Raises:
+        SearchError: it cannot be read.
+    """
+    lessons = checkpoint.load(path)[1].get("lessons", {})
+    return {name: int(lessons[name]) for name in ("width", "depth") if name in lessons}
+
+
+def load_weights(model: LanesPPO, path: Path) -> dict[str, Any]:
+    """Put a checkpoint's weights into an agent's network; returns the checkpoint's description.
+
+    Raises:
+        SearchError: they do not fit.
+    """
+    arrays, description = checkpoint.load(path)
+    network = model.policy.network  # type: ignore[attr-defined]
+    fill(network, arrays, str(path))
+    return description
+
+
+def fill(network: torch.nn.Module, arrays: Mapping[str, np.ndarray], where: str) -> None:
+    """Set a network's weights from arrays by name; others are ignored.
+
+    Raises:
+        SearchError: one is missing or has another shape.
+    """
+    wanted = network.state_dict()
+    for name, value in wanted.items():
+        if name not in arrays or arrays[name].shape != tuple(value.shape):
+            raise SearchError(
+                f"the policy does not fit this game: {name} should be {tuple(value.shape)}", where=where,
+                hint="it was made by another version, for another set of moves, or for another network",
+            )  # fmt: skip
+    network.load_state_dict({name: torch.from_numpy(arrays[name].copy()) for name in wanted})
+
+
+class Watch(BaseCallback):
+    """Ends learning when the search does, and logs what the games say."""
+
+    def __init__(self, more: Callable[[], bool], best: Callable[[], float]) -> None:
+        super().__init__()
+        self.more, self.best = more, best
+
+    def _on_step(self) -> bool:
+        return self.more()
+
+    def _on_rollout_end(self) -> None:
+        games = self.training_env.games  # type: ignore[attr-defined]
+        total: dict[str, int] = {}
+        for game in games:
+            for name, value in game.counts.items():
+                total[name] = total.get(name, 0) + value
+        for name, value in total.items():
+            self.logger.record(f"game/{name}", value)
+        self.logger.record("game/best_speedup", 1.0 / self.best())
+        if buffered := list(self.model.ep_info_buffer or ()):
+            self.logger.record("game/episode_reward", float(np.mean([e["r"] for e in buffered])))
+            self.logger.record("game/episode_moves", float(np.mean([e["l"] for e in buffered])))
+        self.logger.dump(self.num_timesteps)

@@ -1,0 +1,237 @@
+"""The agent on a real kernel and the timing model: it learns, repeats itself by seed, and resumes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("gymnasium")
+torch = pytest.importorskip("torch")
+pytest.importorskip("sb3_contrib")
+
+from stable_baselines3.common.callbacks import BaseCallback  # noqa: E402
+
+from sassafras import search  # noqa: E402
+from sassafras.core import Budget, Candidate, Outcome, SearchError  # noqa: E402
+from sassafras.search import Recorded  # noqa: E402
+from sassafras.search.ppo import CUASMRL, checkpoint  # noqa: E402
+from sassafras.search.ppo.agent import agent, chance, load_weights, weights  # noqa: E402
+from sassafras.search.ppo.game import AssemblyGame  # noqa: E402
+from sassafras.search.ppo.lanes import Lanes, LanesPPO  # noqa: E402
+from sassafras.search.ppo.network import GamePolicy, PaperNetwork, RowNetwork  # noqa: E402
+from sassafras.search.ppo.settings import TUNE, Preset  # noqa: E402
+from tests.search.ppo.board import Judge, best, space  # noqa: E402
+
+
+def games(count: int, judge: Judge, moves: str = "memory", **options: Any) -> list[AssemblyGame]:
+    board = space(moves=moves)
+    return [
+        AssemblyGame(board, lambda state: judge.evaluate(board.candidate(state)), **options)
+        for _ in range(count)
+    ]
+
+
+def tiny(**changes: Any) -> Preset:
+    from dataclasses import replace
+
+    own = {"moves": "memory", "anneal": False, "rate": 1e-3, "restart": 0.0, "target": None}
+    return replace(TUNE, **(own | changes))
+
+
+def episode(model: Any, played: AssemblyGame) -> float:
+    """Relative runtime that the policy's likeliest actions lead to from the baseline."""
+    seen, _ = played.reset(seed=0)
+    over = False
+    while not over:
+        action, _ = model.predict(seen, deterministic=True, action_masks=played.action_masks())
+        seen, _, ended, late, _ = played.step(int(action))
+        over = ended or late
+    return played.best_cost
+
+
+class Returns(BaseCallback):
+    """Rewards of the episodes, in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[float] = []
+
+    def _on_step(self) -> bool:
+        self.seen += [info["episode"]["r"] for info in self.locals["infos"] if "episode" in info]
+        return True
+
+
+def test_a_tiny_agent_learns_its_way_to_the_best_of_all_schedules() -> None:
+    judge, returns = Judge(), Returns()
+    lanes = Lanes(games(8, judge, horizon=8))
+    with chance(3):
+        lanes.seed(3)
+        preset = tiny(epochs=4, batch=16, entropy=0.0, rate=2e-3)
+        model = agent(lanes, preset, left=lambda: 1.0, size={"width": 16, "depth": 1})
+        model.learn(768, callback=returns)
+        learnt = episode(model, games(1, judge, horizon=8)[0])
+    lanes.close()
+    assert min(g.best_cost for g in lanes.games) == pytest.approx(best(), abs=1e-9)
+    # what it would do now, without chance, wins at least half of what there is (all of it, here)
+    assert 1.0 - learnt >= 0.5 * (1.0 - best())
+    quarter = len(returns.seen) // 4
+    assert np.mean(returns.seen[-quarter:]) > np.mean(returns.seen[:quarter]) + 0.02
+    assert sum(g.counts["refused"] + g.counts["failures"] for g in lanes.games) == 0
+
+
+class Memory:
+    """A search's record in memory."""
+
+    def __init__(self) -> None:
+        self.held: dict[str, Recorded] = {}
+
+    def known(self, digest: str) -> Recorded | None:
+        return self.held.get(digest)
+
+    def record(self, candidate: Candidate, outcome: Outcome, took: float) -> Recorded:
+        self.held[candidate.digest] = Recorded(outcome, took)
+        return self.held[candidate.digest]
+
+
+def curve(
+    evaluations: int, seed: int = 0, record: Memory | None = None, **settings: Any
+) -> tuple[list[str], int]:
+    """Digests in the order of their evaluation, and how many came from the record."""
+    judge = Judge()
+    strategy = search.get("ppo", {"policy": "twin", "envs": 4, "steps": 6, "epochs": 1} | settings)
+    board = space(**strategy.space_options)  # type: ignore[attr-defined]
+    digests: list[str] = []
+
+    class Noted:
+        def evaluate(self, candidate: Candidate) -> Outcome:
+            return judge.evaluate(candidate)
+
+    class Order(Memory):
+        def known(self, digest: str) -> Recorded | None:
+            digests.append(digest)
+            return None if record is None else record.known(digest)
+
+        def record(self, candidate: Candidate, outcome: Outcome, took: float) -> Recorded:
+            return (record or Memory()).record(candidate, outcome, took)
+
+    found = search.run(strategy, board, Noted(), Budget(evaluations=evaluations), seed=seed, recorder=Order())
+    assert found.evaluations <= evaluations and found.verdicts == {"modelled": found.evaluations}
+    return digests, found.replayed
+
+
+def test_the_same_seed_gives_the_same_search_and_another_another() -> None:
+    first, _ = curve(60)
+    assert first == curve(60)[0] and len(first) == 60
+    assert first[:12] != curve(60, seed=1)[0][:12]
+
+
+def test_evaluating_ahead_changes_nothing_about_repeatability() -> None:
+    alone, _ = curve(40, groups=1)
+    assert alone == curve(40, groups=1)[0]
+
+
+def test_a_search_taken_up_again_has_the_same_curve() -> None:
+    record = Memory()
+    part, _ = curve(30, record=record)
+    assert len(record.held) == 30
+    whole, replayed = curve(70, record=record)
+    assert replayed == 30 and whole[:30] == part
+    assert whole == curve(70)[0]
+
+
+def test_the_paper_preset_plays_and_leaves_global_chance_alone() -> None:
+    preset = search.get("ppo", {"policy": "fresh"}).preset  # type: ignore[attr-defined]
+    assert preset == CUASMRL
+    assert (preset.horizon, preset.steps, preset.epochs, preset.rate) == (32, 64, 4, 2.5e-4)
+    assert (preset.gamma, preset.lam, preset.clip, preset.entropy) == (0.99, 0.95, 0.2, 0.01)
+    before = np.random.get_state()[1].copy(), torch.get_rng_state().clone()
+    digests, _ = curve(15, policy="fresh", envs=1, steps=8)
+    assert len(digests) == 15
+    assert (np.random.get_state()[1] == before[0]).all()
+    assert torch.equal(torch.get_rng_state(), before[1])
+
+
+def test_one_group_collects_what_the_parent_would() -> None:
+    from sb3_contrib import MaskablePPO
+
+    def collect(cls: Any) -> Any:
+        lanes = Lanes(games(3, Judge(), horizon=4), groups=1)
+        with chance(5):
+            lanes.seed(5)
+            model = agent(lanes, tiny(steps=9), left=lambda: 1.0)
+            _, callback = model._setup_learn(27)
+            cls.collect_rollouts(model, lanes, callback, model.rollout_buffer, 9)
+        lanes.close()
+        return model.rollout_buffer
+
+    ours, theirs = collect(LanesPPO), collect(MaskablePPO)
+    for name in ("observations", "actions", "rewards", "episode_starts", "action_masks", "advantages"):
+        np.testing.assert_allclose(getattr(ours, name), getattr(theirs, name), atol=1e-5, err_msg=name)
+
+
+def test_the_row_network_does_not_see_padding_or_the_number_of_rows() -> None:
+    torch.manual_seed(0)
+    network = RowNetwork(5, 4, 3, width=16, depth=2)
+    for p in network.parameters():
+        torch.nn.init.normal_(p, std=0.3)
+    x = torch.randn(2, 7, 5 + 4 + 4)
+    x[:, :, 5] = 1.0
+    x[:, :, 9:] = torch.randint(-1, 7, (2, 7, 4)).float()
+    padded = torch.zeros(2, 11, 13)
+    padded[:, :, 9:] = -1
+    padded[:, :7] = x
+    logits, value = network(x)
+    more, same = network(padded)
+    torch.testing.assert_close(more[:, :21], logits[:, :21])
+    torch.testing.assert_close(more[:, -1], logits[:, -1])
+    torch.testing.assert_close(value, same)
+    mixed = torch.stack([padded[0], torch.cat([x[1], torch.randn(4, 13).abs()])])
+    mixed[1, 7:, 5] = 1.0
+    mixed[1, 7:, 9:] = -1
+    torch.testing.assert_close(network(mixed)[0][0, :21], logits[0, :21])
+
+
+def test_the_paper_network_takes_short_and_long_kernels() -> None:
+    for rows in (3, 40, 900):
+        logits, value = PaperNetwork(rows, 33, 2)(torch.zeros(2, rows, 33 + 12))
+        assert logits.shape == (2, 2 * rows + 1) and value.shape == (2, 1)
+
+
+def test_checkpoints_fit_other_kernels_and_are_refused_where_they_do_not(tmp_path: Path) -> None:
+    judge = Judge()
+    lanes = Lanes(games(2, judge))
+    path = tmp_path / "policy.npz"
+    with chance(0):
+        model = agent(lanes, tiny(), left=lambda: 1.0)
+        checkpoint.save(path, weights(model), {"network": "rows"})
+        larger = Lanes(games(2, judge, rows=300))
+        other = agent(larger, tiny(), left=lambda: 1.0)
+        assert isinstance(other.policy, GamePolicy)
+        assert load_weights(other, path)["network"] == "rows"
+        for name, value in weights(model).items():
+            np.testing.assert_array_equal(weights(other)[name], value)
+        wrong = agent(Lanes(games(2, judge, moves="all")), tiny(), left=lambda: 1.0)
+        with pytest.raises(SearchError, match="does not fit"):
+            load_weights(wrong, path)
+    lanes.close()
+    larger.close()
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(SearchError, match="cannot read"):
+        checkpoint.load(path)
+    with pytest.raises(SearchError, match="cannot read"):
+        search.get("ppo", {"policy": str(tmp_path / "none.npz")})
+
+
+def test_metrics_reach_tensorboard_or_say_what_is_missing(tmp_path: Path) -> None:
+    from sassafras.core import ToolMissing
+
+    try:
+        curve(50, tensorboard=str(tmp_path / "board"))
+    except ToolMissing as error:
+        assert "tensorboard" in str(error).lower()
+        return
+    text = (tmp_path / "board" / "metrics.txt").read_text()
+    assert "best_speedup" in text and "approx_kl" in text
