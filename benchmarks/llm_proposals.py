@@ -106,11 +106,11 @@ class Keep:
         return outcome
 
 
-class Count:
-    """A proposer that stops after so many answers."""
+class Watch:
+    """A proposer that says how long each answer took."""
 
-    def __init__(self, proposer: Any, most: int, workload: str) -> None:
-        self._proposer, self.left, self.workload = proposer, most, workload
+    def __init__(self, proposer: Any, workload: str) -> None:
+        self._proposer, self.workload = proposer, workload
 
     @property
     def name(self) -> str:
@@ -118,17 +118,9 @@ class Count:
         return str(self._proposer.name)
 
     def propose(self, request: Any) -> Any:
-        """Ask, until the count is reached."""
-        from sassafras.llm.proposer import SpendingCap
-
-        if self.left <= 0:
-            raise SpendingCap("all proposals were made")
-        self.left -= 1
+        """Ask."""
         reply = self._proposer.propose(request)
-        print(
-            f"  {self.workload}: {reply.answer_tokens} tokens in {reply.seconds:.0f} s, {self.left} to go",
-            flush=True,
-        )
+        print(f"  {self.workload}: {reply.answer_tokens} tokens in {reply.seconds:.0f} s", flush=True)
         return reply
 
 
@@ -149,12 +141,13 @@ def generate(args: argparse.Namespace) -> None:
         if any(r["workload"] == name and r["model"] == model and "tally" in r for r in read(args.proposals)):
             continue
         *_, space = space_of(name, NotRun())
-        counted = Count(asked, args.count, name) if asked is not None else None
+        counted = Watch(asked, name) if asked is not None else None
         strategy = Evolve(
             counted, contrastive=False, exemplars=0, explore=args.explore, temperature=args.temperature,
             max_tokens=args.max_tokens, repairs=1, give_up=args.count, sections=not args.code_only,
+            proposals=args.count,
         )  # fmt: skip
-        limit = Budget(evaluations=args.count + 1)
+        limit = Budget(evaluations=2 * args.count + 1)
         search.run(strategy, space, Keep(space, args.proposals, name, model), limit, seed=args.seed)
         record = {"workload": name, "model": model, "tally": strategy.tally.to_json()}
         append(args.proposals, {**record, "seconds": round(time.monotonic() - began, 1), "seed": args.seed})

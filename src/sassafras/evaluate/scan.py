@@ -119,17 +119,18 @@ def scan_cuda(text: str, *, most_bytes: int = 1 << 20) -> Finding | None:
         return Finding(Verdict.UNSUPPORTED, f"the source is longer than {most_bytes} bytes")
     if "\0" in text:
         return Finding(Verdict.COMPILE_ERROR, "the source holds a NUL byte")
-    code = _without_comments(text.replace("\\\n", ""))
-    for directive in re.finditer(r"#\s*include\b[^\n]*", code):
+    # spelt with a digraph or trigraph, an include would have the compiler quote the file in its messages
+    code = _without_comments(re.sub(r"%:|\?\?=", "#", text.replace("??/\n", "").replace("\\\n", "")))
+    for directive in re.finditer(r"#\s*(?:include\w*|import)\b[^\n]*", code):
         found = re.fullmatch(r"#\s*include\s*[<\"]([\w./+-]+)[>\"]\s*", directive[0])
         name = found[1] if found else directive[0]
         allowed = found is not None and ".." not in name and (
             name in HEADERS or name.startswith(_HEADER_TREES)
         )  # fmt: skip
         if not allowed:
+            sly = name.startswith("/") or ".." in name or '"/' in name or name.startswith("cublas")
             return Finding(
-                Verdict.CHEATED if name.startswith("/") or ".." in name or name.startswith("cublas")
-                else Verdict.UNSUPPORTED,
+                Verdict.CHEATED if sly else Verdict.UNSUPPORTED,
                 f"includes {name!r}, which device code has no need of", _line(text, name),
             )  # fmt: skip
     for why, pattern in _CUDA:

@@ -68,6 +68,7 @@ class Evolve:
         repairs: how often a proposal that failed goes back to its author with the reason.
         edits: most random edits made at once, without a proposer.
         give_up: useless answers in a row after which the search ends.
+        proposals: most answers altogether, 0 for no limit.
 
     Raises:
         SearchError: a setting makes no sense.
@@ -88,6 +89,7 @@ class Evolve:
         repairs: int = 1,
         edits: int = 3,
         give_up: int = 40,
+        proposals: int = 0,
     ) -> None:
         if exemplars < 0 or repairs < 0 or edits < 1 or give_up < 1 or max_tokens < 1 or temperature < 0:
             raise SearchError("evolve's settings must be positive", hint="see docs/evolve.md")
@@ -98,7 +100,7 @@ class Evolve:
         self.exemplars, self.contrastive, self.explore = exemplars, contrastive, explore
         self.sections = sections
         self.temperature, self.max_tokens, self.repairs = temperature, max_tokens, repairs
-        self.edits, self.give_up = edits, give_up
+        self.edits, self.give_up, self.proposals = edits, give_up, proposals
         self._tally = Tally()
         self._archive = Archive()
         self._stopped = ""
@@ -141,6 +143,9 @@ class Evolve:
                     where=error.where,
                     hint=error.hint or "the same command resumes",
                 ) from error
+            if self.proposals and turn.tally.proposed >= self.proposals:
+                self._stopped = f"{turn.tally.proposed} proposals were made"
+                return
             useless = 0 if turn.tally.compiled > before else useless + 1
             if useless >= self.give_up:
                 self._stopped = f"{useless} answers in a row gave no new kernel"
@@ -185,7 +190,8 @@ class _Turn:
             )
             reply = proposer.propose(request)
             problem = self._judge(reply.text, parent, proposer.name)
-            if problem is None or not self.session.more():
+            enough = settings.proposals and self.tally.proposed >= settings.proposals
+            if problem is None or enough or not self.session.more():
                 return
             talk = (
                 *talk,

@@ -1,0 +1,138 @@
+"""Training language models: the reward function, our short GRPO and TRL's, on a tiny random model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sassafras.core import SassafrasError
+from sassafras.gemm.shapes import Shape
+from sassafras.llm.json_reward import UNKNOWN, JsonReward, training_prompts
+from sassafras.llm.policy import Table
+from sassafras.llm.reward import FAILED
+
+
+@pytest.fixture(scope="module")
+def table() -> Table:
+    return Table.stand_in([Shape(64, 64, 512), Shape(64, 128, 2048)], most=40)
+
+
+def test_answers_earn_what_the_table_says(table: Table) -> None:
+    import json
+
+    from sassafras.llm.gemm_json import to_fields
+
+    reward = JsonReward(table)
+    problem = table.problems[0]
+    order = problem.times.argsort()
+    fast, slow = (json.dumps(to_fields(table.config(problem.names[i]))) for i in (order[0], order[-1]))
+    shape = str(problem.shape)
+    earned = reward(completions=[fast, slow, "no", [{"content": fast}]], shape=[shape] * 4)
+    assert earned[0] == earned[3] >= 0 > earned[1] and earned[2] == FAILED
+    with pytest.raises(SassafrasError, match="column 'shape'"):
+        reward(completions=["x"])
+    with pytest.raises(SassafrasError, match="does not have this shape"):
+        reward(completions=["x"], shape=["1x1x1"])
+
+
+def test_an_edit_is_judged_against_its_parent_and_unknown_configurations_earn_little(table: Table) -> None:
+    reward = JsonReward(table)
+    rows = training_prompts(table, 30, seed=1)
+    assert all("Answer with the change only" in row["prompt"][0]["content"] for row in rows)
+    assert rows == training_prompts(table, 30, seed=1)
+    earned = [reward.one('{"cluster": 2}', row["shape"], row["parent"]) for row in rows]
+    assert {FAILED, UNKNOWN} & set(earned) and all(FAILED <= value <= 1 for value in earned)
+    plain = training_prompts(table, 1, contrastive=False)[0]["prompt"][0]["content"]
+    assert "score" not in plain
+
+
+def tiny() -> tuple[Any, Any]:
+    """A language model of a few thousand weights and a tokenizer of single characters, made here."""
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    tokenizers = pytest.importorskip("tokenizers")
+    words = [chr(i) for i in range(32, 127)] + ["<end>", "\n"]
+    inner = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel({w: i for i, w in enumerate(words)}, unk_token=" ")
+    )
+    inner.pre_tokenizer = tokenizers.pre_tokenizers.Split("", "isolated")
+    inner.decoder = tokenizers.decoders.Fuse()
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=inner, eos_token="<end>", pad_token="<end>", unk_token=" "
+    )
+    tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}\n{% endfor %}"
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=len(words), hidden_size=32, intermediate_size=64, num_hidden_layers=1,
+        num_attention_heads=2, num_key_value_heads=2, max_position_embeddings=2048, bos_token_id=None,
+        eos_token_id=95, pad_token_id=95,
+    )  # fmt: skip
+    return transformers.LlamaForCausalLM(config), tokenizer
+
+
+def letters(completions: Any, **_: Any) -> list[float]:
+    """More for answers with more of the letter e."""
+    return [text.count("e") / max(1, len(text)) for text in completions]
+
+
+@pytest.mark.slow
+def test_our_grpo_raises_the_reward_and_the_shuffled_control_does_not() -> None:
+    model, tokenizer = tiny()
+    from sassafras.llm.lm_grpo import LmGrpoSettings, train
+
+    rows = [{"prompt": [{"role": "user", "content": "say"}]}]
+    gain = {}
+    for shuffled in (False, True):
+        model, tokenizer = tiny()
+        settings = LmGrpoSettings(
+            steps=40, group=16, max_tokens=12, learning_rate=2e-2, lora_rank=0, shuffled=shuffled, prefill="e"
+        )
+        _, steps = train(model, tokenizer, rows, letters, settings, seed=0)
+        gain[shuffled] = steps[-1].reward - steps[0].reward
+        assert steps[0].example.startswith("e")
+    assert gain[False] > 0.3 > gain[True]
+
+
+@pytest.mark.slow
+def test_our_reward_plugs_into_trl(table: Table, tmp_path: Path) -> None:
+    trl = pytest.importorskip("trl")
+    datasets = pytest.importorskip("datasets")
+    model, tokenizer = tiny()
+    rows = datasets.Dataset.from_list(training_prompts(table, 4, shown=1))
+    arguments = trl.GRPOConfig(
+        output_dir=str(tmp_path), max_steps=1, num_generations=2, per_device_train_batch_size=2, use_cpu=True,
+        max_completion_length=8, report_to=[], logging_steps=1, save_strategy="no",
+    )  # fmt: skip
+    trainer = trl.GRPOTrainer(
+        model=model,
+        reward_funcs=JsonReward(table),
+        args=arguments,
+        train_dataset=rows,
+        processing_class=tokenizer,
+    )
+    trainer.train()
+    assert trainer.state.log_history[0]["rewards/sassafras_reward/mean"] == FAILED
+
+
+@pytest.mark.slow
+def test_a_local_model_answers_reproducibly(tmp_path: Path) -> None:
+    model, tokenizer = tiny()
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    from sassafras.llm.local import LocalModel, LocalSettings
+    from sassafras.llm.proposer import ProposerError, Request, SpendingCap
+    from sassafras.llm.spending import Meter
+
+    local = LocalModel(LocalSettings(str(tmp_path), context=200), Meter(tokens_cap=300))
+    ask = Request(({"role": "user", "content": "hello"},), max_tokens=12, seed=5)
+    first = local.propose(ask)
+    assert first.answer_tokens <= 12 and first.prompt_tokens >= 5
+    assert local.propose(ask).text == first.text
+    with pytest.raises(ProposerError, match="the context of 200"):
+        local.propose(Request(({"role": "user", "content": "x" * 220},), max_tokens=12))
+    with pytest.raises(SpendingCap):
+        local.propose(Request(ask.messages, max_tokens=299))
+    with pytest.raises(ProposerError, match="no such model"):
+        LocalModel(LocalSettings(str(tmp_path / "none")))
