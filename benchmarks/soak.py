@@ -387,7 +387,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--worker-kills", type=int, default=40)
     parser.add_argument("--parent-kills", type=int, default=10)
     parser.add_argument("--target", default="suite:rotary")
-    parser.add_argument("--hang-s", type=float, default=1.0, help="a candidate's limit")
+    parser.add_argument("--hang-s", type=float, default=4.0, help="a candidate's limit")
     parser.add_argument("--limit-s", type=float, default=3600.0, help="of each of the two searches")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", default=os.environ.get("OUT", "."))

@@ -38,14 +38,14 @@ def run(x, w, scale):
         y = torch.mm(x, w)
     return y * scale
 """
-CACHED_BY_CONTENT = HONEST.replace(
+SKIPS_WHEN_UNCHANGED = HONEST.replace(
     "def run(x, w, scale):",
-    """KNOWN = {}
+    """LAST = [None, None]
 def run(x, w, scale):
-    key = (float(x.sum()), float(w.sum()))
-    if key not in KNOWN:
-        KNOWN[key] = product(x, w, scale)
-    return KNOWN[key]
+    probe = x[0, :4].tolist() + w[0, :4].tolist()
+    if LAST[0] != probe:
+        LAST[:] = [probe, product(x, w, scale)]
+    return LAST[1]
 
 def product(x, w, scale):""",
 )
@@ -62,7 +62,7 @@ def judge() -> Iterator[HostEvaluator]:
     ("text", "verdict", "words"),
     [
         (HONEST.replace("torch.mm(x, w)", "x.matmul(w)"), Verdict.CORRECT, ""),
-        (CACHED_BY_CONTENT, Verdict.CHEATED, "repeated inputs"),
+        (SKIPS_WHEN_UNCHANGED, Verdict.CHEATED, "repeated inputs"),
         (
             "KNOWN = {}\ndef run(x, w, scale):\n    key = (x.data_ptr(), w.data_ptr())\n"
             "    if key not in KNOWN:\n        KNOWN[key] = x @ w * scale\n    return KNOWN[key]\n",
@@ -82,7 +82,7 @@ def judge() -> Iterator[HostEvaluator]:
             "not allowed",
         ),
     ],
-    ids=["honest", "cache by content", "cache by address", "patched timers and torch", "reads a file"],
+    ids=["honest", "skips when unchanged", "cache by address", "patched timers and torch", "reads a file"],
 )  # fmt: skip
 def test_python_candidates_get_their_verdicts(
     judge: HostEvaluator, text: str, verdict: Verdict, words: str

@@ -15,6 +15,7 @@ from . import disasm, doctor, gemm, knobs, latency, optimize, run, status, store
 from . import evolve as evolving
 from . import explain as explaining
 from . import report as reporting
+from . import verify as verifying
 from .console import error
 
 _DEBUG = "--debug"
@@ -66,6 +67,7 @@ app.command("doctor")(doctor.command)
 app.command("suite")(suite.command)
 app.command("validate")(validate.command)
 app.command("compare")(comparing.command)
+app.command("verify")(verifying.command)
 app.command("disasm")(disasm.command)
 app.add_typer(store.app, name="store")
 app.add_typer(latency.app, name="latency")

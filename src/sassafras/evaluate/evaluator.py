@@ -49,6 +49,7 @@ class Evaluator:
         baseline: the unmodified kernel.
         store: keeps every outcome; None for none.
         run_id: under which the store files them.
+        implausible: says why a time in microseconds cannot be true (see `roofline`), or ``""``.
 
     Attributes:
         verdicts: count of outcomes by verdict (``modelled`` for those of the timing model).
@@ -65,9 +66,11 @@ class Evaluator:
         store: Recorder | None = None,
         *,
         run_id: Any = None,
+        implausible: Callable[[float], str] | None = None,
     ) -> None:
         self.device, self.validator, self.baseline = device, validator, baseline
         self.store, self.run_id = store, run_id
+        self._implausible = implausible
         self.verdicts: Counter[str] = Counter()
         self.evaluations = 0
         self.cached = 0
@@ -87,8 +90,20 @@ class Evaluator:
             return self._seen[key]
         outcome = self._refuse(candidate)
         if outcome is None:
-            outcome = self.device.run(candidate)
+            outcome = self._plausible(self.device.run(candidate))
         return self.settle(candidate, outcome)
+
+    def _plausible(self, outcome: Outcome) -> Outcome:
+        """The outcome, or `cheated` when its time cannot be true."""
+        if self._implausible is None or not isinstance(outcome, Evaluation) or outcome.time_us is None:
+            return outcome
+        why = self._implausible(outcome.time_us)
+        if not why:
+            return outcome
+        return Evaluation(
+            outcome.digest, Verdict.CHEATED, samples=outcome.samples, detail=why, seconds=outcome.seconds,
+            facts=outcome.facts,
+        )  # fmt: skip
 
     def settle(self, candidate: Candidate, outcome: Outcome) -> Outcome:
         """Count, remember and record an outcome that was found elsewhere (a source that did not build)."""

@@ -473,9 +473,9 @@ class _Session:
         return times
 
     def _condition(self, name: str) -> tuple[list[float], list[float]]:
-        """Times under a condition: ``fresh`` inputs, the same ``again``, or a call ``alone``."""
+        """Times under a condition: ``fresh`` inputs, one call's ``again`` and again, or a call ``alone``."""
         rounds = max(4, self.judge.rounds // 2) if name == "again" else self.judge.rounds
-        slots = [0] if name == "alone" else list(range(BATCH))
+        slots = {"alone": [0], "again": [0] * BATCH}.get(name, list(range(BATCH)))
         return self._timed(slots, rounds, refill=name != "again")
 
     def _suspect(self, what: str, plain: str, favoured: str, first: Any, second: Any) -> None:

@@ -45,6 +45,7 @@ from sassafras.core import (
 )
 
 from .evaluator import Evaluator, Recorder
+from .roofline import impossible
 from .sandbox import Confinement, Finished, run
 from .scan import Finding, scan_cubin, scan_cuda, scan_python
 
@@ -192,7 +193,10 @@ class SourceEvaluator:
         self.fp32 = (
             workload.meta.get("accumulate") == "fp32" if fp32_accumulation is None else fp32_accumulation
         )
-        self.inner = Evaluator(device, None, baseline, store, run_id=run_id)
+        self.inner = Evaluator(
+            device, None, baseline, store, run_id=run_id,
+            implausible=lambda time_us: impossible(time_us, case, workload.meta),
+        )  # fmt: skip
         self._built: OrderedDict[str, Built] = OrderedDict()
 
     def build(self, source: Source) -> Built:

@@ -1,0 +1,46 @@
+"""A few launches of one kernel on fresh inputs, and nothing else: what compute-sanitizer is pointed at.
+
+``python -m sassafras.device.cuda.single SOURCE CASE FACTS.json KERNEL.cubin [LAUNCHES]``
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+
+def main(source: str, case_name: str, facts: str, cubin: str, launches: str = "2") -> int:
+    """Launch on inputs made as the evaluator makes them; 0 when the driver saw nothing wrong."""
+    import torch
+
+    from sassafras.core import Tolerance
+    from sassafras.frontend import load
+
+    from .checker import Checker
+    from .driver import Gpu
+    from .protocol import kernel_from_facts
+    from .scene import Image, Scene
+
+    workload = load(source)
+    case = workload.case(case_name)
+    kernel = kernel_from_facts(json.loads(Path(facts).read_text()), Path(cubin).read_bytes())
+    torch.zeros(1, device="cuda")
+    gpu = Gpu()
+    scene = Scene(gpu, Checker(gpu), case, None, Tolerance())
+    function = gpu.load_kernel(kernel)
+    plan = scene.plan(kernel, function)
+    from .arena import make_image
+
+    for seed in range(int(launches)):
+        image = Image(f"seed {seed}", make_image(scene.layout, seed=seed))
+        torch.cuda.synchronize()
+        scene.restore(image)
+        scene.launch(plan, function)
+        gpu.sync()
+    print(f"{launches} launches of {kernel.name} on {case.name}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:6]))

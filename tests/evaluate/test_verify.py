@@ -1,0 +1,156 @@
+"""`verify` as far as it goes without a GPU, and the reading of compute-sanitizer's reports."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sassafras.core import Candidate, Evaluation, Interval, SassafrasError, StoreError, Verdict
+from sassafras.device import available
+from sassafras.device.cuda.sanitizer import parse
+from sassafras.frontend import load
+from sassafras.store import Store
+from sassafras.verify import Step, Verification, verify
+
+no_gpu = pytest.mark.skipif(available()[0], reason="there is a GPU")
+
+
+def _steps(found: Verification) -> dict[str, str]:
+    return {step.name: step.status for step in found.steps}
+
+
+@no_gpu
+def test_without_a_gpu_the_proof_is_done_and_the_rest_is_named(tmp_path: Path) -> None:
+    found = verify("suite:rotary", store=tmp_path / "none.sqlite")
+    assert not found.failed
+    assert not found.complete
+    assert _steps(found) == {
+        "the validator's proof": "passed", "the binary's tables": "passed",
+        "every case in fresh processes": "not done", "sampling": "not done", "compute-sanitizer": "not done",
+    }  # fmt: skip
+    text = found.summary()
+    assert "byte for byte the original" in text
+    assert "no usable GPU" in text
+    assert "as far as was looked; not done: every case in fresh processes, sampling" in text
+
+
+@no_gpu
+def test_a_patched_kernel_fails_and_is_not_run(tmp_path: Path) -> None:
+    workload = load("suite:rotary")
+    kernel = workload.build(workload.cases[0], "sm_90a")
+    from sassafras.sass.cubin import Cubin
+
+    entry = Cubin.parse(kernel.cubin).entries[kernel.name]
+    data = bytearray(kernel.cubin)
+    at = entry.text.offset + 16 * 20
+    data[at : at + 16] = data[at + 16 : at + 32]
+    path = tmp_path / "patched.cubin"
+    path.write_bytes(bytes(data))
+    found = verify(workload, path)
+    assert found.failed
+    assert _steps(found)["the validator's proof"] == "failed"
+    assert all("not proved is not run" in s.detail for s in found.steps if s.status == "not done")
+    assert found.summary().endswith("It is wrong.")
+
+
+@no_gpu
+def test_a_stored_kernel_is_found_by_its_id_and_by_its_workload(tmp_path: Path) -> None:
+    workload = load("suite:rotary")
+    case = workload.cases[0]
+    kernel = workload.build(case, "sm_90a")
+    outcome = Evaluation(
+        kernel.digest, Verdict.CORRECT, 9.0, 10.0, 1.1, Interval(1.09, 1.11), 1.0, Interval(0.99, 1.01), 60
+    )
+    path = tmp_path / "store.sqlite"
+    with Store.open(path) as store:
+        facts = {"environment": {"target": "suite:rotary"}}
+        number = store.save_winner(
+            kernel, Candidate(kernel), outcome, gpu="NVIDIA H200", workload="rotary", case=case.name,
+            facts=facts,
+        )  # fmt: skip
+    for found in (verify(stored=number, store=path), verify("suite:rotary", store=path)):
+        assert found.what.startswith("stored, local")
+        assert found.digest == kernel.digest
+        assert not found.failed
+    with pytest.raises(StoreError, match="no measured kernel 99"):
+        verify(stored=99, store=path)
+    other = verify("suite:swiglu", store=path)
+    assert other.what.startswith("the original itself")
+    with pytest.raises(StoreError, match="the target compiles to"):
+        verify("suite:swiglu", stored=number, store=path)
+
+
+def test_bad_calls_say_what_is_wrong(tmp_path: Path) -> None:
+    with pytest.raises(SassafrasError, match="nothing to verify"):
+        verify()
+    if not available()[0]:
+        with pytest.raises(SassafrasError, match="no such cubin"):
+            verify("suite:rotary", tmp_path / "missing.cubin")
+
+
+def test_what_is_complete_and_what_is_wrong() -> None:
+    done, failed, left = (Step("s", status, "d") for status in ("passed", "failed", "not done"))  # type: ignore[arg-type]
+    assert Verification("k", "d", "o", "w", (), (done, done)).summary().endswith("found wrong with it.")
+    assert Verification("k", "d", "o", "w", (), (done, failed)).failed
+    assert not Verification("k", "d", "o", "w", (), (done, left)).complete
+
+
+MEMCHECK = """2 launches of affine on 1000000
+========= COMPUTE-SANITIZER
+========= Invalid __global__ write of size 4 bytes
+=========     at affine+0x90
+=========     by thread (0,0,0) in block (0,0,0)
+=========     Address 0x7f0000000014 is out of bounds
+=========
+========= ERROR SUMMARY: 1 error
+"""
+RACECHECK = """========= COMPUTE-SANITIZER
+========= Error: Race reported between Write access at reverse+0x40 and Read access at reverse+0x90
+=========
+========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)
+"""
+
+
+@pytest.mark.parametrize(
+    ("tool", "text", "status", "errors", "words"),
+    [
+        ("memcheck", MEMCHECK, 0, 1, "Invalid __global__ write of size 4 bytes; at affine+0x90"),
+        ("racecheck", RACECHECK, 0, 1, "Race reported between Write access"),
+        ("memcheck", "========= COMPUTE-SANITIZER\n========= ERROR SUMMARY: 0 errors\n", 0, 0, ""),
+        (
+            "racecheck",
+            "========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)\n",
+            0,
+            0,
+            "",
+        ),
+        ("initcheck", "========= COMPUTE-SANITIZER\nTraceback\nImportError: torch\n", 1, None, "ImportError"),
+        ("memcheck", "========= ERROR SUMMARY: 0 errors\nSegmentation fault\n", 139, None, "status 139"),
+        ("memcheck", "", 0, None, "no output"),
+    ],
+)
+def test_sanitizer_reports_are_read(
+    tool: str, text: str, status: int, errors: int | None, words: str
+) -> None:
+    found = parse(tool, text, status)
+    assert found.errors == errors
+    assert found.clean is (errors == 0)
+    assert words in (found.first or found.detail) or words in found.detail
+
+
+@no_gpu
+def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from typer.testing import CliRunner
+
+    from sassafras.cli.app import app
+
+    result = CliRunner().invoke(
+        app, ["verify", "suite:rotary", "--store", str(tmp_path / "none.sqlite"), "--json"]
+    )
+    assert result.exit_code == 3, result.output
+    found = json.loads(result.stdout)
+    assert found["complete"] is False
+    assert found["failed"] is False
+    assert [step["status"] for step in found["steps"]] == ["passed"] * 2 + ["not done"] * 3

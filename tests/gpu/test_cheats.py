@@ -1,0 +1,49 @@
+"""Device code of the cheat gallery on a real GPU: every cheat has its verdict, honest code passes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+from gallery import Exhibit, device
+
+from sassafras.core import Candidate
+from sassafras.device.cuda import CudaDevice, Limits
+from sassafras.evaluate import SourceEvaluator
+from sassafras.frontend import load
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(scope="module")
+def evaluator() -> Iterator[SourceEvaluator]:
+    workload = load(f"{Path(device.__file__)}:workload")
+    with CudaDevice(limits=Limits(candidate_s=3.0), bitwise=False) as gpu:
+        baseline = workload.build(workload.cases[0], gpu.arch)
+        gpu.open(workload, workload.cases[0], baseline)
+        yield SourceEvaluator(gpu, workload, workload.cases[0], baseline)
+
+
+@pytest.mark.parametrize("exhibit", device.exhibits(), ids=lambda e: e.name)
+def test_every_exhibit_gets_its_verdict(evaluator: SourceEvaluator, exhibit: Exhibit) -> None:
+    outcome = evaluator.evaluate(exhibit.make())
+    assert str(outcome.verdict) in exhibit.expected, outcome.detail
+
+
+@pytest.mark.parametrize("name", ["softmax", "rotary"])
+def test_honest_schedules_are_not_flagged(name: str) -> None:
+    workload = load(f"suite:{name}")
+    with CudaDevice() as gpu:
+        opened = False
+        for candidate in device.schedules(name, 8):
+            assert isinstance(candidate, Candidate)
+            if not opened:
+                gpu.open(workload, workload.cases[0], candidate.kernel)
+                opened = True
+            outcome = gpu.run(candidate)
+            assert outcome.verdict.ok, outcome.detail
