@@ -168,7 +168,7 @@ def on_gpu(options: argparse.Namespace) -> list[Row]:
     from sassafras.frontend import load
 
     rows: list[Row] = []
-    workload = load(f"{ROOT / 'benchmarks/gallery/device.py'}:workload")
+    workload = load(f"{ROOT / 'benchmarks/gallery/subject.py'}:workload")
     case = workload.cases[0]
     with CudaDevice(limits=Limits(candidate_s=3.0), bitwise=False) as gpu:
         baseline = workload.build(case, gpu.arch)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from . import Exhibit
+from .subject import N, text
 
-HERE = Path(__file__).resolve().parent
-N = 1 << 20
 #: number in cheats.cu: name, title, expected verdicts, what catches it
 CHEATS: dict[int, tuple[str, str, tuple[str, ...], str]] = {
     1: ("cache_by_content", "keeps results by the inputs' contents", ("cheated",), "timing with repeated inputs"),
@@ -53,46 +50,6 @@ ODD: dict[int, tuple[str, str, dict[str, Any]]] = {
 }  # fmt: skip
 
 
-def _case() -> Any:
-    from sassafras.core import Buffer, Case
-
-    args = {"y": Buffer("fp32", (N,), "out"), "x": Buffer("fp32", (N,)), "n": N}
-    return Case("1M", (N // 256, 1, 1), args)
-
-
-def _reference(tensors: Any) -> Any:
-    v = tensors["x"].double()
-    for _ in range(400):
-        v = v * float(np.float32(0.999)) + float(np.float32(0.001))
-    return {"y": v}
-
-
-def _build(case: Any, arch: str, ptxas: str | None = None) -> Any:
-    from sassafras.core import Kernel
-    from sassafras.device.cuda.compile import compile_cuda
-
-    return Kernel(compile_cuda(text("cheats.cu", "CHEAT", 0), arch, name="cheats.cu"), "gallery", arch, 256)
-
-
-def _workload() -> Any:
-    from sassafras.core import Tolerance, Workload
-
-    return Workload(
-        "gallery", (_case(),), _build, _reference, Tolerance(2e-4, 2e-4), meta={"accumulate": "fp32"}
-    )
-
-
-def __getattr__(name: str) -> Any:  # `load("...device.py:workload")` finds it, importing costs nothing
-    if name == "workload":
-        return _workload()
-    raise AttributeError(name)
-
-
-def text(file: str, macro: str, number: int) -> str:
-    """One exhibit's source, the others' lines left out by its macro."""
-    return f"#define {macro} {number}\n" + (HERE / file).read_text()
-
-
 def exhibits() -> list[Exhibit]:
     """Device cheats and odd honest kernels, as `Source` candidates of the gallery's workload."""
     from sassafras.evaluate import Source
@@ -121,17 +78,14 @@ def schedules(name: str, count: int, seed: int = 0) -> Iterator[Any]:
     """A suite kernel as it is, then as identity rewrite, then random legal schedules of it, as candidates."""
     from sassafras.core import Candidate
     from sassafras.frontend import load
-    from sassafras.sass import Program
     from sassafras.schedule import ScheduleSpace
 
     workload = load(f"suite:{name}")
     kernel = workload.build(workload.cases[0], "sm_90a")
-    function = Program.parse(kernel.cubin).function(kernel.name)
     yield Candidate(kernel, {"honest": "original"})
     space = ScheduleSpace(kernel)
     rng = np.random.default_rng([seed, sum(name.encode())])
     state, seen = space.start(), {kernel.cubin}
-    del function
     misses = 0
     while len(seen) < count and misses < 200:
         move = space.sample(state, rng)
@@ -150,8 +104,3 @@ def suite_names() -> list[str]:
     from sassafras import suite
 
     return [str(name) for name in suite.names()]
-
-
-def strip(source: str) -> str:
-    """For tests: the source without its numbered alternatives."""
-    return re.sub(r"#(el)?if \w+ == \d+.*", "", source)

@@ -13,7 +13,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import cheats
-from gallery import Exhibit, device, host, machine, source
+from gallery import Exhibit, device, host, machine, source, subject
 
 from sassafras.core import Verdict
 from sassafras.evaluate.sandbox.confine import landlock_version
@@ -63,10 +63,29 @@ def test_odd_honest_device_code_builds(name: str) -> None:
     from sassafras.evaluate.source import build
 
     exhibit = next(e for e in device.exhibits() if e.name == name)
-    built = build(exhibit.make(), device._case(), "sm_90a")
+    built = build(exhibit.make(), subject.CASE, "sm_90a")
     assert built.verdict is None, built.detail
     assert built.kernel is not None
     assert built.kernel.cluster == ((2, 1, 1) if name == "gpu_clusters" else (1, 1, 1))
+
+
+def test_the_gallerys_workload_can_be_loaded_by_a_worker() -> None:
+    from sassafras.frontend import load
+
+    workload = load(f"{subject.__file__}:workload")
+    assert workload.source is not None
+    assert workload.cases[0] == subject.CASE
+
+
+@needs_fences
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on PATH")
+def test_lower_precision_is_seen_in_the_results_not_in_the_opcodes() -> None:
+    """It rounds in between and accumulates nothing in FP16: the scan must leave it to the tolerance."""
+    from sassafras.evaluate.source import build
+
+    exhibit = next(e for e in device.exhibits() if e.name == "gpu_lower_precision")
+    built = build(exhibit.make(), subject.CASE, "sm_90a", fp32_accumulation=True)
+    assert built.verdict is None, built.detail
 
 
 def test_honest_gemm_sources_are_not_flagged() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
-from gallery import Exhibit, device
+from gallery import Exhibit, device, subject
 
 from sassafras.core import Candidate
 from sassafras.device.cuda import CudaDevice, Limits
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.gpu
 
 @pytest.fixture(scope="module")
 def evaluator() -> Iterator[SourceEvaluator]:
-    workload = load(f"{Path(device.__file__)}:workload")
+    workload = load(f"{Path(subject.__file__)}:workload")
     with CudaDevice(limits=Limits(candidate_s=3.0), bitwise=False) as gpu:
         baseline = workload.build(workload.cases[0], gpu.arch)
         gpu.open(workload, workload.cases[0], baseline)
