@@ -273,6 +273,15 @@ def docs(path: Path) -> str:
                 f"| {r['name']} | {r['title']} | {r['kind']} | `{r['verdict']}` | {r['by']} | {mark} |"
             )
         lines.append("")
+    if "gpu" not in summary["where"]:
+        lines += ["## Device code, not run yet", "", "Written, and built by the compiler; these need a GPU "
+                  "(`python benchmarks/cheats.py gpu`).", "", "| exhibit | what it does | kind | must end as | caught by |",
+                  "|---|---|---|---|---|"]  # fmt: skip
+        lines += [
+            f"| {e.name} | {e.title} | {e.kind} | {' or '.join(f'`{v}`' for v in e.expected)} | {e.by} |"
+            for e in device.exhibits()
+        ]
+        lines.append("")
     if many:
         lines += ["## Honest candidates in bulk", "", "| candidates | on | accepted |", "|---|---|---|"]
         names = {
@@ -307,7 +316,8 @@ def main(arguments: list[str] | None = None) -> int:
     rows = (on_cpu if options.step == "cpu" else on_gpu)(options)
     everything = merged(path, rows, options.step, options.only)
     summary = summarise(everything)
-    write("cheats", everything, summary, found, out=options.out)
+    command = "; ".join(f"python benchmarks/cheats.py {where}" for where in summary["where"])
+    write("cheats", everything, summary, {**found, "command": command}, out=options.out, command=command)
     print(json.dumps(summary, indent=1))
     return 1 if summary["missed"] else 0
 
