@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sassafras import search
-from sassafras.core import Budget, Device, DeviceError, Kernel, Space, Workload
+from sassafras.core import Budget, Case, Device, DeviceError, Kernel, SearchError, Space, Workload
 from sassafras.job import Job
 from sassafras.report import Result
 from sassafras.search import Progress, Strategy
@@ -48,7 +48,8 @@ def optimize(
         target: a workload, or what `sassafras.frontend.load` reads: ``file.py[:attribute]``, ``file.toml``,
             ``suite:NAME[/CASE]``.
         strategy: a name of `sassafras.search.names()`, or your own strategy (class or object).
-        settings: fields of a strategy given by name or class.
+        settings: fields of a strategy given by name or class; ``prerank=n`` goes with every strategy: of n
+            proposals only the one that the timing model likes best is evaluated.
         budget: for example ``"60s"``, ``"3000e"`` (evaluations), ``"60s,3000e"``.
         device: ``"cuda"``, ``"model"`` (the timing model, no GPU), ``"auto"`` (CUDA where there is a GPU), or
             your own `Device`.
@@ -72,6 +73,8 @@ def optimize(
         SassafrasError: one of its subclasses, with what is wrong, where, and what to do.
     """
     say = stage or (lambda text: None)
+    settings = dict(settings or {})
+    prerank = settings.pop("prerank", 1)
     chosen = search.get(strategy, settings)
     limit = Budget.parse(budget) if isinstance(budget, str) else budget
     workload = load_workload(target)
@@ -98,6 +101,8 @@ def optimize(
             baseline, notes = made_by.kernel, (note,)
         options = getattr(chosen, "space_options", {})
         make = space or _schedule_space(asked_by_name=arch is not None, **options)
+        if prerank != 1:
+            make = preranking(make, workload, which, prerank)
         job = Job(workload, which, baseline, chosen, limit, seed, opened, make(baseline), kept, say, notes)
         if pool is not None:
             job = _on_islands(job, pool, make)
@@ -105,6 +110,38 @@ def optimize(
     if out is not None:
         result.save(out)
     return result
+
+
+def preranking(
+    make: Callable[[Kernel], Space[Any, Any]], workload: Workload, case: Case, pool: Any
+) -> Callable[[Kernel], Space[Any, Any]]:
+    """Spaces whose proposals the timing model has ranked before.
+
+    Raises:
+        SearchError: `pool` is not a whole number of at least 1.
+    """
+    from sassafras.search.prerank import Preranked
+
+    if not isinstance(pool, int) or isinstance(pool, bool) or pool < 1:
+        raise SearchError(f"prerank must be a whole number of at least 1, got {pool!r}")
+
+    def ranked(kernel: Kernel) -> Space[Any, Any]:
+        return Preranked(make(kernel), prerank_score(workload, case, kernel), pool)
+
+    return ranked
+
+
+def prerank_score(workload: Workload, case: Case, kernel: Kernel) -> Callable[[Any], float | None]:
+    """The timing model's opinion of a candidate of this kernel: its modelled relative runtime.
+
+    Raises:
+        DeviceError, UnsupportedArch: the kernel cannot be modelled.
+    """
+    from sassafras.device import ModelDevice
+
+    model = ModelDevice(kernel.arch)
+    model.open(workload, case, kernel)
+    return lambda candidate: model.run(candidate).cost
 
 
 def load_workload(target: str | Path | Workload) -> Workload:
