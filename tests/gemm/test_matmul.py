@@ -281,6 +281,16 @@ def test_a_first_call_never_waits_for_a_compiler(
     assert launches(library) == before + 1 and compiled == ["lean_nn_m1n2s1"]
 
 
+def test_the_launcher_that_takes_over_is_called(install: Install, library: Path) -> None:
+    engine = install("python")
+    old = room._launch
+    engine._build_launcher()
+    assert engine.launcher is room._launch is not old
+    other = install("python")
+    engine._on_launcher("of an engine that serves no more")
+    assert room._launch is other.launcher
+
+
 def test_a_kernel_that_does_not_compile_leaves_torch(
     install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

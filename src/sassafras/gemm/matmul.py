@@ -86,7 +86,7 @@ def _set_up() -> None:
         strict=_strict,
         modes=observers(),
     )
-    use(Engine(driver, side, lt=lambda: LtMember(driver), on_launcher=_take))
+    use(Engine(driver, side, lt=lambda: LtMember(driver)))
 
 
 def observers() -> tuple[Any, ...]:
@@ -106,13 +106,14 @@ def observers() -> tuple[Any, ...]:
 def use(engine: Engine | None, *, device: str = "cuda", launch: Any = None) -> None:
     """Install an engine (tests and the benchmark do); None and no launch: as if never called."""
     global _engine, _device, _launch
-    _engine, _device = engine, device
-    _launch = launch or (engine.launcher if engine else _first)
+    _engine, _device, _launch = engine, device, launch or _first
+    if engine is not None and launch is None:
+        engine.attach(lambda launcher: _take(engine, launcher))
 
 
-def _take(launcher: Any) -> None:
+def _take(engine: Engine, launcher: Any) -> None:
     global _launch
-    if _engine is not None:
+    if _engine is engine:
         _launch = launcher
 
 

@@ -29,6 +29,8 @@ BASELINE_RMS_LIMIT = 10.0
 FAMILIES = ("lt_autotune", "lt_heuristic", "cublas", "torch", "portfolio")
 #: sets of buffers that server mode rotates through, at most
 _SERVER_SETS = 24
+#: GPU time that wall times of a shape may take, microseconds
+_WALL_US = 5e4
 
 #: binds a contestant to a set of buffers
 Bind = Callable[[Any], Enqueue]
@@ -178,7 +180,9 @@ def _offline(
     if options.walls:
         # what a user calls; cuBLASLt's algorithms have no Python call of their own
         callers = [name for name in names if name.startswith(("torch_", "portfolio_"))]
-        walls = stage.walls([contestants[name] for name in callers], options.walls)
+        slowest = max(rough[name] for name in callers)
+        count = int(min(options.walls, max(10, _WALL_US // (len(callers) * slowest))))
+        walls = stage.walls([contestants[name] for name in callers], count)
         for family in ("torch", "portfolio"):
             of_family = [i for i, name in enumerate(callers) if name.startswith(family)]
             best = min(of_family, key=lambda i: float(np.median(walls[:, i])))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -40,6 +41,8 @@ class Stage(Tools):
     def __init__(self, cache: Path | None = None) -> None:
         import torch
 
+        if cache is not None:  # sassafras.matmul looks there, too
+            os.environ["SASSAFRAS_GEMM_CACHE"] = str(cache)
         super().__init__(cache)
         self.l2_bytes = int(self.gpu.l2_bytes)
         self._words = torch.ones(2 * self.l2_bytes // 4 + 1, dtype=torch.int32, device="cuda")

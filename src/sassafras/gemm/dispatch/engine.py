@@ -94,7 +94,6 @@ class Engine:
         background: build and compile in threads (False: at once, for tests and tools).
         lt: finds cuBLASLt, None without it.
         table: instead of `load_table`.
-        on_launcher: told of every launcher that takes over.
     """
 
     def __init__(
@@ -106,9 +105,8 @@ class Engine:
         background: bool = True,
         lt: Callable[[], LtMember | None] = lambda: None,
         table: Table | None = None,
-        on_launcher: Callable[[Any], None] = lambda launcher: None,
     ) -> None:
-        self.on_launcher = on_launcher
+        self._on_launcher: Callable[[Any], None] = lambda launcher: None
         self.driver, self.torch, self.cache = driver, torch, cache
         self.launcher: Any = PythonLauncher(driver, torch)
         self.served: dict[Problem, Served] = {}
@@ -122,8 +120,13 @@ class Engine:
         self._compiling: dict[Instance, list[tuple[int, ...]]] = {}
         self._uncompilable: dict[Instance, str] = {}
         self._threads: list[threading.Thread] = []
-        on_launcher(self.launcher)
         self._start(self._build_launcher)
+
+    def attach(self, on_launcher: Callable[[Any], None]) -> None:
+        """Tell this function of the launcher that serves, now and whenever another takes over."""
+        with self._lock:
+            self._on_launcher = on_launcher
+            on_launcher(self.launcher)
 
     # -- devices and choices ------------------------------------------------------------------------------
 
@@ -247,8 +250,9 @@ class Engine:
         except (SassafrasError, AttributeError, ValueError) as error:
             self._note(f"the Python launcher is used: {error}")
             return
-        self.launcher = made  # plans are made anew as calls come
-        self.on_launcher(made)
+        with self._lock:
+            self.launcher = made  # plans are made anew as calls come
+            self._on_launcher(made)
 
     def _lt_member(self) -> LtMember | None:
         with self._lock:
