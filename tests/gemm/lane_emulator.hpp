@@ -36,7 +36,7 @@ struct Warp {
     uint32_t a[32][4], b[32][2];
     const uint16_t *row[32];
 };
-struct Copy { void *to; const void *from; bool ok; };
+struct Copy { void *to; const void *from; bool ok; size_t size; };
 struct Cta {
     Barrier barrier;
     std::vector<float> shared;
@@ -246,20 +246,27 @@ inline u16 to_f16(float value) { return emulator::float_to_half(value); }
 inline u32 pack_f16(float first, float second) { return to_f16(first) | ((u32)to_f16(second) << 16); }
 
 // Copies happen as late as the waits allow, so that a missing wait shows.
-inline void copy_async(void *to, const void *from, bool ok) {
+template <int BYTES> inline void copy_async_part(void *to, const void *from, bool ok) {
     const std::vector<float> &shared = emulator::lane->cta->shared;
-    if ((char *)to < (char *)shared.data() || (char *)to + 16 > (char *)(shared.data() + shared.size()))
+    if ((char *)to < (char *)shared.data() || (char *)to + BYTES > (char *)(shared.data() + shared.size()))
         emulator::fail("copy outside of shared memory");
     emulator::check_predecessors();
-    if (ok) emulator::check_read(from, 16);
-    emulator::lane->groups.back().push_back({to, from, ok});
+    if (ok) emulator::check_read(from, BYTES);
+    emulator::lane->groups.back().push_back({to, from, ok, BYTES});
+}
+inline void copy_async(void *to, const void *from, bool ok) { copy_async_part<16>(to, from, ok); }
+inline u16 load_global_u16(const u16 *from, bool ok) {
+    if (!ok) return 0;
+    emulator::check_predecessors();
+    emulator::check_read(from, 2);
+    return *from;
 }
 inline void copy_commit() { emulator::lane->groups.emplace_back(); }
 template <int PENDING> inline void copy_wait() {
     auto &groups = emulator::lane->groups;
     while (groups.size() > PENDING + 1) {
         for (const emulator::Copy &copy : groups.front())
-            copy.ok ? std::memcpy(copy.to, copy.from, 16) : std::memset(copy.to, 0, 16);
+            copy.ok ? std::memcpy(copy.to, copy.from, copy.size) : std::memset(copy.to, 0, copy.size);
         groups.erase(groups.begin());
     }
 }

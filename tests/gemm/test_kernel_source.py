@@ -22,7 +22,8 @@ NAMES = (
     "lean_nn_m1n2s2", "lean_nn_m2n4s1", "lean_nn_m1n8s1", "lean_nn_m4n4s1",
     "lean_tn_m1n1s2x", "lean_nn_m1n2s2x", "lean_tn_swapped_m1n1s4", "lean_tn_swapped_m1n2s2",
     "staged_tn_32x32_w2x2s4", "staged_nn_64x32_w2x2s4", "staged_nn_32x64_w2x2s4", "staged_tn_64x128_w2x4s4",
-    "staged_nn_128x64_w4x2s4",
+    "staged_nn_128x64_w4x2s4", "staged_tn_64x64_w2x2s4a1", "staged_nn_64x64_w2x2s4a1",
+    "staged_tn_64x64_w2x2s4a2", "staged_nn_64x64_w2x2s4a2",
 )  # fmt: skip
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
@@ -59,7 +60,7 @@ def _type(instance: Instance) -> str:
         return f"Lean<{numbers} COMMA Layout::{instance.layout.upper()} COMMA {exact}>, lean"
     i = instance
     numbers = " COMMA ".join(map(str, (i.rows, i.columns, i.warps_m, i.warps_n, i.stages)))
-    return f"Staged<{numbers} COMMA {'true' if i.layout == 'nn' else 'false'}>, staged"
+    return f"Staged<{numbers} COMMA {'true' if i.layout == 'nn' else 'false'} COMMA {i.align}>, staged"
 
 
 def launch(program: Path, config: Config, shape: Shape, folder: Path, seed: int = 0) -> None:
@@ -111,6 +112,12 @@ def test_every_path_is_right_at_boundaries(name: str, program: Path, tmp_path: P
         shapes += [Shape(2 * rows, 2 * columns, 128 * k) for k in (1, 2, 3, 4)]
     if not isinstance(instance, LeanInstance):
         shapes.append(Shape(40, 24, 520))  # more k tiles than stages
+        if (align := instance.align) < 8:  # rows that end in the middle of a chunk, and of a word
+            shapes += [
+                Shape(33, 7 * align, 5 * align),
+                Shape(70, 61 * align, 163 * align),
+                Shape(1, align, align),
+            ]
     for shape in shapes:
         for config in configs:
             if config.reject(shape) is None:

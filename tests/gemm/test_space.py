@@ -76,6 +76,9 @@ def test_names_go_there_and_back() -> None:
         ("staged_nn_64x64_w2x2s4/c4", "64x64x128", "would be empty"),
         ("staged_nn_64x64_w2x2s4/c1", "64x60x128", "n 60"),
         ("staged_nn_64x64_w2x2s4/c9", "64x64x4096", "cluster 9"),
+        ("staged_nn_64x64_w2x2s4a2/c1", "64x61x128", "n 61 is not a multiple of 2"),
+        ("staged_tn_64x64_w2x2s4a1/c1", "64x64x2147483648", "32 bits"),
+        ("lean_tn_m1n1s1/w1x1x1/c1", "64x64x2147483648", "32 bits"),
         ("cs_tn_64x64_s6/c4", "64x64x320", "would be empty"),
         ("cs_nn_64x64_s6/c1", "64x60x320", "a row of B has 60 elements"),
         ("ws_tn_64x64_co1s5b2c1x1/g8/k8", "64x64x512", "at least 2 each"),
@@ -196,4 +199,6 @@ def test_space_keeps_the_contract() -> None:
     with pytest.raises(SassafrasError, match="not a legal configuration"):
         only.apply(only.start(), type(move)(LeanConfig(LeanInstance("tn", 1, 1, 1))))
     with pytest.raises(SassafrasError, match="no configuration can run"):
-        GemmSpace(Shape(64, 64, 63), build)
+        GemmSpace(Shape(64, 64, 1 << 31), build)
+    odd = GemmSpace(Shape(7, 33, 61), build)
+    assert {c.name.split("/")[0][-2:] for c in odd.configs} == {"a1"} and odd.start().any_alignment

@@ -26,7 +26,9 @@ def majors(layout: str, swapped: bool) -> tuple[bool, bool]:
 
 
 def misaligned(shape: Shape, layout: str) -> str | None:
-    """Which operand's rows are no multiple of 16 bytes; None when all are."""
+    """Which operand tensor copies cannot read: rows no multiple of 16 bytes, too long; None when they can."""
+    if max(shape.m, shape.n, shape.k) >= 1 << 31:
+        return f"{shape}: extents have 32 bits"
     a_mn, b_mn = LAYOUTS[layout]
     rows = {"A": shape.m if a_mn else shape.k, "B": shape.n if b_mn else shape.k, "C": shape.n}
     for name, length in rows.items():

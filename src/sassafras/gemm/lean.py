@@ -196,6 +196,8 @@ class LeanConfig:
             return (
                 f"warps_k {self.warps_k} and cluster {self.cluster} must be positive, the cluster at most 8"
             )
+        if max(shape.m, shape.n, shape.k) >= 1 << 31:
+            return f"{shape}: extents have 32 bits"
         if shape.k % 8:
             return f"k {shape.k} is not a multiple of 8: rows would not be 16-byte aligned"
         if not self.swapped and shape.n % 8:

@@ -31,6 +31,7 @@ class StagedInstance:
         rows, columns: the CTA's tile.
         warps_m, warps_n: how warps divide it.
         stages: k tiles in shared memory.
+        align: elements that rows are multiples of: 8, or 2 or 1 for odd shapes (smaller copies).
     """
 
     layout: Literal["tn", "nn"]
@@ -39,11 +40,13 @@ class StagedInstance:
     warps_m: int
     warps_n: int
     stages: int
+    align: int = 8
 
     @property
     def name(self) -> str:
-        """Entry name, for example ``staged_tn_64x64_w2x2s4``."""
-        return f"staged_{self.layout}_{self.rows}x{self.columns}_w{self.warps_m}x{self.warps_n}s{self.stages}"
+        """Entry name, for example ``staged_tn_64x64_w2x2s4``; ``a1`` behind it for rows of any length."""
+        tile = f"{self.rows}x{self.columns}_w{self.warps_m}x{self.warps_n}s{self.stages}"
+        return f"staged_{self.layout}_{tile}" + (f"a{self.align}" if self.align != 8 else "")
 
     @classmethod
     def parse(cls, name: str) -> StagedInstance:
@@ -77,7 +80,7 @@ class StagedInstance:
         )
         passed = ", ".join(name for name, _ in PARAMETERS)
         numbers = f"{self.rows}, {self.columns}, {self.warps_m}, {self.warps_n}, {self.stages}"
-        kernel = f"sassafras::Staged<{numbers}, {'true' if self.layout == 'nn' else 'false'}>"
+        kernel = f"sassafras::Staged<{numbers}, {'true' if self.layout == 'nn' else 'false'}, {self.align}>"
         return (
             '#include "sm90_hgemm_staged.cuh"\n'
             f'extern "C" __global__ void __launch_bounds__({self.threads}) {self.name}({declared}) {{\n'
@@ -90,10 +93,13 @@ _TILES = (
     (64, 128, 2, 4, 4), (128, 128, 4, 2, 3),
 )  # fmt: skip
 
+_LAYOUTS: tuple[Literal["tn", "nn"], ...] = ("tn", "nn")
+
 #: all that are compiled
 INSTANCES: tuple[StagedInstance, ...] = (
     *(StagedInstance("tn", *tile) for tile in _TILES),
     *(StagedInstance("nn", *tile) for tile in _TILES),
+    *(StagedInstance(layout, *_TILES[3], align) for layout in _LAYOUTS for align in (2, 1)),
 )
 
 
@@ -129,6 +135,11 @@ class StagedConfig:
         return False
 
     @property
+    def any_alignment(self) -> bool:
+        """It takes any addresses and leading dimensions."""
+        return self.instance.align == 1
+
+    @property
     def threads(self) -> int:
         """Threads a CTA."""
         return self.instance.threads
@@ -158,10 +169,15 @@ class StagedConfig:
         """Why this configuration cannot or should not run this shape; None when it may."""
         if not 1 <= self.cluster <= 8:
             return f"cluster {self.cluster}, 1 to 8 are possible"
-        if shape.k % 8:
-            return f"k {shape.k} is not a multiple of 8: rows would not be 16-byte aligned"
-        if shape.n % 8:
-            return f"n {shape.n} is not a multiple of 8: rows of C (and of B in nn) would not be aligned"
+        if max(shape.m, shape.n, shape.k) >= 1 << 31:
+            return f"{shape}: extents have 32 bits"
+        align = self.instance.align
+        if shape.k % align:
+            return f"k {shape.k} is not a multiple of {align}: rows would not be {2 * align}-byte aligned"
+        if shape.n % align:
+            return (
+                f"n {shape.n} is not a multiple of {align}: rows of C (and of B in nn) would not be aligned"
+            )
         if self.shared_bytes > SHARED_LIMIT:
             return f"{self.shared_bytes} bytes of shared memory, {SHARED_LIMIT} are there"
         if max(self.tiles(shape)) > GRID_LIMIT:
@@ -173,6 +189,10 @@ class StagedConfig:
     def wasteful(self, shape: Shape) -> str | None:
         """Why a legal configuration is surely worse than a smaller one; None when it may be good."""
         rows, columns = self.tile
+        if self.instance.align < (least := next(a for a in (8, 2, 1) if shape.k % a == shape.n % a == 0)):
+            return f"copies of {self.instance.align} elements where {least} would do"
+        if self.instance.align < 8:
+            return None  # there is one tile for odd shapes
         if rows > 32 and rows // 2 >= shape.m:
             return f"{rows} rows a CTA for {shape.m}"
         if columns > 32 and columns // 2 >= shape.n:

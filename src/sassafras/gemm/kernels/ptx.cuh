@@ -115,6 +115,22 @@ __device__ __forceinline__ void copy_async(void *to, const void *from, bool ok) 
                  : "memory");
 }
 
+// The same for BYTES = 4 or 8 bytes, aligned to as many; through the L1.
+template <int BYTES> __device__ __forceinline__ void copy_async_part(void *to, const void *from, bool ok) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"((u32)__cvta_generic_to_shared(to)), "l"(from),
+                 "n"(BYTES), "r"(ok ? BYTES : 0)
+                 : "memory");
+}
+
+// One element, zero when not `ok`.
+__device__ __forceinline__ u16 load_global_u16(const u16 *from, bool ok) {
+    u16 value;
+    asm volatile("{\n .reg .pred p;\n setp.ne.u32 p, %2, 0;\n mov.u16 %0, 0;\n @p ld.global.u16 %0, [%1];\n}"
+                 : "=&h"(value)
+                 : "l"(from), "r"((u32)ok));
+    return value;
+}
+
 // Closes the group of copies issued since the last call (an empty group is one, too).
 __device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 

@@ -11,11 +11,13 @@
 //   WARPS_M, WARPS_N  how its warps divide it; a warp's part is a multiple of 16 x 16
 //   STAGES            k tiles in shared memory, at least 2
 //   NN                B is K x N; otherwise N x K (TN)
+//   ALIGN             elements that rows and bases are multiples of: 8 (16 bytes), 2, or 1. Below 8 the copies are
+//                     smaller (for 1 ordinary loads and stores), and so are the stores of C
 //
 // Launch: grid (cluster, tiles of N, tiles of M), cluster (cluster, 1, 1), 32 * WARPS_M * WARPS_N threads,
 // dynamic shared memory as `StagedConfig.shared_bytes` says.
 //
-// Requires K % 8 == 0, N % 8 == 0, leading dimensions % 8 == 0, bases aligned to 16 bytes. Any M, N, K otherwise.
+// Requires K, N and leading dimensions to be multiples of ALIGN, bases aligned to 2 * ALIGN bytes. Any M, N, K otherwise.
 #pragma once
 #include "ptx.cuh"
 
@@ -30,7 +32,7 @@ struct StagedProblem {
     int tiles_per_slice; // 64-wide k tiles of each CTA of a cluster
 };
 
-template <int BM, int BN, int WARPS_M, int WARPS_N, int STAGES, bool NN> struct Staged {
+template <int BM, int BN, int WARPS_M, int WARPS_N, int STAGES, bool NN, int ALIGN = 8> struct Staged {
     static constexpr int BK = 64, CHUNK = 8; // elements; a chunk is 16 bytes
     static constexpr int THREADS = 32 * WARPS_M * WARPS_N;
     static constexpr int WM = BM / WARPS_M, WN = BN / WARPS_N, MT = WM / 16, NT = WN / 8;
@@ -48,22 +50,61 @@ template <int BM, int BN, int WARPS_M, int WARPS_N, int STAGES, bool NN> struct 
         return (row * CHUNKS + (chunk ^ twist)) * CHUNK;
     }
 
+    // One chunk, of which `valid` elements exist (all, some or, if not positive, none); the others become zero.
+    static __device__ __forceinline__ void copy_chunk(u16 *to, const u16 *from, int valid) {
+        if constexpr (ALIGN == 8) {
+            copy_async(to, from, valid > 0);
+        } else if constexpr (ALIGN > 1) {
+#pragma unroll
+            for (int e = 0; e < CHUNK; e += ALIGN) copy_async_part<2 * ALIGN>(to + e, from + e, e < valid);
+        } else { // seen by the others after the barrier that precedes their reads
+            u16 loaded[CHUNK];
+#pragma unroll
+            for (int e = 0; e < CHUNK; ++e) loaded[e] = load_global_u16(from + e, e < valid);
+#pragma unroll
+            for (int e = 0; e < CHUNK; ++e) to[e] = loaded[e];
+        }
+    }
+
+    // Contiguous columns of a row of C; those from n on are left out.
+    template <int COUNT>
+    static __device__ __forceinline__ void store(const StagedProblem &p, int row, int column, const u32 (&words)[COUNT]) {
+        if (row >= p.m) return;
+        u16 *const to = p.c + (long long)row * p.ldc + column;
+        if constexpr (ALIGN == 8) {
+            if (column < p.n) store_global(to, words);
+        } else {
+#pragma unroll
+            for (int w = 0; w < COUNT; ++w) {
+                if constexpr (ALIGN > 1) {
+                    const u32 word[1] = {words[w]};
+                    if (column + 2 * w < p.n) store_global(to + 2 * w, word);
+                } else {
+                    if (column + 2 * w < p.n) store_global_u16(to + 2 * w, (u16)words[w]);
+                    if (column + 2 * w + 1 < p.n) store_global_u16(to + 2 * w + 1, (u16)(words[w] >> 16));
+                }
+            }
+        }
+    }
+
     struct Copies { // what this thread copies, running along k
         const u16 *a[A_COPIES], *b[B_COPIES];
         int a_to[A_COPIES], b_to[B_COPIES];
         int a_k, b_k[NN ? B_COPIES : 1]; // elements of k from the copy's first one to the end
+        int b_columns[NN ? B_COPIES : 1]; // columns of B from the copy's first one to the end (NN, if not aligned)
         long long b_step;                // elements from a k tile of B to the next
     };
 
     static __device__ __forceinline__ void copy(u16 *stage, Copies &from) {
 #pragma unroll
         for (int i = 0; i < A_COPIES; ++i) {
-            copy_async(stage + from.a_to[i], from.a[i], from.a_k > 0);
+            copy_chunk(stage + from.a_to[i], from.a[i], from.a_k);
             from.a[i] += BK;
         }
 #pragma unroll
         for (int i = 0; i < B_COPIES; ++i) {
-            copy_async(stage + A_ELEMENTS + from.b_to[i], from.b[i], from.b_k[NN ? i : 0] > 0);
+            const int k = from.b_k[NN ? i : 0];
+            copy_chunk(stage + A_ELEMENTS + from.b_to[i], from.b[i], NN && ALIGN < 8 && k > 0 ? from.b_columns[NN ? i : 0] : k);
             from.b[i] += from.b_step;
         }
         from.a_k -= BK;
@@ -123,8 +164,10 @@ template <int BM, int BN, int WARPS_M, int WARPS_N, int STAGES, bool NN> struct 
             const int at = thread + i * THREADS, row = at / B_CHUNKS, chunk = at % B_CHUNKS;
             from.b_to[i] = place<B_CHUNKS>(row, chunk);
             if constexpr (NN) {
-                from.b[i] = p.b + (long long)(k0 + row) * p.ldb + min(column0 + chunk * CHUNK, p.n - CHUNK);
+                const int column = column0 + chunk * CHUNK;
+                from.b[i] = p.b + (long long)(k0 + row) * p.ldb + (ALIGN == 8 ? min(column, p.n - CHUNK) : column);
                 from.b_k[i] = p.k - k0 - row;
+                from.b_columns[i] = p.n - column;
             } else {
                 from.b[i] = p.b + (long long)min(column0 + row, p.n - 1) * p.ldb + k0 + chunk * CHUNK;
             }
@@ -160,7 +203,7 @@ template <int BM, int BN, int WARPS_M, int WARPS_N, int STAGES, bool NN> struct 
                     for (int h = 0; h < 2; ++h) {
                         const int r = row0 + row + 16 * i + 8 * h, c = column0 + column + 8 * j;
                         const u32 pair[1] = {pack_f16(acc[i][j][2 * h], acc[i][j][2 * h + 1])};
-                        if (r < p.m && c < p.n) store_global(p.c + (long long)r * p.ldc + c, pair);
+                        store(p, r, c, pair);
                     }
             return;
         }
@@ -190,8 +233,7 @@ template <int BM, int BN, int WARPS_M, int WARPS_N, int STAGES, bool NN> struct 
                 for (int e = 0; e < 4; ++e) sum[e] += part[e];
             }
             const u32 packed[2] = {pack_f16(sum[0], sum[1]), pack_f16(sum[2], sum[3])};
-            if (row0 + r < p.m && column0 + c < p.n)
-                store_global(p.c + (long long)(row0 + r) * p.ldc + column0 + c, packed);
+            store(p, row0 + r, column0 + c, packed);
         }
         sync_cluster(); // shared memory must live until the others have read it
     }
