@@ -186,6 +186,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=600, help="updates of GRPO")
     parser.add_argument("--threads", type=int, default=1, help="of torch: more than one seldom helps here")
+    parser.add_argument(
+        "--save", type=Path, help="train the contrastive policy on all shapes and keep it here"
+    )
     parser.add_argument("--journal", type=Path)
     parser.add_argument("--out", help="folder of the result file")
     args = parser.parse_args()
@@ -197,8 +200,18 @@ def main() -> None:
 
     torch.set_num_threads(args.threads)
     print(f"{len(table)} shapes, {table.pairs} pairs: {table.source}", flush=True)
+    if args.save is not None:
+        from sassafras.llm.policy.model import Policy
+        from sassafras.llm.policy.train import GrpoSettings, train
+
+        policy = Policy(table.columns)
+        train(policy, table.problems, GrpoSettings(steps=args.steps))
+        policy.save(args.save)
+        print(f"wrote {args.save}", flush=True)
     rows = run(args, table)
     summary = summarise(rows)
+    if not rows:
+        return
     print(json.dumps(summary, indent=1))
     if not table.measured:
         print("nothing was measured in this table, so nothing is written")

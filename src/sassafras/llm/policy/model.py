@@ -88,6 +88,13 @@ class Policy:
         """Standardised features as a tensor, clipped so that an unseen extent cannot blow up."""
         import torch
 
+        from sassafras.core import SassafrasError
+
+        if problem.features.shape[1] != self.columns:
+            raise SassafrasError(
+                f"the policy knows {self.columns} features, this problem has {problem.features.shape[1]}",
+                where=str(problem.shape), hint="train it again: the kernel families have changed",
+            )  # fmt: skip
         return torch.from_numpy(np.clip((problem.features - self._mean) / self._scale, -4, 4))
 
     def scores(self, features: Any, seen: Sequence[int], speed: Sequence[float]) -> Any:

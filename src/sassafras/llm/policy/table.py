@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -72,8 +73,7 @@ class Table:
             )
         names = sorted({name for row in usable.values() for name in row})
         self._configs: dict[str, Any] = {name: families.parse(name) for name in names}
-        self._static = _static(self._configs)
-        self.columns = len(next(iter(self._static.values()))) + _PAIR_COLUMNS
+        self.columns = columns()
         self.problems = [self._problem(shape, row) for shape, row in sorted(usable.items())]
 
     def config(self, name: str) -> Any:
@@ -91,13 +91,8 @@ class Table:
     def _problem(self, shape: Shape, row: Mapping[str, float]) -> Problem:
         estimates = {name: estimate_us(self._configs[name], shape) for name in row}
         names = sorted(row, key=lambda name: (estimates[name], name))
-        rows = [
-            np.concatenate([self._static[n], pair_features(self._configs[n], shape, estimates[n])])
-            for n in names
-        ]
-        return Problem(
-            shape, tuple(names), np.asarray(rows, np.float32), np.array([row[n] for n in names], float)
-        )
+        found = features([self._configs[n] for n in names], shape, [estimates[n] for n in names])
+        return Problem(shape, tuple(names), found, np.array([row[n] for n in names], float))
 
     @classmethod
     def of_dataset(cls, dataset: Any) -> Table:
@@ -173,25 +168,49 @@ def pair_features(config: Any, shape: Shape, estimate: float) -> np.ndarray:
     return np.array(values, np.float64)
 
 
-def _static(configs: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Name -> features of the configuration alone: numbers as logarithms, words as indicators."""
-    every = {name: to_fields(config) for name, config in configs.items()}
-    columns: dict[tuple[str, Any], int] = {}
-    for given in every.values():
-        for field, value in given.items():
-            key = (field, value) if isinstance(value, str) else (field, None)
-            columns.setdefault(key, len(columns))
-    found = {}
-    for name, given in every.items():
-        row = np.zeros(len(columns) + 2)
-        for field, value in given.items():
-            if isinstance(value, str):
-                row[columns[field, value]] = 1.0
-            else:
-                row[columns[field, None]] = math.log2(1.0 + float(value))
-        row[-2:] = [math.log2(max(1, configs[name].slices)), float(configs[name].layout == "nn")]
-        found[name] = row
+@lru_cache(maxsize=1)
+def _layout() -> dict[tuple[str, Any], int]:
+    """(field, word or None) -> column, over all configurations there are: the same for every table."""
+    found: dict[tuple[str, Any], int] = {}
+    for config in families.configurations():
+        for field, value in to_fields(config).items():
+            found.setdefault((field, value) if isinstance(value, str) else (field, None), len(found))
     return found
+
+
+def columns() -> int:
+    """Features a (shape, configuration) pair has."""
+    return len(_layout()) + 2 + _PAIR_COLUMNS
+
+
+def features(configs: Sequence[Any], shape: Shape, estimates: Sequence[float]) -> np.ndarray:
+    """float32 (configurations, `columns`): logarithms of numbers, indicators of words, `pair_features`."""
+    where = _layout()
+    found = np.zeros((len(configs), columns()), np.float32)
+    for row, config, estimate in zip(found, configs, estimates, strict=True):
+        for field, value in to_fields(config).items():
+            if isinstance(value, str):
+                row[where[field, value]] = 1.0
+            else:
+                row[where[field, None]] = math.log2(1.0 + float(value))
+        row[len(where)] = math.log2(max(1, config.slices))
+        row[len(where) + 1] = float(config.layout == "nn")
+        row[-_PAIR_COLUMNS:] = pair_features(config, shape, estimate)
+    return found
+
+
+def unmeasured(shape: Shape, *, most: int = 512) -> tuple[Problem, list[Any]]:
+    """A shape that nobody measured, with the configurations that the estimate likes best: times are NaN.
+
+    Raises:
+        SassafrasError: no configuration can run it.
+    """
+    configs = sorted(families.legal(shape), key=lambda c: (estimate_us(c, shape), c.name))[:most]
+    if not configs:
+        raise SassafrasError("no configuration can run this shape", where=str(shape))
+    found = features(configs, shape, [estimate_us(c, shape) for c in configs])
+    names = tuple(c.name for c in configs)
+    return Problem(shape, names, found, np.full(len(configs), np.nan)), configs
 
 
 def held_out(problems: Sequence[Problem], axis: str, values: Iterable[int]) -> tuple[list[int], list[int]]:

@@ -1,0 +1,79 @@
+"""Rewritten kernels on a GPU: honest ones pass by results, hostile ones get their verdicts, evolve runs whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sassafras.core import Verdict
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "evolve"
+LOOP = (
+    "for (int i = blockIdx.x * 256 + threadIdx.x; i < count; i += gridDim.x * 256) {{\n"
+    "    float v = x[i] + bias[i % cols];\n"
+    "    float t = tanhf(0.7978845608f * (v + 0.044715f * v * v * v));\n    {last}\n}}"
+)
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(scope="module")
+def made():
+    from sassafras.device import CudaDevice, available
+
+    if not available()[0]:
+        pytest.skip("no GPU")
+    from sassafras.evaluate.source import SourceEvaluator
+    from sassafras.frontend import load
+    from sassafras.llm.source_space import SourceSpace
+
+    workload = load(str(EXAMPLES / "bias_gelu.py"))
+    case = workload.case()
+    with CudaDevice(bitwise=False) as device:
+        baseline = workload.build(case, device.arch)
+        device.open(workload, case, baseline)
+        judge = SourceEvaluator(device, workload, case, baseline)
+        yield SourceSpace(workload, case, baseline, judge)
+
+
+def verdict(made, body: str) -> Verdict | None:
+    state = made.state({"body": body}, made.start(), "test", "")
+    return made.evaluate(made.candidate(state)).verdict
+
+
+def test_other_arithmetic_within_the_tolerance_is_correct(made) -> None:
+    assert verdict(made, LOOP.format(last="y[i] = (0.5f * v + 0.5f * v * t) * gate[i];")) is Verdict.CORRECT
+
+
+def test_a_wrong_result_is_wrong(made) -> None:
+    assert verdict(made, LOOP.format(last="y[i] = 0.5f * v * gate[i];")) is Verdict.WRONG_RESULT
+    assert verdict(made, "// nothing is written") is Verdict.WRONG_RESULT
+
+
+def test_modified_inputs_and_stray_writes_are_found(made) -> None:
+    right = "y[i] = 0.5f * v * (1.0f + t) * gate[i];"
+    inputs = LOOP.format(last=right + " if (i == 0) ((float *)x)[1] = 0.0f;")
+    stray = LOOP.format(last=right + " if (i == 0) y[count] = 0.0f;")
+    for body in (inputs, stray):
+        assert verdict(made, body) in (Verdict.CHEATED, Verdict.WRONG_RESULT, Verdict.CRASHED)
+
+
+def test_an_endless_loop_is_stopped_and_the_next_candidate_is_judged(made) -> None:
+    endless = "volatile float *p = y; while (p[0] == p[0] || p[0] != p[0]) p[1] = 0.0f;"
+    assert verdict(made, endless) is Verdict.TIMED_OUT
+    again = LOOP.format(last="y[i] = 0.5f * (v * (1.0f + t)) * gate[i];")
+    assert verdict(made, again) is Verdict.CORRECT
+
+
+def test_evolve_by_chance_ends_with_a_measured_answer(tmp_path: Path) -> None:
+    from sassafras import evolve
+    from sassafras.device import available
+
+    if not available()[0]:
+        pytest.skip("no GPU")
+    result = evolve(
+        str(EXAMPLES / "rmsnorm.py"), device="cuda", budget="8e", store=tmp_path / "s.sqlite", out=tmp_path
+    )
+    assert not result.modelled and result.speedup is not None and result.speedup >= 1.0
+    assert result.failed_after_validation == 0
