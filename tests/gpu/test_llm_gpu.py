@@ -1,4 +1,4 @@
-"""Rewritten kernels on a GPU: honest ones pass by results, hostile ones get their verdicts, evolve runs whole."""
+"""Rewritten kernels on a GPU: honest ones pass by results, hostile ones are caught, evolve runs whole."""
 
 from __future__ import annotations
 
