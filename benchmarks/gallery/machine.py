@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -132,14 +133,17 @@ _PATCHES: tuple[tuple[Callable[..., None], str, tuple[str, ...]], ...] = (
 )  # fmt: skip
 
 
+@functools.cache
+def patched(target: str) -> Patched:
+    """The subject of this name, made once a process."""
+    return Patched(target)
+
+
 def exhibits() -> list[Exhibit]:
     """Patched kernels; `make` gives (original, patched, a validator's report)."""
-    cache: dict[str, Patched] = {}
 
     def make(target: str, patch: Callable[..., None]) -> Any:
-        if target not in cache:
-            cache[target] = Patched(target)
-        subject = cache[target]
+        subject = patched(target)
         cubin = subject.with_words(patch)
         return subject.kernel, cubin, subject.validator.check(cubin)
 

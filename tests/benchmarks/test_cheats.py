@@ -16,6 +16,7 @@ import cheats
 from gallery import Exhibit, device, host, machine, source, subject
 
 from sassafras.core import Verdict
+from sassafras.evaluate import Confinement
 from sassafras.evaluate.sandbox.confine import landlock_version
 from sassafras.evaluate.scan import scan_cuda, scan_python
 
@@ -63,7 +64,7 @@ def test_odd_honest_device_code_builds(name: str) -> None:
     from sassafras.evaluate.source import build
 
     exhibit = next(e for e in device.exhibits() if e.name == name)
-    built = build(exhibit.make(), subject.CASE, "sm_90a")
+    built = build(exhibit.make(), subject.CASE, "sm_90a", confinement=Confinement(wall_s=250.0))
     assert built.verdict is None, built.detail
     assert built.kernel is not None
     assert built.kernel.cluster == ((2, 1, 1) if name == "gpu_clusters" else (1, 1, 1))
@@ -84,7 +85,9 @@ def test_lower_precision_is_seen_in_the_results_not_in_the_opcodes() -> None:
     from sassafras.evaluate.source import build
 
     exhibit = next(e for e in device.exhibits() if e.name == "gpu_lower_precision")
-    built = build(exhibit.make(), subject.CASE, "sm_90a", fp32_accumulation=True)
+    built = build(
+        exhibit.make(), subject.CASE, "sm_90a", confinement=Confinement(wall_s=250.0), fp32_accumulation=True
+    )
     assert built.verdict is None, built.detail
 
 

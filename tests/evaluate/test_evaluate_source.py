@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -36,10 +35,13 @@ def affine(y, x, n, BLOCK: tl.constexpr):
 """
 
 
-def triton(text: str, **settings: Any) -> Built:
-    return build(
-        Source("triton", text, constants={"BLOCK": 1024}, grid=(977, 1, 1)), CASE, "sm_90a", **settings
-    )
+#: generous: on a busy machine Triton alone may take many seconds to start
+PATIENT = Confinement(wall_s=250.0, cpu_s=250)
+
+
+def triton(text: str, confinement: Confinement = PATIENT) -> Built:
+    source = Source("triton", text, constants={"BLOCK": 1024}, grid=(977, 1, 1))
+    return build(source, CASE, "sm_90a", confinement=confinement)
 
 
 def test_triton_source_becomes_a_kernel_with_its_launch_facts() -> None:
@@ -76,7 +78,7 @@ def test_an_endless_module_and_a_hungry_one_are_stopped() -> None:
     built = triton(TRITON + "\nwhile True:\n    pass\n", confinement=Confinement(wall_s=6.0))
     assert built.verdict is Verdict.TIMED_OUT
     hungry = TRITON + "\nhoard = []\nwhile True:\n    hoard.append(bytearray(b'1' * (1 << 24)))\n"
-    built = triton(hungry, confinement=Confinement(resident_bytes=1 << 30))
+    built = triton(hungry, confinement=Confinement(wall_s=250.0, cpu_s=250, resident_bytes=1 << 30))
     assert built.verdict is Verdict.OUT_OF_RESOURCES, built.detail
 
 
@@ -110,7 +112,7 @@ def test_what_a_scan_would_miss_is_contained(tmp_path: Path, monkeypatch: pytest
 
 @needs_nvcc
 def test_cuda_source_becomes_a_kernel_with_its_launch_facts() -> None:
-    built = build(Source("cuda", CUDA, threads=256), CASE, "sm_90a")
+    built = build(Source("cuda", CUDA, threads=256), CASE, "sm_90a", confinement=PATIENT)
     assert built.verdict is None, built.detail
     assert built.kernel is not None
     assert (built.kernel.name, built.kernel.threads) == ("affine", 256)
@@ -130,7 +132,7 @@ def test_cuda_source_becomes_a_kernel_with_its_launch_facts() -> None:
     ],
 )  # fmt: skip
 def test_cuda_source_that_does_not_build_has_a_verdict(source: Source, verdict: Verdict, words: str) -> None:
-    built = build(source, CASE, "sm_90a")
+    built = build(source, CASE, "sm_90a", confinement=PATIENT)
     assert built.kernel is None
     assert built.verdict is verdict, built.detail
     assert words in built.detail
@@ -153,7 +155,7 @@ def test_a_file_outside_cannot_be_included_even_past_the_scan(
     monkeypatch.setattr("sassafras.evaluate.source.scan_cuda", lambda text: None)
     secret = tmp_path / "secret.h"
     secret.write_text("#error s3cret\n")
-    built = build(Source("cuda", f'#include "{secret}"\n{CUDA}'), CASE, "sm_90a")
+    built = build(Source("cuda", f'#include "{secret}"\n{CUDA}'), CASE, "sm_90a", confinement=PATIENT)
     assert built.verdict is Verdict.COMPILE_ERROR
     assert "s3cret" not in built.detail
 
@@ -180,7 +182,9 @@ def test_one_path_from_source_to_a_recorded_outcome(tmp_path: Path) -> None:
             {"test": 1}, kernel=baseline, workload="affine", case="1M", device="none", modelled=False,
             strategy="evolve", seed=0,
         )  # fmt: skip
-        evaluator = SourceEvaluator(device, workload, CASE, baseline, store=store, run_id=run_id)  # type: ignore[arg-type]
+        evaluator = SourceEvaluator(
+            device, workload, CASE, baseline, store=store, run_id=run_id, confinement=PATIENT
+        )  # type: ignore[arg-type]
         good = Source("triton", TRITON, constants={"BLOCK": 1024}, recipe={"model": "m"})
         outcome = evaluator.evaluate(good)
         assert outcome.verdict is Verdict.CORRECT
