@@ -50,6 +50,8 @@ def test_every_column_is_there(offline: tuple[Path, dict[str, Any]]) -> None:
         for name in ("torch", "portfolio"):
             assert row[f"wall_p99_{name}"] >= row[f"wall_p50_{name}"] > row[name]
             assert row[name] == min(row[f"{name}_nn"], row[f"{name}_tn"])
+        assert row["ours"] == pytest.approx(min(row["ours_nn"], row["ours_tn"]), rel=0.02)
+        assert row["ours"] == row[f"ours_{row['layout']}"]
         assert row["speedup_low"] <= row["speedup"] <= row["speedup_high"] and row["processes"] == 2
         assert row["portfolio_speedup"] > 0.99 and row["cold_sets"] >= 1 and row["cold_ours"] > 0
         assert row["speedup"] == pytest.approx(row["lt_autotune"] / row["ours"], rel=0.02)
@@ -60,6 +62,7 @@ def test_every_column_is_there(offline: tuple[Path, dict[str, Any]]) -> None:
         "geomean_vs_lt_autotune", "mean_vs_lt_autotune", "median_vs_lt_autotune", "win_rate_vs_lt_autotune",
         "worst_vs_lt_autotune", "portfolio_worst_vs_lt_autotune", "cold_geomean_vs_lt_autotune",
         "geomean_vs_torch", "geomean_vs_cublas", "geomean_vs_lt_heuristic", "wall_p50_portfolio_us",
+        "nn_geomean_vs_lt_autotune", "tn_geomean_vs_lt_autotune",
     ):  # fmt: skip
         assert summary[key] > 0
     assert set(summary["bands"]) == {"<1e8", "1e8-1e9"}
@@ -209,10 +212,10 @@ def test_one_process_measures_both_ways() -> None:
 def test_judged_takes_the_better_layout_of_each() -> None:
     names = ["ours", "lt_autotune_nn", "lt_autotune_tn", "torch_nn", "torch_tn", "null"]
     table = np.array([[1.0, 2.0, 3.0, 5.0, 4.0, 2.0]] * 6)
-    row = judged(table, names, {"lt": {"nn": {"us": 1.0}, "tn": {"us": 2.0}}})
+    row = judged(table, names, {"lt": {"nn": {"us": 1.0}, "tn": {"us": 2.0}}, "ours": None})
     assert row["lt_autotune"] == 2.0 and row["torch"] == 4.0 and row["speedup"] == 2.0
     assert row["baseline_layout"] == "nn" and row["null"] == 1.0 and "portfolio" not in row
-    cold = judged(table, names, {"lt": {"nn": {"us": 1.0}, "tn": {"us": 2.0}}}, "cold_")
+    cold = judged(table, names, {"lt": {"nn": {"us": 1.0}, "tn": {"us": 2.0}}, "ours": None}, "cold_")
     assert cold["cold_ours"] == 1.0 and cold["cold_speedup_low"] == 2.0 and "null" not in cold
 
 

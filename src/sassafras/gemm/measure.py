@@ -103,6 +103,10 @@ def _contestants(stage: Any, selection: dict[str, Any], problems: dict[str, Any]
     if selection.get("ours"):
         config = parse(selection["ours"])
         found["ours"] = lambda buffers: stage.ours(config, buffers)
+    for layout, (name, _) in selection["best"].items():
+        if name != selection["ours"]:  # the other layout's best
+            other = parse(name)
+            found[f"ours_{layout}"] = lambda buffers, c=other: stage.ours(c, buffers)  # type: ignore[misc]
     for family, entries in (("lt_autotune", selection["lt"]), ("lt_heuristic", selection["heuristic"])):
         for layout, entry in entries.items():
             found[f"{family}_{layout}"] = lt(entry, layout)
@@ -155,6 +159,8 @@ def judged(
         row |= {f"{prefix}{column}_low": interval.low, f"{prefix}{column}_high": interval.high}
         row[prefix + kept] = [round(float(value), 5) for value in ratios]
     row[prefix + "ours"] = medians.get("ours")
+    if selection.get("ours") and not prefix:
+        row[f"ours_{parse(selection['ours']).layout}"] = row["ours"]
     return row
 
 
@@ -267,7 +273,8 @@ def _ours_columns(selection: dict[str, Any]) -> dict[str, Any]:
 
 def _checked(operands: Any, name: str, enqueue: Enqueue) -> float:
     """Error ratio of one cold launch. Raises DeviceError when it is wrong."""
-    check = operands.check(enqueue, RMS_LIMIT if name == "ours" else BASELINE_RMS_LIMIT)
+    ours = name in ("ours", "ours_nn", "ours_tn")
+    check = operands.check(enqueue, RMS_LIMIT if ours else BASELINE_RMS_LIMIT)
     if check.why:
         raise DeviceError(f"{name}: {check.why}", where=str(operands.shape))
     return float(check.rms_ratio)
@@ -275,6 +282,5 @@ def _checked(operands: Any, name: str, enqueue: Enqueue) -> float:
 
 def _replayed(stage: Any, operands: Any, name: str, block: Any) -> float:
     """The same of the timed graph itself, after timing: it must still write all of C."""
-    return _checked(
-        operands, name if name == "ours" else f"{name} (after)", lambda: stage.gpu.replay(block.graph)
-    )
+    shown = name if name.startswith("ours") else f"{name} (after)"
+    return _checked(operands, shown, lambda: stage.gpu.replay(block.graph))

@@ -56,6 +56,8 @@ def figures(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     for baseline in BASELINES:
         found |= _against(with_ours, baseline, "ours", "")
         found |= _against(measured, baseline, "portfolio", "portfolio_")
+    for layout in ("nn", "tn"):
+        found |= _against(measured, f"lt_autotune_{layout}", f"ours_{layout}", f"{layout}_", "lt_autotune")
     found |= _against(with_ours, "cold_lt_autotune", "cold_ours", "cold_", "lt_autotune")
     found |= _against(measured, "cold_lt_autotune", "cold_portfolio", "cold_portfolio_", "lt_autotune")
     if with_ours:

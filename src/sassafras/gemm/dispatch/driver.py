@@ -14,6 +14,7 @@ from typing import Any
 
 from sassafras.core import DeviceError
 
+_STATIC_SHARED = 1  # CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
 _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
@@ -32,6 +33,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuModuleLoadData": (POINTER(c_void_p), c_void_p),
     "cuModuleGetFunction": (POINTER(c_void_p), c_void_p, c_char_p),
     "cuFuncSetAttribute": (c_void_p, c_int, c_int),
+    "cuFuncGetAttribute": (POINTER(c_int), c_int, c_void_p),
     "cuLaunchKernelEx": (c_void_p, c_void_p, c_void_p, c_void_p),
     "cuTensorMapEncodeTiled": (
         c_void_p, c_int, c_uint, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_int, c_int, c_int, c_int,
@@ -161,13 +163,15 @@ class Driver:
             self.call("cuCtxPopCurrent_v2", byref(popped))
 
     def load(self, ordinal: int, cubin: bytes, name: str, shared_limit: int) -> int:
-        """Handle of an entry, allowed `shared_limit` bytes of dynamic shared memory. Raises DriverError."""
-        module, function = c_void_p(), c_void_p()
+        """Handle of an entry, allowed `shared_limit` bytes of shared memory in all. Raises DriverError."""
+        module, function, static = c_void_p(), c_void_p(), c_int()
         with self.current(self.context(ordinal)):
             self.call("cuModuleLoadData", byref(module), cubin)
             self.call("cuModuleGetFunction", byref(function), module, name.encode())
             if shared_limit > 48 * 1024:
-                self.call("cuFuncSetAttribute", function, _MAX_DYNAMIC_SHARED, shared_limit)
+                self.call("cuFuncGetAttribute", byref(static), _STATIC_SHARED, function)
+                limit = shared_limit - static.value
+                self.call("cuFuncSetAttribute", function, _MAX_DYNAMIC_SHARED, limit)
         return int(function.value or 0)
 
     def zeros(self, ordinal: int, words: int) -> int:
