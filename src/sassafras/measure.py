@@ -288,7 +288,11 @@ class Gpu(Timer):
                 function(*args, **kwargs)
         torch.cuda.current_stream().wait_stream(side)
         torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph(keep_graph=True)
+        try:
+            graph = torch.cuda.CUDAGraph(keep_graph=True)
+            kept = True
+        except TypeError:  # torch before 2.8 does not hand the captured graph out
+            graph, kept = torch.cuda.CUDAGraph(), False
         try:
             with torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 for _ in range(calls):
@@ -299,14 +303,15 @@ class Gpu(Timer):
                 where=getattr(function, "__name__", None),
                 hint="it must not synchronise, copy to the host, or use streams of its own",
             ) from error
-        nodes = graph_nodes(int(graph.raw_cuda_graph()))
+        nodes = graph_nodes(int(graph.raw_cuda_graph())) if kept else calls
         if nodes < calls:
             raise DeviceError(
                 f"{calls} calls put {nodes} operations on the stream: the work happens elsewhere",
                 where=getattr(function, "__name__", None),
                 hint="it runs on another stream or thread, on the CPU, or not at all",
             )
-        graph.instantiate()
+        if kept:
+            graph.instantiate()
         return graph
 
     def time(self, blocks: Sequence[Any], order: Sequence[int]) -> list[float]:

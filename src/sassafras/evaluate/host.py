@@ -202,6 +202,7 @@ class HostEvaluator:
         confinement: of the processes.
         scan: refuse by the text first; False leaves everything to confinement and checks.
         floor_us: no honest call is faster (see `roofline`); None for no bound.
+        gpu_fraction: share of the GPU's memory that a process may allocate through torch.
         seed: of the inputs.
 
     Raises:
@@ -220,6 +221,7 @@ class HostEvaluator:
         confinement: Confinement | None = None,
         scan: bool = True,
         floor_us: float | None = None,
+        gpu_fraction: float = 0.5,
         seed: int = 0,
     ) -> None:
         if workload.reference is None:
@@ -229,6 +231,7 @@ class HostEvaluator:
             raise DeviceError("Python candidates cannot have inout buffers", where=f"case {case.name}")
         self.workload, self.case, self.baseline, self.device = workload, case, baseline, device
         self.rounds, self.call_s, self.scan, self.floor_us, self.seed = rounds, call_s, scan, floor_us, seed
+        self.gpu_fraction = gpu_fraction
         limits = confinement or Confinement(wall_s=300.0, cpu_s=600, memory_bytes=None, processes=4)
         if device == "cuda":
             limits = replace(
@@ -283,7 +286,7 @@ class HostEvaluator:
                     })  # fmt: skip
                     at = -(-(at + buffer.nbytes) // 4096) * 4096 + 4096
             slots.append(slot)
-        return {"slots": slots, "bytes": at}
+        return {"slots": slots, "bytes": at, "gpu_fraction": self.gpu_fraction}
 
     # -- judging --------------------------------------------------------------------------------------------
 
