@@ -29,13 +29,12 @@ TIGHT = Confinement(wall_s=8.0, cpu_s=8, resident_bytes=2 << 30)
 
 @pytest.fixture(scope="module")
 def cuda():
-    made = space("bias_gelu")
-    made.judge.confinement = TIGHT
-    return made
+    return space("bias_gelu")
 
 
 @pytest.mark.parametrize("planted", CUDA, ids=lambda planted: planted.name)
 def test_a_hostile_cuda_hole_is_contained(cuda, planted: Hostile) -> None:
+    cuda.judge.confinement = TIGHT if Verdict.TIMED_OUT in planted.verdicts else Confinement()
     outcome = cuda.evaluate(cuda.candidate(fill(cuda, body=planted.text)))
     assert outcome.verdict in planted.verdicts, (outcome.verdict, outcome.detail)
     assert outcome.detail
@@ -45,7 +44,6 @@ def test_a_hostile_cuda_hole_is_contained(cuda, planted: Hostile) -> None:
 @pytest.mark.parametrize("planted", WHOLE_CUDA, ids=lambda planted: planted.name)
 def test_a_hostile_whole_cuda_source_is_contained(planted: Hostile) -> None:
     made = space("bias_gelu", whole=True)
-    made.judge.confinement = TIGHT
     text = made.text.replace("// y = gelu", planted.text + "\n// y = gelu")
     outcome = made.evaluate(made.candidate(made.state({"source": text}, made.start(), "test", "")))
     assert outcome.verdict in planted.verdicts, (outcome.verdict, outcome.detail)

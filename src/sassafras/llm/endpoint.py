@@ -150,12 +150,13 @@ class Endpoint:
 
     def _status(self, error: Any, request: Request) -> Exception:
         status = int(error.status_code)
+        form_left = request.schema is not None and self._form + 1 < len(_SCHEMA_FORMS)
+        # llama-cpp-python's server answers 500 when it does not know this way of asking for JSON
+        if form_left and (status in (400, 422) or "response_format" in str(error)):
+            self._form += 1
+            return _OtherForm()
         if status in (408, 409, 429) or status >= 500:
             return _Again(f"status {status} ({_short(error)})", _retry_after(error.response.headers))
-        form_left = self._form + 1 < len(_SCHEMA_FORMS)
-        if status in (400, 422) and request.schema is not None and form_left:
-            self._form += 1  # it does not know this way of asking for JSON
-            return _OtherForm()
         hints = {
             401: f"check the key in {self.settings.key_variable}",
             403: f"check the key in {self.settings.key_variable}",
