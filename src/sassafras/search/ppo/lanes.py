@@ -36,21 +36,23 @@ class Lanes(VecEnv):
     Args:
         games: the games; all observations must have the same shape.
         groups: 2 to evaluate one half while the policy thinks about the other; 1 for one after the other.
+        hand: makes the moves, one after the other in the order of submission; None: a thread of its own.
     """
 
-    def __init__(self, games: Sequence[AssemblyGame], groups: int = 2) -> None:
+    def __init__(self, games: Sequence[AssemblyGame], groups: int = 2, hand: Any = None) -> None:
         self.games = list(games)
         first = self.games[0]
         super().__init__(len(self.games), first.observation_space, first.action_space)
         count = max(1, min(groups, len(self.games)))
         edges = np.linspace(0, len(self.games), count + 1).astype(int)
         self.parts = [slice(int(a), int(b)) for a, b in itertools.pairwise(edges)]
-        self._hand = ThreadPoolExecutor(1, thread_name_prefix="evaluate")
+        self._hand = hand or ThreadPoolExecutor(1, thread_name_prefix="evaluate")
         self._waiting: list[Future[Stepped]] = []
 
     def submit(self, part: slice, actions: np.ndarray) -> Future[Stepped]:
         """Start a move in each game of a group; the queue's single thread makes them in order."""
-        return self._hand.submit(self._step, part, actions)
+        future: Future[Stepped] = self._hand.submit(self._step, part, actions)
+        return future
 
     def _step(self, part: slice, actions: np.ndarray) -> Stepped:
         seen, rewards, dones, infos = [], [], [], []

@@ -12,6 +12,7 @@ from sassafras.core import SearchError, Space, ToolMissing
 
 from ..contract import Evaluate, Session
 from . import checkpoint
+from .desk import Desk
 from .settings import CUASMRL, TUNE, Preset
 
 
@@ -100,21 +101,26 @@ class Ppo:
             found = session.best if rng.random() < preset.restart else baseline
             return found.state, found.cost
 
-        with chance(int(session.rng.integers(1 << 31)), self.threads):
-            games = [
-                AssemblyGame(
-                    space, evaluate, horizon=preset.horizon, trusted=False, begin=begin,
-                    reward_noise=self.reward_noise,
-                )
-                for _ in range(preset.envs)
-            ]  # fmt: skip
-            lanes = Lanes(games, self.groups)
-            lanes.seed(int(session.rng.integers(1 << 31)))
-            try:
-                path = checkpoint.find(self.policy)
+        # drawn here: the thread that thinks has no part in the search's own chance
+        seed, first = (int(session.rng.integers(1 << 31)) for _ in range(2))
+        path = checkpoint.find(self.policy)
+        size = None if path is None else size_of(path)
+        desk = Desk()
+
+        def think() -> None:
+            with chance(seed, self.threads):
+                games = [
+                    AssemblyGame(
+                        space, evaluate, horizon=preset.horizon, trusted=False, begin=begin,
+                        reward_noise=self.reward_noise,
+                    )
+                    for _ in range(preset.envs)
+                ]  # fmt: skip
+                lanes = Lanes(games, self.groups, desk)
+                lanes.seed(first)
                 model = agent(
                     lanes, preset, left=lambda: 1.0 - session.progress, tensorboard=self.tensorboard,
-                    size=None if path is None else size_of(path),
+                    size=size,
                 )  # fmt: skip
                 if path is not None:
                     load_weights(model, path)
@@ -122,5 +128,5 @@ class Ppo:
                     lambda: session.more() and session.idle < self.patience, lambda: session.best.cost
                 )
                 model.learn(1 << 40, callback=watch, use_masking=self.mask)
-            finally:
-                lanes.close()
+
+        desk.run(think)
