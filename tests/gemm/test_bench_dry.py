@@ -25,6 +25,7 @@ from sassafras.gemm.measure import judged, measure, tuned_rows
 from sassafras.gemm.results import benchmark, choose_shapes, file_name, save_sweep
 from sassafras.gemm.select import Options, choose, entrants
 from sassafras.gemm.shapes import Shape, cuda_l2_grid, off_grid
+from sassafras.gemm.table import Table
 
 ROOT = Path(__file__).resolve().parents[2]
 OPTIONS = Options(configs=16, finalists=3, seconds=0.01, walls=6, calls=4)
@@ -102,7 +103,12 @@ def test_its_selection_is_a_dataset(offline: tuple[Path, dict[str, Any]], tmp_pa
     assert Dataset.load(tmp_path / "sweep-dry.jsonl.gz").pairs == dataset.pairs
     dataset.header["modelled"], dataset.header["gpu"] = False, "NVIDIA H200"
     target = tmp_path / "cache/nvidia-h200.table.json"
-    assert save_sweep(dataset, tmp_path, install=target)[-1] == target and target.is_file()
+    paths = save_sweep(dataset, tmp_path, install=target)
+    assert [path.name for path in paths[:2]] == ["nvidia-h200.jsonl.gz", "nvidia-h200.table.json"]
+    assert paths[2] == target and Table.load(target).rows == Table.load(paths[1]).rows
+    assert Table.from_dataset(Dataset.load(paths[0])).rows == Table.load(paths[1]).rows
+    save_sweep(dataset, tmp_path, install=target)  # once more: merged
+    assert Table.load(target).rows == Table.load(paths[1]).rows
     with pytest.raises(SassafrasError, match="no selection journal"):
         bench.collected(tmp_path)
 

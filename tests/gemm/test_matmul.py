@@ -194,8 +194,9 @@ def quiet(call: Callable[[], Any]) -> Any:
 )
 def test_what_is_not_supported_is_said_once(engine: Engine, what: str, make: Callable[[], Any]) -> None:
     a, b = make()
-    with pytest.warns(RuntimeWarning, match=r"sassafras.matmul: .*torch.matmul runs instead"):
+    with pytest.warns(RuntimeWarning, match=r"sassafras.matmul: .*torch.matmul runs instead") as seen:
         result = room.matmul(a, b)
+    assert [w.filename for w in seen] == [__file__], "it points to the caller"
     assert torch.equal(result, torch.matmul(a, b))
     assert torch.equal(quiet(lambda: room.matmul(a, b)), torch.matmul(a, b))
     assert room._warned == {what}
@@ -447,3 +448,18 @@ def test_a_default_device_changes_nothing(engine: Engine, library: Path) -> None
     with torch.device("cpu"):
         assert close(room.matmul(half(32, 64), half(64, 48)), half(32, 64).double() @ half(64, 48).double())
     assert launches(library) == before + 1
+
+
+def test_the_example_runs_without_a_gpu(tmp_path: Path) -> None:
+    import os
+    import subprocess
+    import sys
+
+    root = Path(__file__).resolve().parents[2]
+    environment = {**os.environ, "PYTHONPATH": str(root / "src"), "SASSAFRAS_GEMM_CACHE": str(tmp_path)}
+    command = [sys.executable, str(root / "examples/matmul.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("loss ") and (
+        torch.cuda.is_available() or "torch.matmul runs" in done.stderr
+    )

@@ -159,7 +159,7 @@ def _general(a: Any, b: Any, out: Any) -> Any:
     result = _served(a, b, out)
     if result is NotImplemented:
         if not _lie_well(a, b, out):
-            _warn("layout", "strides that are neither rows nor columns (or overlap) are torch's")
+            _warn("layout", "strides that are neither rows nor columns (or overlap) are torch's", 4)
         return _torch(a, b, out)
     return result
 
@@ -266,7 +266,9 @@ def _empty_bytes(count: int, device: int) -> Any:
     return torch.empty(count, dtype=torch.uint8, device=f"cuda:{device}")
 
 
-def _warn(kind: str, text: str) -> None:
+def _warn(kind: str, text: str, level: int = 5) -> None:
     if kind not in _warned:
         _warned.add(kind)
-        warnings.warn(f"sassafras.matmul: {text}; torch.matmul runs instead", RuntimeWarning, stacklevel=4)
+        warnings.warn(
+            f"sassafras.matmul: {text}; torch.matmul runs instead", RuntimeWarning, stacklevel=level
+        )

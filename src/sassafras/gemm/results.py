@@ -77,7 +77,7 @@ def save_sweep(dataset: Dataset, folder: Path, install: Path | None = None) -> l
     dataset.save(paths[0])
     if dataset.modelled:
         return paths
-    table = Table.from_dataset(dataset)
+    table = Table.from_dataset(Dataset.load(paths[0]))  # of what was written, rounded as it is
     paths.append(folder / f"{stem}.table.json")
     table.save(paths[-1])
     if install is not None:
