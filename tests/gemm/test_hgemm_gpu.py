@@ -48,6 +48,29 @@ def test_a_wrong_launch_is_noticed(tools) -> None:  # type: ignore[no-untyped-de
         Block(tools.gpu, lambda: None, 3)
 
 
+def test_new_families_are_right_and_survive(tmp_path: Path) -> None:
+    """A sample of the bring-up: every sixth instance, in a worker of its own."""
+    from sassafras.gemm import bringup
+    from sassafras.gemm.bringup_plan import hopper_instances, jobs
+
+    wanted = jobs(instances=hopper_instances()[::6])
+    found = bringup.supervise(wanted, tmp_path / "journal.jsonl", patience=120)
+    assert [bringup.line(r) for r in found if not r["right"]] == []
+    assert len(found) == len(wanted)
+
+
+def test_launches_that_overlap_stay_right(tools) -> None:  # type: ignore[no-untyped-def]
+    from sassafras.gemm import families
+    from sassafras.gemm.operands import Operands
+    from sassafras.gemm.shapes import Shape
+
+    operands = Operands(Shape(128, 128, 512), 0)
+    operands.calibrate(tools.gemm_ex("nn", operands, strict=True))
+    for config in families.legal(operands.shape)[::40]:
+        enqueue = tools.ours(config, operands, overlap=True)
+        assert operands.check(lambda call=enqueue: [call() for _ in range(20)]).why == "", config.name
+
+
 def test_benchmark_of_two_shapes(tmp_path: Path) -> None:
     from sassafras.gemm.results import benchmark
     from sassafras.gemm.select import Options

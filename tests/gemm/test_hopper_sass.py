@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from sassafras.gemm.cluster_split import ClusterSplitInstance
 from sassafras.gemm.compile import cubin
 from sassafras.gemm.families import parse_instance
 from sassafras.sass import Program
+from sassafras.sass.instruction import Instruction
 from sassafras.sass.program import parameters
 
 NAMES = (
@@ -54,6 +56,17 @@ def test_sass(name: str, tmp_path: Path) -> None:
     text = " ".join(instruction.text for instruction in function.instructions)
     highest = max(int(number) for number in re.findall(r"\bR(\d+)\b", text))
     assert highest < (instance.registers if not split else 65536 // instance.threads)
+    if "USETMAXREG.DEALLOC.CTAPOOL" in opcodes:
+        _loader_keeps_within_its_registers(function.instructions, opcodes)
     sizes = [p.size for p in parameters(program.cubin, name)]
     bytes_of = {"tensormap": 128, "i32": 4}
     assert sizes == [bytes_of.get(parameter, 8) for _, parameter in instance.parameters]
+
+
+def _loader_keeps_within_its_registers(instructions: Sequence[Instruction], opcodes: list[str]) -> None:
+    """From the hand-over to the role's end; ptxas itself does not check what the warpgroup gave away."""
+    begin = opcodes.index("USETMAXREG.DEALLOC.CTAPOOL")
+    end = next(i for i in range(begin, len(opcodes)) if opcodes[i] == "EXIT" and not instructions[i].guard)
+    left = int(instructions[begin].operands[-1], 16)
+    texts = " ".join(i.text for i in instructions[begin:end])
+    assert max(int(number) for number in re.findall(r"\bR(\d+)\b", texts)) < left in (32, 40)

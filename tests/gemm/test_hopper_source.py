@@ -79,7 +79,7 @@ def test_every_path_is_right(
 def test_random_launches_are_right(emulator: Emulator, tmp_path: Path, few_multiprocessors: None) -> None:
     rng = np.random.default_rng(11)
     tried, kinds = 0, set()
-    while tried < 40:
+    while tried < 24:
         instance = INSTANCES[int(rng.integers(len(INSTANCES)))]
         shape = Shape(*(8 * int(rng.integers(1, most)) for most in (40, 40, 80)))
         config: Config
@@ -95,7 +95,7 @@ def test_random_launches_are_right(emulator: Emulator, tmp_path: Path, few_multi
         )
         kinds.add((instance.name, config.slices))
         tried += 1
-    assert len(kinds) > 20
+    assert len(kinds) > 12
 
 
 @pytest.mark.parametrize(

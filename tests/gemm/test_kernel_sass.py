@@ -27,7 +27,11 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("instance", INSTANCES, ids=lambda i: i.name)
+#: every second one, and all that are exact or odd (the others compile alike; all of them take a minute)
+SAMPLE = [i for n, i in enumerate(INSTANCES) if n % 2 == 0 or i.name.endswith(("x", "a1", "a2"))]
+
+
+@pytest.mark.parametrize("instance", SAMPLE, ids=lambda i: i.name)
 def test_sass(instance: Instance, cache: Path) -> None:
     name = instance.name
     try:

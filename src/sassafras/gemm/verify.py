@@ -17,6 +17,7 @@ from .tools import Tools
 BOUNDARY = (
     Shape(1, 8, 8), Shape(1, 64, 2048), Shape(7, 24, 40), Shape(16, 8, 64), Shape(17, 72, 136),
     Shape(100, 104, 1000), Shape(33, 520, 96), Shape(64, 64, 64), Shape(65, 200, 4104), Shape(300, 88, 512),
+    Shape(7, 33, 61), Shape(101, 150, 1006),  # odd: rows of any length
 )  # fmt: skip
 
 

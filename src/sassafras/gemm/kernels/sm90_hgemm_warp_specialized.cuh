@@ -303,6 +303,7 @@ struct WarpSpecialized {
                 store<0>(p, acc[block], buffers, buffer, row + 64 * block, column, lane);
         }
         if (lane == 0) store_wait<0>(); // shared memory must live until it has been read
+        sync_warp();
     }
 
     static __device__ __forceinline__ void run(const WarpSpecializedProblem &p) {
@@ -323,6 +324,7 @@ struct WarpSpecialized {
             for (int c = 0; c < CONSUMERS; ++c) barrier_init(at.turn(c), 4);
             barrier_init_fence();
         }
+        sync_warp(); // a cluster's barrier wants whole warps
         if constexpr (CLUSTER == 1)
             sync_cta();
         else
