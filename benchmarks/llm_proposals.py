@@ -1,16 +1,17 @@
 """A language model in the loop: proposals for the holes of several workloads, and chance on the same holes.
 
-Two steps, so that a slow model and a GPU need not be in the same place:
+So that a slow model, a compiler and a GPU need not be in the same place:
 
     python benchmarks/llm_proposals.py --generate --proposer endpoint:MODEL --base-url URL --count 8
     python benchmarks/llm_proposals.py --generate --proposer mutate --count 8
-    python benchmarks/llm_proposals.py --measure             # on a GPU: writes llm-proposals.json
+    python benchmarks/llm_proposals.py --carry                 # cubins for a GPU machine without a compiler
+    python benchmarks/llm_proposals.py --measure               # on a GPU: writes llm-proposals.json
 
 ``--generate`` asks the model (its compile errors go back to it once), or draws random edits of the same
 holes; all are built confined, and what they are is kept in ``benchmarks/llm/proposals.jsonl``, sources
-included. ``--measure`` builds those that compiled again, checks and times each on the GPU, re-measures the
-best of each group in fresh processes, and appends every outcome to a journal, so that the same command goes
-on after a kill. ``--dry-run`` does the same on the timing model and writes no result.
+included. ``--measure`` takes what was carried, or builds it again, checks and times each on the GPU,
+re-measures the best of each group in fresh processes, and appends every outcome to a journal, so that the
+same command goes on after a kill. ``--dry-run`` does the same on the timing model and writes no result.
 """
 
 from __future__ import annotations
@@ -45,15 +46,21 @@ class NotRun:
         return Modelled(candidate.digest, None, 1.0, 1.0)
 
 
-def space_of(name: str, device: Any, arch: str = "sm_90a") -> Any:
-    """(workload, case, baseline, space) of an example."""
+def space_of(name: str, device: Any, arch: str = "sm_90a", cubins: Path | None = None) -> Any:
+    """(workload, case, baseline, space) of an example; the baseline as it was carried, where it was."""
+    from sassafras.device.cuda.protocol import kernel_from_facts
     from sassafras.evaluate.source import SourceEvaluator
     from sassafras.frontend import load
     from sassafras.llm.source_space import SourceSpace
 
     workload = load(str(ROOT / "examples" / "evolve" / f"{name}.py"))
     case = workload.case()
-    baseline = workload.build(case, arch)
+    carried = None if cubins is None else cubins / f"{name}.json"
+    if carried is not None and carried.exists():
+        data = carried.with_suffix(".cubin").read_bytes()
+        baseline = kernel_from_facts(json.loads(carried.read_text()), data)
+    else:
+        baseline = workload.build(case, arch)
     judge = SourceEvaluator(device, workload, case, baseline)
     return workload, case, baseline, SourceSpace(workload, case, baseline, judge)
 
@@ -168,6 +175,31 @@ def groups(records: list[dict[str, Any]]) -> Iterator[tuple[str, str, list[dict[
         yield workload, model, list({r["digest"]: r for r in mine if r["static"] == "compiled"}.values())
 
 
+def carry(args: argparse.Namespace) -> None:
+    """Build what compiled, and the baselines: for a machine without a compiler or without Landlock."""
+    from sassafras.device.cuda.protocol import kernel_facts
+
+    args.cubins.mkdir(parents=True, exist_ok=True)
+    for workload, model, proposals in groups(read(args.proposals)):
+        *_, baseline, space = space_of(workload, NotRun())
+        (args.cubins / f"{workload}.cubin").write_bytes(baseline.cubin)
+        (args.cubins / f"{workload}.json").write_text(json.dumps(kernel_facts(baseline)))
+        for proposal in proposals:
+            made = space.candidate(space.state(proposal["texts"], space.start(), model, ""))
+            (args.cubins / f"{proposal['digest']}.cubin").write_bytes(made.kernel.cubin)
+        print(f"{workload}, {model}: {len(proposals)} cubins", flush=True)
+
+
+def candidate_of(args: argparse.Namespace, space: Any, proposal: dict[str, Any], model: str) -> Candidate:
+    """The carried cubin in the baseline's place, or the source built here."""
+    path = args.cubins / f"{proposal['digest']}.cubin"
+    if path.exists():
+        recipe = {"origin": model, "texts": proposal["texts"], "parent": proposal["parent"]}
+        return Candidate(space.baseline.with_cubin(path.read_bytes()), recipe)
+    made: Candidate = space.candidate(space.state(proposal["texts"], space.start(), model, ""))
+    return made
+
+
 def measure(args: argparse.Namespace) -> None:
     """Check and time what compiled; re-measure each group's best; write the result."""
     records = read(args.proposals)
@@ -182,7 +214,7 @@ def measure(args: argparse.Namespace) -> None:
         if not waiting and (workload, model) in finals:
             continue
         if opened is None or opened[0] != workload:
-            loaded = space_of(workload, device, device.arch)
+            loaded = space_of(workload, device, device.arch, args.cubins)
             device.open(*loaded[:3])
             opened = (workload, loaded)
         space = opened[1][3]
@@ -191,7 +223,7 @@ def measure(args: argparse.Namespace) -> None:
             if time.monotonic() > deadline:
                 print("out of time; the same command goes on", flush=True)
                 return
-            candidate = space.candidate(space.state(proposal["texts"], space.start(), model, ""))
+            candidate = candidate_of(args, space, proposal, model)
             known = done.get((workload, proposal["digest"]))
             if known is None:
                 known = judge(space, candidate, workload, proposal["digest"])
@@ -286,6 +318,8 @@ def main() -> None:
     )
     parser.add_argument("--generate", action="store_true")
     parser.add_argument("--measure", action="store_true")
+    parser.add_argument("--carry", action="store_true", help="build what compiled into --cubins")
+    parser.add_argument("--cubins", type=Path, default=ROOT / ".carry" / "llm", help="built beforehand")
     parser.add_argument("--dry-run", action="store_true", help="on the timing model; writes no result")
     parser.add_argument("--workloads", nargs="+", default=list(WORKLOADS), choices=WORKLOADS)
     parser.add_argument("--proposer", default="mutate")
@@ -307,10 +341,10 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=480.0, help="measure for no longer than this")
     parser.add_argument("--out", help="folder of the result file")
     args = parser.parse_args()
-    if args.generate == args.measure:
-        parser.error("either --generate or --measure")
+    if args.generate + args.measure + args.carry != 1:
+        parser.error("one of --generate, --carry and --measure")
     try:
-        generate(args) if args.generate else measure(args)
+        generate(args) if args.generate else carry(args) if args.carry else measure(args)
     except SassafrasError as error:
         sys.exit(str(error))
 

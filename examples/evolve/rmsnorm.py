@@ -3,17 +3,25 @@
 # mypy: allow-untyped-defs
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
-from sassafras.core import Buffer, Case, Tolerance
+from sassafras.core import Buffer, Case, Tolerance, ToolMissing
 from sassafras.frontend.cuda import workload as cuda_workload
+from sassafras.sass.tools import find
 
 
 def reference(tensors):
     """FP64."""
     x, w = tensors["x"].double(), tensors["w"].double()
     return {"y": x * (x.square().mean(-1, keepdim=True) + tensors["eps"]).rsqrt() * w}
+
+
+def _compiler():
+    try:
+        find("nvcc")
+    except ToolMissing:
+        return "nvrtc"
+    return "nvcc"
 
 
 def _case(rows: int, cols: int) -> Case:
@@ -36,7 +44,7 @@ workload = cuda_workload(
     cases=[_case(1024, 4096), _case(1024, 4000), _case(64, 1024)],
     threads=256,
     entry="rmsnorm",
-    compiler="nvcc" if shutil.which("nvcc") else "nvrtc",
+    compiler=_compiler(),  # the one that proposals are built with
     reference=reference,
     tolerance=Tolerance(rtol=2e-5, atol=1e-6),  # FP32 sums of positive terms, one rsqrt
     name="evolve_rmsnorm",

@@ -30,12 +30,17 @@ def test_proposals_are_generated_and_measured_on_the_model(
     import llm_proposals
 
     words = ["llm_proposals.py", "--workloads", "bias_gelu", "--proposals", str(tmp_path / "p.jsonl")]
+    words += ["--cubins", str(tmp_path / "carried")]
     monkeypatch.setattr(sys, "argv", [*words, "--generate", "--count", "3", "--seed", "1"])
     llm_proposals.main()
     llm_proposals.main()  # finished: nothing is done twice
     records = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text().splitlines()]
     assert records[-1]["tally"]["proposed"] == 3 and "correct" not in records[-1]["tally"]
     assert {"compiled", "compile_error"} >= {r["static"] for r in records if "static" in r}
+    monkeypatch.setattr(sys, "argv", [*words, "--carry"])
+    llm_proposals.main()
+    compiled = {r["digest"] for r in records if r.get("static") == "compiled"}
+    assert {p.stem for p in (tmp_path / "carried").glob("*.cubin")} == {"bias_gelu", *compiled}
     measure = ["--measure", "--dry-run", "--journal", str(tmp_path / "j.jsonl"), "--out", str(tmp_path)]
     monkeypatch.setattr(sys, "argv", [*words, *measure])
     llm_proposals.main()
