@@ -34,7 +34,7 @@ def swapped(cubin: bytes) -> bytes:
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "sassafras", "store", *arguments], capture_output=True, text=True, timeout=120
+        [sys.executable, "-m", "sassafras", "store", *arguments], capture_output=True, text=True, timeout=240
     )
 
 

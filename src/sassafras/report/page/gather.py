@@ -190,7 +190,7 @@ def _run(store: Store, record: RunRecord, key: str) -> RunView:
 
 
 def _label(recipe: Mapping[str, Any]) -> str:
-    for name in ("label", "edit", "model", "hole", "space"):
+    for name in ("note", "label", "origin", "model", "space"):
         if isinstance(value := recipe.get(name), str) and value:
             return value[:60]
     return ""
