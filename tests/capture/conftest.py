@@ -28,7 +28,7 @@ def capture(folder: Path, *program: str, cache: Path, **more: str) -> subprocess
         sys.executable,
         *program,
     ]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=250, cwd=ROOT)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, cwd=ROOT)
 
 
 @pytest.fixture(scope="session")

@@ -17,6 +17,9 @@ from sassafras.device import ModelDevice
 from sassafras.store import Store
 from sassafras.validate import Validator
 
+#: compiling the model and the space for the first time takes a while on a busy machine
+pytestmark = pytest.mark.timeout(1500)
+
 
 def test_all_shapes_are_the_objective(recorded: Path) -> None:
     found = read(recorded)
@@ -104,10 +107,10 @@ def test_the_command_line(recorded: Path, tmp_path: Path) -> None:
         "--budget", "5e", "--kernels", "1", "--runner-ups", "0", "--store", str(tmp_path / "s.sqlite"),
         "--out", str(tmp_path / "out"),
     ]  # fmt: skip
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=900)
     assert ran.returncode == 0, ran.stderr
     assert "left alone" in ran.stdout and "modelled, not measured: expected change" in ran.stdout
     facts = json.loads((tmp_path / "out" / "captured-report.json").read_text())
     assert facts["modelled"] is True and len(facts["rows"]) == 3
-    both = subprocess.run([*command, "suite:softmax"], capture_output=True, text=True, timeout=240)
+    both = subprocess.run([*command, "suite:softmax"], capture_output=True, text=True, timeout=900)
     assert both.returncode == 2 and "either a target or --captured" in both.stderr

@@ -15,6 +15,9 @@ from tests.kernels import softmax_cubin
 
 from .conftest import retuned, save
 
+#: compiling the model and the space for the first time takes a while on a busy machine
+pytestmark = pytest.mark.timeout(1500)
+
 
 def softmax() -> Kernel:
     return Kernel(softmax_cubin(), "softmax", "sm_90a", 128, 32, meta={"source_hash": "s"})
@@ -34,7 +37,7 @@ def swapped(cubin: bytes) -> bytes:
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "sassafras", "store", *arguments], capture_output=True, text=True, timeout=240
+        [sys.executable, "-m", "sassafras", "store", *arguments], capture_output=True, text=True, timeout=900
     )
 
 

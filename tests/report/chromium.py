@@ -70,7 +70,7 @@ class Page:
         if self._session:
             message["sessionId"] = self._session
         os.write(self._out, json.dumps(message).encode() + b"\0")
-        end = time.monotonic() + 120
+        end = time.monotonic() + 600
         while self._number not in self._answers:
             self._read(end)
         answer = self._answers.pop(self._number)
@@ -107,7 +107,7 @@ class Page:
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 
-    def wait(self, expression: str, seconds: float = 60) -> None:
+    def wait(self, expression: str, seconds: float = 600) -> None:
         """Until the expression is true."""
         end = time.monotonic() + seconds
         while not self.value(expression):

@@ -21,6 +21,9 @@ from tests.kernels import softmax_cubin
 
 from .subjects import case, kernel, space, sunk, walked, workload_of
 
+#: compiling the model and the space for the first time takes a while on a busy machine
+pytestmark = pytest.mark.timeout(1500)
+
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_cubin_gives_its_schedule_back_and_changes_rebuild_both_ends(seed: int) -> None:

@@ -17,6 +17,9 @@ from sassafras.store import Store
 from .chromium import Page, executable
 from .conftest import HOSTILE, RESULTS
 
+#: compiling the model and the space for the first time takes a while on a busy machine
+pytestmark = pytest.mark.timeout(1500)
+
 
 class Reader(HTMLParser):
     """Collects text, tags and whatever could ask for a resource."""
