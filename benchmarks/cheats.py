@@ -1,7 +1,8 @@
 """Every cheat must be caught, nothing honest may be flagged: writes cheats.json, and the table in docs/cheats.md.
 
     nice python benchmarks/cheats.py cpu [--only python_] [--honest 204]      # here: some minutes
-    python benchmarks/cheats.py gpu [--honest 204]                            # on a GPU: about three minutes
+    nice python benchmarks/cheats.py plan [--honest 204] [--folder plans]     # CPU: what `gpu` would build
+    python benchmarks/cheats.py gpu [--folder plans]                          # on a GPU: about two minutes
     python benchmarks/cheats.py docs                                          # docs/cheats.md from the results
 
 ``cpu`` judges what needs no GPU: patched machine code (the validator), source text (scan and confined build),
@@ -12,14 +13,16 @@ judges device code that must run, and runs the honest schedules. Each part keeps
 from __future__ import annotations
 
 import argparse
+import base64
 import json
+import lzma
 import os
 import time
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, write
-from gallery import Exhibit, device, host, machine, source
+from common import ROOT, gpu_count, write
+from gallery import Exhibit, device, host, machine, source, subject
 
 Row = dict[str, Any]
 RESULT = ROOT / "benchmarks" / "results" / "cheats.json"
@@ -160,6 +163,60 @@ def honest_gemm() -> list[Row]:
     return rows
 
 
+def make_plan(options: argparse.Namespace) -> Path:
+    """Build everything that `on_gpu` runs, on a CPU, into one file: the GPU's time is for running."""
+    from mutants.plan import difference
+
+    from sassafras.device.cuda.protocol import kernel_facts
+    from sassafras.evaluate.source import build
+
+    plan: Row = {"exhibits": {}, "schedules": {}}
+    for exhibit in device.exhibits():
+        built = build(exhibit.make(), subject.CASE, "sm_90a", fp32_accumulation=True)
+        made = None if built.kernel is None else {
+            "facts": kernel_facts(built.kernel), "cubin": base64.b64encode(built.kernel.cubin).decode()
+        }  # fmt: skip
+        plan["exhibits"][exhibit.name] = {
+            "kernel": made, "verdict": None if built.verdict is None else str(built.verdict), "detail": built.detail
+        }  # fmt: skip
+        print(f"{exhibit.name}: {built.verdict or 'built'} {built.detail[:100]}", flush=True)
+    names = device.suite_names()
+    for name in names if options.honest else ():
+        first, *others = device.schedules(name, -(-options.honest // len(names)))
+        plan["schedules"][name] = {
+            "facts": kernel_facts(first.kernel), "cubin": base64.b64encode(first.kernel.cubin).decode(),
+            "others": [difference(first.kernel.cubin, other.kernel.cubin) for other in others],
+        }  # fmt: skip
+        print(f"{name}: {1 + len(others)} schedules", flush=True)
+    options.folder.mkdir(parents=True, exist_ok=True)
+    path = Path(options.folder, "cheats.xz")
+    path.write_bytes(lzma.compress(json.dumps(plan).encode(), preset=3))
+    return path
+
+
+def read_plan(folder: Path) -> tuple[dict[str, tuple[Any, str, str]], dict[str, list[Any]]]:
+    """(kernel or None, verdict and detail by exhibit; honest kernels by workload, the original first)."""
+    from mutants.plan import patched
+
+    from sassafras.device.cuda.protocol import kernel_from_facts
+
+    plan = json.loads(lzma.decompress(Path(folder, "cheats.xz").read_bytes()))
+    exhibits: dict[str, tuple[Any, str, str]] = {}
+    for name, made in plan["exhibits"].items():
+        kernel = None
+        if made["kernel"] is not None:
+            kernel = kernel_from_facts(made["kernel"]["facts"], base64.b64decode(made["kernel"]["cubin"]))
+        exhibits[name] = (kernel, str(made["verdict"]), made["detail"])
+    schedules: dict[str, list[Any]] = {}
+    for name, made in plan["schedules"].items():
+        original = kernel_from_facts(made["facts"], base64.b64decode(made["cubin"]))
+        schedules[name] = [
+            original,
+            *(original.with_cubin(patched(original.cubin, runs)) for runs in made["others"]),
+        ]
+    return exhibits, schedules
+
+
 def on_gpu(options: argparse.Namespace) -> list[Row]:
     """Rows of device code that has to run, and of honest schedules that ran."""
     from sassafras.core import Candidate
@@ -174,34 +231,33 @@ def on_gpu(options: argparse.Namespace) -> list[Row]:
         baseline = workload.build(case, gpu.arch)
         gpu.open(workload, case, baseline)
         evaluator = SourceEvaluator(gpu, workload, case, baseline)
+        exhibits, schedules = read_plan(options.folder)
         for exhibit in device.exhibits():
             if not exhibit.name.startswith(options.only):
                 continue
             begin = time.perf_counter()
             try:
-                outcome = evaluator.evaluate(exhibit.make())
-                verdict, detail = str(outcome.verdict), outcome.detail[:160]
+                kernel, verdict, detail = exhibits[exhibit.name]
+                if kernel is not None:
+                    outcome = evaluator.inner.evaluate(Candidate(kernel, {"exhibit": exhibit.name}))
+                    verdict, detail = str(outcome.verdict), outcome.detail[:160]
             except Exception as error:  # one exhibit must not lose the others
                 verdict, detail = "error", f"{type(error).__name__}: {error}"[:160]
             rows.append(row(exhibit, verdict, detail, time.perf_counter() - begin, "gpu"))
             print(f"{'ok  ' if rows[-1]['ok'] else 'FAIL'} {exhibit.name}: {verdict} {detail}", flush=True)
     if not ("honest".startswith(options.only) and options.honest):
         return rows
-    names = device.suite_names()
     with CudaDevice() as gpu:
-        for name in names:
+        for name, kernels in schedules.items():
             opened = load(f"suite:{name}")
             begin = time.perf_counter()
-            first: Candidate | None = None
-            for number, candidate in enumerate(device.schedules(name, -(-options.honest // len(names)))):
-                if first is None:
-                    first = candidate
-                    gpu.open(opened, opened.cases[0], candidate.kernel)
-                outcome = gpu.run(candidate)
+            gpu.open(opened, opened.cases[0], kernels[0])
+            for number, kernel in enumerate(kernels):
+                outcome = gpu.run(Candidate(kernel, {"honest": "original" if number == 0 else "schedule"}))
                 rows.append({
                     "name": f"schedule_{name}_{number}", "kind": "honest", "expected": "correct",
                     "verdict": str(outcome.verdict), "ok": outcome.verdict.ok,
-                    "title": candidate.recipe["honest"], "by": "", "how": "cubin", "where": "gpu",
+                    "title": "original" if number == 0 else "schedule", "by": "", "how": "cubin", "where": "gpu",
                     "detail": outcome.detail[:160], "seconds": 0.0,
                 })  # fmt: skip
             print(f"{name}: {time.perf_counter() - begin:.1f} s", flush=True)
@@ -301,15 +357,25 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("step", choices=("cpu", "gpu", "docs"))
+    parser.add_argument("step", choices=("cpu", "plan", "gpu", "docs"))
     parser.add_argument("--only", default="", help="exhibits whose names begin so")
     parser.add_argument("--honest", type=int, default=204, help="honest schedules")
+    parser.add_argument("--folder", type=Path, default=Path("plans"), help="where the plan is")
     parser.add_argument("--out", default=os.environ.get("OUT") or str(RESULT.parent))
     options = parser.parse_args(arguments)
     path = Path(options.out, "cheats.json")
     if options.step == "docs":
         (ROOT / "docs" / "cheats.md").write_text(docs(path))
         return 0
+    if options.step == "plan":
+        print(make_plan(options))
+        return 0
+    if options.step == "gpu" and not (options.folder / "cheats.xz").is_file():
+        print(f"no {options.folder / 'cheats.xz'}: make it with `python benchmarks/cheats.py plan` first")
+        return 2
+    if options.step == "gpu" and not gpu_count():
+        print("no GPU here")
+        return 2
     from sassafras.device.cuda import environment
 
     found = environment()

@@ -14,7 +14,7 @@ import json
 import os
 from typing import Any
 
-from common import per_gpu, write
+from common import gpu_count, per_gpu, write
 
 Row = dict[str, Any]
 
@@ -68,6 +68,9 @@ def main() -> int:
     from sassafras import suite
     from sassafras.device.cuda import environment
 
+    if not (options.gpus or gpu_count()):
+        print("no GPU here")
+        return 2
     names = [n for n in options.only.split(",") if n] or [str(n) for n in suite.names()]
     rows: list[Row] = []
     for index, row in per_gpu(one, [(name, options.seconds) for name in names], options.gpus):
