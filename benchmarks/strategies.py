@@ -230,6 +230,12 @@ def reach(row: Row, target: float) -> int | None:
     return next((int(point[0]) for point in row["curve"] if point[2] >= target), None)
 
 
+def middle_or_none(needed: list[float]) -> float | None:
+    """The median of evaluations needed (infinity: never), None where it is infinite or there are none."""
+    found = float(np.median(needed)) if needed else math.inf
+    return found if math.isfinite(found) else None
+
+
 def summarise(rows: list[Row]) -> Row:
     """The comparison: everything relative to annealing on the same kernel."""
     from sassafras.game import HELD_OUT
@@ -263,15 +269,13 @@ def summarise(rows: list[Row]) -> Row:
             at = reach(r, gain**0.9)
             missed += at is None
             needed.append(math.inf if at is None else at)
-        reached = [n for n in needed if math.isfinite(n)]
         equal = [best_at(r["curve"], seconds[r["kernel"]], 1) for r in mine if r["kernel"] in seconds]
         by[name] = {
             "units": len(mine), "kernels": len({r["kernel"] for r in mine}),
             "geomean_final": geomean(r["final_speedup"] for r in mine),
             "iqm_final": middle, "iqm_low": low, "iqm_high": high,
             "mean_area_under_curve": float(np.mean([r["area_under_curve"] for r in mine])),
-            "evaluations_to_90_percent": float(np.median(needed)) if reached and missed <= len(needed) // 2
-            else None,
+            "evaluations_to_90_percent": middle_or_none(needed),
             "never_reached_90_percent": missed, "could_reach": len(needed),
             "geomean_believed_at_equal_seconds": geomean(equal),
             "evaluations_per_second": float(np.median([r["evaluations_per_second"] for r in mine])),

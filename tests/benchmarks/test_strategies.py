@@ -59,6 +59,7 @@ def test_the_summary_names_the_best_and_counts_who_never_got_there() -> None:
     assert found["strategies"]["random_walk"]["geomean_believed_at_equal_seconds"] == pytest.approx(1.01)
     assert len(found["transfer"]["kernels"]) == 4 and found["transfer"]["conclusion"] is None
     assert found["errors"][0]["error"] == "DeviceError: gone"
+    assert strategies.middle_or_none([1.0, float("inf")]) is None  # half of them never got there
     few = strategies.summarise([r for r in rows if r["kernel"] != "softmax"])
     assert "inconclusive" in few["transfer"]["conclusion"]
 

@@ -41,7 +41,7 @@ def test_gymnasium_makes_it_and_finds_nothing_to_object_to() -> None:
 
 def test_gymnasium_makes_several_side_by_side() -> None:
     several = gymnasium.make_vec(
-        "sassafras/AssemblyGame-v0", num_envs=2, vectorization_mode="sync",
+        "sassafras.game:sassafras/AssemblyGame-v0", num_envs=2, vectorization_mode="sync",
         workload=workload(), device="model",
     )  # fmt: skip
     seen, _ = several.reset(seed=0)
