@@ -148,4 +148,4 @@ def try_view(subject: Subject, *args: Any) -> KernelView | str:
     try:
         return view(subject, *args)
     except SassafrasError as error:
-        return str(error)
+        return error.what

@@ -310,7 +310,8 @@ def notes(found: Sequence[str]) -> Section:
 def reading() -> Section:
     """How the figures came about."""
     body = """<ul class="facts">
-<li>Every candidate was proved to keep the original's data flow and legal timing before it ran or was modelled.</li>
+<li>Every schedule was proved to keep the original's data flow and legal timing before it ran or was modelled. A rewritten source (see
+Lineage) is judged by its results on a GPU, and by nothing on the timing model.</li>
 <li>A measured figure is a re-measurement of the frozen winner in fresh processes, interleaved with the baseline; the search's own
 figures are never reported.</li>
 <li>Everything marked <span class="tag">modelled</span> comes from a timing model of a Hopper SM. It is never a measurement.</li>

@@ -11,7 +11,7 @@ from .gather import Measured, Node, RunView
 #: classes of line and fill colours, in order of use
 SERIES = 8
 #: pixels between two generations of a tree
-_COLUMN = 250
+_COLUMN = 215
 
 
 def ticks(low: float, high: float, about: int = 5) -> list[float]:
@@ -173,14 +173,14 @@ def tree(nodes: Sequence[Node]) -> str:
         path.add(at)
         at = known[at].parent if at in known else ""
     deep = max(depth for depth, _ in place.values())
-    width, height = _COLUMN * (deep + 1) + 40, max(60, 26 * (row + 1))
+    width, height = _COLUMN * (deep + 1) + 60, max(70, 34 * (row + 1))
     parts: list[str] = []
     for digest, (depth, level) in place.items():
-        x, y = 20 + _COLUMN * depth, 18 + 26 * level
+        x, y = 20 + _COLUMN * depth, 26 + 34 * level
         node_ = known.get(digest)
         if node_ and node_.parent in place:
             a, b = place[node_.parent]
-            px, py = 20 + _COLUMN * a, 18 + 26 * b
+            px, py = 20 + _COLUMN * a, 26 + 34 * b
             bold = " best" if digest in path and node_.parent in path else ""
             parts.insert(
                 0, f'<path class="edge{bold}" d="M{px} {_number(py)}C{px + 80} {_number(py)} {x - 80} {_number(y)} {x} {_number(y)}"/>'
@@ -193,7 +193,7 @@ def tree(nodes: Sequence[Node]) -> str:
         title = digest[:16] + (f": {node_.verdict}, {node_.label}" if node_ else "")
         parts.append(
             f'<g><title>{escape(title)}</title><circle class="node {kind}{" best" if digest in path else ""}" '
-            f'cx="{x}" cy="{_number(y)}" r="5"/><text x="{x + 9}" y="{_number(y + 4)}">{escape(ratio)} <tspan class="note">{label_}</tspan></text></g>'
+            f'cx="{x}" cy="{_number(y)}" r="5"/><text x="{x + 3}" y="{_number(y - 9)}">{escape(ratio)} <tspan class="note">{label_}</tspan></text></g>'
         )
     label = f"Which candidate was made from which: {len(nodes)} candidates"
     return (

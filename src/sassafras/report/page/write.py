@@ -101,7 +101,7 @@ def _view(found: Gathered, store: Store, run: RunView, limit: int) -> KernelView
         if given is None and limit > 0:
             given = explain_subject(subject, device="model", limit=limit).to_json()
     except SassafrasError as error:
-        return str(error)
+        return error.what  # without the place: a page may travel
     return try_view(subject, f"kernel-{run.key}", _title(run), run.record.modelled, given)
 
 
