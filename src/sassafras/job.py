@@ -220,7 +220,15 @@ class Job:
     def _validator(self) -> Any:
         from sassafras.validate import Validator
 
-        return Validator(self.baseline.cubin, self.baseline.name)
+        validator = Validator(self.baseline.cubin, self.baseline.name)
+        for copy in getattr(self.space, "via", ()):
+            if not (report := validator.via(copy)).ok:
+                raise SearchError(
+                    f"the renamed copy is not proved: {_first(report.violations)}",
+                    where=f"{self.workload.name}, case {self.case.name}",
+                    hint="rename fewer values",
+                )
+        return validator
 
     def _contenders(self, found: Finished[Any], notes: list[str]) -> list[Found[Any]]:
         """Leaders that beat the baseline and that a new validator accepts, best first."""

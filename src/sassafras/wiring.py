@@ -12,6 +12,7 @@ from sassafras.core import Budget, Case, Device, DeviceError, Kernel, SearchErro
 from sassafras.job import Job
 from sassafras.report import Result
 from sassafras.search import Progress, Strategy
+from sassafras.spaces import space_of
 from sassafras.store import Store
 
 #: architecture compiled for where there is no GPU and the user names none
@@ -33,7 +34,7 @@ def optimize(
     store: str | Path | Store | bool | None = None,
     out: str | Path | None = None,
     fresh: bool = False,
-    space: Callable[[Kernel], Space[Any, Any]] | None = None,
+    space: str | Callable[[Kernel], Space[Any, Any]] | None = None,
     cluster: str | None = None,
     workers: int | None = None,
     progress: Callable[[Progress], None] | None = None,
@@ -61,8 +62,9 @@ def optimize(
         store: path or `Store`; None for the default path, False for none.
         out: folder to write the winner's cubin and JSON to, or None.
         fresh: start over even if the store holds this search.
-        space: makes the space to search from the baseline kernel, by default `ScheduleSpace`, with the
-            strategy's `space_options` if it has any.
+        space: ``"swaps"`` (the default), ``"control"`` or ``"renaming"`` (`sassafras.spaces`), or what makes
+            the space to search from the baseline kernel; the first three take the strategy's
+            `space_options` if it has any.
         cluster: search on every GPU of a Ray cluster, an independent search each (``"auto"`` or
             ``HOST:PORT``; see `docs/cluster.md`); with ``device="model"`` on every CPU.
         workers: how many of them to use, by default all.
@@ -100,7 +102,10 @@ def optimize(
             made_by, note = load(knobs, lambda tools: of(workload, which, chosen_arch, tools))
             baseline, notes = made_by.kernel, (note,)
         options = getattr(chosen, "space_options", {})
-        make = space or _schedule_space(asked_by_name=arch is not None, **options)
+        if space is None or isinstance(space, str):
+            make = space_of(space or "swaps", asked_by_name=arch is not None, **options)
+        else:
+            make = space
         if prerank != 1:
             make = preranking(make, workload, which, prerank)
         job = Job(workload, which, baseline, chosen, limit, seed, opened, make(baseline), kept, say, notes)
@@ -192,16 +197,6 @@ def _on_islands(job: Job, pool: Any, make: Callable[[Kernel], Space[Any, Any]]) 
     from sassafras.cluster.islands import IslandsJob
 
     return IslandsJob(**{f.name: getattr(job, f.name) for f in fields(Job)}, pool=pool, make_space=make)
-
-
-def _schedule_space(*, asked_by_name: bool, **options: Any) -> Callable[[Kernel], Space[Any, Any]]:
-    def make(kernel: Kernel) -> Space[Any, Any]:
-        from sassafras.schedule import ScheduleSpace
-
-        made: Space[Any, Any] = ScheduleSpace(kernel, arch_by_name=asked_by_name, **options)
-        return made
-
-    return make
 
 
 def _store(store: str | Path | Store | bool | None) -> Any:

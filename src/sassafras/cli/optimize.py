@@ -33,6 +33,7 @@ def command(
     knobs: Annotated[
         Path | None, typer.Option(help="Baseline chosen by `sassafras knobs`: the file that it wrote.")
     ] = None,
+    space: Annotated[str, typer.Option(help="What may change: swaps, control or renaming.")] = "swaps",
     device: Annotated[str, typer.Option(help="auto, cuda (measures), or model (the timing model).")] = "auto",
     strategy: Annotated[str, typer.Option(help="anneal, greedy, random_walk or ppo.")] = "anneal",
     settings: Annotated[
@@ -87,7 +88,7 @@ def command(
     with Show(quiet=quiet) as show:
         result = optimize(
             target, strategy=strategy, settings=chosen, budget=budget, device=device,
-            seed=seed, case=case, arch=arch, ptxas=ptxas, knobs=knobs, store=store, fresh=fresh,
+            seed=seed, case=case, arch=arch, ptxas=ptxas, knobs=knobs, space=space, store=store, fresh=fresh,
             cluster=cluster, workers=workers, progress=show.progress, stage=show.stage,
         )  # fmt: skip
     files = result.save(out)

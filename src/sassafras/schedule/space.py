@@ -60,6 +60,9 @@ class ScheduleSpace:
             ``"regenerate"``: scoreboards and waits are worked out for every schedule (`schedule.control`),
             and moves respect true dependences only.
         view: columns of `features`: ``"all"``, or ``"paper"`` for those that CuAsmRL's agent sees.
+        rename: a copy of the kernel under other register names (`schedule.renaming.rename`), of which every
+            candidate but the start is a schedule; `via` then holds it under control codes of its own, for
+            the validator to prove (`Validator.via`).
 
     Raises:
         UnsupportedArch: the architecture is not scheduled, or only when asked for by name.
@@ -78,6 +81,7 @@ class ScheduleSpace:
         memory_spacing: int | None = None,
         control: ControlCodes = "keep",
         view: Literal["all", "paper"] = "all",
+        rename: bytes | None = None,
     ) -> None:
         if view not in ("all", "paper"):
             raise SassafrasError(f"unknown view {view!r}", hint="all or paper")
@@ -87,6 +91,15 @@ class ScheduleSpace:
             raise SassafrasError(f"unknown respace {respace!r}", hint="keep, local or block")
         if control not in ("keep", "regenerate"):
             raise SassafrasError(f"unknown control {control!r}", hint="keep or regenerate")
+        self.kernel = kernel
+        #: what stands between the baseline and the candidates, and has to be proved first
+        self.via: tuple[bytes, ...] = ()
+        self._baseline = kernel.cubin
+        if rename is not None:
+            if control != "regenerate":
+                raise SassafrasError("other names need other waits", hint='control="regenerate"')
+            program = Program.parse(rename)
+            kernel = kernel.with_cubin(rename)
         self.kernel = kernel
         self.program = program or Program.parse(kernel.cubin)
         self.function = self.program.function(kernel.name)
@@ -123,6 +136,9 @@ class ScheduleSpace:
         self._emitter = Emitter(self.program, kernel.name)
         self._words = np.ascontiguousarray(self.function.words)
         self._reach = reuse.reaches(self.function)
+        if rename is not None:
+            self.via = (self.emit(self.tightened(self._start)),)
+            self.description += ", renamed"
         self._made: tuple[ScheduleState, Move, ScheduleState] | None = None
 
     @cached_property
@@ -183,7 +199,9 @@ class ScheduleSpace:
         """The cubin of a schedule."""
         from .leaves import encode
 
-        if self.control is None or state == self._start:
+        if self.control is not None and state == self._start:
+            return self._baseline
+        if self.control is None:
             words = encode(self._words, state.order, state.stall, self._reach)
         else:
             made = codes.regenerate(self.control, state.order, state.stall)

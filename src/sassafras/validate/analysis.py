@@ -49,10 +49,15 @@ class Analysis:
     Args:
         function: the kernel.
         table: least distances of its architecture.
+        first: the analysis of the compiler's own code, of which `function` is a renamed copy with the same
+            control codes: where the table does not know a pair, only the compiler's distance between
+            the same two operands counts.
     """
 
-    def __init__(self, function: Function, table: LatencyTable) -> None:
+    def __init__(self, function: Function, table: LatencyTable, first: Analysis | None = None) -> None:
         self.function, self.table = function, table
+        self.known_pairs: set[tuple[int, int, str, int, str]] = set()
+        self._first = first
         self.code: tuple[Instruction, ...] = function.instructions
         self.count = len(self.code)
         hopper = function.arch.startswith("sm_90")
@@ -166,7 +171,7 @@ class Analysis:
                     inside.append((pair, 0, True))
                     continue
                 need, known = self._need(pair)
-                if not known:
+                if not known and self._compilers(pair):
                     need = min(need, int(now[pair.second] - now[pair.first]))
                 inside.append((pair, need, known))
             for pair in dependences.memory_pairs(block, self.kinds, self.effects):
@@ -183,13 +188,21 @@ class Analysis:
                 checks.add((pair.second, int(self.number[pair.first]), rule))
             elif near:
                 need, known = self._need(pair)
-                if not known:
+                if not known and not self._compilers(pair):
+                    across.append((pair, need, False))
+                elif not known:
                     unknown.append((pair, need))
                 elif need > 1:
                     across.append((pair, need, True))
         self.inside = _columns(inside)
         self._checks(checks)
         self._across(across, unknown)
+
+    def _compilers(self, pair: Pair) -> bool:
+        """Whether the compiler's own code has this pair of operands; it is noted, for renamed copies."""
+        key = (pair.kind, pair.first, pair.slot, pair.second, pair.other)
+        self.known_pairs.add(key)
+        return self._first is None or key in self._first.known_pairs
 
     def _rule(self, pair: Pair) -> int | None:
         """0 or 1 when the pair is guarded by scoreboards (write, read), None when by distance."""

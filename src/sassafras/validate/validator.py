@@ -11,7 +11,7 @@ from ..core.errors import SassafrasError
 from ..sass import ARCHS, Program
 from ..sass.control import CONTROL_MASK, STALL_SHIFT, WAIT_SHIFT
 from ..sass.latency import LatencyTable
-from . import kernels
+from . import kernels, renaming
 from . import reuse as reuse_windows
 from .analysis import HORIZON, MOST_RAISED, SETTER_TO_WAITER, Analysis
 from .classes import GROUPS, NEVER_WAIT
@@ -58,8 +58,14 @@ class Validator:
     """
 
     def __init__(
-        self, original: bytes, kernel_name: str | None = None, table: LatencyTable | None = None
+        self,
+        original: bytes,
+        kernel_name: str | None = None,
+        table: LatencyTable | None = None,
+        _first: Validator | None = None,
     ) -> None:
+        self._renamed: list[Validator] = []
+        self.analysis: Analysis
         program = Program.parse(original)
         function = program.function(kernel_name)
         self.name = function.name
@@ -73,8 +79,9 @@ class Validator:
             return
         if table is None:
             table = LatencyTable.load(ARCHS[program.arch].table)
+        self._latencies = table
         try:
-            self.analysis = Analysis(function, table)
+            self.analysis = Analysis(function, table, _first.analysis if _first else None)
         except SassafrasError as error:
             self.unsupported = str(error)
             return
@@ -121,6 +128,54 @@ class Validator:
             found = self._check(candidate)
         return Report(not found, tuple(found), time.perf_counter() - begin)
 
+    def via(self, renamed: bytes) -> Report:
+        """Prove a copy of the original under other register names, so that its schedules can be judged.
+
+        The copy keeps the original's order; its control codes are its own. Once it is proved, `check` accepts
+        schedules of it as well as schedules of the original.
+        """
+        begin = time.perf_counter()
+        if self.unsupported:
+            found = [Violation("unsupported", self.name, self.unsupported)]
+        else:
+            found = self._via(renamed)
+        return Report(not found, tuple(found), time.perf_counter() - begin)
+
+    def _via(self, renamed: bytes) -> list[Violation]:
+        if len(renamed) != len(self._original):
+            return [Violation("bytes", "cubin", f"{len(renamed)} bytes, not {len(self._original)}")]
+        a = self.analysis
+        data = np.frombuffer(renamed, dtype=np.uint8)
+        differ = np.flatnonzero(self._rest(data) != self._elsewhere)
+        if len(differ) or any(
+            struct.unpack_from("<I", renamed, at)[0] != index * 16 + rest for at, index, rest in self._slots
+        ):
+            return [Violation("bytes", "cubin", "changed outside the kernel's code")]
+        # the copy under the compiler's own control codes: what its schedules are measured against
+        words = np.frombuffer(renamed, dtype="<u8", count=2 * a.count, offset=self._start).reshape(-1, 2)
+        words = words.copy()
+        changed = (words[:, 0] != self.function.words[:, 0]) | ((words[:, 1] & _CLEAN) != a.words[:, 1])
+        cleared = np.where(changed, np.uint64(0xF << 58), np.uint64(0))
+        words[:, 1] = (words[:, 1] & _CLEAN) | (a.original_high & ~_CLEAN & ~cleared)
+        base = renamed[: self._start] + words.tobytes() + renamed[self._end :]
+        try:
+            made = Validator(base, self.name, self._latencies, self)
+        except SassafrasError as error:
+            return [Violation("renaming", "cubin", str(error))]
+        if made.unsupported:
+            return [Violation("renaming", "cubin", made.unsupported)]
+        other = made.analysis
+        if other.blocks != a.blocks or len(other.code) != a.count or (other.fence != a.fence).any():
+            return [Violation("renaming", "cubin", "another control flow or other fences")]
+        found = renaming.differences(
+            self.function, made.function, (a.effects, other.effects), a.pinned, a.fence.tolist(), a.blocks
+        )
+        if not found:
+            found = made._check(renamed)
+        if not found:
+            self._renamed.append(made)
+        return found
+
     # -- rules, most basic first --------------------------------------------------------------------------
 
     def _check(self, candidate: bytes) -> list[Violation]:
@@ -132,6 +187,10 @@ class Validator:
         order = np.empty(a.count, dtype=np.int32)
         failed = kernels.match(code, a.words, _CLEAN, self._table, self._after, order)
         if failed >= 0:
+            for other in self._renamed:
+                found = other._check(candidate)
+                if not found or found[0].kind != "instructions":
+                    return found
             return [
                 Violation(
                     "instructions", f"+{16 * failed:#x}", "this word is not in the original, or too often"

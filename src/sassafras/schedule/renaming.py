@@ -1,0 +1,396 @@
+"""Other register names for the same values, where a free name breaks a false dependence.
+
+ptxas reuses a register as soon as it is free, which is right for its own order and binds every other one:
+the next value cannot be made before the last one was read. Here each value that lives and dies within one
+basic block (a *web*: its definitions and their readers) may get the name that has been out of use for
+longest. Nothing is spilled and the register count stays. Operands of several registers, predicates behind
+masks and everything that fences, asynchronous products and copies touch keep their names. Whether the
+outcome is the same program is for `validate` to prove.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..core.errors import DisassemblyError
+from ..sass import Emitter, Function, Instruction, Program, Queue
+from ..sass.control import REUSE_MASK
+from ..sass.latency import opcode_key, slots
+from ..sass.registers import GPR, PRED, UGPR
+from . import flow
+from .distances import HORIZON, Table
+from .graph import is_fence
+
+#: (word, first bit, bits) of the fields that name general registers: output, inputs
+_OUTPUT = ((0, 16),)
+_INPUTS = ((0, 24), (0, 32), (1, 0))
+#: predicates: guard; outputs; inputs
+_GUARD = ((0, 12),)
+_PREDICATE_OUTPUTS = ((1, 17), (1, 20))
+_PREDICATE_INPUTS = ((1, 23), (1, 13), (1, 4))
+_NAME = re.compile(r"(?<![A-Za-z0-9_.])(UR|UP|R|P|B)\d+(?![A-Za-z0-9_])")
+#: a free name must have been out of use for so many instructions longer than the old one
+_GAIN = 4
+
+
+@dataclass(slots=True)
+class Web:
+    """A value: positions of its definitions and of its readers, in one block; `name` is its register."""
+
+    register: int
+    writes: list[int]
+    reads: list[int]
+    movable: bool = True
+    name: int = -1
+
+    @property
+    def first(self) -> int:
+        """Where it begins."""
+        return min(self.writes)
+
+    @property
+    def last(self) -> int:
+        """Where it is needed last."""
+        return max(*self.writes, *self.reads, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class Renamed:
+    """The outcome.
+
+    Attributes:
+        cubin: the original under new names, same order; no cached operands where names changed.
+        webs: how many values got another name.
+        instructions: how many instructions changed.
+    """
+
+    cubin: bytes
+    webs: int
+    instructions: int
+
+
+def rename(program: Program, name: str, most: int | None = None, table: Table | None = None) -> Renamed:
+    """Give values other names where that breaks a false dependence.
+
+    Args:
+        program, name: the kernel.
+        most: rename at most so many values, first come first.
+        table: latency table; None for the architecture's own.
+
+    Raises:
+        DisassemblyError: the renamed code does not read as it should, again and again.
+    """
+    function = program.function(name)
+    refused: set[int] = set()
+    webs = _webs(function)
+    _assign(function, webs, table or load_table(function.arch))
+    chosen = [n for n, w in enumerate(webs) if w.name >= 0]
+    if most is not None:
+        chosen = chosen[:most]
+    emitter = Emitter(program, name)
+    order = np.arange(len(function))
+    for _ in range(4):
+        kept = [webs[n] for n in chosen if n not in refused]
+        words, changed = _encode(function, kept)
+        cubin = emitter.write(order, words)
+        try:
+            wrong = _misread(function, Program.parse(cubin).function(name), changed)
+        except DisassemblyError:
+            wrong = set(changed)
+        if not wrong:
+            return Renamed(cubin, len(kept), len(changed))
+        refused |= {n for n in chosen if wrong & {*webs[n].writes, *webs[n].reads}}
+    raise DisassemblyError("the renamed code cannot be read back", where=name)
+
+
+# -- values -----------------------------------------------------------------------------------------------
+
+
+def _single(i: Instruction) -> dict[int, bool]:
+    """Registers that an instruction names, and whether each stands alone in its operands."""
+    found: dict[int, bool] = {}
+    uses = slots(i)
+    wide = {u.slot.partition("+")[0] for u in uses if "+" in u.slot}
+    for u in uses:
+        alone = u.slot != "?" and u.slot not in wide and "+" not in u.slot
+        found[u.register] = found.get(u.register, True) and alone
+    for r in i.reads | i.writes:
+        found.setdefault(r, False)
+    return found
+
+
+def _webs(function: Function) -> list[Web]:
+    """Every value that lives within one block, in order of its first definition."""
+    code = function.instructions
+    found: list[Web] = []
+    fixed = _fixed(function)
+    blocks = flow.blocks(function)
+    entry = _live(function, blocks)
+    for b in blocks:
+        out = set().union(*(entry[s] for s in b.successors)) if b.successors else set()
+        current: dict[int, Web] = {}
+        local: list[Web] = []
+        for n in range(b.start, b.end):
+            i = code[n]
+            single = _single(i)
+            bank = i.base in ("P2R", "R2P")
+            still = is_fence(i) or i.op.queue in (Queue.WGMMA, Queue.TMA) or bool(i.unexplained)
+            for r in i.reads:
+                if r not in current:
+                    current[r] = Web(r, [], [], movable=False)
+                web = current[r]
+                web.reads.append(n)
+                if still or (bank and r >= PRED) or not single.get(r, False):
+                    web.movable = False
+            for r in i.writes:
+                guarded = i.guard not in ("", "PT")
+                if guarded and r in current:
+                    current[r].writes.append(n)  # the old value may live on
+                elif guarded:
+                    current[r] = Web(r, [n], [], movable=False)
+                else:
+                    current[r] = Web(r, [n], [])
+                    local.append(current[r])
+                if still or bank or not single.get(r, False):
+                    current[r].movable = False
+        for r, web in current.items():
+            if r in out:
+                web.movable = False
+        found += [w for w in local if w.movable and w.register not in fixed and w.reads]
+    return sorted(found, key=lambda w: w.first)
+
+
+def _fixed(function: Function) -> set[int]:
+    """Registers whose uses no scoreboard or distance tells."""
+    out: set[int] = set()
+    for i in function.instructions:
+        if i.op.queue in (Queue.WGMMA, Queue.TMA) or i.unexplained or (
+            is_fence(i) and i.base not in ("BRA", "EXIT", "NOP")
+        ):  # fmt: skip
+            out |= i.reads | i.writes
+    return out
+
+
+def _live(function: Function, blocks: tuple[flow.Block, ...]) -> list[set[int]]:
+    """Registers that are live on entry of each block."""
+    entry: list[set[int]] = [set() for _ in blocks]
+    again = True
+    while again:
+        again = False
+        for b in reversed(blocks):
+            live = set().union(*(entry[s] for s in b.successors)) if b.successors else set()
+            for i in reversed(function.instructions[b.start : b.end]):
+                if i.guard in ("", "PT"):
+                    live -= i.writes
+                live |= i.reads
+            if live != entry[b.index]:
+                entry[b.index] = live
+                again = True
+    return entry
+
+
+# -- names ------------------------------------------------------------------------------------------------
+
+
+def load_table(arch: str) -> Table:
+    """The latency table of an architecture's name."""
+    from ..sass.archs import get
+    from .space import load_table as load
+
+    return load(get(arch).table)
+
+
+def _assign(function: Function, webs: list[Web], table: Table) -> None:
+    """Choose names, greedily in order of first definition."""
+    code, count = function.instructions, len(function)
+    blocks = flow.blocks(function)
+    entry = _live(function, blocks)
+    # by register and position: live behind it, or touched at it
+    busy = np.zeros((UGPR, count), dtype=bool)
+    touched = np.zeros((UGPR, count), dtype=bool)
+    home: dict[int, tuple[int, int]] = {}
+    for b in blocks:
+        live = set().union(*(entry[s] for s in b.successors)) if b.successors else set()
+        for n in range(b.end - 1, b.start - 1, -1):
+            i = code[n]
+            home[n] = (b.start, b.end)
+            for r in live | i.reads | i.writes:
+                if r < UGPR:
+                    busy[r, n] = True
+            for r in i.reads | i.writes:
+                if r < UGPR:
+                    touched[r, n] = True
+            if i.guard in ("", "PT"):
+                live -= i.writes
+            live |= i.reads
+    fixed = _fixed(function)
+    fixed.add(GPR + 1)  # the stack pointer, though many kernels never use it
+    general = [r for r in range(GPR, GPR + function.registers) if r not in fixed and touched[r].any()]
+    writers, readers = defaultdict[int, set[int]](set), defaultdict[int, set[int]](set)
+    for i in code:
+        for r in i.writes:
+            writers[r].add(i.index)
+        for r in i.reads:
+            readers[r].add(i.index)
+    known = _Known(function, table)
+    predicates = [r for r in range(PRED, PRED + 7) if r not in fixed]
+    for web in webs:
+        if web.register >= UGPR:
+            continue
+        start, end = home[web.first]
+        first, last = web.first, web.last
+        now = _room(touched[web.register], start, end, first, last)
+        best, gain = -1, now + _GAIN
+        own = {*web.writes, *web.reads}
+        if not known.without(web, writers[web.register], readers[web.register]):
+            continue
+        for r in predicates if web.register >= PRED else general:
+            if r == web.register or busy[r, first : last + 1].any():
+                continue
+            room = _room(touched[r], start, end, first, last)
+            if room > gain and known.all(web, r, writers[r], readers[r]):
+                best, gain = r, room
+        if best >= 0:
+            web.name = best
+            busy[best, first : last + 1] = True
+            touched[best, [*web.writes, *web.reads]] = True
+            # (another value may end where this one begins, and begin where it ends)
+            writers[web.register] -= set(web.writes) - {last}
+            readers[web.register] -= own - {first}
+            writers[best].update(web.writes)
+            readers[best].update(web.reads)
+            known.names.update({(n, best): web.register for n in (*web.writes, *web.reads)})
+            busy[web.register, first + 1 : last] = False
+            inner = [n for n in (*web.writes, *web.reads) if first < n < last]
+            touched[web.register, inner] = False
+
+
+class _Known:
+    """Whether the latency table knows what new neighbours on one register need of one another."""
+
+    def __init__(self, function: Function, table: Table) -> None:
+        self.code, self.table = function.instructions, table
+        self.keys = [opcode_key(i.opcode) for i in self.code]
+        self.slots = [slots(i) for i in self.code]
+        self.time = np.cumsum([0, *(max(1, i.control.stall) for i in self.code)])
+        # under which old name an instruction is known to use a register by now
+        self.names: dict[tuple[int, int], int] = {}
+
+    def all(self, web: Web, register: int, writers: set[int], readers: set[int]) -> bool:
+        """Pairs of the web with other users of `register` within `HORIZON` cycles, in address order."""
+        first, last = web.first, web.last
+        old = web.register
+        for n in writers | readers:
+            if n < first:
+                theirs = self.names.get((n, register), register)
+                for m in web.writes:
+                    for kind, side in (("waw", writers), ("war", readers)):
+                        if n in side and not self._pair(kind, n, theirs, m, old):
+                            return False
+            elif n > last and n in writers:
+                theirs = self.names.get((n, register), register)
+                for m in web.writes:
+                    if not self._pair("waw", m, old, n, theirs):
+                        return False
+                for m in web.reads:
+                    if not self._pair("war", m, old, n, theirs):
+                        return False
+        return True
+
+    def without(self, web: Web, writers: set[int], readers: set[int]) -> bool:
+        """Pairs that meet on the old name once the web has left it."""
+        old = web.register
+        before = [
+            n for n in writers | readers if n <= web.first and self.time[web.last] - self.time[n] < HORIZON
+        ]
+        behind = [n for n in writers if n >= web.last and self.time[n] - self.time[web.first] < HORIZON]
+        for n in before:
+            for m in behind:
+                if n == m:
+                    continue
+                x, y = self.names.get((n, old), old), self.names.get((m, old), old)
+                for kind, side in (("waw", writers), ("war", readers)):
+                    here = n in side and not (n == web.first and kind == "waw")
+                    if here and not (m == web.last and m in web.writes) and not self._pair(kind, n, x, m, y):
+                        return False
+        return True
+
+    def _pair(self, kind: str, a: int, x: int, b: int, y: int) -> bool:
+        """Instruction `a` names the shared register `x` in the original, `b` names it `y`."""
+        if self.time[b] - self.time[a] >= HORIZON or self.code[a].op.variable:
+            return True  # far enough; or scoreboards take care
+        mine = [u.slot for u in self.slots[a] if u.register == x and u.write == (kind == "waw")]
+        theirs = [u.slot for u in self.slots[b] if u.register == y and u.write]
+        if not mine or not theirs:
+            return False
+        gap = int(self.time[b] - self.time[a])
+        # with a distance that is larger than any, a table answers what is certainly enough
+        return all(
+            self.table.needed(kind, self.keys[a], p, self.keys[b], q, HORIZON) <= gap
+            for p in mine
+            for q in theirs
+        )
+
+
+def _room(touched: np.ndarray, start: int, end: int, first: int, last: int) -> int:
+    """Instructions between a web and what else has its name, on the nearer side."""
+    before = np.flatnonzero(touched[start:first])
+    behind = np.flatnonzero(touched[last + 1 : end])
+    up = first - (start + int(before[-1])) if len(before) else 64
+    down = int(behind[0]) + 1 if len(behind) else 64
+    return min(up, down, 64)
+
+
+# -- code -------------------------------------------------------------------------------------------------
+
+
+def _encode(function: Function, webs: list[Web]) -> tuple[np.ndarray, dict[int, dict[tuple[int, bool], int]]]:
+    """Words under the new names, and by instruction what was renamed: (register, written) -> new name."""
+    changed: dict[int, dict[tuple[int, bool], int]] = defaultdict(dict)
+    for web in webs:
+        for n in web.writes:
+            changed[n][web.register, True] = web.name
+        for n in web.reads:
+            changed[n][web.register, False] = web.name
+    words = function.words.copy()
+    for n, names in changed.items():
+        i = function.instructions[n]
+        new = [i.low, i.high & ~REUSE_MASK]
+        for (register, written), name in names.items():
+            predicate = register >= PRED
+            old, value = register - (PRED if predicate else GPR), name - (PRED if predicate else GPR)
+            width = 7 if predicate else 0xFF
+            fields: tuple[tuple[int, int], ...]
+            if predicate:
+                fields = _PREDICATE_OUTPUTS if written else (*_GUARD, *_PREDICATE_INPUTS)
+            else:
+                fields = _OUTPUT if written else _INPUTS
+                named = sum(len(re.findall(rf"\bR{old}\b", o)) for o in i.operands)
+                same = sum((i.low, i.high)[word] >> at & 0xFF == old for word, at in _INPUTS)
+                if not written and same > named - (register in i.writes):
+                    fields = tuple(f for f in fields if f != (0, 32))  # part of an immediate
+            for word, at in fields:
+                if (i.low, i.high)[word] >> at & width == old:
+                    new[word] = new[word] & ~(width << at) | value << at
+        words[n] = new
+    return words, changed
+
+
+def _misread(
+    function: Function, renamed: Function, changed: dict[int, dict[tuple[int, bool], int]]
+) -> set[int]:
+    """Instructions whose new text or registers are not what they were meant to be."""
+    wrong = set()
+    for n, names in changed.items():
+        i, j = function.instructions[n], renamed.instructions[n]
+        reads = {names.get((r, False), r) for r in i.reads}
+        writes = {names.get((r, True), r) for r in i.writes}
+        if _NAME.sub(r"\1#", i.text.replace(".reuse", "")) != _NAME.sub(r"\1#", j.text.replace(".reuse", "")):
+            wrong.add(n)
+        if j.opcode != i.opcode or set(j.reads) != reads or set(j.writes) != writes:
+            wrong.add(n)
+    return wrong

@@ -1,0 +1,69 @@
+"""The schedule spaces that `optimize` knows by name. Wiring: `schedule` meets `validate`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sassafras.core import Kernel, SassafrasError, Space
+
+#: name -> what it opens
+SPACES = {
+    "swaps": "order and stall counts under the compiler's scoreboards and waits",
+    "control": "scoreboards, waits and stall counts from scratch; true dependences bind the order",
+    "renaming": "control, and other register names where they break false dependences",
+}
+
+
+def space_of(name: str, asked_by_name: bool = False, **options: Any) -> Callable[[Kernel], Space[Any, Any]]:
+    """What makes the space of this name from a baseline.
+
+    Args:
+        name: one of `SPACES`.
+        asked_by_name: the user named the architecture on purpose.
+        options: further arguments of `ScheduleSpace`.
+
+    Raises:
+        SassafrasError: there is no such space.
+    """
+    if name not in SPACES:
+        raise SassafrasError(f"there is no space {name!r}", hint="one of " + ", ".join(SPACES))
+
+    def make(kernel: Kernel) -> Space[Any, Any]:
+        from sassafras.schedule import ScheduleSpace
+
+        if name == "renaming":
+            return renamed(kernel, asked_by_name, **options)
+        control: Any = "keep" if name == "swaps" else "regenerate"
+        return ScheduleSpace(kernel, arch_by_name=asked_by_name, control=control, **options)
+
+    return make
+
+
+def renamed(kernel: Kernel, asked_by_name: bool = False, **options: Any) -> Any:
+    """The schedules of a renamed copy that the validator has proved; without one, those of the kernel itself.
+
+    Where the proof fails, half as many values are renamed, down to none: the validator decides.
+    """
+    from sassafras.sass import Program
+    from sassafras.schedule import ScheduleSpace
+    from sassafras.schedule.renaming import rename
+    from sassafras.validate import Validator
+
+    program = Program.parse(kernel.cubin)
+    validator = Validator(kernel.cubin, kernel.name)
+    most: int | None = None
+    for _ in range(5):
+        try:
+            made = rename(program, kernel.name, most)
+        except SassafrasError:
+            break
+        if made.webs == 0:
+            break
+        space = ScheduleSpace(
+            kernel, arch_by_name=asked_by_name, control="regenerate", rename=made.cubin, **options
+        )
+        if validator.via(space.via[0]).ok:
+            return space
+        most = made.webs // 2
+    return ScheduleSpace(kernel, arch_by_name=asked_by_name, control="regenerate", **options)

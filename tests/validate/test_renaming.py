@@ -1,0 +1,147 @@
+"""Other register names: proved where they are the same program, refused where one operand is not."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+import numpy as np
+import pytest
+
+from sassafras.core import Kernel
+from sassafras.frontend import load
+from sassafras.sass import Function, Program
+from sassafras.schedule import ScheduleSpace
+from sassafras.schedule.renaming import rename
+from sassafras.spaces import renamed
+from sassafras.validate import Validator
+from sassafras.validate.effects import Access, Effects
+from sassafras.validate.graph import Block
+from sassafras.validate.renaming import reaching
+from tests import kernels
+
+
+@lru_cache
+def original(name: str) -> bytes:
+    if name == "scalar softmax":
+        return kernels.softmax_cubin(block=2048, aligned=False)
+    if name == "HGMMA":
+        return kernels.matmul_cubin()
+    workload = load(f"suite:{name}")
+    return workload.build(workload.case(), "sm_90a").cubin
+
+
+@lru_cache
+def space(name: str) -> ScheduleSpace:
+    function = Program.parse(original(name)).function()
+    return renamed(Kernel(original(name), function.name, function.arch, 128))
+
+
+@lru_cache
+def proved(name: str) -> Validator:
+    validator = Validator(original(name))
+    report = validator.via(space(name).via[0])
+    assert report.ok, report.violations[0]
+    return validator
+
+
+@pytest.mark.parametrize("name", ("rotary", "HGMMA"))
+def test_renamed_copies_are_proved_and_their_schedules_approved(name: str) -> None:
+    s, validator = space(name), proved(name)
+    assert s.emit(s.start()) == original(name)
+    changed = Program.parse(s.via[0]).function()
+    texts = [i.text for i in Program.parse(original(name)).function().instructions]
+    assert sum(i.text.replace(".reuse", "") != t.replace(".reuse", "") for i, t in
+               zip(changed.instructions, texts, strict=True)) > 8  # fmt: skip
+    assert not Validator(original(name)).check(s.via[0]).ok  # nothing is believed before it is proved
+    rng = np.random.default_rng(0)
+    state = s.start()
+    for _ in range(20):
+        move = s.sample(state, rng)
+        assert move is not None
+        state = s.apply(state, move)
+        report = validator.check(s.emit(state))
+        assert report.ok, f"{move}: {report.violations[0]}"
+    assert validator.check(original(name)).ok
+
+
+def put(data: bytes, function: Function, n: int, word: int, at: int, width: int, value: int) -> bytes:
+    out = bytearray(data)
+    place = function.text_offset + 16 * n + 8 * word
+    old = int.from_bytes(out[place : place + 8], "little")
+    out[place : place + 8] = ((old & ~(((1 << width) - 1) << at)) | value << at).to_bytes(8, "little")
+    return bytes(out)
+
+
+def test_one_operand_of_another_value_is_refused() -> None:
+    name = "rotary"
+    data = space(name).via[0]
+    validator = Validator(original(name))
+    function = Program.parse(data).function()
+    rng = np.random.default_rng(5)
+    planted = 0
+    used = sorted({r for i in function.instructions for r in i.writes if r < 255})
+    for n in rng.permutation(len(function)):
+        i = function.instructions[n]
+        if i.base not in ("FMUL", "FFMA", "FADD", "PRMT", "IMAD", "SHF", "LOP3") or not i.writes:
+            continue
+        source = next((o for o in i.operands[1:] if re.fullmatch(r"-?R\d+(\.\w+)*", o)), "")
+        if not source:
+            continue
+        number = int(re.findall(r"\d+", source)[0])
+        if i.low >> 24 & 0xFF == number:  # its first source: another register's value
+            other = next(r for r in rng.permutation(used) if r != number)
+            mutant = put(data, function, int(n), 0, 24, 8, int(other))
+            report = validator.via(mutant)
+            assert not report.ok, f"{i.text} with R{other}"
+            planted += 1
+        target = int(i.low >> 16 & 0xFF)
+        if any(target in j.reads for j in function.instructions) and planted % 2:
+            other = next(r for r in rng.permutation(used) if r != target)
+            mutant = put(data, function, int(n), 0, 16, 8, int(other))
+            assert not validator.via(mutant).ok, f"{i.text} into R{other}"
+            planted += 1
+        if planted >= 8:
+            break
+    assert planted >= 8
+
+
+def test_guards_immediates_and_pairs_are_not_for_renaming() -> None:
+    data = space("rotary").via[0]
+    validator = Validator(original("rotary"))
+    function = Program.parse(data).function()
+    code = function.instructions
+    immediate = next(
+        i for i in code if re.search(r", 0x[0-9a-f]+,", i.text) and i.base in ("IMAD", "SHF", "LEA")
+    )
+    pair = next(i for i in code if i.base == "LDG" and re.search(r"\[R\d+\.64", i.text))
+    exit_ = next(i for i in code if i.base == "EXIT")
+    for i, word, at, width, value in (
+        (immediate, 0, 32, 8, (immediate.low >> 32 & 0xFF) ^ 1),
+        (pair, 0, 24, 8, (pair.low >> 24 & 0xFF) ^ 2),
+        (exit_, 0, 12, 3, (exit_.low >> 12 & 7) ^ 1),
+    ):
+        assert not validator.via(put(data, function, i.index, word, at, width, value)).ok, i.text
+
+
+def test_the_definition_that_a_read_sees_is_found_over_a_loop() -> None:
+    def effect(reads: tuple[int, ...], writes: tuple[int, ...], guard: int | None = None) -> Effects:
+        made = [Access(r, "1", False) for r in reads] + [Access(r, "0", True) for r in writes]
+        return Effects(tuple(made), guard, False, False, "")
+
+    # R1 = ..; loop: read R1; @P0 R1 = ..; read R1
+    code = [effect((), (1,)), effect((1,), ()), effect((), (1,), 256), effect((1,), ())]
+    blocks = (Block(0, 1, (1,)), Block(1, 3, (1, 2)), Block(3, 4, ()))
+    found = reaching(code, blocks)
+    assert found[1, 0] == found[3, 0] == {(0, 0), (2, 0)}
+    assert reaching([effect((7,), ())], (Block(0, 1, ()),))[0, 0] == {(-1, 7)}
+
+
+def test_renaming_is_deterministic_and_bounded() -> None:
+    program = Program.parse(original("rotary"))
+    name = program.function().name
+    one, two = rename(program, name), rename(program, name)
+    assert one.cubin == two.cubin and one.webs > 3
+    few = rename(program, name, most=2)
+    assert few.webs == 2
+    assert Program.parse(one.cubin).function().registers == program.function().registers
