@@ -169,7 +169,7 @@ def generate(args: argparse.Namespace) -> None:
 
 def groups(records: list[dict[str, Any]]) -> Iterator[tuple[str, str, list[dict[str, Any]]]]:
     """(workload, model, its proposals that compiled), in the order of the file, one per binary."""
-    keys = dict.fromkeys((r["workload"], r["model"]) for r in records if "texts" in r)
+    keys = dict.fromkeys((r["workload"], r["model"]) for r in records if "texts" in r or "tally" in r)
     for workload, model in keys:
         mine = [r for r in records if (r["workload"], r["model"]) == (workload, model) and r.get("texts")]
         yield workload, model, list({r["digest"]: r for r in mine if r["static"] == "compiled"}.values())

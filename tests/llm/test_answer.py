@@ -47,6 +47,13 @@ def test_untidy_answers_are_read(text: str) -> None:
     assert hole_texts(read_answer(text), HOLES) == {"body": "x = 2;"}
 
 
+def test_several_holes_in_one_block_are_told_apart() -> None:
+    text = "```cuda\nhole: body\nx = 2;\n\nhole: tail\ny = 3;\n// end hole\n```"
+    assert hole_texts(read_answer(text), HOLES) == {"body": "x = 2;", "tail": "y = 3;"}
+    text = "```cuda\n// hole: body: what it does\nx = 4;\n// end hole\n// hole: tail\ny = 5;\n```"
+    assert hole_texts(read_answer(text), HOLES) == {"body": "x = 4;", "tail": "y = 5;"}
+
+
 def test_headings_inside_code_are_code() -> None:
     answer = read_answer("## Analysis\nwhy\n```python\n# Design\nx = 1\n```\n## Design\nhow\n")
     assert answer.design == "how" and answer.blocks[0][1] == "# Design\nx = 1"

@@ -59,6 +59,9 @@ def test_the_proposals_that_wait_for_a_gpu_are_whole() -> None:
     records = llm_proposals.read(llm_proposals.PROPOSALS)
     groups = {(workload, model): found for workload, model, found in llm_proposals.groups(records)}
     assert len({workload for workload, _ in groups}) >= 3
+    _, summary = llm_proposals.summarise(records, {}, {})
+    counts = [summary[model]["proposed"] for model in dict.fromkeys(model for _, model in groups)]
+    assert len(set(counts)) == 1 < len(counts)  # the control is as large as what it controls
     for (workload, _), found in groups.items():
         language, text, _ = source_of(load(str(BENCHMARKS.parent / "examples" / "evolve" / f"{workload}.py")))
         template = Template.parse(text, language)

@@ -24,6 +24,7 @@ _SECTIONS = {
 _HEADING = re.compile(r"^\s*(?:#{1,6}\s*|\*\*\s*|\d+[.)]\s*)+([A-Za-z ]+?)\s*(?:\*\*)?\s*:?\s*(?:\*\*)?\s*$")
 _FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})[ \t]*([^\n`]*)\n(.*?)^[ \t]*\1[ \t]*$", re.MULTILINE | re.DOTALL)
 _OPEN_FENCE = re.compile(r"^[ \t]*(?:`{3,}|~{3,})[ \t]*([^\n`]*)\n(.*)\Z", re.MULTILINE | re.DOTALL)
+_HOLE_ALONE = re.compile(r"^\s*(?://|#)?\s*hole\s*:\s*`?[A-Za-z_]\w*`?\s*(?::.*)?$", re.IGNORECASE)
 _HOLE_LINE = re.compile(r"^\s*(?://|#|\*\*|)\s*hole\s*[:=]?\s*`?([A-Za-z_]\w*)`?", re.IGNORECASE)
 
 
@@ -78,7 +79,7 @@ def hole_texts(answer: Answer, holes: Mapping[str, str]) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     unnamed: list[str] = []
-    for label, body in answer.blocks:
+    for label, body in (part for block in answer.blocks for part in _split(*block)):
         named = re.search(r"hole\s*[:=]\s*([A-Za-z_]\w*)", label)
         name = named[1] if named else None
         lines = body.split("\n")
@@ -101,6 +102,16 @@ def hole_texts(answer: Answer, holes: Mapping[str, str]) -> dict[str, str]:
             f"'// hole: NAME'; the holes are {', '.join(holes)}",
         )
     return found
+
+
+def _split(label: str, body: str) -> list[tuple[str, str]]:
+    """A block cut before each line that says ``hole: NAME``: small models put all holes into one."""
+    parts: list[list[str]] = [[]]
+    for line in body.split("\n"):
+        if _HOLE_ALONE.match(line) and any(text.strip() for text in parts[-1]):
+            parts.append([])
+        parts[-1].append(line)
+    return [(label if i == 0 else "", "\n".join(lines).strip("\n")) for i, lines in enumerate(parts)]
 
 
 def whole_source(answer: Answer) -> str:
