@@ -71,6 +71,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--mode", default="offline", help="of off-grid: offline or server")
     parser.add_argument("--rate", type=float, default=1000.0, help="server: calls a second")
     parser.add_argument("--calls", type=int, default=30, help="server: calls of each contestant")
+    parser.add_argument("--exclude", default="", help="regular expression: configurations not to try")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--cache", type=Path, help="folder of compiled kernels")
     parser.add_argument(
@@ -106,7 +107,7 @@ def main() -> int:
     shapes = choose_shapes(grid, given.bands, given.shapes, given.seed)
     options = Options(
         configs=given.configs, seconds=given.seconds, seed=given.seed, rate=given.rate, calls=given.calls,
-        tuned=grid != "off-grid",
+        tuned=grid != "off-grid", exclude=given.exclude,
     )  # fmt: skip
     shared: dict[str, Any] = {
         "gpus": given.gpus or (gpu_count() if not given.dry_run else 2) or 1, "minutes": given.minutes,

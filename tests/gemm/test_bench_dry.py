@@ -202,6 +202,16 @@ def test_every_family_enters() -> None:
     assert len({type(c) for c in chosen}) >= 2 and {c.layout for c in chosen} == {"tn"}
 
 
+def test_kernels_known_to_fail_are_left_out() -> None:
+    shape = Shape(64, 64, 1024)
+    everything = entrants(shape, "tn", 1000)
+    some = entrants(shape, "tn", 1000, exclude="^lean_tn_m1n1s")
+    assert 0 < len(some) < len(everything)
+    assert set(everything) - set(some) == {c for c in everything if c.name.startswith("lean_tn_m1n1s")}
+    record = choose(dry.DryStage(), shape, Options(configs=16, exclude="^lean_"))
+    assert record["rungs"] and not any(name.startswith("lean_") for name in record["rungs"])
+
+
 def test_one_process_measures_both_ways() -> None:
     stage = dry.DryStage()
     selection = choose(stage, Shape(64, 256, 512), OPTIONS)

@@ -16,6 +16,7 @@ Grid = Annotated[str, typer.Option(help=_GRID)]
 Bands = Annotated[str | None, typer.Option(help="Only these bands of FLOP, for example '<1e8,1e8-1e9'.")]
 Sample = Annotated[int | None, typer.Option(help="A sample of so many shapes, stratified by band.")]
 Configs = Annotated[int, typer.Option(help="Our configurations screened, a shape and layout.")]
+Exclude = Annotated[str, typer.Option(help="Regular expression: configurations of ours not to try.")]
 Gpus = Annotated[int, typer.Option(help="GPUs to work on at once.")]
 Minutes = Annotated[
     float | None, typer.Option(help="Start no shape after so many minutes; the same command goes on.")
@@ -36,6 +37,7 @@ def bench(
     shapes: Sample = None,
     seconds: Annotated[float, typer.Option(help="GPU time of a shape's measurement.")] = 0.1,
     configs: Configs = 128,
+    exclude: Exclude = "",
     processes: Annotated[int, typer.Option(help="Fresh processes that measure.")] = 1,
     rate: Annotated[float, typer.Option(help="Server mode: calls a second.")] = 1000.0,
     calls: Annotated[int, typer.Option(help="Server mode: calls of each contestant.")] = 30,
@@ -67,10 +69,12 @@ def bench(
         calls=calls,
         cold=cold,
         tuned=grid != "off-grid",
+        exclude=exclude,
     )
     path, summary = benchmark(
         choose_shapes(grid, bands, shapes, seed), out, options, mode=mode, name=file_name(grid, mode),
-        processes=processes, gpus=gpus, minutes=minutes, dry=dry_run, fresh=fresh, cache=cache,
+        processes=processes, gpus=gpus, minutes=minutes,
+        dry=dry_run, fresh=fresh, cache=cache,
         say=lambda text: console.print(text, style="dim", markup=False),
     )  # fmt: skip
     if json:
@@ -90,6 +94,7 @@ def tune(
     bands: Bands = None,
     shapes: Sample = None,
     configs: Configs = 128,
+    exclude: Exclude = "",
     gpus: Gpus = 1,
     minutes: Minutes = None,
     seed: Seed = 0,
@@ -115,9 +120,10 @@ def tune(
     from sassafras.gemm.select import Options
 
     console = stderr()
+    options = Options(configs=configs, seed=seed, exclude=exclude)
     dataset = runner.sweep(
-        choose_shapes(grid, bands, shapes, seed), out, Options(configs=configs, seed=seed), gpus=gpus,
-        minutes=minutes, dry=dry_run, fresh=fresh, cache=cache,
+        choose_shapes(grid, bands, shapes, seed), out, options, gpus=gpus, minutes=minutes,
+        dry=dry_run, fresh=fresh, cache=cache,
         say=lambda text: console.print(text, style="dim", markup=False),
     )  # fmt: skip
     target = tuned_path(str(dataset.header.get("gpu"))) if install and not dataset.modelled else None

@@ -21,7 +21,7 @@ from .shapes import Shape
 #: how often the workers of a GPU may die before the run is given up
 _DEATHS = 25
 #: a worker whose journal has not grown for so many seconds hangs
-STALL = 180.0
+STALL = 90.0
 Say = Callable[[str], None]
 
 

@@ -6,6 +6,7 @@ interleaved with cuBLASLt's and torch. Every time is recorded: the journals of a
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any
@@ -48,6 +49,7 @@ class Options:
         final_seconds: GPU time for the last rung, roughly.
         block_us: length of a timed block of the last rung.
         ours_up_to: FLOP above which ours are not tried.
+        exclude: a regular expression; configurations whose name it finds are not tried (kernels that fail).
         cold: time with an emptied L2 as well.
         walls: calls whose wall time is taken, 0 for none.
         rate: server mode: calls a second.
@@ -63,6 +65,7 @@ class Options:
     final_seconds: float = 0.05
     block_us: float = 200.0
     ours_up_to: float = 1e18
+    exclude: str = ""
     cold: bool = True
     walls: int = 200
     rate: float = 1000.0
@@ -73,7 +76,8 @@ class Options:
 
 #: options that the selection follows, and those that the measurement follows
 SELECTING = (
-    "configs", "finalists", "screen_seconds", "final_seconds", "block_us", "ours_up_to", "seed",
+    "configs", "finalists", "screen_seconds", "final_seconds", "block_us", "ours_up_to", "exclude",
+    "seed",
 )  # fmt: skip
 MEASURING = ("seconds", "block_us", "cold", "walls", "rate", "calls", "tuned", "seed")
 
@@ -228,21 +232,29 @@ def _lt_finalists(
     }  # fmt: skip
 
 
-def entrants(shape: Shape, layout: str, count: int, without: frozenset[str] = frozenset()) -> list[Config]:
+def entrants(
+    shape: Shape, layout: str, count: int, without: frozenset[str] = frozenset(), exclude: str = ""
+) -> list[Config]:
     """The configurations of the first rung: neighbours' winners, then the estimate's favourites.
 
     The estimate ranks within a family; between families it is not to be trusted, so they take turns.
 
     Args:
         without: families (names of their configurations' types) that are left out.
+        exclude: see `Options`.
     """
+    banned = re.compile(exclude) if exclude else None
+
+    def tried(config: Config) -> bool:
+        return type(config).__name__ not in without and not (banned and banned.search(config.name))
+
     by_family: dict[str, list[Config]] = {}
     for config in _ranked(shape):
-        if config.layout != layout or type(config).__name__ in without:
+        if config.layout != layout or not tried(config):
             continue
         by_family.setdefault(type(config).__name__, []).append(config)
     winners = neighbours_winners(shape, layout)
-    chosen: dict[Config, None] = dict.fromkeys(c for c in winners if type(c).__name__ not in without)
+    chosen: dict[Config, None] = dict.fromkeys(c for c in winners if tried(c))
     longest = max((len(members) for members in by_family.values()), default=0)
     for index in range(longest):
         for members in by_family.values():
@@ -296,7 +308,7 @@ def _our_finalists(
 
     # a family whose favourites are hopeless here does not take the others' places, nor their time
     kinds = {type(c).__name__ for c in _ranked(operands.shape) if c.layout == layout}
-    favourites = entrants(operands.shape, layout, _PROBES * len(kinds))
+    favourites = entrants(operands.shape, layout, _PROBES * len(kinds), exclude=options.exclude)
     probes = screen(stage, bound(favourites), baseline_us, _RUNGS[0][0], 1)
     fastest = min([baseline_us, *(us for us, _, _ in probes)])
     alive = {type(config).__name__ for us, config, _ in probes if us < _HOPELESS * fastest}
@@ -305,7 +317,8 @@ def _our_finalists(
     rounds = _RUNGS[0][1] + 1
     affordable = int(options.screen_seconds / 2 * 1e6 / (rounds * max(baseline_us, _RUNGS[0][0])))
     count = max(12, min(options.configs, affordable))
-    contestants = bound(entrants(operands.shape, layout, count, frozenset(kinds - alive)))
+    hopeless = frozenset(kinds - alive)
+    contestants = bound(entrants(operands.shape, layout, count, hopeless, options.exclude))
     survivors: list[Finalist] = []
     for rung, (block_us, repeats) in enumerate(_RUNGS):
         survivors = screen(stage, contestants, baseline_us, block_us, repeats)

@@ -1,0 +1,121 @@
+"""Random shapes and configurations of ours against FP64; writes hgemm-random.json.
+
+    python benchmarks/hgemm_random.py [--count N] [--minutes 4] [--most 4096] [--exclude REGEX] [--dry-run]
+
+Extents are log-uniform from 1 to --most, most of n and k rounded to what a family accepts. For every shape
+one legal configuration of ours is drawn, launched on a C filled with NaN between guard bands, and compared
+with FP64: RMS error at most 1.1 times that of cuBLAS with FP32 reductions. Then it is launched once more:
+equal bit for bit. One process and one GPU; what is done when the minutes are over is reported.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from common import ROOT, write
+
+
+def drawn(rng: Any, most: int) -> Any:
+    """A shape."""
+    import numpy as np
+
+    from sassafras.gemm.shapes import Shape
+
+    m, n, k = (int(2 ** rng.uniform(0, np.log2(most))) for _ in range(3))
+    if rng.integers(8):
+        n, k = max(8, n // 8 * 8), max(8, k // 8 * 8)
+    return Shape(m, n, k)
+
+
+def checked(stage: Any, shape: Any, config: Any, seed: int) -> tuple[str, float]:
+    """(what is wrong or nothing, RMS error over cuBLAS's)."""
+    operands = stage.operands(shape, seed)
+    operands.calibrate(stage.gemm_ex("nn", operands, strict=True))
+    enqueue = stage.ours(config, operands)
+    check = operands.check(enqueue)
+    if check.why or stage.modelled:
+        return check.why, check.rms_ratio
+    import torch
+
+    first = operands.c.clone()
+    operands.check(enqueue)
+    if not torch.equal(first.view(torch.int16), operands.c.view(torch.int16)):
+        return "two launches differ", check.rms_ratio
+    return "", check.rms_ratio
+
+
+def main() -> int:
+    """Check and write; 1 when anything was wrong."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--count", type=int, default=10000)
+    parser.add_argument("--minutes", type=float, default=4.0)
+    parser.add_argument("--most", type=int, default=4096)
+    parser.add_argument("--exclude", default="", help="regular expression: configurations not to try")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--cache", type=Path, help="folder of compiled kernels")
+    parser.add_argument("--out", type=Path, default=None)
+    parser.add_argument("--dry-run", action="store_true", help="without a GPU, on a modelled clock")
+    given = parser.parse_args()
+    import numpy as np
+
+    from sassafras.device.cuda import environment
+    from sassafras.gemm import families
+    from sassafras.gemm.worker import _stage
+
+    plan = {"dry": given.dry_run, "cache": str(given.cache) if given.cache else None, "options": {"seed": 0}}
+    stage = _stage(plan)
+    rng = np.random.default_rng(given.seed)
+    everything = list(families.configurations())
+    if given.exclude:
+        everything = [c for c in everything if not re.search(given.exclude, c.name)]
+    by_instance: dict[Any, list[Any]] = {}
+    for config in everything:
+        by_instance.setdefault(config.instance, []).append(config)
+    instances = list(by_instance)
+    counts: Counter[str] = Counter()
+    faults: list[dict[str, Any]] = []
+    worst, checks, without = 0.0, 0, 0
+    begin = time.monotonic()
+    while checks < given.count and time.monotonic() - begin < 60 * given.minutes:
+        shape = drawn(rng, given.most)
+        # an instance first, so that families with few configurations are drawn as often as those with many
+        legal: list[Any] = []
+        for _ in range(8):
+            members = by_instance[instances[int(rng.integers(len(instances)))]]
+            legal = [c for c in members if c.reject(shape) is None]
+            if legal:
+                break
+        if not legal:
+            without += 1
+            continue
+        config = legal[int(rng.integers(len(legal)))]
+        checks += 1
+        counts[type(config).__name__] += 1
+        why, ratio = checked(stage, shape, config, given.seed + checks)
+        worst = max(worst, ratio)
+        if why:
+            faults.append({"shape": str(shape), "config": config.name, "why": why})
+            print(json.dumps(faults[-1]), flush=True)
+        if checks % 1000 == 0:
+            print(f"{checks} checks, {len(faults)} wrong, {time.monotonic() - begin:.0f} s", flush=True)
+    summary = {
+        "checks": checks, "wrong": len(faults), "worst_rms_ratio": worst, "by_family": dict(counts),
+        "shapes_without_a_configuration": without, "modelled": given.dry_run,
+    }  # fmt: skip
+    name = "hgemm-random" + ("-dry" if given.dry_run else "")
+    out = given.out or Path(os.environ.get("OUT") or ROOT / "benchmarks/results")
+    path = write(name, faults, summary, environment(), seed=given.seed, out=out)
+    print(json.dumps(summary), path.name)
+    return 1 if faults or not checks else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
