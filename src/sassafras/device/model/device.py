@@ -27,7 +27,7 @@ from .kernel_model import MAX_REPLICAS, KernelModel, UnknownWords
 from .records import records
 
 #: raised when the same candidate would get another figure
-MODEL_VERSION = 1
+MODEL_VERSION = 2
 
 _ARCHES = ("sm_90", "sm_90a")
 
@@ -163,7 +163,7 @@ class ModelDevice:
             if mine[p].guard in ("", "PT") or theirs[p].base != mine[p].base
         ):
             raise UnknownWords("its control flow differs from the baseline's")
-        latency = self.constants.l2_latency if model.in_l2 else self.constants.dram_latency
+        latency = model.latency
         rows, sources = records(theirs, self.constants, latency, model.occupancy.warps)
         return model.steps(function.words, np.arange(len(theirs)), rows, sources)
 

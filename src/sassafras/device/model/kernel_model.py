@@ -123,14 +123,23 @@ class KernelModel:
         a_sm = -(-ctas // c.sms)
         slots = min(limit, a_sm)
         active = min(c.sms, ctas)
-        chip = c.chip_l2_bytes if self.in_l2 else c.chip_dram_bytes
-        self.bandwidth = min(c.sm_l2_bytes, chip / active)
         self.rows, self.sources = rec.records(self.function.instructions, c, latency, warps)
         self.path = self._path(case.loop_trips, warps * slots)
+        #: bytes that come from DRAM, over those that the instructions ask for: what is asked for again
+        #: comes from the L2
+        self.dram_share = 0.0 if self.in_l2 else min(1.0, self.bytes / max(1.0, self._asked() * warps * ctas))
+        self.bandwidth = min(c.sm_l2_bytes, c.chip_l2_bytes / active)
+        if self.dram_share:
+            self.bandwidth = min(self.bandwidth, c.chip_dram_bytes / active / self.dram_share)
+        if 0.0 < self.dram_share < 1.0:
+            latency = round(self.dram_share * c.dram_latency + (1 - self.dram_share) * c.l2_latency)
+            self.rows, self.sources = rec.records(self.function.instructions, c, latency, warps)
         simulated = slots
         if a_sm > slots:
             room = ISSUE_BUDGET // max(1, len(self.path) * warps)
             simulated = min(a_sm, max(slots, min(2 * slots, room)))
+        #: cycles of a global load, for rows of other instructions
+        self.latency = latency
         self.occupancy = Occupancy(warps, limit, bound, a_sm, slots, simulated, active)
         self.starts = self._starts()
         self.words = self.function.words
@@ -146,6 +155,17 @@ class KernelModel:
             if cap <= MIN_ITERATIONS or len(path) * warps <= ISSUE_BUDGET:
                 return path
             cap -= 1
+
+    def _asked(self) -> float:
+        """Bytes that one warp asks global memory for, with the iterations that are not simulated."""
+        asked = self.rows[self.path.positions, rec.BYTES].astype(float)
+        total = float(asked.sum())
+        for loop, marks in self.path.entries:
+            entries = sum(other is loop for other, _ in self.path.entries)
+            inside = (self.path.positions >= loop.start) & (self.path.positions <= loop.end)
+            one = float(asked[inside].sum()) / max(1, len(marks) * entries)
+            total += one * (loop.trips - loop.simulated)
+        return total
 
     def _starts(self) -> np.ndarray:
         """Start cycles of the resident warps in each replica: int64 (replicas, warps)."""
@@ -263,6 +283,7 @@ class KernelModel:
             "path_instructions": len(self.path),
             "path_cut": self.path.cut,
             "data": "L2" if self.in_l2 else "DRAM",
+            "dram_share": round(self.dram_share, 3),
             "footprint_bytes": self.bytes,
             "bytes_per_cycle_per_sm": self.bandwidth,
             "branches": "forward conditional branches not taken unless they skip a CALL; all lanes active",
