@@ -14,6 +14,7 @@ import re
 import subprocess
 import tempfile
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 from ..core.errors import DisassemblyError, ToolMissing
@@ -66,12 +67,31 @@ def disassemble(cubin: Cubin) -> Disassembly:
     tools = find_all("nvdisasm")
     if not tools:
         raise ToolMissing("nvdisasm was not found", hint="pip install triton, or nvidia-cuda-nvdisasm")
-    data = _without_regcount_255(cubin)
+    chosen = tuple(_preferred(tools, cubin))
+    try:
+        tool, output = _printed(_without_regcount_255(cubin), chosen)
+    except _Refused as refused:
+        raise DisassemblyError(
+            f"no nvdisasm could analyse this cubin: {refused}",
+            where=f"sm_{cubin.sm}, ABI version {cubin.abi_version}",
+            hint="CUDA 13's cubins need pip install nvidia-cuda-nvdisasm, CUDA 12's Triton's own",
+        ) from None
+    return Disassembly(_target(output, cubin), tool, parse(output))
+
+
+class _Refused(Exception):
+    """Each nvdisasm's complaint."""
+
+
+# a cubin is read several times in one job (by scheduler, validator, model), and nvdisasm takes most of that
+@lru_cache(maxsize=32)
+def _printed(data: bytes, tools: tuple[Tool, ...]) -> tuple[Tool, str]:
+    """The first of `tools` that can analyse this cubin, and what it prints."""
     complaints = []
     with tempfile.TemporaryDirectory(prefix="sassafras-") as folder:
         path = Path(folder) / "kernel.cubin"
         path.write_bytes(data)
-        for tool in _preferred(tools, cubin):
+        for tool in tools:
             try:
                 run = subprocess.run(
                     [str(tool.path), "-c", "-plr", "-lrm", "narrow", str(path)],
@@ -81,14 +101,10 @@ def disassemble(cubin: Cubin) -> Disassembly:
                 complaints.append(f"nvdisasm {tool.version}: {error}")
                 continue
             if run.returncode == 0 and "analysis" not in run.stderr:
-                return Disassembly(_target(run.stdout, cubin), tool, parse(run.stdout))
+                return tool, run.stdout
             first = next((x for x in run.stderr.splitlines() if "error" in x), run.stderr[:200]).strip()
             complaints.append(f"nvdisasm {tool.version} ({tool.origin}): {first or f'exit {run.returncode}'}")
-    raise DisassemblyError(
-        "no nvdisasm could analyse this cubin: " + "; ".join(complaints),
-        where=f"sm_{cubin.sm}, ABI version {cubin.abi_version}",
-        hint="CUDA 13's cubins need pip install nvidia-cuda-nvdisasm, CUDA 12's the one in Triton's wheel",
-    )
+    raise _Refused("; ".join(complaints))
 
 
 def _preferred(tools: tuple[Tool, ...], cubin: Cubin) -> list[Tool]:
