@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -9,17 +11,35 @@ import pytest
 import sassafras
 from sassafras.cluster.islands import share
 from sassafras.core import Budget, DeviceError
+from sassafras.search import Anneal
 from sassafras.store import Store
 
 from .conftest import Nodes
 
 TARGET = str(Path(__file__).parents[2] / "examples" / "softmax.py")
-EVALUATIONS = 160
+EVALUATIONS = 80
 
 
 def optimize(nodes: Nodes, store: Path, **more: object) -> sassafras.Result:
+    class Paced(Anneal):
+        """Slow, so that the node dies in the middle; a local class, which travels to nodes by value."""
+
+        def search(self, space, evaluate, session) -> None:  # type: ignore[no-untyped-def]
+            def slowly(state):  # type: ignore[no-untyped-def]
+                time.sleep(0.15)
+                return evaluate(state)
+
+            Anneal.search(self, space, slowly, session)
+
     return sassafras.optimize(
-        TARGET, device="model", cluster=nodes.address, budget=f"{EVALUATIONS}e", seed=5, store=store, **more
+        TARGET,
+        strategy=Paced(),
+        device="model",
+        cluster=nodes.address,
+        budget=f"{EVALUATIONS}e",
+        seed=5,
+        store=store,
+        **more,
     )  # type: ignore[arg-type]
 
 
@@ -60,9 +80,23 @@ def test_a_budget_is_shared() -> None:
     assert share(Budget(seconds=9.0, evaluations=8), 1, 4) == Budget(seconds=9.0, evaluations=2)
 
 
+def _closed() -> str:
+    """An address of this machine at which nobody listens."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{taken.getsockname()[1]}"
+
+
 def test_no_cluster_at_that_address() -> None:
     pytest.importorskip("ray")
     with pytest.raises(DeviceError, match="no device"):
         sassafras.optimize(TARGET, device="tpu", cluster="auto", budget="2e", store=False)
+    for address, why in (
+        ("head", "no address"),
+        ("head:none", "no address"),
+        (_closed(), "no Ray cluster answers"),
+    ):
+        with pytest.raises(DeviceError, match=why):
+            sassafras.optimize(TARGET, device="model", cluster=address, budget="2e", store=False)
     with pytest.raises(DeviceError, match="at least one worker"):
         sassafras.optimize(TARGET, device="model", cluster="auto", workers=0, budget="2e", store=False)

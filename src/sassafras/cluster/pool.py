@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import queue
 import signal
+import socket
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -315,6 +316,8 @@ def _connect(address: str) -> tuple[Any, bool]:
         raise ToolMissing("Ray is not installed", hint="pip install 'sassafras[cluster]'") from error
     if ray.is_initialized():
         return ray, False
+    if address != "auto":
+        _reach(address)
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     try:
         ray.init(address=address, **quiet)
@@ -328,6 +331,18 @@ def _connect(address: str) -> tuple[Any, bool]:
         # nobody else has a part in a cluster of one machine, so it stays on the loopback device
         ray.init(include_dashboard=False, _node_ip_address="127.0.0.2", **quiet)
     return ray, True
+
+
+def _reach(address: str) -> None:
+    """Raises DeviceError unless something listens there: Ray itself tries for minutes before it says so."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    hint = "HOST:PORT of the head node; start one with `ray start --head`"
+    if not host or not port.isdigit() or int(port) > 65535:
+        raise DeviceError(f"{address!r} is no address of a cluster", hint=f"auto, or {hint}")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=5.0).close()
+    except OSError as error:
+        raise DeviceError(f"no Ray cluster answers: {error}", where=address, hint=hint) from error
 
 
 def _terminate_as_interrupt() -> Any:

@@ -49,7 +49,7 @@ def load(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         description = json.loads(arrays.pop(_HEAD).tobytes())
         if description.get("format") != FORMAT:
             raise ValueError(f"format {description.get('format')!r}, not {FORMAT}")
-    except (OSError, ValueError, KeyError, AttributeError, zipfile.BadZipFile) as error:
+    except (OSError, EOFError, TypeError, ValueError, KeyError, AttributeError, zipfile.BadZipFile) as error:
         raise SearchError(
             f"cannot read this policy: {error}", where=str(path), hint="see docs/assembly-game.md"
         ) from error
