@@ -10,6 +10,7 @@ pytest.importorskip("torch")
 
 from sassafras.core import Buffer, Case, DeviceError, Tolerance, Verdict, Workload
 from sassafras.evaluate.host import HostEvaluator, HostSource
+from sassafras.evaluate.host.process import Lost, _read
 from sassafras.evaluate.roofline import H200, floor_us, impossible, traffic
 from sassafras.evaluate.sandbox.confine import landlock_version
 
@@ -81,8 +82,17 @@ def judge() -> Iterator[HostEvaluator]:
             Verdict.CHEATED,
             "not allowed",
         ),
+        (
+            "import os\nfor fd in range(3, 64):\n    try:\n        os.write(fd, b'5\\n')\n"
+            "    except OSError:\n        pass\ndef run(x, w, scale):\n    return x @ w * scale\n",
+            Verdict.CHEATED,
+            "writes into the harness's pipe",
+        ),
     ],
-    ids=["honest", "skips when unchanged", "cache by address", "patched timers and torch", "reads a file"],
+    ids=[
+        "honest", "skips when unchanged", "cache by address", "patched timers and torch", "reads a file",
+        "writes into the pipe",
+    ],
 )  # fmt: skip
 def test_python_candidates_get_their_verdicts(
     judge: HostEvaluator, text: str, verdict: Verdict, words: str
@@ -114,6 +124,13 @@ def test_the_scan_refuses_without_running_anything(text: str, words: str) -> Non
     assert outcome.verdict is Verdict.CHEATED
     assert words in outcome.detail
     assert judge._standing is None
+
+
+@pytest.mark.parametrize("line", [b"5", b"null", b"[1]", b"\xff", b"{", b"[" * 200_000])
+def test_an_answer_that_is_no_object_is_the_candidates(line: bytes) -> None:
+    with pytest.raises(Lost, match="writes into the harness's pipe") as caught:
+        _read(line)
+    assert caught.value.verdict is Verdict.CHEATED
 
 
 def test_a_workload_without_a_reference_is_refused() -> None:

@@ -10,7 +10,8 @@ import pytest
 from sassafras.core import Buffer, Candidate, Case, Evaluation, Kernel, Tolerance, Verdict, Workload
 from sassafras.evaluate import Confinement, Source, SourceEvaluator
 from sassafras.evaluate.sandbox.confine import landlock_version
-from sassafras.evaluate.source import Built, build, case_to_json
+from sassafras.evaluate.source import Built, build
+from sassafras.evaluate.source.building import case_to_json
 from sassafras.store import Store
 
 pytestmark = pytest.mark.skipif(landlock_version() < 1, reason="this kernel has no Landlock")
@@ -95,7 +96,7 @@ ATTACKS = {
 
 def test_what_a_scan_would_miss_is_contained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the scan switched off: the confined process itself refuses."""
-    monkeypatch.setattr("sassafras.evaluate.source.scan_python", lambda text: None)
+    monkeypatch.setattr("sassafras.evaluate.source.building.scan_python", lambda text: None)
     (tmp_path / "secret").write_text("s3cret")
     attempts = (
         f"HOME = {str(tmp_path)!r}\nfor name, attack in {ATTACKS!r}.items():\n"
@@ -152,7 +153,7 @@ def test_a_compile_bomb_is_stopped() -> None:
 def test_a_file_outside_cannot_be_included_even_past_the_scan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sassafras.evaluate.source.scan_cuda", lambda text: None)
+    monkeypatch.setattr("sassafras.evaluate.source.building.scan_cuda", lambda text: None)
     secret = tmp_path / "secret.h"
     secret.write_text("#error s3cret\n")
     built = build(Source("cuda", f'#include "{secret}"\n{CUDA}'), CASE, "sm_90a", confinement=PATIENT)

@@ -1,4 +1,4 @@
-"""The confined process of a Python candidate: ``python -m sassafras.evaluate.host_child READ WRITE MEMORY``.
+"""The confined process of a Python candidate: ``python -m sassafras.evaluate.host.child READ WRITE MEMORY``.
 
 Nothing that happens here is believed. It maps memory that the judge made, calls the candidate on the inputs
 found there, copies what it returns to the place for outputs, and answers. Clock, inputs, expected outputs and

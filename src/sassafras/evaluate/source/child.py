@@ -1,4 +1,4 @@
-"""What runs inside a confined build process: ``python -m sassafras.evaluate.builders KIND SCRATCH ...``.
+"""What runs inside a confined build process: ``python -m sassafras.evaluate.source.child KIND SCRATCH ...``.
 
 ``triton``: executes candidate.py as a module, compiles its kernel to PTX, writes kernel.ptx and kernel.json.
 ptxas does not run here, so that before the first line of the candidate this process gives up the right to

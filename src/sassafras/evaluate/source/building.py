@@ -1,19 +1,4 @@
-"""Source text as a candidate: scanned, built in confinement, scanned again, and judged like any other.
-
-```python
-from sassafras.evaluate import Source, SourceEvaluator
-
-evaluator = SourceEvaluator(device, workload, case, baseline, store=store, run_id=run)
-outcome = evaluator.evaluate(Source("cuda", text, entry="softmax", threads=256))
-outcome.verdict  # correct, compile_error, cheated, timed_out, out_of_resources, wrong_result, ...
-outcome.detail  # the compiler's message, the refused symbol, the first differing element
-```
-
-No code of a candidate ever runs in this process. CUDA C++ is only compiled (it has no host side that could
-run); Triton source is Python, and is executed to PTX by a confined process that cannot start another, open a
-socket, or read a user's files; ptxas then runs confined too. What reaches the GPU is a cubin, launched by our
-own worker with our own arguments: streams, graphs, timers and libraries are out of its reach.
-"""
+"""From source text to a kernel, in confinement, or to the verdict why there is none."""
 
 from __future__ import annotations
 
@@ -21,72 +6,25 @@ import json
 import re
 import sys
 import time
-from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from sassafras.core import (
     Buffer,
-    Candidate,
     Case,
     CompileError,
     CubinError,
-    Device,
-    Evaluation,
     Kernel,
-    Modelled,
-    Outcome,
     SassafrasError,
     ToolMissing,
     Verdict,
-    Workload,
 )
 
-from .evaluator import Evaluator, Recorder
-from .roofline import impossible
-from .sandbox import Confinement, Finished, run
-from .scan import Finding, scan_cubin, scan_cuda, scan_python
-
-Language = Literal["cuda", "triton"]
-#: how many built sources an evaluator remembers
-REMEMBERED = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A kernel as text, and how it is launched.
-
-    Attributes:
-        language: ``cuda`` (CUDA C++ device code) or ``triton`` (a Python module with a `@triton.jit`
-            function).
-        text: the whole source.
-        entry: kernel name; may be left out where the source defines one kernel.
-        threads: threads a block (CUDA only; Triton's follow from num_warps).
-        shared_bytes: dynamic shared memory a block (CUDA only).
-        cluster: cluster shape (CUDA only; ``__cluster_dims__`` in the source wins).
-        grid: blocks to launch, None for the case's own. Arguments are always the case's, in its order.
-        scalars: values of further integer parameters, or other values for the case's integers, by name.
-        flags: further compiler flags; only ``-D``, ``-O``, ``--use_fast_math``, ``--maxrregcount``, ``-std``
-            and ``--fmad`` are taken.
-        constants: macros (CUDA) or `tl.constexpr` values (Triton), on top of the case's.
-        options: Triton's num_warps, num_stages, num_ctas, maxnreg, on top of the case's.
-        recipe: provenance to record: model, prompt, parent, tokens. JSON-able.
-    """
-
-    language: Language
-    text: str = field(repr=False)
-    entry: str | None = None
-    threads: int = 256
-    shared_bytes: int = 0
-    cluster: tuple[int, int, int] = (1, 1, 1)
-    grid: tuple[int, int, int] | None = None
-    scalars: Mapping[str, int] = field(default_factory=dict)
-    flags: tuple[str, ...] = ()
-    constants: Mapping[str, Any] = field(default_factory=dict)
-    options: Mapping[str, Any] = field(default_factory=dict)
-    recipe: Mapping[str, Any] = field(default_factory=dict)
+from ..sandbox import Confinement, Finished, NotSafe, run
+from ..scan import Finding, scan_cubin, scan_cuda, scan_python
+from .text import Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +89,7 @@ def build(
     except (CompileError, CubinError) as error:
         return Built(None, Verdict.COMPILE_ERROR, str(error), time.perf_counter() - begin)
     except SassafrasError as error:
-        if isinstance(error, ToolMissing) or type(error).__name__ == "NotSafe":
+        if isinstance(error, ToolMissing | NotSafe):
             raise
         return Built(None, Verdict.UNSUPPORTED, str(error), time.perf_counter() - begin)
     seconds = time.perf_counter() - begin
@@ -161,88 +99,6 @@ def build(
     if scanned is not None:
         return Built(None, scanned.verdict, f"refused after building: {scanned}", seconds, facts)
     return Built(kernel, None, "", seconds, facts)
-
-
-class SourceEvaluator:
-    """Judges `Source` candidates on an open device; the same path as every other candidate after building.
-
-    Args:
-        device: open for `case` and `baseline`. A `CudaDevice` must have been made with ``bitwise=False``,
-            unless candidates are to reproduce the baseline's bits.
-        workload, case, baseline: what the candidates stand in for.
-        store, run_id: where outcomes are recorded.
-        confinement: of the builds.
-        fp32_accumulation: refuse narrower accumulation; by default what the workload's ``meta`` says under
-            ``accumulate`` (``"fp32"``).
-    """
-
-    def __init__(
-        self,
-        device: Device,
-        workload: Workload,
-        case: Case,
-        baseline: Kernel,
-        *,
-        store: Recorder | None = None,
-        run_id: Any = None,
-        confinement: Confinement | None = None,
-        fp32_accumulation: bool | None = None,
-    ) -> None:
-        self.workload, self.case, self.baseline = workload, case, baseline
-        self.confinement = confinement or Confinement()
-        self.fp32 = (
-            workload.meta.get("accumulate") == "fp32" if fp32_accumulation is None else fp32_accumulation
-        )
-        self.inner = Evaluator(
-            device, None, baseline, store, run_id=run_id,
-            implausible=lambda time_us: impossible(time_us, case, workload.meta),
-        )  # fmt: skip
-        self._built: OrderedDict[str, Built] = OrderedDict()
-
-    def build(self, source: Source) -> Built:
-        """`build` for this case and arch, remembered by the source's contents."""
-        key = _key(source)
-        if key not in self._built:
-            self._built[key] = build(
-                source,
-                self.case,
-                self.baseline.arch,
-                confinement=self.confinement,
-                fp32_accumulation=self.fp32,
-            )
-            while len(self._built) > REMEMBERED:
-                self._built.popitem(last=False)
-        return self._built[key]
-
-    def candidate(self, source: Source) -> Candidate:
-        """What is recorded: the built kernel, or (digest of) the text where there is none."""
-        built = self.build(source)
-        recipe = {**source.recipe, "source": _describe(source)}
-        if built.kernel is not None:
-            return Candidate(built.kernel, recipe)
-        stand_in = Kernel(_key(source).encode(), source.entry or "", self.baseline.arch, source.threads)
-        return Candidate(stand_in, {**recipe, "not_built": True})
-
-    def evaluate(self, source: Source) -> Outcome:
-        """Build and judge one source. Never raises for the source's fault: the verdict says it.
-
-        Raises:
-            DeviceError, StoreError: the device or the store failed.
-            NotSafe: this machine cannot confine a compiler.
-        """
-        built, candidate = self.build(source), self.candidate(source)
-        if built.kernel is not None:
-            return self.inner.evaluate(candidate)
-        assert built.verdict is not None
-        kind = Modelled if self.inner.device.modelled else Evaluation
-        outcome: Outcome = kind(
-            candidate.digest,
-            built.verdict,
-            detail=built.detail,
-            seconds=built.seconds,
-            facts=dict(built.facts),
-        )
-        return self.inner.settle(candidate, outcome)
 
 
 class _Refused(Exception):
@@ -287,14 +143,12 @@ def _build_cuda(
     _ended(done, "the compiler", limits)
     if done.status != 0 or "kernel.cubin" not in done.files:
         raise _Refused(Verdict.COMPILE_ERROR, _tail(done.output) or f"the compiler ended with {done.status}")
-    meta: dict[str, Any] = {"compiler": version, "options": {"flags": flags}, **_geometry(source)}
+    meta: dict[str, Any] = {"compiler": version, "options": {"flags": flags}, **source.launch}
     kernel = kernel_of(
         done.files["kernel.cubin"], source.entry, _given(case, source), arch, source.threads,
         source.shared_bytes, meta, "the source",
     )  # fmt: skip
     if kernel.cluster == (1, 1, 1) and source.cluster != (1, 1, 1):
-        from dataclasses import replace
-
         kernel = replace(kernel, cluster=source.cluster)
     return kernel, done.missing
 
@@ -314,7 +168,7 @@ def cuda_compiler(arch: str) -> tuple[list[str], list[str], str]:
     except ToolMissing:
         if importlib.util.find_spec("cuda") is None or importlib.util.find_spec("cuda.bindings") is None:
             raise
-        command = [sys.executable, "-m", "sassafras.evaluate.builders", "nvrtc", "{scratch}", arch]
+        command = [sys.executable, "-m", "sassafras.evaluate.source.child", "nvrtc", "{scratch}", arch]
         return command, [], "nvrtc"
     path = nvcc.path.resolve()
     words = ["-cubin", f"-arch={arch}", "-o", "{scratch}/kernel.cubin", "{scratch}/kernel.cu"]
@@ -331,7 +185,7 @@ def _build_triton(
         "entry": source.entry, "arch": arch, "case": case_to_json(case, source),
     }  # fmt: skip
     done = run(
-        [sys.executable, "-m", "sassafras.evaluate.builders", "triton", "{scratch}"], limits,
+        [sys.executable, "-m", "sassafras.evaluate.source.child", "triton", "{scratch}"], limits,
         files={"candidate.py": source.text.encode(), "request.json": json.dumps(request).encode()},
         collect=("kernel.ptx", "kernel.json"),
         # line tables name the scratch folder: without them, equal code is equal bytes, and is judged once
@@ -359,9 +213,7 @@ def _build_triton(
     _ended(assembled, "ptxas", limits)
     if assembled.status != 0 or "kernel.cubin" not in assembled.files:
         raise _Refused(Verdict.COMPILE_ERROR, f"ptxas: {_tail(assembled.output)}")
-    from dataclasses import replace
-
-    made = replace(kernel, cubin=assembled.files["kernel.cubin"], meta={**meta, **_geometry(source)})
+    made = replace(kernel, cubin=assembled.files["kernel.cubin"], meta={**meta, **source.launch})
     return made, {**done.missing, **assembled.missing}
 
 
@@ -380,23 +232,10 @@ def case_to_json(case: Case, source: Source) -> dict[str, Any]:
 
 
 def _given(case: Case, source: Source) -> Case:
-    from dataclasses import replace
-
     return replace(case, args={**case.args, **source.scalars}) if source.scalars else case
 
 
-def _geometry(source: Source) -> dict[str, Any]:
-    facts: dict[str, Any] = {}
-    if source.grid is not None:
-        facts["grid"] = list(source.grid)
-    if source.scalars:
-        facts["scalars"] = dict(source.scalars)
-    return facts
-
-
 def _with(limits: Confinement, readable: list[str]) -> Confinement:
-    from dataclasses import replace
-
     return replace(limits, readable=(*limits.readable, *readable))
 
 
@@ -411,18 +250,3 @@ def _macro(value: Any) -> str:
     if not re.fullmatch(r"[\w.+-]*", text):
         raise _Refused(Verdict.UNSUPPORTED, f"{text!r} is no plain value of a macro")
     return text
-
-
-def _key(source: Source) -> str:
-    """The source and everything that decides what it becomes, as text."""
-    facts = _describe(source)
-    return json.dumps(facts, sort_keys=True, default=str)
-
-
-def _describe(source: Source) -> dict[str, Any]:
-    return {
-        "language": source.language, "text": source.text, "entry": source.entry, "threads": source.threads,
-        "shared_bytes": source.shared_bytes, "cluster": list(source.cluster),
-        "grid": None if source.grid is None else list(source.grid), "scalars": dict(source.scalars),
-        "flags": list(source.flags), "constants": dict(source.constants), "options": dict(source.options),
-    }  # fmt: skip

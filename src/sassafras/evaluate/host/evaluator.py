@@ -1,0 +1,151 @@
+"""`HostEvaluator`: judges Python candidates, one confined process each, beside the baseline's."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from dataclasses import replace
+from typing import Any, Literal
+
+from sassafras.core import Buffer, Case, DeviceError, Evaluation, Verdict, Workload
+
+from ..sandbox import Confinement
+from ..scan import scan_python
+from .process import HostProcess, HostSource, Lost
+from .session import Session, Task, lay_out
+
+#: device files and facts that CUDA needs, for confined processes on a GPU
+CUDA_READABLE = ("/proc/driver/nvidia", "/sys/bus/pci", "/sys/class/drm", "/sys/module/nvidia", "/etc/nvidia")
+CUDA_WRITABLE = (
+    *(f"/dev/nvidia{index}" for index in range(16)), "/dev/nvidiactl", "/dev/nvidia-uvm",
+    "/dev/nvidia-uvm-tools", "/dev/nvidia-caps", "/dev/nvidia-modeset", "/dev/shm", "/proc/self/task",
+)  # fmt: skip
+
+
+class HostEvaluator:
+    """Judges Python candidates against a baseline and the workload's reference.
+
+    Args:
+        workload: with a reference; its tolerance applies.
+        case: whose buffers are the inputs (role ``in``) and outputs (``out``).
+        baseline: the function that candidates are compared with; trusted, but run alike.
+        device: ``cpu`` or ``cuda``.
+        rounds: interleaved rounds of fresh inputs that are timed.
+        call_s: seconds that a request of `session.BATCH` calls may take.
+        confinement: of the processes.
+        scan: refuse by the text first; False leaves everything to confinement and checks.
+        floor_us: no honest call is faster (see `roofline`); None for no bound.
+        gpu_fraction: share of the GPU's memory that a process may allocate through torch.
+        seed: of the inputs.
+
+    Raises:
+        DeviceError: no reference, or buffers that are both read and written.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        case: Case,
+        baseline: HostSource,
+        *,
+        device: Literal["cpu", "cuda"] = "cpu",
+        rounds: int = 8,
+        call_s: float = 10.0,
+        confinement: Confinement | None = None,
+        scan: bool = True,
+        floor_us: float | None = None,
+        gpu_fraction: float = 0.5,
+        seed: int = 0,
+    ) -> None:
+        if workload.reference is None:
+            raise DeviceError("Python candidates need a reference", where=workload.name)
+        buffers = {name: arg for name, arg in case.args.items() if isinstance(arg, Buffer)}
+        if any(buffer.role == "inout" for buffer in buffers.values()):
+            raise DeviceError("Python candidates cannot have inout buffers", where=f"case {case.name}")
+        inputs = {name: b for name, b in buffers.items() if b.role == "in"}
+        outputs = {name: b for name, b in buffers.items() if b.role == "out"}
+        scalars = {n: a for n, a in case.args.items() if not isinstance(a, Buffer)} | dict(case.constants)
+        slots, size = lay_out(inputs, outputs)
+        self.task = Task(
+            workload, inputs, outputs, scalars, slots, size, device, rounds, floor_us, seed
+        )  # fmt: skip
+        self.baseline, self.call_s, self.scan = baseline, call_s, scan
+        limits = confinement or Confinement(wall_s=300.0, cpu_s=600, memory_bytes=None, processes=4)
+        if device == "cuda":
+            limits = replace(
+                limits, memory_bytes=None, readable=(*limits.readable, *CUDA_READABLE),
+                writable=(*limits.writable, *CUDA_WRITABLE),
+            )  # fmt: skip
+        self.confinement = limits
+        self._setup: dict[str, Any] = {
+            "slots": slots, "bytes": size, "scalars": scalars, "device": device, "gpu_fraction": gpu_fraction,
+        }  # fmt: skip
+        self._standing: HostProcess | None = None
+
+    def evaluate(self, source: HostSource) -> Evaluation:
+        """Judge one candidate. Never raises for its fault.
+
+        Raises:
+            DeviceError: the baseline cannot be run.
+            NotSafe: this machine cannot confine a process.
+        """
+        digest = hashlib.sha256(f"{source.entry}\n{source.text}".encode()).hexdigest()
+        begin = time.perf_counter()
+
+        def ended(verdict: Verdict, detail: str, **more: Any) -> Evaluation:
+            seconds = time.perf_counter() - begin
+            return Evaluation(digest, verdict, detail=detail, seconds=seconds, **more)
+
+        if self.scan and (finding := scan_python(source.text, "python")):
+            return ended(finding.verdict, f"refused before running: {finding}")
+        session: Session | None = None
+        candidate: HostProcess | None = None
+        try:
+            baseline = self._baseline()
+            candidate = self._process(source)  # both load at the same time
+            self._await(baseline)
+            candidate.ready()
+            session = Session(self.task, baseline, candidate)
+            session.check()
+            return ended(Verdict.CORRECT, "", **session.measure())
+        except Lost as error:
+            return ended(error.verdict, str(error), samples=session.samples if session else 0)
+        except DeviceError:
+            self.close()  # the baseline was lost: the next candidate gets a new one
+            raise
+        finally:
+            if candidate is not None:
+                candidate.close()
+
+    def _process(self, source: HostSource) -> HostProcess:
+        return HostProcess(source, self._setup, self.confinement, self.call_s)
+
+    def _baseline(self) -> HostProcess:
+        """The baseline's process: started once, again when it was lost or is about to reach its limits."""
+        if self._standing is not None and self._standing.tired:
+            self.close()
+        if self._standing is None:
+            try:
+                self._standing = self._process(self.baseline)
+            except Lost as error:
+                raise DeviceError(f"the baseline cannot be run: {error}") from error
+        return self._standing
+
+    def _await(self, baseline: HostProcess) -> None:
+        try:
+            baseline.ready()
+        except Lost as error:
+            where = self.task.workload.name
+            raise DeviceError(f"the baseline cannot be run: {error}", where=where) from error
+
+    def close(self) -> None:
+        """End the baseline's process; safe to call twice."""
+        if self._standing is not None:
+            self._standing.close()
+        self._standing = None
+
+    def __enter__(self) -> HostEvaluator:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()

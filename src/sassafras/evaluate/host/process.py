@@ -1,0 +1,206 @@
+"""A candidate's confined process, seen from the judge: memory shared with it, requests, answers."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import os
+import select
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sassafras.core import Verdict
+
+from ..sandbox import ConfinedProcess, Confinement
+
+#: bytes of one answer; who writes more floods the pipe
+LONGEST_ANSWER = 1 << 20
+#: seconds that loading a source may take, where a call may not take longer
+LOAD_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class HostSource:
+    """A Python module whose function takes the case's inputs by name and returns its outputs.
+
+    Attributes:
+        text: the module. It may import torch, triton, numpy and little else.
+        entry: the function: inputs (tensors) and scalars by argument name in; the output tensor, a tuple in
+            the order of the case's outputs, or a dict by name out.
+        recipe: provenance.
+    """
+
+    text: str = field(repr=False)
+    entry: str = "run"
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Lost(Exception):
+    """A process is of no more use; `verdict` is what that says of what ran in it."""
+
+    def __init__(self, verdict: Verdict, text: str) -> None:
+        self.verdict = verdict
+        super().__init__(text)
+
+
+class HostProcess:
+    """A confined process that runs `source`, and the memory shared with it.
+
+    Args:
+        source: what it runs.
+        setup: what `child` needs to know: slots and size of the memory, scalars, device.
+        limits: what it may use.
+        call_s: seconds that a request may take.
+
+    Attributes:
+        memory: shared with the process, laid out as ``setup["slots"]`` says.
+
+    Raises:
+        Lost: it ended before it had read its setup.
+        NotSafe: this machine cannot confine it.
+    """
+
+    def __init__(
+        self, source: HostSource, setup: Mapping[str, Any], limits: Confinement, call_s: float
+    ) -> None:
+        import sassafras
+
+        self._call_s = call_s
+        self._begin = time.monotonic()
+        self._pending = b""
+        self._asked = 0
+        self._ready = False
+        root = str(Path(str(sassafras.__file__)).resolve().parent.parent)
+        with contextlib.ExitStack() as undo:
+            self._memory_fd = os.memfd_create("sassafras-arena")
+            undo.callback(os.close, self._memory_fd)
+            os.ftruncate(self._memory_fd, setup["bytes"])
+            self.memory = mmap.mmap(self._memory_fd, setup["bytes"])
+            to_child, self._write = os.pipe()
+            undo.callback(os.close, self._write)
+            self._read, from_child = os.pipe()
+            undo.callback(os.close, self._read)
+            words = [
+                "-m",
+                "sassafras.evaluate.host.child",
+                *map(str, (to_child, from_child, self._memory_fd)),
+            ]
+            try:
+                self.process = ConfinedProcess(
+                    [sys.executable, *words], limits, environment={"PYTHONPATH": root},
+                    descriptors=(to_child, from_child, self._memory_fd),
+                )  # fmt: skip
+            finally:
+                os.close(to_child)
+                os.close(from_child)
+            undo.callback(self.process.close)
+            self._send({**setup, "text": source.text, "entry": source.entry})
+            self._give_back = undo.pop_all()
+
+    # -- talking to it --------------------------------------------------------------------------------------
+
+    def ready(self) -> None:
+        """Wait until it has loaded the source. Raises Lost."""
+        if not self._ready:
+            self._receive(max(LOAD_S, self._call_s))
+            self._ready = True
+
+    def ask(self, do: str, slots: Sequence[int]) -> float:
+        """Seconds from a request (``load`` inputs, or ``calls``) to its answer. Raises Lost."""
+        self._asked += 1
+        begin = time.perf_counter()
+        self._send({"do": do, "slots": list(slots), "id": self._asked})
+        answer = self._receive(self._call_s)
+        seconds = time.perf_counter() - begin
+        if answer.get("done") != self._asked:
+            raise Lost(Verdict.CHEATED, "it answered for the harness, and wrongly")
+        return seconds
+
+    def _send(self, message: Mapping[str, Any]) -> None:
+        try:
+            data = (json.dumps(message) + "\n").encode()
+            while data:
+                data = data[os.write(self._write, data) :]
+        except OSError as error:
+            raise self._died() from error
+
+    def _receive(self, seconds: float) -> dict[str, Any]:
+        """The next answer."""
+        deadline = time.monotonic() + seconds
+        looked = time.monotonic()
+        while b"\n" not in self._pending:
+            left = deadline - time.monotonic()
+            ready, _, _ = select.select([self._read], [], [], max(0.0, min(left, 0.05)))
+            if ready:
+                part = os.read(self._read, 65536)
+                if not part:
+                    raise self._died()
+                self._pending += part
+                if len(self._pending) > LONGEST_ANSWER:
+                    raise Lost(Verdict.CHEATED, "it floods the harness's pipe")
+                continue
+            if left <= 0:
+                raise Lost(Verdict.TIMED_OUT, f"no answer within {seconds:g} s")
+            if time.monotonic() - looked > 0.04:
+                looked = time.monotonic()
+                self._judge_limits()
+        line, _, self._pending = self._pending.partition(b"\n")
+        answer = _read(line)
+        if "error" in answer:
+            raise _raised(answer)
+        return answer
+
+    # -- its end --------------------------------------------------------------------------------------------
+
+    def _judge_limits(self) -> None:
+        exceeded = self.process.exceeded()
+        verdict = {
+            "time": Verdict.TIMED_OUT, "memory": Verdict.OUT_OF_RESOURCES, "processes": Verdict.CHEATED
+        }.get(exceeded)  # fmt: skip
+        if verdict is not None:
+            raise Lost(verdict, f"its process exceeded its limit: {exceeded}")
+
+    def _died(self) -> Exception:
+        deadline = time.monotonic() + 2.0
+        while self.process.status is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        if error := self.process.refused():
+            return error
+        status, words = self.process.status, self.process.words(500).splitlines()
+        verdict = Verdict.TIMED_OUT if status == -24 else Verdict.CRASHED  # SIGXCPU
+        return Lost(verdict, f"its process ended ({status}){': ' + words[-1] if words else ''}")
+
+    @property
+    def tired(self) -> bool:
+        """True when it has ended, or half of its wall time is used up."""
+        used = time.monotonic() - self._begin
+        return self.process.status is not None or used > self.process.limits.wall_s / 2
+
+    def close(self) -> None:
+        """End the process, give the memory back."""
+        self._give_back.close()
+
+
+def _read(line: bytes) -> dict[str, Any]:
+    """An answer, which may be anything: the candidate can write into the pipe too."""
+    try:
+        answer = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise Lost(Verdict.CHEATED, "it writes into the harness's pipe") from error
+    if not isinstance(answer, dict):
+        raise Lost(Verdict.CHEATED, "it writes into the harness's pipe")
+    return answer
+
+
+def _raised(answer: Mapping[str, Any]) -> Lost:
+    """What an error in the process says of its source."""
+    verdict = {"refused": Verdict.CHEATED, "memory": Verdict.OUT_OF_RESOURCES}.get(
+        str(answer.get("kind")), Verdict.COMPILE_ERROR if answer.get("loading") else Verdict.CRASHED
+    )
+    what = "tried what is not allowed: " if verdict is Verdict.CHEATED else ""
+    return Lost(verdict, what + str(answer["error"])[:1000])

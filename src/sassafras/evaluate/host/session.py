@@ -1,0 +1,264 @@
+"""One Python candidate beside the baseline: fresh inputs, comparisons, timing, what gives a cheat away."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sassafras.core import Buffer, DeviceError, Verdict, Workload
+from sassafras.core.statistics import bootstrap_median, paired_ratios
+
+from .process import HostProcess, Lost
+
+#: calls that are sent together; outputs of all of them are due at the answer
+BATCH = 4
+#: a candidate that profits this much from repeated inputs, or from several calls at once, beyond the baseline
+SUSPICIOUS = 2.0
+#: and by at least this many microseconds a call
+SUSPICIOUS_US = 300.0
+#: former results that a candidate's wrong ones are compared with
+REMEMBERED = 8
+#: bytes between two tensors in shared memory, at least, and what they are aligned to
+_PAGE = 4096
+
+
+@dataclass(frozen=True)
+class Task:
+    """What baseline and candidate are asked to compute.
+
+    Attributes:
+        workload: with a reference; its tolerance applies.
+        inputs, outputs: the case's buffers by name.
+        scalars: the case's other arguments and its constants.
+        slots: `BATCH` sets of inputs and outputs: their places in shared memory.
+        bytes: of that memory.
+        device: ``cpu`` or ``cuda``.
+        rounds: interleaved rounds of fresh inputs that are timed.
+        floor_us: no honest call is faster; None for no bound.
+        seed: of the inputs.
+    """
+
+    workload: Workload
+    inputs: Mapping[str, Buffer]
+    outputs: Mapping[str, Buffer]
+    scalars: Mapping[str, Any]
+    slots: Sequence[Mapping[str, Sequence[Mapping[str, Any]]]]
+    bytes: int
+    device: str
+    rounds: int
+    floor_us: float | None
+    seed: int
+
+
+def lay_out(
+    inputs: Mapping[str, Buffer], outputs: Mapping[str, Buffer]
+) -> tuple[list[dict[str, list[dict[str, Any]]]], int]:
+    """Places of `BATCH` sets of tensors in shared memory, and its size in bytes."""
+    from sassafras.device.cuda.arena import TORCH_DTYPES
+
+    at, slots = _PAGE, []
+    for _ in range(BATCH):
+        slot: dict[str, list[dict[str, Any]]] = {"inputs": [], "outputs": []}
+        for kind, buffers in (("inputs", inputs), ("outputs", outputs)):
+            for name, buffer in buffers.items():
+                slot[kind].append({
+                    "name": name, "offset": at, "bytes": buffer.nbytes, "shape": list(buffer.shape),
+                    "dtype": TORCH_DTYPES[buffer.dtype],
+                })  # fmt: skip
+                at = -(-(at + buffer.nbytes) // _PAGE) * _PAGE + _PAGE
+        slots.append(slot)
+    return slots, at
+
+
+class Session:
+    """One candidate beside the baseline: the inputs written last, what is expected, what came.
+
+    Args:
+        task: what both compute.
+        baseline, candidate: their processes, ready for requests; they stay the caller's.
+
+    Attributes:
+        samples: outputs of the candidate compared so far.
+    """
+
+    def __init__(self, task: Task, baseline: HostProcess, candidate: HostProcess) -> None:
+        self.task = task
+        self.samples = 0
+        self._baseline, self._candidate = baseline, candidate
+        self._seed = task.seed * 1_000_003
+        self._written: list[dict[str, np.ndarray]] = [{} for _ in range(BATCH)]
+        self._expected: list[dict[str, np.ndarray]] = [{} for _ in range(BATCH)]
+        self._earlier: list[dict[str, np.ndarray]] = []
+
+    # -- inputs ---------------------------------------------------------------------------------------------
+
+    def _fresh(self, slots: Sequence[int]) -> None:
+        """Write new inputs to these slots of both processes, and find out what is expected."""
+        import torch
+
+        from sassafras.device.cuda.arena import Segment, fill, view
+
+        task = self.task
+        assert task.workload.reference is not None
+        for slot in slots:
+            self._seed += 1
+            tensors: dict[str, Any] = dict(task.scalars)
+            for index, (name, buffer) in enumerate(task.inputs.items()):
+                generator = torch.Generator().manual_seed(self._seed * 131 + index)
+                made = fill(Segment(name, 0, buffer), generator, "cpu").view(buffer.shape)
+                tensors[name] = made
+                self._written[slot][name] = made.contiguous().view(torch.uint8).numpy().reshape(-1).copy()
+            for name, buffer in task.outputs.items():
+                blank = torch.zeros(buffer.nbytes, dtype=torch.uint8)
+                tensors[name] = view(blank, Segment(name, 0, buffer))
+            if self._expected[slot]:
+                self._earlier = [*self._earlier[1 - REMEMBERED :], self._expected[slot]]
+            wanted = task.workload.reference(tensors)
+            self._expected[slot] = {n: wanted[n].detach().to(torch.float64).numpy() for n in task.outputs}
+        self._write(slots)
+
+    def _write(self, slots: Sequence[int]) -> None:
+        """Put the inputs (again) where both processes read them; poison the outputs."""
+        for memory in (self._baseline.memory, self._candidate.memory):
+            for slot in slots:
+                for row in self.task.slots[slot]["inputs"]:
+                    memory[_place(row)] = self._written[slot][row["name"]].data
+                for row in self.task.slots[slot]["outputs"]:
+                    memory[_place(row)] = b"\xff" * row["bytes"]
+        self._ask_baseline("load", slots)
+        self._candidate.ask("load", slots)
+
+    def _ask_baseline(self, do: str, slots: Sequence[int]) -> float:
+        """What befalls the baseline is no fault of the candidate's: DeviceError."""
+        try:
+            return self._baseline.ask(do, slots)
+        except Lost as error:
+            raise DeviceError(f"the baseline was lost: {error}", where=self.task.workload.name) from error
+
+    # -- results --------------------------------------------------------------------------------------------
+
+    def _compare(self, slots: Sequence[int], when: str) -> None:
+        """Raise Lost unless the candidate's outputs are right and its inputs untouched."""
+        memory = self._candidate.memory
+        for slot in slots:
+            self.samples += 1
+            for row in self.task.slots[slot]["inputs"]:
+                raw = np.frombuffer(memory, np.uint8, row["bytes"], row["offset"])
+                if not np.array_equal(raw, self._written[slot][row["name"]]):
+                    raise Lost(Verdict.WRONG_RESULT, f"{when}: it modified its input {row['name']}")
+            for row in self.task.slots[slot]["outputs"]:
+                problem = self._distance(row, memory, self._expected[slot][row["name"]])
+                if problem is None:
+                    continue
+                if any(self._distance(row, memory, old[row["name"]]) is None for old in self._others(slot)):
+                    raise Lost(Verdict.CHEATED, f"{when}: {row['name']} is the result of earlier inputs")
+                raise Lost(Verdict.WRONG_RESULT, f"{when}: {problem}")
+
+    def _others(self, slot: int) -> list[dict[str, np.ndarray]]:
+        """Results that were right for other inputs: of earlier rounds, and of the other slots."""
+        return self._earlier + [e for index, e in enumerate(self._expected) if index != slot and e]
+
+    def _distance(self, row: Mapping[str, Any], memory: mmap.mmap, wanted: np.ndarray) -> str | None:
+        """How an output differs from what is wanted; None where it is within the tolerance."""
+        import torch
+
+        raw = torch.from_numpy(np.frombuffer(memory, np.uint8, row["bytes"], row["offset"]).copy())
+        got = raw.view(getattr(torch, row["dtype"])).view(row["shape"]).to(torch.float64).numpy()
+        tolerance = self.task.workload.tolerance
+        allowed = tolerance.atol + tolerance.rtol * np.abs(wanted)
+        with np.errstate(invalid="ignore"):
+            close = (np.abs(got - wanted) <= allowed) | (got == wanted) | (np.isnan(got) & np.isnan(wanted))
+        if close.all():
+            return None
+        return f"{int((~close).sum())} of {close.size} elements of {row['name']} differ"
+
+    # -- judging --------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Fresh inputs in every slot, several times over the same memory; then one alone. Raises Lost."""
+        every = range(BATCH)
+        for number in range(3):
+            self._fresh(every)
+            self._candidate.ask("calls", every)
+            self._compare(every, "on its first calls" if number == 0 else "on later calls")
+        self._fresh([0])
+        self._candidate.ask("calls", [0])
+        self._compare([0], "on a single call")
+
+    def measure(self) -> dict[str, Any]:
+        """Time fresh batches interleaved; repeated inputs and single calls beside them, to compare.
+
+        Returns:
+            What an `Evaluation` says of the time: ``time_us``, ``baseline_us``, ``speedup``, ``interval``,
+            ``samples``, ``facts``.
+
+        Raises:
+            Lost: a wrong result, or gains that only a cheat has.
+        """
+        fresh, again, alone = (self._condition(name) for name in ("fresh", "again", "alone"))
+        self._suspect("repeated inputs", "fresh", "again", fresh, again)
+        self._suspect("several calls at once", "alone", "fresh", alone, fresh)
+        base, mine = fresh
+        wall = float(np.median(mine))
+        floor = self.task.floor_us
+        if floor is not None and wall < floor:
+            text = f"{wall:.2f} us a call is faster than the machine allows ({floor:.2f} us)"
+            raise Lost(Verdict.CHEATED, text)
+        ratios = paired_ratios(base, mine)
+        return {
+            "time_us": wall, "baseline_us": float(np.median(base)),
+            "speedup": float(np.median(ratios)), "interval": bootstrap_median(ratios),
+            "samples": self.samples,
+            "facts": {
+                "wall_time": True, "device": self.task.device, "calls_a_request": BATCH,
+                "single_call_us": [float(np.median(times)) for times in alone],
+                "repeated_inputs_us": [float(np.median(times)) for times in again],
+                "not_fenced": dict(self._candidate.process.missing),
+            },
+        }  # fmt: skip
+
+    def _condition(self, name: str) -> tuple[list[float], list[float]]:
+        """Times under a condition: ``fresh`` inputs, one call's ``again`` and again, or a call ``alone``."""
+        rounds = max(4, self.task.rounds // 2) if name == "again" else self.task.rounds
+        slots = {"alone": [0], "again": [0] * BATCH}.get(name, list(range(BATCH)))
+        return self._timed(slots, rounds, refill=name != "again")
+
+    def _timed(self, slots: list[int], rounds: int, *, refill: bool) -> tuple[list[float], list[float]]:
+        """Microseconds a call of baseline and candidate, A B B A; every candidate batch is compared."""
+        base: list[float] = []
+        mine: list[float] = []
+        contestants: list[tuple[list[float], Callable[[str, Sequence[int]], float]]] = [
+            (base, self._ask_baseline), (mine, self._candidate.ask)
+        ]  # fmt: skip
+        for number in range(rounds):
+            if refill:
+                self._fresh(slots)
+            else:
+                self._write(slots)
+            for times, ask in contestants if number % 2 == 0 else reversed(contestants):
+                times.append(1e6 * ask("calls", slots) / len(slots))
+            self._compare(slots, "during timing")
+        return base, mine
+
+    def _suspect(self, what: str, plain: str, favoured: str, first: Any, second: Any) -> None:
+        """Raise Lost when the candidate gains far more than the baseline where `what` favours it.
+
+        Looks three times, since a busy machine can make one of two medians twice as long.
+        """
+        for attempt in range(3):
+            if attempt:
+                first, second = self._condition(plain), self._condition(favoured)
+            (base, mine), (base_after, mine_after) = (map(np.median, pair) for pair in (first, second))
+            gain, usual = float(mine / mine_after), max(1.0, float(base / base_after))
+            if gain <= SUSPICIOUS * usual or float(mine - mine_after) <= SUSPICIOUS_US:
+                return
+        text = f"it is {gain:.1f} times faster with {what}, the baseline {usual:.1f} times"
+        raise Lost(Verdict.CHEATED, text)
+
+
+def _place(row: Mapping[str, Any]) -> slice:
+    return slice(row["offset"], row["offset"] + row["bytes"])
