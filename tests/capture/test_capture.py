@@ -143,7 +143,7 @@ def test_the_program_is_not_disturbed(recorded: Path, tmp_path: Path) -> None:
 
 def test_importing_it_is_light() -> None:
     code = (
-        "import sys, sassafras.capture.recorder\n"
+        "import sys, sassafras.capture.recording\n"
         "print([m for m in ('triton', 'torch', 'numpy') if m in sys.modules])"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=900)

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .files import Captured, Variant, read
     from .parts import merge
-    from .recorder import start, stop
+    from .recording import start, stop
     from .tune import Report, optimize_captured
     from .workloads import workload
 
 _HOME = {
-    "Captured": "files", "Variant": "files", "merge": "parts", "start": "recorder", "stop": "recorder",
+    "Captured": "files", "Variant": "files", "merge": "parts", "start": "recording", "stop": "recording",
     "Report": "tune", "optimize_captured": "tune", "read": "files", "workload": "workloads",
 }  # fmt: skip
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from sassafras.core import WorkloadError
 
-from .recorder import FORMAT
+from .settings import FORMAT
 
 NAME = "captured.json"
 _DIGEST = re.compile(r"[0-9a-f]{64}")

@@ -9,8 +9,8 @@ from typing import Any
 from sassafras.core import WorkloadError
 
 from .files import NAME, Captured, read
-from .recorder import FORMAT
 from .roles import roles
+from .settings import FORMAT
 
 
 def merge(folder: str | Path) -> Captured:

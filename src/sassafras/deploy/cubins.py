@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from pathlib import Path
+
+from sassafras.writing import write_whole
 
 from .settings import Settings
 
@@ -66,10 +67,7 @@ def override_file(
     path = Path(folder).resolve() / f"{hashlib.sha256(given).hexdigest()}.cubin"
     try:
         if not path.exists() or path.read_bytes() != given:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            part = path.with_suffix(f".{os.getpid()}.part")
-            part.write_bytes(given)
-            part.replace(path)
+            write_whole(path, given)
     except OSError:
         return None
     return str(path)

@@ -15,7 +15,7 @@ def _install() -> None:
 
         install_when_triton_comes()
     if os.environ.get("SASSAFRAS_CAPTURE"):
-        from sassafras.capture.recorder import start_when_triton_comes
+        from sassafras.capture.recording import start_when_triton_comes
 
         start_when_triton_comes()
 
