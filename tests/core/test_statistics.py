@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sassafras.core import SassafrasError
-from sassafras.evaluate.statistics import (
+from sassafras.core.statistics import (
     bootstrap_median,
     failure_bound,
     geometric_mean,

@@ -9,7 +9,12 @@ import pytest
 
 import sassafras
 from sassafras.core import DeviceError, Evaluation, Interval, SassafrasError, Verdict
-from sassafras.measure import Comparison, Cpu, _columns, _equal, _interleaved, compare, from_evaluation
+from sassafras.device.cuda.timing import interleaved
+from sassafras.measure import Comparison, compare
+from sassafras.measure.cubins import from_evaluation
+from sassafras.measure.functions import _columns
+from sassafras.measure.results import alike
+from sassafras.measure.timers import Cpu
 
 
 def _work(amount: int):  # type: ignore[no-untyped-def]
@@ -68,7 +73,7 @@ def test_only_a_difference_outside_the_null_counts(
 
 
 def test_the_order_is_interleaved_and_columns_follow_it() -> None:
-    assert _interleaved(3, 3) == [0, 1, 2, 2, 1, 0, 0, 1, 2]
+    assert interleaved(3, 3) == [0, 1, 2, 2, 1, 0, 0, 1, 2]
     assert _columns([10, 20, 30, 31, 21, 11], 3, 2) == [[10, 11], [20, 21], [30, 31]]
 
 
@@ -85,7 +90,7 @@ def test_the_garbage_collector_is_paused_while_timing_and_restored() -> None:
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "alike"),
+    ("first", "second", "expected"),
     [
         (np.ones(3), np.ones(3), "bitwise"),
         (np.ones(3), np.ones(3) + 1e-6, "close"),
@@ -97,8 +102,8 @@ def test_the_garbage_collector_is_paused_while_timing_and_restored() -> None:
         (None, np.ones(3), "different"),
     ],
 )
-def test_results_are_compared(first: object, second: object, alike: str) -> None:
-    assert _equal(first, second) == alike
+def test_results_are_compared(first: object, second: object, expected: str) -> None:
+    assert alike(first, second) == expected
 
 
 def test_bad_calls_say_what_is_wrong(tmp_path: Path) -> None:
