@@ -111,7 +111,7 @@ class Codes:
 
 def facts(function: Function, graph: Graph) -> Facts:
     """Work out what regeneration needs of a function."""
-    from . import control_kernels
+    from .control_sharing import conflicts
 
     code = function.instructions
     fixed = scoreboards.fixed_double(code)
@@ -160,7 +160,7 @@ def facts(function: Function, graph: Graph) -> Facts:
     row, done = _fences(function, graph, number, tracked, keeps)
     touches = np.array([_bits(_alive(i, i.reads | i.writes)) for i in code], dtype=np.uint64)
     writes = np.array([_bits(_alive(i, i.writes)) for i in code], dtype=np.uint64)
-    at, conflict = control_kernels.conflicts(
+    at, conflict = conflicts(
         late_bits, touches, writes, number, np.array(tracked, dtype=np.int32), queued, behind, row, done,
         (hint >= 0) | late_bits.any(axis=1),
     )  # fmt: skip
@@ -327,16 +327,17 @@ def regenerate(f: Facts, order: np.ndarray, stall: np.ndarray) -> Codes:
         order: int32 (instructions,), by position.
         stall: uint8 (instructions,), by position; not changed.
     """
-    from . import control_kernels as k
+    from .control_sharing import demand, give_out
+    from .control_waits import apart, waits
 
     items = len(f.latency)
     cost = np.zeros((items, items))
     needed = np.zeros(items, dtype=np.bool_)
     first = np.full(items, len(order), dtype=np.int32)
-    k.demand(f, order, stall, needed, first, cost)
-    color, total = k.give_out(needed, first, cost, f.keeps, f.hint, f.usable)
-    write, read, wait = k.waits(f, order, color)
-    new = k.apart(f, order, stall.copy(), write, read, wait)
+    demand(f, order, stall, needed, first, cost)
+    color, total = give_out(needed, first, cost, f.keeps, f.hint, f.usable)
+    write, read, wait = waits(f, order, color)
+    new = apart(f, order, stall.copy(), write, read, wait)
     return Codes(write, read, wait, new, float(total))
 
 

@@ -1,4 +1,8 @@
-"""Compiled loops of `schedule.control`: conflicts, scoreboards, wait masks."""
+"""Compiled loops of `schedule.control`, steps 1 and 2: what conflicts, what sharing costs, who gets which.
+
+Items are numbered as in `control.Facts`: 2 * v for the result of tracked instruction v, 2 * v + 1 for its
+late reads. numba's cache knows only the file of a function, so that none here calls one of another file.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,6 @@ import numpy as np
 from numba import njit
 
 from .control import Facts
-
-NONE = 7
-#: setters of one scoreboard that may be outstanding
-_MOST = 60
 
 
 @njit(cache=True)
@@ -243,172 +243,3 @@ def give_out(
     if second_cost <= first_cost:
         return own, second_cost
     return greedy, first_cost
-
-
-@njit(cache=True)
-def waits(f: Facts, order: np.ndarray, color: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Barriers set and wait masks by position, with these scoreboards."""
-    n, blocks, items = len(order), len(f.start), len(f.latency)
-    at, conflict, number, keeps, may_wait = f.conflict_at, f.conflict, f.number, f.keeps, f.may_wait
-    where = np.empty(n, dtype=np.int32)
-    for p in range(n):
-        where[order[p]] = p
-    write = np.full(n, NONE, dtype=np.uint8)
-    read = np.full(n, NONE, dtype=np.uint8)
-    wait = np.zeros(n, dtype=np.uint8)
-    for p in range(n):
-        v = f.number[order[p]]
-        if v >= 0:
-            if color[2 * v] >= 0:
-                write[p] = color[2 * v]
-            if color[2 * v + 1] >= 0:
-                read[p] = color[2 * v + 1]
-    # what clears an item: its own scoreboard, or for reads its result's
-    clears = np.zeros(items, dtype=np.uint8)
-    for v in range(items // 2):
-        if color[2 * v] >= 0:
-            clears[2 * v] = np.uint8(1 << color[2 * v])
-        clears[2 * v + 1] = clears[2 * v]
-        if color[2 * v + 1] >= 0:
-            clears[2 * v + 1] |= np.uint8(1 << color[2 * v + 1])
-    pending = np.zeros((blocks, items), dtype=np.bool_)
-    raised = np.zeros((blocks, 6), dtype=np.int32)
-    state = np.empty(items, dtype=np.bool_)
-    active = np.empty(items, dtype=np.int32)
-    count = np.empty(6, dtype=np.int32)
-    queued = np.ones(blocks, dtype=np.bool_)
-    again = True
-    while again:
-        again = False
-        for b in range(blocks):
-            if not queued[b]:
-                continue
-            queued[b] = False
-            state[:] = pending[b]
-            count[:] = raised[b]
-            size = 0
-            stopped = False
-            for k in range(items):
-                if state[k]:
-                    active[size] = k
-                    size += 1
-            for p in range(f.start[b], f.end[b]):
-                c = order[p]
-                mask = wait[p]
-                for e in range(at[c], at[c + 1]):
-                    k = conflict[e]
-                    if state[k] and not clears[k] & mask:
-                        # its own scoreboard; the result's only where it has no other
-                        if k & 1 and color[k] >= 0:
-                            mask |= np.uint8(1 << color[k])
-                        else:
-                            mask |= clears[k]
-                for w in (write[p], read[p]):
-                    if w != NONE and count[w] >= _MOST and keeps[2 * number[c]] < 0:
-                        mask |= np.uint8(1 << w)  # the counter would run over
-                if mask and not may_wait[c] and mask != wait[p]:
-                    # the place before it that can carry the wait; what is waited for has issued by then
-                    q = p - 1
-                    while q >= f.start[b] and not may_wait[order[q]]:
-                        q -= 1
-                    late = q < f.start[b]
-                    for e in range(at[c], at[c + 1]):
-                        k = conflict[e]
-                        if state[k] and clears[k] & mask:
-                            u = where[f.tracked[k >> 1]]
-                            late = late or q <= u < p
-                    if not late and (wait[q] | mask) != wait[q]:
-                        wait[q] |= mask
-                        queued[b] = True
-                        again = True
-                        stopped = True
-                        break
-                    if q < f.start[b]:
-                        # it opens its block: whoever comes before it waits, at its end
-                        moved = False
-                        for m in range(blocks):
-                            for e in range(f.follow_at[m], f.follow_at[m + 1]):
-                                if f.follow[e] != b:
-                                    continue
-                                r = f.end[m] - 1
-                                while r >= f.start[m] and not may_wait[order[r]]:
-                                    r -= 1
-                                if r >= f.start[m] and (wait[r] | mask) != wait[r]:
-                                    wait[r] |= mask
-                                    moved = True
-                        if moved:
-                            # what is pending on entry is found again, from all that come before
-                            pending[b, :] = False
-                            raised[b, :] = 0
-                            queued[:] = True
-                            again = True
-                            stopped = True
-                            break
-                wait[p] = mask
-                if mask:
-                    kept = 0
-                    for n_active in range(size):
-                        k = active[n_active]
-                        if clears[k] & mask:
-                            state[k] = False
-                        else:
-                            active[kept] = k
-                            kept += 1
-                    size = kept
-                    for s in range(6):
-                        if mask >> s & 1:
-                            count[s] = 0
-                v = number[c]
-                if v >= 0:
-                    for k in (2 * v, 2 * v + 1):
-                        # what nobody ever waits for need not be followed
-                        if clears[k] and not state[k]:
-                            state[k] = True
-                            active[size] = k
-                            size += 1
-                    for w in (write[p], read[p]):
-                        if w != NONE:
-                            count[w] = min(_MOST + 1, count[w] + 1)
-            if stopped:
-                continue  # a wait was put further up: that is walked again first
-            for e in range(f.follow_at[b], f.follow_at[b + 1]):
-                m = f.follow[e]
-                changed = False
-                for k in range(items):
-                    if state[k] and not pending[m, k]:
-                        pending[m, k] = True
-                        changed = True
-                for s in range(6):
-                    if count[s] > raised[m, s]:
-                        raised[m, s] = count[s]
-                        changed = True
-                if changed:
-                    queued[m] = True
-                    again = True
-    return write, read, wait
-
-
-@njit(cache=True)
-def apart(
-    f: Facts, order: np.ndarray, stall: np.ndarray, write: np.ndarray, read: np.ndarray, wait: np.ndarray
-) -> np.ndarray:
-    """Raise stall counts so that no waiter issues less than two cycles behind a setter of its scoreboard."""
-    for b in range(len(f.start)):
-        for p in range(f.start[b], f.end[b]):
-            if stall[p] != 1 or f.frozen[order[p]] != 0:
-                continue
-            sets = 0
-            if write[p] != NONE:
-                sets |= 1 << write[p]
-            if read[p] != NONE:
-                sets |= 1 << read[p]
-            if not sets:
-                continue
-            if p + 1 < f.end[b]:
-                if wait[p + 1] & sets:
-                    stall[p] = 2
-            else:
-                for e in range(f.follow_at[b], f.follow_at[b + 1]):
-                    if wait[f.start[f.follow[e]]] & sets:
-                        stall[p] = 2
-    return stall

@@ -1,0 +1,212 @@
+"""Compiled loops of `schedule.control`, step 3: barriers and wait masks, once the scoreboards are given out.
+
+numba's cache knows only the file of a function, so that none here calls one of another file.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from .control import Facts
+
+#: no barrier
+NONE = 7
+#: setters of one scoreboard that may be outstanding: its counter has six bits
+_MOST = 60
+
+
+@njit(cache=True)
+def _clearing(color: np.ndarray) -> np.ndarray:
+    """By item: which scoreboards say that it is done. Its own; for late reads the result's too."""
+    clears = np.zeros(len(color), dtype=np.uint8)
+    for k in range(0, len(color), 2):
+        if color[k] >= 0:
+            clears[k] = np.uint8(1 << color[k])
+        clears[k + 1] = clears[k]
+        if color[k + 1] >= 0:
+            clears[k + 1] |= np.uint8(1 << color[k + 1])
+    return clears
+
+
+@njit(cache=True)
+def _needed(
+    f: Facts, c: int, mask: np.uint8, state: np.ndarray, color: np.ndarray, clears: np.ndarray
+) -> np.uint8:
+    """`mask` and what instruction `c` must wait for besides, of what is pending (`state`)."""
+    for e in range(f.conflict_at[c], f.conflict_at[c + 1]):
+        k = f.conflict[e]
+        if state[k] and not clears[k] & mask:
+            # its own scoreboard; the result's only where it has no other
+            if k & 1 and color[k] >= 0:
+                mask |= np.uint8(1 << color[k])
+            else:
+                mask |= clears[k]
+    return mask
+
+
+@njit(cache=True)
+def _carrier(f: Facts, order: np.ndarray, b: int, p: int) -> int:
+    """The last place of block `b` at `p` or before that can carry a wait; below the block where none can."""
+    while p >= f.start[b] and not f.may_wait[order[p]]:
+        p -= 1
+    return p
+
+
+@njit(cache=True)
+def _wait_earlier(
+    f: Facts, order: np.ndarray, where: np.ndarray, b: int, p: int, mask: np.uint8, state: np.ndarray,
+    clears: np.ndarray, wait: np.ndarray,
+) -> tuple[bool, bool]:  # fmt: skip
+    """Put the wait of an instruction that cannot carry one on a place before it.
+
+    Returns:
+        (put in this block, put in the blocks before it); neither where all of them wait for it already, or
+        no place will do.
+    """
+    c = order[p]
+    q = _carrier(f, order, b, p - 1)
+    if q < f.start[b]:
+        # nothing before it in its block can: whoever comes before the block waits, at its end
+        moved = False
+        for m in range(len(f.start)):
+            for e in range(f.follow_at[m], f.follow_at[m + 1]):
+                if f.follow[e] == b:
+                    r = _carrier(f, order, m, f.end[m] - 1)
+                    if r >= f.start[m] and (wait[r] | mask) != wait[r]:
+                        wait[r] |= mask
+                        moved = True
+        return False, moved
+    for e in range(f.conflict_at[c], f.conflict_at[c + 1]):
+        k = f.conflict[e]
+        if state[k] and clears[k] & mask and q <= where[f.tracked[k >> 1]] < p:
+            return False, False  # what is waited for has not issued by then
+    if (wait[q] | mask) == wait[q]:
+        return False, False
+    wait[q] |= mask
+    return True, False
+
+
+@njit(cache=True)
+def waits(f: Facts, order: np.ndarray, color: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Barriers set and wait masks by position, with these scoreboards.
+
+    Walks blocks until nothing changes: what is pending on entry only grows, and so do the masks.
+    """
+    n, blocks, items = len(order), len(f.start), len(f.latency)
+    number = f.number
+    where = np.empty(n, dtype=np.int32)
+    for p in range(n):
+        where[order[p]] = p
+    write = np.full(n, NONE, dtype=np.uint8)
+    read = np.full(n, NONE, dtype=np.uint8)
+    wait = np.zeros(n, dtype=np.uint8)
+    for p in range(n):
+        v = number[order[p]]
+        if v >= 0:
+            if color[2 * v] >= 0:
+                write[p] = color[2 * v]
+            if color[2 * v + 1] >= 0:
+                read[p] = color[2 * v + 1]
+    clears = _clearing(color)
+    pending = np.zeros((blocks, items), dtype=np.bool_)  # on entry of a block
+    raised = np.zeros((blocks, 6), dtype=np.int32)  # setters outstanding on entry, by scoreboard
+    state = np.empty(items, dtype=np.bool_)  # pending here; `active[:size]` lists them
+    active = np.empty(items, dtype=np.int32)
+    count = np.empty(6, dtype=np.int32)
+    queued = np.ones(blocks, dtype=np.bool_)
+    while queued.any():
+        for b in range(blocks):
+            if not queued[b]:
+                continue
+            queued[b] = False
+            state[:] = pending[b]
+            count[:] = raised[b]
+            size = 0
+            for k in range(items):
+                if state[k]:
+                    active[size] = k
+                    size += 1
+            again = False
+            for p in range(f.start[b], f.end[b]):
+                c = order[p]
+                mask = _needed(f, c, wait[p], state, color, clears)
+                for w in (write[p], read[p]):
+                    if w != NONE and count[w] >= _MOST and f.keeps[2 * number[c]] < 0:
+                        mask |= np.uint8(1 << w)  # the counter would run over
+                if mask and not f.may_wait[c] and mask != wait[p]:
+                    here, before = _wait_earlier(f, order, where, b, p, mask, state, clears, wait)
+                    if here:
+                        queued[b] = True
+                    if before:
+                        # what is pending on entry is found again, from all that come before
+                        pending[b, :] = False
+                        raised[b, :] = 0
+                        queued[:] = True
+                    if here or before:
+                        again = True
+                        break
+                wait[p] = mask
+                if mask:
+                    kept = 0
+                    for a in range(size):
+                        k = active[a]
+                        if clears[k] & mask:
+                            state[k] = False
+                        else:
+                            active[kept] = k
+                            kept += 1
+                    size = kept
+                    for s in range(6):
+                        if mask >> s & 1:
+                            count[s] = 0
+                v = number[c]
+                if v >= 0:
+                    for k in (2 * v, 2 * v + 1):
+                        # what nobody ever waits for need not be followed
+                        if clears[k] and not state[k]:
+                            state[k] = True
+                            active[size] = k
+                            size += 1
+                    for w in (write[p], read[p]):
+                        if w != NONE:
+                            count[w] = min(_MOST + 1, count[w] + 1)
+            if again:
+                continue  # a wait was put further up: that is walked again first
+            for e in range(f.follow_at[b], f.follow_at[b + 1]):
+                m = f.follow[e]
+                for k in range(items):
+                    if state[k] and not pending[m, k]:
+                        pending[m, k] = True
+                        queued[m] = True
+                for s in range(6):
+                    if count[s] > raised[m, s]:
+                        raised[m, s] = count[s]
+                        queued[m] = True
+    return write, read, wait
+
+
+@njit(cache=True)
+def apart(
+    f: Facts, order: np.ndarray, stall: np.ndarray, write: np.ndarray, read: np.ndarray, wait: np.ndarray
+) -> np.ndarray:
+    """Raise stall counts so that no waiter issues less than two cycles behind a setter of its scoreboard."""
+    for b in range(len(f.start)):
+        for p in range(f.start[b], f.end[b]):
+            if stall[p] != 1 or f.frozen[order[p]] != 0:
+                continue
+            sets = 0
+            if write[p] != NONE:
+                sets |= 1 << write[p]
+            if read[p] != NONE:
+                sets |= 1 << read[p]
+            if not sets:
+                continue
+            if p + 1 < f.end[b]:
+                if wait[p + 1] & sets:
+                    stall[p] = 2
+            else:
+                for e in range(f.follow_at[b], f.follow_at[b + 1]):
+                    if wait[f.start[f.follow[e]]] & sets:
+                        stall[p] = 2
+    return stall
