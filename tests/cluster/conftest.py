@@ -11,12 +11,16 @@ _MEMORY = 100 << 20
 
 
 class Nodes:
-    """A head node and others, each with one CPU."""
+    """A head node and others, each with so many CPUs."""
 
-    def __init__(self) -> None:
+    def __init__(self, cpus: int = 1) -> None:
         from ray.cluster_utils import Cluster
 
-        common: dict[str, Any] = {"num_cpus": 1, "object_store_memory": _MEMORY, "include_dashboard": False}
+        common: dict[str, Any] = {
+            "num_cpus": cpus,
+            "object_store_memory": _MEMORY,
+            "include_dashboard": False,
+        }
         self.common = common
         self.cluster = Cluster(
             initialize_head=True, head_node_args={**common, "node_ip_address": "127.0.0.2"}
@@ -40,11 +44,12 @@ class Nodes:
 
 
 @pytest.fixture
-def nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Nodes]:
+def nodes(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Nodes]:
+    """Two nodes of one CPU each, or of as many as the test's parameter says."""
     ray = pytest.importorskip("ray")
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     try:
-        made = Nodes()
+        made = Nodes(getattr(request, "param", 1))
     except Exception as error:  # a sandbox may forbid what Ray's servers need
         pytest.skip(f"Ray does not start here: {type(error).__name__}: {error}")
     yield made

@@ -24,6 +24,8 @@ Minutes = Annotated[
 Seed = Annotated[int, typer.Option(help="Of inputs and samples.")]
 Cache = Annotated[Path | None, typer.Option(help="Folder of compiled kernels.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Start over instead of resuming.")]
+Cluster = Annotated[str | None, typer.Option(help="Work on all GPUs of a Ray cluster: auto, or HOST:PORT.")]
+Workers = Annotated[int | None, typer.Option(help="Of the cluster, how many [default: all].")]
 Dry = Annotated[bool, typer.Option("--dry-run", help="Rehearse on a modelled clock, without a GPU.")]
 
 
@@ -43,6 +45,8 @@ def bench(
     calls: Annotated[int, typer.Option(help="Server mode: calls of each contestant.")] = 30,
     cold: Annotated[bool, typer.Option(help="Time with an empty L2 as well.")] = True,
     gpus: Gpus = 1,
+    cluster: Cluster = None,
+    workers: Workers = None,
     minutes: Minutes = None,
     seed: Seed = 0,
     out: Annotated[Path, typer.Option(help="Folder of journals and results.")] = Path("sassafras-out/hgemm"),
@@ -56,6 +60,7 @@ def bench(
     Selection runs in processes of its own, the reported figures come from others. The same command resumes.
     Shapes off the grid are never tuned: there sassafras.matmul works from the table that is shipped.
     """
+    from sassafras.cluster.gemm import crew
     from sassafras.gemm.results import benchmark, choose_shapes, file_name
     from sassafras.gemm.select import Options
     from sassafras.gemm.summary import table
@@ -71,12 +76,13 @@ def bench(
         tuned=grid != "off-grid",
         exclude=exclude,
     )
-    path, summary = benchmark(
-        choose_shapes(grid, bands, shapes, seed), out, options, mode=mode, name=file_name(grid, mode),
-        processes=processes, gpus=gpus, minutes=minutes,
-        dry=dry_run, fresh=fresh, cache=cache,
-        say=lambda text: console.print(text, style="dim", markup=False),
-    )  # fmt: skip
+    chosen = choose_shapes(grid, bands, shapes, seed)
+    with crew(cluster, workers, gpus, dry_run) as hands:
+        path, summary = benchmark(
+            chosen, out, options, mode=mode, name=file_name(grid, mode), processes=processes, gpus=gpus,
+            crew=hands, minutes=minutes, dry=dry_run, fresh=fresh, cache=cache,
+            say=lambda text: console.print(text, style="dim", markup=False),
+        )  # fmt: skip
     if json:
         print_json(summary)
         return
@@ -96,6 +102,8 @@ def tune(
     configs: Configs = 128,
     exclude: Exclude = "",
     gpus: Gpus = 1,
+    cluster: Cluster = None,
+    workers: Workers = None,
     minutes: Minutes = None,
     seed: Seed = 0,
     out: Annotated[Path, typer.Option(help="Folder of journals, dataset and table.")] = Path(
@@ -114,6 +122,7 @@ def tune(
     It shares journals with `bench` in the same folder and resumes. sassafras.matmul uses the table from
     then on.
     """
+    from sassafras.cluster.gemm import crew
     from sassafras.gemm import bench as runner
     from sassafras.gemm.dispatch.engine import tuned_path
     from sassafras.gemm.results import choose_shapes, save_sweep
@@ -121,11 +130,12 @@ def tune(
 
     console = stderr()
     options = Options(configs=configs, seed=seed, exclude=exclude)
-    dataset = runner.sweep(
-        choose_shapes(grid, bands, shapes, seed), out, options, gpus=gpus, minutes=minutes,
-        dry=dry_run, fresh=fresh, cache=cache,
-        say=lambda text: console.print(text, style="dim", markup=False),
-    )  # fmt: skip
+    chosen = choose_shapes(grid, bands, shapes, seed)
+    with crew(cluster, workers, gpus, dry_run) as hands:
+        dataset = runner.sweep(
+            chosen, out, options, gpus=gpus, crew=hands, minutes=minutes, dry=dry_run, fresh=fresh,
+            cache=cache, say=lambda text: console.print(text, style="dim", markup=False),
+        )  # fmt: skip
     target = tuned_path(str(dataset.header.get("gpu"))) if install and not dataset.modelled else None
     paths = save_sweep(dataset, out, install=target)
     print(f"{len(dataset)} shapes, {dataset.pairs} pairs" + (" (modelled)" if dataset.modelled else ""))

@@ -110,17 +110,19 @@ class PoolDevice:
         self._pool = pool
         self.name, self.arch = str(pool.facts["name"]), str(pool.facts["arch"])
         self._what: dict[str, Any] | None = None
-        self._loaded = False
+        #: which worker, once it has loaded the workload
+        self._number: int | None = None
 
     def open(self, workload: Workload, case: Case, baseline: Kernel) -> None:
         """Nothing yet: the worker opens the workload when it is asked for a figure."""
-        self._what, self._loaded = describe(workload, case, baseline), False
+        self._what, self._number = describe(workload, case, baseline), None
 
     def _ask(self, method: str, *arguments: Any, **named: Any) -> Any:
-        if not self._loaded:
-            self._pool.ask("load", self._what)
-            self._loaded = True
-        return self._pool.ask(method, *arguments, **named)
+        if self._number is None:
+            number = self._pool.ready()
+            self._pool.ask(number, "load", self._what)
+            self._number = number
+        return self._pool.ask(self._number, method, *arguments, **named)
 
     def run(self, candidate: Candidate) -> Outcome:
         """See `core.Device`."""

@@ -11,7 +11,7 @@ import queue
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -213,6 +213,9 @@ class Pool:
         over: threading.Event,
     ) -> None:
         """One thread a worker: take a task, pass on what it says, replace the worker when it is lost."""
+        # a worker that was lost in an earlier run may not have found a place yet: it must not hold a task
+        if not self._wait_for(self._actors[place], over):
+            return
         while not over.is_set():
             try:
                 task, tries = waiting.get(timeout=_TICK)
@@ -259,33 +262,70 @@ class Pool:
                 return True
         return False
 
+    def ready(self) -> int:
+        """The number of a worker that answers; of lost ones some may wait for a node for ever.
+
+        Raises:
+            DeviceError: all are lost.
+        """
+        asked = {actor.facts.remote(): number for number, actor in enumerate(self._actors)}
+        while asked:
+            (first,), _ = self._ray.wait(list(asked), num_returns=1)
+            number = asked.pop(first)
+            try:
+                self._ray.get(first)
+            except self._ray.exceptions.RayError:
+                continue
+            return number
+        raise DeviceError("all workers of the cluster were lost", hint="the same command resumes")
+
     # -- the rest -----------------------------------------------------------------------------------------
 
-    def ask(self, method: str, *arguments: Any, **named: Any) -> Any:
-        """Call a method of the first worker's device; see `worker.Worker.device_call`.
+    def ask(self, number: int, method: str, *arguments: Any, **named: Any) -> Any:
+        """Call a method of a worker's device; see `worker.Worker.device_call` and `ready`.
 
         Raises:
             DeviceError: the worker was lost, or the device says so.
         """
         try:
-            kind, value = self._ray.get(self._actors[0].device_call.remote(method, arguments, named))
+            kind, value = self._ray.get(self._actors[number].device_call.remote(method, arguments, named))
         except self._ray.exceptions.RayError as error:
             raise DeviceError(f"the cluster's worker was lost: {_short(error)}", where=method) from error
         if kind == FAILED:
             raise value
         return value
 
-    def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
+    def map(self, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
         """`function` of every item on the cluster's CPUs, in order: for compilation. Ray retries lost ones.
 
+        Without a CPU beside those of the workers it happens here.
+
+        Args:
+            function: of a module that every node has.
+
         Raises:
-            DeviceError: an item failed; the message holds why.
+            SassafrasError: an item failed; what the function raised.
+            DeviceError: a node that cannot be replaced was lost.
         """
-        remote = self._ray.remote(function).options(num_cpus=1, max_retries=3)
+        if self.spare_cpus() < 1:
+            return [function(item) for item in items]
+        remote = self._ray.remote(_answered).options(num_cpus=1, max_retries=3)
         try:
-            return list(self._ray.get([remote.remote(item) for item in items]))
+            answers = self._ray.get([remote.remote(function, item) for item in items])
         except self._ray.exceptions.RayError as error:
             raise DeviceError(f"work on the cluster's CPUs failed: {_short(error)}") from error
+        for kind, value in answers:
+            if kind == FAILED:
+                raise value
+        return [value for _, value in answers]
+
+    def spare_cpus(self) -> int:
+        """CPUs of the cluster that no worker holds."""
+        return int(self._ray.cluster_resources().get("CPU", 0)) - self.size
+
+    def share(self, value: Any) -> Any:
+        """A reference to a value that workers get with ``ray.get``, sent to each node once."""
+        return self._ray.put(value)
 
     def close(self) -> None:
         """Give the workers back; a cluster that we started ends. Safe to call twice."""
@@ -360,6 +400,14 @@ def _short(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = lines[0] if lines else type(error).__name__
     return text if len(text) <= 200 else text[:197] + "..."
+
+
+def _answered(function: Callable[[Any], Any], item: Any) -> tuple[str, Any]:
+    """A call on another machine, whose error travels as a value."""
+    try:
+        return DONE, function(item)
+    except Exception as error:
+        return FAILED, failure(error)
 
 
 def failure(error: Exception) -> SassafrasError:

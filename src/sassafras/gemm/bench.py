@@ -8,14 +8,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from sassafras.core import DeviceError, SassafrasError
+from sassafras.core import SassafrasError
 
 from . import summary
-from .compile import build
 from .dataset import Dataset, Entry
-from .families import INSTANCES
 from .journal import read as read_journal
-from .pool import journals, records, work
+from .pool import Crew, Local, journals, records
 from .select import Options
 from .shapes import Shape
 
@@ -32,6 +30,7 @@ def run(
     mode: str = "offline",
     processes: int = 1,
     gpus: int = 1,
+    crew: Crew | None = None,
     minutes: float | None = None,
     dry: bool = False,
     fresh: bool = False,
@@ -45,7 +44,8 @@ def run(
         folder: journals go here; the same call resumes from them. Both modes share the selection.
         mode: ``offline`` (calls back to back, warm and cold L2) or ``server`` (isolated calls).
         processes: fresh processes that measure; the speed-up's interval is hierarchical from 2 on.
-        gpus: GPUs to work on at once, a worker on each.
+        gpus: GPUs of this host to work on at once, a worker on each.
+        crew: who works instead, for example a cluster (`sassafras.cluster.gemm`).
         minutes: start no shape after so long; what is missing is counted as pending.
         dry: rehearse on a modelled clock, without a GPU; every row says so.
         fresh: delete earlier journals of this folder.
@@ -62,19 +62,17 @@ def run(
     if not shapes or processes < 1 or gpus < 1:
         raise SassafrasError("the benchmark needs at least one shape, one process and one GPU")
     options = options or Options()
-    base, texts = _begin(shapes, folder, options, minutes, dry, fresh, cache, progress, say)
+    crew = crew or Local(gpus)
+    base, texts = _begin(crew, shapes, folder, options, minutes, dry, fresh, cache, progress, say)
     # shapes that must stay untuned have journals of their own, which no dataset is made of
     apart = "" if options.tuned else "-untuned"
-    work(folder, SELECT + apart, {**base, "mode": "select"}, texts, gpus, say)
+    crew.work(folder, [(SELECT + apart, {**base, "mode": "select"})], texts, say)
     chosen = records(folder, SELECT + apart)
     usable = [text for text in texts if text in chosen and "error" not in chosen[text]]
     stems = [f"hgemm-{mode}{apart}-{process}" for process in range(processes)]
-    for process, stem in enumerate(stems):
-        plan = {
-            **base, "mode": "measure", "how": mode, "process": process,
-            "selections": [str(path) for path in journals(folder, SELECT + apart)],
-        }  # fmt: skip
-        work(folder, stem, plan, usable, gpus, say)
+    selections = [str(path) for path in journals(folder, SELECT + apart)]
+    base |= {"mode": "measure", "how": mode, "selections": selections}
+    crew.work(folder, [(stem, {**base, "process": p}) for p, stem in enumerate(stems)], usable, say)
     measured = [records(folder, stem) for stem in stems]
     rows = [_row(text, chosen, measured) for text in texts]
     return rows, summary.summarise(rows)
@@ -86,6 +84,7 @@ def sweep(
     options: Options | None = None,
     *,
     gpus: int = 1,
+    crew: Crew | None = None,
     minutes: float | None = None,
     dry: bool = False,
     fresh: bool = False,
@@ -102,8 +101,9 @@ def sweep(
     if not shapes or gpus < 1:
         raise SassafrasError("a sweep needs at least one shape and one GPU")
     options = options or Options()
-    base, texts = _begin(shapes, folder, options, minutes, dry, fresh, cache, progress, say)
-    work(folder, SELECT, {**base, "mode": "select"}, texts, gpus, say)
+    crew = crew or Local(gpus)
+    base, texts = _begin(crew, shapes, folder, options, minutes, dry, fresh, cache, progress, say)
+    crew.work(folder, [(SELECT, {**base, "mode": "select"})], texts, say)
     return collected(folder)
 
 
@@ -133,24 +133,16 @@ def collected(folder: Path) -> Dataset:
 
 
 def _begin(
-    shapes: Sequence[Shape], folder: Path, options: Options, minutes: float | None, dry: bool, fresh: bool,
-    cache: Path | None, progress: int, say: Say,
+    crew: Crew, shapes: Sequence[Shape], folder: Path, options: Options, minutes: float | None, dry: bool,
+    fresh: bool, cache: Path | None, progress: int, say: Say,
 ) -> tuple[dict[str, Any], list[str]]:  # fmt: skip
     """What all plans share, and the shapes' names; kernels are built, old journals deleted if asked."""
     if not dry:
-        from sassafras.device.cuda import available
-
-        found, reason = available()
-        if not found:
-            raise DeviceError(f"the benchmark needs a GPU: {reason}", hint="--dry-run rehearses without one")
+        crew.prepare(cache, say)
     folder.mkdir(parents=True, exist_ok=True)
     if fresh:
         for path in folder.glob("hgemm-*.gpu*.jsonl"):
             path.unlink()
-    begin = time.perf_counter()
-    if not dry:
-        build(INSTANCES, cache)
-        say(f"{len(INSTANCES)} kernels built or found in {time.perf_counter() - begin:.1f} s")
     base = {
         "options": asdict(options), "cache": str(cache) if cache else None, "progress": progress, "dry": dry,
         "deadline": time.time() + 60 * minutes if minutes else None,

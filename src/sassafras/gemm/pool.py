@@ -10,19 +10,84 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from sassafras.core import DeviceError
 
+from .compile import build
+from .families import INSTANCES
+from .feed import STALL
+from .feed import environment as _inherited
 from .journal import Journal
 from .journal import read as read_journal
 from .shapes import Shape
 
 #: how often the workers of a GPU may die before the run is given up
 _DEATHS = 25
-#: a worker whose journal has not grown for so many seconds hangs
-STALL = 90.0
 Say = Callable[[str], None]
+
+
+class Crew(Protocol):
+    """Who works shapes off, and on how many GPUs: this host's own, or a cluster's."""
+
+    def environment(self) -> dict[str, Any] | None:
+        """What the machines that measure say of themselves; None where it is this one."""
+        ...
+
+    def prepare(self, cache: Path | None, say: Say) -> None:
+        """Have all our kernels compiled where they will be needed.
+
+        Raises:
+            DeviceError: there is no GPU.
+            CompileError, ToolMissing: they cannot be built.
+        """
+        ...
+
+    def work(
+        self, folder: Path, jobs: Sequence[tuple[str, dict[str, Any]]], shapes: Sequence[str], say: Say
+    ) -> None:
+        """Have every shape in some journal of every job's stem, or the deadline passed.
+
+        Args:
+            jobs: (stem, plan) pairs; see `work`.
+
+        Raises:
+            DeviceError: workers die again and again.
+            SassafrasError: a journal was written under other conditions.
+        """
+        ...
+
+
+class Local:
+    """The GPUs of this host, a process on each.
+
+    Args:
+        gpus: how many.
+    """
+
+    def __init__(self, gpus: int = 1) -> None:
+        self.gpus = gpus
+
+    def environment(self) -> None:
+        """See `Crew.environment`."""
+
+    def prepare(self, cache: Path | None, say: Say) -> None:
+        """See `Crew.prepare`."""
+        from sassafras.device.cuda import available
+
+        found, reason = available()
+        if not found:
+            raise DeviceError(f"the benchmark needs a GPU: {reason}", hint="--dry-run rehearses without one")
+        begin = time.perf_counter()
+        build(INSTANCES, cache)
+        say(f"{len(INSTANCES)} kernels built or found in {time.perf_counter() - begin:.1f} s")
+
+    def work(
+        self, folder: Path, jobs: Sequence[tuple[str, dict[str, Any]]], shapes: Sequence[str], say: Say
+    ) -> None:
+        """See `Crew.work`; one job after the other."""
+        for stem, plan in jobs:
+            work(folder, stem, plan, shapes, self.gpus, say)
 
 
 def records(folder: Path, stem: str) -> dict[str, dict[str, Any]]:
@@ -114,9 +179,7 @@ def _watched(plan: Path, journal: Path, environment: dict[str, str]) -> int:
 
 
 def _environment(index: int, gpus: int) -> dict[str, str]:
-    root = str(Path(__file__).resolve().parent.parent.parent)
-    inherited = os.environ.get("PYTHONPATH")
-    environment = {**os.environ, "PYTHONPATH": root + (os.pathsep + inherited if inherited else "")}
+    environment = _inherited()
     if gpus > 1:
         visible = [gpu for gpu in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]
         environment["CUDA_VISIBLE_DEVICES"] = visible[index] if index < len(visible) else str(index)

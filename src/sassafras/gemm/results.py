@@ -57,7 +57,8 @@ def benchmark(
     rows, summary = bench.run(shapes, folder, options, mode=mode, **keywords)
     stem = (name or f"hgemm-{mode}") + ("-dry" if keywords.get("dry") else "")
     path = folder / f"{stem}.json"
-    write(path, rows, summary, options.seed)
+    crew = keywords.get("crew")
+    write(path, rows, summary, options.seed, crew.environment() if crew is not None else None)
     return path, summary
 
 
@@ -86,11 +87,22 @@ def save_sweep(dataset: Dataset, folder: Path, install: Path | None = None) -> l
     return paths
 
 
-def write(path: Path, rows: list[dict[str, Any]], summary: dict[str, Any], seed: int) -> None:
-    """A result file with what it was measured on and by (`docs/hgemm.md`), and CSV and HTML beside it."""
+def write(
+    path: Path,
+    rows: list[dict[str, Any]],
+    summary: dict[str, Any],
+    seed: int,
+    machine: dict[str, Any] | None = None,
+) -> None:
+    """A result file with what it was measured on and by (`docs/hgemm.md`), and CSV and HTML beside it.
+
+    Args:
+        machine: the environment of the machines that measured, where this is another.
+    """
     from sassafras.device.cuda import environment
 
-    found = environment()
+    own = environment()
+    found = {**own, **(machine or {}), **{key: own.get(key) for key in ("commit", "command", "date")}}
     head = {
         "benchmark": path.stem,
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),

@@ -14,6 +14,8 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from sassafras.core import SassafrasError
+
 from .journal import Journal
 from .journal import read as read_journal
 from .select import MEASURING, SELECTING, Options, choose
@@ -47,17 +49,64 @@ def conditions(plan: dict[str, Any], stage: Any) -> dict[str, Any]:
     return header
 
 
+class Station:
+    """A GPU (or the modelled clock) with a plan: what works one shape after another off.
+
+    Args:
+        plan: ``mode`` (``select`` or ``measure``), ``options``, ``cache``, ``dry``; of a measurement also
+            ``process`` and ``how``.
+
+    Attributes:
+        header: the conditions that its records belong to.
+    """
+
+    def __init__(self, plan: dict[str, Any]) -> None:
+        self.plan = plan
+        self.options = Options(**plan["options"])
+        self.stage = _stage(plan)
+        self.header = conditions(plan, self.stage)
+
+    def work(self, text: str, selection: dict[str, Any] | None) -> tuple[dict[str, Any], bool]:
+        """(the shape's record, whether the context is lost); a failure is a record with ``error``.
+
+        Args:
+            text: the shape.
+            selection: what was chosen for it, for a measurement.
+        """
+        from sassafras.device.cuda.driver import CudaError
+
+        from .measure import measure
+        from .shapes import Shape
+
+        shape = Shape.parse(text)
+        started = time.perf_counter()
+        lost = False
+        try:
+            if self.plan["mode"] == "select":
+                record = choose(self.stage, shape, self.options)
+            else:
+                if selection is None:
+                    raise SassafrasError("nothing was selected for this shape", where=text)
+                row = measure(self.stage, selection, self.options, self.plan["process"], self.plan["how"])
+                record = {"shape": text, **row}
+        except Exception as error:
+            record = {
+                "shape": text,
+                "band": shape.band,
+                "error": f"{type(error).__name__}: {error}",
+            }
+            traceback.print_exc()
+            lost = (isinstance(error, CudaError) and error.sticky) or "CUDA error" in str(error)
+        if not lost:
+            record["seconds"] = round(time.perf_counter() - started, 3)
+        return record, lost
+
+
 def main(path: str) -> int:
     """Work a plan off, until its shapes are done or its deadline has passed."""
-    from sassafras.device.cuda.driver import CudaError
-
-    from .measure import measure
-    from .shapes import Shape
-
     plan = json.loads(Path(path).read_text())
-    options = Options(**plan["options"])
-    stage = _stage(plan)
-    journal = Journal(Path(plan["journal"]), conditions(plan, stage))
+    station = Station(plan)
+    journal = Journal(Path(plan["journal"]), station.header)
     done = journal.done()
     selections: dict[str, Any] = {}
     for file in plan.get("selections", []):
@@ -72,29 +121,14 @@ def main(path: str) -> int:
             )
             return 0
         journal.begin(text)
-        started = time.perf_counter()
-        try:
-            if plan["mode"] == "select":
-                record = choose(stage, Shape.parse(text), options)
-            else:
-                row = measure(stage, selections[text], options, plan["process"], plan["how"])
-                record = {"shape": text, **row}
-        except Exception as error:
-            record = {
-                "shape": text,
-                "band": Shape.parse(text).band,
-                "error": f"{type(error).__name__}: {error}",
-            }
-            traceback.print_exc()
-            if (isinstance(error, CudaError) and error.sticky) or "CUDA error" in str(error):
-                journal.finish(record)
-                return LOST
-        record["seconds"] = round(time.perf_counter() - started, 3)
+        record, lost = station.work(text, selections.get(text))
         journal.finish(record)
+        if lost:
+            return LOST
         if (every := plan.get("progress")) and number % every == 0:
             spent = time.perf_counter() - begin
             print(
-                f"{plan['mode']} {number}/{len(plan['shapes'])} {text} {_brief(record)} {spent:.1f} s",
+                f"{plan['mode']} {number}/{len(plan['shapes'])} {text} {brief(record)} {spent:.1f} s",
                 flush=True,
             )
     return 0
@@ -111,7 +145,8 @@ def _stage(plan: dict[str, Any]) -> Any:
     return Stage(cache)
 
 
-def _brief(record: dict[str, Any]) -> str:
+def brief(record: dict[str, Any]) -> str:
+    """A record in a few words."""
     if "error" in record:
         return str(record["error"])
     if "lt_autotune" in record:

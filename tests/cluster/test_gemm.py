@@ -1,0 +1,99 @@
+"""The HGEMM benchmark on two Ray nodes, one of which dies; kernels compiled on their CPUs."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from sassafras.cli.app import app
+from sassafras.cluster import Pool
+from sassafras.cluster.gemm import ClusterCrew
+from sassafras.core import CompileError, DeviceError, SassafrasError
+from sassafras.gemm import bench
+from sassafras.gemm.compile import cached_path
+from sassafras.gemm.families import INSTANCES
+from sassafras.gemm.journal import read
+from sassafras.gemm.pool import journals
+from sassafras.gemm.select import Options
+from sassafras.gemm.shapes import Shape
+
+from .conftest import Nodes
+
+#: as many that the node dies long before they are done, wherever they run
+SHAPES = tuple(Shape(*extents) for extents in itertools.product((64, 128, 256), repeat=3))
+OPTIONS = Options(configs=12, finalists=2, seconds=0.01, walls=4, cold=False)
+
+
+@pytest.mark.timeout(600)
+def test_a_killed_node_costs_no_shape(nodes: Nodes, tmp_path: Path) -> None:
+    said: list[str] = []
+
+    def watch(text: str) -> None:
+        if not said:  # the first record of all
+            nodes.kill()
+        said.append(text)
+
+    with Pool(nodes.address, device="model") as pool:
+        assert pool.size == 2
+        crew = ClusterCrew(pool)
+        rows, summary = bench.run(SHAPES, tmp_path, OPTIONS, processes=2, crew=crew, dry=True, say=watch)
+        assert pool.lost >= 1 and crew.environment()["device"]
+    assert any("lost its worker and is done again" in text for text in said)
+    assert summary["measured"] == len(SHAPES) and summary["pending"] == summary["failed"] == 0
+    assert [row["shape"] for row in rows] == [str(shape) for shape in SHAPES]
+    for stem in ("hgemm-select", "hgemm-offline-0", "hgemm-offline-1"):
+        (path,) = journals(tmp_path, stem)  # results of all nodes in one file
+        found = read(path)[1:]
+        assert sorted(record["shape"] for record in found) == sorted(map(str, SHAPES)), "each exactly once"
+        assert not any("error" in record for record in found)
+    where = {
+        number: {
+            record["shape"]: record["on"]
+            for record in read(journals(tmp_path, f"hgemm-offline-{number}")[0])[1:]
+        }
+        for number in (0, 1)
+    }
+    assert where[0] == where[1], "no row mixes two workers"
+    # what the cluster did is known to this host alone, too
+    again, _ = bench.run(SHAPES, tmp_path, OPTIONS, processes=2, dry=True, say=lambda text: None)
+    assert again == rows
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("nodes", [2], indirect=True)
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no compiler")
+def test_kernels_are_compiled_on_cpu_workers(
+    nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr("sassafras.cluster.gemm.cubin", lambda *a: pytest.fail("the driver compiled"))
+    with Pool(nodes.address, device="model", workers=1) as pool:
+        assert pool.spare_cpus() == 3
+        crew = ClusterCrew(pool)
+        crew.prepare(tmp_path, said.append, INSTANCES[:2])
+        for instance in INSTANCES[:2]:
+            assert cached_path(instance, tmp_path).read_bytes()[:4] == b"\x7fELF"
+        crew.prepare(tmp_path, said.append, INSTANCES[:2])
+        assert said[0].startswith("2 kernels compiled") and said[1].startswith("0 kernels compiled")
+        with pytest.raises(SassafrasError, match="no instance has this name") as caught:
+            pool.map(_compiled, ["lean_of_no_family"])
+        assert not isinstance(caught.value, (DeviceError, CompileError))
+
+
+def _compiled(name: str) -> bytes:
+    from sassafras.cluster.gemm import compiled
+
+    return compiled(name)
+
+
+def test_options_that_contradict_each_other(tmp_path: Path) -> None:
+    run = CliRunner()
+    common = ["gemm", "tune", "--grid", "64x64x64", "--dry-run", "--out", str(tmp_path)]
+    done = run.invoke(app, [*common, "--workers", "2"])
+    assert done.exit_code == 2 and "--workers is for --cluster" in done.output
+    done = run.invoke(app, [*common, "--gpus", "2", "--cluster", "auto"])
+    assert done.exit_code == 2 and "--gpus is for this host" in done.output
