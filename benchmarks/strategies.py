@@ -36,6 +36,8 @@ from typing import Any
 import numpy as np
 from common import geomean, gpu_count, per_gpu, write
 
+from sassafras.writing import write_whole
+
 Row = dict[str, Any]
 #: kernels with measurable room on an H200 (schedule-suite.json), all of families that the shipped policy has
 #: not seen, and two that it has
@@ -70,9 +72,7 @@ def unit_file(folder: Path, kernel: str, strategy: str, seed: int) -> Path:
 
 def keep(path: Path, row: Row) -> None:
     """Write a row, complete or not at all."""
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps(row))
-    part.replace(path)
+    write_whole(path, json.dumps(row))
 
 
 def make_device(name: str, lonely: bool) -> Any:

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from sassafras.writing import write_whole
+
 Row = dict[str, Any]
 KINDS = ("swap", "move", "stall", "wait", "scoreboard", "reuse")
 FORMAT = 2
@@ -133,9 +135,7 @@ def make(name: str, count: int, seed: int, path: str) -> Row:
         "judging_ms": round(1e3 * judging / max(1, len(mutants)), 3),
     }  # fmt: skip
     place = Path(path)
-    temporary = place.with_suffix(".tmp")
-    temporary.write_bytes(lzma.compress(json.dumps(plan).encode(), preset=3))
-    temporary.replace(place)
+    write_whole(place, lzma.compress(json.dumps(plan).encode(), preset=3))
     approved = sum(mutant["ok"] for mutant in mutants)
     return {
         "kernel": name, "mutants": len(mutants), "approved": approved, "judging_ms": plan["judging_ms"],
