@@ -1,0 +1,294 @@
+"""The figures that README and docs quote, each made from a file in benchmarks/results/ (or a shipped table).
+
+    python benchmarks/figures.py            # every name with its value
+    python benchmarks/figures.py --check    # where a page says otherwise; exit code 1 if any does
+    python benchmarks/figures.py --write    # bring the pages up to date, after a result file has changed
+
+A paragraph names its figures in a comment at its end, in the order in which they stand in it:
+``<!--figures: 14 = schedules.faster; 1.022x = schedules.geomean-->``; a table stands between
+``<!--table schedules-->`` and ``<!--end-->``. Comments do not show where Markdown is rendered.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+TABLES_OF_LATENCY = ("sm_90", "sm_80", "sm_86", "sm_89")
+#: below this rank correlation the timing model is called useless for a kernel
+USELESS = 0.3
+#: rows of the README's table
+SHOWN = 7
+
+Row = dict[str, Any]
+_MARKS = re.compile(r"(?P<text>(?:(?!\n\n|-->).)*)(?P<open><!--figures: )(?P<list>.*?)-->", re.DOTALL)
+_TABLE = re.compile(r"<!--table (?P<name>[\w-]+)-->\n(?P<text>.*?)<!--end-->", re.DOTALL)
+
+
+@lru_cache
+def result(name: str) -> dict[str, Any]:
+    """A file of benchmarks/results/."""
+    data: dict[str, Any] = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text("utf-8"))
+    return data
+
+
+@lru_cache
+def latency(arch: str) -> Row:
+    """A shipped latency table: what it was mined from, its rows, the share of raw pairs that it answers."""
+    from sassafras.sass.latency import LatencyTable
+
+    table = LatencyTable.load(arch)
+    raw = {key: row for key, row in table.rows.items() if key[0] == "raw"}
+    answered = sum(row.samples for key, row in raw.items() if table.distance(*key) is not None)
+    share = answered / sum(row.samples for row in raw.values())
+    return {**table.provenance, "rows": len(table), "answered": share}
+
+
+# -- words for rows -----------------------------------------------------------------------------------------
+
+
+def _with(value: str, low: float, high: float) -> str:
+    return f"{value} [{low:.3f}, {high:.3f}]"
+
+
+def speedup(row: Row, bold: str = "") -> str:
+    """``1.077x [1.076, 1.077]``"""
+    return _with(f"{bold}{row['speedup']:.3f}x{bold}", row["speedup_low"], row["speedup_high"])
+
+
+def null(row: Row) -> str:
+    """``1.000 [1.000, 1.000]``"""
+    return _with(f"{row['null']:.3f}", row["null_low"], row["null_high"])
+
+
+def title(row: Row) -> str:
+    """A kernel of the suite as a reader calls it."""
+    head = row["shape"].rsplit("x", 1)[-1]
+    return {
+        "attention": f"flash attention, head {head}", "attention_causal": f"causal attention, head {head}",
+        "softmax": f"softmax {row['shape']}", "quantise_fp8": "quantise to FP8", "gemv_int4": "INT4 GEMV",
+        "gemv_int8": "INT8 GEMV", "rmsnorm": "RMS norm", "layernorm": "layer norm", "swiglu": "SwiGLU",
+        "batched_gemm": "batched GEMM", "gemm_leakyrelu": "GEMM + leaky ReLU",
+    }.get(row["kernel"], str(row["kernel"]).replace("_", " "))  # fmt: skip
+
+
+def _improved() -> list[Row]:
+    return [row for row in result("schedule-suite")["rows"] if row["improved"]]
+
+
+def _unchanged() -> list[Row]:
+    return [row for row in result("schedule-suite")["rows"] if not row["improved"]]
+
+
+# -- single figures -----------------------------------------------------------------------------------------
+
+
+def figures() -> dict[str, str]:
+    """Every figure by name, as pages print it."""
+    schedules, model = result("schedule-suite"), result("timing-model")
+    validator, cheats = result("validator")["summary"], result("cheats")["summary"]
+    fit, prerank = result("timing-model-fit")["summary"], result("timing-model-prerank")
+    hgemm = result("hgemm-offline")
+    small, medium = (hgemm["summary"]["bands"][band] for band in ("<1e8", "1e8-1e9"))
+    least = next(row for row in hgemm["rows"] if row["shape"] == "64x64x64")
+    saved = [row["saved"]["4"] for row in prerank["rows"]]
+    found = {
+        "schedules.kernels": f"{len(schedules['rows'])}",
+        "schedules.faster": f"{len(_improved())}",
+        "schedules.unchanged": f"{len(_unchanged())}",
+        "schedules.geomean": f"{schedules['summary']['geomean_speedup']:.3f}x",
+        "schedules.best": f"{schedules['summary']['best_speedup']:.3f}x",
+        "schedules.evaluations": f"{schedules['summary']['evaluations']:,}",
+        "schedules.rate": f"{schedules['summary']['evaluations_per_second']:.0f}",
+        "schedules.wrong": f"{schedules['summary']['wrong_or_crashed_after_validation']}",
+        "model.kernels": f"{len(model['rows'])}",
+        "model.tau": f"{model['summary']['median_kendall_tau']:.2f}",
+        "model.useless": f"{sum(row['kendall_tau'] < USELESS for row in model['rows'])}",
+        "model.fit.held_out": f"{100 * fit['held_out_mape']:.0f} %",
+        "model.fit.all": f"{100 * fit['mape_fitted_on_all']:.0f} %",
+        "model.fit.published": f"{100 * fit['mape_published']:.0f} %",
+        "prerank.kernels": f"{len(saved)}",
+        "prerank.saved": f"{100 * prerank['summary']['median_saved']['4']:.0f} %",
+        "prerank.worse": f"{sum(s < 0 for s in saved)}",
+        "validator.kernels": f"{validator['kernels']}",
+        "validator.accepted": f"{validator['accepted']}",
+        "validator.unsupported": f"{validator['unsupported']}",
+        "validator.false_rejections": f"{validator['false_rejections']}",
+        "validator.pinned": f"{validator['pinned_instructions']}",
+        "validator.planted": f"{validator['planted']:,}",
+        "validator.caught": f"{validator['caught']:,}",
+        "cheats.cheats": f"{cheats['cheats']}",
+        "cheats.caught": f"{cheats['cheats_caught']}",
+        "cheats.honest": f"{cheats['honest']}",
+        "hgemm.small.shapes": f"{small['shapes']}",
+        "hgemm.small.won": f"{round(small['win_rate_vs_lt_autotune'] * small['shapes'])}",
+        "hgemm.small.geomean": f"{small['geomean_vs_lt_autotune']:.3f}x",
+        "hgemm.small.worst": f"{small['worst_vs_lt_autotune']:.3f}x",
+        "hgemm.medium.geomean": f"{medium['geomean_vs_lt_autotune']:.3f}x",
+        "hgemm.medium.won": f"{100 * medium['win_rate_vs_lt_autotune']:.0f} %",
+        "hgemm.64x64x64.ours": f"{least['ours']:.2f}",
+        "hgemm.64x64x64.lt": f"{least['lt_autotune']:.2f}",
+    }
+    for row in schedules["rows"]:
+        name = f"schedules.{row['kernel']}/{row['shape']}"
+        if row["improved"]:
+            found[name] = speedup(row)
+        found[f"{name}.null"] = null(row)
+    return found
+
+
+# -- tables -------------------------------------------------------------------------------------------------
+
+
+def _table(head: str, rows: Iterable[Iterable[str]]) -> str:
+    titles = head.split(" | ")
+    lines = [f"| {head} |", "|" + "---|" * len(titles)]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)]) + "\n"
+
+
+def best_schedules() -> str:
+    """The README's: the largest speed-ups, and what stayed as it was."""
+    best = sorted(_improved(), key=lambda row: -row["speedup"])[:SHOWN]
+    rows = [
+        [
+            title(row),
+            f"{row['baseline_us']:.2f} us",
+            speedup(row, "**"),
+            null(row),
+        ]
+        for row in best
+    ]
+    rest = list(dict.fromkeys(title(row) for row in _unchanged()))
+    if rest:
+        rows.append([", ".join(rest), "", "1.00x: nothing beat it", "1.000"])
+    return _table("kernel | baseline | speed-up | null experiment", rows)
+
+
+def schedules() -> str:
+    """Every row of schedule-suite.json."""
+    rows = []
+    for row in result("schedule-suite")["rows"]:
+        won = speedup(row, "**") if row["improved"] else "1.00x, nothing beat it"
+        failed = sum(n for verdict, n in row["verdicts"].items() if verdict != "correct")
+        rows.append([
+            row["kernel"], row["shape"], f"{row['baseline_us']:.2f}", row["ptxas"], won, null(row),
+            f"{row['evaluations_per_second']:.0f}", f"{row['evaluations']:,}",
+            f"{failed + row['failed_after_validation']}",
+        ])  # fmt: skip
+    head = "kernel | shape | baseline, us | ptxas | speed-up | null | evaluations/s | evaluations | wrong"
+    return _table(head, rows)
+
+
+def timing_model() -> str:
+    """Every row of timing-model.json."""
+    names = ("kendall_tau", "ceiling", "tau_all_pairs", "ceiling_all_pairs")
+    rows = [
+        [
+            row["kernel"],
+            row["shape"],
+            *(f"{row[name]:.2f}" for name in names),
+            f"{100 * row['ratio_mape']:.1f} %",
+        ]
+        for row in result("timing-model")["rows"]
+    ]  # fmt: skip
+    return _table("kernel | shape | tau | ceiling | tau, all | ceiling, all | error of ratios", rows)
+
+
+def latencies() -> str:
+    """What the shipped latency tables were mined from."""
+    serves = {"sm_90": "sm_90, sm_90a"}
+    rows = []
+    for arch in TABLES_OF_LATENCY:
+        of = latency(arch)
+        rows.append([
+            arch, serves.get(arch, arch), f"{of['cubins']}", f"{of['functions']}", f"{of['instructions']:,}",
+            f"{of['rows']:,}", f"{100 * of['answered']:.0f} %",
+        ])  # fmt: skip
+    return _table("table | serves | cubins | kernels | instructions | rows | raw pairs answered", rows)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "best-schedules": best_schedules, "schedules": schedules, "timing-model": timing_model,
+    "latencies": latencies,
+}  # fmt: skip
+
+
+# -- pages --------------------------------------------------------------------------------------------------
+
+
+def pages() -> list[Path]:
+    """README and the pages of docs/ (experiments are dated and stay as they were written)."""
+    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def updated(text: str) -> tuple[str, list[str]]:
+    """A page with the figures of today, and what it said otherwise (or marked with an unknown name)."""
+    known, wrong = figures(), list[str]()
+
+    def marks(match: re.Match[str]) -> str:
+        paragraph, at, listed = match["text"], 0, []
+        for entry in match["list"].split(";"):
+            said, _, name = (part.strip() for part in entry.partition("="))
+            value = known.get(name)
+            found = re.compile(rf"(?<![\d.,]){re.escape(said)}(?![\d%])").search(paragraph, at)
+            if value is None:
+                wrong.append(f"there is no figure {name!r}")
+            elif found is None:
+                wrong.append(
+                    f"{said!r} ({name}) does not stand in its paragraph, after the figures before it"
+                )
+            elif said != value:
+                wrong.append(f"{name} is {value}, not {said}")
+            if value is not None and found is not None:
+                paragraph = paragraph[: found.start()] + value + paragraph[found.end() :]
+                at, said = found.start() + len(value), value
+            listed.append(f"{said} = {name}")
+        return f"{paragraph}{match['open']}{'; '.join(listed)}-->"
+
+    def table(match: re.Match[str]) -> str:
+        name = match["name"]
+        if name not in TABLES:
+            wrong.append(f"there is no table {name!r}")
+            return match[0]
+        made = TABLES[name]()
+        if made != match["text"]:
+            wrong.append(f"the table {name} is another")
+        return f"<!--table {name}-->\n{made}<!--end-->"
+
+    return _TABLE.sub(table, _MARKS.sub(marks, text)), wrong
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """See the module."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--check", action="store_true", help="say where pages and results differ")
+    parser.add_argument("--write", action="store_true", help="write the results' figures into the pages")
+    options = parser.parse_args(arguments)
+    if not (options.check or options.write):
+        for name, value in figures().items():
+            print(f"{name:40} {value}")
+        return 0
+    count = 0
+    for page in pages():
+        text = page.read_text(encoding="utf-8")
+        new, wrong = updated(text)
+        for line in wrong:
+            print(f"{page.relative_to(ROOT)}: {line}")
+        count += len(wrong)
+        if options.write and new != text:
+            page.write_text(new, encoding="utf-8")
+    return 1 if count and not options.write else 0
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT / "src"))
+    sys.exit(main())
