@@ -13,6 +13,8 @@ from sassafras.device import ModelDevice
 from sassafras.frontend import load
 from sassafras.sass import Program
 from sassafras.schedule import ScheduleSpace
+from sassafras.schedule.control import regenerate
+from sassafras.schedule.state import REORDER, Move, ScheduleState
 from sassafras.validate import Validator
 from tests import kernels
 
@@ -59,6 +61,28 @@ def test_random_walks_are_approved(name: str) -> None:
             report = validator.check(s.emit(state))
             assert report.ok, f"{move} at depth {state.depth}: {report.violations[0]}"
     assert s.emit(state) == s.emit(state)
+
+
+def test_nothing_is_waited_for_directly_before_what_cannot_wait() -> None:
+    """A store moved to just before MEMBAR, which must not pass it pending and can carry no wait itself."""
+    workload = load("suite:batched_gemm/2x500x509x2047")
+    kernel = workload.build(workload.case("2x500x509x2047"), "sm_90a")
+    s = ScheduleSpace(kernel, control="regenerate")
+    start, code = s.start(), s.function.instructions
+    fence = next(i.index for i in code if i.base == "MEMBAR")
+    refused = 0
+    for at in range(fence - 16, fence - 1):
+        if code[at].base != "STS":
+            continue
+        order = start.order.copy()
+        order[at:fence] = np.roll(order[at:fence], -1)  # `at` now stands directly before the fence
+        made = regenerate(s.control, order, start.stall)
+        if not made.placed:
+            refused += 1
+            with pytest.raises(SassafrasError, match="is not legal here"):
+                s.apply(start, Move(REORDER, at, fence - 1))
+            assert s.violation(ScheduleState(order, np.full_like(start.stall, 15), 1))
+    assert refused > 2
 
 
 @pytest.mark.parametrize("name", ("two kernels", "reduce_block"))

@@ -100,6 +100,8 @@ class Codes:
         wait: masks (uint8).
         stall: stall counts, some raised to keep a waiter two cycles behind its setter.
         cost: expected cycles lost to shared scoreboards.
+        placed: False where something must be waited for directly before an instruction that can carry no
+            wait: no control codes make this order legal.
     """
 
     write: np.ndarray
@@ -107,6 +109,7 @@ class Codes:
     wait: np.ndarray
     stall: np.ndarray
     cost: float
+    placed: bool
 
 
 def facts(function: Function, graph: Graph) -> Facts:
@@ -338,7 +341,8 @@ def regenerate(f: Facts, order: np.ndarray, stall: np.ndarray) -> Codes:
     color, total = give_out(needed, first, cost, f.keeps, f.hint, f.usable)
     write, read, wait = waits(f, order, color)
     new = apart(f, order, stall.copy(), write, read, wait)
-    return Codes(write, read, wait, new, float(total))
+    placed = not (wait.astype(np.bool_) & ~f.may_wait[order]).any()
+    return Codes(write, read, wait, new, float(total), bool(placed))
 
 
 def put(words: np.ndarray, made: Codes) -> None:

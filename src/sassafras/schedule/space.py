@@ -25,6 +25,8 @@ ControlCodes = Literal["keep", "regenerate"]
 _WEIGHTS = {"memory": (65536, 0, 0, 0), "all": (9830, 16384, 26214, 13108)}
 _RESPACE = {"keep": 0, "local": 1, "block": 2}
 _ATTEMPTS = 256
+#: moves drawn for which no control codes exist, before the space gives up
+_REDRAWS = 64
 #: verbs of an agent by set of moves, and the steps by which the compiled kernels know them
 _VERBS: dict[str, dict[str, int]] = {
     "memory": {"up": -1, "down": 1},
@@ -133,6 +135,7 @@ class ScheduleSpace:
         self._steps = np.array(list(_VERBS[moves].values()), dtype=np.int32)
         self._respace = _RESPACE[respace]
         self._weights = np.array(_WEIGHTS[moves], dtype=np.int64)
+        self._coded: tuple[ScheduleState, codes.Codes] | None = None
         self._emitter = Emitter(self.program, kernel.name)
         self._words = np.ascontiguousarray(self.function.words)
         self._reach = reuse.reaches(self.function)
@@ -157,16 +160,20 @@ class ScheduleSpace:
         """One legal change, drawn at random; None where 256 draws found none. Same generator, same move."""
         from .kernels import propose
 
-        seed = int(rng.integers(1 << 62))
-        kind, i, j, order, stall = propose(
-            self.tables, state.order, state.stall, self.movable, self.memory, self._weights, seed,
-            self._respace, _ATTEMPTS,
-        )  # fmt: skip
-        if kind < 0:
-            return None
-        move = Move(kind, i, j)
-        self._made = (state, move, ScheduleState(order, stall, state.depth + 1, move))
-        return move
+        for _ in range(_REDRAWS):
+            seed = int(rng.integers(1 << 62))
+            kind, i, j, order, stall = propose(
+                self.tables, state.order, state.stall, self.movable, self.memory, self._weights, seed,
+                self._respace, _ATTEMPTS,
+            )  # fmt: skip
+            if kind < 0:
+                return None
+            move = Move(kind, i, j)
+            new = ScheduleState(order, stall, state.depth + 1, move)
+            if self._placed(new):
+                self._made = (state, move, new)
+                return move
+        return None
 
     def apply(self, state: ScheduleState, move: Move) -> ScheduleState:
         """The changed schedule; `state` stays as it was.
@@ -181,9 +188,20 @@ class ScheduleSpace:
 
         kind, i, j = move
         ok, order, stall = carry_out(self.tables, state.order, state.stall, kind, i, j, self._respace)
-        if not ok:
+        new = ScheduleState(order, stall, state.depth + 1, Move(kind, i, j))
+        if not ok or not self._placed(new):
             raise SassafrasError(f"{move} is not legal here", where=f"{_short(self.kernel.name)}, {state}")
-        return ScheduleState(order, stall, state.depth + 1, Move(kind, i, j))
+        return new
+
+    def _codes(self, facts: Facts, state: ScheduleState) -> codes.Codes:
+        """Control codes from scratch; those of the last state asked for are kept."""
+        if self._coded is None or self._coded[0] is not state:
+            self._coded = (state, codes.regenerate(facts, state.order, state.stall))
+        return self._coded[1]
+
+    def _placed(self, state: ScheduleState) -> bool:
+        """Whether there are control codes for this order (see `control.Codes`)."""
+        return self.control is None or state == self._start or self._codes(self.control, state).placed
 
     def candidate(self, state: ScheduleState) -> Candidate:
         """The kernel in this schedule, and how it came about."""
@@ -204,7 +222,7 @@ class ScheduleSpace:
         if self.control is None:
             words = encode(self._words, state.order, state.stall, self._reach)
         else:
-            made = codes.regenerate(self.control, state.order, state.stall)
+            made = self._codes(self.control, state)
             words = encode(self._words, state.order, made.stall, self._reach)
             codes.put(words, made)
         return self._emitter.write(state.order, words)
@@ -233,7 +251,17 @@ class ScheduleSpace:
         found = enumerate_moves(
             self.tables, state.order, state.stall, self.movable, self._moves == "memory", self._respace
         )
-        return [Move(REORDER, int(i), int(j)) for i, j in found]
+        listed = [Move(REORDER, int(i), int(j)) for i, j in found]
+        if self.control is None:
+            return listed
+        from .kernels import carry_out
+
+        legal = []
+        for move in listed:
+            _, order, stall = carry_out(self.tables, state.order, state.stall, *move, self._respace)
+            if self._placed(ScheduleState(order, stall, state.depth + 1, move)):
+                legal.append(move)
+        return legal
 
     def violation(self, state: ScheduleState) -> str:
         """Why a schedule is outside the space, or ``""``; for schedules that did not come from `apply`."""
@@ -256,6 +284,8 @@ class ScheduleSpace:
                 return f"no stall counts will do for the block at position {start}"
         if changed := np.flatnonzero(stall != state.stall).tolist():
             return f"{self._text(order[changed[0]])} stalls for too few cycles"
+        if not self._placed(state):
+            return "something must be waited for directly before an instruction that can carry no wait"
         return ""
 
     def _text(self, index: int) -> str:
@@ -282,8 +312,12 @@ class ScheduleSpace:
         return neighbours(self.tables, state.order, _LINKS)
 
     def legal(self, state: ScheduleState) -> np.ndarray:
-        """bool (instructions, verbs): what an agent may try. With ``moves="memory"`` every one is a legal
-        move; with ``"all"`` every order is legal, and `act` finds no stall counts for a few of a hundred."""
+        """bool (instructions, verbs): what an agent may try.
+
+        With ``moves="memory"`` every one is a legal move; with ``"all"`` every order is legal, and `act`
+        finds no stall counts (or, where control codes are regenerated, no place for a wait) for a few of a
+        hundred.
+        """
         from .kernels import legal_actions
 
         sure = self._moves == "memory"
@@ -293,7 +327,7 @@ class ScheduleSpace:
 
     def act(self, state: ScheduleState, row: int, verb: int) -> tuple[Move, int] | None:
         """The move that a verb on a position is, and where the instruction then stands; None where no stall
-        counts make it legal."""
+        counts, or no control codes, make it legal."""
         from .kernels import carry_out, goals, positions
 
         aim = int(
@@ -305,9 +339,10 @@ class ScheduleSpace:
         ok, order, stall = carry_out(
             self.tables, state.order, state.stall, move.kind, move.i, move.j, self._respace
         )
-        if not ok:
+        new = ScheduleState(order, stall, state.depth + 1, move)
+        if not ok or not self._placed(new):
             return None
-        self._made = (state, move, ScheduleState(order, stall, state.depth + 1, move))
+        self._made = (state, move, new)
         return move, aim if move.kind == REORDER else int(row)
 
 
