@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from contextlib import closing
-from dataclasses import dataclass, field, replace
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +21,7 @@ from sassafras.llm.spending import Meter
 from sassafras.report import Result
 from sassafras.search import Progress
 from sassafras.store import Store
-from sassafras.wiring import DEFAULT_ARCH, _store, load_workload
+from sassafras.wiring import DEFAULT_ARCH, _pool, _pool_device, _store, load_workload
 
 
 @dataclass
@@ -104,6 +104,8 @@ def evolve(
     fresh: bool = False,
     endpoint: Mapping[str, Any] | None = None,
     prices: tuple[float, float] = (0.0, 0.0),
+    cluster: str | None = None,
+    workers: int | None = None,
     progress: Callable[[Progress], None] | None = None,
     stage: Callable[[str], None] | None = None,
 ) -> Result:
@@ -125,6 +127,7 @@ def evolve(
         endpoint: ``base_url``, ``key_variable``, ``requests_per_minute``, ``timeout_s``; ``device`` of a
             local model.
         prices: dollars a million prompt tokens and answer tokens.
+        cluster, workers: as for `sassafras.optimize`; the proposer is asked by this process alone.
 
     Raises:
         SassafrasError: one of its subclasses; `ProposerError` when the proposer is dead.
@@ -137,27 +140,54 @@ def evolve(
     asked = _proposer(proposer, meter, endpoint or {})
     workload = load_workload(target)
     which = workload.case(case)
-    opened = _device(device, arch)
-    with closing(opened), _store(store) as kept:
+    with ExitStack() as stack:
+        pool = (
+            None if cluster is None else stack.enter_context(_pool(cluster, device, workers, programs=True))
+        )
+        if pool is not None and pool.device == "cuda":
+            opened = _pool_device(pool)
+        else:
+            opened = _device(device, arch)
+        stack.enter_context(closing(opened))
+        kept = stack.enter_context(_store(store))
         say(f"compiling {workload.name} {which.name}")
         baseline = workload.build(which, arch or getattr(opened, "arch", None) or DEFAULT_ARCH)
         judge = SourceEvaluator(opened, workload, which, baseline)
         space = SourceSpace(workload, which, baseline, judge, whole=whole)
         identity = {"proposer": asked.name if asked is not None else "mutation"}
-        if asked is not None and kept is not None:
-            what = (workload.name, which.name, seed, space.description)
-            asked = _remembered(asked, meter, kept, fresh, what)
-        strategy = Evolve(asked, **dict(settings or {}))
+
+        def strategy_of(chosen: int, among: Proposer | None) -> Evolve:
+            """The strategy of a search with this seed, behind a journal of its own."""
+            if among is not None and kept is not None:
+                what = (workload.name, which.name, chosen, space.description)
+                among = _remembered(among, meter, kept, fresh, what)
+            return Evolve(among, **dict(settings or {}))
+
+        # an island's strategy has its own journal; the driver's is never asked, and counts what they did
+        strategy = strategy_of(seed, asked) if pool is None else Evolve(asked, **dict(settings or {}))
         job = SourceJob(
             workload, which, baseline, strategy, limits.budget, seed, opened, space, kept, say,
             proposals=identity, caps=str(limits), meter=meter,
         )  # fmt: skip
+        if pool is not None:
+            job = _on_islands(job, pool, asked, strategy_of, whole)
         result = job.stored_result(fresh) or job.run(progress)
     if out is not None:
         result.save(out)
         if len(strategy.archive):
             strategy.archive.save(Path(out) / f"{workload.name}-variants.jsonl")
     return result
+
+
+def _on_islands(
+    job: SourceJob, pool: Any, asked: Proposer | None, strategy_of: Callable[..., Evolve], whole: bool
+) -> SourceJob:
+    from sassafras.cluster.evolving import OneAtATime, SourceIslands
+
+    if asked is not None and not getattr(asked, "concurrent", False):
+        asked = OneAtATime(asked)
+    given = {f.name: getattr(job, f.name) for f in fields(SourceJob)}
+    return SourceIslands(**given, pool=pool, whole=whole, make_strategy=lambda seed: strategy_of(seed, asked))
 
 
 def _proposer(what: str | Proposer | None, meter: Meter, endpoint: Mapping[str, Any]) -> Proposer | None:

@@ -176,12 +176,13 @@ def open_device(device: str | Device, arch: str | None = None) -> Device:
     return made
 
 
-def _pool(cluster: str, device: str | Device, workers: int | None) -> Any:
+def _pool(cluster: str, device: str | Device, workers: int | None, *, programs: bool = False) -> Any:
     if not isinstance(device, str):
         raise DeviceError("a cluster makes its own devices", hint='device="cuda" or "model"')
     from sassafras.cluster import Pool
 
-    return Pool(cluster, device="cuda" if device == "auto" else device, workers=workers)
+    kind = "cuda" if device == "auto" else device
+    return Pool(cluster, device=kind, workers=workers, programs=programs)
 
 
 def _pool_device(pool: Any) -> Device:

@@ -48,6 +48,10 @@ def command(
         "sassafras-out"
     ),
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over instead of resuming.")] = False,
+    cluster: Annotated[
+        str | None, typer.Option(help="Judge on all GPUs of a Ray cluster: auto, or HOST:PORT.")
+    ] = None,
+    workers: Annotated[int | None, typer.Option(help="Of the cluster, how many [default: all].")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the result line only.")] = False,
     json: Annotated[bool, typer.Option("--json", help="The result as JSON on stdout.")] = False,
 ) -> None:
@@ -69,7 +73,8 @@ def command(
         result = evolve(
             target, proposer=proposer, settings=parse_settings(settings or []), budget=budget, device=device,
             seed=seed, case=case, arch=arch, whole=whole, store=store, out=out, fresh=fresh,
-            endpoint=endpoint, prices=prices, progress=show.progress, stage=show.stage,
+            endpoint=endpoint, prices=prices, cluster=cluster, workers=workers,
+            progress=show.progress, stage=show.stage,
         )  # fmt: skip
     if json:
         print_json(result.to_json())

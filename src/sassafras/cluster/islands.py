@@ -72,7 +72,7 @@ def search_island(payload: Mapping[str, Any], context: Context) -> Iterator[Any]
                 context.device.open(subject.workload, subject.case, subject.baseline)
                 recorder: Recorder = _Forward(payload["known"], said.put)
                 found = job.search(None, recorder=recorder, stop=context.stop.is_set)
-                said.put(("found", _pack(found)))
+                said.put(("found", pack(found)))
             except BaseException as error:
                 said.put(error)
             said.put(_OVER)
@@ -86,7 +86,8 @@ def search_island(payload: Mapping[str, Any], context: Context) -> Iterator[Any]
             yield event
 
 
-def _pack(found: Finished[Any]) -> dict[str, Any]:
+def pack(found: Finished[Any]) -> dict[str, Any]:
+    """What an island's search came to, as plain data."""
     leaders = [
         (leader.candidate.kernel.cubin, dict(leader.candidate.recipe), outcome_row(leader.outcome))
         for leader in found.leaders[:HOME]
@@ -143,7 +144,7 @@ class PoolDevice:
 
 
 @dataclass
-class _Island:
+class Island:
     """What the driver knows of one island."""
 
     index: int
@@ -182,21 +183,89 @@ class _Island:
 
 
 @dataclass
-class IslandsJob(Job):
-    """A `Job` whose search runs on a pool.
+class Islands(Job):
+    """A `Job` whose search is several: their runs in the store, and one result of them.
 
     Attributes:
         pool: the workers; one island each.
-        make_space: makes the space from the baseline on the worker.
     """
 
     pool: Pool | None = None
-    make_space: Callable[[Kernel], Space[Any, Any]] | None = None
+    _fresh: bool = False
 
     def spec(self) -> dict[str, Any]:
         """See `Job.spec`; how many islands there are is part of what makes two searches the same."""
         assert self.pool is not None
         return {**super().spec(), "islands": self.pool.size}
+
+    def begin(self, fresh: bool) -> None:
+        """See `Job.begin`; islands start over with it."""
+        self._fresh = fresh
+        super().begin(fresh)
+
+    def _islands(self) -> list[Island]:
+        assert self.pool is not None
+        count = self.pool.size
+        made = []
+        for index in range(count):
+            seed = int(np.random.SeedSequence([self.seed, index]).generate_state(1)[0])
+            island = Island(index, seed, share(self.budget, index, count))
+            if self.store is not None:
+                island.run_id = self.store.begin_run(
+                    {**self.spec(), "seed": seed, "island": index, "of": self.seed}, kernel=self.baseline,
+                    workload=self.workload.name, case=self.case.name, device=self.device.name,
+                    modelled=self.device.modelled, strategy=self.strategy.name, seed=seed,
+                    environment=self.device.environment(), fresh=self._fresh,
+                )  # fmt: skip
+                for outcome, took in self.store.recorded(island.run_id):
+                    island.take(outcome_row(outcome), took)
+            made.append(island)
+        return made
+
+    def _merge(self, islands: Sequence[Island], complete: bool) -> Finished[Any]:
+        """One result. Islands take turns in it: their figures come from GPUs that may differ a little."""
+        packs = [island.found for island in islands if island.found is not None]
+        if not packs:
+            raise SearchError(
+                "the search was interrupted before any island could report", hint="run it again"
+            )
+        kernel = self.baseline
+        leaders: list[Found[Any]] = []
+        for rank in range(HOME):
+            for one in packs:
+                if rank < len(one["leaders"]):
+                    cubin, recipe, row = one["leaders"][rank]
+                    outcome = row_outcome(tuple(row))
+                    assert outcome.cost is not None
+                    leaders.append(
+                        Found(None, Candidate(kernel.with_cubin(cubin), recipe), outcome, outcome.cost)
+                    )
+        if self.device.modelled:  # one model, so that figures may be compared as they are
+            leaders.sort(key=lambda leader: (leader.cost, leader.candidate.digest))
+        distinct = list({leader.candidate.digest: leader for leader in reversed(leaders)}.values())[::-1]
+        start = row_outcome(tuple(packs[0]["baseline"]))
+        assert start.cost is not None
+        verdicts: Counter[str] = Counter()
+        for one in packs:
+            verdicts.update(one["verdicts"])
+        reasons = {one["reason"] for one in packs}
+        return Finished(
+            distinct[0], Found(None, Candidate(kernel), start, start.cost),
+            tuple(distinct[: max(SELECTION_LEADERS, len(packs))]), sum(p["evaluations"] for p in packs),
+            sum(p["replayed"] for p in packs), max(p["seconds"] for p in packs), dict(verdicts),
+            "interrupted" if not complete or "interrupted" in reasons else min(reasons),
+        )  # fmt: skip
+
+
+@dataclass
+class IslandsJob(Islands):
+    """A search whose islands run on the workers, strategy and space included.
+
+    Attributes:
+        make_space: makes the space from the baseline on the worker.
+    """
+
+    make_space: Callable[[Kernel], Space[Any, Any]] | None = None
 
     def search(
         self,
@@ -215,7 +284,7 @@ class IslandsJob(Job):
         begun, new = time.monotonic(), 0
         by_name = {f"island {island.index}": island for island in islands}
 
-        def payload(island: _Island) -> dict[str, Any]:
+        def payload(island: Island) -> dict[str, Any]:
             return {
                 "subject": subject, "strategy": self.strategy, "budget": island.budget, "seed": island.seed,
                 "space": self.make_space, "known": dict(island.known),
@@ -235,7 +304,7 @@ class IslandsJob(Job):
             if self.store is not None and island.run_id is not None:
                 self.store.append(island.run_id, recipe, outcome, took)
             if progress is not None and island.best is not None:
-                progress(_standing(islands, new, time.monotonic() - begun))
+                progress(standing(islands, new, time.monotonic() - begun))
 
         tasks = [
             Task(name, "sassafras.cluster.islands:search_island", lambda island=island: payload(island))  # type: ignore[misc]
@@ -245,59 +314,6 @@ class IslandsJob(Job):
             tasks, hear, on_lost=lambda task, why: self.say(f"{task.name} lost its worker and moves: {why}")
         )
         return self._merge(islands, complete)
-
-    def _islands(self) -> list[_Island]:
-        assert self.pool is not None
-        count = self.pool.size
-        made = []
-        for index in range(count):
-            seed = int(np.random.SeedSequence([self.seed, index]).generate_state(1)[0])
-            island = _Island(index, seed, share(self.budget, index, count))
-            if self.store is not None:
-                island.run_id = self.store.begin_run(
-                    {**self.spec(), "seed": seed, "island": index, "of": self.seed}, kernel=self.baseline,
-                    workload=self.workload.name, case=self.case.name, device=self.device.name,
-                    modelled=self.device.modelled, strategy=self.strategy.name, seed=seed,
-                    environment=self.device.environment(),
-                )  # fmt: skip
-                for outcome, took in self.store.recorded(island.run_id):
-                    island.take(outcome_row(outcome), took)
-            made.append(island)
-        return made
-
-    def _merge(self, islands: Sequence[_Island], complete: bool) -> Finished[Any]:
-        """One result. Islands take turns in it: their figures come from GPUs that may differ a little."""
-        packs = [island.found for island in islands if island.found is not None]
-        if not packs:
-            raise SearchError(
-                "the search was interrupted before any island could report", hint="run it again"
-            )
-        kernel = self.baseline
-        leaders: list[Found[Any]] = []
-        for rank in range(HOME):
-            for pack in packs:
-                if rank < len(pack["leaders"]):
-                    cubin, recipe, row = pack["leaders"][rank]
-                    outcome = row_outcome(tuple(row))
-                    assert outcome.cost is not None
-                    leaders.append(
-                        Found(None, Candidate(kernel.with_cubin(cubin), recipe), outcome, outcome.cost)
-                    )
-        if self.device.modelled:  # one model, so that figures may be compared as they are
-            leaders.sort(key=lambda leader: (leader.cost, leader.candidate.digest))
-        distinct = list({leader.candidate.digest: leader for leader in reversed(leaders)}.values())[::-1]
-        start = row_outcome(tuple(packs[0]["baseline"]))
-        assert start.cost is not None
-        verdicts: Counter[str] = Counter()
-        for pack in packs:
-            verdicts.update(pack["verdicts"])
-        reasons = {pack["reason"] for pack in packs}
-        return Finished(
-            distinct[0], Found(None, Candidate(kernel), start, start.cost),
-            tuple(distinct[: max(SELECTION_LEADERS, len(packs))]), sum(p["evaluations"] for p in packs),
-            sum(p["replayed"] for p in packs), max(p["seconds"] for p in packs), dict(verdicts),
-            "interrupted" if not complete or "interrupted" in reasons else min(reasons),
-        )  # fmt: skip
 
 
 def share(budget: Budget, index: int, count: int) -> Budget:
@@ -309,7 +325,8 @@ def share(budget: Budget, index: int, count: int) -> Budget:
     return replace(budget, evaluations=max(part, 2))
 
 
-def _standing(islands: Sequence[_Island], new: int, sitting: float) -> Progress:
+def standing(islands: Sequence[Island], new: int, sitting: float) -> Progress:
+    """How all islands together stand; some outcome is there."""
     verdicts: Counter[str] = Counter()
     for island in islands:
         verdicts.update(island.verdicts)

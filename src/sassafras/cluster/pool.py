@@ -6,12 +6,14 @@ the driver has heard of each, and that a task whose worker is lost starts again 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +26,10 @@ TRIES = 4
 _TICK = 0.2
 #: what a task's function tells the driver, and the driver's own news of it
 EVENT, DONE, FAILED, LOST = "event", "done", "failed", "lost"
+
+
+class WorkerLost(DeviceError):
+    """A worker is gone, with its process or its whole node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +56,7 @@ class Pool:
             one of this machine's GPUs where there is none), or ``HOST:PORT`` of a head node.
         device: ``"cuda"`` (a worker for every GPU) or ``"model"`` (a worker for every CPU: no GPU needed).
         workers: how many workers; None for as many as the cluster has room for now.
+        programs: see `worker.Worker`.
 
     Raises:
         ToolMissing: Ray is not installed here.
@@ -57,12 +64,16 @@ class Pool:
             Sassafras or has another GPU than the rest.
     """
 
-    def __init__(self, address: str = "auto", *, device: str = "cuda", workers: int | None = None) -> None:
+    def __init__(
+        self, address: str = "auto", *, device: str = "cuda", workers: int | None = None,
+        programs: bool = False,
+    ) -> None:  # fmt: skip
         if device not in ("cuda", "model"):
             raise DeviceError(f"a cluster has no device {device!r}", hint="cuda or model")
         if workers is not None and workers < 1:
             raise DeviceError(f"a pool needs at least one worker, not {workers}")
-        self.device = device
+        self.device, self._programs = device, programs
+        self._helpers: list[Helper] = []
         self._ray, self._started = _connect(address)
         self._resources = {"num_gpus": 1, "num_cpus": 1} if device == "cuda" else {"num_cpus": 1}
         room = int(self._ray.cluster_resources().get("GPU" if device == "cuda" else "CPU", 0))
@@ -92,7 +103,7 @@ class Pool:
             "max_restarts": 0,
             "scheduling_strategy": "SPREAD",
         }
-        return self._ray.remote(Worker).options(**options).remote(self.device)
+        return self._ray.remote(Worker).options(**options).remote(self.device, self._programs)
 
     def _agree(self) -> dict[str, Any]:
         """Every worker's facts, which must agree: figures of unlike GPUs must not meet in one search."""
@@ -154,41 +165,39 @@ class Pool:
         for thread in threads:
             thread.start()
         interrupted, failure = False, None
-        before = _terminate_as_interrupt()
         try:
-            while open_tasks:
-                try:
-                    kind, task, tries, value = news.get(timeout=_TICK)
-                    if kind == EVENT:
-                        on_event(task, value)
-                        continue
-                    if kind == LOST and failure is None and not interrupted:
-                        if tries < TRIES:
-                            if on_lost is not None:
-                                on_lost(task, value)
-                            waiting.put((task, tries + 1))
+            with interruptible():
+                while open_tasks:
+                    try:
+                        kind, task, tries, value = news.get(timeout=_TICK)
+                        if kind == EVENT:
+                            on_event(task, value)
                             continue
-                        kind, value = (
-                            FAILED,
-                            DeviceError(
-                                f"{tries} workers were lost running this; the last: {value}",
-                                where=task.name,
-                                hint="the task may be the cause: look at that node's memory and GPU log",
-                            ),
-                        )
-                    open_tasks -= 1
-                    if kind == FAILED and failure is None:
-                        failure = value
+                        if kind == LOST and failure is None and not interrupted:
+                            if tries < TRIES:
+                                if on_lost is not None:
+                                    on_lost(task, value)
+                                waiting.put((task, tries + 1))
+                                continue
+                            kind, value = (
+                                FAILED,
+                                DeviceError(
+                                    f"{tries} workers were lost running this; the last: {value}",
+                                    where=task.name,
+                                    hint="the task may be the cause: look at that node's memory and GPU log",
+                                ),
+                            )
+                        open_tasks -= 1
+                        if kind == FAILED and failure is None:
+                            failure = value
+                            open_tasks -= self._stop(waiting)
+                    except queue.Empty:
+                        continue
+                    except KeyboardInterrupt:
+                        interrupted = True
                         open_tasks -= self._stop(waiting)
-                except queue.Empty:
-                    continue
-                except KeyboardInterrupt:
-                    interrupted = True
-                    open_tasks -= self._stop(waiting)
         finally:
             over.set()
-            if before is not None:
-                signal.signal(signal.SIGTERM, before)
         for thread in threads:
             thread.join(timeout=10 * _TICK)
         if failure is not None:
@@ -262,6 +271,43 @@ class Pool:
                 return True
         return False
 
+    def actor(self, number: int) -> Any:
+        """The actor that is this worker now."""
+        return self._actors[number]
+
+    def replace(self, number: int, lost: Any) -> None:
+        """Another actor in place of one that was lost, unless that happened already."""
+        if self._actors[number] is lost:
+            self._replace(number, lost)
+
+    def answers(self, number: int, seconds: float, over: threading.Event) -> bool:
+        """Whether a worker answers within so long; a lost one may wait for a node. False also when `over`
+        was set."""
+        asked = self._actors[number].facts.remote()
+        until = time.monotonic() + seconds
+        while not over.is_set():
+            if self._ray.wait([asked], timeout=min(_TICK, seconds))[0]:
+                try:
+                    self._ray.get(asked)
+                except self._ray.exceptions.RayError:
+                    self.replace(number, self._actors[number])
+                    asked = self._actors[number].facts.remote()
+                    continue
+                return True
+            if time.monotonic() > until:
+                return False
+        return False
+
+    def helper(self, made: Callable[..., Any], *arguments: Any) -> Helper:
+        """An actor of that class on some CPU of the cluster, and another when its node is lost.
+
+        Where no CPU is left beside those of the workers it shares theirs.
+        """
+        room = 1 if self.spare_cpus() > len(self._helpers) else 0
+        remote = self._ray.remote(made).options(num_cpus=room, scheduling_strategy="SPREAD")
+        self._helpers.append(Helper(self._ray, lambda: remote.remote(*arguments)))
+        return self._helpers[-1]
+
     def ready(self) -> int:
         """The number of a worker that answers; of lost ones some may wait for a node for ever.
 
@@ -285,12 +331,13 @@ class Pool:
         """Call a method of a worker's device; see `worker.Worker.device_call` and `ready`.
 
         Raises:
-            DeviceError: the worker was lost, or the device says so.
+            WorkerLost: the worker was lost.
+            DeviceError: the device says so.
         """
         try:
             kind, value = self._ray.get(self._actors[number].device_call.remote(method, arguments, named))
         except self._ray.exceptions.RayError as error:
-            raise DeviceError(f"the cluster's worker was lost: {_short(error)}", where=method) from error
+            raise WorkerLost(f"the cluster's worker was lost: {_short(error)}", where=method) from error
         if kind == FAILED:
             raise value
         return value
@@ -331,9 +378,9 @@ class Pool:
         """Give the workers back; a cluster that we started ends. Safe to call twice."""
         if self._ray is None:
             return
-        for actor in getattr(self, "_actors", []):
+        for actor in [*getattr(self, "_actors", []), *(helper.actor for helper in self._helpers)]:
             self._ray.kill(actor, no_restart=True)
-        self._actors = []
+        self._actors, self._helpers = [], []
         if self._started:
             self._ray.shutdown()
         self._ray = None
@@ -343,6 +390,35 @@ class Pool:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+class Helper:
+    """An actor on a CPU; see `Pool.helper`. Its methods answer ``(DONE, value)`` or ``(FAILED, error)``."""
+
+    def __init__(self, ray: Any, make: Callable[[], Any]) -> None:
+        self._ray, self._make = ray, make
+        self.actor = make()
+
+    def ask(self, method: str, *arguments: Any) -> Any:
+        """What the method gives; asked again elsewhere when the helper is lost.
+
+        Raises:
+            SassafrasError: what the method raised.
+            WorkerLost: `TRIES` helpers were lost over it.
+        """
+        last = ""
+        for _ in range(TRIES):
+            try:
+                kind, value = self._ray.get(getattr(self.actor, method).remote(*arguments))
+            except self._ray.exceptions.RayError as error:
+                last = _short(error)
+                self._ray.kill(self.actor, no_restart=True)
+                self.actor = self._make()
+                continue
+            if kind == FAILED:
+                raise value
+            return value
+        raise WorkerLost(f"{TRIES} helpers were lost running this; the last: {last}", where=method)
 
 
 def _connect(address: str) -> tuple[Any, bool]:
@@ -385,15 +461,21 @@ def _reach(address: str) -> None:
         raise DeviceError(f"no Ray cluster answers: {error}", where=address, hint=hint) from error
 
 
-def _terminate_as_interrupt() -> Any:
-    """Let SIGTERM act as Ctrl-C does; returns the handler to put back, None where none may be set."""
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Let SIGTERM act as Ctrl-C does meanwhile, where handlers may be set."""
     if threading.current_thread() is not threading.main_thread():
-        return None
+        yield
+        return
 
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt
 
-    return signal.signal(signal.SIGTERM, interrupt)
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _short(error: BaseException) -> str:

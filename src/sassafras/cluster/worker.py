@@ -34,10 +34,12 @@ class Worker:
 
     Args:
         device: ``"cuda"`` or ``"model"``.
+        programs: candidates are other programs, not schedules: compared with the reference instead of bit by
+            bit, or modelled each on its own.
     """
 
-    def __init__(self, device: str) -> None:
-        self._kind = device
+    def __init__(self, device: str, programs: bool = False) -> None:
+        self._kind, self._programs = device, programs
         self._stop = threading.Event()
         self._device: Any = None
         self._subject: Subject | None = None
@@ -54,7 +56,14 @@ class Worker:
         if self._device is None:
             from sassafras.device import CudaDevice, ModelDevice
 
-            self._device = CudaDevice() if self._kind == "cuda" else ModelDevice()
+            if self._kind == "cuda":
+                self._device = CudaDevice(bitwise=not self._programs)
+            elif self._programs:
+                from sassafras.llm.program_model import ProgramModel
+
+                self._device = ProgramModel()
+            else:
+                self._device = ModelDevice()
         return self._device
 
     def run(self, function: str, payload: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

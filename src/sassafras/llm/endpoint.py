@@ -56,6 +56,9 @@ class Endpoint:
         ProposerError: no key, for an endpoint that is not on this machine.
     """
 
+    #: several threads may ask at once
+    concurrent = True
+
     def __init__(
         self,
         settings: EndpointSettings,
@@ -98,7 +101,10 @@ class Endpoint:
             SpendingCap: the request might pass a cap.
             ProposerError: the endpoint refuses, or stays dead after all tries.
         """
-        self.meter.allow(request)
+        with self.meter.asking(request):
+            return self._propose(request)
+
+    def _propose(self, request: Request) -> Reply:
         began, problem = time.monotonic(), "nothing was tried"
         tries_left = self.settings.tries
         while tries_left:

@@ -7,7 +7,7 @@ chosen parent by chance, which is the control.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -119,6 +119,16 @@ class Evolve:
     def stopped(self) -> str:
         """Why the last search ended by itself; empty when its budget did it."""
         return self._stopped
+
+    def take(self, others: Sequence[Evolve]) -> None:
+        """Count what other searches of the same kernel did as this one's: tallies, variants, reasons."""
+        self._tally, self._archive = Tally(), Archive()
+        for other in others:
+            for name, count in other.tally.to_json().items():
+                setattr(self._tally, name, getattr(self._tally, name) + count)
+            for variant in other.archive:
+                self._archive.add(variant)
+        self._stopped = "; ".join(dict.fromkeys(other.stopped for other in others if other.stopped))
 
     def search(self, space: Space[Any, Any], evaluate: Evaluate[Any], session: Session[Any]) -> None:
         """See `sassafras.search.contract`.

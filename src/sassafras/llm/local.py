@@ -84,9 +84,12 @@ class LocalModel:
 
     def propose(self, request: Request) -> Reply:
         """See `Proposer.propose`. Raises SpendingCap, ProposerError."""
+        with self.meter.asking(request):
+            return self._propose(request)
+
+    def _propose(self, request: Request) -> Reply:
         import torch
 
-        self.meter.allow(request)
         began = time.monotonic()
         ids = self._prompt(request)
         sampled = request.temperature > 0

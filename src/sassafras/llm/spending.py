@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,6 +34,9 @@ class Meter:
     tokens: int = 0
     dollars: float = 0.0
     requests: int = 0
+    _held_tokens: int = field(default=0, repr=False)
+    _held_dollars: float = field(default=0.0, repr=False)
+    _free: threading.Condition = field(default_factory=threading.Condition, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.dollars_cap is not None and not (self.prompt_price or self.answer_price):
@@ -40,25 +45,57 @@ class Meter:
                 hint="give the price of a million prompt tokens and of a million answer tokens",
             )
 
+    @contextmanager
+    def asking(self, request: Request) -> Iterator[None]:
+        """Hold a request's worst case while it is made, so that several at once keep the caps too.
+
+        One that fits once others have been answered waits for them.
+
+        Raises:
+            SpendingCap: it could pass one of the caps.
+        """
+        tokens = self._prompt(request) + request.max_tokens
+        dollars = self.price(self._prompt(request), request.max_tokens)
+        with self._free:
+            while not self._fits(tokens + self._held_tokens, dollars + self._held_dollars):
+                self.allow(request)
+                self._free.wait()
+            self._held_tokens += tokens
+            self._held_dollars += dollars
+        try:
+            yield
+        finally:
+            with self._free:
+                self._held_tokens -= tokens
+                self._held_dollars = self._held_dollars - dollars if self._held_tokens else 0.0
+                self._free.notify_all()
+
     def allow(self, request: Request) -> None:
-        """Check that the worst case of a request stays below the caps.
+        """Check that the worst case of a request stays below the caps, were it alone.
 
         Raises:
             SpendingCap: it could pass one of them.
         """
-        prompt = request.characters // _LEAST_CHARACTERS_A_TOKEN + 16 * len(request.messages)
-        tokens = self.tokens + prompt + request.max_tokens
-        if self.tokens_cap is not None and tokens > self.tokens_cap:
+        prompt = self._prompt(request)
+        if not self._fits(prompt + request.max_tokens, 0.0):
             raise SpendingCap(
                 f"{self.tokens} tokens are spent, and the next request may take "
                 f"{prompt + request.max_tokens} more: over the cap of {self.tokens_cap}"
             )
-        dollars = self.dollars + self.price(prompt, request.max_tokens)
-        if self.dollars_cap is not None and dollars > self.dollars_cap:
+        if not self._fits(0, self.price(prompt, request.max_tokens)):
             raise SpendingCap(
                 f"${self.dollars:.4f} is spent, and the next request may pass the cap of "
                 f"${self.dollars_cap:.4f}"
             )
+
+    def _prompt(self, request: Request) -> int:
+        """Tokens that a prompt has at the very most."""
+        return request.characters // _LEAST_CHARACTERS_A_TOKEN + 16 * len(request.messages)
+
+    def _fits(self, tokens: int, dollars: float) -> bool:
+        if self.tokens_cap is not None and self.tokens + tokens > self.tokens_cap:
+            return False
+        return self.dollars_cap is None or self.dollars + dollars <= self.dollars_cap
 
     def price(self, prompt_tokens: int, answer_tokens: int) -> float:
         """Dollars."""
@@ -66,9 +103,10 @@ class Meter:
 
     def charge(self, reply: Reply) -> None:
         """Count a reply (one from a journal too: it was paid for once)."""
-        self.tokens += reply.prompt_tokens + reply.answer_tokens
-        self.dollars += reply.dollars
-        self.requests += 1
+        with self._free:
+            self.tokens += reply.prompt_tokens + reply.answer_tokens
+            self.dollars += reply.dollars
+            self.requests += 1
 
     def facts(self) -> dict[str, Any]:
         """JSON-able."""
@@ -88,18 +126,20 @@ class RateLimit:
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     _sent: deque[float] = field(default_factory=deque)
+    _turn: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def wait(self) -> float:
         """Wait until one more request may be sent; returns the seconds waited."""
         if self.per_minute is None:
             return 0.0
         waited = 0.0
-        while len(self._sent) >= self.per_minute:
-            left = self._sent[0] + 60.0 - self.clock()
-            if left <= 0:
-                self._sent.popleft()
-                continue
-            self.sleep(left)
-            waited += left
-        self._sent.append(self.clock())
+        with self._turn:
+            while len(self._sent) >= self.per_minute:
+                left = self._sent[0] + 60.0 - self.clock()
+                if left <= 0:
+                    self._sent.popleft()
+                    continue
+                self.sleep(left)
+                waited += left
+            self._sent.append(self.clock())
         return waited

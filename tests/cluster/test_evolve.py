@@ -1,0 +1,110 @@
+"""`evolve` on two Ray nodes, one of which dies: real builds on the cluster's CPUs, the timing model."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import sassafras.cluster.evolving as room
+from sassafras.evaluate.sandbox.confine import landlock_version
+from sassafras.evolving import evolve
+from sassafras.llm.limits import proposer
+from sassafras.llm.proposer import Reply, Request, SpendingCap
+from sassafras.llm.spending import Meter
+from sassafras.report import Result
+
+from .conftest import Nodes
+from .test_islands import rows
+
+TARGET = Path(__file__).parents[2] / "examples" / "evolve" / "bias_gelu.py"
+EVALUATIONS = 8
+
+
+def run(nodes: Nodes, store: Path, **more: object) -> Result:
+    return evolve(
+        TARGET, device="model", cluster=nodes.address, budget=f"{EVALUATIONS}e", seed=3, store=store, **more
+    )  # type: ignore[arg-type]  # fmt: skip
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(landlock_version() < 1 or shutil.which("nvcc") is None, reason="cannot build confined")
+def test_a_killed_node_costs_nothing(nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "PATIENCE", 2.0)
+    calm = run(nodes, tmp_path / "calm.sqlite")
+    again = run(nodes, tmp_path / "calm.sqlite", workers=2)
+    assert again.from_store and again.kernel.digest == calm.kernel.digest
+    said: list[str] = []
+    killed = []
+
+    def watch(progress: object) -> None:
+        # in this thread, which the islands wait for: none can be done before the node is dead
+        if not killed and progress.evaluations >= 3:  # type: ignore[attr-defined]
+            killed.append(True)
+            nodes.kill()
+
+    stormy = run(nodes, tmp_path / "stormy.sqlite", progress=watch, stage=said.append)
+    assert killed and any("a worker was lost" in line for line in said)
+    assert stormy.kernel.digest == calm.kernel.digest
+    assert stormy.modelled_ratio == calm.modelled_ratio and stormy.modelled
+    assert stormy.evaluations == calm.evaluations == EVALUATIONS
+    assert stormy.facts["proposals"] == calm.facts["proposals"]
+    before, after = rows(tmp_path / "calm.sqlite"), rows(tmp_path / "stormy.sqlite")
+    assert list(before.values()) == list(after.values()) and len(after) == 2
+    for digests in after.values():
+        assert len(digests) == len(set(digests)) == EVALUATIONS // 2
+
+
+def test_caps_hold_for_several_at_once() -> None:
+    """Requests that fit alone, but not together, wait; one that does not fit is refused."""
+    meter = Meter(tokens_cap=1000)
+    request = Request(({"role": "user", "content": "x" * 100},), max_tokens=300)  # 366 at worst
+    most, under_way, refused = [0], [0], []
+    guard = threading.Lock()
+
+    def ask() -> None:
+        try:
+            with meter.asking(request):
+                with guard:
+                    under_way[0] += 1
+                    most[0] = max(most[0], under_way[0])
+                time.sleep(0.01)
+                meter.charge(Reply("", prompt_tokens=50, answer_tokens=150))
+                with guard:
+                    under_way[0] -= 1
+        except SpendingCap as cap:
+            refused.append(cap)
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert most[0] <= 2, "three at once could take 1,098 tokens"
+    assert meter.tokens == 800 and meter.requests == 4 and len(refused) == 4
+
+
+def test_a_proposer_that_is_asked_by_threads() -> None:
+    inside, overlaps = [0], []
+
+    class Counting:
+        name = "counting"
+
+        def propose(self, request: Request) -> Reply:
+            inside[0] += 1
+            overlaps.append(inside[0])
+            time.sleep(0.01)
+            inside[0] -= 1
+            return Reply("")
+
+    shared = room.OneAtATime(Counting())
+    threads = [threading.Thread(target=shared.propose, args=(Request(()),)) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert shared.name == "counting" and overlaps == [1] * 6
+    assert proposer("mutate", Meter()) is None
