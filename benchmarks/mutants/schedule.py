@@ -345,8 +345,11 @@ def _look(work: Work, place: Path, wanted: list[str], makers: list[Any]) -> None
 
 
 def journal_rows(out: Path, plans: dict[str, Row]) -> list[Row]:
-    """Every row of earlier calls that belongs to these plans; a line cut short by a kill is dropped."""
-    wanted = {(name, m["n"]): m["digest"] for name, plan in plans.items() for m in plan["mutants"]}
+    """Every row of earlier calls that belongs to these plans; a line cut short by a kill is dropped.
+
+    Verdicts are the plans': what a mutant did stays true when the validator changes.
+    """
+    wanted = {(name, m["n"]): (m["digest"], m["ok"]) for name, plan in plans.items() for m in plan["mutants"]}
     found: dict[tuple[str, int], Row] = {}
     for path in sorted(out.glob("mutants-gpu*.jsonl")):
         for line in path.read_text().splitlines():
@@ -355,8 +358,9 @@ def journal_rows(out: Path, plans: dict[str, Row]) -> list[Row]:
                 key = (row["kernel"], row["n"])
             except (ValueError, KeyError, TypeError):
                 continue
-            if wanted.get(key) == row.get("digest"):
-                found.setdefault(key, row)
+            digest, ok = wanted.get(key, (None, False))
+            if digest is not None and digest == row.get("digest"):
+                found.setdefault(key, {**row, "ok": ok})
     return list(found.values())
 
 

@@ -129,6 +129,21 @@ def test_a_dropped_wait_and_a_dropped_barrier_are_refused() -> None:
         assert "scoreboard" in {v.kind for v in report.violations}, str(report)
 
 
+def test_a_store_may_not_raise_a_write_scoreboard() -> None:
+    """Nothing would ever release it: eleven random mutants with one hung on an H200 (2026-11-21)."""
+    for data in (kernels.softmax_cubin(), kernels.matmul_cubin()):
+        program = Program.parse(data)
+        function = program.function()
+        validator = Validator(data)
+        stores = [i for i in function.instructions if i.base in ("STG", "STS", "STSM")]
+        assert stores
+        for store in stores:
+            assert store.control.write_barrier is None
+            for barrier in range(6):
+                report = validator.check(edited(program, function.name, store.index, write_barrier=barrier))
+                assert not report.ok, f"{store} with write scoreboard {barrier}"
+
+
 def test_more_waits_and_longer_stalls_are_accepted() -> None:
     data = kernels.matmul_cubin()
     program = Program.parse(data)

@@ -105,11 +105,18 @@ class Validator:
         # control fields that this instruction can have: what it has, and what its kind is known to take
         controls = [i.control for i in a.code]
         late = [k.variable and not k.fence for k in a.kinds]
+        # nothing releases a store's write scoreboard: eleven random mutants with one hung on an H200
         self._may_write = np.array(
-            [c.write_barrier is not None or v for c, v in zip(controls, late, strict=True)]
+            [
+                c.write_barrier is not None or (v and bool(e.writes))
+                for c, v, e in zip(controls, late, a.effects, strict=True)
+            ]
         )
         self._may_read = np.array(
-            [c.read_barrier is not None or v for c, v in zip(controls, late, strict=True)]
+            [
+                c.read_barrier is not None or (v and bool(e.reads))
+                for c, v, e in zip(controls, late, a.effects, strict=True)
+            ]
         )
         self._may_wait = np.array(
             [
