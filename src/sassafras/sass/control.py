@@ -1,9 +1,19 @@
 """Control codes: what the compiler tells the issue logic, in bits 105-127 of each instruction.
 
-Layout in the upper 64-bit word (sm_70 to sm_121): stall 41-44, yield 45, write barrier 46-48,
-read barrier 49-51, wait mask 52-57, operand reuse 58-61, bits 62-63 zero. Barrier number 7 means
-none. Stall and yield act as one 5-bit field of which ptxas emits 0 (BRA only), 1-15 and 17-27, never
-16 or 28-31: so a stall of 12 or more needs the yield bit clear (observed on 63,000 instructions).
+Layout in the upper 64-bit word (sm_70 to sm_121), from bit 41 up:
+
+    ======  =============  ==================================================================
+    41-44   stall          cycles until this warp may issue its next instruction
+    45      yield          a hint; with the stall one field of five bits, see `encodable`
+    46-48   write barrier  scoreboard that is raised until the result is written, 7 for none
+    49-51   read barrier   scoreboard that is raised until the operands are read, 7 for none
+    52-57   wait mask      scoreboards that must be zero before this instruction issues
+    58-61   reuse          source operands that stay in the cache of their slot
+    62-63   zero
+    ======  =============  ==================================================================
+
+A *barrier* here is always one of the six scoreboards, never the BAR of a thread block. ``docs/sass.md``
+explains what the hardware makes of these fields, with an example.
 """
 
 from __future__ import annotations
@@ -33,7 +43,8 @@ class Control:
         write_barrier: scoreboard raised until the result is written, 0-5, or None.
         read_barrier: scoreboard raised until the operands have been read, 0-5, or None.
         wait_mask: bit i set: wait until scoreboard i is zero before issue.
-        reuse: bit i set: keep source operand slot i in the reuse cache for the next instruction.
+        reuse: bit i set: keep the operand of source slot i in that slot's cache, until an instruction uses
+            the slot (not only the next one).
     """
 
     stall: int
@@ -80,6 +91,10 @@ class Control:
 
 
 def encodable(high: int) -> bool:
-    """True when the stall and yield bits are a combination that ptxas is known to emit."""
+    """True when the stall and yield bits are a combination that ptxas is known to emit.
+
+    As one field of five bits: 0 (on BRA, NOP, ERRBAR and USETMAXREG), 1-15 and 17-27, never 16 or 28-31. So a
+    stall of 12 or more needs the yield bit clear.
+    """
     field = (high >> STALL_SHIFT) & 0x1F
     return field <= 15 or 17 <= field <= 27

@@ -1,5 +1,5 @@
 """What each opcode is: its execution queue, whether its latency is fixed, what memory it touches, and
-whether it is a fence.
+whether it is a fence. What these words mean: ``docs/sass.md``.
 
 Names follow NVIDIA's instruction set lists (CUDA Binary Utilities: Ampere, Ada, Hopper, Blackwell). An
 opcode that is not listed is refused, never guessed. Fixed or variable was read off ptxas output: an
@@ -13,7 +13,7 @@ from enum import StrEnum
 
 
 class Queue(StrEnum):
-    """Where an instruction goes after issue. Within a queue results return in order (trap 1)."""
+    """Where an instruction goes after issue. Within some queues results return in order (docs/sass.md)."""
 
     ALU = "alu"  # integer, logic, compares, conversions at full rate
     FMA = "fma"  # FP32 and IMAD
@@ -151,7 +151,7 @@ OPCODES: dict[str, Op] = _build()
 
 #: branches and kin: end a basic block
 BRANCHES = frozenset("BRA BRX BRXU JMP JMX JMXU RET CALL EXIT KILL BREAK BSYNC RTT BPT".split())  # noqa: SIM905
-#: positions are PC-relative or steer convergence: never move (trap 9)
+#: positions are PC-relative or steer convergence: never move
 IMMOVABLE = BRANCHES | frozenset(["BSSY", "LEPC", "WARPSYNC", "YIELD", "RPCMOV", "BMOV", "NANOSLEEP"])
 
 

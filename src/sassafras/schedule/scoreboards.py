@@ -23,7 +23,7 @@ from ..sass.registers import GPR, PRED, UGPR, UPRED
 #: queues whose operands are read in order, together
 _READ_ORDER = {Queue.LSU: "memory", Queue.MIO: "memory"}
 _DEPBAR = re.compile(r"SB(\d+)")
-#: read their uniform address at issue (facts, "not read-after-write" 7)
+#: read their uniform address at issue, as all uniform registers (docs/sass.md, "Variable latency")
 _EARLY_UNIFORM = frozenset(["LDS", "LDSM", "STS", "STSM", "ATOMS", "S2UR", "S2R"])
 
 

@@ -20,7 +20,7 @@ def _names(*text: str) -> frozenset[str]:
     return frozenset(" ".join(text).split())
 
 
-#: results return in order within a queue: waiting for a later one covers an earlier one (trap 1 of the facts)
+#: results return in order within a queue: waiting for a later one covers an earlier one
 WRITE_QUEUES: dict[str, int] = {
     name: number
     for number, names in enumerate(
@@ -35,7 +35,7 @@ WRITE_QUEUES: dict[str, int] = {
     )
     for name in names.split()
 }
-#: operands are read in order within a queue: a later op's barrier covers an earlier op's reads (trap 4)
+#: operands are read in order within a queue: a later op's barrier covers an earlier op's reads
 READ_QUEUES: dict[str, int] = {
     name: number
     for number, names in enumerate(
@@ -160,7 +160,7 @@ def classify(name: str, mods: tuple[str, ...], guard: str, ops: tuple[Operand, .
     if name in ("S2R", "S2UR", "CS2R") and not all(_CONSTANT_SPECIAL.match(o.text) for o in ops[1:]):
         fence = True  # clocks and the like
     if name == "LDS" and guard == "!PT":
-        fence = True  # a workaround for the hardware that ptxas emits in threes (trap 6)
+        fence = True  # a workaround for the hardware that ptxas emits in threes
     space = _SPACES.get(name, 0)
     return Kind(
         fence=fence,
