@@ -106,6 +106,10 @@ def optimize(
             make = space_of(space or "swaps", asked_by_name=arch is not None, **options)
         else:
             make = space
+        if getattr(chosen, "informed", False):
+            from sassafras.expected import informed
+
+            make = informed(make, workload, which)
         if prerank != 1:
             make = preranking(make, workload, which, prerank)
         job = Job(workload, which, baseline, chosen, limit, seed, opened, make(baseline), kept, say, notes)

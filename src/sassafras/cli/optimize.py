@@ -35,7 +35,9 @@ def command(
     ] = None,
     space: Annotated[str, typer.Option(help="What may change: swaps, control or renaming.")] = "swaps",
     device: Annotated[str, typer.Option(help="auto, cuda (measures), or model (the timing model).")] = "auto",
-    strategy: Annotated[str, typer.Option(help="anneal, greedy, random_walk or ppo.")] = "anneal",
+    strategy: Annotated[
+        str, typer.Option(help="anneal, greedy, random_walk, list, beam, exact or ppo.")
+    ] = "anneal",
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="A setting of the strategy, NAME=VALUE; repeatable.")
     ] = None,

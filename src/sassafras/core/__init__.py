@@ -16,14 +16,14 @@ from .errors import (
 )
 from .evaluation import Candidate, Evaluation, Interval, Modelled, Outcome
 from .kernel import Kernel
-from .protocols import Device, Enumerable, Evaluator, Observable, Playable, Space
+from .protocols import Builder, Constructive, Device, Enumerable, Evaluator, Observable, Playable, Space
 from .verdict import Verdict
 from .workload import Buffer, Case, Custom, Fill, Normal, Tolerance, Uniform, Workload
 
 __all__ = [
-    "Budget", "Buffer", "Candidate", "Case", "CompileError", "CubinError", "Custom", "Device",
-    "DeviceError", "DisassemblyError", "Enumerable", "Evaluation", "Evaluator", "Fill", "Interval",
-    "Kernel", "LatencyTableError", "Modelled", "Normal", "Observable", "Outcome", "Playable",
-    "SassafrasError", "SearchError", "Space", "StoreError", "Tolerance", "ToolMissing", "Uniform",
-    "UnsupportedArch", "Verdict", "Workload", "WorkloadError",
+    "Budget", "Buffer", "Builder", "Candidate", "Case", "CompileError", "Constructive", "CubinError",
+    "Custom", "Device", "DeviceError", "DisassemblyError", "Enumerable", "Evaluation", "Evaluator",
+    "Fill", "Interval", "Kernel", "LatencyTableError", "Modelled", "Normal", "Observable", "Outcome",
+    "Playable", "SassafrasError", "SearchError", "Space", "StoreError", "Tolerance", "ToolMissing",
+    "Uniform", "UnsupportedArch", "Verdict", "Workload", "WorkloadError",
 ]  # fmt: skip

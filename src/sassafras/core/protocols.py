@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -80,6 +80,62 @@ class Playable(Protocol[StateIn, MoveOut]):
     def act(self, state: StateIn, row: int, verb: int) -> tuple[MoveOut, int] | None:
         """The move that this is, for `Space.apply`, and the row where the thing moved then stands; None
         where it turns out not to be one."""
+        ...
+
+
+@runtime_checkable
+class Builder(Protocol[State]):
+    """Builds states from scratch, one part at a time, by what it expects of them."""
+
+    @property
+    def parts(self) -> Sequence[int]:
+        """Parts worth a look, those that cost most first."""
+        ...
+
+    def size(self, part: int) -> int:
+        """Things in a part."""
+        ...
+
+    def priorities(self, state: State, part: int, rule: str) -> np.ndarray:
+        """float64 (size,): what comes first by a rule (`rules`), by its place in the start."""
+        ...
+
+    def construct(
+        self, state: State, part: int, priority: np.ndarray, haste: float, rule: str
+    ) -> State | None:
+        """`state` with a part put in order greedily: the highest priority of what may come next, less
+        `haste` for each cycle of waiting. None where that leads nowhere."""
+        ...
+
+    def beams(
+        self, state: State, part: int, width: int, branch: int, priority: np.ndarray, rule: str, keep: int
+    ) -> list[State]:
+        """`state` with a part in the best few orders of a beam search, best first."""
+        ...
+
+    def perfect(
+        self, state: State, part: int, seconds: float, window: tuple[int, int] | None, rule: str, seed: int
+    ) -> State | None:
+        """`state` with a part, or a stretch of it, in the order that is best by what a rule expects.
+
+        Raises:
+            ToolMissing: there is no solver.
+        """
+        ...
+
+    @property
+    def rules(self) -> Mapping[str, float]:
+        """Names of rules for `priorities`, with the haste that goes with each."""
+        ...
+
+
+@runtime_checkable
+class Constructive(Protocol):
+    """A space whose states can be built from scratch."""
+
+    @property
+    def constructor(self) -> Builder[Any]:
+        """What builds them."""
         ...
 
 

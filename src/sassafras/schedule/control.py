@@ -47,11 +47,11 @@ _QUEUED = {
     "STS": "LDS LDSM SHFL", "STSM": "LDS LDSM", "SHFL": "SHFL", "MOVM": "MOVM", "MUFU": "MUFU",
 }  # fmt: skip
 #: expected cycles until a result is there, and until operands are read; only for sharing scoreboards well
-_RESULT = {
+RESULT = {
     Queue.LSU: 400, Queue.MIO: 30, Queue.XU: 24, Queue.CONST: 40, Queue.SPECIAL: 40, Queue.FP64: 40,
     Queue.TMA: 200, Queue.TEX: 400, Queue.CONTROL: 40,
 }  # fmt: skip
-_READ = {Queue.LSU: 24, Queue.MIO: 14, Queue.XU: 10, Queue.TMA: 40}
+READ = {Queue.LSU: 24, Queue.MIO: 14, Queue.XU: 10, Queue.TMA: 40}
 _LOOP = 8.0
 
 
@@ -145,8 +145,8 @@ def facts(function: Function, graph: Graph) -> Facts:
         i = code[n]
         queue = i.op.queue
         for k, registers, barrier_set, usual in (
-            (2 * v, sets[v][0], i.control.write_barrier, _RESULT.get(queue, 20)),
-            (2 * v + 1, sets[v][1], i.control.read_barrier, _READ.get(queue, 14)),
+            (2 * v, sets[v][0], i.control.write_barrier, RESULT.get(queue, 20)),
+            (2 * v + 1, sets[v][1], i.control.read_barrier, READ.get(queue, 14)),
         ):
             late_bits[k] = _bits(registers)
             latency[k] = usual
@@ -178,7 +178,7 @@ def facts(function: Function, graph: Graph) -> Facts:
         hint=hint,
         usable=sum(1 << s for s in range(6) if s not in reserved),
         latency=latency,
-        weight=_weights(graph),
+        weight=weights(graph),
         start=np.array([b.start for b in graph.blocks], dtype=np.int32),
         end=np.array([b.end for b in graph.blocks], dtype=np.int32),
         follow_at=follow_at,
@@ -208,7 +208,7 @@ def _bits(registers: frozenset[int]) -> np.ndarray:
     return out
 
 
-def _weights(graph: Graph) -> np.ndarray:
+def weights(graph: Graph) -> np.ndarray:
     """Expected executions of each block: a factor for every loop around it (back edges in address order)."""
     weight = np.ones(len(graph.blocks))
     for b in graph.blocks:

@@ -13,8 +13,10 @@ from ..core.kernel import Kernel
 from ..sass import Emitter, Program, check_schedulable
 from . import control as codes
 from . import graph, reuse, tables
+from .construct import Constructor
 from .control import Facts
 from .distances import Distances, Table, Unknown
+from .machine import Costs
 from .state import REORDER, RESTALL, Move, ScheduleState
 
 Moves = Literal["memory", "all"]
@@ -40,7 +42,8 @@ _LINKS = 4
 
 
 class ScheduleSpace:
-    """Schedules of one kernel. Implements `core.Space`, `Enumerable`, `Observable` and `Playable`.
+    """Schedules of one kernel. Implements `core.Space`, `Enumerable`, `Observable`, `Playable`
+    and `Constructive`.
 
     Barriers and wait masks travel with their instructions, or are made anew (`control`). Every schedule in
     the space keeps the register, scoreboard and memory dependences of the original and the smallest issue
@@ -202,6 +205,21 @@ class ScheduleSpace:
     def _placed(self, state: ScheduleState) -> bool:
         """Whether there are control codes for this order (see `control.Codes`)."""
         return self.control is None or state == self._start or self._codes(self.control, state).placed
+
+    def expect(self, costs: Costs, warps: float) -> None:
+        """Say what instructions cost, for schedules that are built from scratch.
+
+        Args:
+            costs: expected cycles by instruction (`sassafras.expected` takes them from the timing model).
+            warps: warps that share a sub-core.
+        """
+        self.constructor = Constructor(self, costs, warps)
+        self.description += f", costs={costs.source}"
+
+    @cached_property
+    def constructor(self) -> Constructor:
+        """Builds schedules from scratch; see `core.Constructive`."""
+        return Constructor(self)
 
     def candidate(self, state: ScheduleState) -> Candidate:
         """The kernel in this schedule, and how it came about."""

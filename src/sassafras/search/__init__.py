@@ -1,14 +1,18 @@
 """Strategies, and the loop that runs them: budget, record, resumption, progress."""
 
 from .anneal import Anneal
+from .beam import Beam
 from .contract import Evaluate, Found, Recorded, Recorder, Session, Strategy
+from .exact import Exact
 from .greedy import Greedy
+from .list_schedule import ListSchedule
 from .loop import Finished, Progress, run
 from .ppo import Ppo
 from .random_walk import RandomWalk
 from .registry import get, names, parse_settings, settings_of
 
 __all__ = [
-    "Anneal", "Evaluate", "Finished", "Found", "Greedy", "Ppo", "Progress", "RandomWalk", "Recorded",
-    "Recorder", "Session", "Strategy", "get", "names", "parse_settings", "run", "settings_of",
+    "Anneal", "Beam", "Evaluate", "Exact", "Finished", "Found", "Greedy", "ListSchedule", "Ppo", "Progress",
+    "RandomWalk", "Recorded", "Recorder", "Session", "Strategy", "get", "names", "parse_settings", "run",
+    "settings_of",
 ]  # fmt: skip

@@ -11,8 +11,11 @@ from typing import Any
 from sassafras.core import SearchError
 
 from .anneal import Anneal
+from .beam import Beam
 from .contract import Strategy
+from .exact import Exact
 from .greedy import Greedy
+from .list_schedule import ListSchedule
 from .ppo import Ppo
 from .random_walk import RandomWalk
 
@@ -21,6 +24,9 @@ _STRATEGIES: dict[str, Callable[..., Strategy]] = {
     Greedy.name: Greedy,
     Anneal.name: Anneal,
     Ppo.name: Ppo,
+    ListSchedule.name: ListSchedule,
+    Beam.name: Beam,
+    Exact.name: Exact,
 }
 
 
