@@ -1,0 +1,168 @@
+"""The process that runs kernels of probes: one context, no torch; ends with the first fault.
+
+Started by `sassafras.device.cuda.process.WorkerProcess`, whose frames it speaks. With ``LATENCY_PRETEND=1``
+there is no GPU: the distances are read back out of the cubin's control codes and compared with made-up
+latencies (`pretended_latency`), so that the harness, its faults and its tables can be tried anywhere.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import struct
+import sys
+import time
+from typing import Any
+
+import numpy as np
+
+from sassafras.core import DeviceError, SassafrasError
+from sassafras.device.cuda.protocol import read_frame, write_frame
+from sassafras.device.cuda.worker import _follow_parent
+from sassafras.sass.control import Control
+
+from .build import NAME, clock_cycles
+from .frame import COUNTER_BYTES, IDLE, WINDOW
+
+Answer = dict[str, Any]
+#: a kernel of probes is done in milliseconds
+HANG_SECONDS = 3.0
+MOST_PROBES = 256
+_MEMORY = WINDOW + (64 << 20)
+
+
+class Bench:
+    """The GPU side."""
+
+    def __init__(self) -> None:
+        from sassafras.device.cuda.driver import Gpu, call
+
+        self.gpu = Gpu()
+        self._out = int(call(self.gpu.driver.cuMemAlloc, MOST_PROBES * COUNTER_BYTES))
+        self._memory = int(call(self.gpu.driver.cuMemAlloc, _MEMORY))
+        self._host = self.gpu.pinned(MOST_PROBES * COUNTER_BYTES // 8)
+
+    def facts(self) -> Answer:
+        """What this runs on."""
+        return {
+            "multiprocessors": self.gpu.multiprocessors,
+            "capability": list(self.gpu.capability),
+            "name": self.gpu.name,
+        }
+
+    def run(self, message: Answer, cubin: bytes) -> Answer:
+        """Launch a fresh module in every shape; counters by shape and probe."""
+        from sassafras.device.cuda.driver import call
+        from sassafras.device.cuda.params import ParameterBlock
+
+        gpu, limits = self.gpu, message["limits"]
+        size = len(limits) * COUNTER_BYTES
+        start = b"".join(struct.pack("<8I", 0, 0, 0, 0xFFFFFFFF, 0, 0, 0, limit) for limit in limits)
+        function = gpu.load(cubin, NAME)
+        found = []
+        for number, (blocks, threads, loops) in enumerate(message["shapes"]):
+            values = [
+                ("out", self._out, "*"), ("memory", self._memory, "*"),
+                ("seed", message["seed"] + number, "u32"), ("loops", loops, "u32"),
+                ("first", message["first"], "u32"), ("count", message["count"], "u32"),
+            ]  # fmt: skip
+            block = ParameterBlock(values, function.sizes)
+            call(gpu.driver.cuMemcpyHtoD, self._out, start, size)
+            gpu.launch(gpu.config((blocks, 1, 1), threads), function, block.address)
+            gpu.read_back(ctypes.addressof(self._host), self._out, size)
+            if not gpu.wait(HANG_SECONDS):
+                raise DeviceError(f"a kernel did not end within {HANG_SECONDS:g} s")
+            words = np.frombuffer(self._host, dtype="<u4")[: len(limits) * 8].reshape(-1, 8)
+            found.append(words[:, :5].tolist())
+        gpu.unload(function)
+        return {"counters": found}
+
+
+def pretended_latency(row: list[str]) -> int:
+    """A made-up latency of a row of the table: nothing that anything real was measured to have."""
+    kind, first, _, second, slot = row
+    if kind != "raw":
+        return 2 if kind == "war" else 3
+    if slot == "G":
+        return 12
+    if first.startswith(("HMMA", "IMMA")):
+        return 18 if second.startswith(("HMMA", "IMMA")) else 21
+    return 4 + (sum(map(ord, second)) % 3)
+
+
+class Pretend:
+    """A stand-in for the GPU: reads distances out of the cubin; hangs, crashes and dies when told."""
+
+    def facts(self) -> Answer:
+        """Of no GPU."""
+        return {"multiprocessors": 4, "capability": [9, 0], "name": "pretended"}
+
+    def run(self, message: Answer, cubin: bytes) -> Answer:
+        """Counters as a GPU with `pretended_latency` would leave them."""
+        code = np.frombuffer(cubin, dtype="<u8", count=2 * message["room"], offset=message["offset"]).reshape(
+            -1, 2
+        )
+        found = []
+        for blocks, threads, loops in message["shapes"]:
+            rows = []
+            for n, (row, start, limit) in enumerate(
+                zip(message["rows"], message["slots"], message["limits"], strict=True)
+            ):
+                if not message["first"] <= n < message["first"] + message["count"]:
+                    rows.append([0, 0, 0, 0xFFFFFFFF, 0])
+                    continue
+                distance = distance_in(code, start)
+                if row[3] == message.get("fault") and distance == 2:
+                    os.kill(os.getpid(), signal.SIGKILL) if message["number"] % 2 else time.sleep(60)
+                warps = blocks * (threads // 32) * loops
+                clock = clock_cycles(distance) + 1
+                counted = 32 * warps if clock <= limit else 0
+                bad = counted if distance < pretended_latency(row) else 0
+                rows.append([bad, 0, counted, clock, warps])
+            found.append(rows)
+        return {"counters": found}
+
+
+def distance_in(code: np.ndarray, start: int) -> int:
+    """Cycles between the first and the second instruction of the pair behind `start`, by their control
+    codes."""
+    idle = int(code[start, 0]), int(code[start, 1]) & (1 << 41) - 1
+    at = start + IDLE
+    cycles = Control.decode(int(code[at, 1])).stall
+    while (int(code[at, 0]), int(code[at, 1]) & (1 << 41) - 1) == idle:
+        at -= 1
+        cycles += Control.decode(int(code[at, 1])).stall
+    return cycles
+
+
+def main() -> int:
+    """Serve until the parent closes the pipe."""
+    read_fd, write_fd = map(int, sys.argv[1:3])
+    os.dup2(2, 1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _follow_parent()
+    bench: Any = None
+    while (frame := read_frame(read_fd)) is not None:
+        message, blobs = frame
+        try:
+            if bench is None:
+                bench = Pretend() if os.environ.get("LATENCY_PRETEND") == "1" else Bench()
+            answer = bench.facts() if message["do"] == "open" else bench.run(message, blobs[0])
+        except SassafrasError as error:
+            answer = {
+                "error": str(error),
+                "what": error.what,
+                "where": error.where,
+                "hint": error.hint,
+                "sticky": True,
+            }
+        except Exception as error:
+            what = f"{type(error).__name__}: {error}"
+            answer = {"error": what, "what": what, "where": None, "hint": None, "sticky": True}
+        write_frame(write_fd, {**answer, "id": message["id"]})
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
