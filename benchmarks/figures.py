@@ -98,6 +98,7 @@ def figures() -> dict[str, str]:
     hgemm = result("hgemm-offline")
     small, medium = (hgemm["summary"]["bands"][band] for band in ("<1e8", "1e8-1e9"))
     least = next(row for row in hgemm["rows"] if row["shape"] == "64x64x64")
+    agreement = result("agreement")["summary"]
     saved = [row["saved"]["4"] for row in prerank["rows"]]
     found = {
         "schedules.kernels": f"{len(schedules['rows'])}",
@@ -127,6 +128,13 @@ def figures() -> dict[str, str]:
         "cheats.cheats": f"{cheats['cheats']}",
         "cheats.caught": f"{cheats['cheats_caught']}",
         "cheats.honest": f"{cheats['honest']}",
+        "agreement.variants": f"{agreement['variants']}",
+        "agreement.judged": f"{agreement['judged_keep'] + agreement['judged_regenerate']:,}",
+        "agreement.refused": f"{agreement['refused_keep'] + agreement['refused_regenerate']}",
+        "codes.kernels": f"{agreement['modelled_kernels']}",
+        "codes.worst": f"{agreement['modelled_worst']:.3f}",
+        "codes.best": f"{agreement['modelled_best']:.3f}",
+        "codes.geomean": f"{agreement['modelled_geomean']:.3f}",
         "hgemm.small.shapes": f"{small['shapes']}",
         "hgemm.small.won": f"{round(small['win_rate_vs_lt_autotune'] * small['shapes'])}",
         "hgemm.small.geomean": f"{small['geomean_vs_lt_autotune']:.3f}x",

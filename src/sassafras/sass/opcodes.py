@@ -46,7 +46,6 @@ class Fence(StrEnum):
     """Whether other instructions may pass."""
 
     NONE = "none"
-    MEMORY = "memory"  # no memory operation may pass
     FULL = "full"  # nothing may pass, and it does not move
 
 

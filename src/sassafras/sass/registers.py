@@ -23,8 +23,3 @@ def name(register: int) -> str:
 def is_predicate(register: int) -> bool:
     """True for P0-P6 and UP0-UP6."""
     return PRED <= register < UGPR or UPRED <= register < BREG
-
-
-def is_uniform(register: int) -> bool:
-    """True for the uniform datapath's registers and predicates."""
-    return UGPR <= register < BREG

@@ -11,8 +11,6 @@ from enum import StrEnum
 
 #: number bases of the register files; equal to those of `sass.registers` so that the two readings compare
 R, P, UR, UP, B = 0, 256, 264, 520, 528
-REGISTERS = 544
-#: a pseudo-register that stands for state no instruction names (clocks and the like)
 
 _FILES = {"R": (R, 254), "P": (P, 6), "UR": (UR, 254), "UP": (UP, 6), "B": (B, 15)}
 _NAME = r"(UR|UP|R|P|B)(\d+)"
