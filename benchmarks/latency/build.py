@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -126,7 +127,7 @@ class Catalogue:
             code[: len(order)] = words
         function = Program.parse(room.fill(code)).function(NAME)
         for text, instruction in zip(order, function.instructions, strict=False):
-            if " ".join(instruction.text.split()) != " ".join(text.split()):
+            if _plain(instruction.text) != _plain(text):
                 self.refused[text] = f"disassembles as {instruction.text}"
             else:
                 self._found[text] = instruction
@@ -164,6 +165,11 @@ class Catalogue:
                 raise SassafrasError(f"{text}: {probe.register} stands in {sorted(places) or 'no operand'}")
             found += [opcode_key(i.opcode), places.pop()]
         return Key(probe.kind, *found)
+
+
+def _plain(text: str) -> str:
+    """Without double spaces, and without the names of labels."""
+    return re.sub(r"`\(.*\)", "`()", " ".join(text.split()))
 
 
 @dataclass

@@ -14,7 +14,7 @@ from functools import lru_cache
 
 from sassafras.sass.opcodes import OPCODES, Queue, base
 
-from .frame import Probe
+from .frame import SKIP, Probe
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def _general() -> Iterator[Maker]:
         "PRMT R12, R4, 0x3210, RZ", "PRMT R12, R4, R28, RZ", "SEL R12, R4, RZ, P5", "FSEL R12, R4, RZ, P5",
         "VIMNMX.U32 R12, R4, RZ, !PT", "VIMNMX R12, R4, RZ, !PT", "VIADDMNMX R12, R4, RZ, RZ, !PT",
         "FADD R12, R4, RZ", "FMUL R12, R4, R59", "FFMA R12, R4, R59, RZ", "FMNMX R12, R4, RZ, !PT",
-        "HADD2 R12, R4, RZ", "HMUL2 R12, R4, R60", "HFMA2.BF16_V2 R12, R4, R60, RZ", "HFMA2.MMA R12, R4, R60, RZ",
+        "HADD2 R12, R4, RZ", "HMUL2 R12, R4, R60", "HFMA2.MMA R12, R4, R60, RZ",
         "HMNMX2 R12, R4, RZ, !PT", "IABS R12, R4",
     ):  # fmt: skip
         yield Maker(text, before=("MOV R28, 0x3210",) if "R28" in text else ())
@@ -77,7 +77,7 @@ def _general() -> Iterator[Maker]:
         "SGXT.U32 R12, R4, 0x5", "SGXT R12, R4, 0x5", "BMSK R12, R61, R4", "P2R R12, PR, RZ, 0x7f", "VOTE.ANY R12, PT, P5",
         "FSET.BF.LT.AND R12, RZ, R4, PT", "HSET2.BF.LT.AND R12, RZ, R4, PT", "VABSDIFF.U32 R12, R4, RZ, RZ",
         "IMAD.SHL.U32 R12, R4, 0x2, RZ", "FMNMX.XORSIGN R12, |R4|, 448, PT",
-        "MOV R12, UR16", "IMAD.U32 R12, RZ, RZ, UR16", "CS2R R12, SRZ", "FADD.SAT R12, R4, RZ",
+        "MOV R12, UR16", "IMAD.U32 R12, RZ, RZ, UR16", "CS2R R12, SRZ", "FADD.SAT R12, R4, RZ", "HFMA2.BF16_V2 R12, R4, R60, RZ",
         "F2FP.SATFINITE.E4M3.F32.PACK_AB_MERGE_C R12, R4, R5, RZ", "F2FP.SATFINITE.E5M2.F32.PACK_AB_MERGE_C R12, R4, R5, RZ",
     ):  # fmt: skip
         yield Maker(text, exact=False, before=("R2UR UR16, R49",) if "UR16" in text else ())
@@ -193,7 +193,7 @@ def _uses_general() -> Iterator[Taker]:
     yield Taker("SHFL.BFLY PT, R24, R12, 0x2, 0x1f", x)
     yield Taker("MATCH.ANY R24, R12", x, "bit")
     yield Taker("REDUX.SUM UR12, R12", x, after=("MOV R24, UR12",))
-    yield Taker("LDSM.16.M88 R24, [R12]", x, "shared", before=mark)
+    yield Taker("LDSM.16.M88 R24, [R12]", x, "row", before=mark)
     yield Taker("F2I.TRUNC.NTZ R24, R12", x, "bit shifted")
     yield Taker("I2F.S16 R24, R12", x, "small")
     for n in range(4):
@@ -258,10 +258,11 @@ def _uses_predicate() -> Iterator[Taker]:
     yield Taker(
         "@P1 R2UR UR12, R58", "P1", "uniform bit", before=("R2UR UR12, RZ",), after=("MOV R24, UR12",)
     )
+    yield Taker(f"@P1 BRA {SKIP}", "P1", "uniform bit", before=clear, loose=True)
     yield Taker("@P1 STS [R46], R58", "P1", "bit", before=("STS [R46], RZ",), after=("LDS R24, [R46]",))
     for width in ("", ".64", ".128"):
         yield Taker(
-            f"@P1 STG.E{width} desc[UR4][R50.64], R58",
+            f"@P1 STG.E{width} desc[UR4][R50.64], R{36 if width == '.128' else 58}",
             "P1",
             "bit",
             before=("STG.E desc[UR4][R50.64], RZ",),
@@ -383,7 +384,7 @@ def _uses_uniform() -> Iterator[Taker]:
             before=("STS [R46], RZ", "STS [R46+0x8], RZ"),
             after=("LDS R24, [R46]",),
         )
-    yield Taker("LDSM.16.M88.4 R24, [R47+UR8]", "UR8", "uniform offset", before=mark)
+    yield Taker("LDSM.16.M88.4 R24, [R47+UR8]", "UR8", "uniform row", before=mark)
 
 
 def _uniform_predicates() -> Iterator[Maker]:
@@ -525,6 +526,8 @@ def _join(kind: str, maker: Maker, taker: Taker) -> Probe | None:
         return None
     if not maker.exact and taker.values not in ("any", "uniform"):
         return None
+    if maker.text.startswith("H") and taker.values.startswith("global"):
+        return None  # half of an address may be no number, and would not come through
     made, taken, before = maker.text, taker.text, maker.before + taker.before
     register, high = taker.register, False
     if file in ("R", "UR"):
@@ -601,7 +604,7 @@ def probes() -> list[Probe]:
             writers += _LATE_WRITERS
         for t in takers:
             # a late reader takes predicates and uniform registers at issue, general registers when it comes to it
-            if _file(t.register) == "R" and not _fixed(t.text):
+            if (_file(t.register) == "R" and not _fixed(t.text)) or t.text.endswith(SKIP):
                 continue
             found += [p for m in writers if (p := _join("war", m, t))]
         found += [p for a in makers for b in writers if (p := _overwrite(a, b))]

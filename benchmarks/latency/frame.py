@@ -45,11 +45,15 @@ LIMIT = 28
 OUT, MEMORY, SEED, LOOPS, FIRST, COUNT = 0x210, 0x218, 0x220, 0x224, 0x228, 0x22C
 #: bytes of shared and of global memory that each thread has, and where the second window of the latter is
 THREAD_BYTES, WINDOW = 16, 1 << 32
+#: where a block's own shared memory begins on sm_90; what is below is the system's
+SHARED = 0x400
 BLOCK = 1024
 SHARED_BYTES = BLOCK * THREAD_BYTES
 
 #: waits for scoreboards and does nothing else (ptxas never gives a NOP a wait mask)
 WAITER = "MOV R29, RZ"
+#: target of a branch under test
+SKIP = "`(skip)"
 _FP64 = frozenset(["DADD", "DMUL", "DFMA", "DSETP"])
 
 
@@ -191,6 +195,14 @@ VALUES: dict[str, tuple[str, ...]] = {
         "SHF.R.U32.HI R35, RZ, 0x1f, R49", "IMAD R4, R35, 0x8, R47", "LOP3.LUT R6, R4, 0x8, RZ, 0x3c, !PT",
         "MOV R5, RZ", "MOV R7, RZ",
     ),
+    # two rows for LDSM, which wants them whole
+    "row": (
+        "MOV R4, R46", "LOP3.LUT R6, R46, 0x10, RZ, 0x3c, !PT", "MOV R5, RZ", "MOV R7, RZ",
+    ),
+    "uniform row": (
+        "SHF.R.U32.HI R4, RZ, 0x1f, R49", "SHF.L.U32 R4, R4, 0x4, RZ", "LOP3.LUT R6, R4, 0x10, RZ, 0x3c, !PT",
+        "MOV R5, RZ", "MOV R7, RZ",
+    ),
     # two global addresses: `high` takes the second window for one of them
     "global": (
         "SHF.R.U32.HI R35, RZ, 0x1f, R48", "IMAD R4, R35, 0x8, R50", "LOP3.LUT R6, R4, 0x8, RZ, 0x3c, !PT",
@@ -228,7 +240,8 @@ def _prologue(code: Code) -> None:
         "IMAD R49, R35, 0x35ebca6b, R48", "IMAD R48, R36, 0x1e3779b1, R48",
         "MOV R37, 0x4000400", "MOV R38, 0x3c6ef35f", "MOV R39, 0xffffffff", "MOV R58, 0x1",
         "MOV R59, 0x3f800000", "MOV R60, 0x3c003c00", "MOV R61, 0x1f",
-        f"IMAD.SHL.U32 R46, R0, {THREAD_BYTES:#x}, RZ", "LOP3.LUT R47, R46, 0xfffffe00, RZ, 0xc0, !PT",
+        f"MOV R35, {SHARED:#x}", f"IMAD R46, R0, {THREAD_BYTES:#x}, R35",
+        "LOP3.LUT R47, R46, 0xfffffe00, RZ, 0xc0, !PT",
         f"MOV R35, {THREAD_BYTES:#x}", "IMAD.WIDE.U32 R50, R36, R35, R52",
         "MOV R52, RZ", "MOV R53, 0x3ff00000",
         "ISETP.NE.AND P4, PT, RZ, RZ, PT", "ISETP.NE.AND P5, PT, R58, RZ, PT",
@@ -255,20 +268,32 @@ def _phase(code: Code, probe: Probe, which: str, result: str) -> int:
     first, second = Line(probe.first), Line(probe.second)
     pair = {"right": (first, second), "wrong": (second, first)}.get(which)
     if which == "wrong" and probe.kind == "raw":
-        code.lines.append(second)
+        _second(code, second)
     elif pair is not None:
         code.lines.append(pair[0])
         code.idle(4, wait=3)
-        code.lines.append(pair[1])
+        _second(code, pair[1])
     else:
         code.lines.append(Line("CS2R.32 R33, SR_CLOCKLO"))
         slot = len(code.lines)
         code.lines += [Line("NOP")] * IDLE
-        code.lines += [first, second]
+        code.lines.append(first)
+        _second(code, second)
         code.lines.append(Line("CS2R.32 R34, SR_CLOCKLO"))
     code.idle(4, wait=3)
     code.add(*probe.after, f"MOV {result}, R24")
     return slot
+
+
+def _second(code: Code, line: Line) -> None:
+    """The second instruction; one that is jumped over tells whether a branch was taken."""
+    if not line.text.endswith(SKIP):
+        code.lines.append(line)
+        return
+    label = f"skip{len(code.lines)}"
+    code.branch(line.text.removesuffix(SKIP).strip(), label)
+    code.lines.append(Line("MOV R24, R58"))
+    code.labels[label] = len(code.lines)
 
 
 def section(code: Code, number: int, probe: Probe) -> Section:

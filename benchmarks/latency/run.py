@@ -24,8 +24,8 @@ from .plan import LONGER, SHORT, SLOW, Plan, PlannedBatch
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 _ANY = 0xFFFFFFFF
-#: what a worker gets for a kernel: loading, three launches, and its own limit on each
-ANSWER_SECONDS = 12.0
+#: what a worker gets for a kernel, which takes milliseconds
+ANSWER_SECONDS = 6.0
 START_SECONDS = 60.0
 #: loops of a launch with one warp a multiprocessor, with one a scheduler, and with a full multiprocessor
 LOOPS = (8, 8, 8)

@@ -18,6 +18,7 @@ from sassafras.sass import Instruction, Program
 from sassafras.sass.control import Control, encodable
 from sassafras.sass.latency import LatencyTable
 from sassafras.sass.latency.mining import Miner
+from sassafras.sass.registers import GPR, UGPR
 from sassafras.validate import Validator
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -29,7 +30,7 @@ KNOWN = frozenset(
     [
         "MOV", "IMAD", "IADD3", "LOP3", "SHF", "SEL", "ISETP", "FSETP", "FADD", "FMUL", "FFMA", "R2UR",
         "UMOV",
-        "UIADD3", "UIMAD", "UISETP", "USEL", "ULDC", "ULOP3", "LDS", "LDG", "STS", "STG",
+        "UIADD3", "UIMAD", "UISETP", "USEL", "ULDC", "ULOP3", "LDS", "LDG", "STS", "STG", "BRA",
     ]
 )  # fmt: skip
 #: instructions in a small container
@@ -93,9 +94,41 @@ def test_the_plan_covers_the_classes_that_matter(chosen: list[tuple[frame.Probe,
         ("raw", "ULDC", "0", "IMAD", "2"),
         ("raw", "ISETP", "0p0", "LDG", "G"), ("raw", "PLOP3", "0p0", "PLOP3", "0p2"),
         ("raw", "P2R", "0", "LOP3", "1"),
+        ("raw", "FSETP", "0p0", "BRA", "G"),
         ("war", "UIMAD", "1", "ULDC.64", "0"), ("war", "HMMA.16816.F32", "1", "MOV", "0"),
         ("waw", "IMAD", "0", "MOV", "0"), ("war", "LDS", "1u", "UMOV", "0")):  # fmt: skip
         assert key in rows, key
+
+
+def test_wide_operands_are_aligned(chosen: list[tuple[frame.Probe, list[str]]]) -> None:
+    """The hardware stops at a pair that begins at an odd register; nvdisasm does not mind."""
+    catalogue, tried = plan.measurable()[1], 0
+    for text in {t for p, _ in chosen for t in (p.first, p.second, *p.before, *p.after)}:
+        i = catalogue.instruction(text)
+        for operand in i.operands:
+            name = operand.split(".")[0].lstrip("-|")
+            base = UGPR if name.startswith("UR") else GPR
+            number = name.lstrip("UR")
+            if not name.startswith(("R", "UR")) or not number.isdigit():
+                continue
+            first = base + int(number)
+            size = 0
+            while first + size in i.reads | i.writes and size < 4:
+                size += 1
+            mods = i.opcode.split(".")
+            wide = (
+                4 if "128" in mods else 2 if "64" in mods or i.base in ("DADD", "DMUL", "DFMA", "CS2R") else 1
+            )
+            if i.base in ("HMMA", "IMMA") and operand in (i.operands[0], i.operands[3]):
+                wide = 4
+            if "WIDE" in mods and operand in (i.operands[0], i.operands[3]):
+                wide = 2
+            if i.opcode == "CS2R.32" or i.base in ("SHF", "LDSM"):
+                continue
+            tried += wide > 1
+            assert int(number) % wide == 0, text
+            assert size >= wide, text
+    assert tried > 80
 
 
 def test_a_mined_row_that_many_kernels_meet_is_measured(chosen: list[tuple[frame.Probe, list[str]]]) -> None:
@@ -116,7 +149,7 @@ def test_patched_distances_decode(folder: Path, distance: int) -> None:
     for start, (first, second, *_) in zip(batch.slots, batch.texts, strict=True):
         a = next(i.index for i in code[start : start + frame.IDLE + 1] if i.text == first)
         b = start + frame.IDLE + 1
-        assert code[b].text == second
+        assert code[b].text == second or second.endswith(frame.SKIP)
         assert sum(i.control.stall for i in code[a:b]) == distance
         assert sum(i.text == "NOP" for i in code[start:b]) == frame.IDLE
         assert all(encodable(i.high) for i in code[start:b])
@@ -211,7 +244,7 @@ def test_kernels_count_faults_exactly_below_the_latency(
             for probe, (bad, odd, counted, shortest, warps) in zip(
                 batch.probes, run(batch, distance, 6), strict=True
             ):
-                assert warps == 2 and shortest == build.clock_cycles(distance), probe
+                assert warps == 2 and (shortest == build.clock_cycles(distance) or probe.loose), probe
                 assert counted >= 24, probe
                 if probe.kind == "raw" and distance < 6:
                     assert bad >= counted and odd == 0, probe
