@@ -2,7 +2,7 @@
 
 Everything is ordered under the arcs of `schedule.machine`, which hold all that binds the order in the space;
 stall counts are then the least that its bounds allow, exactly as after a move. A block for which no stall
-counts will do keeps the order that it had. So whatever comes out is in the space.
+counts or no control codes will do keeps the order that it had. So whatever comes out is in the space.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Constructor:
     def construct(
         self, state: ScheduleState, part: int, priority: np.ndarray, haste: float, rule: str = "path"
     ) -> ScheduleState | None:
-        """`state` with one block scheduled anew by a list scheduler; None where no stall counts will do."""
+        """`state` with one block scheduled anew by a list scheduler; None where no control codes will do."""
         from .construct_kernels import schedule
 
         return self._with(state, part, schedule(self._machine(rule), part, priority, haste))
@@ -153,4 +153,5 @@ class Constructor:
         time = np.empty(len(order) + 1, dtype=np.int64)
         if not settle(t, order, stall, positions(order), time, s, e - 1):
             return None
-        return ScheduleState(order, stall, state.depth + 1)
+        made = ScheduleState(order, stall, state.depth + 1)
+        return made if self.space.placed(made) else None

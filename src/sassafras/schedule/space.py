@@ -173,7 +173,7 @@ class ScheduleSpace:
                 return None
             move = Move(kind, i, j)
             new = ScheduleState(order, stall, state.depth + 1, move)
-            if self._placed(new):
+            if self.placed(new):
                 self._made = (state, move, new)
                 return move
         return None
@@ -192,7 +192,7 @@ class ScheduleSpace:
         kind, i, j = move
         ok, order, stall = carry_out(self.tables, state.order, state.stall, kind, i, j, self._respace)
         new = ScheduleState(order, stall, state.depth + 1, Move(kind, i, j))
-        if not ok or not self._placed(new):
+        if not ok or not self.placed(new):
             raise SassafrasError(f"{move} is not legal here", where=f"{_short(self.kernel.name)}, {state}")
         return new
 
@@ -202,7 +202,7 @@ class ScheduleSpace:
             self._coded = (state, codes.regenerate(facts, state.order, state.stall))
         return self._coded[1]
 
-    def _placed(self, state: ScheduleState) -> bool:
+    def placed(self, state: ScheduleState) -> bool:
         """Whether there are control codes for this order (see `control.Codes`)."""
         return self.control is None or state == self._start or self._codes(self.control, state).placed
 
@@ -277,7 +277,7 @@ class ScheduleSpace:
         legal = []
         for move in listed:
             _, order, stall = carry_out(self.tables, state.order, state.stall, *move, self._respace)
-            if self._placed(ScheduleState(order, stall, state.depth + 1, move)):
+            if self.placed(ScheduleState(order, stall, state.depth + 1, move)):
                 legal.append(move)
         return legal
 
@@ -302,7 +302,7 @@ class ScheduleSpace:
                 return f"no stall counts will do for the block at position {start}"
         if changed := np.flatnonzero(stall != state.stall).tolist():
             return f"{self._text(order[changed[0]])} stalls for too few cycles"
-        if not self._placed(state):
+        if not self.placed(state):
             return "something must be waited for directly before an instruction that can carry no wait"
         return ""
 
@@ -358,7 +358,7 @@ class ScheduleSpace:
             self.tables, state.order, state.stall, move.kind, move.i, move.j, self._respace
         )
         new = ScheduleState(order, stall, state.depth + 1, move)
-        if not ok or not self._placed(new):
+        if not ok or not self.placed(new):
             return None
         self._made = (state, move, new)
         return move, aim if move.kind == REORDER else int(row)
