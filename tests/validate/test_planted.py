@@ -12,12 +12,13 @@ from sassafras.core import Kernel
 from sassafras.frontend import load
 from sassafras.sass import Program
 from sassafras.schedule import ScheduleSpace
+from sassafras.spaces import renamed
 from sassafras.validate import Validator
 from tests import kernels
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
-from planted import SOURCES, Subject, permutations, places, scoreboards, swaps, timing
+from planted import SOURCES, Subject, names, permutations, places, scoreboards, swaps, timing
 
 
 def suite(name: str) -> bytes:
@@ -105,3 +106,41 @@ def test_violations_planted_in_regenerated_control_codes_are_caught(case: str) -
     wanted = {"wait for result dropped", "barrier of result dropped", "barrier of result retargeted"}
     assert wanted | {"stall below a register's latency"} <= set(planted)
     assert len(planted) > 60
+
+
+RENAMED = {
+    "read under its old name", "written under its old name", "in a name that is written before it is read",
+    "in a name whose value is still needed",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ["scalar softmax"])
+def test_no_copy_under_other_names_is_proved_that_is_another_program(case: str) -> None:
+    data = CASES[case]()
+    program = Program.parse(data)
+    subject = Subject(program, program.function().name)
+    validator = Validator(data)
+    planted = []
+    for mutant in names(subject, np.random.default_rng(11), 1):
+        planted.append(mutant.kind)
+        report = validator.via(mutant.cubin)
+        assert not report.ok, f"{mutant.kind}: {mutant.note}"
+        assert report.violations[0].kind == "renaming", str(report)  # for the right reason
+    assert {f"renaming: register {what}" for what in RENAMED} <= set(planted)
+    assert validator.check(data).ok and not validator.check(mutant.cubin).ok
+
+
+def test_violations_planted_in_a_renamed_copys_schedule_are_caught() -> None:
+    workload = load("suite:rotary")
+    kernel = workload.build(workload.case(), "sm_90a")
+    space = renamed(kernel)
+    validator = Validator(kernel.cubin)
+    assert space.via and validator.via(space.via[0]).ok
+    subject = Subject(Program.parse(space.via[0]), kernel.name)
+    rng = np.random.default_rng(5)
+    planted: list[str] = []
+    for source in (scoreboards, timing, swaps, places):
+        for mutant in source(subject, rng, 6):
+            planted.append(mutant.kind)
+            assert not validator.check(mutant.cubin).ok, f"{mutant.kind}: {mutant.note}"
+    assert {"wait for result dropped", "raw register", "stall below a register's latency"} <= set(planted)

@@ -86,7 +86,7 @@ def rename(program: Program, name: str, most: int | None = None, table: Table | 
     """
     function = program.function(name)
     refused: set[int] = set()
-    webs = _webs(function)
+    webs = values(function)
     _assign(function, webs, table or load_table(function.arch))
     chosen = [n for n, w in enumerate(webs) if w.name >= 0]
     if most is not None:
@@ -95,7 +95,7 @@ def rename(program: Program, name: str, most: int | None = None, table: Table | 
     order = np.arange(len(function))
     for _ in range(4):
         kept = [webs[n] for n in chosen if n not in refused]
-        words, changed = _encode(function, kept)
+        words, changed = encode(function, kept)
         cubin = emitter.write(order, words)
         try:
             wrong = _misread(function, Program.parse(cubin).function(name), changed)
@@ -123,7 +123,7 @@ def _single(i: Instruction) -> dict[int, bool]:
     return found
 
 
-def _webs(function: Function) -> list[Web]:
+def values(function: Function) -> list[Web]:
     """Every value that lives within one block, in order of its first definition."""
     code = function.instructions
     found: list[Web] = []
@@ -348,7 +348,7 @@ def _room(touched: np.ndarray, start: int, end: int, first: int, last: int) -> i
 # -- code -------------------------------------------------------------------------------------------------
 
 
-def _encode(function: Function, webs: list[Web]) -> tuple[np.ndarray, dict[int, dict[tuple[int, bool], int]]]:
+def encode(function: Function, webs: list[Web]) -> tuple[np.ndarray, dict[int, dict[tuple[int, bool], int]]]:
     """Words under the new names, and by instruction what was renamed: (register, written) -> new name."""
     changed: dict[int, dict[tuple[int, bool], int]] = defaultdict(dict)
     for web in webs:
