@@ -10,7 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from sassafras.core import Candidate, Device, Evaluation, Evaluator, Workload
+from sassafras.core import Candidate, Device, Evaluation, Evaluator, SearchError, Workload
 from sassafras.job import Job
 from sassafras.llm.evolve import Evolve
 from sassafras.llm.journal import Remembered
@@ -65,6 +65,7 @@ class SourceJob(Job):
         notes.append(f"proposals by {strategy.proposer}: {counted}")
         facts = {**made.facts, "caps": self.caps, "spent": self.meter.facts()}
         facts["proposals"] = strategy.tally.to_json()
+        facts["proof"] = "compared with the reference, nothing is proved"
         # no validator approved anything here, so nothing is its failure
         return replace(made, failed_after_validation=0, notes=tuple(notes), facts=facts)
 
@@ -115,7 +116,8 @@ def evolve(
     and answers from a journal beside it, so that nothing is asked or paid for twice.
 
     Args:
-        target: a workload from a Triton kernel or CUDA C++, as for `sassafras.optimize`.
+        target: a workload from a Triton kernel or CUDA C++, as for `sassafras.optimize`; or ``gemm:MxNxK``,
+            configurations of our HGEMM kernels as JSON (`sassafras.evolving_gemm`).
         proposer: ``mutate`` (random edits, the control), ``endpoint:MODEL``, ``local:PATH[+ADAPTER]``, or a
             `Proposer` of your own.
         settings: of `sassafras.llm.evolve.Evolve`: exemplars, contrastive, temperature, repairs, ...
@@ -132,12 +134,23 @@ def evolve(
     Raises:
         SassafrasError: one of its subclasses; `ProposerError` when the proposer is dead.
     """
+    if isinstance(target, str) and target.startswith("gemm:"):
+        from sassafras.evolving_gemm import evolve_gemm, refuse
+
+        if not isinstance(device, str):
+            raise SearchError("gemm:MxNxK makes its own device", hint="auto, cuda or model")
+        refuse(case=case, arch=arch, whole=whole, cluster=cluster, workers=workers)
+        return evolve_gemm(
+            target, proposer=proposer, settings=settings, budget=budget, device=device, seed=seed,
+            store=store, out=out, fresh=fresh, endpoint=endpoint, prices=prices, progress=progress,
+            stage=stage,
+        )  # fmt: skip
     from sassafras.evaluate.source import SourceEvaluator
 
     say = stage or (lambda text: None)
     limits = Spend.parse(budget) if isinstance(budget, str) else budget
     meter = Meter(limits.tokens, limits.dollars, *prices)
-    asked = _proposer(proposer, meter, endpoint or {})
+    asked = proposer_of(proposer, meter, endpoint or {})
     workload = load_workload(target)
     which = workload.case(case)
     with ExitStack() as stack:
@@ -160,7 +173,7 @@ def evolve(
             """The strategy of a search with this seed, behind a journal of its own."""
             if among is not None and kept is not None:
                 what = (workload.name, which.name, chosen, space.description)
-                among = _remembered(among, meter, kept, fresh, what)
+                among = remembered(among, meter, kept, fresh, what)
             return Evolve(among, **dict(settings or {}))
 
         # an island's strategy has its own journal; the driver's is never asked, and counts what they did
@@ -190,14 +203,15 @@ def _on_islands(
     return SourceIslands(**given, pool=pool, whole=whole, make_strategy=lambda seed: strategy_of(seed, asked))
 
 
-def _proposer(what: str | Proposer | None, meter: Meter, endpoint: Mapping[str, Any]) -> Proposer | None:
+def proposer_of(what: str | Proposer | None, meter: Meter, endpoint: Mapping[str, Any]) -> Proposer | None:
+    """A proposer by name, or the one given; None for chance. Raises as `limits.proposer`."""
     if not isinstance(what, str):
         return what
     return proposer(what, meter, **endpoint)
 
 
-def _remembered(asked: Proposer, meter: Meter, store: Store, fresh: bool, what: tuple[Any, ...]) -> Proposer:
-    """The proposer behind its journal, which lies beside the store."""
+def remembered(asked: Proposer, meter: Meter, store: Store, fresh: bool, what: tuple[Any, ...]) -> Proposer:
+    """The proposer behind its journal, which lies beside the store; `what` it is asked about names it."""
     digest = hashlib.sha256(repr((asked.name, *what)).encode()).hexdigest()[:16]
     path = store.path.parent / "proposals" / f"{digest}.jsonl"
     if fresh:

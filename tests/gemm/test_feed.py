@@ -52,10 +52,10 @@ def test_a_dead_process_costs_one_shape(child: feed.Child) -> None:
     child._process.send_signal(signal.SIGSTOP)  # it shall not answer before it dies
     real = feed.Child._answer
 
-    def killed(self: feed.Child) -> dict[str, object] | None:
+    def killed(self: feed.Child, stall: float) -> dict[str, object] | None:
         assert self._process is not None
         self._process.kill()
-        return real(self)
+        return real(self, stall)
 
     feed_answer, feed.Child._answer = feed.Child._answer, killed  # type: ignore[method-assign]
     try:

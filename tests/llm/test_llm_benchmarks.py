@@ -103,3 +103,65 @@ def test_live_shapes_are_off_the_grid_and_fixed() -> None:
     shapes = llm_live.live_shapes(40, 0)
     assert shapes == llm_live.live_shapes(40, 0) and len(set(shapes)) == 40
     assert all(int(extent) % 8 == 0 for shape in shapes for extent in shape.split("x"))
+
+
+def test_the_live_gemm_benchmark_from_proposals_to_summary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import llm_live_gemm
+
+    words = ["llm_live_gemm.py", "--shapes", "5", "--count", "3", "--proposals", str(tmp_path / "p.jsonl")]
+    monkeypatch.setattr(sys, "argv", [*words, "--generate"])
+    llm_live_gemm.main()
+    llm_live_gemm.main()  # finished: nothing is done twice
+    assert len(llm_live_gemm.read(tmp_path / "p.jsonl")) == 15
+    measure = ["--measure", "--dry-run", "--processes", "2", "--journal", str(tmp_path / "j.jsonl")]
+    monkeypatch.setattr(sys, "argv", [*words, *measure, "--contest-seconds", "0.001"])
+    llm_live_gemm.main()
+    said = capsys.readouterr().out
+    summary = json.loads(said[said.index("{\n") : said.rindex("}") + 1])
+    rule, control = summary["sides"]["rule"], summary["sides"]["control"]
+    assert summary["shapes"] == 5 and rule["tried"] == control["tried"] == rule["correct"] == 15
+    assert rule["measured"] == rule["alone_measured"] == 5 and control["same_winner"] == 5
+    journal = (tmp_path / "j.jsonl").read_text()
+    records = llm_live_gemm.read(tmp_path / "j.jsonl")
+    rows, _ = llm_live_gemm.summarise(records)
+    heads = {r["shape"]: r for r in records if r["step"] == "sides"}
+    for row in (r for r in rows if r["side"] == "rule"):
+        head = heads[row["shape"]]
+        assert not set(head["dataset"]) & {*head["sides"]["rule"], *head["sides"]["control"]}
+        assert row["speedup_low"] <= row["speedup"] <= row["speedup_high"] and 0.97 < row["null"] < 1.03
+        assert row["winner"] in (*head["sides"]["rule"], *head["dataset"])
+    llm_live_gemm.main()
+    again = llm_live_gemm.read(tmp_path / "j.jsonl")
+    assert [r for r in again if r["step"] != "sides"] == [r for r in records if r["step"] != "sides"]
+    assert journal and not (tmp_path / "llm-live-gemm.json").exists()
+
+
+def test_a_model_is_told_what_was_measured_and_why_it_was_refused(tmp_path: Path) -> None:
+    import llm_live_gemm
+
+    from sassafras.gemm.dataset import DATA, Dataset
+    from sassafras.llm.gemm_json import to_fields
+    from sassafras.llm.proposer import Reply, Request
+
+    dataset = Dataset.load(DATA / "nvidia-h200.jsonl.gz")
+    entry = next(e for e in llm_live_gemm.sample(dataset, 40, 0) if e.ours)
+    fresh = llm_live_gemm.unmeasured(entry)[0]
+    asked: list[Request] = []
+    answers = ["nothing", llm_live_gemm.incumbent(entry)[0], json.dumps(to_fields(fresh))]
+
+    class Scripted:
+        name = "scripted"
+
+        def propose(self, request: Request) -> Reply:
+            asked.append(request)
+            return Reply(answers.pop(0), "scripted", 9, 9)
+
+    given = Namespace(exemplars=3, count=1, repairs=2, seed=0, max_tokens=99, temperature=0.5)
+    (record,) = llm_live_gemm._asked(Scripted(), entry, dataset, [], given)
+    assert record["config"] == fresh.name and record["tokens"] == 27 and len(asked) == 3
+    first = asked[0].messages[1]["content"]
+    assert first.count("### Variant") == 3 and "score" in first and " at M=" in first.replace("\n", " ")
+    assert "no JSON object" in asked[1].messages[-1]["content"]
+    assert len(asked[0].choices) == len(llm_live_gemm.unmeasured(entry))

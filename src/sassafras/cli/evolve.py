@@ -13,7 +13,9 @@ from .console import print_json, stderr
 def command(
     target: Annotated[
         str,
-        typer.Argument(help="file.py[:attribute], or suite:NAME[/CASE] with --whole.", show_default=False),
+        typer.Argument(
+            help="file.py[:attribute], suite:NAME[/CASE] with --whole, or gemm:MxNxK.", show_default=False
+        ),
     ],
     proposer: Annotated[
         str, typer.Option(help="mutate (chance), endpoint:MODEL, or local:PATH[+ADAPTER].")

@@ -37,10 +37,13 @@ class Child:
     Args:
         plan: what all questions share (mode, options, ...; see `worker`), JSON-able.
         stop: asked while waiting; True ends the process and the wait.
+        stall: seconds without an answer after which it is killed, by default `STALL`.
     """
 
-    def __init__(self, plan: dict[str, Any], stop: Callable[[], bool] = lambda: False) -> None:
-        self.plan, self.stop = plan, stop
+    def __init__(
+        self, plan: dict[str, Any], stop: Callable[[], bool] = lambda: False, *, stall: float | None = None
+    ) -> None:
+        self.plan, self.stop, self.stall = plan, stop, stall
         #: the conditions that its figures belong to, once it runs
         self.header: dict[str, Any] = {}
         #: processes that died or were killed
@@ -60,7 +63,7 @@ class Child:
         assert self._pipe is not None
         try:
             self._pipe.send_bytes(json.dumps(question).encode())
-            found = self._answer()
+            found = self._answer(self.stall or STALL)
         except (EOFError, OSError):
             found = None
         if found is not None:
@@ -80,7 +83,7 @@ class Child:
         theirs.close()
         try:
             self._pipe.send_bytes(json.dumps(self.plan).encode())
-            first = self._answer()
+            first = self._answer(STALL)
         except (EOFError, OSError):
             first = None
         if first is None or "failed" in first:
@@ -89,11 +92,11 @@ class Child:
             raise DeviceError(f"the process that measures does not start: {why}", where=self.plan["mode"])
         self.header = first["header"]
 
-    def _answer(self) -> dict[str, Any] | None:
+    def _answer(self, stall: float) -> dict[str, Any] | None:
         """What the process says next; None when it said nothing for too long."""
         assert self._pipe is not None
         since = time.monotonic()
-        while time.monotonic() - since < STALL:
+        while time.monotonic() - since < stall:
             if self._pipe.poll(_TICK):
                 answer: dict[str, Any] = json.loads(self._pipe.recv_bytes())
                 return answer
@@ -154,7 +157,7 @@ def main(handle: int) -> int:
                 question = json.loads(pipe.recv_bytes())
             except EOFError:
                 return 0
-            record, lost = station.work(question["shape"], question.get("selection"))
+            record, lost = station.answer(question)
             say(record)
             if lost:
                 return LOST

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass, fields
 from typing import Any
@@ -75,9 +76,20 @@ class GemmSpace:
 
     def candidate(self, state: Config) -> Candidate:
         """The compiled kernel with its launch facts; the grid is in the recipe."""
-        return Candidate(
+        return Configured(
             kernel(state, self.shape, self._build(state)), {"config": state.name, "shape": str(self.shape)}
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Configured(Candidate):
+    """A candidate of `GemmSpace`: one cubin serves several configurations, which are launched differently."""
+
+    @property
+    def digest(self) -> str:
+        """sha256 of the cubin and of how it is launched."""
+        how = f"{self.recipe['config']} {self.recipe['shape']}"
+        return hashlib.sha256(self.kernel.cubin + b"\0" + how.encode()).hexdigest()
 
 
 def kernel(config: Config, shape: Shape, cubin: bytes) -> Kernel:

@@ -18,7 +18,9 @@ from sassafras.core import SassafrasError
 
 from .journal import Journal
 from .journal import read as read_journal
+from .judge import Judge, answer
 from .select import MEASURING, SELECTING, Options, choose
+from .shapes import Shape
 
 LOST = 3
 
@@ -53,8 +55,8 @@ class Station:
     """A GPU (or the modelled clock) with a plan: what works one shape after another off.
 
     Args:
-        plan: ``mode`` (``select`` or ``measure``), ``options``, ``cache``, ``dry``; of a measurement also
-            ``process`` and ``how``.
+        plan: ``mode`` (``select``, ``measure``; ``judge``, ``confirm``), ``options``, ``cache``, ``dry``; of
+            a measurement also ``process`` and ``how``, of a confirmation ``process``.
 
     Attributes:
         header: the conditions that its records belong to.
@@ -65,6 +67,7 @@ class Station:
         self.options = Options(**plan["options"])
         self.stage = _stage(plan)
         self.header = conditions(plan, self.stage)
+        self._judge: Judge | None = None
 
     def work(self, text: str, selection: dict[str, Any] | None) -> tuple[dict[str, Any], bool]:
         """(the shape's record, whether the context is lost); a failure is a record with ``error``.
@@ -73,22 +76,18 @@ class Station:
             text: the shape.
             selection: what was chosen for it, for a measurement.
         """
+        return self.answer({"shape": text, "selection": selection})
+
+    def answer(self, question: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+        """The same for a question of any mode; see `judge.answer` for those of a search."""
         from sassafras.device.cuda.driver import CudaError
 
-        from .measure import measure
-        from .shapes import Shape
-
+        text = question["shape"]
         shape = Shape.parse(text)
         started = time.perf_counter()
         lost = False
         try:
-            if self.plan["mode"] == "select":
-                record = choose(self.stage, shape, self.options)
-            else:
-                if selection is None:
-                    raise SassafrasError("nothing was selected for this shape", where=text)
-                row = measure(self.stage, selection, self.options, self.plan["process"], self.plan["how"])
-                record = {"shape": text, **row}
+            record = self._answer(shape, question)
         except Exception as error:
             record = {
                 "shape": text,
@@ -100,6 +99,21 @@ class Station:
         if not lost:
             record["seconds"] = round(time.perf_counter() - started, 3)
         return record, lost
+
+    def _answer(self, shape: Shape, question: dict[str, Any]) -> dict[str, Any]:
+        from .measure import measure
+
+        if self.plan["mode"] == "select":
+            return choose(self.stage, shape, self.options)
+        if self.plan["mode"] != "measure":
+            if self._judge is None:
+                self._judge = Judge(self.stage, self.options)
+            return answer(self._judge, self.plan, question)
+        selection = question.get("selection")
+        if selection is None:
+            raise SassafrasError("nothing was selected for this shape", where=str(shape))
+        row = measure(self.stage, selection, self.options, self.plan["process"], self.plan["how"])
+        return {"shape": str(shape), **row}
 
 
 def main(path: str) -> int:

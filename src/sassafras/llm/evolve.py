@@ -197,6 +197,7 @@ class _Turn:
                 settings.max_tokens,
                 settings.temperature,
                 int(self.session.rng.integers(1 << 31)),
+                self._choices(),
             )
             reply = proposer.propose(request)
             problem = self._judge(reply.text, parent, proposer.name)
@@ -208,6 +209,11 @@ class _Turn:
                 {"role": "assistant", "content": reply.text},
                 {"role": "user", "content": feedback(*problem)},
             )
+
+    def _choices(self) -> tuple[str, ...]:
+        """Every answer that can be used, of a space that can list them."""
+        listed = getattr(self.space, "choices", None)
+        return listed() if listed is not None else ()
 
     def _judge(self, text: str, parent: str, origin: str) -> tuple[str, str] | None:
         """Evaluate an answer; (kind, reason) when its author should try again."""

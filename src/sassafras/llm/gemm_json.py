@@ -158,6 +158,7 @@ class GemmProposals:
         from sassafras.gemm import families
 
         self.space = space
+        self._tried: set[str] = set()
         shape = space.shape
         self._json: JsonConfigs[Any] = JsonConfigs(
             space.configs, tuple(families.configurations()), lambda config: config.reject(shape)
@@ -167,6 +168,15 @@ class GemmProposals:
     def schema(self) -> Mapping[str, Any] | None:
         """See `JsonConfigs.schema`."""
         return self._json.schema()
+
+    @property
+    def description(self) -> str:
+        """What makes two of these spaces the same."""
+        return f"{len(self.space.configs)} HGEMM configurations for {self.space.shape}"
+
+    def choices(self) -> tuple[str, ...]:
+        """Every answer that is legal and was not tried, for proposers that choose among texts."""
+        return tuple(self.show(c) for c in self.space.configs if c.name not in self._tried)
 
     def start(self) -> Any:
         """The configuration that the static estimate likes best."""
@@ -183,6 +193,7 @@ class GemmProposals:
     def candidate(self, state: Any) -> Candidate:
         """The compiled kernel."""
         made: Candidate = self.space.candidate(state)
+        self._tried.add(state.name)
         return made
 
     def brief(self) -> str:

@@ -70,11 +70,13 @@ def load(settings: LocalSettings) -> tuple[Any, Any]:
 
 
 class LocalModel:
-    """See the module. A schema is not enforced while sampling here; answers are validated as all are."""
+    """See the module. Where a request lists its `choices` the answer is one of them; a schema alone is not
+    enforced while sampling here, and answers are validated as all are."""
 
     def __init__(self, settings: LocalSettings, meter: Meter | None = None) -> None:
         self.settings, self.meter = settings, meter or Meter()
         self.model, self.tokenizer = load(settings)
+        self._tokens: dict[str, list[int]] = {}
 
     @property
     def name(self) -> str:
@@ -92,6 +94,8 @@ class LocalModel:
 
         began = time.monotonic()
         ids = self._prompt(request)
+        if request.choices:
+            return self._chosen(request, ids, began)
         sampled = request.temperature > 0
         how: dict[str, Any] = {"do_sample": sampled}
         if sampled:
@@ -109,6 +113,29 @@ class LocalModel:
         prompt, said = int(ids.shape[1]), len(new)
         price = self.meter.price(prompt, said)
         reply = Reply(text, self.name, prompt, said, price, time.monotonic() - began, truncated)
+        self.meter.charge(reply)
+        return reply
+
+    def _chosen(self, request: Request, ids: Any, began: float) -> Reply:
+        """One of the request's choices; see `constrained`."""
+        import torch
+
+        from .constrained import choose
+
+        for text in request.choices:
+            if text not in self._tokens:
+                self._tokens[text] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        texts = [self._tokens[text] for text in request.choices]
+        generator = torch.Generator()
+        generator.manual_seed(request.seed)
+        which, asked = choose(
+            self.model, ids, texts, temperature=request.temperature, generator=generator
+        )  # fmt: skip
+        prompt = int(ids.shape[1])
+        price = self.meter.price(prompt, asked)
+        reply = Reply(
+            request.choices[which], self.name, prompt, asked, price, time.monotonic() - began
+        )  # fmt: skip
         self.meter.charge(reply)
         return reply
 

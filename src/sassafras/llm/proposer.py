@@ -31,6 +31,8 @@ class Request:
         max_tokens: longest answer, in tokens.
         temperature: of sampling; 0 is greedy.
         seed: of sampling, for proposers that honour it; also tells equal requests apart.
+        choices: every answer that can be used, where they can be listed: a proposer may keep to them (a local
+            model does) or ignore them (endpoints get the schema).
     """
 
     messages: tuple[Message, ...]
@@ -38,13 +40,16 @@ class Request:
     max_tokens: int = 1024
     temperature: float = 0.8
     seed: int = 0
+    choices: tuple[str, ...] = ()
 
     @property
     def digest(self) -> str:
         """sha256 of everything that makes two requests the same."""
-        what = [
+        what: list[Any] = [
             [dict(m) for m in self.messages], self.schema, self.max_tokens, self.temperature, self.seed
         ]  # fmt: skip
+        if self.choices:
+            what.append(hashlib.sha256("\n".join(self.choices).encode()).hexdigest())
         return hashlib.sha256(json.dumps(what, sort_keys=True, default=str).encode()).hexdigest()
 
     @property

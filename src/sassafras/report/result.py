@@ -112,7 +112,7 @@ class Result:
             return f"1.00x on {self.device}: nothing beat the baseline, which stays; {null}"
         return (
             f"{self.speedup:.3f}x {self.interval} on {self.device}, {null}, "
-            f"{self.samples} samples equal, validator: legal"
+            f"{self.samples} samples equal, {self.facts.get('proof', 'validator: legal')}"
         )
 
     def _modelled_summary(self) -> str:
