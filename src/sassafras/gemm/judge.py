@@ -18,7 +18,7 @@ from .cublas import LAYOUTS, LtAlgorithm
 from .families import parse
 from .graphs import Enqueue, paired, rough_us, timed
 from .operands import RMS_LIMIT
-from .select import Options, Screen, lt_finalists, rounds_for
+from .select import Options, Screen, _lt_finalists, rounds_for
 from .shapes import Shape
 
 #: blocks of a search's look, microseconds, and its rounds
@@ -93,7 +93,7 @@ class Judge:
         self._operands = operands = stage.operands(shape, self.options.seed)
         operands.calibrate(stage.gemm_ex("nn", operands, strict=True))
         self._problems = {layout: stage.lt.problem(shape, layout) for layout in LAYOUTS}
-        finalists, _ = lt_finalists(stage, operands, self._problems, self.options)
+        finalists, _ = _lt_finalists(stage, operands, self._problems, self.options)
         calls = {algorithm: enqueue for _, algorithm, enqueue in finalists}
         ranked = Screen(stage).final(finalists, self.options.final_seconds, self.options.block_us)
         self._us, self._baseline = ranked[0]

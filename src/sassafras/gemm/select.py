@@ -167,7 +167,7 @@ def choose(stage: Any, shape: Shape, options: Options) -> dict[str, Any]:
     operands.calibrate(stage.gemm_ex("nn", operands, strict=True))
     record: dict[str, Any] = {"shape": str(shape), "options": asdict(options)}
     problems = {layout: stage.lt.problem(shape, layout) for layout in LAYOUTS}
-    baselines, facts = lt_finalists(stage, operands, problems, options)
+    lt_finalists, facts = _lt_finalists(stage, operands, problems, options)
     record |= facts
     rungs: dict[str, tuple[float, int]] = {}
     wrong: list[str] = []
@@ -180,7 +180,7 @@ def choose(stage: Any, shape: Shape, options: Options) -> dict[str, Any]:
             ours += _our_finalists(stage, operands, layout, options, facts["baseline_us"], rungs, wrong)
         if not ours:
             why_not = "no legal configuration" if not rungs and not wrong else "none right"
-    record |= _final(stage, operands, options, baselines, ours, rungs)
+    record |= _final(stage, operands, options, lt_finalists, ours, rungs)
     for problem in problems.values():
         problem.close()
     record["rungs"] = {name: [round(us, 4), rung] for name, (us, rung) in rungs.items()}
@@ -190,7 +190,7 @@ def choose(stage: Any, shape: Shape, options: Options) -> dict[str, Any]:
     return record
 
 
-def lt_finalists(
+def _lt_finalists(
     stage: Any, operands: Any, problems: dict[str, Any], options: Options
 ) -> tuple[list[Finalist], dict[str, Any]]:
     """cuBLASLt's candidates of both layouts, the best few of each, checked."""
