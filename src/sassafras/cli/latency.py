@@ -1,4 +1,4 @@
-"""``sassafras latency mine | show``"""
+"""``sassafras latency mine | adopt | show``"""
 
 from __future__ import annotations
 
@@ -29,22 +29,57 @@ def mine(
 
 
 @app.command()
+def adopt(
+    result: Annotated[
+        Path, typer.Argument(help="latencies.json of benchmarks/latencies.py.", show_default=False)
+    ],
+    out: Annotated[Path | None, typer.Option(help="File to write; the package's own if not given.")] = None,
+    arch: Arch = "sm_90",
+) -> None:
+    """Make the table of measured latencies from a measurement."""
+    import json
+
+    from sassafras.core import LatencyTableError
+    from sassafras.sass import archs
+    from sassafras.sass.latency import LatencyTable, measured
+
+    try:
+        data = json.loads(result.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise LatencyTableError(f"cannot be read as JSON: {error}", where=str(result)) from None
+    name = archs.get(arch).table
+    table = measured.adopt(data if isinstance(data, dict) else {}, name)
+    target = out or measured.place(name)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    table.save(target)
+    mined = LatencyTable.load(name, source="mined").rows
+    more = [k for k, m in table.rows.items() if k in mined and mined[k].cycles < m.cycles]
+    less = sum(k in mined and mined[k].cycles > m.cycles for k, m in table.rows.items())
+    print(f"{len(table.rows)} measured rows written to {target}; {less} need less than ptxas leaves")
+    if more:
+        print(f"DANGER: {len(more)} need more than the mined table allows:")
+        for key in more:
+            print(f"  {' '.join(key)}: mined {mined[key].cycles}, measured {table.rows[key].cycles}")
+
+
+@app.command()
 def show(
     arch: Arch = "sm_90",
     producer: Annotated[str | None, typer.Option(help="Only opcodes that begin so.")] = None,
     consumer: Annotated[str | None, typer.Option(help="Only opcodes that begin so.")] = None,
     kind: Annotated[str | None, typer.Option(help="raw, waw, war or issue.")] = None,
     table: Annotated[Path | None, typer.Option(help="Another table than the packaged one.")] = None,
+    source: Annotated[str | None, typer.Option(help="mined, or measured on top of it.")] = None,
 ) -> None:
     """Print the table in use, or a part of it."""
     from sassafras.sass import archs
     from sassafras.sass.latency import LatencyTable
 
-    loaded = LatencyTable.load(archs.get(arch).table, table)
+    loaded = LatencyTable.load(archs.get(arch).table, table, source)
     rows = [
         [
             *key,
-            str(seen.cycles),
+            str(loaded.measured[key].cycles if key in loaded.measured else seen.cycles),
             str(seen.samples),
             str(seen.attained),
             "yes" if loaded.distance(*key) is not None else "no",

@@ -56,8 +56,12 @@ Unknown
 
 from .flow import HORIZON, issue_cycles
 from .keys import opcode_key
+from .measured import Measured, MeasuredTable, adopt
 from .mining import mine
 from .slots import SlotUse, slots
 from .table import Distance, LatencyTable
 
-__all__ = ["HORIZON", "Distance", "LatencyTable", "SlotUse", "issue_cycles", "mine", "opcode_key", "slots"]
+__all__ = [
+    "HORIZON", "Distance", "LatencyTable", "Measured", "MeasuredTable", "SlotUse", "adopt",
+    "issue_cycles", "mine", "opcode_key", "slots",
+]  # fmt: skip

@@ -12,9 +12,12 @@ from typing import Any
 from ...core.errors import LatencyTableError
 from ..opcodes import OPCODES, base
 from .classes import pair_class, result_class
+from .measured import Measured, MeasuredTable, place
 
 FORMAT, VERSION = "sassafras-latency", 2
 KINDS = ("raw", "waw", "war", "issue")
+#: what `LatencyTable.load` reads when not told: ``"mined"`` alone, or ``"measured"`` on top of it
+DEFAULT_SOURCE = "mined"
 ClassKey = tuple[str, str, str]
 Key = tuple[str, str, str, str, str]
 """(kind, producer key, producer slot, consumer key, consumer slot)"""
@@ -73,6 +76,8 @@ class LatencyTable:
         classes: how well the classes of the rows are supported.
         thresholds: a class's floor is trusted with this many samples in the class and when met in this
             many kernels.
+        measured: rows that were measured on a GPU, where that is wanted: for these pairs they are the answer,
+            larger or smaller than what was mined.
     """
 
     def __init__(
@@ -83,12 +88,14 @@ class LatencyTable:
         provenance: Mapping[str, Any] | None = None,
         samples: int = 20,
         kernels: int = 6,
+        measured: Mapping[Key, Measured] | None = None,
     ) -> None:
         self.arch = arch
         self.rows: dict[Key, Distance] = dict(rows or {})
         self.classes: dict[ClassKey, Support] = dict(classes or {})
         self.provenance: dict[str, Any] = dict(provenance or {})
         self.thresholds = (samples, kernels)
+        self.measured: dict[Key, Measured] = dict(measured or {})
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -116,6 +123,9 @@ class LatencyTable:
             The distance in cycles, or None: callers then keep the original distance, or `bound`.
         """
         key = (kind, producer, producer_slot, consumer, consumer_slot)
+        if (known_exactly := self.measured.get(key)) is not None:
+            trials = known_exactly.trials
+            return Distance(known_exactly.cycles, trials, trials, 1, "measured")
         seen = self.rows.get(key)
         if seen is None or seen.cycles <= 1:
             return seen  # there is nothing below one cycle
@@ -132,6 +142,8 @@ class LatencyTable:
         at which the first result is there for every kind of reader. Arguments as for `distance`.
         """
         key = (kind, producer, producer_slot, consumer, consumer_slot)
+        if key in self.measured:
+            return self.measured[key].cycles
         seen, known = self.rows.get(key), self._supported(key)
         if seen is not None and (known is not None or seen.kernels >= 2):
             return seen.cycles
@@ -238,12 +250,17 @@ class LatencyTable:
         Path(path).write_text(text, encoding="utf-8")
 
     @classmethod
-    def load(cls, name: str = "sm_90", path: Path | str | None = None) -> LatencyTable:
+    def load(
+        cls, name: str = "sm_90", path: Path | str | None = None, source: str | None = None
+    ) -> LatencyTable:
         """Read a table.
 
         Args:
             name: the table's name (`Arch.table`), read from the package unless `path` is given.
             path: another file, which must be for `name`.
+            source: ``"mined"``, or ``"measured"`` to put the package's measured rows on top; None: the
+                package's choice (`DEFAULT_SOURCE`), without measured rows for another `path`, or where the
+                architecture has none.
 
         Raises:
             LatencyTableError: there is no such table, it is malformed, or it is for another architecture.
@@ -275,6 +292,12 @@ class LatencyTable:
         ):
             raise LatencyTableError("thresholds are missing or not positive integers", where=file.name)
         provenance = data.get("provenance")
+        measured: Mapping[Key, Measured] | None = None
+        if source not in (None, "mined", "measured"):
+            raise LatencyTableError(f"latencies are mined or measured, not {source!r}")
+        wanted = source or (DEFAULT_SOURCE if path is None and place(name).exists() else "mined")
+        if wanted == "measured":
+            measured = MeasuredTable.load(name).rows
         return cls(
             name,
             _rows(data.get("rows"), file.name),
@@ -282,6 +305,7 @@ class LatencyTable:
             provenance if isinstance(provenance, dict) else {},
             thresholds["samples"],
             thresholds["kernels"],
+            measured,
         )
 
 

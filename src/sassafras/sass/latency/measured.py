@@ -1,0 +1,162 @@
+"""Measured minimum distances: what a GPU did when pairs were brought closer, beside what ptxas emits.
+
+The file is made from the result of ``benchmarks/latencies.py`` by `adopt` and lies beside the mined table. A
+row says: at this distance and above no trial went wrong, and below it some did. It holds for the exact pair
+of keys and slots only; no class is built of it. Pairs in which no fault was ever seen are not in it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ...core.errors import LatencyTableError
+
+FORMAT, VERSION = "sassafras-measured-latency", 1
+_COLUMNS = [
+    "kind", "producer", "producer slot", "consumer", "consumer slot",
+    "cycles", "trials", "wrong one cycle closer", "counted one cycle closer",
+]  # fmt: skip
+#: fewer trials (of whole warps) are no measurement
+LEAST_TRIALS = 500
+Key = tuple[str, str, str, str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One pair.
+
+    Attributes:
+        cycles: the smallest distance at and above which no trial went wrong.
+        trials: executions by a warp at that distance.
+        wrong, counted: lanes with a wrong result, and lanes, one cycle closer; 0 of 0 where that was never
+            reached (the hardware held the pair apart by itself).
+    """
+
+    cycles: int
+    trials: int
+    wrong: int
+    counted: int
+
+    @property
+    def bound(self) -> float:
+        """Upper 95 % bound on the share of executions by a warp that fail at `cycles`."""
+        return 1.0 - 0.05 ** (1.0 / self.trials)
+
+
+@dataclass(frozen=True)
+class MeasuredTable:
+    """All measured pairs of an architecture, and what they were measured on."""
+
+    arch: str
+    rows: Mapping[Key, Measured]
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    def save(self, path: Path | str) -> None:
+        """Write JSON with one row a line, sorted."""
+        head = {"format": FORMAT, "version": VERSION, "arch": self.arch, "columns": _COLUMNS}
+        text = json.dumps({**head, "provenance": dict(self.provenance)}, indent=1)[:-2]
+        lines = [
+            json.dumps([*key, m.cycles, m.trials, m.wrong, m.counted], separators=(",", ":"))
+            for key, m in sorted(self.rows.items())
+        ]
+        Path(path).write_text(text + ',\n "rows": [\n' + ",\n".join(lines) + "\n]\n}\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, name: str = "sm_90", path: Path | str | None = None) -> MeasuredTable:
+        """Read a table, from the package unless `path` is given.
+
+        Raises:
+            LatencyTableError: there is none, it is malformed, or it is for another architecture.
+        """
+        file = Path(path) if path is not None else place(name)
+        try:
+            data = json.loads(file.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise LatencyTableError(
+                "no measured latencies", where=name if path is None else str(path),
+                hint="benchmarks/latencies.py measures them, sassafras latency adopt makes the table",
+            ) from None  # fmt: skip
+        except (OSError, UnicodeError, ValueError, RecursionError) as error:
+            raise LatencyTableError(f"cannot be read as JSON: {error}", where=file.name) from None
+        if not isinstance(data, dict) or (data.get("format"), data.get("version")) != (FORMAT, VERSION):
+            raise LatencyTableError("not a table of measured latencies of this version", where=file.name)
+        if data.get("arch") != name:
+            raise LatencyTableError(
+                f"measured latencies of {data.get('arch')!r} where {name!r} is needed", where=file.name
+            )
+        provenance = data.get("provenance")
+        return cls(
+            name, _rows(data.get("rows"), file.name), provenance if isinstance(provenance, dict) else {}
+        )
+
+
+def place(name: str) -> Path:
+    """Where the package keeps an architecture's measured latencies."""
+    return Path(__file__).parent / "data" / "measured" / f"{name}.json"
+
+
+def _rows(rows: Any, where: str) -> dict[Key, Measured]:
+    if not isinstance(rows, list) or not rows:
+        raise LatencyTableError("has no rows", where=where)
+    found: dict[Key, Measured] = {}
+    for number, row in enumerate(rows):
+        at = f"{where}, row {number}"
+        if not isinstance(row, list) or len(row) != len(_COLUMNS):
+            raise LatencyTableError(f"a row needs {len(_COLUMNS)} columns", where=at)
+        if not all(isinstance(t, str) for t in row[:5]) or not all(type(n) is int for n in row[5:]):
+            raise LatencyTableError("a column has the wrong type", where=at)
+        cycles, trials, wrong, counted = row[5:]
+        if (
+            row[0] not in ("raw", "war", "waw")
+            or cycles < 1
+            or trials < LEAST_TRIALS
+            or not 0 <= wrong <= counted
+        ):
+            raise LatencyTableError("impossible kind or numbers", where=at)
+        key: Key = (row[0], row[1], row[2], row[3], row[4])
+        if key in found:
+            raise LatencyTableError("row given twice", where=at)
+        found[key] = Measured(cycles, trials, wrong, counted)
+    return found
+
+
+def adopt(result: Mapping[str, Any], name: str = "sm_90") -> MeasuredTable:
+    """The table of a result of ``benchmarks/latencies.py``.
+
+    Args:
+        result: the content of ``latencies.json``.
+        name: the table's name.
+
+    Raises:
+        LatencyTableError: it is no such result, was not run on a GPU, missed a pair that is known to be too
+            close, or holds no measured pair.
+    """
+    where = "latencies.json"
+    summary, environment, rows = (result.get(k) for k in ("summary", "environment", "rows"))
+    if result.get("benchmark") != "latencies" or not isinstance(summary, dict) or not isinstance(rows, list):
+        raise LatencyTableError("not a result of benchmarks/latencies.py", where=where)
+    if not isinstance(environment, dict) or environment.get("gpu") in (None, "pretended"):
+        raise LatencyTableError("was not measured on a GPU", where=where, hint="run it without --pretend")
+    if not summary.get("sound"):
+        raise LatencyTableError(
+            "the measurement did not see faults that are there for certain", where=where,
+            hint=f"known_too_short_missed: {summary.get('known_too_short_missed')}",
+        )  # fmt: skip
+    found: dict[Key, Measured] = {}
+    for row in rows:
+        if row["status"] != "measured" or row["trials"] < LEAST_TRIALS:
+            continue
+        key: Key = (row["kind"], row["producer"], row["producer_slot"], row["consumer"], row["consumer_slot"])
+        found[key] = Measured(row["cycles"], row["trials"], *row["below"])
+    if not found:
+        raise LatencyTableError("no pair was measured", where=where, hint="run it for longer")
+    provenance = {
+        "how": "measured", "command": result.get("command"), "date": result.get("date"),
+        "commit": result.get("commit"), "environment": environment,
+        "pairs": len(rows), "measured": len(found), "least_trials": min(m.trials for m in found.values()),
+    }  # fmt: skip
+    return MeasuredTable(name, found, provenance)
