@@ -206,7 +206,7 @@ class Runner:
                 "rows": batch.rows, "slots": batch.slots, "offset": self.plan.container.offset,
                 "room": self.plan.container.room, "fault": self.fault, "number": batch.number,
             }  # fmt: skip
-        seconds = 2.0 if self.pretend else ANSWER_SECONDS
+        seconds = 8.0 if self.pretend else ANSWER_SECONDS
         return self._worker.ask(
             "run", seconds, [cubin], limits=limits, shapes=shapes, first=first, count=many, seed=seed, **more
         )

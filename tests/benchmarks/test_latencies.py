@@ -36,6 +36,8 @@ KNOWN = frozenset(
 #: instructions in a small container
 SMALL = 1500
 OUT, MEMORY = 0x1000000, 0x7F0000000
+#: processes and nvdisasm on a machine that may be busy
+pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture(scope="module")
@@ -256,7 +258,7 @@ def test_pretended_run_finds_the_made_up_latencies(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The whole harness in real processes; the distances are read back out of the patched cubins."""
-    arguments = ["run", "--folder", str(folder), "--pretend", "--seconds", "100", "--out", str(tmp_path)]
+    arguments = ["run", "--folder", str(folder), "--pretend", "--seconds", "600", "--out", str(tmp_path)]
     arguments += ["--turns", "1"]
     latencies.main(arguments)
     result = json.loads((tmp_path / "latencies.json").read_text())
@@ -300,7 +302,7 @@ def test_crashes_and_hangs_cost_one_pair(folder: Path, tmp_path: Path) -> None:
     assert small.pairs == 4 and row[3] != batch.rows[1][3]
     latencies.main([
         "run", "--folder", str(tmp_path / "plan"), "--pretend", "--fault", row[3], "--out", str(tmp_path),
-        "--seconds", "100", "--turns", "1",
+        "--seconds", "600", "--turns", "1",
     ])  # fmt: skip
     rows = json.loads((tmp_path / "latencies.json").read_text())["rows"]
     for faulty, other in (rows[:2], rows[2:]):
