@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,9 +20,9 @@ from sassafras.llm.proposer import Proposer
 from sassafras.llm.source_space import SourceSpace
 from sassafras.llm.spending import Meter
 from sassafras.report import Result
-from sassafras.search import Progress
+from sassafras.search import Progress, check_settings
 from sassafras.store import Store
-from sassafras.wiring import DEFAULT_ARCH, _pool, _pool_device, _store, load_workload
+from sassafras.wiring import DEFAULT_ARCH, _pool, _pool_device, _store, check_workers, load_workload
 
 
 @dataclass
@@ -148,8 +149,11 @@ def evolve(
     from sassafras.evaluate.source import SourceEvaluator
 
     say = stage or (lambda text: None)
+    check_workers(cluster, workers)
     limits = Spend.parse(budget) if isinstance(budget, str) else budget
     meter = Meter(limits.tokens, limits.dollars, *prices)
+    given = dict(settings or {})
+    check_settings(partial(Evolve, None), given, Evolve.name)
     asked = proposer_of(proposer, meter, endpoint or {})
     workload = load_workload(target)
     which = workload.case(case)
@@ -174,10 +178,10 @@ def evolve(
             if among is not None and kept is not None:
                 what = (workload.name, which.name, chosen, space.description)
                 among = remembered(among, meter, kept, fresh, what)
-            return Evolve(among, **dict(settings or {}))
+            return Evolve(among, **given)
 
         # an island's strategy has its own journal; the driver's is never asked, and counts what they did
-        strategy = strategy_of(seed, asked) if pool is None else Evolve(asked, **dict(settings or {}))
+        strategy = strategy_of(seed, asked) if pool is None else Evolve(asked, **given)
         job = SourceJob(
             workload, which, baseline, strategy, limits.budget, seed, opened, space, kept, say,
             proposals=identity, caps=str(limits), meter=meter,

@@ -99,6 +99,10 @@ class Job:
     final: Outcome | None = None
     failed_later: Counter[str] = field(default_factory=Counter)
 
+    def __post_init__(self) -> None:
+        if self.seed < 0:
+            raise SearchError(f"a seed is a whole number from 0 up, got {self.seed}")
+
     def spec(self) -> dict[str, Any]:
         """Everything that makes two searches the same, apart from the budget."""
         return {

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sassafras.core import Candidate, Case, Device, DeviceError, Kernel, SassafrasError, Workload
+from sassafras.core.errors import reason
 from sassafras.frontend.knobs import Knobs, KnobSpace, fetch
 
 #: quick looks at each candidate, and how many of the best are measured in fresh processes
@@ -286,9 +287,13 @@ def load(path: str | Path, space_of: Callable[[Sequence[str] | None], KnobSpace]
         data = json.loads(file.read_text())
         version, best = data["ptxas"], data["best"]
         if data.get("format") != FORMAT or not isinstance(best, dict):
-            raise KeyError("format")
+            raise ValueError("it is of another format")
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise SassafrasError(f"no choice of knobs can be read: {error!r}", where=str(file)) from None
+        raise SassafrasError(
+            f"cannot read a choice of knobs: {reason(error)}",
+            where=str(file),
+            hint="make one with `sassafras knobs`",
+        ) from None
     space = space_of(None)
     if version not in space.tools:
         try:

@@ -75,6 +75,7 @@ def optimize(
         SassafrasError: one of its subclasses, with what is wrong, where, and what to do.
     """
     say = stage or (lambda text: None)
+    check_workers(cluster, workers)
     settings = dict(settings or {})
     prerank = settings.pop("prerank", 1)
     chosen = search.get(strategy, settings)
@@ -151,6 +152,14 @@ def prerank_score(workload: Workload, case: Case, kernel: Kernel) -> Callable[[A
     model = ModelDevice(kernel.arch)
     model.open(workload, case, kernel)
     return lambda candidate: model.run(candidate).cost
+
+
+def check_workers(cluster: str | None, workers: int | None) -> None:
+    """Raise SearchError where workers are asked for without a cluster, or none of them."""
+    if workers is not None and cluster is None:
+        raise SearchError("there are workers only in a cluster", hint="--cluster auto, or HOST:PORT")
+    if workers is not None and workers < 1:
+        raise SearchError(f"a search needs at least one worker, not {workers}")
 
 
 def load_workload(target: str | Path | Workload) -> Workload:

@@ -113,4 +113,4 @@ def test_the_command_line(recorded: Path, tmp_path: Path) -> None:
     facts = json.loads((tmp_path / "out" / "captured-report.json").read_text())
     assert facts["modelled"] is True and len(facts["rows"]) == 3
     both = subprocess.run([*command, "suite:softmax"], capture_output=True, text=True, timeout=900)
-    assert both.returncode == 2 and "either a target or --captured" in both.stderr
+    assert both.returncode == 2 and "both 'suite:softmax' and a capture" in both.stderr

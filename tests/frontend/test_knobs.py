@@ -110,5 +110,5 @@ def test_a_choice_on_the_model_is_saved_and_loaded(space: knobs.KnobSpace, tmp_p
 def test_a_broken_choice_is_named(space: knobs.KnobSpace, tmp_path: Path) -> None:
     path = tmp_path / "x.knobs.json"
     path.write_text(json.dumps({"format": "something else", "ptxas": "1", "best": {}}))
-    with pytest.raises(SassafrasError, match="no choice of knobs"):
+    with pytest.raises(SassafrasError, match="cannot read a choice of knobs: it is of another format"):
         load_choice(path, lambda tools: space)

@@ -79,7 +79,7 @@ def test_a_bad_file_names_the_place(tmp_path: Path, text: str, attribute: str, m
     [
         ("nowhere.py", "no such file"),
         ("nowhere.toml", "no such file"),
-        ("softmax", "cannot tell what 'softmax' is.*suite:NAME"),
+        ("softmax", "softmax: cannot tell what this is.*suite:NAME"),
         ("suite:nonesuch", "no kernel 'nonesuch'.*softmax"),
         ("suite:softmax/3x3", "no case '3x3'.*512x4096"),
     ],

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sassafras.core import WorkloadError
+from sassafras.core.errors import reason
 
 from .settings import FORMAT
 
@@ -199,7 +200,9 @@ def read(path: str | Path) -> Captured:
             hint="make one with `sassafras capture`",
         ) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise WorkloadError(f"this is no sound capture: {error!r}", where=str(path)) from error
+        raise WorkloadError(
+            f"this is no sound capture: {reason(error)}", where=str(path), hint="record it again"
+        ) from error
     order = captured.shares()
     ranked = sorted(made, key=lambda v: (-order.get(v.digest, -1.0), v.digest))
     return Captured(

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from .console import print_json, print_table, stderr
+from .files import folder
 
 
 def command(
@@ -22,10 +23,12 @@ def command(
         "captured"
     ),
     tensor_mib: Annotated[
-        float, typer.Option(help="Keep the contents of integer tensors up to this size.")
+        float, typer.Option(min=0, help="Keep the contents of integer tensors up to this size.")
     ] = 1.0,
-    all_mib: Annotated[float, typer.Option(help="Keep contents up to this size in all, a process.")] = 64.0,
-    cases: Annotated[int, typer.Option(help="Shapes to keep of one compiled kernel.")] = 32,
+    all_mib: Annotated[
+        float, typer.Option(min=0, help="Keep contents up to this size in all, a process.")
+    ] = 64.0,
+    cases: Annotated[int, typer.Option(min=1, help="Shapes to keep of one compiled kernel.")] = 32,
     json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
 ) -> None:
     """Run a program and record the Triton kernels that it launches, as workloads for `optimize --captured`.
@@ -39,7 +42,7 @@ def command(
 
     if not command:
         raise SassafrasError("no program to run", hint="sassafras capture -- python serve.py")
-    if out.exists() and any(out.iterdir() if out.is_dir() else [out]):
+    if any(folder(out).iterdir()):
         raise SassafrasError("the folder is not empty", where=str(out), hint="name another one with -o")
     settings = Settings(out.resolve(), int(tensor_mib * 2**20), int(all_mib * 2**20), cases)
     code = _run(command, {**os.environ, **settings.environment(), "PYTHONPATH": hook_path()})

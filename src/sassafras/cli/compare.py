@@ -17,8 +17,8 @@ def command(
     a: Annotated[Path, typer.Argument(help="A cubin: the baseline.", show_default=False)],
     b: Annotated[Path, typer.Argument(help="Another cubin.", show_default=False)],
     case: Annotated[str | None, typer.Option(help="The workload's case, by default its first.")] = None,
-    processes: Annotated[int, typer.Option(help="Fresh processes to measure in.")] = 5,
-    rounds: Annotated[int, typer.Option(help="Interleaved rounds in each.")] = 100,
+    processes: Annotated[int, typer.Option(min=2, help="Fresh processes to measure in.")] = 5,
+    rounds: Annotated[int, typer.Option(min=4, help="Interleaved rounds in each.")] = 100,
     tolerance: Annotated[
         bool, typer.Option("--tolerance", help="B need not leave A's bytes, only be right.")
     ] = False,

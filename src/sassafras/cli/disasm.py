@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .files import read
+from .files import about, read
 
 
 def command(
@@ -21,9 +21,10 @@ def command(
     """
     from sassafras.sass import Program
 
-    program = Program.parse(read(cubin))
-    names = [kernel] if kernel else list(program.functions)
-    for function in (program.function(name) for name in names):
+    with about(cubin):
+        program = Program.parse(read(cubin))
+        functions = [program.function(kernel)] if kernel else list(program.functions.values())
+    for function in functions:
         size = f"{len(function)} instructions, {function.registers} registers"
         print(f"// {function.name}  {function.arch}  {size}")
         labels: dict[int, list[str]] = {}

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from .console import print_json, stderr
+from .files import folder
 
 
 def command(
@@ -29,8 +30,8 @@ def command(
     key_variable: Annotated[
         str, typer.Option(help="Environment variable that holds the key.")
     ] = "OPENAI_API_KEY",
-    requests_per_minute: Annotated[int | None, typer.Option(help="Most requests a minute.")] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds that one request may take.")] = 300.0,
+    requests_per_minute: Annotated[int | None, typer.Option(min=1, help="Most requests a minute.")] = None,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds that one request may take.")] = 300.0,
     prices: Annotated[
         tuple[float, float], typer.Option(help="Dollars a million prompt tokens and answer tokens.")
     ] = (0.0, 0.0),
@@ -44,7 +45,7 @@ def command(
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="A setting of evolve, NAME=VALUE; repeatable.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of everything random.")] = 0,
     store: Annotated[Path | None, typer.Option(help="The store's file.")] = None,
     out: Annotated[Path, typer.Option(help="Folder for the winner and all variants.")] = Path(
         "sassafras-out"
@@ -53,7 +54,9 @@ def command(
     cluster: Annotated[
         str | None, typer.Option(help="Judge on all GPUs of a Ray cluster: auto, or HOST:PORT.")
     ] = None,
-    workers: Annotated[int | None, typer.Option(help="Of the cluster, how many [default: all].")] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Of the cluster, how many [default: all].")
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the result line only.")] = False,
     json: Annotated[bool, typer.Option("--json", help="The result as JSON on stdout.")] = False,
 ) -> None:
@@ -67,6 +70,7 @@ def command(
 
     from .progress import Show
 
+    folder(out)
     endpoint = {
         "base_url": base_url, "key_variable": key_variable, "requests_per_minute": requests_per_minute,
         "timeout_s": timeout, "device": model_device,

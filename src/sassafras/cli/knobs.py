@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from .console import print_json, print_table, stderr
+from .files import folder
 
 
 def command(
@@ -24,7 +25,7 @@ def command(
         str, typer.Option(help="Releases of ptxas to take from the registry first: 12.9.86,13.5.37.")
     ] = "",
     out: Annotated[Path, typer.Option(help="Folder for the choice.")] = Path("sassafras-out"),
-    rows: Annotated[int, typer.Option(help="So many of the fastest are printed.")] = 12,
+    rows: Annotated[int, typer.Option(min=1, help="So many of the fastest are printed.")] = 12,
     json: Annotated[bool, typer.Option("--json", help="The choice as JSON on stdout.")] = False,
 ) -> None:
     """Find the fastest of what ptxas makes of a kernel: releases and documented options.
@@ -37,6 +38,7 @@ def command(
     from sassafras.knobs import choose
 
     console = stderr()
+    folder(out)
     for version in filter(None, fetch.split(",")):
         console.print(f"ptxas {version}: {space.fetch(version).parent.name}", style="dim", markup=False)
     workload = wiring.load_workload(target)

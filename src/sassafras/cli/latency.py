@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from .console import print_table
+from .files import new_file
 
 app = typer.Typer(no_args_is_help=True, help="Tables of the smallest issue distances that ptxas emits.")
 
@@ -23,6 +24,7 @@ def mine(
     """Build a latency table from a corpus of cubins."""
     from sassafras.sass.latency import mine as mine_table
 
+    new_file(out)
     table = mine_table(paths, arch)
     table.save(out)
     print(f"{len(table)} rows written to {out}")
@@ -72,9 +74,13 @@ def show(
     source: Annotated[str | None, typer.Option(help="mined, or measured on top of it.")] = None,
 ) -> None:
     """Print the table in use, or a part of it."""
+    from sassafras.core import LatencyTableError
     from sassafras.sass import archs
     from sassafras.sass.latency import LatencyTable
+    from sassafras.sass.latency.table import KINDS
 
+    if kind is not None and kind not in KINDS:
+        raise LatencyTableError(f"there is no kind {kind!r} of distance", hint=f"one of {', '.join(KINDS)}")
     loaded = LatencyTable.load(archs.get(arch).table, table, source)
     rows = [
         [

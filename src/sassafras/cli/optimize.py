@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from .console import print_json, stderr
+from .files import folder
 
 
 def command(
@@ -21,9 +22,9 @@ def command(
     captured: Annotated[
         Path | None, typer.Option(help="Instead of TARGET: all kernels of a capture, by GPU time.")
     ] = None,
-    kernels: Annotated[int, typer.Option(help="With --captured: at most so many kernels.")] = 10,
+    kernels: Annotated[int, typer.Option(min=1, help="With --captured: at most so many kernels.")] = 10,
     runner_ups: Annotated[
-        int, typer.Option(help="With --captured: other autotune configurations to try a kernel.")
+        int, typer.Option(min=0, help="With --captured: other autotune configurations to try a kernel.")
     ] = 1,
     case: Annotated[str | None, typer.Option(help="The workload's case [default: its first].")] = None,
     arch: Annotated[
@@ -47,7 +48,7 @@ def command(
     budget: Annotated[
         str, typer.Option(help="Seconds or evaluations: 60s, 5m, 3000e, or 60s,3000e.")
     ] = "60s",
-    seed: Annotated[int, typer.Option(help="Of everything random in the search.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of everything random in the search.")] = 0,
     store: Annotated[
         Path | None, typer.Option(help="The store's file [default: $SASSAFRAS_STORE or the data folder].")
     ] = None,
@@ -58,7 +59,9 @@ def command(
     cluster: Annotated[
         str | None, typer.Option(help="Search on all GPUs of a Ray cluster: auto, or HOST:PORT.")
     ] = None,
-    workers: Annotated[int | None, typer.Option(help="Of the cluster, how many [default: all].")] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Of the cluster, how many [default: all].")
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the result line only.")] = False,
     json: Annotated[bool, typer.Option("--json", help="The result as JSON on stdout.")] = False,
 ) -> None:
@@ -75,9 +78,9 @@ def command(
 
     chosen = parse_settings(settings or []) | ({} if policy is None else {"policy": policy})
     if (captured is None) == (not target):
-        raise SassafrasError(
-            "either a target or --captured is needed", hint="sassafras optimize suite:softmax"
-        )
+        what = "no target is named" if captured is None else f"both {target!r} and a capture are named"
+        raise SassafrasError(what, hint="sassafras optimize suite:softmax, or --captured FOLDER")
+    folder(out)
     if captured is not None:
         from .captured import tune
 

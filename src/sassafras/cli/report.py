@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from .console import stderr
+from .files import new_file
 
 
 def command(
@@ -22,9 +23,11 @@ def command(
     store: Annotated[
         Path | None, typer.Option(help="The store's file [default: $SASSAFRAS_STORE or the data folder].")
     ] = None,
-    kernels: Annotated[int, typer.Option(help="Show so many tuned kernels instruction by instruction.")] = 6,
+    kernels: Annotated[
+        int, typer.Option(min=0, help="Show so many tuned kernels instruction by instruction.")
+    ] = 6,
     explain: Annotated[
-        int, typer.Option(help="Judge at most so many schedules to explain each of them; 0 for none.")
+        int, typer.Option(min=0, help="Judge at most so many schedules to explain each of them; 0 for none.")
     ] = 300,
     title: Annotated[str, typer.Option(help="The page's title.")] = "Sassafras report",
 ) -> None:
@@ -33,7 +36,7 @@ def command(
 
     console = stderr()
     path = write_report(
-        out, sources or (), store=store, kernels=kernels, explain=explain, title=title,
+        new_file(out), sources or (), store=store, kernels=kernels, explain=explain, title=title,
         stage=lambda text: console.print(text, style="dim", markup=False),
     )  # fmt: skip
     print(f"wrote {path} ({path.stat().st_size / 1024:.0f} KB)")

@@ -83,7 +83,7 @@ def prune(
     store: StorePath = None,
     older_than: Annotated[
         float | None,
-        typer.Option(help="Runs begun more than this many days ago [default: all finished runs]."),
+        typer.Option(min=0, help="Runs begun more than this many days ago [default: all finished runs]."),
     ] = None,
     modelled: Annotated[bool, typer.Option(help="Also remove what the timing model liked best.")] = False,
 ) -> None:

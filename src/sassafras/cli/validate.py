@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from .console import print_json
-from .files import read
+from .files import about, read
 
 
 def command(
@@ -24,8 +24,10 @@ def command(
     from sassafras.sass import Program
     from sassafras.validate import Validator
 
-    name = Program.parse(first).function(kernel).name
-    report = Validator(first, name).check(second)
+    with about(original):
+        name = Program.parse(first).function(kernel).name
+        validator = Validator(first, name)
+    report = validator.check(second)
     violations = [str(violation) for violation in report.violations]
     if json:
         print_json({"ok": report.ok, "kernel": name, "violations": violations})

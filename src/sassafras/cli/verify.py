@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from .console import print_json, stderr
+from .files import about
 
 
 def command(
@@ -23,8 +25,8 @@ def command(
     store: Annotated[Path | None, typer.Option(help="The store's file.")] = None,
     case: Annotated[str | None, typer.Option(help="The workload's case, by default its first.")] = None,
     arch: Annotated[str | None, typer.Option(help="Architecture, by default the GPU's, or sm_90a.")] = None,
-    samples: Annotated[int, typer.Option(help="Launches on fresh inputs, in all.")] = 1_000_000,
-    seconds: Annotated[float | None, typer.Option(help="Stop sampling after so long.")] = None,
+    samples: Annotated[int, typer.Option(min=1, help="Launches on fresh inputs, in all.")] = 1_000_000,
+    seconds: Annotated[float | None, typer.Option(min=0, help="Stop sampling after so long.")] = None,
     sanitizer: Annotated[bool, typer.Option(help="Run compute-sanitizer where it is installed.")] = True,
     json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
 ) -> None:
@@ -37,10 +39,11 @@ def command(
     name: str | None = target
     if target.isdecimal():
         name, stored = None, int(target)
-    found = verify(
-        name, cubin, stored=stored, store=store, case=case, arch=arch, samples=samples, seconds=seconds,
-        sanitizer=sanitizer, say=lambda text: stderr().print(text),
-    )  # fmt: skip
+    with about(cubin) if cubin is not None else nullcontext():
+        found = verify(
+            name, cubin, stored=stored, store=store, case=case, arch=arch, samples=samples, seconds=seconds,
+            sanitizer=sanitizer, say=lambda text: stderr().print(text),
+        )  # fmt: skip
     if json:
         print_json({**dataclasses.asdict(found), "failed": found.failed, "complete": found.complete})
     else:

@@ -27,6 +27,17 @@ class SassafrasError(Exception):
         return text
 
 
+def reason(error: BaseException) -> str:
+    """What an error of Python's says, for a sentence of ours: no class names, no numbers of errno."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    if isinstance(error, ValueError) and type(error).__name__ == "JSONDecodeError":
+        return f"it is no JSON: {error}"
+    if isinstance(error, KeyError):
+        return f"it has no {error.args[0]!r}" if error.args else "something is missing in it"
+    return str(error) or type(error).__name__
+
+
 class CubinError(SassafrasError):
     """A cubin is truncated, malformed, or holds something we refuse to handle."""
 

@@ -73,7 +73,7 @@ def overview(folder: Path | None = None, store: Path | None = None) -> Overview:
     names = (DISABLE, DENY, REVALIDATE, AUTOINSTALL, STATUS, WAIT)
     place = settings.status_dir
     processes: tuple[Status, ...] = ()
-    if place is not None and place.exists():
+    if place is not None and place.is_dir():
         try:
             processes = tuple(read_statuses(place))
         except OSError as error:

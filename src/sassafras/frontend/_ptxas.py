@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..core import CompileError, ToolMissing
+from ..core.errors import reason
 
 
 @functools.lru_cache
@@ -21,8 +22,10 @@ def ptxas_version(path: str) -> str:
     """
     try:
         text = subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout
+    except FileNotFoundError as error:
+        raise ToolMissing("no such program", where=path, hint="name ptxas by its path") from error
     except (OSError, subprocess.CalledProcessError) as error:
-        raise ToolMissing(f"cannot run ptxas: {error}", where=path) from error
+        raise ToolMissing(f"this is no ptxas that runs: {reason(error)}", where=path) from error
     found = re.search(r"V(\d+\.\d+\.\d+)", text)
     if not found:
         raise ToolMissing("this does not look like ptxas: it prints no version", where=path)
@@ -50,7 +53,7 @@ def assemble(ptx: str, arch: str, ptxas: str, *, flags: Sequence[str] = (), wher
         try:
             done = subprocess.run(command, capture_output=True, text=True, check=False)
         except OSError as error:
-            raise ToolMissing(f"cannot run ptxas: {error}", where=ptxas) from error
+            raise ToolMissing(f"cannot run ptxas: {reason(error)}", where=ptxas) from error
         if done.returncode != 0:
             message = (done.stderr or done.stdout).strip() or f"exit status {done.returncode}"
             raise CompileError(

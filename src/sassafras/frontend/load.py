@@ -35,8 +35,14 @@ def load(target: str) -> Workload:
         return _captured(Path(index + ".json"), which.removeprefix(":"))
     text, _, attribute = target.partition(".py:")
     path = Path(text + ".py") if attribute else Path(target)
+    if path.suffix == ".cubin":
+        raise WorkloadError(
+            "a cubin alone does not say how it is launched", where=target,
+            hint="describe its launch in a .toml file (see docs/cli.md), and name that",
+        )  # fmt: skip
     if path.suffix not in (".py", ".toml"):
-        raise WorkloadError(f"cannot tell what {target!r} is", hint=f"a target is {_FORMS}")
+        what = "a folder is no target" if path.is_dir() else "cannot tell what this is"
+        raise WorkloadError(what, where=target, hint=f"a target is {_FORMS}")
     path = path.expanduser().resolve()
     if not path.is_file():
         raise WorkloadError("no such file", where=str(path), hint=f"a target is {_FORMS}")

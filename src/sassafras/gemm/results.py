@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from ..core.errors import SassafrasError
 from . import bench
 from .dataset import Dataset, slug
 from .page import as_csv, as_html
@@ -32,6 +33,10 @@ def choose_shapes(
     """
     if grid in GRIDS:
         shapes = GRIDS[grid]()
+    elif "x" not in grid:
+        raise SassafrasError(
+            f"there is no grid {grid!r}", hint=f"one of {', '.join(GRIDS)}, or shapes: 64x64x64,128x64x512"
+        )
     else:
         shapes = tuple(Shape.parse(text) for text in grid.split(","))
     shapes = in_bands(shapes, bands.split(",") if bands else None)

@@ -24,6 +24,7 @@ def compare_cubins(
 
         loaded = load(loaded)
     chosen = loaded.case(case)
+    a, b = _contents(a), _contents(b)
     with CudaDevice(bitwise=bitwise) as device:
         own = None if isinstance(a, Kernel) and isinstance(b, Kernel) else loaded.build(chosen, device.arch)
         first, second = (_kernel(one, own) for one in (a, b))
@@ -45,14 +46,19 @@ def from_evaluation(outcome: Evaluation, groups: int, rounds: int) -> Comparison
     )  # fmt: skip
 
 
-def _kernel(given: Cubin, own: Kernel | None) -> Kernel:
+def _kernel(given: Kernel | bytes, own: Kernel | None) -> Kernel:
     """What was given, with the launch facts of the workload's own kernel where it brings none."""
     if isinstance(given, Kernel):
         return given
-    if isinstance(given, str | Path):
-        path = Path(given)
-        if not path.is_file():
-            raise SassafrasError("no such cubin", where=str(path))
-        given = path.read_bytes()
     assert own is not None
     return own.with_cubin(bytes(given))
+
+
+def _contents(given: Cubin) -> Kernel | bytes:
+    """What was given, read if it is a file's name."""
+    if not isinstance(given, str | Path):
+        return given
+    try:
+        return Path(given).read_bytes()
+    except OSError as error:
+        raise SassafrasError(f"cannot read the cubin: {error.strerror}", where=str(given)) from error

@@ -9,10 +9,10 @@ from .list_schedule import ListSchedule
 from .loop import Finished, Progress, run
 from .ppo import Ppo
 from .random_walk import RandomWalk
-from .registry import get, names, parse_settings, settings_of
+from .registry import check_settings, get, names, parse_settings, settings_of
 
 __all__ = [
     "Anneal", "Beam", "Evaluate", "Exact", "Finished", "Found", "Greedy", "ListSchedule", "Ppo", "Progress",
-    "RandomWalk", "Recorded", "Recorder", "Session", "Strategy", "get", "names", "parse_settings", "run",
-    "settings_of",
+    "RandomWalk", "Recorded", "Recorder", "Session", "Strategy", "check_settings", "get", "names",
+    "parse_settings", "run", "settings_of",
 ]  # fmt: skip

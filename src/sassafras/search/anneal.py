@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from sassafras.core import Space
+from sassafras.core import SearchError, Space
 
 from .contract import Evaluate, Session
 
@@ -34,6 +34,13 @@ class Anneal:
     patience: int = 50
 
     name: ClassVar[str] = "anneal"
+
+    def __post_init__(self) -> None:
+        if min(self.start, self.end) <= 0 or min(self.cycles, self.patience) < 1:
+            raise SearchError(
+                f"anneal cannot run with {self}",
+                hint="start and end are above 0, cycles and patience at least 1",
+            )
 
     def search(self, space: Space[Any, Any], evaluate: Evaluate[Any], session: Session[Any]) -> None:
         """See `sassafras.search.contract`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from sassafras.core import Space
+from sassafras.core import SearchError, Space
 
 from .contract import Evaluate, Session
 
@@ -25,6 +25,13 @@ class Greedy:
     margin: float = 0.0
 
     name: ClassVar[str] = "greedy"
+
+    def __post_init__(self) -> None:
+        if self.leap < 1 or self.patience < 0 or self.margin < 0:
+            raise SearchError(
+                f"greedy cannot run with {self}",
+                hint="leap is at least 1, patience and margin are not negative",
+            )
 
     def search(self, space: Space[Any, Any], evaluate: Evaluate[Any], session: Session[Any]) -> None:
         """See `sassafras.search.contract`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from sassafras.core import Space
+from sassafras.core import SearchError, Space
 
 from .contract import Evaluate, Session
 
@@ -21,6 +21,12 @@ class RandomWalk:
     length: int = 100
 
     name: ClassVar[str] = "random_walk"
+
+    def __post_init__(self) -> None:
+        if self.length < 1:
+            raise SearchError(
+                f"a random walk of length {self.length} goes nowhere", hint="length is at least 1"
+            )
 
     def search(self, space: Space[Any, Any], evaluate: Evaluate[Any], session: Session[Any]) -> None:
         """See `sassafras.search.contract`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -58,6 +59,7 @@ def get(strategy: str | Strategy | type, settings: Mapping[str, Any] | None = No
     elif settings:
         raise SearchError("settings go with a name or a class, not with a finished strategy")
     if make is not None:
+        check_settings(make, settings)
         try:
             strategy = make(**settings)
         except TypeError as error:
@@ -68,6 +70,43 @@ def get(strategy: str | Strategy | type, settings: Mapping[str, Any] | None = No
             hint="it needs a `name` and `search(space, evaluate, session)`; see examples/custom_strategy.py",
         )
     return strategy
+
+
+def check_settings(make: Callable[..., Any], settings: Mapping[str, Any], who: str | None = None) -> None:
+    """Hold settings against what makes a strategy: its parameters, and the kind of their defaults.
+
+    Args:
+        make: a class, or another callable that makes the strategy from the settings.
+        settings: by name.
+        who: the strategy's name, for the message; by default the class's own.
+
+    Raises:
+        SearchError: there is no such setting, or its value is of another kind, or negative.
+    """
+    parameters = inspect.signature(make).parameters
+    who = who or getattr(make, "name", None) or getattr(make, "__name__", "the strategy")
+    known = [p.name for p in parameters.values() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    anything = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    for name, value in settings.items():
+        if name not in known:
+            if anything:
+                continue
+            hint = f"it has {', '.join(known) or 'none'}"
+            raise SearchError(f"{who} has no setting {name!r}", hint=hint)
+        usual, number = parameters[name].default, not isinstance(value, bool)
+        if isinstance(usual, bool):
+            fits, kind = isinstance(value, bool), "true or false"
+        elif isinstance(usual, int):
+            fits, kind = number and isinstance(value, int) and value >= 0, "a whole number from 0 up"
+        elif isinstance(usual, float):
+            fits = number and isinstance(value, int | float) and 0 <= value < math.inf
+            kind = "a number from 0 up"
+        elif isinstance(usual, str):
+            fits, kind = isinstance(value, str), "a text"
+        else:
+            continue
+        if not fits:
+            raise SearchError(f"{who}'s {name} is {kind}, not {value!r}", hint=f"by default {usual!r}")
 
 
 def settings_of(strategy: Strategy) -> dict[str, Any]:

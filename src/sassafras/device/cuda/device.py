@@ -87,7 +87,10 @@ class CudaDevice:
         """Name and arch of the GPU. Raises DeviceError when there is none."""
         usable, reason = available()
         if not usable:
-            raise DeviceError(f"no usable GPU: {reason}", hint="use the timing model: --device model")
+            raise DeviceError(
+                f"no usable GPU: {reason}",
+                hint="--device model, where a command takes it",
+            )
         found = probe()
         return str(found["gpu"]), str(found["arch"])
 

@@ -228,7 +228,11 @@ class LatencyTable:
         return LatencyTable(self.arch, rows, classes, provenance, *self.thresholds)
 
     def save(self, path: Path | str) -> None:
-        """Write JSON with one row a line, sorted, so that two versions can be compared."""
+        """Write JSON with one row a line, sorted, so that two versions can be compared.
+
+        Raises:
+            LatencyTableError: the file cannot be written.
+        """
         samples, kernels = self.thresholds
         head = {
             "format": FORMAT, "version": VERSION, "arch": self.arch,
@@ -247,7 +251,10 @@ class LatencyTable:
             body = ",\n".join(json.dumps(line, separators=(",", ":")) for line in lines)
             text += f',\n "{name}": [\n{body}\n]'
         text += "\n}\n"
-        Path(path).write_text(text, encoding="utf-8")
+        try:
+            Path(path).write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise LatencyTableError(f"cannot write the table: {error.strerror}", where=str(path)) from error
 
     @classmethod
     def load(

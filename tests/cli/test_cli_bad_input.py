@@ -1,0 +1,102 @@
+"""Bad input: every command says what is wrong, where, and what to do, before it begins long work."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from sassafras.cli.app import app
+
+MODEL = ["--device", "model", "--budget", "3e", "--store", "st.sqlite"]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "text.txt").write_text("hello")
+    (tmp_path / "x.cubin").write_bytes(b"\x7fELF")
+    (tmp_path / "bad.json").write_text("{")
+    (tmp_path / "empty.json").write_text("{}")
+    return tmp_path
+
+
+def said(words: list[str]) -> str:
+    """What a failing command writes to stderr, without line breaks and frames."""
+    ran = CliRunner().invoke(app, words)
+    assert ran.exit_code == 2, f"{ran.exit_code}: {ran.output} {ran.exception!r}"
+    return " ".join(ran.stderr.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (["optimize", "folder", *MODEL], ["folder: a folder is no target", "suite:NAME"]),
+        (["optimize", "text.txt", *MODEL], ["text.txt: cannot tell what this is", "file.py"]),
+        (["optimize", "x.cubin", *MODEL], ["x.cubin: a cubin alone", ".toml"]),
+        (["optimize", "empty.json", *MODEL], ["empty.json: this is no sound capture: it has no 'format'"]),
+        (["optimize", "bad.json", *MODEL], ["bad.json: this is no sound capture: it is no JSON"]),
+        (["optimize", *MODEL], ["no target is named"]),
+        (["optimize", "suite:softmax", "--captured", "folder"], ["both 'suite:softmax' and a capture"]),
+        (["optimize", "suite:softmax", "--set", "foo=1", *MODEL], ["anneal has no setting 'foo'", "cycles"]),
+        (["optimize", "suite:softmax", "--set", "start=abc", *MODEL], ["anneal's start", "not 'abc'"]),
+        (["optimize", "suite:softmax", "--set", "start=-1", *MODEL], ["anneal's start", "not -1"]),
+        (["optimize", "suite:softmax", "--set", "start=0", *MODEL], ["anneal cannot run", "above 0"]),
+        (["optimize", "suite:softmax", "--set", "cycles=2.5", *MODEL], ["whole number", "not 2.5"]),
+        (["optimize", "suite:softmax", "--policy", "x", *MODEL], ["anneal has no setting 'policy'"]),
+        (["optimize", "suite:softmax", "--workers", "2", *MODEL], ["only in a cluster", "--cluster auto"]),
+        (["optimize", "suite:softmax", "--seed", "-1", *MODEL], ["--seed", "0"]),
+        (["optimize", "suite:softmax", "--out", "text.txt", *MODEL], ["text.txt: results cannot", "a file"]),
+        (["optimize", "suite:softmax", "--knobs", "empty.json", *MODEL], ["empty.json", "no 'ptxas'"]),
+        (["optimize", "suite:softmax", "--knobs", "no.json", *MODEL], ["no.json", "No such file"]),
+        (["optimize", "suite:softmax", "--ptxas", "nosuch", *MODEL], ["nosuch: cannot run ptxas: No such"]),
+        (["disasm", "text.txt"], ["text.txt, offset 0: 5 bytes are too few"]),
+        (["validate", "text.txt", "x.cubin"], ["text.txt, offset 0: 5 bytes are too few"]),
+        (["verify", "suite:softmax", "text.txt"], ["text.txt, offset 0: 5 bytes are too few"]),
+        (["compare", "suite:softmax", "x.cubin", "no.cubin"], ["no.cubin: cannot read the cubin"]),
+        (["compare", "suite:softmax", "x.cubin", "x.cubin", "--processes", "1"], ["--processes", "2"]),
+        (["report", "--out", "folder"], ["folder: this is a folder"]),
+        (["report", "--out", "no/x.html"], ["no/x.html: its folder does not exist"]),
+        (["report", "--kernels", "-1"], ["--kernels", "0"]),
+        (["store", "prune", "--older-than", "-1"], ["--older-than", "0"]),
+        (["latency", "show", "--kind", "none"], ["no kind 'none'", "raw, waw, war, issue"]),
+        (["latency", "mine", "x.cubin", "--out", "folder"], ["folder: this is a folder"]),
+        (["gemm", "bench", "--grid", "nosuch"], ["there is no grid 'nosuch'", "cuda-l2, off-grid"]),
+        (["status", "text.txt"], ["text.txt: there is no such folder", "SASSAFRAS_STATUS"]),
+        (["capture", "--out", "text.txt", "--", "true"], ["text.txt: results cannot", "a file"]),
+        (["capture", "--cases", "0", "--", "true"], ["--cases", "1"]),
+    ],
+    ids=lambda value: " ".join(value[:5]) if isinstance(value, list) else "",
+)
+def test_bad_input_is_named_with_a_way_out(here: Path, words: list[str], parts: list[str]) -> None:
+    text = said(words)
+    for part in parts:
+        assert part in text, text
+    assert not (here / "sassafras-out").exists() or not any((here / "sassafras-out").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("setting", "part"), [("edits=abc", "evolve's edits is a whole number"), ("foo=1", "no setting 'foo'")]
+)
+def test_bad_settings_of_evolve(here: Path, setting: str, part: str) -> None:
+    target = str(Path(__file__).parents[2] / "examples" / "evolve" / "softmax.py")
+    assert part in said(["evolve", target, "--set", setting, "--device", "model", "--store", "st.sqlite"])
+
+
+def test_a_strategy_of_ones_own_may_take_anything() -> None:
+    from sassafras import search
+
+    class Mine:
+        name = "mine"
+
+        def __init__(self, depth: int = 3, **others: object) -> None:
+            self.depth, self.others = depth, others
+
+        def search(self, space: object, evaluate: object, session: object) -> None: ...
+
+    made = search.get(Mine, {"depth": 5, "anything": [1]})
+    assert search.settings_of(made) == {"depth": 5, "others": {"anything": [1]}}
+    assert json.dumps(search.settings_of(search.get("greedy", {"leap": 2})))
