@@ -12,10 +12,11 @@ __version__ = "0.1.0"
 
 #: public name -> the module that has it
 _HOME = {
-    "optimize": "wiring", "compare": "measure", "evolve": "evolving", "Result": "report",
-    "explain": "report.explain",
+    "optimize": "wiring", "compare": "measure", "Comparison": "measure", "evolve": "evolving",
+    "Result": "report", "explain": "report.explain",
     "Budget": "core", "Candidate": "core", "Case": "core", "Buffer": "core", "Device": "core",
     "Evaluation": "core", "Evaluator": "core", "Interval": "core", "Kernel": "core", "Modelled": "core",
+    "Custom": "core", "Normal": "core", "Uniform": "core",
     "SassafrasError": "core", "Space": "core", "Tolerance": "core", "Verdict": "core", "Workload": "core",
     "Strategy": "search", "Store": "store", "load": "frontend",
     "install": "deploy", "uninstall": "deploy", "status": "deploy", "matmul": "gemm.matmul",
@@ -27,15 +28,18 @@ if TYPE_CHECKING:
         Buffer,
         Candidate,
         Case,
+        Custom,
         Device,
         Evaluation,
         Evaluator,
         Interval,
         Kernel,
         Modelled,
+        Normal,
         SassafrasError,
         Space,
         Tolerance,
+        Uniform,
         Verdict,
         Workload,
     )
@@ -43,7 +47,7 @@ if TYPE_CHECKING:
     from .evolving import evolve
     from .frontend.load import load
     from .gemm.matmul import matmul
-    from .measure import compare
+    from .measure import Comparison, compare
     from .report import Result
     from .report.explain import explain
     from .search import Strategy
@@ -51,10 +55,10 @@ if TYPE_CHECKING:
     from .wiring import optimize
 
 __all__ = [
-    "Budget", "Buffer", "Candidate", "Case", "Device", "Evaluation", "Evaluator", "Interval", "Kernel",
-    "Modelled", "Result", "SassafrasError", "Space", "Store", "Strategy", "Tolerance", "Verdict", "Workload",
-    "__version__", "compare", "evolve", "explain", "install", "load", "matmul", "optimize", "status",
-    "uninstall",
+    "Budget", "Buffer", "Candidate", "Case", "Comparison", "Custom", "Device", "Evaluation", "Evaluator",
+    "Interval", "Kernel", "Modelled", "Normal", "Result", "SassafrasError", "Space", "Store", "Strategy",
+    "Tolerance", "Uniform", "Verdict", "Workload", "__version__", "compare", "evolve", "explain", "install",
+    "load", "matmul", "optimize", "status", "uninstall",
 ]  # fmt: skip
 
 

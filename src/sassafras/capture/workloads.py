@@ -88,6 +88,10 @@ def workload(captured: Captured, variant: Variant) -> Workload:
 
     There is no reference in higher precision: candidates are compared with the compiler's code, bit by bit.
 
+    Args:
+        captured: the capture.
+        variant: one of its `variants`; `Captured.find` finds one by name.
+
     Raises:
         WorkloadError: the kernel cannot be launched by a device of ours, with the reason.
     """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+__all__ = ["main"]
+
 
 def main() -> None:
     """Entry point of the ``sassafras`` program."""

@@ -25,7 +25,11 @@ Role = Literal["in", "out", "inout"]
 
 @dataclass(frozen=True, slots=True)
 class Normal:
-    """Fill with normal random values (never zeros: matrix products run faster on zeros)."""
+    """Fill with normal random values (never zeros: matrix products run faster on zeros).
+
+    Attributes:
+        mean, std: mean and standard deviation.
+    """
 
     mean: float = 0.0
     std: float = 1.0
@@ -33,7 +37,11 @@ class Normal:
 
 @dataclass(frozen=True, slots=True)
 class Uniform:
-    """Fill with uniform random values: real in [low, high), integer in [low, high)."""
+    """Fill with uniform random values, real or integer by the buffer's type.
+
+    Attributes:
+        low, high: bounds; `high` itself is left out.
+    """
 
     low: float = 0.0
     high: float = 1.0

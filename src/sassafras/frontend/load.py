@@ -79,6 +79,10 @@ def variants(workload: Workload, arch: str) -> list[tuple[Kernel, list[Case]]]:
 
     Cases whose code and launch facts are identical are one variant: what is tuned for one serves the others.
 
+    Args:
+        workload: all of its cases are compiled.
+        arch: for this architecture, for example ``"sm_90a"``.
+
     Raises:
         UnsupportedArch, WorkloadError, CompileError: as the workload's frontend raises them.
     """

@@ -54,6 +54,7 @@ def reward(
         ratio: reference time / candidate time; None for anything that is not `correct`.
         deviation: relative RMS deviation from the reference, at least 0.
         characters: length of the proposed code.
+        settings: weights and bounds; None for the default ones.
 
     Raises:
         SassafrasError: a ratio that is not positive and finite, or a negative deviation or length.

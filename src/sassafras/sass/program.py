@@ -132,7 +132,15 @@ class Program:
 
 
 class Emitter:
-    """Writes many orders of one kernel quickly (some ten microseconds for 1,000 instructions)."""
+    """Writes many orders of one kernel quickly (some ten microseconds for 1,000 instructions).
+
+    Args:
+        program: the parsed cubin.
+        name: its kernel.
+
+    Attributes:
+        words: its encodings in original order, as `Function.words`.
+    """
 
     def __init__(self, program: Program, name: str) -> None:
         function = program.function(name)
@@ -281,7 +289,7 @@ class Parameter:
 
 
 def parameters(cubin: Cubin, name: str) -> tuple[Parameter, ...]:
-    """A kernel's parameters in order, from EIATTR_KPARAM_INFO.
+    """The parameters of the kernel `name` of a cubin in order, from EIATTR_KPARAM_INFO.
 
     The record is u32 index, u16 ordinal, u16 offset, u32 with the size in its upper 14 bits (observed).
     """

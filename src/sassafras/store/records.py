@@ -67,9 +67,15 @@ class RunRecord:
     Attributes:
         id: number within this store.
         uid: the same in every store that this run was exported to.
+        workload, case: what was optimised.
+        kernel, arch, baseline: entry name, architecture and digest of the unmodified kernel.
+        device, modelled: where candidates were judged, and whether that was a model.
+        strategy, seed: how it searched.
+        created: when it began, ISO 8601 in UTC.
         evaluations: how many outcomes are recorded.
         finished_budget: the budget it finished with, None while it can be resumed.
         result: what it reported then, None while it can be resumed.
+        spec, environment: everything that makes it the search that it is, and what it ran on.
         origin: ``local`` or ``import``.
     """
 
@@ -127,6 +133,7 @@ class Winner:
     """A tuned kernel that was measured on a real GPU: the only thing that deployment may use.
 
     Attributes:
+        id: number within this store.
         original: digest of the cubin it replaces.
         tuned: digest of the cubin to run instead.
         kernel: the original kernel, with the tuned cubin's launch facts (they are the same).
@@ -136,7 +143,10 @@ class Winner:
         null: speed-up of the identity rewrite beside it.
         null_interval: its 95 % interval.
         samples: launches compared byte by byte.
+        workload, case: what it was tuned as.
+        created: when it was saved, ISO 8601 in UTC.
         origin: ``import`` when it came from another machine: re-validate before use.
+        facts: environment, strategy, recipe.
     """
 
     id: int
@@ -160,7 +170,13 @@ class Winner:
 
 @dataclass(frozen=True, slots=True)
 class ModelledWinner:
-    """What the timing model liked best. Another type than `Winner`, so that nobody takes it for one."""
+    """What the timing model liked best. Another type than `Winner`, so that nobody takes it for one.
+
+    Attributes:
+        model: the timing model's name.
+        modelled_ratio: modelled baseline cycles / modelled cycles.
+        id, original, tuned, kernel, workload, case, created, origin, facts: as of a `Winner`.
+    """
 
     id: int
     original: str

@@ -12,7 +12,8 @@ from .winners import Winners
 class Store(Winners):
     """One SQLite file. Safe to use from several processes at once; one object per process and thread.
 
-    Use it as a context manager, or call `close`. Every method raises `StoreError` when the file turns out
+    Made by `Store.open` (path: the file; connection: SQLite's). Use it as a context manager, or call
+    `close`. Every method raises `StoreError` when the file turns out
     to be corrupt, locked for long, or not writable; nothing is ever overwritten.
     """
 

@@ -14,6 +14,8 @@ import importlib
 
 from ..core import Workload, WorkloadError
 
+__all__ = ["load", "names", "paper_six"]
+
 #: CuAsmRL's six (arXiv 2501.08071, section 5)
 _PAPER_SIX = ("gemm_leakyrelu", "batched_gemm", "feed_forward", "attention", "softmax", "rmsnorm")
 _SERVING = (

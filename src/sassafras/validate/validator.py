@@ -50,7 +50,12 @@ def validate(
 class Validator:
     """Analyses the original once and then judges candidates in milliseconds.
 
-    Args and errors as for `validate`.
+    Args:
+        original: the compiler's cubin.
+        kernel_name: which of its kernels; None for the only one.
+        table: another latency table than the architecture's own.
+
+    Errors are those of `validate`.
 
     Attributes:
         unsupported: why nothing can be said of this kernel's candidates, or ``""``.
