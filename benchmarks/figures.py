@@ -90,65 +90,113 @@ def _unchanged() -> list[Row]:
 # -- single figures -----------------------------------------------------------------------------------------
 
 
-def figures() -> dict[str, str]:
-    """Every figure by name, as pages print it."""
-    schedules, model = result("schedule-suite"), result("timing-model")
-    validator, cheats = result("validator")["summary"], result("cheats")["summary"]
-    fit, prerank = result("timing-model-fit")["summary"], result("timing-model-prerank")
-    hgemm = result("hgemm-offline")
-    small, medium = (hgemm["summary"]["bands"][band] for band in ("<1e8", "1e8-1e9"))
-    least = next(row for row in hgemm["rows"] if row["shape"] == "64x64x64")
-    agreement = result("agreement")["summary"]
-    saved = [row["saved"]["4"] for row in prerank["rows"]]
+def _of_schedules() -> dict[str, str]:
+    data = result("schedule-suite")
+    summary = data["summary"]
     found = {
-        "schedules.kernels": f"{len(schedules['rows'])}",
-        "schedules.faster": f"{len(_improved())}",
-        "schedules.unchanged": f"{len(_unchanged())}",
-        "schedules.geomean": f"{schedules['summary']['geomean_speedup']:.3f}x",
-        "schedules.best": f"{schedules['summary']['best_speedup']:.3f}x",
-        "schedules.evaluations": f"{schedules['summary']['evaluations']:,}",
-        "schedules.rate": f"{schedules['summary']['evaluations_per_second']:.0f}",
-        "schedules.wrong": f"{schedules['summary']['wrong_or_crashed_after_validation']}",
-        "model.kernels": f"{len(model['rows'])}",
-        "model.tau": f"{model['summary']['median_kendall_tau']:.2f}",
-        "model.useless": f"{sum(row['kendall_tau'] < USELESS for row in model['rows'])}",
-        "model.fit.held_out": f"{100 * fit['held_out_mape']:.0f} %",
-        "model.fit.all": f"{100 * fit['mape_fitted_on_all']:.0f} %",
-        "model.fit.published": f"{100 * fit['mape_published']:.0f} %",
-        "prerank.kernels": f"{len(saved)}",
-        "prerank.saved": f"{100 * prerank['summary']['median_saved']['4']:.0f} %",
-        "prerank.worse": f"{sum(s < 0 for s in saved)}",
-        "validator.kernels": f"{validator['kernels']}",
-        "validator.accepted": f"{validator['accepted']}",
-        "validator.unsupported": f"{validator['unsupported']}",
-        "validator.false_rejections": f"{validator['false_rejections']}",
-        "validator.pinned": f"{validator['pinned_instructions']}",
-        "validator.planted": f"{validator['planted']:,}",
-        "validator.caught": f"{validator['caught']:,}",
-        "cheats.cheats": f"{cheats['cheats']}",
-        "cheats.caught": f"{cheats['cheats_caught']}",
-        "cheats.honest": f"{cheats['honest']}",
-        "agreement.variants": f"{agreement['variants']}",
-        "agreement.judged": f"{agreement['judged_keep'] + agreement['judged_regenerate']:,}",
-        "agreement.refused": f"{agreement['refused_keep'] + agreement['refused_regenerate']}",
-        "codes.kernels": f"{agreement['modelled_kernels']}",
-        "codes.worst": f"{agreement['modelled_worst']:.3f}",
-        "codes.best": f"{agreement['modelled_best']:.3f}",
-        "codes.geomean": f"{agreement['modelled_geomean']:.3f}",
-        "hgemm.small.shapes": f"{small['shapes']}",
-        "hgemm.small.won": f"{round(small['win_rate_vs_lt_autotune'] * small['shapes'])}",
-        "hgemm.small.geomean": f"{small['geomean_vs_lt_autotune']:.3f}x",
-        "hgemm.small.worst": f"{small['worst_vs_lt_autotune']:.3f}x",
-        "hgemm.medium.geomean": f"{medium['geomean_vs_lt_autotune']:.3f}x",
-        "hgemm.medium.won": f"{100 * medium['win_rate_vs_lt_autotune']:.0f} %",
-        "hgemm.64x64x64.ours": f"{least['ours']:.2f}",
-        "hgemm.64x64x64.lt": f"{least['lt_autotune']:.2f}",
+        "kernels": f"{len(data['rows'])}",
+        "faster": f"{len(_improved())}",
+        "unchanged": f"{len(_unchanged())}",
+        "geomean": f"{summary['geomean_speedup']:.3f}x",
+        "best": f"{summary['best_speedup']:.3f}x",
+        "evaluations": f"{summary['evaluations']:,}",
+        "rate": f"{summary['evaluations_per_second']:.0f}",
+        "wrong": f"{summary['wrong_or_crashed_after_validation']}",
     }
-    for row in schedules["rows"]:
-        name = f"schedules.{row['kernel']}/{row['shape']}"
+    for row in data["rows"]:
+        name = f"{row['kernel']}/{row['shape']}"
         if row["improved"]:
             found[name] = speedup(row)
         found[f"{name}.null"] = null(row)
+    return found
+
+
+def _of_model() -> dict[str, str]:
+    data, fit = result("timing-model"), result("timing-model-fit")["summary"]
+    return {
+        "kernels": f"{len(data['rows'])}",
+        "tau": f"{data['summary']['median_kendall_tau']:.2f}",
+        "useless": f"{sum(row['kendall_tau'] < USELESS for row in data['rows'])}",
+        "fit.held_out": f"{100 * fit['held_out_mape']:.0f} %",
+        "fit.all": f"{100 * fit['mape_fitted_on_all']:.0f} %",
+        "fit.published": f"{100 * fit['mape_published']:.0f} %",
+    }
+
+
+def _of_prerank() -> dict[str, str]:
+    data = result("timing-model-prerank")
+    saved = [row["saved"]["4"] for row in data["rows"]]
+    return {
+        "kernels": f"{len(saved)}",
+        "saved": f"{100 * data['summary']['median_saved']['4']:.0f} %",
+        "worse": f"{sum(s < 0 for s in saved)}",
+    }
+
+
+def _of_validator() -> dict[str, str]:
+    summary = result("validator")["summary"]
+    names = ("kernels", "accepted", "unsupported", "false_rejections", "planted", "caught")
+    return {name: f"{summary[name]:,}" for name in names} | {"pinned": f"{summary['pinned_instructions']}"}
+
+
+def _of_cheats() -> dict[str, str]:
+    summary = result("cheats")["summary"]
+    return {
+        "cheats": f"{summary['cheats']}", "caught": f"{summary['cheats_caught']}",
+        "honest": f"{summary['honest']}",
+    }  # fmt: skip
+
+
+def _of_agreement() -> dict[str, str]:
+    summary = result("agreement")["summary"]
+    return {
+        "variants": f"{summary['variants']}",
+        "judged": f"{summary['judged_keep'] + summary['judged_regenerate']:,}",
+        "refused": f"{summary['refused_keep'] + summary['refused_regenerate']}",
+    }
+
+
+def _of_codes() -> dict[str, str]:
+    summary = result("agreement")["summary"]
+    names = ("worst", "best", "geomean")
+    return {name: f"{summary[f'modelled_{name}']:.3f}" for name in names} | {
+        "kernels": f"{summary['modelled_kernels']}"
+    }
+
+
+def _of_hgemm() -> dict[str, str]:
+    data = result("hgemm-offline")
+    found = {}
+    for name, band in (("small", "<1e8"), ("medium", "1e8-1e9")):
+        of = data["summary"]["bands"][band]
+        found |= {
+            f"{name}.shapes": f"{of['shapes']}",
+            f"{name}.won": f"{round(of['win_rate_vs_lt_autotune'] * of['with_ours'])}",
+            f"{name}.won_share": f"{100 * of['win_rate_vs_lt_autotune']:.0f} %",
+            f"{name}.geomean": f"{of['geomean_vs_lt_autotune']:.3f}x",
+            f"{name}.worst": f"{of['worst_vs_lt_autotune']:.3f}x",
+        }
+    for row in data["rows"]:
+        if row["shape"] == "64x64x64":
+            found |= {"64x64x64.ours": f"{row['ours']:.2f}", "64x64x64.lt": f"{row['lt_autotune']:.2f}"}
+    return found
+
+
+#: figures by the first part of their names
+GROUPS: dict[str, Callable[[], dict[str, str]]] = {
+    "schedules": _of_schedules, "model": _of_model, "prerank": _of_prerank, "validator": _of_validator,
+    "cheats": _of_cheats, "agreement": _of_agreement, "codes": _of_codes, "hgemm": _of_hgemm,
+}  # fmt: skip
+
+
+def figures() -> dict[str, str]:
+    """Every figure by name, as pages print it; those are left out whose result file does not hold them."""
+    found: dict[str, str] = {}
+    for group, make in GROUPS.items():
+        try:
+            found |= {f"{group}.{name}": value for name, value in make().items()}
+        except (KeyError, OSError) as error:
+            print(f"no figures of {group}: {error!r}", file=sys.stderr)
     return found
 
 
