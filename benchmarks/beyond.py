@@ -1,4 +1,4 @@
-"""The ladder beyond reordering: best of ptxas, swaps, control codes, renaming. Writes beyond-reordering.json.
+"""The ladder beyond reordering: ptxas, swaps, control codes, copies. Writes beyond-reordering.json.
 
     python benchmarks/beyond.py prepare [--only softmax,...] [--ptxas PATH,PATH]   # no GPU: build/beyond
     python benchmarks/beyond.py run --seconds 20 [--gpus N] [--limit-s 540] [--only ...] [--resume FOLDER]
@@ -14,7 +14,8 @@ has no registry. `run` takes rows that are not in ``beyond.rows.jsonl`` of the o
 Stages, each re-measured in fresh processes beside the null experiment: ``knobs``: the fastest prepared
 kernel over the frontend's own. The others search from that kernel and are reported over it: ``swaps`` (moves
 under the compiler's control codes), ``control`` (control codes from scratch, moves bound by true dependences
-only), ``renaming`` (the same on a copy with other register names, which is proved first).
+only), ``renaming`` (the same on a copy with other register names, which is proved first), ``blocks``
+(likewise with instructions moved over branches).
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from typing import Any
 from common import ROOT, geomean, per_gpu, write
 
 Row = dict[str, Any]
-STAGES = ("knobs", "swaps", "control", "renaming")
+STAGES = ("knobs", "swaps", "control", "renaming", "blocks")
 BUNDLE = ROOT / "build" / "beyond"
 
 

@@ -9,7 +9,8 @@ CORPUS is a folder that benchmarks/corpus/build.py made. For every kernel of it:
 3. permutations that are legal by construction are judged;
 4. control codes are regenerated for the compiler's own order and judged, and violations planted in those;
 5. values get other register names, so that some read sees another value: no such copy may be proved; a copy
-   that is the same program must be, and violations are planted in its schedule;
+   that is the same program must be, and violations are planted in its schedule; likewise instructions are
+   moved over branches where somebody could tell, and where nobody can;
 6. the time of a judgement is taken (the analysis of the original apart).
 """
 
@@ -28,7 +29,7 @@ from typing import Any
 
 import numpy as np
 from common import write
-from planted import SOURCES, Subject, names, permutations, places, scoreboards, swaps, timing
+from planted import SOURCES, Subject, moves, names, permutations, places, scoreboards, swaps, timing
 
 Row = dict[str, Any]
 
@@ -45,6 +46,7 @@ def one(path: str, name: str, quota: int, legal: int, seed: int) -> Row:
         "rejected": [], "planted": Counter(), "caught": Counter(), "missed": [], "legal": 0,
         "legal_accepted": 0, "refused": [], "milliseconds": [], "pinned": 0, "regenerated": 0,
         "regenerated_accepted": 0, "renamed": 0, "renamed_accepted": 0,
+        "moved": 0, "moved_accepted": 0,
     }  # fmt: skip
     if program.arch not in ARCHS or ARCHS[program.arch].scheduled is False:
         row["skipped"] = f"{program.arch} is parsed only"
@@ -81,7 +83,8 @@ def one(path: str, name: str, quota: int, legal: int, seed: int) -> Row:
             if not report.ok:
                 row["refused"].append(f"{kernel}: {note}: {report.violations[0]}")
         _regenerated(row, data, program, kernel, validator, rng, quota)
-        _renamed(row, data, program, kernel, subject, rng, quota)
+        _copies(row, data, program, kernel, subject, rng, quota, "renamed")
+        _copies(row, data, program, kernel, subject, rng, quota, "moved")
     return row
 
 
@@ -116,17 +119,19 @@ def _regenerated(
                 row["caught"][kind] += 1
 
 
-def _renamed(
-    row: Row, data: bytes, program: Any, kernel: str, subject: Subject, rng: np.random.Generator, quota: int
-) -> None:
-    """Judge copies under other names, wrong ones and a right one, and what is planted in its schedules."""
+def _copies(
+    row: Row, data: bytes, program: Any, kernel: str, subject: Subject, rng: np.random.Generator, quota: int,
+    what: str,
+) -> None:  # fmt: skip
+    """Judge copies (renamed, or with instructions moved over branches), wrong ones and a right one, and what
+    is planted in the right one's schedule."""
+    from sassafras import spaces
     from sassafras.core import Kernel, SassafrasError
     from sassafras.sass import Program
-    from sassafras.spaces import renamed
     from sassafras.validate import Validator
 
     validator = Validator(data, kernel)
-    for mutant in names(subject, rng, max(1, quota // 2)):
+    for mutant in (names if what == "renamed" else moves)(subject, rng, max(1, quota // 2)):
         row["planted"][mutant.kind] += 1
         if validator.via(mutant.cubin).ok:
             row["missed"].append(f"{kernel}: {mutant.kind}: {mutant.note}")
@@ -134,21 +139,21 @@ def _renamed(
         else:
             row["caught"][mutant.kind] += 1
     try:
-        space = renamed(Kernel(data, kernel, program.arch, 128), True)
+        space = getattr(spaces, what)(Kernel(data, kernel, program.arch, 128), True)
     except SassafrasError:
         return  # nothing in it can move
     if not space.via:
-        return  # nothing in it could be renamed
+        return  # there is no such copy, or none was proved
     report = validator.via(space.via[0])
-    row["renamed"] += 1
-    row["renamed_accepted"] += report.ok
+    row[what] += 1
+    row[f"{what}_accepted"] += report.ok
     if not report.ok:
-        row["refused"].append(f"{kernel}: renamed: {report.violations[0]}")
+        row["refused"].append(f"{kernel}: {what}: {report.violations[0]}")
         return
     copy = Subject(Program.parse(space.via[0]), kernel)
     for source in (scoreboards, timing, swaps, places):
         for mutant in source(copy, rng, quota):
-            kind = f"renamed: {mutant.kind}"
+            kind = f"{what}: {mutant.kind}"
             row["planted"][kind] += 1
             if validator.check(mutant.cubin).ok:
                 row["missed"].append(f"{kernel}: {kind}: {mutant.note}")
@@ -220,6 +225,8 @@ def _summary(rows: list[Row]) -> tuple[list[Row], Row]:
         "regenerated_accepted": sum(r["regenerated_accepted"] for r in rows),
         "renamed": sum(r["renamed"] for r in rows),
         "renamed_accepted": sum(r["renamed_accepted"] for r in rows),
+        "moved": sum(r["moved"] for r in rows),
+        "moved_accepted": sum(r["moved_accepted"] for r in rows),
         "milliseconds_per_candidate": _median(per_thousand or [t for _, t in times]),
         "milliseconds_by_instructions": {str(k): _median(v) for k, v in sorted(by_size.items())},
         "analysis_seconds": _median([r["analysis_s"] for r in judged if "analysis_s" in r]),

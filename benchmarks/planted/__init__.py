@@ -5,6 +5,7 @@ never on the validator's own reading: what one of the two overlooks the other on
 """
 
 from .legal import permutations
+from .moves import moves
 from .names import names
 from .places import places
 from .scoreboards import scoreboards
@@ -14,10 +15,11 @@ from .swaps import swaps
 from .timing import timing
 
 #: every source of violations: ``source(subject, rng, quota) -> mutants``, at most `quota` a class
-#: (`names` plants in copies under other register names, which `Validator.via` has to prove first)
+#: (`names` and `moves` plant in copies that `Validator.via` has to prove first: other register names,
+#: instructions moved over branches)
 SOURCES = (swaps, places, timing, scoreboards, structure)
 
 __all__ = [
-    "SOURCES", "Mutant", "Subject", "names", "permutations", "places", "scoreboards", "structure",
-    "swaps", "timing",
+    "SOURCES", "Mutant", "Subject", "moves", "names", "permutations", "places", "scoreboards",
+    "structure", "swaps", "timing",
 ]  # fmt: skip

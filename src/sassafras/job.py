@@ -228,9 +228,9 @@ class Job:
         for copy in getattr(self.space, "via", ()):
             if not (report := validator.via(copy)).ok:
                 raise SearchError(
-                    f"the renamed copy is not proved: {_first(report.violations)}",
+                    f"the copy that was to be searched is not proved: {_first(report.violations)}",
                     where=f"{self.workload.name}, case {self.case.name}",
-                    hint="rename fewer values",
+                    hint="another --space",
                 )
         return validator
 

@@ -12,6 +12,7 @@ SPACES = {
     "swaps": "order and stall counts under the compiler's scoreboards and waits",
     "control": "scoreboards, waits and stall counts from scratch; true dependences bind the order",
     "renaming": "control, and other register names where they break false dependences",
+    "blocks": "control, and instructions moved over the branch between a block and its only predecessor",
 }
 
 
@@ -34,6 +35,8 @@ def space_of(name: str, asked_by_name: bool = False, **options: Any) -> Callable
 
         if name == "renaming":
             return renamed(kernel, asked_by_name, **options)
+        if name == "blocks":
+            return moved(kernel, asked_by_name, **options)
         control: Any = "keep" if name == "swaps" else "regenerate"
         return ScheduleSpace(kernel, arch_by_name=asked_by_name, control=control, **options)
 
@@ -45,9 +48,33 @@ def renamed(kernel: Kernel, asked_by_name: bool = False, **options: Any) -> Any:
 
     Where the proof fails, half as many values are renamed, down to none: the validator decides.
     """
+    from sassafras.schedule.renaming import rename
+
+    def make(program: Any, most: int | None) -> tuple[bytes, int]:
+        made = rename(program, kernel.name, most)
+        return made.cubin, made.webs
+
+    return _proved(kernel, make, "renamed", asked_by_name, options)
+
+
+def moved(kernel: Kernel, asked_by_name: bool = False, **options: Any) -> Any:
+    """The schedules of a copy with instructions moved over branches, likewise proved; or the kernel's own."""
+    from sassafras.schedule.blocks import move
+
+    def make(program: Any, most: int | None) -> tuple[bytes, int]:
+        made = move(program, kernel.name, most)
+        return made.cubin, made.up + made.down
+
+    return _proved(kernel, make, "moved over branches", asked_by_name, options)
+
+
+def _proved(
+    kernel: Kernel, make: Callable[[Any, int | None], tuple[bytes, int]], what: str, asked_by_name: bool,
+    options: dict[str, Any],
+) -> Any:  # fmt: skip
+    """The space of the largest copy that is proved; `make` takes how much to change at most."""
     from sassafras.sass import Program
     from sassafras.schedule import ScheduleSpace
-    from sassafras.schedule.renaming import rename
     from sassafras.validate import Validator
 
     program = Program.parse(kernel.cubin)
@@ -55,15 +82,16 @@ def renamed(kernel: Kernel, asked_by_name: bool = False, **options: Any) -> Any:
     most: int | None = None
     for _ in range(5):
         try:
-            made = rename(program, kernel.name, most)
+            cubin, changed = make(program, most)
         except SassafrasError:
             break
-        if made.webs == 0:
+        if changed == 0:
             break
         space = ScheduleSpace(
-            kernel, arch_by_name=asked_by_name, control="regenerate", rename=made.cubin, **options
+            kernel, arch_by_name=asked_by_name, control="regenerate", rename=cubin, **options
         )
         if validator.via(space.via[0]).ok:
+            space.description = space.description.replace(", renamed", f", {what}")
             return space
-        most = made.webs // 2
+        most = changed // 2
     return ScheduleSpace(kernel, arch_by_name=asked_by_name, control="regenerate", **options)

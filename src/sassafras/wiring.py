@@ -62,8 +62,8 @@ def optimize(
         store: path or `Store`; None for the default path, False for none.
         out: folder to write the winner's cubin and JSON to, or None.
         fresh: start over even if the store holds this search.
-        space: ``"swaps"`` (the default), ``"control"`` or ``"renaming"`` (`sassafras.spaces`), or what makes
-            the space to search from the baseline kernel; the first three take the strategy's
+        space: ``"swaps"`` (the default), ``"control"``, ``"renaming"`` or ``"blocks"`` (`sassafras.spaces`),
+            or what makes the space to search from the baseline kernel; the named ones take the strategy's
             `space_options` if it has any.
         cluster: search on every GPU of a Ray cluster, an independent search each (``"auto"`` or
             ``HOST:PORT``; see `docs/cluster.md`); with ``device="model"`` on every CPU.

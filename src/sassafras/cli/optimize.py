@@ -34,7 +34,9 @@ def command(
     knobs: Annotated[
         Path | None, typer.Option(help="Baseline chosen by `sassafras knobs`: the file that it wrote.")
     ] = None,
-    space: Annotated[str, typer.Option(help="What may change: swaps, control or renaming.")] = "swaps",
+    space: Annotated[
+        str, typer.Option(help="What may change: swaps, control, renaming or blocks.")
+    ] = "swaps",
     device: Annotated[str, typer.Option(help="auto, cuda (measures), or model (the timing model).")] = "auto",
     strategy: Annotated[
         str, typer.Option(help="anneal, greedy, random_walk, list, beam, exact or ppo.")

@@ -18,12 +18,13 @@ own queue. What the validator accepts beyond that is not used.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from ..sass import Function, Instruction, Memory, Queue
+from ..sass import Block, Function, Instruction, Memory, Queue
 from ..sass.control import READ_BARRIER_SHIFT, WAIT_SHIFT, WRITE_BARRIER_SHIFT
 from ..sass.opcodes import BRANCHES
 from ..sass.registers import COUNT, GPR, PRED, UGPR, UPRED
@@ -210,9 +211,14 @@ def _bits(registers: frozenset[int]) -> np.ndarray:
 
 def weights(graph: Graph) -> np.ndarray:
     """Expected executions of each block: a factor for every loop around it (back edges in address order)."""
-    weight = np.ones(len(graph.blocks))
-    for b in graph.blocks:
-        for s in graph.successors[b.index]:
+    return block_weights(graph.blocks)
+
+
+def block_weights(blocks: Sequence[Block]) -> np.ndarray:
+    """See `weights`."""
+    weight = np.ones(len(blocks))
+    for b in blocks:
+        for s in b.successors:
             if s <= b.index:
                 weight[s : b.index + 1] *= _LOOP
     return np.minimum(weight, _LOOP**4)

@@ -129,7 +129,7 @@ def values(function: Function) -> list[Web]:
     found: list[Web] = []
     fixed = _fixed(function)
     blocks = flow.blocks(function)
-    entry = _live(function, blocks)
+    entry = live(function, blocks)
     for b in blocks:
         out = set().union(*(entry[s] for s in b.successors)) if b.successors else set()
         current: dict[int, Web] = {}
@@ -175,20 +175,25 @@ def _fixed(function: Function) -> set[int]:
     return out
 
 
-def _live(function: Function, blocks: tuple[flow.Block, ...]) -> list[set[int]]:
-    """Registers that are live on entry of each block."""
+def live(
+    function: Function, blocks: tuple[flow.Block, ...], lists: list[list[int]] | None = None
+) -> list[set[int]]:
+    """Registers that are live on entry of each block (`lists`: what stands in each, if not the original)."""
+    code = function.instructions
+    rows = [list(range(b.start, b.end)) for b in blocks] if lists is None else lists
     entry: list[set[int]] = [set() for _ in blocks]
     again = True
     while again:
         again = False
         for b in reversed(blocks):
-            live = set().union(*(entry[s] for s in b.successors)) if b.successors else set()
-            for i in reversed(function.instructions[b.start : b.end]):
+            state = set().union(*(entry[s] for s in b.successors)) if b.successors else set()
+            for n in reversed(rows[b.index]):
+                i = code[n]
                 if i.guard in ("", "PT"):
-                    live -= i.writes
-                live |= i.reads
-            if live != entry[b.index]:
-                entry[b.index] = live
+                    state -= i.writes
+                state |= i.reads
+            if state != entry[b.index]:
+                entry[b.index] = state
                 again = True
     return entry
 
@@ -208,25 +213,25 @@ def _assign(function: Function, webs: list[Web], table: Table) -> None:
     """Choose names, greedily in order of first definition."""
     code, count = function.instructions, len(function)
     blocks = flow.blocks(function)
-    entry = _live(function, blocks)
+    entry = live(function, blocks)
     # by register and position: live behind it, or touched at it
     busy = np.zeros((UGPR, count), dtype=bool)
     touched = np.zeros((UGPR, count), dtype=bool)
     home: dict[int, tuple[int, int]] = {}
     for b in blocks:
-        live = set().union(*(entry[s] for s in b.successors)) if b.successors else set()
+        alive = set().union(*(entry[s] for s in b.successors)) if b.successors else set()
         for n in range(b.end - 1, b.start - 1, -1):
             i = code[n]
             home[n] = (b.start, b.end)
-            for r in live | i.reads | i.writes:
+            for r in alive | i.reads | i.writes:
                 if r < UGPR:
                     busy[r, n] = True
             for r in i.reads | i.writes:
                 if r < UGPR:
                     touched[r, n] = True
             if i.guard in ("", "PT"):
-                live -= i.writes
-            live |= i.reads
+                alive -= i.writes
+            alive |= i.reads
     fixed = _fixed(function)
     fixed.add(GPR + 1)  # the stack pointer, though many kernels never use it
     general = [r for r in range(GPR, GPR + function.registers) if r not in fixed and touched[r].any()]

@@ -65,8 +65,9 @@ class ScheduleSpace:
             ``"regenerate"``: scoreboards and waits are worked out for every schedule (`schedule.control`),
             and moves respect true dependences only.
         view: columns of `features`: ``"all"``, or ``"paper"`` for those that CuAsmRL's agent sees.
-        rename: a copy of the kernel under other register names (`schedule.renaming.rename`), of which every
-            candidate but the start is a schedule; `via` then holds it under control codes of its own, for
+        rename: a copy of the kernel under other register names (`schedule.renaming.rename`) or with
+            instructions moved over branches (`schedule.blocks.move`), of which every candidate but the start
+            is a schedule; `via` then holds it under control codes of its own, for
             the validator to prove (`Validator.via`).
 
     Raises:

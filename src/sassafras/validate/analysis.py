@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -52,12 +53,21 @@ class Analysis:
         first: the analysis of the compiler's own code, of which `function` is a renamed copy with the same
             control codes: where the table does not know a pair, only the compiler's distance between
             the same two operands counts.
+        place: for a copy in which instructions moved over branches, the first one's instruction at each
+            place. Then the compiler's distances are those of its own code, and what may be pending at
+            fences is what may be pending there.
     """
 
-    def __init__(self, function: Function, table: LatencyTable, first: Analysis | None = None) -> None:
+    def __init__(
+        self, function: Function, table: LatencyTable, first: Analysis | None = None,
+        place: Sequence[int] | None = None,
+    ) -> None:  # fmt: skip
         self.function, self.table = function, table
-        self.known_pairs: set[tuple[int, int, str, int, str]] = set()
-        self._first = first
+        #: the compiler's distance between two operands, where it was asked for
+        self.known_pairs: dict[tuple[int, int, str, int, str], int] = {}
+        #: its distances between asynchronous products
+        self.windows: dict[tuple[int, int], int] = {}
+        self._first, self._place = first, place
         self.code: tuple[Instruction, ...] = function.instructions
         self.count = len(self.code)
         hopper = function.arch.startswith("sm_90")
@@ -171,8 +181,9 @@ class Analysis:
                     inside.append((pair, 0, True))
                     continue
                 need, known = self._need(pair)
-                if not known and self._compilers(pair):
-                    need = min(need, int(now[pair.second] - now[pair.first]))
+                kept = self._compilers(pair, int(now[pair.second] - now[pair.first]))
+                if not known and kept is not None:
+                    need = min(need, kept)
                 inside.append((pair, need, known))
             for pair in dependences.memory_pairs(block, self.kinds, self.effects):
                 inside.append((pair, 0, True))
@@ -188,7 +199,10 @@ class Analysis:
                 checks.add((pair.second, int(self.number[pair.first]), rule))
             elif near:
                 need, known = self._need(pair)
-                if not known and not self._compilers(pair):
+                if not known and self._place is not None:
+                    kept = self._compilers(pair, HORIZON)
+                    across.append((pair, need if kept is None else min(need, kept), False))
+                elif not known and self._compilers(pair, HORIZON) is None:
                     across.append((pair, need, False))
                 elif not known:
                     unknown.append((pair, need))
@@ -198,11 +212,18 @@ class Analysis:
         self._checks(checks)
         self._across(across, unknown)
 
-    def _compilers(self, pair: Pair) -> bool:
-        """Whether the compiler's own code has this pair of operands; it is noted, for renamed copies."""
-        key = (pair.kind, pair.first, pair.slot, pair.second, pair.other)
-        self.known_pairs.add(key)
-        return self._first is None or key in self._first.known_pairs
+    def _compilers(self, pair: Pair, cycles: int) -> int | None:
+        """The distance that the compiler keeps between these two operands, None where its code has no such
+        pair. Here it is `cycles`, which is noted for copies; a copy with moves asks the original."""
+        first, second = pair.first, pair.second
+        if self._place is not None:
+            first, second = self._place[first], self._place[second]
+        key = (pair.kind, first, pair.slot, second, pair.other)
+        self.known_pairs[key] = min(cycles, self.known_pairs.get(key, cycles))
+        if self._first is None:
+            return cycles
+        kept = self._first.known_pairs.get(key)
+        return kept if kept is None or self._place is not None else cycles
 
     def _rule(self, pair: Pair) -> int | None:
         """0 or 1 when the pair is guarded by scoreboards (write, read), None when by distance."""
@@ -248,12 +269,19 @@ class Analysis:
             product = self.asynchronous[n]
             if product and last >= 0:
                 known = self.table.spacing("@wgmma" if self.asynchronous[last] else self.keys[last], "@wgmma")
-                kept = min(int(now[n] - now[last]), HORIZON)
+                kept = self._window_kept(last, n, min(int(now[n] - now[last]), HORIZON))
                 pair = Pair(MEMORY, last, "", n, "", -1)
                 found.append((pair, kept if known is None else known.cycles, known is not None))
             if product or self.code[n].opcode == "WARPGROUP.ARRIVE":
                 last = n
         return found
+
+    def _window_kept(self, first: int, second: int, cycles: int) -> int:
+        """The compiler's distance between two products, or ARRIVE and a product; here it is `cycles`."""
+        if self._place is not None and self._first is not None:
+            return self._first.windows.get((self._place[first], self._place[second]), HORIZON)
+        self.windows[first, second] = cycles
+        return cycles
 
     def _accesses(self, block: graph.Block) -> list[int]:
         return [
@@ -328,10 +356,22 @@ class Analysis:
         self.counted = np.array(
             [(i.base not in classes.GROUPS) | (i.control.stall > 0) << 1 for i in self.code], dtype=np.uint8
         )
+        if self._place is not None and self._first is not None:
+            self._fences_of(self._first, self._place, rows)
+            return
+        self.fence_rows = rows
         order = np.arange(self.count, dtype=np.int32)
         times = self._issue_times()
         lengths = np.zeros(len(self.blocks), dtype=np.int32)
         self.pending(order, self.original_high, times, lengths, np.empty((1, 2), dtype=np.int32), record=True)
+
+    def _fences_of(self, first: Analysis, place: Sequence[int], rows: list[int]) -> None:
+        """Take what may be pending at fences from the original: none of it has moved."""
+        same = [place[n] for n in self.tracked] == first.tracked.tolist()
+        if not same or [place[n] for n in rows] != first.fence_rows:
+            raise DisassemblyError("a fence, an access or a setter of scoreboards has moved")
+        self.fence_rows = rows
+        self.allowed = first.allowed
 
     def pending(
         self, order: np.ndarray, high: np.ndarray, times: np.ndarray, lengths: np.ndarray, out: np.ndarray,
@@ -366,6 +406,8 @@ class Analysis:
                 source, target = int(self.block_of[pair.first]), int(self.block_of[pair.second])
                 kept = int(lengths[source] - times[pair.first] + between[source, target] + times[pair.second])
                 kept = min(kept, most)
+                noted = (pair.kind, pair.first, pair.slot, pair.second, pair.other)
+                self.known_pairs[noted] = min(max(kept, 1), self.known_pairs.get(noted, HORIZON))
                 key = (pair.first, pair.second)
                 if kept > 1 and (key not in rows or rows[key][1] < kept):
                     rows[key] = (pair, kept, False)

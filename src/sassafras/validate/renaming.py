@@ -52,7 +52,7 @@ def differences(
     """
     before, after = effects
     found = []
-    untouchable = _untouchable(original, before, pinned, fence)
+    fixed = untouchable(original, before, pinned, fence)
     used = {a.register for e in before for a in e.accesses}
     for n, (i, j) in enumerate(zip(original.instructions, renamed.instructions, strict=True)):
         if i.low == j.low and (i.high ^ j.high) & ~CONTROL_MASK == 0:
@@ -63,7 +63,7 @@ def differences(
         if not why and (pinned[n] or fence[n] or i.base in UNREAD):
             why = "a fence or pinned instruction keeps its registers"
         if not why:
-            why = _names(before[n], after[n], untouchable, used, original.registers)
+            why = _names(before[n], after[n], fixed, used, original.registers)
         if why:
             found.append(Violation("renaming", _where(j), why))
     if found:
@@ -82,7 +82,7 @@ def _where(i: Instruction) -> str:
     return f"+{i.offset:#x}: {i.text}"
 
 
-def _untouchable(
+def untouchable(
     function: Function, effects: Sequence[Effects], pinned: Sequence[bool], fence: Sequence[bool]
 ) -> frozenset[int]:
     """Registers that are read or written at times that no scoreboard or distance tells."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import time
+from collections import Counter
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from ..core.errors import SassafrasError
 from ..sass import ARCHS, Program
 from ..sass.control import CONTROL_MASK, STALL_SHIFT, WAIT_SHIFT
 from ..sass.latency import LatencyTable
-from . import kernels, renaming
+from . import kernels, moves, renaming
 from . import reuse as reuse_windows
 from .analysis import HORIZON, MOST_RAISED, SETTER_TO_WAITER, Analysis
 from .classes import GROUPS, NEVER_WAIT
@@ -68,8 +69,9 @@ class Validator:
         kernel_name: str | None = None,
         table: LatencyTable | None = None,
         _first: Validator | None = None,
+        _place: list[int] | None = None,
     ) -> None:
-        self._renamed: list[Validator] = []
+        self._copies: list[Validator] = []
         self.analysis: Analysis
         program = Program.parse(original)
         function = program.function(kernel_name)
@@ -86,7 +88,7 @@ class Validator:
             table = LatencyTable.load(ARCHS[program.arch].table)
         self._latencies = table
         try:
-            self.analysis = Analysis(function, table, _first.analysis if _first else None)
+            self.analysis = Analysis(function, table, _first.analysis if _first else None, _place)
         except SassafrasError as error:
             self.unsupported = str(error)
             return
@@ -140,53 +142,119 @@ class Validator:
             found = self._check(candidate)
         return Report(not found, tuple(found), time.perf_counter() - begin)
 
-    def via(self, renamed: bytes) -> Report:
-        """Prove a copy of the original under other register names, so that its schedules can be judged.
+    def via(self, copy: bytes) -> Report:
+        """Prove a copy of the original under other register names, or with instructions moved over branches,
+        so that its schedules can be judged.
 
-        The copy keeps the original's order; its control codes are its own. Once it is proved, `check` accepts
-        schedules of it as well as schedules of the original.
+        The copy otherwise keeps the original's order; its control codes are its own. Once it is proved,
+        `check` accepts schedules of it as well as schedules of the original.
         """
         begin = time.perf_counter()
         if self.unsupported:
             found = [Violation("unsupported", self.name, self.unsupported)]
         else:
-            found = self._via(renamed)
+            found = self._via(copy)
         return Report(not found, tuple(found), time.perf_counter() - begin)
 
-    def _via(self, renamed: bytes) -> list[Violation]:
-        if len(renamed) != len(self._original):
-            return [Violation("bytes", "cubin", f"{len(renamed)} bytes, not {len(self._original)}")]
+    def _via(self, copy: bytes) -> list[Violation]:
+        if len(copy) != len(self._original):
+            return [Violation("bytes", "cubin", f"{len(copy)} bytes, not {len(self._original)}")]
         a = self.analysis
-        data = np.frombuffer(renamed, dtype=np.uint8)
-        differ = np.flatnonzero(self._rest(data) != self._elsewhere)
-        if len(differ) or any(
-            struct.unpack_from("<I", renamed, at)[0] != index * 16 + rest for at, index, rest in self._slots
-        ):
+        data = np.frombuffer(copy, dtype=np.uint8)
+        if len(np.flatnonzero(self._rest(data) != self._elsewhere)):
+            return [Violation("bytes", "cubin", "changed outside the kernel's code")]
+        words = np.frombuffer(copy, dtype="<u8", count=2 * a.count, offset=self._start).reshape(-1, 2)
+        clean = words[:, 1] & _CLEAN
+        stays = (words[:, 0] == self.function.words[:, 0]) & (clean == a.words[:, 1])
+        # other names make other words; moves put the original's elsewhere, and change offsets of branches
+        pairs = (words[:, 0], clean), (self.function.words[:, 0], a.words[:, 1])
+        new, old = (Counter(zip(w.tolist(), h.tolist(), strict=True)) for w, h in pairs)
+        moved = not stays.all() and all(low & 0xFFF == moves.BRANCH for low, _ in new - old)
+        return self._via_moves(copy, words) if moved else self._via_names(copy, words, ~stays)
+
+    def _slots_wrong(self, copy: bytes, place: np.ndarray | None = None) -> bool:
+        """An offset record does not follow its instruction (`place`: where each one went)."""
+        for at, index, rest in self._slots:
+            moved = index if place is None or index >= len(place) else int(place[index])
+            if struct.unpack_from("<I", copy, at)[0] != moved * 16 + rest:
+                return True
+        return False
+
+    def _via_names(self, copy: bytes, words: np.ndarray, changed: np.ndarray) -> list[Violation]:
+        a = self.analysis
+        if self._slots_wrong(copy):
             return [Violation("bytes", "cubin", "changed outside the kernel's code")]
         # the copy under the compiler's own control codes: what its schedules are measured against
-        words = np.frombuffer(renamed, dtype="<u8", count=2 * a.count, offset=self._start).reshape(-1, 2)
-        words = words.copy()
-        changed = (words[:, 0] != self.function.words[:, 0]) | ((words[:, 1] & _CLEAN) != a.words[:, 1])
         cleared = np.where(changed, np.uint64(0xF << 58), np.uint64(0))
+        words = words.copy()
         words[:, 1] = (words[:, 1] & _CLEAN) | (a.original_high & ~_CLEAN & ~cleared)
-        base = renamed[: self._start] + words.tobytes() + renamed[self._end :]
-        try:
-            made = Validator(base, self.name, self._latencies, self)
-        except SassafrasError as error:
-            return [Violation("renaming", "cubin", str(error))]
-        if made.unsupported:
-            return [Violation("renaming", "cubin", made.unsupported)]
+        made = self._copy(copy, words, "renaming")
+        if not isinstance(made, Validator):
+            return made
         other = made.analysis
         if other.blocks != a.blocks or len(other.code) != a.count or (other.fence != a.fence).any():
             return [Violation("renaming", "cubin", "another control flow or other fences")]
         found = renaming.differences(
             self.function, made.function, (a.effects, other.effects), a.pinned, a.fence.tolist(), a.blocks
         )
+        return found or self._accept(made, copy)
+
+    def _via_moves(self, copy: bytes, words: np.ndarray) -> list[Violation]:
+        """The same, for a copy in which instructions moved over branches."""
+        a = self.analysis
+        try:
+            read = Program.parse(copy).function(self.name)
+        except SassafrasError as error:
+            return [Violation("moves", "cubin", str(error))]
+        place = moves.match(self.function, read)
+        if place is None:
+            return [Violation("moves", "cubin", "an instruction is not the original's, or there too often")]
+        where = np.empty(a.count, dtype=np.int64)
+        where[place] = np.arange(a.count)
+        if self._slots_wrong(copy, where):
+            return [Violation("info", "cubin", "a .nv.info offset does not follow its instruction")]
+        # the compiler's control codes go with their instructions; operands stay cached where nothing moved
+        words = words.copy()
+        words[:, 1] = (words[:, 1] & _CLEAN) | (a.original_high[place] & ~_CLEAN)
+        stays = reuse_windows.kept(np.array(place, dtype=np.int32), *self._windows)
+        words[~stays, 1] &= ~np.uint64(0xF << 58)
+        made = self._copy(copy, words, "moves", place)
+        if not isinstance(made, Validator):
+            return made
+        one, two = self._reading(), made._reading()
+        found = moves.differences(one, two, place, self._untouchable())
+        return found or self._accept(made, copy)
+
+    def _copy(
+        self, copy: bytes, words: np.ndarray, kind: str, place: list[int] | None = None
+    ) -> Validator | list[Violation]:
+        """The validator of a copy with these words, or why there is none."""
+        base = copy[: self._start] + words.tobytes() + copy[self._end :]
+        try:
+            made = Validator(base, self.name, self._latencies, self, place)
+        except SassafrasError as error:
+            return [Violation(kind, "cubin", str(error))]
+        return [Violation(kind, "cubin", made.unsupported)] if made.unsupported else made
+
+    def _accept(self, made: Validator, copy: bytes) -> list[Violation]:
+        found = made._check(copy)
         if not found:
-            found = made._check(renamed)
-        if not found:
-            self._renamed.append(made)
+            self._copies.append(made)
         return found
+
+    def _untouchable(self) -> frozenset[int]:
+        a = self.analysis
+        return renaming.untouchable(self.function, a.effects, a.pinned, a.fence.tolist())
+
+    def _reading(self) -> moves.Reading:
+        """This program as `moves` wants it."""
+        a = self.analysis
+        pure = [
+            not (a.fence[n] or a.pinned[n] or a.variable[n] or k.memory or k.variable or e.never)
+            and e.guard is None and i.control.read_barrier is None and bool(e.writes)
+            for n, (i, k, e) in enumerate(zip(a.code, a.kinds, a.effects, strict=True))
+        ]  # fmt: skip
+        return moves.Reading(self.function, a.effects, a.fence.tolist(), pure, a.blocks)
 
     # -- rules, most basic first --------------------------------------------------------------------------
 
@@ -199,7 +267,7 @@ class Validator:
         order = np.empty(a.count, dtype=np.int32)
         failed = kernels.match(code, a.words, _CLEAN, self._table, self._after, order)
         if failed >= 0:
-            for other in self._renamed:
+            for other in self._copies:
                 found = other._check(candidate)
                 if not found or found[0].kind != "instructions":
                     return found

@@ -24,11 +24,12 @@ from ...sass import Program
 from . import simulate as sim
 from .constants import H200, Constants
 from .kernel_model import MAX_REPLICAS, KernelModel, UnknownWords
-from .records import records
 
 #: raised when the same candidate would get another figure
 MODEL_VERSION = 2
 
+#: copies whose reading is kept
+_COPIES = 4
 _ARCHES = ("sm_90", "sm_90a")
 
 
@@ -57,6 +58,7 @@ class ModelDevice:
         self.constants = constants or H200
         self.replicas = replicas
         self._model: KernelModel | None = None
+        self._copies: list[KernelModel] = []
         self._baseline_cycles = 0.0
 
     def open(self, workload: Workload, case: Case, baseline: Kernel) -> None:
@@ -80,7 +82,7 @@ class ModelDevice:
                 "on the path that the model predicts, a barrier never opens", where=where,
                 hint="kernels whose warps do different things are beyond the model",
             ) from error  # fmt: skip
-        self._model, self._baseline_cycles = model, total
+        self._model, self._baseline_cycles, self._copies = model, total, []
 
     @property
     def model(self) -> KernelModel:
@@ -101,7 +103,7 @@ class ModelDevice:
         total: float | None = None
         detail = ""
         try:
-            total, _, _ = sim.cycles(model, self._steps(candidate.kernel))
+            total, _, _ = sim.cycles(*self._steps(candidate.kernel))
         except sim.Deadlock:
             verdict, detail = Verdict.ILLEGAL_SCHEDULE, "a barrier never opens on the predicted path"
         except (UnsupportedArch, CubinError, DisassemblyError, UnknownWords) as error:
@@ -127,7 +129,7 @@ class ModelDevice:
         if not 0 <= warp < resident:
             raise DeviceError(f"no warp {warp}", where=self.name, hint=f"0 to {resident - 1}")
         try:
-            return sim.trace(self.model, self._steps(kernel), warp)
+            return sim.trace(*self._steps(kernel), warp)
         except sim.Deadlock as error:
             raise DeviceError("a barrier never opens", where=kernel.name) from error
         except UnknownWords as error:
@@ -142,30 +144,22 @@ class ModelDevice:
         model = self.model
         return sim.cycles(model, model.steps(words, model.order(words)))[0]
 
-    def _steps(self, kernel: Kernel) -> np.ndarray:
+    def _steps(self, kernel: Kernel) -> tuple[KernelModel, np.ndarray]:
+        """Rows along the candidate's path, and the model that they belong to: the baseline's, or that of a
+        copy (other registers, instructions moved over branches) of which this is a schedule."""
         model = self.model
         if kernel.name != model.kernel.name:
             raise UnknownWords(f"kernel {kernel.name} is not {model.kernel.name}")
-        try:
-            words = model.code(kernel.cubin)
-            return model.steps(words, model.order(words))
-        except UnknownWords:
-            return self._reread(kernel)
-
-    def _reread(self, kernel: Kernel) -> np.ndarray:
-        """The slow way, for renamed registers: disassemble the candidate."""
-        model = self.model
+        words = model.code(kernel.cubin)
+        for known in (model, *self._copies):
+            try:
+                return known, known.steps(words, known.order(words))
+            except UnknownWords:
+                continue
         function = Program.parse(kernel.cubin).function(kernel.name)
-        mine, theirs = model.function.instructions, function.instructions
-        if len(theirs) != len(mine) or any(
-            theirs[p].opcode != mine[p].opcode or theirs[p].text != mine[p].text
-            for p in model.fixed.tolist()
-            if mine[p].guard in ("", "PT") or theirs[p].base != mine[p].base
-        ):
-            raise UnknownWords("its control flow differs from the baseline's")
-        latency = model.latency
-        rows, sources = records(theirs, self.constants, latency, model.occupancy.warps)
-        return model.steps(function.words, np.arange(len(theirs)), rows, sources)
+        copy = model.copy(function)
+        self._copies = [copy, *self._copies[: _COPIES - 1]]
+        return copy, copy.steps(words, np.arange(len(words)))
 
     def environment(self) -> dict[str, Any]:
         """The model's version, constants and what it runs on; no GPU is involved."""
@@ -185,7 +179,7 @@ class ModelDevice:
 
     def close(self) -> None:
         """Forget the kernel; safe to call twice."""
-        self._model = None
+        self._model, self._copies = None, []
 
 
 def _check(arch: str, where: str) -> None:

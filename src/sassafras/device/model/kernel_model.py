@@ -3,7 +3,9 @@ from a candidate's bytes to its row order and control codes."""
 
 from __future__ import annotations
 
+import copy
 import math
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -148,11 +150,46 @@ class KernelModel:
             [i.index for i in self.function.instructions if i.base in IMMOVABLE], dtype=np.int64
         )
 
+    def copy(self, function: Function) -> KernelModel:
+        """The same kernel under other register names, or with instructions moved over branches.
+
+        Raises:
+            UnknownWords: its control flow differs from this one's.
+        """
+        mine, theirs = self.function.instructions, function.instructions
+        known = Counter(i.opcode for i in mine)
+        if len(mine) != len(theirs) or known != Counter(i.opcode for i in theirs):
+            raise UnknownWords("it holds other instructions than the baseline")
+        steered = [
+            [
+                (i.opcode, i.guard, paths.target(i, dict(f.labels)))
+                for i in f.instructions
+                if i.base in IMMOVABLE
+            ]
+            for f in (self.function, function)
+        ]
+        path = paths.predict(function, self.case.loop_trips, self._cap)
+        if (
+            steered[0] != steered[1]
+            or len(path) != len(self.path)
+            or path.taken.sum() != self.path.taken.sum()
+            or [(x.trips, x.simulated, n) for x, n in path.entries]
+            != [(x.trips, x.simulated, n) for x, n in self.path.entries]
+        ):
+            raise UnknownWords("its control flow differs from the baseline's")
+        made = copy.copy(self)
+        made.function, made.path, made.words = function, path, function.words
+        made.rows, made.sources = rec.records(theirs, self.constants, self.latency, self.occupancy.warps)
+        made.fixed = np.array([i.index for i in theirs if i.base in IMMOVABLE], dtype=np.int64)
+        made._index()
+        return made
+
     def _path(self, loop_trips: int | None, warps: int) -> paths.Path:
         cap = MAX_ITERATIONS
         while True:
             path = paths.predict(self.function, loop_trips, cap)
             if cap <= MIN_ITERATIONS or len(path) * warps <= ISSUE_BUDGET:
+                self._cap = cap
                 return path
             cap -= 1
 

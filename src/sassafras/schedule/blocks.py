@@ -1,0 +1,222 @@
+"""Instructions moved over the branch between a block and the only block that leads to it.
+
+Where block B is entered from P alone, directly behind it, an instruction of B that only computes may
+as well run at the end of P, if nobody misses the old value of its result where P branches elsewhere; and the
+other way round. Upwards that helps where P waits for something; out of a loop downwards, as B runs once.
+Only the copy is made here, under the compiler's control codes; whether it is the same program is for
+`validate.moves` to prove.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..core.errors import SassafrasError
+from ..sass import Emitter, Function, Instruction, Program, Queue
+from ..sass.control import WAIT_SHIFT
+from ..sass.opcodes import BRANCHES
+from ..sass.registers import UGPR
+from . import control, flow, reuse
+from .flow import Block
+from .graph import is_fence
+from .renaming import live
+
+_PURE = (Queue.ALU, Queue.FMA, Queue.HALF)
+#: a kernel with one of these may hold addresses of its code in registers
+_ADDRESSES = frozenset(
+    ["CALL", "RET", "LEPC", "BRX", "BRXU", "JMX", "JMXU", "JMP", "RTT", "BREAK", "WARPSYNC"]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A copy: the cubin, how many instructions went up and down."""
+
+    cubin: bytes
+    up: int
+    down: int
+
+
+def move(program: Program, name: str, most: int | None = None) -> Moved:
+    """Move what may move over branches, first come first.
+
+    Args:
+        program, name: the kernel.
+        most: at most so many instructions.
+
+    Raises:
+        SassafrasError: nothing in this kernel can move so.
+    """
+    function = program.function(name)
+    code = function.instructions
+    if any(i.base in _ADDRESSES for i in code) or function.indirect:
+        raise SassafrasError("addresses of code may stand in registers", where=name)
+    blocks = flow.blocks(function)
+    lists = [list(range(b.start, b.end)) for b in blocks]
+    weight = control.block_weights(blocks)
+    fixed = _fixed(function)
+    once = _unique(function)
+    left = len(code) if most is None else most
+    up = down = 0
+    for head, tail in doors(function, blocks):
+        rises = weight[head] <= weight[tail]
+        for x in _candidates(function, blocks, lists, head, tail, rises, fixed, once):
+            if left == 0:
+                break
+            if rises:
+                lists[tail].remove(x)
+                lists[head].insert(len(lists[head]) - 1, x)
+            else:
+                lists[head].remove(x)
+                lists[tail].insert(0, x)
+            left, up, down = left - 1, up + rises, down + (not rises)
+    if up + down == 0:
+        raise SassafrasError("nothing in this kernel may move over a branch", where=name)
+    return Moved(emit(program, name, lists), up, down)
+
+
+def emit(program: Program, name: str, lists: list[list[int]]) -> bytes:
+    """The cubin whose blocks hold these instructions, under the compiler's control codes.
+
+    Its stall counts stand for distances that are certainly enough; they are not meant to be fast.
+    """
+    function = program.function(name)
+    blocks = flow.blocks(function)
+    order = np.array([n for row in lists for n in row], dtype=np.int64)
+    home = {n: b for b in blocks for n in range(b.start, b.end)}
+    gone = {n for b, row in zip(blocks, lists, strict=True) for n in row if home[n] is not b}
+    words = _words(function, order, gone, {n: b.start for n, b in home.items()})
+    return Emitter(program, name).write(order, words)
+
+
+def doors(function: Function, blocks: tuple[Block, ...]) -> list[tuple[int, int]]:
+    """Pairs (P, B): B stands behind P, and nothing else leads there."""
+    before: dict[int, list[int]] = {b.index: [] for b in blocks}
+    for b in blocks:
+        for s in b.successors:
+            before[s].append(b.index)
+    named = {at // 16 for at in function.labels.values()}
+    found = []
+    for b in blocks[1:]:
+        p = blocks[b.index - 1]
+        last = function.instructions[p.end - 1]
+        if before[b.index] == [p.index] and b.start not in named and last.opcode in ("BRA", "EXIT"):
+            found.append((p.index, b.index))
+    return found
+
+
+def _fixed(function: Function) -> set[int]:
+    """Registers whose uses no scoreboard or distance tells."""
+    out: set[int] = set()
+    for i in function.instructions:
+        asynchronous = i.op.queue in (Queue.WGMMA, Queue.TMA) or bool(i.unexplained)
+        if asynchronous or (is_fence(i) and i.base not in ("BRA", "EXIT", "NOP")):
+            out |= i.reads | i.writes
+    return out
+
+
+def _unique(function: Function) -> set[int]:
+    """Instructions of which there is no second one (the validator tells them by their words)."""
+    seen: dict[tuple[int, int], list[int]] = {}
+    for i in function.instructions:
+        seen.setdefault((i.low, i.high & (1 << 41) - 1), []).append(i.index)
+    return {who[0] for who in seen.values() if len(who) == 1}
+
+
+def _candidates(
+    function: Function, blocks: tuple[Block, ...], lists: list[list[int]], head: int, tail: int, rises: bool,
+    fixed: set[int], once: set[int],
+) -> list[int]:  # fmt: skip
+    """What may pass, in the order in which it has to go."""
+    code = function.instructions
+    entry = live(function, blocks, lists)
+    needed = set().union(*(entry[s] for s in blocks[head].successors if s != tail))
+    last = code[lists[head][-1]]
+    reads, writes = set(last.reads), set(last.writes)
+    row = lists[tail] if rises else lists[head][-2::-1]
+    found = []
+    for n in row:
+        i = code[n]
+        if is_fence(i):
+            break
+        free = (
+            n in once
+            and _pure(i, fixed)
+            and not i.reads & writes
+            and not i.writes & (reads | writes | needed)
+        )
+        if free:
+            found.append(n)
+        else:
+            reads |= i.reads
+            writes |= i.writes
+    return found
+
+
+def _pure(i: Instruction, fixed: set[int]) -> bool:
+    touched = i.reads | i.writes
+    c = i.control
+    return (
+        i.op.queue in _PURE
+        and not i.op.variable
+        and i.guard in ("", "PT")
+        and c.write_barrier is None
+        and c.read_barrier is None
+        and bool(i.writes)
+        and all(r < UGPR for r in touched)
+        and not touched & fixed
+    )
+
+
+def _words(function: Function, order: np.ndarray, gone: set[int], block_start: dict[int, int]) -> np.ndarray:
+    """Encodings by position: branches meet their targets, nothing is cached where something moved, what
+    one of the `gone` waited for its old successor waits for as well, and distances are as long as they were.
+    """
+    from .leaves import encode
+
+    code = function.instructions
+    where = np.empty(len(order), dtype=np.int64)
+    where[order] = np.arange(len(order))
+    wait = {n: code[n].control.wait_mask for n in range(len(code))}
+    stall = {n: code[n].control.stall for n in range(len(code))}
+    for n in sorted(gone):
+        after = next((m for m in range(n + 1, len(code)) if m not in gone), None)
+        if wait[n] and after is not None and _may_wait(code[after]):
+            wait[after] |= wait[n]
+        # what stood before it keeps its distance from what stood behind it
+        missing = max(1, code[n].control.stall)
+        for m in range(n - 1, block_start[n] - 1, -1):
+            if m not in gone and code[m].base not in BRANCHES and missing:
+                more = min(15 - stall[m], missing)
+                stall[m], missing = stall[m] + more, missing - more
+        stall[n] = 15
+        before = int(order[where[n] - 1]) if where[n] else n
+        if code[before].base not in BRANCHES:
+            stall[before] = 15  # and what it now stands behind from it
+    words = encode(
+        np.ascontiguousarray(function.words), order.astype(np.int32),
+        np.array([stall[n] for n in order.tolist()], dtype=np.uint8), reuse.reaches(function),
+    )  # fmt: skip
+    for p, n in enumerate(order.tolist()):
+        high = int(words[p, 1]) & ~(0x3F << WAIT_SHIFT) | wait[n] << WAIT_SHIFT
+        words[p] = _aimed(function, n, p, where, int(words[p, 0]), high)
+    return words
+
+
+def _aimed(function: Function, n: int, p: int, where: np.ndarray, low: int, high: int) -> tuple[int, int]:
+    """A branch's words with the offset from its place to where its target stands now."""
+    i = function.instructions[n]
+    if i.base != "BRA":
+        return low, high
+    target = next(at // 16 for name, at in function.labels.items() if f"`({name})" in i.text)
+    to = target if target >= len(where) else int(where[target])
+    offset = (16 * to - 16 * (p + 1)) // 4 & (1 << 56) - 1
+    low = low & ~(0xFF << 16 | (1 << 64) - (1 << 34)) | (offset & 0xFF) << 16
+    low |= (offset >> 8 & (1 << 30) - 1) << 34
+    return low, high & ~((1 << 18) - 1) | offset >> 38
+
+
+def _may_wait(i: Instruction) -> bool:
+    return i.base not in control.NO_WAIT and i.opcode not in control.NO_WAIT
