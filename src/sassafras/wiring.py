@@ -155,11 +155,9 @@ def prerank_score(workload: Workload, case: Case, kernel: Kernel) -> Callable[[A
 
 
 def check_workers(cluster: str | None, workers: int | None) -> None:
-    """Raise SearchError where workers are asked for without a cluster, or none of them."""
+    """Raise SearchError where workers are asked for without a cluster."""
     if workers is not None and cluster is None:
         raise SearchError("there are workers only in a cluster", hint="--cluster auto, or HOST:PORT")
-    if workers is not None and workers < 1:
-        raise SearchError(f"a search needs at least one worker, not {workers}")
 
 
 def load_workload(target: str | Path | Workload) -> Workload:
