@@ -58,11 +58,11 @@ def test_a_killed_writer_leaves_everything_it_reported(tmp_path: Path) -> None:
         if int(line) >= 200:
             process.send_signal(signal.SIGKILL)
             break
-    reported = 200 + len(process.stdout.read().splitlines())
+    reported = 201 + len(process.stdout.read().splitlines())  # they are numbered from 0
     process.communicate()
     with Store.open(path) as store:
         kept = store.runs()[0].evaluations
-        assert reported < kept + 1 <= reported + 2
+        assert reported <= kept <= reported + 1  # the last may have been kept and not reported yet
         assert store._connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
