@@ -101,8 +101,8 @@ class Bound:
 
     Attributes:
         cycles: of the whole kernel, modelled.
-        latency: cycles that one warp needs alone, over the path, launch apart.
-        throughput: cycles that its busiest pipe needs for all warps of an SM, launch apart.
+        latency: cycles that one warp needs alone, over the whole path, launch apart.
+        throughput: cycles that its busiest pipe needs for all warps of an SM over what is simulated.
         limit: ``latency`` or the name of that pipe.
         proved: share of `latency` that stands in blocks whose best order is proved.
     """
@@ -117,10 +117,11 @@ class Bound:
 def bound(device: Any, space: Any, seconds: float = 0.0, largest: int = 700) -> Bound:
     """The least that the model can say of any schedule of `space`.
 
-    A kernel takes at least what one warp takes alone: block after block in the best order, counting only
-    what must be waited for (`schedule.machine` leaves out what it cannot be sure of). And it takes at least
-    what its busiest pipe, queue or port is busy for all warps. Loop rounds that the model adds without
-    simulating them are counted alike.
+    What is simulated takes at least what one warp takes alone: block after block in the best order, counting
+    only what must be waited for (`schedule.machine` leaves out what it cannot be sure of). And it takes at
+    least what its busiest pipe, queue or port is busy for all warps. Rounds of loops that the model adds at
+    the rate of the last ones take at least what a warp alone takes for them; more cannot be said, as
+    the rate is a mean over warps that do not run in step.
 
     Args:
         device: a `ModelDevice` with the kernel opened.
@@ -137,21 +138,23 @@ def bound(device: Any, space: Any, seconds: float = 0.0, largest: int = 700) -> 
 
     model, builder = device.model, space.constructor
     m, o, c = builder.machine, model.occupancy, model.constants
-    each = visits(model)
-    latency = proved = 0.0
+    path = np.bincount(model.path.positions, minlength=len(model.function)).astype(float)
+    extra = visits(model) - path
+    latency = added = proved = 0.0
     start = np.arange(len(space.function), dtype=np.int32)
     for b, (s, e) in enumerate(zip(m.start.tolist(), m.end.tolist(), strict=True)):
-        if each[s] <= 0:
+        if path[s] <= 0:
             continue
         least = max(int(m.least[b]), _simple(m, b, lengths(m, b, False)))
         sure = least >= builder.cycles(start, b)
         if seconds > 0 and not sure and e - s <= largest:
             found = exact.solve(m, b, start[s:e] - s, seconds, rounds=False)
             least, sure = max(least, found.bound), found.proved
-        latency += each[s] * least
-        proved += each[s] * least * sure
+        latency += float(path[s] * least)
+        added += float(extra[s] * least)
+        proved += float((path[s] + extra[s]) * least * sure)
+    share = proved / (latency + added) if latency else 1.0
     latency += float(np.sum(model.path.taken)) * c.branch_taken
-    path = each * 1.0
     warps = o.warps * o.slots
     a_core = -(-warps // 4)
     # what each sub-core's pipes, its memory queue, and the SM's memory port need for one round of CTAs
@@ -171,11 +174,14 @@ def bound(device: Any, space: Any, seconds: float = 0.0, largest: int = 700) -> 
     products = model.rows[:, rec.KIND] == rec.HGMMA
     need["tensor core"] = float((path * model.rows[:, rec.BUSY])[products].sum()) * a_core
     limit = max(need, key=lambda k: need[k])
-    busiest = need[limit] * o.ctas / o.slots
-    alone = latency * (o.ctas / o.simulated) * -(-o.simulated // o.slots)
+    scale = o.ctas / o.simulated
+    busiest = need[limit] * o.simulated / o.slots
+    alone = latency * -(-o.simulated // o.slots)
+    # rounds of loops that are not simulated are added at the rate of single warps
+    added *= o.simulated / o.slots
     return Bound(
-        c.launch + max(busiest, alone), alone, busiest, "latency" if alone >= busiest else limit,
-        proved / latency if latency else 1.0,
+        float(c.launch + (max(busiest, alone) + added) * scale), float((alone + added) * scale),
+        float(busiest * scale), "latency" if alone >= busiest else limit, float(share),
     )  # fmt: skip
 
 
