@@ -19,6 +19,7 @@ def informed(
 
     def opened(kernel: Kernel) -> Space[Any, Any]:
         from sassafras.device import ModelDevice
+        from sassafras.device.model.kernel_model import UnknownWords
 
         space = make(kernel)
         if not hasattr(space, "expect"):
@@ -26,12 +27,22 @@ def informed(
         try:
             device = ModelDevice(kernel.arch)
             device.open(workload, case, kernel)
-        except SassafrasError:
+            model = model_of(device, space)
+        except (SassafrasError, UnknownWords):
             return space
-        space.expect(costs(device), warps_a_sub_core(device))
+        space.expect(costs(model), warps_a_sub_core(device))
         return space
 
     return opened
+
+
+def model_of(device: Any, space: Any) -> Any:
+    """The opened kernel's model, or that of the copy that the space's schedules are of.
+
+    Raises:
+        UnknownWords: the copy's control flow is another.
+    """
+    return device.model.copy(space.function) if getattr(space, "via", ()) else device.model
 
 
 def warps_a_sub_core(device: Any) -> float:
@@ -40,13 +51,12 @@ def warps_a_sub_core(device: Any) -> float:
     return float(max(1.0, o.warps * o.slots / 4))
 
 
-def costs(device: Any) -> Any:
-    """The model's rows of an opened kernel as `schedule.machine.Costs`, for one warp alone."""
+def costs(model: Any) -> Any:
+    """A `KernelModel`'s rows as `schedule.machine.Costs`, for one warp alone."""
     from sassafras.device.model import MODEL_VERSION
     from sassafras.device.model import records as rec
     from sassafras.schedule.machine import Costs
 
-    model = device.model
     rows, c = model.rows, model.constants
     kind, pipe = rows[:, rec.KIND], rows[:, rec.PIPE]
     memory = pipe == rec.MEM
@@ -136,7 +146,7 @@ def bound(device: Any, space: Any, seconds: float = 0.0, largest: int = 700) -> 
     from sassafras.schedule import exact
     from sassafras.schedule.construct_kernels import lengths
 
-    model, builder = device.model, space.constructor
+    model, builder = model_of(device, space), space.constructor
     m, o, c = builder.machine, model.occupancy, model.constants
     path = np.bincount(model.path.positions, minlength=len(model.function)).astype(float)
     extra = visits(model) - path

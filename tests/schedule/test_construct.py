@@ -133,11 +133,14 @@ def test_list_scheduling_shortens_the_longest_block_that_has_room() -> None:
 
 
 def test_bounds_are_below_what_is_modelled() -> None:
-    for name in ("gemv_int4", "rmsnorm"):
-        device, s = opened(name)
+    for name, named in (("gemv_int4", "swaps"), ("gemv_int4", "blocks"), ("cross_entropy", "swaps")):
+        device, s = opened(name, named)
         found = bound(device, s)
         assert 0 < found.cycles <= device.run(s.candidate(s.start())).cycles
         assert found.limit and 0.0 <= found.proved <= 1.0
+        assert s.constructor.costs.source.startswith("timing model")
+        shorter = s.tightened(s.start())
+        assert found.cycles <= device.run(s.candidate(shorter)).cycles
 
 
 def test_the_solver_agrees_with_all_permutations_of_a_stretch() -> None:
