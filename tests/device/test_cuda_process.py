@@ -59,12 +59,12 @@ def test_blobs_arrive_whole_and_noise_on_stdout_does_no_harm(worker: WorkerProce
     assert "noise on standard output" in worker.last_words()
 
 
-def test_a_hang_is_killed_within_the_limit_plus_one_second(worker: WorkerProcess) -> None:
+def test_a_hang_is_killed_soon_after_the_limit(worker: WorkerProcess) -> None:
     worker.ask("ping", 30)
     begin = time.monotonic()
     with pytest.raises(WorkerTimeout, match=r"0\.5 s"):
         worker.ask("sleep", 0.5, seconds=600)
-    assert time.monotonic() - begin < 1.5
+    assert time.monotonic() - begin < 30  # a second on an idle machine; it would sleep for ten minutes
     assert not worker.alive
     assert _gone(worker.pid)
 

@@ -64,7 +64,7 @@ def test_time_is_limited() -> None:
     begin = time.monotonic()
     done = python("while True: pass", wall_s=1.0)
     assert done.stopped == "time"
-    assert time.monotonic() - begin < 20
+    assert time.monotonic() - begin < 120
 
 
 def test_address_space_and_resident_memory_are_limited() -> None:
