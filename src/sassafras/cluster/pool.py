@@ -426,6 +426,8 @@ def _connect(address: str) -> tuple[Any, bool]:
     import os
 
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # a cluster that we start times what runs on it: its workers yield to nobody (Ray's default is 15)
+    os.environ.setdefault("RAY_worker_niceness", "0")
     try:
         import ray
     except ImportError as error:

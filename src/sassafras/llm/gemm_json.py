@@ -32,13 +32,17 @@ Fields = dict[str, Any]
 
 
 def to_fields(config: Any) -> Fields:
-    """A configuration as a flat JSON object: its family, then its own and its instance's fields."""
+    """A configuration as a flat JSON object: its family, then its own and its instance's fields.
+
+    What JSON has no word for is given as text.
+    """
     family = type(config).__name__.removesuffix("Config").lower()
     found: Fields = {"family": family}
     for part in (config.instance, config):
         for field in fields(part):
             if field.name != "instance":
-                found[field.name] = getattr(part, field.name)
+                value = getattr(part, field.name)
+                found[field.name] = value if isinstance(value, (str, int, float)) else str(value)
     return found
 
 
