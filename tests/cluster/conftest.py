@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,8 +43,26 @@ class Nodes:
         )
 
     def kill(self) -> None:
-        """End the last node as a power cut would."""
-        self.cluster.remove_node(self.others.pop(), allow_graceful=False)
+        """End the last node as a power cut would: its workers do not outlive its raylet for a moment."""
+        node = self.others.pop()
+        raylet = node.all_processes["raylet"][0].process.pid
+        for pid in [raylet, *descendants(raylet)]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.cluster.remove_node(node, allow_graceful=False)
+
+
+def descendants(pid: int) -> list[int]:
+    """The processes that a process started, and those that they started."""
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # gone meanwhile
+            fields = stat.read_text().rsplit(")", 1)[1].split()
+            children.setdefault(int(fields[1]), []).append(int(stat.parent.name))
+    found = list(children.get(pid, ()))
+    for child in found:  # grows meanwhile
+        found += children.get(child, ())
+    return found
 
 
 @pytest.fixture

@@ -21,12 +21,35 @@ from .conftest import Nodes
 from .test_islands import rows
 
 TARGET = Path(__file__).parents[2] / "examples" / "evolve" / "bias_gelu.py"
+#: three an island
 EVALUATIONS = 6
+
+
+BODY = """```cuda
+hole: body
+#pragma unroll {unroll}
+for (int i = blockIdx.x * 256 + threadIdx.x; i < count; i += gridDim.x * 256) {{
+    float v = x[i] + bias[i % cols];
+    float t = tanhf(0.7978845608f * (v + 0.044715f * v * v * v));
+    y[i] = 0.5f * v * (1.0f + t) * gate[i];
+}}
+```"""
+
+
+class Bodies:
+    """A proposer whose answers all compile, so that every one of them needs a worker."""
+
+    name = "bodies"
+
+    def propose(self, request: Request) -> Reply:
+        """An answer that the request's seed decides."""
+        return Reply(BODY.format(unroll=1 + request.seed % 16), self.name, 50, 50)
 
 
 def run(nodes: Nodes, store: Path, **more: object) -> Result:
     return evolve(
-        TARGET, device="model", cluster=nodes.address, budget=f"{EVALUATIONS}e", seed=3, store=store, **more
+        TARGET, proposer=Bodies(), device="model", cluster=nodes.address, budget=f"{EVALUATIONS}e", seed=3,
+        store=store, **more,
     )  # type: ignore[arg-type]  # fmt: skip
 
 
@@ -39,13 +62,13 @@ def test_a_killed_node_costs_nothing(nodes: Nodes, tmp_path: Path, monkeypatch: 
     killed = []
 
     def watch(progress: object) -> None:
-        # in this thread, which the islands wait for: none can be done before the node is dead
-        if not killed and progress.evaluations >= 3:  # type: ignore[attr-defined]
+        # after the first outcome: each island has two to come, and the one heard waits for this to return
+        if not killed:
             killed.append(True)
             nodes.kill()
 
     stormy = run(nodes, tmp_path / "stormy.sqlite", progress=watch, stage=said.append)
-    assert killed and any("a worker was lost" in line for line in said)
+    assert killed and any("was lost" in line or "does not answer" in line for line in said), said
     assert stormy.kernel.digest == calm.kernel.digest
     assert stormy.modelled_ratio == calm.modelled_ratio and stormy.modelled
     assert stormy.evaluations == calm.evaluations == EVALUATIONS
@@ -54,6 +77,10 @@ def test_a_killed_node_costs_nothing(nodes: Nodes, tmp_path: Path, monkeypatch: 
     assert list(before.values()) == list(after.values()) and len(after) == 2
     for digests in after.values():
         assert len(digests) == len(set(digests)) == EVALUATIONS // 2
+    assert stormy.verdicts == {"modelled": EVALUATIONS}
+    asked = stormy.facts["spent"]["requests"]
+    journals = (tmp_path / "proposals").glob("*.jsonl")
+    assert sum(len(path.read_text().splitlines()) for path in journals) == asked, "each was paid once"
 
 
 def test_caps_hold_for_several_at_once() -> None:

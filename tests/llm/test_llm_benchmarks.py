@@ -165,3 +165,21 @@ def test_a_model_is_told_what_was_measured_and_why_it_was_refused(tmp_path: Path
     assert first.count("### Variant") == 3 and "score" in first and " at M=" in first.replace("\n", " ")
     assert "no JSON object" in asked[1].messages[-1]["content"]
     assert len(asked[0].choices) == len(llm_live_gemm.unmeasured(entry))
+
+
+def test_the_configurations_that_wait_for_a_gpu_are_whole() -> None:
+    import llm_live_gemm
+
+    from sassafras.gemm import families
+    from sassafras.gemm.dataset import DATA, Dataset
+
+    records = llm_live_gemm.read(llm_live_gemm.PROPOSALS)
+    entries = {
+        str(e.shape): e for e in llm_live_gemm.sample(Dataset.load(DATA / "nvidia-h200.jsonl.gz"), 40, 0)
+    }
+    by_side: dict[tuple[str, str], list[str]] = {}
+    for record in records:
+        by_side.setdefault((record["shape"], record["by"]), []).append(record["config"])
+        assert families.parse(record["config"]).reject(entries[record["shape"]].shape) is None
+    assert len({by for _, by in by_side}) >= 2 and {shape for shape, _ in by_side} == set(entries)
+    assert all(len(set(names)) == len(names) == llm_live_gemm.COUNT for names in by_side.values())

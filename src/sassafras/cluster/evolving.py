@@ -57,19 +57,24 @@ class IslandDevice(PoolDevice):
         number: the worker.
         turns: a lock for every worker: a GPU judges one candidate at a time.
         over: set when the search is to end.
+        say: told when the worker was lost, or does not answer, and where the island goes on.
     """
 
     def __init__(
-        self, pool: Pool, modelled: bool, number: int, turns: Sequence[threading.Lock], over: threading.Event
-    ) -> None:
+        self, pool: Pool, modelled: bool, number: int, turns: Sequence[threading.Lock],
+        over: threading.Event, say: Callable[[str], None],
+    ) -> None:  # fmt: skip
         super().__init__(pool)
         self.modelled = modelled
-        self._mine, self._turns, self._over = number, turns, over
+        self._mine, self._turns, self._over, self._say = number, turns, over, say
         self._loaded: Any = None
 
     def _ask(self, method: str, *arguments: Any, **named: Any) -> Any:
         for _ in range(TRIES):
-            number = self._mine = self._answering(self._mine)
+            number = self._answering(self._mine)
+            if number != self._mine:
+                self._say(f"worker {self._mine} does not answer, its island goes on with worker {number}")
+                self._mine = number
             with self._turns[number]:
                 try:
                     actor = self._pool.actor(number)
@@ -80,6 +85,7 @@ class IslandDevice(PoolDevice):
                 except WorkerLost as error:
                     self._pool.replace(number, actor)
                     last = error.what
+                    self._say(f"worker {number} was lost: {last}")
         raise DeviceError(
             f"{TRIES} workers were lost running this; the last: {last}",
             where=f"island {self._mine}",
@@ -191,7 +197,10 @@ class SourceIslands(Islands, SourceJob):
                 made: Built = builder.ask("build", source, fp32)
                 return made
 
-            device = IslandDevice(pool, self.device.modelled, island.index, self._turns, self._over)
+            device = IslandDevice(
+                pool, self.device.modelled, island.index, self._turns, self._over,
+                lambda text: news.put((island, text)),
+            )  # fmt: skip
             device.open(self.workload, self.case, self.baseline)
             judge = SourceEvaluator(device, self.workload, self.case, self.baseline, builder=build)
             space = SourceSpace(self.workload, self.case, self.baseline, judge, whole=self.whole)
@@ -215,8 +224,7 @@ class SourceIslands(Islands, SourceJob):
         Raises:
             SassafrasError: an island's error; the others were stopped first.
         """
-        assert self.pool is not None
-        begun, new, running, lost = time.monotonic(), 0, len(islands), self.pool.lost
+        begun, new, running = time.monotonic(), 0, len(islands)
         failed: BaseException | None = None
         interrupted = False
         with interruptible():
@@ -225,9 +233,6 @@ class SourceIslands(Islands, SourceJob):
                     if stop is not None and stop():
                         interrupted = True
                         self._over.set()
-                    if self.pool.lost > lost:
-                        lost = self.pool.lost
-                        self.say("a worker was lost: its island goes on with another")
                     island, *said = news.get(timeout=_TICK)
                     if len(said) == 4:
                         recipe, outcome, took, kept = said
@@ -235,9 +240,12 @@ class SourceIslands(Islands, SourceJob):
                             new += 1
                             if self.store is not None and island.run_id is not None:
                                 self.store.append(island.run_id, recipe, outcome, took)
-                        kept.set()
                         if progress is not None and island.best is not None:
                             progress(standing(islands, new, time.monotonic() - begun))
+                        kept.set()
+                        continue
+                    if isinstance(said[0], str):
+                        self.say(said[0])
                         continue
                     running -= 1
                     if isinstance(said[0], BaseException):
