@@ -66,6 +66,7 @@ def test_any_bytes_as_attribute_records(data: bytes) -> None:
         assert bool(records) == bool(data)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from([1, 2, 3, 4]), st.integers(0, 255), st.binary(max_size=40))))
 def test_well_formed_attribute_records_are_all_read(wanted: list[tuple[int, int, bytes]]) -> None:
     data = b""
