@@ -16,7 +16,7 @@ struct State {
     long launches = 0, encodes = 0, loads = 0;
     void *stream = nullptr, *context = nullptr;
     unsigned grid[3] = {}, threads = 0, shared = 0, cluster[3] = {};
-    int capturing = 0, fail = 0, mode = 0, relaxed_loads = 0;
+    int capturing = 0, fail = 0, mode = 0, relaxed_loads = 0, overlap = 0;
 } state;
 std::vector<void *> contexts; // the stack of current ones
 char primary[4];
@@ -62,7 +62,7 @@ extern "C" {
 struct Config {
     unsigned grid[3], block[3], shared;
     void *stream;
-    struct { int id; char pad[4]; union { char bytes[64]; unsigned cluster[3]; }; } *attributes;
+    struct { int id; char pad[4]; union { char bytes[64]; unsigned cluster[3]; int value; }; } *attributes;
     unsigned count;
 };
 State *stand_in() { return &state; }
@@ -134,8 +134,18 @@ int cuLaunchKernelEx(const Config *config, void *handle, void **params, void **e
     state.context = contexts.back(), state.stream = config->stream;
     std::memcpy(state.grid, config->grid, sizeof state.grid);
     state.threads = config->block[0], state.shared = config->shared;
-    for (int d = 0; d < 3; ++d) state.cluster[d] = config->count ? config->attributes[0].cluster[d] : 1;
-    if (config->count > 1 || (config->count && config->attributes[0].id != 4) || config->block[1] != 1) return INVALID;
+    std::fill(state.cluster, state.cluster + 3, 1u);
+    state.overlap = 0;
+    for (unsigned i = 0; i < config->count; ++i) {
+        const auto &attribute = config->attributes[i];
+        if (attribute.id == 4)
+            std::memcpy(state.cluster, attribute.cluster, sizeof state.cluster);
+        else if (attribute.id == 6)
+            state.overlap = attribute.value;
+        else
+            return INVALID;
+    }
+    if (config->block[1] != 1) return INVALID;
     const std::string &name = function.name;
     ++state.launches;
     const auto found = described.find(name);

@@ -1,6 +1,6 @@
 // usage: PROGRAM JOB
 // Runs launches of TMA kernels on the CPU. JOB is a text file of whitespace-separated words:
-//   instance  grid x y z  cluster  threads  shared_bytes  policy(0 late, 1 random, 2 eager)  seed  repeats  fault
+//   instance  grid x y z  cluster x y z  threads  shared_bytes  policy(0 late, 1 random, 2 eager)  seed  repeats  fault
 //   count, then the scalars in the order of the kernel's parameters
 //   count, then of each tensor map: operand(0 a, 1 b, 2 c)  extent x y  stride  box x y  swizzle
 //   workspace_bytes  counters  files a b c
@@ -35,7 +35,11 @@ int main(int, char **argv) {
     grid.x = (unsigned)number();
     grid.y = (unsigned)number();
     grid.z = (unsigned)number();
-    const unsigned cluster = (unsigned)number(), threads = (unsigned)number();
+    Dim cluster{};
+    cluster.x = (unsigned)number();
+    cluster.y = (unsigned)number();
+    cluster.z = (unsigned)number();
+    const unsigned threads = (unsigned)number();
     const size_t shared_bytes = number();
     emulator::policy = (emulator::Policy)number();
     emulator::dice.seed((unsigned)number());
@@ -80,8 +84,8 @@ int main(int, char **argv) {
             emulator::fail("host and kernel disagree on shared memory or threads");                                   \
         emulator::launch_clusters(grid, cluster, threads, shared_bytes, turn > 0, [&] { type::run(kind); });           \
     }
-#define ws {&maps[0], &maps[1], &maps[2], work, counters.data(), s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7]}
-#define cs {&maps[0], &maps[1], (u16 *)operand[2], s[0], s[1], s[2], s[3], s[4]}
+#define ws {&maps[0], &maps[1], &maps[2], work, counters.data(), s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8]}
+#define cs {&maps[0], &maps[1], (u16 *)operand[2], work, counters.data(), s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8], s[9], s[10], s[11], s[12], s[13]}
         INSTANCES
         for (unsigned char count : emulator::stores)
             if (count != 1) emulator::fail("an element of C was not stored");

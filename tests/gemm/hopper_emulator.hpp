@@ -179,8 +179,10 @@ inline void report() {
 }
 
 // Clusters run one after the other, in an order drawn from the dice when `shuffle`.
-inline void launch_clusters(Dim grid, unsigned cluster_size, unsigned threads, size_t shared_bytes, bool shuffle,
+inline void launch_clusters(Dim grid, Dim shape, unsigned threads, size_t shared_bytes, bool shuffle,
                             std::function<void()> kernel) {
+    const unsigned cluster_size = shape.x * shape.y * shape.z;
+    if (grid.x % shape.x || grid.y % shape.y || grid.z % shape.z) fail("the grid is no multiple of the cluster");
     grid_dim = grid;
     block_dim = Dim{threads, 1, 1};
     body = kernel;
@@ -208,9 +210,9 @@ inline void launch_clusters(Dim grid, unsigned cluster_size, unsigned threads, s
         --here().running;
     };
     std::vector<Dim> order;
-    for (unsigned z = 0; z < grid.z; ++z)
-        for (unsigned y = 0; y < grid.y; ++y)
-            for (unsigned x = 0; x < grid.x; x += cluster_size) order.push_back({x, y, z});
+    for (unsigned z = 0; z < grid.z; z += shape.z)
+        for (unsigned y = 0; y < grid.y; y += shape.y)
+            for (unsigned x = 0; x < grid.x; x += shape.x) order.push_back({x, y, z});
     if (shuffle) std::shuffle(order.begin(), order.end(), dice);
     for (const Dim first : order) {
         Cluster cluster;
@@ -223,7 +225,7 @@ inline void launch_clusters(Dim grid, unsigned cluster_size, unsigned threads, s
             cta.shared.assign(shared_bytes / 4, NAN);
             cta.warps.resize(threads / 32);
             for (Warp &warp : cta.warps) warp.barrier.expected = 32;
-            cta.index = Dim{first.x + r, first.y, first.z};
+            cta.index = Dim{first.x + r % shape.x, first.y + r / shape.x % shape.y, first.z + r / shape.x / shape.y};
             hoppers[r].granules.resize((WINDOW + shared_bytes) / 16 + 1);
             hoppers[r].threads.resize(threads);
             hoppers[r].running = threads;

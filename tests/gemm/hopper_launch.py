@@ -42,7 +42,7 @@ class Emulator:
         first, second = (1, 0) if config.swapped else (0, 1)
         place = {"a": first, "b": second, "c": 2}
         words: list[Any] = [self.instances.index(config.instance), *plan.grid]
-        words += [plan.cluster[0], plan.threads, plan.shared_bytes, policy, seed, repeats, fault]
+        words += [*plan.cluster, plan.threads, plan.shared_bytes, policy, seed, repeats, fault]
         named = [name for name, kind in config.instance.parameters if kind == "i32"]
         words += [len(named), *(plan.scalars[name] for name in named)]
         maps = [plan.tensor_maps[n] for n, kind in config.instance.parameters if kind == "tensormap"]

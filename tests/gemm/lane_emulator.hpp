@@ -290,6 +290,7 @@ inline void load_matrices_transposed(u32 (&to)[4], const void *row) { matrices<t
 inline float *shared_floats() { return emulator::lane->cta->shared.data(); }
 inline void sync_cta() { emulator::wait(emulator::lane->cta->barrier); }
 inline void sync_cluster() { emulator::wait(emulator::lane->cluster->barrier); }
+inline void meet_cluster() { sync_cluster(); }
 inline float load_remote(const float *mine, u32 rank) {
     const size_t offset = mine - shared_floats();
     const std::vector<float> &other = emulator::lane->cluster->ctas.at(rank).shared;

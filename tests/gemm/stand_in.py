@@ -24,7 +24,7 @@ class State(ctypes.Structure):
         ("stream", ctypes.c_void_p), ("context", ctypes.c_void_p), ("grid", ctypes.c_uint * 3),
         ("threads", ctypes.c_uint), ("shared", ctypes.c_uint), ("cluster", ctypes.c_uint * 3),
         ("capturing", ctypes.c_int), ("fail", ctypes.c_int), ("mode", ctypes.c_int),
-        ("relaxed_loads", ctypes.c_int),
+        ("relaxed_loads", ctypes.c_int), ("overlap", ctypes.c_int),
     ]  # fmt: skip
 
 

@@ -30,7 +30,7 @@ def test_longer_timed_configurations_rank_first() -> None:
     found = entry()
     assert found.ranked() == [(B, 2.9), (C, 3.2), (A, 3.0)] and found.ranked("tn")[0] == (C, 3.2)
     assert found.baseline_us() == 3.9 and found.baseline_us("torch", "nn") == 5.0
-    assert found.us(A) == 3.0 and found.us("lean_tn_m1n8s1/w1x1x1/c1") is None
+    assert found.us(A) == 3.0 and found.us("lean_tn_m1n4s1/w1x1x1/c1") is None
 
 
 @pytest.mark.parametrize("name", ["d.jsonl", "d.jsonl.gz"])

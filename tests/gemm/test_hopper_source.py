@@ -11,6 +11,7 @@ import pytest
 
 from sassafras.gemm import warp_specialized
 from sassafras.gemm.cluster_split import ClusterSplitConfig, ClusterSplitInstance
+from sassafras.gemm.configuration import Mode
 from sassafras.gemm.shapes import Shape
 from sassafras.gemm.warp_specialized import WarpSpecializedConfig, WarpSpecializedInstance
 
@@ -36,6 +37,9 @@ INSTANCES: list[Instance] = [
     _C("tn", 64, 16, 6, swapped=True),
     _C("nt", 64, 64, 4, dtype="bf16"),
     _C("tt", 128, 32, 4),
+    _C("tn", 128, 80, 2, shared=True),
+    _C("nn", 128, 128, 3, shared=True),
+    _C("tn", 64, 48, 4, swapped=True, shared=True),
 ]
 
 
@@ -52,7 +56,14 @@ def few_multiprocessors(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def configs(instance: Instance) -> list[Config]:
     if isinstance(instance, ClusterSplitInstance):
-        return [ClusterSplitConfig(instance, cluster) for cluster in (1, 2, 3, 8)]
+        if not instance.shared:
+            parts = [ClusterSplitConfig(instance, slices, parts=p) for slices, p in ((1, 2), (2, 2), (1, 5))]
+            return [ClusterSplitConfig(instance, slices) for slices in (1, 2, 3, 8)] + parts
+        shared = (
+            (1, 2, 1), (1, 1, 2), (1, 2, 2), (2, 1, 2), (1, 4, 1), (1, 1, 4), (3, 2, 1), (2, 2, 2), (1, 2, 4),
+            (1, 2, 1, 3), (2, 1, 2, 2),
+        )  # fmt: skip
+        return [ClusterSplitConfig(instance, *cluster, mode=Mode(late=True)) for cluster in shared]
     return [
         WarpSpecializedConfig(instance, group, k) for group, k in ((1, 1), (3, 1), (4, 2), (2, 3), (2, 0))
     ]
@@ -84,7 +95,9 @@ def test_random_launches_are_right(emulator: Emulator, tmp_path: Path, few_multi
         shape = Shape(*(8 * int(rng.integers(1, most)) for most in (40, 40, 80)))
         config: Config
         if isinstance(instance, ClusterSplitInstance):
-            config = ClusterSplitConfig(instance, int(rng.integers(1, 9)))
+            share_m, share_n = (int(2 ** rng.integers(3)) if instance.shared else 1 for _ in range(2))
+            slices = int(rng.integers(1, 9)) if rng.random() < 0.5 else int(rng.integers(1, 4))
+            config = ClusterSplitConfig(instance, slices, share_m, share_n)
         else:
             config = WarpSpecializedConfig(instance, int(rng.integers(1, 5)), int(rng.integers(0, 4)))
         if config.reject(shape) is not None:

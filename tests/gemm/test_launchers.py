@@ -52,7 +52,7 @@ def install(launcher: Any, library: Path, config: str, key: tuple[int, ...]) -> 
     made = plan(chosen, problem)
     launcher.add_kernel(
         key, function, driver.context(0), made.grid, made.threads, made.shared, made.cluster,
-        made.parameters, made.workspace, made.counters,
+        made.parameters, made.workspace, made.counters, made.overlap,
     )  # fmt: skip
 
 
@@ -194,6 +194,9 @@ CASES = {
     "lean_tn_swapped_m1n1s4/w1x1x2/c1": (3, 48, 512, "tn"),
     "staged_nn_64x64_w2x2s4/c2": (72, 64, 256, "nn"),
     "staged_tn_128x128_w4x2s3/c1": (130, 136, 64, "tn"),
+    "staged_tn_64x64_w2x2s4/c1+o": (72, 64, 256, "tn"),
+    "lean_tn_m1n2s2/w1x2x4/c2+os": (24, 40, 256, "tn"),
+    "cs_tn_64x64_s12m/c1m2n1+ol": (136, 72, 256, "tn"),
 }
 
 
@@ -212,6 +215,7 @@ def test_our_kernels_are_given_what_they_need(launcher: Any, library: Path, conf
     wanted = parse(config).launch(parse_shape(key))
     assert tuple(state.grid) == wanted.grid and state.threads == wanted.threads
     assert tuple(state.cluster) == wanted.cluster and state.shared == wanted.shared_bytes
+    assert bool(state.overlap) == wanted.overlap
     # out, and leading extents
     out = torch.full((m, n), float("nan"), dtype=torch.float16)
     assert launcher(a, b, out) is out and close(out, a, b)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 from sassafras.core import Enumerable, SassafrasError, Space
 from sassafras.gemm import Config, GemmSpace, LeanConfig, LeanInstance, Shape, cuda_l2_grid, families
-from sassafras.gemm.cluster_split import ClusterSplitInstance
+from sassafras.gemm.cluster_split import ClusterSplitConfig, ClusterSplitInstance
 from sassafras.gemm.estimate import estimate_us
 from sassafras.gemm.launch import Launch
 from sassafras.gemm.results import choose_shapes
@@ -68,17 +69,17 @@ def test_names_go_there_and_back() -> None:
     [
         ("lean_tn_m1n2s2/w1x1x1/c1", "64x64x100", "not a multiple of 8"),
         ("lean_tn_m1n2s2/w1x1x1/c1", "64x60x64", "n 60 is not a multiple of 8"),
-        ("lean_tn_m2n8s1/w2x2x4/c1", "512x512x512", "512 threads"),
+        ("lean_tn_m2n4s2/w2x2x4/c1", "512x512x512", "512 threads"),
         ("lean_tn_m1n2s2/w1x1x8/c2", "64x64x256", "would be empty"),
         ("lean_tn_m1n2s2/w3x1x1/c1", "64x64x64", "not a power of two"),
-        ("lean_tn_m1n1s1/w1x1x1/c16", "64x64x4096", "cluster at most 8"),
-        ("lean_tn_m1n1s1/w1x1x1/c1", "2000000x64x64", "tiles"),
+        ("lean_tn_m1n1s2/w1x1x1/c16", "64x64x4096", "cluster at most 8"),
+        ("lean_tn_m1n1s2/w1x1x1/c1", "2000000x64x64", "tiles"),
         ("staged_nn_64x64_w2x2s4/c4", "64x64x128", "would be empty"),
         ("staged_nn_64x64_w2x2s4/c1", "64x60x128", "n 60"),
         ("staged_nn_64x64_w2x2s4/c9", "64x64x4096", "cluster 9"),
         ("staged_nn_64x64_w2x2s4a2/c1", "64x61x128", "n 61 is not a multiple of 2"),
         ("staged_tn_64x64_w2x2s4a1/c1", "64x64x2147483648", "32 bits"),
-        ("lean_tn_m1n1s1/w1x1x1/c1", "64x64x2147483648", "32 bits"),
+        ("lean_tn_m1n1s2/w1x1x1/c1", "64x64x2147483648", "32 bits"),
         ("cs_tn_64x64_s6/c4", "64x64x320", "would be empty"),
         ("cs_nn_64x64_s6/c1", "64x60x320", "a row of B has 60 elements"),
         ("ws_tn_64x64_co1s5b2c1x1/g8/k8", "64x64x512", "at least 2 each"),
@@ -108,16 +109,20 @@ def test_a_launch_covers_everything_once() -> None:
         rows, columns = config.tile
         seen = Shape(shape.n, shape.m, shape.k) if config.swapped else shape
         assert launch.shared_bytes <= 227 * 1024 and launch.threads <= 1024
-        assert launch.grid[0] % launch.cluster[0] == 0
+        assert all(extent % size == 0 for extent, size in zip(launch.grid, launch.cluster, strict=True))
         assert estimate_us(config, shape) > 0
         if isinstance(config, WarpSpecializedConfig):
             _covers(config, launch, seen)
             continue
-        assert (launch.grid[2] - 1) * rows < seen.m <= launch.grid[2] * rows
-        assert (launch.grid[1] - 1) * columns < seen.n <= launch.grid[1] * columns
+        assert (launch.grid[2] - launch.cluster[2]) * rows < seen.m <= launch.grid[2] * rows
+        assert (launch.grid[1] - launch.cluster[1]) * columns < seen.n <= launch.grid[1] * columns
         each = launch.scalars.get("steps_per_slice", 0) * 32 + launch.scalars.get("tiles_per_slice", 0) * 64
-        assert each * config.slices >= shape.k
-        assert launch.grid[0] == launch.cluster[0] == config.cluster
+        parts = getattr(config, "parts", 1)
+        assert each * config.slices * parts >= shape.k
+        assert launch.grid[0] == launch.cluster[0] * parts and math.prod(launch.cluster) == config.cluster
+        if isinstance(config, ClusterSplitConfig):
+            whole = launch.grid[0] * launch.grid[1] * launch.grid[2] * rows * columns // config.slices
+            assert launch.workspace_bytes == (4 * whole if parts > 1 else 0)
         if isinstance(config, LeanConfig):
             assert launch.threads <= config.instance.max_threads
             assert (launch.shared_bytes == 0) == (config.slices == 1)
@@ -146,7 +151,7 @@ def _covers(config: WarpSpecializedConfig, launch: Launch, seen: Shape) -> None:
         (WarpSpecializedInstance("tn", 256, 256, 2, False, 2), "256 accumulators"),
         (WarpSpecializedInstance("tn", 128, 256, 2, False, 5), "shared memory"),
         (WarpSpecializedInstance("nn", 128, 192, 2, False, 3, cluster_m=2), "no multiple of 128"),
-        (WarpSpecializedInstance("tn", 128, 48, 2, False, 3), "no product is 48 wide"),
+        (WarpSpecializedInstance("tn", 128, 40, 2, False, 3), "no product is 40 wide"),
         (WarpSpecializedInstance("tn", 64, 64, 3, True, 3), "2 for ping-pong"),
         (ClusterSplitInstance("nn", 64, 32, 4), "no multiple of 64"),
         (ClusterSplitInstance("tn", 128, 256, 2), "partial sums"),
@@ -193,7 +198,8 @@ def test_space_keeps_the_contract() -> None:
     candidate = space.candidate(state)
     assert built == [state] and candidate.recipe["config"] == state.name
     assert candidate.kernel.name == state.instance.name and candidate.kernel.threads == state.threads
-    assert candidate.kernel.meta["scalars"]["k"] == 512
+    scalars = candidate.kernel.meta["scalars"]
+    assert scalars.get("k", 64 * scalars.get("k_tiles", 0)) == 512
     only = GemmSpace(shape, build, layout="nn")
     assert {c.layout for c in only.configs} == {"nn"}
     with pytest.raises(SassafrasError, match="not a legal configuration"):

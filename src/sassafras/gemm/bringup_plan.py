@@ -60,7 +60,19 @@ def hopper_instances() -> Sequence[Instance]:
 def configs_of(instance: Instance) -> list[Config]:
     """A few configurations that use every path of an instance."""
     if isinstance(instance, ClusterSplitInstance):
-        return [ClusterSplitConfig(instance, c) for c in (1, 2, 8)]
+        alone: tuple[tuple[int, ...], ...] = ((1,), (2,), (8,), (2, 1, 1, 2), (1, 1, 1, 4))
+        shared = (
+            (1, 2, 1),
+            (1, 1, 2),
+            (1, 2, 2),
+            (2, 2, 2),
+            (1, 1, 4),
+            (1, 4, 1),
+            (1, 2, 1, 4),
+            (2, 1, 2, 2),
+        )
+        clusters = shared if instance.shared else alone
+        return [ClusterSplitConfig(instance, *cluster) for cluster in clusters]
     if isinstance(instance, WarpSpecializedInstance):
         return [WarpSpecializedConfig(instance, g, k) for g, k in ((8, 1), (4, 3), (8, 0))]
     return []

@@ -6,15 +6,17 @@ One tile a CTA on TMA + WGMMA; k may be split over a cluster. For problems of fe
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 from sassafras.core import SassafrasError
 
 from . import hopper
+from .configuration import PLAIN, Configuration, Mode
 from .hopper import truth
-from .launch import GRID_LIMIT, SHARED_LIMIT, Launch, TensorMap, ceil_div
+from .launch import GRID_LIMIT, MULTIPROCESSORS, SHARED_LIMIT, Launch, TensorMap, ceil_div
 from .shapes import Shape
 
 
@@ -28,6 +30,7 @@ class ClusterSplitInstance:
         stages: k tiles in shared memory.
         swapped: computes the transpose of C, for small m.
         dtype: ``fp16`` or ``bf16``.
+        shared: CTAs of a cluster may share operands.
     """
 
     layout: str
@@ -36,12 +39,13 @@ class ClusterSplitInstance:
     stages: int
     swapped: bool = False
     dtype: str = "fp16"
+    shared: bool = False
 
     @property
     def name(self) -> str:
-        """Entry name, for example ``cs_tn_64x128_s6``."""
+        """Entry name, for example ``cs_tn_64x128_s6``; with an ``m`` at its end: operands may be shared."""
         kind = ("_swapped" if self.swapped else "") + ("_bf16" if self.dtype == "bf16" else "")
-        return f"cs_{self.layout}{kind}_{self.rows}x{self.columns}_s{self.stages}"
+        return f"cs_{self.layout}{kind}_{self.rows}x{self.columns}_s{self.stages}" + "m" * self.shared
 
     @classmethod
     def parse(cls, name: str) -> ClusterSplitInstance:
@@ -81,8 +85,11 @@ class ClusterSplitInstance:
     def parameters(self) -> tuple[tuple[str, str], ...]:
         """Names and types of the kernel's parameters."""
         return (
-            ("map_a", "tensormap"), ("map_b", "tensormap"), ("c", f"*{self.dtype}"), ("m", "i32"),
-            ("n", "i32"), ("ldc", "i32"), ("k_tiles", "i32"), ("tiles_per_slice", "i32"),
+            ("map_a", "tensormap"), ("map_b", "tensormap"), ("c", f"*{self.dtype}"), ("workspace", "*f32"),
+            ("counters", "*u32"), ("m", "i32"), ("n", "i32"), ("ldc", "i32"), ("k_tiles", "i32"),
+            ("tiles_per_slice", "i32"), ("parts", "i32"), ("log2_slices", "i32"), ("late", "i32"),
+            ("share_m", "i32"), ("share_n", "i32"), ("rows_a", "i32"), ("rows_b", "i32"), ("all_a", "i32"),
+            ("all_b", "i32"),
         )  # fmt: skip
 
     def reject(self) -> str | None:
@@ -107,7 +114,7 @@ class ClusterSplitInstance:
         mn_a, mn_b = hopper.majors(self.layout, self.swapped)
         numbers = (
             self.rows, self.columns, self.stages, self.consumers, truth(mn_a), truth(mn_b),
-            truth(self.dtype == "bf16"), truth(self.swapped),
+            truth(self.dtype == "bf16"), truth(self.swapped), truth(self.shared),
         )  # fmt: skip
         return f"ClusterSplit<{', '.join(map(str, numbers))}>"
 
@@ -118,88 +125,88 @@ class ClusterSplitInstance:
         return hopper.entry(self.name, header, self.template, self.parameters, self.threads)
 
 
-_TILES = ((64, 32, 8), (64, 64, 6), (64, 128, 6), (64, 256, 5), (128, 64, 6), (128, 128, 6), (128, 256, 4))
-_SWAPPED = ((64, 16, 8), (64, 32, 8), (64, 64, 6), (128, 32, 6))
+#: rows, columns, stages, swapped: what won somewhere on the grid, or was close (docs/hgemm.md). Most have as
+#: many stages as 200 KB hold, for one CTA a multiprocessor and long k; those with few are for two and more.
+_BOTH = (
+    (64, 64, 12, False), (64, 64, 6, False), (64, 128, 8, False), (64, 192, 6, False), (64, 256, 5, False),
+    (128, 64, 8, False), (128, 128, 6, False), (128, 192, 5, False), (128, 256, 4, False), (64, 16, 16, True),
+    (64, 32, 16, True), (64, 32, 8, True), (64, 48, 14, True), (64, 64, 12, True), (128, 16, 10, True),
+    (128, 32, 9, True), (128, 64, 8, True), (128, 96, 6, True),
+)  # fmt: skip
+#: widths that cannot hold rows of B
+_TN = ((64, 32, 8, False), (64, 48, 14, False), (64, 80, 11, False), (64, 96, 10, False), (128, 96, 7, False))
+#: of those whose CTAs may share operands
+_SHARED = (
+    (64, 48, 14, False), (64, 64, 12, False), (64, 96, 10, False), (64, 128, 8, False), (64, 160, 7, False),
+    (64, 192, 6, False), (128, 128, 6, False), (128, 192, 5, False), (128, 256, 4, False),
+)  # fmt: skip
+_SHARED_NN = ((64, 64, 12, False), (64, 128, 8, False), (128, 128, 6, False))
 
 
-def _instances(layouts: tuple[str, ...], dtype: str, tiles: Any) -> Iterator[ClusterSplitInstance]:
+def _instances(
+    layouts: tuple[str, ...],
+    tiles: Iterable[tuple[int, int, int, bool]],
+    dtype: str = "fp16",
+    shared: bool = False,
+) -> Iterator[ClusterSplitInstance]:
     for layout in layouts:
         for rows, columns, stages, swapped in tiles:
-            found = ClusterSplitInstance(layout, rows, columns, stages, swapped, dtype)
+            found = ClusterSplitInstance(layout, rows, columns, stages, swapped, dtype, shared)
             if found.reject() is None:
                 yield found
 
 
-_ALL = (*((*tile, False) for tile in _TILES), *((*tile, True) for tile in _SWAPPED))
 #: compiled for the benchmark's task (FP16, nn and tn)
-INSTANCES: tuple[ClusterSplitInstance, ...] = tuple(_instances(("tn", "nn"), "fp16", _ALL))
-_GENERAL = tuple(_ALL[i] for i in (1, 5, 8))
+INSTANCES: tuple[ClusterSplitInstance, ...] = (
+    *_instances(("tn", "nn"), _BOTH), *_instances(("tn",), _TN), *_instances(("tn",), _SHARED, shared=True),
+    *_instances(("nn",), _SHARED_NN, shared=True),
+)  # fmt: skip
+_GENERAL = ((64, 64, 12, False), (128, 128, 6, False), (64, 32, 16, True))
 #: compiled for other callers: BF16, and the layouts of training's backward pass
 OTHER_INSTANCES: tuple[ClusterSplitInstance, ...] = (
-    *_instances(("tn", "nn", "tt", "nt"), "bf16", _GENERAL),
-    *_instances(("tt", "nt"), "fp16", _GENERAL),
+    *_instances(("tn", "nn", "tt", "nt"), _GENERAL, "bf16"),
+    *_instances(("tt", "nt"), _GENERAL),
 )
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class ClusterSplitConfig:
-    """An instance and the cluster that splits k, 1 to 8 CTAs."""
+class ClusterSplitConfig(Configuration):
+    """An instance and what the CTAs of a cluster (1 to 8) do together.
+
+    Attributes:
+        instance: the compiled kernel.
+        slices: CTAs of a cluster that split k.
+        share_m, share_n: neighbours along m that share B's tiles, along n that share A's; powers of two.
+        parts: clusters that split k further, by way of a workspace; slices are a power of two then.
+        mode: how launches follow each other.
+    """
+
+    HAS_LATE: ClassVar[bool] = True
 
     instance: ClusterSplitInstance
-    cluster: int = 1
+    slices: int = 1
+    share_m: int = 1
+    share_n: int = 1
+    parts: int = 1
+    mode: Mode = field(default=PLAIN, kw_only=True)
 
     @property
-    def name(self) -> str:
-        """For example ``cs_tn_64x128_s6/c2``."""
-        return f"{self.instance.name}/c{self.cluster}"
+    def stem(self) -> str:
+        """For example ``cs_tn_64x128_s8/c2`` (two slices), ``cs_tn_64x128_s8m/c2m2n1p4`` (and four parts)."""
+        shared = f"m{self.share_m}n{self.share_n}" if self.share_m * self.share_n > 1 else ""
+        return f"{self.instance.name}/c{self.slices}{shared}" + (f"p{self.parts}" if self.parts > 1 else "")
 
     @classmethod
-    def parse(cls, name: str) -> ClusterSplitConfig:
-        """The configuration of a `name`. Raises SassafrasError."""
-        try:
-            entry, cluster = name.split("/")
-            return cls(ClusterSplitInstance.parse(entry), int(cluster.removeprefix("c")))
-        except ValueError as error:
-            raise SassafrasError("not a cluster-split configuration", where=name) from error
+    def _parse(cls, stem: str) -> ClusterSplitConfig:
+        if found := re.fullmatch(r"(\w+)/c(\d)(?:m(\d)n(\d))?(?:p(\d+))?", stem):
+            entry, *numbers = found.groups()
+            return cls(ClusterSplitInstance.parse(entry), *(int(number or 1) for number in numbers))
+        raise SassafrasError("not a cluster-split configuration", where=stem)
 
     @property
-    def layout(self) -> str:
-        """How A and B have to lie in memory."""
-        return self.instance.layout
-
-    @property
-    def dtype(self) -> str:
-        """``fp16`` or ``bf16``."""
-        return self.instance.dtype
-
-    @property
-    def swapped(self) -> bool:
-        """A and B change roles."""
-        return self.instance.swapped
-
-    @property
-    def threads(self) -> int:
-        """Threads a CTA."""
-        return self.instance.threads
-
-    @property
-    def slices(self) -> int:
-        """Into how many parts k is split."""
-        return self.cluster
-
-    @property
-    def tile(self) -> tuple[int, int]:
-        """Rows and columns of a CTA's tile (of the swapped problem, if swapped)."""
-        return self.instance.rows, self.instance.columns
-
-    @property
-    def shared_bytes(self) -> int:
-        """Dynamic shared memory a CTA."""
-        return self.instance.shared_bytes
-
-    def seen(self, shape: Shape) -> Shape:
-        """The problem as the kernel sees it: m and n exchanged when swapped."""
-        return Shape(shape.n, shape.m, shape.k) if self.swapped else shape
+    def cluster(self) -> int:
+        """CTAs of a cluster."""
+        return self.slices * self.share_m * self.share_n
 
     def tiles(self, shape: Shape) -> tuple[int, int]:
         """Tiles along the kernel's m and n."""
@@ -212,11 +219,22 @@ class ClusterSplitConfig:
             return why
         if not 1 <= self.cluster <= 8:
             return f"cluster {self.cluster}, 1 to 8 are possible"
+        if {self.share_m, self.share_n} - {1, 2, 4, 8}:
+            return f"{self.share_m} x {self.share_n} CTAs share: powers of two are possible"
+        if not self.instance.shared and self.share_m * self.share_n > 1:
+            return f"{self.instance.name} is compiled for CTAs that share nothing"
+        i = self.instance
+        majors = hopper.majors(i.layout, i.swapped)
+        if why := hopper.bad_tile(i.rows, i.columns, *majors, self.share_n, self.share_m):
+            return why
         if max(self.tiles(shape)) > GRID_LIMIT:
             return f"{max(self.tiles(shape))} tiles, a grid takes {GRID_LIMIT} along each extent"
         tiles = hopper.k_tiles(shape)
-        if ceil_div(tiles, ceil_div(tiles, self.cluster)) != self.cluster:
-            return f"{self.cluster} slices of {tiles} k tiles: some would be empty"
+        ranges = self.slices * self.parts
+        if self.parts < 1 or (self.parts > 1 and self.slices & (self.slices - 1)):
+            return f"{self.parts} parts of {self.slices} slices: slices have to be a power of two"
+        if ceil_div(tiles, ceil_div(tiles, ranges)) != ranges:
+            return f"{ranges} slices of {tiles} k tiles: some would be empty"
         for described in self._maps(shape).values():
             if why := described.reject():
                 return why
@@ -224,6 +242,8 @@ class ClusterSplitConfig:
 
     def wasteful(self, shape: Shape) -> str | None:
         """Why a legal configuration is surely worse than a smaller one; None when it may be good."""
+        if self.instance.shared and self.share_m * self.share_n == 1:
+            return "nothing is shared: the plain instance does that faster"
         seen, (rows, columns) = self.seen(shape), self.tile
         if rows > 64 and rows // 2 >= seen.m:
             return f"{rows} rows a CTA for {seen.m}"
@@ -232,42 +252,60 @@ class ClusterSplitConfig:
         if columns > 16 and columns // 2 >= seen.n:
             return f"{columns} columns a CTA for {seen.n}"
         tiles_m, tiles_n = self.tiles(shape)
-        if tiles_m * tiles_n * self.cluster > 8 * 132:
-            return f"{tiles_m * tiles_n * self.cluster} CTAs that do not outlive their tile"
+        ctas = tiles_m * tiles_n * self.slices * self.parts
+        if ctas > (1 if self.parts > 1 else 8) * MULTIPROCESSORS:
+            return f"{ctas} CTAs that do not outlive their tile"
+        for share, tiles, extent in ((self.share_m, tiles_m, "m"), (self.share_n, tiles_n, "n")):
+            if share > 1 and 4 * tiles < 3 * ceil_div(tiles, share) * share:
+                return f"{share} CTAs share along {extent}, and there are {tiles} tiles"
         return None
 
     def _maps(self, shape: Shape) -> dict[str, TensorMap]:
         i, seen = self.instance, self.seen(shape)
         mn_a, mn_b = hopper.majors(i.layout, i.swapped)
         return {
-            "map_a": hopper.operand_map("a", seen.m, shape.k, i.rows, mn_a, i.dtype),
-            "map_b": hopper.operand_map("b", seen.n, shape.k, i.columns, mn_b, i.dtype),
+            "map_a": hopper.operand_map("a", seen.m, shape.k, i.rows // self.share_n, mn_a, i.dtype),
+            "map_b": hopper.operand_map("b", seen.n, shape.k, i.columns // self.share_m, mn_b, i.dtype),
         }
 
-    def launch(self, shape: Shape) -> Launch:
-        """How to launch it. Raises SassafrasError when it cannot run (`reject`)."""
-        if why := self.reject(shape):
-            raise SassafrasError(why, where=f"{self.name} for {shape}")
+    def _launch(self, shape: Shape) -> Launch:
         tiles_m, tiles_n = self.tiles(shape)
         seen, k_tiles = self.seen(shape), hopper.k_tiles(shape)
         scalars = {
             "m": seen.m, "n": seen.n, "ldc": shape.n, "k_tiles": k_tiles,
-            "tiles_per_slice": ceil_div(k_tiles, self.cluster),
+            "tiles_per_slice": ceil_div(k_tiles, self.slices * self.parts),
+            "parts": self.parts, "log2_slices": self.slices.bit_length() - 1, "late": 0,
+            "share_m": self.share_m, "share_n": self.share_n,
+            "rows_a": self.instance.rows // self.share_n, "rows_b": self.instance.columns // self.share_m,
+            "all_a": sum(1 << self.slices * i for i in range(self.share_n)),
+            "all_b": sum(1 << self.slices * self.share_n * i for i in range(self.share_m)),
         }  # fmt: skip
+        cluster = (self.slices, self.share_n, self.share_m)
+        grid = (self.slices * self.parts, _whole(tiles_n, self.share_n), _whole(tiles_m, self.share_m))
+        tiles = grid[1] * grid[2] if self.parts > 1 else 0
+        rows, columns = self.tile
         return Launch(
-            (self.cluster, tiles_n, tiles_m), self.threads, self.shared_bytes, (self.cluster, 1, 1), scalars,
-            self._maps(shape),
+            grid, self.threads, self.shared_bytes, cluster, scalars, self._maps(shape),
+            4 * self.parts * tiles * rows * columns, tiles * self.slices,
         )  # fmt: skip
 
-    def facts(self) -> dict[str, Any]:
-        """JSON-able description."""
-        rows, columns = self.tile
-        return {
-            "config": self.name, "layout": self.layout, "tile": f"{rows}x{columns}", "slices": self.slices,
-        }  # fmt: skip
+
+def _whole(tiles: int, share: int) -> int:
+    return ceil_div(tiles, share) * share
+
+
+#: CTAs of a cluster that split k, that share along m, along n
+_CLUSTERS = (
+    *((slices, 1, 1) for slices in (1, 2, 3, 4, 5, 6, 7, 8)),
+    *((1, m, n) for m in (1, 2, 4) for n in (1, 2, 4) if 1 < m * n <= 8),
+    *((slices, m, n) for slices in (2, 3, 4) for m, n in ((2, 1), (1, 2))),
+    (2, 2, 2), (2, 4, 1), (2, 1, 4),
+)  # fmt: skip
 
 
 def configurations(instances: tuple[ClusterSplitInstance, ...] = INSTANCES) -> Iterator[ClusterSplitConfig]:
     """Every configuration, in a fixed order, legal or not."""
-    for instance, cluster in itertools.product(instances, (1, 2, 3, 4, 6, 8)):
-        yield ClusterSplitConfig(instance, cluster)
+    for instance, (slices, m, n) in itertools.product(instances, _CLUSTERS):
+        if instance.shared == (m * n > 1):
+            for parts in (1, 2, 4, 8, 16) if slices in (1, 2, 4) and m * n < 4 else (1,):
+                yield ClusterSplitConfig(instance, slices, m, n, parts)

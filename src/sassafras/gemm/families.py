@@ -46,6 +46,12 @@ def other_configurations() -> Iterator[Config]:
     )
 
 
+def kind(config: Config) -> str:
+    """The family; kernels whose CTAs share operands are one of their own, being hard to estimate."""
+    shared = "+shared" if getattr(config.instance, "shared", False) else ""
+    return type(config).__name__ + shared
+
+
 def dtype(config: Config) -> str:
     """``fp16`` or ``bf16``."""
     return getattr(config, "dtype", "fp16")

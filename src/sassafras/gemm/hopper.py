@@ -14,7 +14,7 @@ TILE_K = 64
 #: name -> (A is contiguous along m, B is contiguous along n); the first letter is B's, as in cuBLAS
 LAYOUTS = {"tn": (False, False), "nn": (False, True), "tt": (True, False), "nt": (True, True)}
 #: widths of WGMMA for which `kernels/ptx_hopper.cuh` has an instruction
-WIDTHS = (16, 32, 64, 96, 128, 160, 192, 256)
+WIDTHS = (16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 256)
 #: registers that a thread needs beside its accumulators (seen in what ptxas allots)
 OVERHEAD_REGISTERS = 56
 
@@ -51,7 +51,7 @@ def operand_map(operand: str, rows: int, k: int, box_rows: int, mn_major: bool, 
 
 def staging(columns: int, swapped: bool) -> tuple[int, int, int]:
     """(rows, columns) of C in a warp's store buffer, and its bytes (`Staging` in hopper_tile.cuh)."""
-    width = columns if swapped else 32 if columns % 64 else 64
+    width = columns if swapped else next(w for w in (64, 32, 16) if columns % w == 0)
     return (width, 16, 32 * width) if swapped else (16, width, 32 * width)
 
 

@@ -85,6 +85,7 @@ class Launch:
         tensor_maps: tensor maps, by parameter name.
         workspace_bytes: scratch that the launch needs, 0 for none.
         counters: zeroed words that the launch needs, 0 for none.
+        overlap: it may start while the launch before is at work (programmatic stream serialization).
     """
 
     grid: tuple[int, int, int]
@@ -95,6 +96,7 @@ class Launch:
     tensor_maps: dict[str, TensorMap] = field(default_factory=dict)
     workspace_bytes: int = 0
     counters: int = 0
+    overlap: bool = False
 
 
 class Arguments:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Literal
 
 from sassafras.core import SassafrasError
 
+from .configuration import PLAIN, Configuration, Mode
 from .launch import GRID_LIMIT, SHARED_LIMIT, Launch, ceil_div
 from .shapes import Shape
 
@@ -94,10 +95,11 @@ class LeanInstance:
         )
 
 
-_TILES = (
-    (1, 1, 1), (1, 1, 2), (1, 1, 4), (1, 2, 1), (1, 2, 2), (1, 2, 4), (1, 4, 1), (1, 4, 2), (1, 8, 1),
-    (2, 2, 1), (2, 2, 2), (2, 4, 1), (2, 4, 2), (2, 8, 1), (4, 4, 1),
+#: mt, nt, steps. What won somewhere on the grid, or was close (docs/hgemm.md).
+_TN = (
+    (1, 1, 2), (1, 1, 4), (1, 2, 1), (1, 2, 2), (1, 2, 4), (1, 4, 1), (1, 4, 2), (2, 2, 2), (2, 4, 2),
 )  # fmt: skip
+_NN = ((1, 2, 1), (1, 2, 4), (1, 4, 1), (2, 4, 2))
 _SWAPPED = ((1, 1, 4), (1, 2, 2))
 _MANY_THREADS = frozenset({(1, 1, 1), (1, 1, 2), (1, 2, 1), (1, 2, 2)})
 _FEW_THREADS_TN = frozenset({(1, 8, 1), (2, 4, 1), (2, 4, 2), (2, 8, 1), (4, 4, 1)})
@@ -105,8 +107,8 @@ _FEW_THREADS_NN = frozenset({(2, 8, 1), (4, 4, 1)})
 
 #: all that are compiled
 INSTANCES: tuple[LeanInstance, ...] = (
-    *(LeanInstance("tn", *tile) for tile in _TILES),
-    *(LeanInstance("nn", *tile) for tile in _TILES if tile[1] >= 2),
+    *(LeanInstance("tn", *tile) for tile in _TN),
+    *(LeanInstance("nn", *tile) for tile in _NN),
     *(LeanInstance("tn_swapped", *tile) for tile in _SWAPPED),
     *(LeanInstance("tn", *tile, exact=True) for tile in ((1, 1, 2), (1, 1, 4), (1, 2, 2))),
     *(LeanInstance("nn", *tile, exact=True) for tile in ((1, 2, 2), (1, 4, 1))),
@@ -114,7 +116,7 @@ INSTANCES: tuple[LeanInstance, ...] = (
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class LeanConfig:
+class LeanConfig(Configuration):
     """An instance and what is chosen at launch.
 
     Attributes:
@@ -129,21 +131,21 @@ class LeanConfig:
     warps_n: int = 1
     warps_k: int = 1
     cluster: int = 1
+    mode: Mode = field(default=PLAIN, kw_only=True)
 
     @property
-    def name(self) -> str:
+    def stem(self) -> str:
         """For example ``lean_tn_m1n2s4/w1x1x8/c2``: warps along m, n, k, and the cluster."""
         return f"{self.instance.name}/w{self.warps_m}x{self.warps_n}x{self.warps_k}/c{self.cluster}"
 
     @classmethod
-    def parse(cls, name: str) -> LeanConfig:
-        """The configuration of a `name`. Raises SassafrasError."""
+    def _parse(cls, stem: str) -> LeanConfig:
         try:
-            entry, warps, cluster = name.split("/")
+            entry, warps, cluster = stem.split("/")
             m, n, k = (int(part) for part in warps.removeprefix("w").split("x"))
             return cls(LeanInstance.parse(entry), m, n, k, int(cluster.removeprefix("c")))
         except ValueError as error:
-            raise SassafrasError("not a lean configuration", where=name) from error
+            raise SassafrasError("not a lean configuration", where=stem) from error
 
     @property
     def layout(self) -> str:
@@ -177,10 +179,6 @@ class LeanConfig:
             return 0
         rows, columns = self.tile
         return 4 * rows * columns * self.warps_k
-
-    def seen(self, shape: Shape) -> Shape:
-        """The problem as the kernel sees it: m and n exchanged when swapped."""
-        return Shape(shape.n, shape.m, shape.k) if self.swapped else shape
 
     def tiles(self, shape: Shape) -> tuple[int, int]:
         """Tiles along the kernel's m and n."""
@@ -233,10 +231,7 @@ class LeanConfig:
             return f"loads {self.instance.steps} k steps at once, a slice has {per_slice}"
         return None
 
-    def launch(self, shape: Shape) -> Launch:
-        """How to launch it. Raises SassafrasError when it cannot run (`reject`)."""
-        if why := self.reject(shape):
-            raise SassafrasError(why, where=f"{self.name} for {shape}")
+    def _launch(self, shape: Shape) -> Launch:
         seen = self.seen(shape)
         tiles_m, tiles_n = self.tiles(shape)
         steps = ceil_div(shape.k, STEP)
@@ -249,16 +244,6 @@ class LeanConfig:
         return Launch(
             (self.cluster, tiles_n, tiles_m), self.threads, self.shared_bytes, (self.cluster, 1, 1), scalars
         )
-
-    def facts(self) -> dict[str, Any]:
-        """JSON-able description."""
-        rows, columns = self.tile
-        return {
-            "config": self.name,
-            "layout": self.layout,
-            "tile": f"{rows}x{columns}",
-            "slices": self.slices,
-        }
 
     def _largest_offset(self, shape: Shape) -> int:
         rows, columns = self.tile

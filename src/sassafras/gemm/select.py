@@ -7,7 +7,7 @@ interleaved with cuBLASLt's and torch. Every time is recorded: the journals of a
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -18,6 +18,7 @@ from sassafras.device.cuda.driver import CudaError
 from sassafras.device.cuda.timing import launches_a_block
 
 from . import families
+from .configuration import PLAIN
 from .cublas import LAYOUTS, CublasError, LtAlgorithm
 from .estimate import estimate_us
 from .families import Config
@@ -240,19 +241,19 @@ def entrants(
     The estimate ranks within a family; between families it is not to be trusted, so they take turns.
 
     Args:
-        without: families (names of their configurations' types) that are left out.
+        without: families (`families.kind`) that are left out.
         exclude: see `Options`.
     """
     banned = re.compile(exclude) if exclude else None
 
     def tried(config: Config) -> bool:
-        return type(config).__name__ not in without and not (banned and banned.search(config.name))
+        return families.kind(config) not in without and not (banned and banned.search(config.name))
 
     by_family: dict[str, list[Config]] = {}
     for config in _ranked(shape):
         if config.layout != layout or not tried(config):
             continue
-        by_family.setdefault(type(config).__name__, []).append(config)
+        by_family.setdefault(families.kind(config), []).append(config)
     winners = neighbours_winners(shape, layout)
     chosen: dict[Config, None] = dict.fromkeys(c for c in winners if tried(c))
     longest = max((len(members) for members in by_family.values()), default=0)
@@ -283,7 +284,8 @@ def neighbours_winners(shape: Shape, layout: str, count: int = 4) -> list[Config
     here = np.log2([shape.m, shape.n, shape.k])
     rows.sort(key=lambda r: float(np.linalg.norm(np.log2([r.shape.m, r.shape.n, r.shape.k]) - here)))
     found = [parsed(row.ours[0][0]) for row in rows[:count]]
-    return list(dict.fromkeys(c for c in found if c is not None and c.reject(shape) is None))
+    plain = (replace(c, mode=PLAIN) for c in found if c is not None)
+    return list(dict.fromkeys(c for c in plain if c.reject(shape) is None))
 
 
 _TABLES: dict[Any, Any] = {}
@@ -293,7 +295,7 @@ def _our_finalists(
     stage: Any, operands: Any, layout: str, options: Options, baseline_us: float,
     rungs: dict[str, tuple[float, int]], wrong: list[str],
 ) -> list[Finalist]:  # fmt: skip
-    """A probe of every family, then two rungs; the survivors are checked against FP64."""
+    """A probe of every family, two rungs, the leaders in every mode; survivors are checked against FP64."""
 
     def bound(configs: list[Config]) -> list[tuple[Any, Enqueue]]:
         found: list[tuple[Any, Enqueue]] = []
@@ -307,11 +309,11 @@ def _our_finalists(
         return found
 
     # a family whose favourites are hopeless here does not take the others' places, nor their time
-    kinds = {type(c).__name__ for c in _ranked(operands.shape) if c.layout == layout}
+    kinds = {families.kind(c) for c in _ranked(operands.shape) if c.layout == layout}
     favourites = entrants(operands.shape, layout, _PROBES * len(kinds), exclude=options.exclude)
     probes = screen(stage, bound(favourites), baseline_us, _RUNGS[0][0], 1)
     fastest = min([baseline_us, *(us for us, _, _ in probes)])
-    alive = {type(config).__name__ for us, config, _ in probes if us < _HOPELESS * fastest}
+    alive = {families.kind(config) for us, config, _ in probes if us < _HOPELESS * fastest}
     for us, config, _ in probes:
         rungs[config.name] = (us, 0)
     rounds = _RUNGS[0][1] + 1
@@ -326,9 +328,20 @@ def _our_finalists(
             rungs[config.name] = (us, rung)
         keep = max(2 * options.finalists, int(_KEEP * len(survivors)))
         contestants = [(config, enqueue) for _, config, enqueue in survivors[:keep]]
+    # which of them lead when launches overlap is seen only in those modes
+    leaders = [config for _, config, _ in survivors[: 2 * options.finalists]]
+    plain = {config.name: (us, config, enqueue) for us, config, enqueue in survivors}
+    modes = bound([mode for config in leaders for mode in config.in_modes()[1:]])
+    for us, config, enqueue in screen(stage, modes, baseline_us, _RUNGS[1][0], 3):
+        rungs[config.name] = (us, 1)
+        survivors.append((us, config, enqueue))
+    survivors.sort(key=lambda row: row[0])
+    # two of the plain launches stay: calls far apart gain nothing by overlapping
+    best_plain = [plain[config.name] for config in leaders[:2]]
+    chosen = [row for row in survivors if row not in best_plain]
     right: list[Finalist] = []
-    for us, config, enqueue in survivors:
-        if len(right) == options.finalists:
+    for us, config, enqueue in (*best_plain, *chosen):
+        if len(right) == options.finalists + len(best_plain):
             break
         check = operands.check(enqueue)
         if check.why:

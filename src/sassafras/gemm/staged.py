@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Literal
 
 from sassafras.core import SassafrasError
 
+from .configuration import PLAIN, Configuration, Mode
 from .launch import GRID_LIMIT, SHARED_LIMIT, Launch, ceil_div
 from .shapes import Shape
 
@@ -88,51 +89,39 @@ class StagedInstance:
         )
 
 
-_TILES = (
-    (32, 32, 2, 2, 4), (64, 32, 2, 2, 4), (32, 64, 2, 2, 4), (64, 64, 2, 2, 4), (128, 64, 4, 2, 4),
-    (64, 128, 2, 4, 4), (128, 128, 4, 2, 3),
-)  # fmt: skip
-
+_ODD = (64, 64, 2, 2, 4)
+_TN = (_ODD, (128, 128, 4, 2, 3))
+_NN = ((32, 32, 2, 2, 4), (32, 64, 2, 2, 4), _ODD, (64, 128, 2, 4, 4))
 _LAYOUTS: tuple[Literal["tn", "nn"], ...] = ("tn", "nn")
 
-#: all that are compiled
+#: all that are compiled: what won somewhere on the grid, a few for everything else, and those for odd shapes
 INSTANCES: tuple[StagedInstance, ...] = (
-    *(StagedInstance("tn", *tile) for tile in _TILES),
-    *(StagedInstance("nn", *tile) for tile in _TILES),
-    *(StagedInstance(layout, *_TILES[3], align) for layout in _LAYOUTS for align in (2, 1)),
+    *(StagedInstance("tn", *tile) for tile in _TN),
+    *(StagedInstance("nn", *tile) for tile in _NN),
+    *(StagedInstance(layout, *_ODD, align) for layout in _LAYOUTS for align in (2, 1)),
 )
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class StagedConfig:
+class StagedConfig(Configuration):
     """An instance and the cluster that splits k, 1 to 8 CTAs."""
 
     instance: StagedInstance
     cluster: int = 1
+    mode: Mode = field(default=PLAIN, kw_only=True)
 
     @property
-    def name(self) -> str:
+    def stem(self) -> str:
         """For example ``staged_tn_64x64_w2x2s4/c2``."""
         return f"{self.instance.name}/c{self.cluster}"
 
     @classmethod
-    def parse(cls, name: str) -> StagedConfig:
-        """The configuration of a `name`. Raises SassafrasError."""
+    def _parse(cls, stem: str) -> StagedConfig:
         try:
-            entry, cluster = name.split("/")
+            entry, cluster = stem.split("/")
             return cls(StagedInstance.parse(entry), int(cluster.removeprefix("c")))
         except ValueError as error:
-            raise SassafrasError("not a staged configuration", where=name) from error
-
-    @property
-    def layout(self) -> str:
-        """``nn`` or ``tn``: how B has to lie in memory."""
-        return self.instance.layout
-
-    @property
-    def swapped(self) -> bool:
-        """A and B change roles: never in this family."""
-        return False
+            raise SassafrasError("not a staged configuration", where=stem) from error
 
     @property
     def any_alignment(self) -> bool:
@@ -140,19 +129,9 @@ class StagedConfig:
         return self.instance.align == 1
 
     @property
-    def threads(self) -> int:
-        """Threads a CTA."""
-        return self.instance.threads
-
-    @property
     def slices(self) -> int:
         """Into how many parts k is split."""
         return self.cluster
-
-    @property
-    def tile(self) -> tuple[int, int]:
-        """Rows and columns of a CTA's tile."""
-        return self.instance.rows, self.instance.columns
 
     @property
     def shared_bytes(self) -> int:
@@ -199,10 +178,7 @@ class StagedConfig:
             return f"{columns} columns a CTA for {shape.n}"
         return None
 
-    def launch(self, shape: Shape) -> Launch:
-        """How to launch it. Raises SassafrasError when it cannot run (`reject`)."""
-        if why := self.reject(shape):
-            raise SassafrasError(why, where=f"{self.name} for {shape}")
+    def _launch(self, shape: Shape) -> Launch:
         tiles_m, tiles_n = self.tiles(shape)
         scalars = {
             "m": shape.m, "n": shape.n, "k": shape.k, "lda": shape.k,
@@ -212,16 +188,6 @@ class StagedConfig:
         return Launch(
             (self.cluster, tiles_n, tiles_m), self.threads, self.shared_bytes, (self.cluster, 1, 1), scalars
         )
-
-    def facts(self) -> dict[str, Any]:
-        """JSON-able description."""
-        rows, columns = self.tile
-        return {
-            "config": self.name,
-            "layout": self.layout,
-            "tile": f"{rows}x{columns}",
-            "slices": self.slices,
-        }
 
 
 def configurations() -> Iterator[StagedConfig]:

@@ -22,7 +22,10 @@ from .families import Config
 from .shapes import Shape, cuda_l2_grid, stratified
 
 #: contestants of each family, best estimate first
-MOST = {"LeanConfig": 8, "StagedConfig": 4, "ClusterSplitConfig": 16, "WarpSpecializedConfig": 24}
+MOST = {
+    "LeanConfig": 8, "StagedConfig": 4, "ClusterSplitConfig": 24, "ClusterSplitConfig+shared": 32,
+    "WarpSpecializedConfig": 24,
+}  # fmt: skip
 #: shapes off the grid: few rows, odd multiples of eight
 EXTRA = (
     Shape(8, 4096, 4096), Shape(16, 14336, 4096), Shape(40, 4096, 14336), Shape(96, 6144, 4096),
@@ -36,18 +39,18 @@ def shapes(count: int = 52, seed: int = 1) -> tuple[Shape, ...]:
 
 
 def contestants(shape: Shape, excluded: frozenset[str] = frozenset()) -> list[Config]:
-    """What to time: those of each family that the estimate likes best, at most three an instance."""
+    """What to time: those of each family that the estimate likes best, at most four an instance."""
     by_family: dict[str, list[Config]] = {}
     for config in families.legal(shape):
         if config.instance.name not in excluded:
-            by_family.setdefault(type(config).__name__, []).append(config)
+            by_family.setdefault(families.kind(config), []).append(config)
     chosen: list[Config] = []
     for name, members in by_family.items():
         members.sort(key=lambda c: (estimate_us(c, shape), c.name))
         seen: dict[str, int] = {}
         for config in members:
             key = config.instance.name
-            if seen.get(key, 0) < 3 and len([c for c in chosen if type(c).__name__ == name]) < MOST[name]:
+            if seen.get(key, 0) < 4 and len([c for c in chosen if families.kind(c) == name]) < MOST[name]:
                 seen[key] = seen.get(key, 0) + 1
                 chosen.append(config)
     return chosen
@@ -100,19 +103,20 @@ def sweep(tools: Any, shape: Shape, excluded: frozenset[str]) -> dict[str, Any]:
             right.append((config, enqueue))
     ranked = screen.rough(right, baseline)
     final = screen.final(ranked[:6], 0.02, 200.0)
-    # the three best with their prologue overlapping the launch before: a twin each, checked like the others
+    # the three best in the modes that let launches overlap, checked like the others
     twins: list[tuple[float, Any, Any]] = []
-    for us, config in final[:3]:
-        enqueue = tools.ours(config, operands, overlap=True)
-        check = operands.check(enqueue)
-        if check.why:
-            wrong.append(f"{config.name} overlapping: {check.why}")
-        else:
-            twins.append((us, config, enqueue))
+    for us, plain in final[:3]:
+        for config in plain.in_modes()[1:]:
+            enqueue = tools.ours(config, operands)
+            check = operands.check(enqueue)
+            if check.why:
+                wrong.append(f"{config.name}: {check.why}")
+            else:
+                twins.append((us, config, enqueue))
     overlapping = [[c.name, round(us, 3)] for us, c in screen.final(twins, 0.02, 200.0)]
     best: dict[str, Any] = {}
     for us, config, _ in ranked:
-        name = type(config).__name__
+        name = families.kind(config)
         if name not in best:
             best[name] = _entry(config, us, baseline)
     return {

@@ -57,13 +57,8 @@ class Tools:
             self._functions[instance] = self.gpu.load(cubin(instance, self._cache), instance.name)
         return self._functions[instance]
 
-    def ours(self, config: Config, operands: Operands, *, overlap: bool = False) -> Enqueue:
-        """Bind one of our configurations to buffers. Raises SassafrasError when it cannot run.
-
-        Args:
-            overlap: its prologue may run while the launch before it ends (all our kernels wait for that
-                launch's end before they read).
-        """
+    def ours(self, config: Config, operands: Operands) -> Enqueue:
+        """Bind one of our configurations to buffers. Raises SassafrasError when it cannot run."""
         launch = config.launch(operands.shape)
         function = self.function(config.instance)
         if launch.shared_bytes > 48 * 1024 and config.instance not in self._opted_in:
@@ -78,7 +73,7 @@ class Tools:
         if function.sizes is not None and list(function.sizes) != block.sizes:
             raise DeviceError(f"the cubin takes {function.sizes} bytes, not {block.sizes}", where=config.name)
         where = self.gpu.config(
-            launch.grid, launch.threads, launch.shared_bytes, launch.cluster, overlap=overlap
+            launch.grid, launch.threads, launch.shared_bytes, launch.cluster, overlap=launch.overlap
         )
         gpu = self.gpu
 

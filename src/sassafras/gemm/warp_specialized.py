@@ -6,12 +6,13 @@ Persistent TMA + WGMMA kernels for medium and large problems; with split-K and s
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 from sassafras.core import SassafrasError
 
 from . import hopper
+from .configuration import PLAIN, Configuration, Mode
 from .hopper import truth
 from .launch import MULTIPROCESSORS, SHARED_LIMIT, Launch, TensorMap, ceil_div
 from .shapes import Shape
@@ -21,6 +22,7 @@ PARAMETERS = (
     ("map_a", "tensormap"), ("map_b", "tensormap"), ("map_c", "tensormap"), ("workspace", "*f32"),
     ("counters", "*u32"), ("tiles_m", "i32"), ("tiles_n", "i32"), ("k_tiles", "i32"), ("group", "i32"),
     ("split_tiles", "i32"), ("split_units", "i32"), ("unit_length", "i32"), ("longer_units", "i32"),
+    ("late", "i32"),
 )  # fmt: skip
 #: largest workspace (bytes): partial sums should stay in the L2
 WORKSPACE_LIMIT = 64 << 20
@@ -180,21 +182,20 @@ _TILES: tuple[tuple[int, int, int, bool, dict[str, Any]], ...] = (
     (128, 192, 2, False, {"cluster_m": 2}),
     (128, 192, 2, False, {}),
     (192, 128, 3, False, {}),
-    (192, 192, 3, False, {}),
+    (128, 160, 2, True, {"cluster_m": 2}),
+    (128, 160, 2, True, {}),
     (128, 128, 2, True, {"cluster_m": 2}),
     (128, 128, 2, True, {}),
     (128, 128, 2, False, {}),
-    (128, 64, 2, False, {}),
     (64, 256, 2, True, {}),
     (64, 192, 2, True, {}),
     (64, 128, 2, True, {}),
     (64, 64, 1, False, {"most": 5}),
-    (64, 128, 1, False, {"most": 4, "buffers": 1}),
     # store-bound: short k, whole rows of warps' pieces in flight
     (128, 256, 2, False, {"most": 3, "buffers": 4}),
     (128, 128, 2, True, {"most": 4, "buffers": 4}),
 )
-_SWAPPED = ((64, 16, 1, False), (128, 16, 2, False), (128, 32, 2, False), (128, 64, 2, False))
+_SWAPPED = ((64, 16, 1, False), (128, 16, 2, False), (128, 32, 2, False))
 
 
 def _instances(layouts: tuple[str, ...], dtype: str, tiles: Any) -> Iterator[WarpSpecializedInstance]:
@@ -210,7 +211,7 @@ INSTANCES: tuple[WarpSpecializedInstance, ...] = (
     *_instances(("tn", "nn"), "fp16", _TILES),
     *(deepest(layout, *tile, swapped=True) for layout in ("tn", "nn") for tile in _SWAPPED),
 )
-_GENERAL = tuple(_TILES[i] for i in (0, 9))
+_GENERAL = tuple(tile for tile in _TILES if tile in (_TILES[0], (128, 128, 2, True, {})))
 #: compiled for other callers: BF16, and the layouts of training's backward pass
 OTHER_INSTANCES: tuple[WarpSpecializedInstance, ...] = (
     *_instances(("tn", "nn", "tt", "nt"), "bf16", _GENERAL),
@@ -220,53 +221,36 @@ OTHER_INSTANCES: tuple[WarpSpecializedInstance, ...] = (
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class WarpSpecializedConfig:
+class WarpSpecializedConfig(Configuration):
     """An instance and what is chosen at launch.
 
     Attributes:
         instance: the compiled kernel.
         group: rows of a band of tiles that are visited together (in cluster tiles).
         split: 1: whole tiles; 2 and more: k is split so often; 0: stream-K.
+        mode: how launches follow each other.
     """
+
+    HAS_LATE: ClassVar[bool] = True
 
     instance: WarpSpecializedInstance
     group: int = 8
     split: int = 1
+    mode: Mode = field(default=PLAIN, kw_only=True)
 
     @property
-    def name(self) -> str:
+    def stem(self) -> str:
         """For example ``ws_tn_128x256_co2s4b2c2x1/g8/k1``; ``sk`` for stream-K."""
         return f"{self.instance.name}/g{self.group}/" + (f"k{self.split}" if self.split else "sk")
 
     @classmethod
-    def parse(cls, name: str) -> WarpSpecializedConfig:
-        """The configuration of a `name`. Raises SassafrasError."""
+    def _parse(cls, stem: str) -> WarpSpecializedConfig:
         try:
-            entry, group, split = name.split("/")
+            entry, group, split = stem.split("/")
             number = 0 if split == "sk" else int(split.removeprefix("k"))
             return cls(WarpSpecializedInstance.parse(entry), int(group.removeprefix("g")), number)
         except ValueError as error:
-            raise SassafrasError("not a warp-specialised configuration", where=name) from error
-
-    @property
-    def layout(self) -> str:
-        """How A and B have to lie in memory."""
-        return self.instance.layout
-
-    @property
-    def dtype(self) -> str:
-        """``fp16`` or ``bf16``."""
-        return self.instance.dtype
-
-    @property
-    def swapped(self) -> bool:
-        """A and B change roles."""
-        return self.instance.swapped
-
-    @property
-    def threads(self) -> int:
-        """Threads a CTA."""
-        return self.instance.threads
+            raise SassafrasError("not a warp-specialised configuration", where=stem) from error
 
     @property
     def slices(self) -> int:
@@ -277,20 +261,6 @@ class WarpSpecializedConfig:
     def cluster(self) -> int:
         """CTAs of a cluster."""
         return self.instance.cluster
-
-    @property
-    def tile(self) -> tuple[int, int]:
-        """Rows and columns of a CTA's tile (of the swapped problem, if swapped)."""
-        return self.instance.rows, self.instance.columns
-
-    @property
-    def shared_bytes(self) -> int:
-        """Dynamic shared memory a CTA."""
-        return self.instance.shared_bytes
-
-    def seen(self, shape: Shape) -> Shape:
-        """The problem as the kernel sees it: m and n exchanged when swapped."""
-        return Shape(shape.n, shape.m, shape.k) if self.swapped else shape
 
     def tiles(self, shape: Shape) -> tuple[int, int]:
         """The cluster's tiles along the kernel's m and n."""
@@ -374,10 +344,7 @@ class WarpSpecializedConfig:
             ),
         }
 
-    def launch(self, shape: Shape) -> Launch:
-        """How to launch it. Raises SassafrasError when it cannot run (`reject`)."""
-        if why := self.reject(shape):
-            raise SassafrasError(why, where=f"{self.name} for {shape}")
+    def _launch(self, shape: Shape) -> Launch:
         tiles_m, tiles_n = self.tiles(shape)
         k_tiles = hopper.k_tiles(shape)
         split_tiles, units = self.work(shape)
@@ -385,6 +352,7 @@ class WarpSpecializedConfig:
         scalars = {
             "tiles_m": tiles_m, "tiles_n": tiles_n, "k_tiles": k_tiles, "group": self.group,
             "split_tiles": split_tiles, "split_units": units, "unit_length": length, "longer_units": longer,
+            "late": 0,
         }  # fmt: skip
         jobs = units + tiles_m * tiles_n - split_tiles
         grid = min(jobs, self.clusters()) * self.cluster
@@ -392,13 +360,6 @@ class WarpSpecializedConfig:
             (grid, 1, 1), self.threads, self.shared_bytes, (self.cluster, 1, 1), scalars, self._maps(shape),
             self._workspace(units), split_tiles * self.cluster * self.instance.sharers,
         )  # fmt: skip
-
-    def facts(self) -> dict[str, Any]:
-        """JSON-able description."""
-        rows, columns = self.tile
-        return {
-            "config": self.name, "layout": self.layout, "tile": f"{rows}x{columns}", "slices": self.slices,
-        }  # fmt: skip
 
 
 def configurations(

@@ -20,6 +20,7 @@ _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
 _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
 _CLUSTER = 4  # CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+_OVERLAP = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuInit": (c_uint,),
@@ -63,7 +64,7 @@ class _Dimensions(ctypes.Structure):
 
 
 class _Value(ctypes.Union):
-    _fields_ = [("bytes", ctypes.c_char * 64), ("cluster", _Dimensions)]
+    _fields_ = [("bytes", ctypes.c_char * 64), ("cluster", _Dimensions), ("number", c_int)]
 
 
 class _Attribute(ctypes.Structure):
@@ -79,14 +80,26 @@ class LaunchConfig(ctypes.Structure):
     ]  # fmt: skip
 
 
-def launch_config(grid: tuple[int, ...], threads: int, shared: int, cluster: tuple[int, ...]) -> LaunchConfig:
-    """A CUlaunchConfig whose stream is still to be set."""
+def launch_config(
+    grid: tuple[int, ...], threads: int, shared: int, cluster: tuple[int, ...], overlap: bool = False
+) -> LaunchConfig:
+    """A CUlaunchConfig whose stream is still to be set.
+
+    Args:
+        overlap: the kernel waits for the launch before it by itself, and may start while that one is at work.
+    """
     config = LaunchConfig((c_uint * 3)(*grid), (c_uint * 3)(threads, 1, 1), shared, None, None, 0)
+    attributes = (_Attribute * 2)()
     if cluster != (1, 1, 1):
-        attribute = _Attribute(id=_CLUSTER)
-        attribute.value.cluster = _Dimensions(*cluster)
-        config.attributes = ctypes.pointer(attribute)
-        config.count = 1
+        attributes[config.count].id = _CLUSTER
+        attributes[config.count].value.cluster = _Dimensions(*cluster)
+        config.count += 1
+    if overlap:
+        attributes[config.count].id = _OVERLAP
+        attributes[config.count].value.number = 1
+        config.count += 1
+    if config.count:
+        config.attributes = ctypes.cast(attributes, POINTER(_Attribute))
     return config
 
 

@@ -212,7 +212,7 @@ class Engine:
         made = plan(config, problem)
         self.launcher.add_kernel(
             tuple(problem), self._functions[where], self.driver.context(ordinal), made.grid, made.threads,
-            made.shared, made.cluster, made.parameters, made.workspace, made.counters,
+            made.shared, made.cluster, made.parameters, made.workspace, made.counters, made.overlap,
         )  # fmt: skip
 
     def _stored(self, instance: Instance) -> bytes | None:

@@ -368,14 +368,15 @@ bool add_parameter(Plan &plan, PyObject *item) {
     return false;
 }
 
-// add_kernel(key, function, context, grid, threads, shared, cluster, parameters, workspace, counters)
+// add_kernel(key, function, context, grid, threads, shared, cluster, parameters, workspace, counters, overlap=False)
 PyObject *add_kernel(PyObject *object, PyObject *args) {
     PyObject *tuple, *grid, *cluster, *parameters;
     unsigned long long function, context;
     Py_ssize_t workspace, counters;
     unsigned threads, shared, extents[3], clusters[3];
-    if (!PyArg_ParseTuple(args, "O!KKOIIOOnn", &PyTuple_Type, &tuple, &function, &context, &grid, &threads, &shared,
-                          &cluster, &parameters, &workspace, &counters))
+    int overlap = 0;
+    if (!PyArg_ParseTuple(args, "O!KKOIIOOnn|p", &PyTuple_Type, &tuple, &function, &context, &grid, &threads, &shared,
+                          &cluster, &parameters, &workspace, &counters, &overlap))
         return nullptr;
     Key key;
     if (!parse_key(tuple, key) || !numbers(grid, extents, 3) || !numbers(cluster, clusters, 3)) return nullptr;
@@ -394,11 +395,16 @@ PyObject *add_kernel(PyObject *object, PyObject *args) {
     for (const auto &parameter : plan->parameters)
         plan->pointers.push_back(parameter.what == 6 ? nullptr : (void *)&plan->constants[(size_t)parameter.index]);
     plan->launch = {extents[0], extents[1], extents[2], threads, 1, 1, shared, nullptr, nullptr, 0};
+    plan->launch.attributes = plan->attributes; // a Plan never moves: it lives behind a unique_ptr
     if (clusters[0] * clusters[1] * clusters[2] > 1) {
-        plan->attribute.id = kClusterDimension;
-        plan->attribute.cluster = {clusters[0], clusters[1], clusters[2]};
-        plan->launch.attributes = &plan->attribute; // a Plan never moves: it lives behind a unique_ptr
-        plan->launch.count = 1;
+        LaunchAttribute &attribute = plan->attributes[plan->launch.count++];
+        attribute.id = kClusterDimension;
+        attribute.cluster = {clusters[0], clusters[1], clusters[2]};
+    }
+    if (overlap) {
+        LaunchAttribute &attribute = plan->attributes[plan->launch.count++];
+        attribute.id = kOverlap;
+        attribute.value = 1;
     }
     (*((Launcher *)object)->plans)[key] = std::move(plan);
     Py_RETURN_NONE;

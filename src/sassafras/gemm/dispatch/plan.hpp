@@ -22,6 +22,7 @@ struct LaunchConfig {
     unsigned count;
 };
 constexpr int kClusterDimension = 4; // CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+constexpr int kOverlap = 6;          // CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 struct alignas(128) TensorMap { unsigned char bytes[128]; };
 
 using LaunchKernelEx = int (*)(const LaunchConfig *, void *function, void **params, void **extra);
@@ -54,7 +55,7 @@ struct Plan {
     Kind kind = Kind::Torch;
     void *function = nullptr, *context = nullptr;
     LaunchConfig launch{};
-    LaunchAttribute attribute{};
+    LaunchAttribute attributes[2]{};
     std::vector<uint64_t> constants; // scalar parameters, eight bytes each
     struct Parameter { int what, index; }; // what: 0..2 operand, 3 workspace, 4 counters, 5 constant, 6 tensor map
     std::vector<Parameter> parameters;

@@ -29,6 +29,7 @@ class KernelPlan:
             strides, interleave, swizzle, promotion, fill)``. Operands are the problem's.
         workspace: bytes.
         counters: words that are zero before and after each launch.
+        overlap: it may start while the launch before is at work.
     """
 
     grid: tuple[int, int, int]
@@ -38,6 +39,7 @@ class KernelPlan:
     parameters: tuple[tuple[Any, ...], ...]
     workspace: int
     counters: int
+    overlap: bool
 
 
 def dtype_of(config: Config) -> str:
@@ -119,7 +121,7 @@ def plan(config: Config, problem: Problem) -> KernelPlan:
     _every_gap_is_told(made, config, leading, tight, role)
     return KernelPlan(
         launch.grid, launch.threads, launch.shared_bytes, launch.cluster, tuple(made),
-        launch.workspace_bytes, launch.counters,
+        launch.workspace_bytes, launch.counters, launch.overlap,
     )  # fmt: skip
 
 

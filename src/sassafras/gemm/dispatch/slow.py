@@ -179,10 +179,10 @@ class PythonLauncher:
     def add_kernel(
         self, key: tuple[int, ...], function: int, context: int, grid: tuple[int, int, int], threads: int,
         shared: int, cluster: tuple[int, int, int], parameters: Sequence[tuple[Any, ...]], workspace: int,
-        counters: int,
+        counters: int, overlap: bool = False,
     ) -> None:  # fmt: skip
         """Let a kernel serve a problem."""
-        config = launch_config(grid, threads, shared, cluster)
+        config = launch_config(grid, threads, shared, cluster, overlap)
         self._plans[tuple(key)[:10]] = _Kernel(
             self._driver, function, context, config, parameters, workspace, counters
         )

@@ -52,6 +52,20 @@ template <int ROWS, bool MN, int PARTS> struct Operand {
         }
     }
 
+    // Part `part`, of `rows` rows, to all CTAs of the mask: the number of parts is chosen at launch.
+    static __device__ __forceinline__ void load_part(u32 tile, const TensorMap *map, int row, int k, int part, int rows,
+                                                     u32 mask, u32 barrier) {
+        u32 to = tile + part * rows * ROW_BYTES;
+        row += part * rows;
+        if constexpr (MN) {
+#pragma unroll 1
+            for (const u32 end = to + rows * ROW_BYTES; to < end; to += BLOCK_BYTES, row += 64)
+                copy_tile_multicast(to, map, row, k, barrier, (u16)mask);
+        } else {
+            copy_tile_multicast(to, map, k, row, barrier, (u16)mask);
+        }
+    }
+
     // Descriptor of 16 k (number `step` of the tile's four) from row `row` on (a multiple of 64).
     static __device__ __forceinline__ u64 describe(u32 tile, int row, int step) {
         return descriptor<MN>(tile + row * ROW_BYTES + step * (MN ? 16 * ROW_BYTES : 32));
@@ -61,6 +75,8 @@ template <int ROWS, bool MN, int PARTS> struct Operand {
 // A warp's 16 rows of accumulators, WIDTH columns at a time, on their way out: 16-bit elements in shared memory as TMA
 // stores and wide stores want them. TRANSPOSED: C's rows are the accumulators' columns.
 // A row takes BYTES, and 16-byte chunks are swizzled as TMA does it for a swizzle of BYTES.
+template <int BN> static constexpr int STAGED_COLUMNS = BN % 64 == 0 ? 64 : BN % 32 == 0 ? 32 : 16;
+
 template <int WIDTH, bool TRANSPOSED, bool BF16> struct Staging {
     static constexpr int ROWS = TRANSPOSED ? WIDTH : 16, COLUMNS = TRANSPOSED ? 16 : WIDTH; // of C
     static constexpr int BYTES = 2 * COLUMNS, SIZE = ROWS * BYTES, CHUNKS = BYTES / 16;

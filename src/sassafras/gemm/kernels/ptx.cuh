@@ -160,6 +160,11 @@ __device__ __forceinline__ void sync_cluster() {
     asm volatile("barrier.cluster.arrive.release.aligned;\n barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
+// The same without ordering what was written: for barriers that a fence has published, and for leaving.
+__device__ __forceinline__ void meet_cluster() {
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;\n barrier.cluster.wait.aligned;" ::: "memory");
+}
+
 // The float that lies where `mine` lies, in the shared memory of another CTA of the cluster.
 __device__ __forceinline__ float load_remote(const float *mine, u32 rank) {
     float value;

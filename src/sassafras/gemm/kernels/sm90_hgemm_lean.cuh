@@ -254,7 +254,7 @@ template <int MT, int NT, int STEPS, Layout LAYOUT, bool EXACT = false> struct L
                 for (int j = 0; j < NT; ++j) v[j] += load_remote(shared + unit.at(j), r);
             store(p, cta_row + unit.row, cta_column + unit.column, v);
         }
-        sync_cluster(); // shared memory must live until the others have read it
+        meet_cluster(); // shared memory must live until the others have read it
     }
 
     struct Unit {

@@ -235,7 +235,7 @@ template <int BM, int BN, int WARPS_M, int WARPS_N, int STAGES, bool NN, int ALI
             const u32 packed[2] = {pack_f16(sum[0], sum[1]), pack_f16(sum[2], sum[3])};
             store(p, row0 + r, column0 + c, packed);
         }
-        sync_cluster(); // shared memory must live until the others have read it
+        meet_cluster(); // shared memory must live until the others have read it
     }
 };
 

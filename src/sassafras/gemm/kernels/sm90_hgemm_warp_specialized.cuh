@@ -44,6 +44,7 @@ struct WarpSpecializedProblem {
     int group;                              // rows of a band, in cluster tiles
     int split_tiles, split_units;           // 0 and 0: none
     int unit_length, longer_units;          // k tiles of a range; so many of them, the first, take one more
+    int late;                               // successors may start when all operands have been asked for (0: at once)
 };
 
 // What a cluster does next, the same for all its threads. k tiles of split tiles are counted over all of them.
@@ -108,7 +109,7 @@ struct WarpSpecialized {
     using A = Operand<BM, A_MN, CLUSTER_N>;
     using B = Operand<BN, B_MN, CLUSTER_M>;
     static constexpr int STAGE = A::BYTES + B::BYTES;
-    static constexpr int WIDTH = SWAPPED ? BN : BN % 64 ? 32 : 64; // columns of accumulators stored at once
+    static constexpr int WIDTH = SWAPPED ? BN : STAGED_COLUMNS<BN>; // columns of accumulators stored at once
     using Out = Staging<WIDTH, SWAPPED, BF16>;
     static_assert(BN % WIDTH == 0 && STAGE % 1024 == 0 && Out::SIZE % (8 * Out::BYTES) == 0, "swizzles start afresh");
     // from a 1024-byte boundary on: stages, store buffers, barriers of stages, of turns, a word of each multiplier
@@ -307,7 +308,7 @@ struct WarpSpecialized {
     }
 
     static __device__ __forceinline__ void run(const WarpSpecializedProblem &p) {
-        start_successors();
+        if (!p.late) start_successors();
         char *const shared = (char *)shared_floats();
         const u32 start = shared_address(shared);
         const Place at{(start + 1023) & ~1023u};
@@ -328,19 +329,20 @@ struct WarpSpecialized {
         if constexpr (CLUSTER == 1)
             sync_cta();
         else
-            sync_cluster();
+            meet_cluster();
         if (group == 0) {
             if constexpr (MOVES_REGISTERS) fewer_registers<LOADER_REGISTERS>();
             if (threadIdx.x == 0) {
                 wait_for_predecessors(); // the others touch global memory only after what these copies bring
                 load(p, at, work, rank);
+                if (p.late) start_successors();
             }
             sync_warp();
         } else {
             if constexpr (MOVES_REGISTERS) more_registers<MULTIPLIER_REGISTERS>();
             consume(p, at, work, rank, group - 1, (u32 *)(shared + (at.base - start) + FLAGS_AT) + (group - 1));
         }
-        if constexpr (CLUSTER > 1) sync_cluster(); // the other CTA may still send to us or arrive at our barriers
+        if constexpr (CLUSTER > 1) meet_cluster(); // the other CTA may still send to us or arrive at our barriers
     }
 };
 
