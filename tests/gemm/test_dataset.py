@@ -137,7 +137,9 @@ def test_a_tuned_row_decides_by_its_figures() -> None:
         return Chooser(table, lt_version=version).choose(shape, "tn", lambda c: legal).member
 
     assert member(1.0, 2.0, 1.5) == "ours" and member(1.0, 2.0, 1.5, legal=False) == "lt"
-    assert member(2.0, 2.0, 2.0) == "torch", "a tie is torch's"
+    assert member(2.0, 2.0, 2.0) == "lt", "a tie is the best algorithm's"
+    assert member(2.0, 2.0, 2.1) == "torch" and member(1.98, 2.0, 2.1) == "torch", "margins"
+    assert member(1.98, 2.0, 2.0) == "lt" and member(1.9, 2.0, 2.0) == "ours"
     assert member(1.8, 2.0, 1.5) == "lt" and member(1.8, 2.0, 1.5, version=8) == "ours"
 
 
