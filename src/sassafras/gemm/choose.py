@@ -27,8 +27,8 @@ Translate = Callable[[Config], "Config | None"]
 
 #: A selection is noisy (2 to 3 % for large shapes), so a tuned row's time has to be better by these factors:
 #: ours than the best library, torch than cuBLASLt's best algorithm (chosen among torch's and others). Of
-#: 2,000 tuned rows 12 are then served over 1.5 % slower than by that algorithm in a second run, 44 before; the
-#: geometric mean loses 0.0006 (docs/experiments/2026-11-21-matmul-dispatch.md).
+#: 2,000 tuned rows 12 are then served over 1.5 % slower than by that algorithm in a second run, 44 before;
+#: the geometric mean loses 0.0006 (docs/experiments/2026-11-21-matmul-dispatch.md).
 OURS_BETTER, TORCH_BETTER = 1.03, 1.02
 
 
