@@ -139,6 +139,22 @@ def _of_validator() -> dict[str, str]:
     return {name: f"{summary[name]:,}" for name in names} | {"pinned": f"{summary['pinned_instructions']}"}
 
 
+def _of_mutants() -> dict[str, str]:
+    summary = result("validator-mutants")["summary"]
+    old = summary["was_approved"]
+    return {
+        "planned": f"{summary['mutants_planned']:,}", "run": f"{summary['mutants_run']:,}",
+        "left": f"{summary['mutants_planned'] - summary['mutants_run']:,}",
+        "approved": f"{summary['approved_run']:,}", "approved_right": f"{summary['approved_and_right']:,}",
+        "approved_wrong": f"{summary['approved_but_wrong']}",
+        "refused": f"{summary['mutants_planned'] - summary['approved_planned']:,}",
+        "refused_run": f"{summary['mutants_run'] - summary['approved_run']:,}",
+        "refused_right": f"{summary['refused_and_right']:,}",
+        "refused_wrong": f"{summary['refused_and_wrong']:,}",
+        "corrected_wrong": f"{len(old['wrong'])}", "corrected_right": f"{old['outcomes'].get('right', 0)}",
+    }  # fmt: skip
+
+
 def _of_cheats() -> dict[str, str]:
     summary = result("cheats")["summary"]
     return {
@@ -195,7 +211,8 @@ def _of_hgemm() -> dict[str, str]:
 #: figures by the first part of their names
 GROUPS: dict[str, Callable[[], dict[str, str]]] = {
     "schedules": _of_schedules, "model": _of_model, "prerank": _of_prerank, "validator": _of_validator,
-    "cheats": _of_cheats, "agreement": _of_agreement, "codes": _of_codes, "hgemm": _of_hgemm,
+    "mutants": _of_mutants, "cheats": _of_cheats, "agreement": _of_agreement, "codes": _of_codes,
+    "hgemm": _of_hgemm,
 }  # fmt: skip
 
 

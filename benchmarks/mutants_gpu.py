@@ -2,6 +2,7 @@
 
     nice python benchmarks/mutants_gpu.py plan --folder plans/mutants            # CPU, some minutes
     python benchmarks/mutants_gpu.py run --folder plans/mutants --gpus 4 --seconds 420
+    python benchmarks/mutants_gpu.py summary --folder plans/mutants              # no GPU: what journals hold
 
 A mutant is a kernel of the suite with one to four random edits: neighbours swapped, an instruction moved
 within its basic block, a stall count, a wait mask, a scoreboard or a reuse flag changed. Nothing filters
@@ -14,7 +15,10 @@ Crashes and hangs cost a process and count as wrong.
 Approved and wrong must be zero. Refused and right is no fault: a mutant may break a rule and be lucky.
 
 ``run`` writes a line a mutant to journals beside the result, stops after ``--seconds``, and goes on where it
-stopped when called again. ``--pretend`` runs the harness without a GPU, with invented outcomes.
+stopped when called again, or where the journals of ``--journals`` stop: those of earlier sittings are in
+benchmarks/results/mutants. A mutant's outcome stays true when the validator changes: make the plans again,
+and ``summary`` writes the table under today's verdicts. ``--pretend`` runs the harness without a GPU, with
+invented outcomes.
 """
 
 from __future__ import annotations
@@ -27,8 +31,11 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from common import gpu_count, write
+from common import ROOT, gpu_count, write
 from mutants import plan, schedule
+
+#: journals of earlier sittings, and sittings.json: on what, with what and when they ran
+JOURNALS = ROOT / "benchmarks" / "results" / "mutants"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -36,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("step", choices=("plan", "run"))
+    parser.add_argument("step", choices=("plan", "run", "summary"))
     parser.add_argument("--folder", type=Path, default=Path("plans/mutants"))
     parser.add_argument("--mutants", type=int, default=20_400, help="plan: in all")
     parser.add_argument("--only", default="", help="kernels, comma-separated")
@@ -45,11 +52,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--gpus", type=int)
     parser.add_argument("--seconds", type=float, default=420.0, help="run: stop then")
     parser.add_argument("--no-window", action="store_true", help="run: stale addresses may fault")
+    parser.add_argument("--journals", type=Path, default=JOURNALS, help="run, summary: of earlier sittings")
     parser.add_argument("--pretend", action="store_true", help="run: no GPU, invented outcomes")
     parser.add_argument("--out", default=os.environ.get("OUT", "."))
     options = parser.parse_args(arguments)
     only = [name for name in options.only.split(",") if name]
-    return make(options, only) if options.step == "plan" else run(options, only)
+    return {"plan": make, "run": run, "summary": summarise}[options.step](options, only)
 
 
 def make(options: argparse.Namespace, only: list[str]) -> int:
@@ -93,6 +101,7 @@ def run(options: argparse.Namespace, only: list[str]) -> int:
     summary = schedule.run(
         options.folder, out, gpus=gpus, seconds=options.seconds, only=only, window=not options.no_window,
         pretend=options.pretend, say=lambda text: print(text, flush=True),
+        seen=None if options.pretend else options.journals,
     )  # fmt: skip
     environment: dict[str, Any] = {"gpu": "pretended"}
     if not options.pretend:
@@ -102,6 +111,29 @@ def run(options: argparse.Namespace, only: list[str]) -> int:
     rows = [{"kernel": name, **counts} for name, counts in summary.pop("kernels").items()]
     name = "validator-mutants-pretended" if options.pretend else "validator-mutants"
     write(name, rows, summary, environment, seed=options.seed, out=out)
+    print(json.dumps(summary, indent=1))
+    return 1 if summary["approved_but_wrong"] else 0
+
+
+def summarise(options: argparse.Namespace, only: list[str]) -> int:
+    """Write the table of what the journals hold under the plans' verdicts; no GPU."""
+    plans = schedule.current(options.folder, only)
+    rows = schedule.journal_rows(options.journals, plans)
+    summary = schedule.summarise(rows, plans, schedule.Work(plans, set()))
+    summary["validator"] = plan.validator_digest()
+    sittings = json.loads((options.journals / "sittings.json").read_text())
+    environment = {"sittings": sittings}
+    kernels = [{"kernel": name, **counts} for name, counts in summary.pop("kernels").items()]
+    command = f"python benchmarks/mutants_gpu.py summary, of the journals of: {sittings[-1]['command']}"
+    write(
+        "validator-mutants",
+        kernels,
+        summary,
+        environment,
+        seed=options.seed,
+        out=options.out,
+        command=command,
+    )
     print(json.dumps(summary, indent=1))
     return 1 if summary["approved_but_wrong"] else 0
 

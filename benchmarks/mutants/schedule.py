@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import lzma
 import multiprocessing
 import os
 import time
@@ -261,9 +262,9 @@ class Gpu(Thread):
 
 def run(
     folder: Path, out: Path, *, gpus: int, seconds: float, only: list[str], window: bool, pretend: bool,
-    hang_s: float = HANG_S, say: Any = print,
+    hang_s: float = HANG_S, say: Any = print, seen: Path | None = None,
 ) -> Row:  # fmt: skip
-    """Run the plans of a folder; journals in `out` make a second call go on where the first stopped.
+    """Run the plans of a folder; journals in `out` and `seen` make a call go on where earlier ones stopped.
 
     Returns: rows a kernel, the summary, and what was left.
 
@@ -272,14 +273,9 @@ def run(
     """
     begin = time.monotonic()
     deadline = begin + seconds
-    plans = {path.stem: read(path) for path in sorted(folder.glob("*.xz")) if not only or path.stem in only}
-    if not plans:
-        raise ValueError(f"no plans in {folder}: make them with `mutants_gpu.py plan` first")
-    stale = [name for name, plan in plans.items() if plan["validator"] != validator_digest()]
-    if stale:
-        raise ValueError(f"the validator changed since {', '.join(stale)} was planned: make the plans again")
+    plans = current(folder, only)
     out.mkdir(parents=True, exist_ok=True)
-    rows = journal_rows(out, plans)
+    rows = journal_rows(out, plans, seen)
     work = Work(plans, {(row["kernel"], row["n"]) for row in rows})
     say(f"{len(rows)} mutants are done already; {dict(work.total)} planned")
     place = Path("/dev/shm" if Path("/dev/shm").is_dir() else "/tmp", f"sassafras-mutants-{os.getpid()}")
@@ -318,7 +314,7 @@ def run(
     import shutil
 
     shutil.rmtree(place, ignore_errors=True)
-    summary = summarise(journal_rows(out, plans), plans, work)
+    summary = summarise(journal_rows(out, plans, seen), plans, work)
     summary["seconds"] = round(time.monotonic() - begin, 1)
     summary["asked_again"] = sum(thread.counts["asked_again"] for thread in threads)
     summary["processes_lost"] = sum(thread.counts["processes_lost"] for thread in threads)
@@ -344,23 +340,43 @@ def _look(work: Work, place: Path, wanted: list[str], makers: list[Any]) -> None
         work.changed.notify_all()
 
 
-def journal_rows(out: Path, plans: dict[str, Row]) -> list[Row]:
+def current(folder: Path, only: list[str]) -> dict[str, Row]:
+    """The plans of a folder by kernel. Raises ValueError: no plan, or another validator's verdicts."""
+    plans = {path.stem: read(path) for path in sorted(folder.glob("*.xz")) if not only or path.stem in only}
+    if not plans:
+        raise ValueError(f"no plans in {folder}: make them with `mutants_gpu.py plan` first")
+    stale = [name for name, plan in plans.items() if plan["validator"] != validator_digest()]
+    if stale:
+        raise ValueError(f"the validator changed since {', '.join(stale)} was planned: make the plans again")
+    return plans
+
+
+def _lines(folder: Path) -> list[str]:
+    """The lines of all journals of a folder, compressed ones too."""
+    texts = [path.read_text() for path in sorted(folder.glob("mutants-gpu*.jsonl"))]
+    texts += [
+        lzma.decompress(path.read_bytes()).decode() for path in sorted(folder.glob("mutants-*.jsonl.xz"))
+    ]
+    return [line for text in texts for line in text.splitlines()]
+
+
+def journal_rows(out: Path, plans: dict[str, Row], seen: Path | None = None) -> list[Row]:
     """Every row of earlier calls that belongs to these plans; a line cut short by a kill is dropped.
 
-    Verdicts are the plans': what a mutant did stays true when the validator changes.
+    Verdicts are the plans': what a mutant did stays true when the validator changes. ``was`` is the verdict
+    that it ran under, where that was another.
     """
     wanted = {(name, m["n"]): (m["digest"], m["ok"]) for name, plan in plans.items() for m in plan["mutants"]}
     found: dict[tuple[str, int], Row] = {}
-    for path in sorted(out.glob("mutants-gpu*.jsonl")):
-        for line in path.read_text().splitlines():
-            try:
-                row = json.loads(line)
-                key = (row["kernel"], row["n"])
-            except (ValueError, KeyError, TypeError):
-                continue
-            digest, ok = wanted.get(key, (None, False))
-            if digest is not None and digest == row.get("digest"):
-                found.setdefault(key, {**row, "ok": ok})
+    for line in [*_lines(out), *(_lines(seen) if seen is not None else [])]:
+        try:
+            row = json.loads(line)
+            key = (row["kernel"], row["n"])
+        except (ValueError, KeyError, TypeError):
+            continue
+        digest, ok = wanted.get(key, (None, False))
+        if digest is not None and digest == row.get("digest"):
+            found.setdefault(key, {**row, "ok": ok} | ({"was": row["ok"]} if row["ok"] is not ok else {}))
     return list(found.values())
 
 
@@ -389,4 +405,19 @@ def summarise(rows: list[Row], plans: dict[str, Row], work: Work) -> Row:
         "failed_kernels": dict(work.failed),
         "kernels": {name: dict(sorted(counts.items())) for name, counts in kernels.items()},
         "counterexamples": [row for row in rows if row["ok"] and row["outcome"] != "right"][:40],
+        "was_approved": _corrected(rows, plans),
+    }  # fmt: skip
+
+
+def _corrected(rows: list[Row], plans: dict[str, Row]) -> Row:
+    """What an earlier validator approved when it ran and today's refuses: outcomes, and the wrong ones."""
+    why = {(name, m["n"]): m["why"] for name, plan in plans.items() for m in plan["mutants"]}
+    old = [row for row in rows if row.get("was") and not row["ok"]]
+    names = ("kernel", "n", "outcome", "kinds", "digest")
+    return {
+        "outcomes": dict(sorted(Counter(row["outcome"] for row in old).items())),
+        "wrong": [
+            {name: row[name] for name in names} | {"refused_now": why[row["kernel"], row["n"]]}
+            for row in old if row["outcome"] != "right"
+        ],
     }  # fmt: skip

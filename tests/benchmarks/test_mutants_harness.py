@@ -98,6 +98,45 @@ def test_a_line_cut_short_or_of_another_plan_is_not_counted(folder: Path, tmp_pa
     assert schedule.journal_rows(tmp_path, {"rotary": made}) == [good]
 
 
+def test_a_summary_takes_todays_verdicts_and_says_what_an_older_validator_approved(
+    folder: Path, tmp_path: Path
+) -> None:
+    made = plan.read(folder / "rotary.xz")
+    approved, refused = (next(m for m in made["mutants"] if m["ok"] is ok) for ok in (True, False))
+    lines = [
+        {"kernel": "rotary", "n": m["n"], "ok": True, "outcome": outcome, "kinds": m["kinds"],
+         "digest": m["digest"]}
+        for m, outcome in ((approved, "right"), (refused, "hung"))
+    ]  # fmt: skip
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    journals = tmp_path / "journals"
+    journals.mkdir()
+    (journals / "mutants-then.jsonl.xz").write_bytes(lzma.compress(text.encode()))
+    (journals / "sittings.json").write_text(json.dumps([{"command": "then"}]))
+    import mutants_gpu
+
+    arguments = ["summary", "--folder", str(folder), "--journals", str(journals), "--out", str(tmp_path)]
+    assert mutants_gpu.main(arguments) == 0
+    found = json.loads((tmp_path / "validator-mutants.json").read_text())
+    assert found["environment"]["sittings"] == [{"command": "then"}]
+    summary = found["summary"]
+    assert (summary["approved_and_right"], summary["refused_and_wrong"]) == (1, 1)
+    assert (summary["approved_but_wrong"], summary["complete"]) == (0, False)
+    assert summary["was_approved"]["outcomes"] == {"hung": 1}
+    assert [row["n"] for row in summary["was_approved"]["wrong"]] == [refused["n"]]
+
+
+def test_the_committed_journal_holds_the_sittings_mutants() -> None:
+    from mutants_gpu import JOURNALS
+
+    lines = [json.loads(line) for line in schedule._lines(JOURNALS)]
+    rows = {(row["kernel"], row["n"]): row for row in lines}
+    sittings = json.loads((JOURNALS / "sittings.json").read_text())
+    assert len(rows) == sum(sitting["mutants_run"] for sitting in sittings)
+    hung = [row for row in rows.values() if row["ok"] and row["outcome"] != "right"]
+    assert {row["again"] for row in hung} == {"hung"}
+
+
 def test_violations_of_one_class_are_spread() -> None:
     rows = [{"n": n, "why": why} for n, why in enumerate(["a b c 1"] * 3 + ["x y z"] * 2 + [""])]
     assert [row["n"] for row in schedule.spread(rows)] == [0, 3, 5, 1, 4, 2]
