@@ -26,6 +26,7 @@ TABLES_OF_LATENCY = ("sm_90", "sm_80", "sm_86", "sm_89")
 USELESS = 0.3
 #: rows of the README's table
 SHOWN = 7
+SHOWN_LATENCIES = 24
 
 Row = dict[str, Any]
 _MARKS = re.compile(r"(?P<text>(?:(?!\n\n|-->).)*)(?P<open><!--figures: )(?P<list>.*?)-->", re.DOTALL)
@@ -208,11 +209,23 @@ def _of_hgemm() -> dict[str, str]:
     return found
 
 
+def _of_latency() -> dict[str, str]:
+    """What latencies.json says of the mined table."""
+    of = result("latencies")["summary"]
+    names = (
+        "pairs", "measured", "never_failed", "blind", "held", "danger", "allowed_by_mined",
+        "allowed_and_failed", "trusted_and_failed", "fault_one_below_trusted", "known_too_short_tried",
+    )  # fmt: skip
+    return {name: f"{of[name]:,}" for name in names} | {
+        "tight": f"{100 * of['fault_one_below_trusted'] / of['trusted_and_failed']:.0f} %"
+    }
+
+
 #: figures by the first part of their names
 GROUPS: dict[str, Callable[[], dict[str, str]]] = {
     "schedules": _of_schedules, "model": _of_model, "prerank": _of_prerank, "validator": _of_validator,
     "mutants": _of_mutants, "cheats": _of_cheats, "agreement": _of_agreement, "codes": _of_codes,
-    "hgemm": _of_hgemm,
+    "hgemm": _of_hgemm, "latency": _of_latency,
 }  # fmt: skip
 
 
@@ -313,9 +326,30 @@ def latencies() -> str:
     return _table("table | serves | cubins | kernels | instructions | rows | raw pairs answered", rows)
 
 
+def measured_latencies() -> str:
+    """The pairs of the corpus that are met most often, one a class, mined and measured."""
+    from sassafras.sass.latency import LatencyTable
+    from sassafras.sass.latency.classes import pair_class
+
+    mined, both = (LatencyTable.load("sm_90", source=s) for s in ("mined", "measured"))
+    most = sorted((k for k in mined.rows if k in both.measured), key=lambda k: -mined.rows[k].samples)
+    one_each = {pair_class(k): k for k in reversed(most)}.values()
+    rows = []
+    for key in sorted(one_each, key=lambda k: -mined.rows[k].samples)[:SHOWN_LATENCIES]:
+        kind, first, slot, second, other = key
+        row, found = mined.rows[key], both.measured[key]
+        rows.append([
+            kind, f"{first} {slot}", f"{second} {other}", f"{row.samples:,}", f"{row.cycles}",
+            f"{found.cycles}", f"{found.fault}", f"{found.trials:,}", f"{found.bound:.1e}",
+            f"{both.needed(*key, 64)}",
+        ])  # fmt: skip
+    head = "kind | first | second | in corpus | mined | measured | wrong at | trials | bound | in use"
+    return _table(head, rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "best-schedules": best_schedules, "schedules": schedules, "timing-model": timing_model,
-    "latencies": latencies, "hgemm": hgemm,
+    "latencies": latencies, "measured-latencies": measured_latencies, "hgemm": hgemm,
 }  # fmt: skip
 
 

@@ -14,7 +14,9 @@ right distances are run again until the time is up.
 ``run`` writes a line a kernel and distance to ``latencies-journal.jsonl`` beside the result and goes on where
 it stopped when called again. It ends with status 1 when a pair that is known to be too close was not caught
 (``known_too_short``), or when a pair was wrong at every distance that ptxas emits.
-``report`` makes the result from a journal again. ``--pretend`` runs without a GPU, with made-up latencies.
+``report`` makes the result from a journal again, ``publish`` what is kept of it in ``benchmarks/results/``:
+``latencies.json`` with the summary and the pairs pooled by class, and ``latencies-pairs.json.xz`` with a row
+a pair, from which ``adopt`` makes the same table. ``--pretend`` runs without a GPU, with made-up latencies.
 ``words FOLDER ...`` makes the word book (`latency/words.py`) from cubins anew.
 
 The package's table is made from the result: ``sassafras latency adopt latencies.json``.
@@ -24,6 +26,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import lzma
 import os
 import sys
 from datetime import UTC, datetime
@@ -40,14 +43,17 @@ from benchmarks.latency.analysis import Tally  # noqa: E402
 from benchmarks.latency.run import Runner  # noqa: E402
 from sassafras.core import SassafrasError  # noqa: E402
 
+#: columns that are not published
+DROPPED = ("distances", "first", "second", "probe", "bound", "shortest", "odd", "below")
+
 
 def main(arguments: list[str] | None = None) -> int:
     """See the module."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("step", choices=("plan", "run", "report", "words"))
-    parser.add_argument("cubins", nargs="*", type=Path, help="words: folders of cubins")
+    parser.add_argument("step", choices=("plan", "run", "report", "publish", "words"))
+    parser.add_argument("cubins", nargs="*", type=Path, help="words: folders of cubins; publish: the result")
     parser.add_argument("--folder", type=Path, default=Path("plans/latencies"))
     parser.add_argument("--out", default=os.environ.get("OUT", "."), help="folder, or file ending in .json")
     parser.add_argument("--seconds", type=float, default=90.0, help="run: stop then")
@@ -63,6 +69,8 @@ def main(arguments: list[str] | None = None) -> int:
         if options.step == "words":
             words.save(words.harvest(options.cubins))
             return 0
+        if options.step == "publish":
+            return publish(options)
         return run(options)
     except SassafrasError as error:
         print(error)
@@ -89,6 +97,7 @@ def run(options: argparse.Namespace) -> int:
     folder, name = (out.parent, out.stem) if out.suffix == ".json" else (out, "latencies")
     journal = folder / f"{name}-journal.jsonl"
     environment: dict[str, Any] = {"gpu": "pretended"}
+    command = None
     if options.step == "run":
         runner = Runner(plan, journal, options.seconds, options.pretend, options.fault, options.turns)
         done = runner.run()
@@ -102,13 +111,32 @@ def run(options: argparse.Namespace) -> int:
         tally.read(journal)
         known = folder / f"{name}.json"
         if known.exists():
-            environment = json.loads(known.read_text())["environment"]
+            before = json.loads(known.read_text())
+            environment, command = before["environment"], before.get("command")
+            done = bool(before.get("summary", {}).get("swept"))
     rows, summary = report.rows(plan, tally)
     summary |= {"swept": done, "restarts": restarts, "plan": plan.digest, "planned": plan.date}
     print(report.text(rows, summary))
-    path = write(name, rows, summary, environment, out=folder)
+    path = write(name, rows, summary, environment, out=folder, command=command)
     print(f"written to {path}")
     return 0 if summary["sound"] else 1
+
+
+def publish(options: argparse.Namespace) -> int:
+    """Write what is kept of a result."""
+    if len(options.cubins) != 1:
+        raise SassafrasError("which result is to be published?", hint="publish latencies.json --out FOLDER")
+    made = json.loads(options.cubins[0].read_text())
+    folder = Path(options.out)
+    rows = [{k: v for k, v in r.items() if k not in DROPPED} for r in made["rows"]]
+    pairs = folder / "latencies-pairs.json.xz"
+    folder.mkdir(parents=True, exist_ok=True)
+    pairs.write_bytes(lzma.compress(json.dumps({**made, "rows": rows}).encode(), preset=9))
+    head = json.dumps({k: v for k, v in made.items() if k != "rows"}, indent=1)[:-2]
+    lines = ",\n  ".join(json.dumps(r) for r in report.classes(made["rows"]))
+    (folder / "latencies.json").write_text(f'{head},\n "rows": [\n  {lines}\n ]\n}}\n')
+    print(f"written to {folder}: latencies.json and {pairs.name}")
+    return 0
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """What the validator catches and what it lets through, without a GPU: writes validator.json.
 
     python benchmarks/validator.py CORPUS [--quota 2] [--legal 4] [--limit N] [--jobs 2] [--out FOLDER]
+                                    [--latencies measured]
 
 CORPUS is a folder that benchmarks/corpus/build.py made. For every kernel of it:
 
@@ -34,11 +35,13 @@ from planted import SOURCES, Subject, moves, names, permutations, places, scoreb
 Row = dict[str, Any]
 
 
-def one(path: str, name: str, quota: int, legal: int, seed: int) -> Row:
+def one(path: str, name: str, quota: int, legal: int, seed: int, latencies: str = "mined") -> Row:
     """Judge one cubin's kernels and what was planted in them."""
     from sassafras.sass import ARCHS, Program
+    from sassafras.sass.latency import table
     from sassafras.validate import Validator
 
+    table.DEFAULT_SOURCE = latencies  # of this process: validator, spaces and planted violations
     data = Path(path).read_bytes()
     program = Program.parse(data)
     row: Row = {
@@ -172,6 +175,7 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=None, help="so many cubins, evenly taken")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--latencies", choices=("mined", "measured"), default="mined")
     parser.add_argument("--out")
     options = parser.parse_args()
     lines = [json.loads(x) for x in (options.corpus / "index.jsonl").read_text().splitlines()]
@@ -181,7 +185,13 @@ def main() -> None:
     with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool:
         jobs = {
             pool.submit(
-                one, str(options.corpus / x["path"]), x["name"], options.quota, options.legal, options.seed
+                one,
+                str(options.corpus / x["path"]),
+                x["name"],
+                options.quota,
+                options.legal,
+                options.seed,
+                options.latencies,
             ): x["name"]
             for x in lines
         }

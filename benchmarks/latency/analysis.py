@@ -60,6 +60,9 @@ class Result:
         cycles: the smallest distance at and above which nothing went wrong.
         trials: of whole warps, at `cycles`.
         below: (lanes wrong, lanes counted) one cycle closer.
+        fault: the largest distance at which something went wrong, by stall counts alone; 0 for none.
+        held: executions by a warp at the least tried of the distances between `fault` and `cycles`. All were
+            right, but the clock says that the hardware held the pair apart.
         odd: wrong results that were not the stale ones, over all distances.
         shortest: the closest distance that was reached.
         by_distance: distance -> (lanes wrong, lanes counted), or None where it stopped the GPU.
@@ -69,6 +72,8 @@ class Result:
     cycles: int = 0
     trials: int = 0
     below: tuple[int, int] = (0, 0)
+    fault: int = 0
+    held: int = 0
     odd: int = 0
     shortest: int = 0
     by_distance: dict[int, tuple[int, int] | None] = field(default_factory=dict)
@@ -177,15 +182,17 @@ class Tally:
         above = [d for d in right if d > least]
         if not above:
             status = "always wrong" if wrong and max(seen) == least else "blind"
-            return Result(status, odd=odd, by_distance=table)
+            return Result(status, fault=least, odd=odd, by_distance=table)
         cycles = above[0]
+        held = min((seen[d].warps for d in range(least + 1, cycles) if d in seen), default=0)
         tried = seen[cycles]
         whole = len(tried.hints) == (2 if cycles <= 11 else 1)
         reached = min(d for d, s in seen.items() if s.wrong or s.trials >= ENOUGH)
         if not wrong:
             status = "never failed" if whole and min(seen) == 1 else "unfinished"
-            return Result(status, cycles, tried.trials, (0, 0), odd, reached, table)
+            return Result(status, cycles, tried.trials, (0, 0), 0, held, odd, reached, table)
         # with a gap between what failed and what was right, the truth may lie in it: the larger one stands
         under = seen.get(cycles - 1, Seen())
         status = "measured" if whole else "unfinished"
-        return Result(status, cycles, tried.trials, (under.bad, under.counted), odd, reached, table)
+        below = under.bad, under.counted
+        return Result(status, cycles, tried.trials, below, least, held, odd, reached, table)

@@ -6,9 +6,13 @@ from collections import Counter
 from typing import Any
 
 from sassafras.sass.latency import LatencyTable
+from sassafras.sass.latency.classes import pair_class
 
-from .analysis import Tally
+from .analysis import Result, Tally
 from .plan import Plan
+
+#: more cycles than any pair needs: what the mined table answers where it knows nothing
+UNKNOWN = 1 << 20
 
 #: pairs that are too close for certain: if these do not fail, the measurement sees nothing.
 #: (kind, first key, slot, second key, slot): distances that must fail
@@ -37,29 +41,65 @@ def rows(plan: Plan, tally: Tally) -> tuple[list[dict[str, Any]], dict[str, Any]
             kind, first, first_slot, second, second_slot = key
             seen = mined.rows.get((kind, first, first_slot, second, second_slot))
             trusted = mined.distance(kind, first, first_slot, second, second_slot)
+            allowed = mined.needed(kind, first, first_slot, second, second_slot, UNKNOWN)
             row: dict[str, Any] = {
                 "kind": kind, "producer": first, "producer_slot": first_slot, "consumer": second,
                 "consumer_slot": second_slot, "status": result.status, "cycles": result.cycles,
                 "trials": result.trials, "bound": result.bound, "below": list(result.below),
+                "fault": result.fault,
+                "wrong": (result.by_distance.get(result.fault) or (0, 0))[0], "held": result.held,
                 "odd": result.odd,
                 "shortest": result.shortest,
                 "distances": {str(d): list(v) if v else "crashed" for d, v in result.by_distance.items()},
                 "first": texts[0], "second": texts[1], "mined": seen.cycles if seen else None,
                 "mined_trusted": trusted is not None,
-                "relation": _relation(result.status, result.cycles, seen),
+                "allowed": allowed if allowed < UNKNOWN else None,
+                "relation": _relation(result, seen.cycles if seen else None, allowed),
                 "probe": [batch.number, n],
             }  # fmt: skip
             found.append(row)
     return found, summary(found, tally)
 
 
-def _relation(status: str, cycles: int, mined: Any) -> str:
-    """Where the measured distance lies: ``danger`` when the mined table allows less than was right."""
-    if mined is None or status not in ("measured", "never failed", "always wrong"):
+def classes(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows pooled by class (`sassafras.sass.latency.pair_class`), for a file that can be looked through."""
+    pools: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+    for r in found:
+        key = (r["kind"], r["producer"], r["producer_slot"], r["consumer"], r["consumer_slot"])
+        pools.setdefault(pair_class(key), []).append(r)
+    made = []
+    for (kind, first, second), pool in sorted(pools.items()):
+        status = Counter(r["status"] for r in pool)
+        cycles = Counter(r["cycles"] for r in pool if r["status"] == "measured")
+        allowed = Counter(r["allowed"] for r in pool if r["allowed"])
+        made.append(
+            {
+                "kind": kind, "producers": first, "consumers": second, "pairs": len(pool),
+                "measured": status["measured"], "never_failed": status["never failed"],
+                "blind": status["blind"],
+                "cycles": {str(c): n for c, n in sorted(cycles.items())},
+                "allowed_by_mined": {str(c): n for c, n in sorted(allowed.items())},
+                "least_trials": min((r["trials"] for r in pool if r["status"] == "measured"), default=None),
+            }
+        )  # fmt: skip
+    return made
+
+
+def _relation(result: Result, mined: int | None, allowed: int) -> str:
+    """What a measurement says of the mined table.
+
+    ``danger``: a fault was seen at a distance that ptxas was seen to leave (`mined`) or that the table lets a
+    candidate have (`allowed`, also for pairs that were never mined). Otherwise, where there is a mined row,
+    ``same``, ``less``, or ``held``: at the mined distance nothing went wrong, but the clock says that the
+    hardware itself held the pair apart, so that the smallest distance that was realised is larger.
+    """
+    if result.status not in ("measured", "never failed"):
         return ""
-    if status == "always wrong":
+    if result.fault >= min(allowed, mined or UNKNOWN):
+        return "danger"
+    if mined is None:
         return ""
-    return "danger" if mined.cycles < cycles else "same" if mined.cycles == cycles else "less"
+    return "held" if mined < result.cycles else "same" if mined == result.cycles else "less"
 
 
 def summary(found: list[dict[str, Any]], tally: Tally) -> dict[str, Any]:
@@ -78,13 +118,21 @@ def summary(found: list[dict[str, Any]], tally: Tally) -> dict[str, Any]:
             tried += 1
             if seen != "crashed" and not seen[0]:
                 missed.append([*key, distance])
+    answered = [r for r in found if r["allowed"] and r["status"] in ("measured", "never failed")]
+    tight = [r for r in answered if r["status"] == "measured"]
+    trusted = [r for r in tight if r["mined_trusted"]]
     bounds = [r["bound"] for r in found if r["status"] == "measured" and r["bound"]]
     return {
         "pairs": len(found), "measured": status["measured"], "never_failed": status["never failed"],
         "always_wrong": status["always wrong"], "blind": status["blind"], "unfinished": status["unfinished"],
         "same_as_mined": sum(r["relation"] == "same" for r in found),
         "less_than_mined": sum(r["relation"] == "less" for r in found),
+        "held": sum(r["relation"] == "held" for r in found),
         "danger": sum(r["relation"] == "danger" for r in found),
+        "allowed_by_mined": len(answered), "allowed_and_failed": len(tight),
+        "fault_one_below_allowed": sum(r["fault"] == r["allowed"] - 1 for r in tight),
+        "trusted_and_failed": len(trusted),
+        "fault_one_below_trusted": sum(r["fault"] == r["allowed"] - 1 for r in trusted),
         "trials": sum(r["trials"] for r in found), "highest_bound": max(bounds, default=None),
         "known_too_short_tried": tried, "known_too_short_missed": missed,
         "runs": tally.runs, "bad_by_shape": tally.bad_by_shape,
@@ -95,15 +143,23 @@ def summary(found: list[dict[str, Any]], tally: Tally) -> dict[str, Any]:
 def text(found: list[dict[str, Any]], summed: dict[str, Any]) -> str:
     """For a terminal: dangers first and loudly."""
     lines = []
-    danger = sorted((r for r in found if r["relation"] == "danger"), key=lambda r: r["mined"] - r["cycles"])
+    danger = sorted(
+        (r for r in found if r["relation"] == "danger"),
+        key=lambda r: min(r["mined"] or UNKNOWN, r["allowed"] or UNKNOWN) - r["fault"],
+    )
     if danger:
         lines.append(f"DANGER: {len(danger)} pairs need more than the mined table allows:")
         lines += [
             f"  {_name(r)}: mined {r['mined']}{'' if r['mined_trusted'] else ' (not trusted)'}, "
-            f"measured {r['cycles']}"
-            f" ({r['below'][0]} of {r['below'][1]} wrong at {r['cycles'] - 1})"
+            f"allowed {r['allowed']}, measured {r['cycles']}, wrong at {r['fault']}"
             for r in danger[:60]
         ]
+    held = [r for r in found if r["relation"] == "held"]
+    if held:
+        lines.append(
+            f"{len(held)} pairs were right as close as ptxas puts them, but the hardware held them apart: "
+            + ", ".join(f"{_name(r)} ({r['mined']}, held to {r['cycles']})" for r in held[:4])
+        )
     for status in ("always wrong", "blind"):
         some = [r for r in found if r["status"] == status]
         if some:
@@ -123,7 +179,8 @@ def text(found: list[dict[str, Any]], summed: dict[str, Any]) -> str:
         f"{summed['pairs']} pairs: {summed['measured']} measured, {summed['never_failed']} never failed, "
         f"{summed['unfinished']} unfinished; {summed['same_as_mined']} as mined, "
         f"{summed['less_than_mined']} less, "
-        f"{summed['danger']} more; {summed['known_too_short_tried']} known faults tried; "
+        f"{summed['held']} held, {summed['danger']} more; "
+        f"{summed['known_too_short_tried']} known faults tried; "
         f"{'sound' if summed['sound'] else 'NOT SOUND'}"
     )
     return "\n".join(lines)

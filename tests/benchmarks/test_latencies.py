@@ -369,6 +369,7 @@ def test_a_measurement_that_misses_a_known_fault_is_not_sound() -> None:
         zip(("kind", "producer", "producer_slot", "consumer", "consumer_slot"), key, strict=True)
     )
     row |= {"status": "measured", "relation": "same", "bound": 1e-4, "trials": 1000, "mined": 4, "cycles": 4}
+    row |= {"allowed": 4, "mined_trusted": True, "fault": 3}
 
     class Counted:
         runs, bad_by_shape = 1, (0, 0, 0)

@@ -40,14 +40,16 @@ def adopt(
 ) -> None:
     """Make the table of measured latencies from a measurement."""
     import json
+    import lzma
 
     from sassafras.core import LatencyTableError
     from sassafras.sass import archs
     from sassafras.sass.latency import LatencyTable, measured
 
     try:
-        data = json.loads(result.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        content = result.read_bytes()
+        data = json.loads(lzma.decompress(content) if result.suffix == ".xz" else content)
+    except (OSError, ValueError, EOFError, lzma.LZMAError) as error:
         raise LatencyTableError(f"cannot be read as JSON: {error}", where=str(result)) from None
     name = archs.get(arch).table
     table = measured.adopt(data if isinstance(data, dict) else {}, name)
@@ -55,13 +57,13 @@ def adopt(
     target.parent.mkdir(parents=True, exist_ok=True)
     table.save(target)
     mined = LatencyTable.load(name, source="mined").rows
-    more = [k for k, m in table.rows.items() if k in mined and mined[k].cycles < m.cycles]
+    more = [k for k, m in table.rows.items() if k in mined and mined[k].cycles <= m.fault]
     less = sum(k in mined and mined[k].cycles > m.cycles for k, m in table.rows.items())
     print(f"{len(table.rows)} measured rows written to {target}; {less} need less than ptxas leaves")
     if more:
         print(f"DANGER: {len(more)} need more than the mined table allows:")
         for key in more:
-            print(f"  {' '.join(key)}: mined {mined[key].cycles}, measured {table.rows[key].cycles}")
+            print(f"  {' '.join(key)}: mined {mined[key].cycles}, wrong at {table.rows[key].fault}")
 
 
 @app.command()

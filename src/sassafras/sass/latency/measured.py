@@ -1,13 +1,14 @@
 """Measured minimum distances: what a GPU did when pairs were brought closer, beside what ptxas emits.
 
 The file is made from the result of ``benchmarks/latencies.py`` by `adopt` and lies beside the mined table. A
-row says: at this distance and above no trial went wrong, and below it some did. It holds for the exact pair
-of keys and slots only; no class is built of it. Pairs in which no fault was ever seen are not in it.
+row says: at this distance and above no trial went wrong, and at that smaller one some did. It holds for the
+exact pair of keys and slots only; no class is built of it. Pairs in which no fault was seen are not in it.
 """
 
 from __future__ import annotations
 
 import json
+import lzma
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +19,7 @@ from ...core.errors import LatencyTableError
 FORMAT, VERSION = "sassafras-measured-latency", 1
 _COLUMNS = [
     "kind", "producer", "producer slot", "consumer", "consumer slot",
-    "cycles", "trials", "wrong one cycle closer", "counted one cycle closer",
+    "cycles", "trials", "fault", "wrong",
 ]  # fmt: skip
 #: fewer trials (of whole warps) are no measurement
 LEAST_TRIALS = 500
@@ -31,15 +32,16 @@ class Measured:
 
     Attributes:
         cycles: the smallest distance at and above which no trial went wrong.
-        trials: executions by a warp at that distance.
-        wrong, counted: lanes with a wrong result, and lanes, one cycle closer; 0 of 0 where that was never
-            reached (the hardware held the pair apart by itself).
+        trials: executions by a warp at that distance, in which a fault would have shown.
+        fault: the largest distance at which results were wrong. Mostly `cycles` - 1; less where the hardware
+            held the pair apart in between, so that those distances were never realised.
+        wrong: lanes that were wrong there.
     """
 
     cycles: int
     trials: int
+    fault: int
     wrong: int
-    counted: int
 
     @property
     def bound(self) -> float:
@@ -56,14 +58,15 @@ class MeasuredTable:
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
     def save(self, path: Path | str) -> None:
-        """Write JSON with one row a line, sorted."""
+        """Write JSON with one row a line, sorted; compressed where the name ends in ``.xz``."""
         head = {"format": FORMAT, "version": VERSION, "arch": self.arch, "columns": _COLUMNS}
         text = json.dumps({**head, "provenance": dict(self.provenance)}, indent=1)[:-2]
         lines = [
-            json.dumps([*key, m.cycles, m.trials, m.wrong, m.counted], separators=(",", ":"))
+            json.dumps([*key, m.cycles, m.trials, m.fault, m.wrong], separators=(",", ":"))
             for key, m in sorted(self.rows.items())
         ]
-        Path(path).write_text(text + ',\n "rows": [\n' + ",\n".join(lines) + "\n]\n}\n", encoding="utf-8")
+        data = (text + ',\n "rows": [\n' + ",\n".join(lines) + "\n]\n}\n").encode()
+        Path(path).write_bytes(lzma.compress(data, preset=9) if Path(path).suffix == ".xz" else data)
 
     @classmethod
     def load(cls, name: str = "sm_90", path: Path | str | None = None) -> MeasuredTable:
@@ -74,13 +77,14 @@ class MeasuredTable:
         """
         file = Path(path) if path is not None else place(name)
         try:
-            data = json.loads(file.read_text(encoding="utf-8"))
+            content = file.read_bytes()
+            data = json.loads(lzma.decompress(content) if file.suffix == ".xz" else content)
         except FileNotFoundError:
             raise LatencyTableError(
                 "no measured latencies", where=name if path is None else str(path),
                 hint="benchmarks/latencies.py measures them, sassafras latency adopt makes the table",
             ) from None  # fmt: skip
-        except (OSError, UnicodeError, ValueError, RecursionError) as error:
+        except (OSError, UnicodeError, ValueError, RecursionError, EOFError, lzma.LZMAError) as error:
             raise LatencyTableError(f"cannot be read as JSON: {error}", where=file.name) from None
         if not isinstance(data, dict) or (data.get("format"), data.get("version")) != (FORMAT, VERSION):
             raise LatencyTableError("not a table of measured latencies of this version", where=file.name)
@@ -96,7 +100,7 @@ class MeasuredTable:
 
 def place(name: str) -> Path:
     """Where the package keeps an architecture's measured latencies."""
-    return Path(__file__).parent / "data" / "measured" / f"{name}.json"
+    return Path(__file__).parent / "data" / "measured" / f"{name}.json.xz"
 
 
 def _rows(rows: Any, where: str) -> dict[Key, Measured]:
@@ -109,18 +113,19 @@ def _rows(rows: Any, where: str) -> dict[Key, Measured]:
             raise LatencyTableError(f"a row needs {len(_COLUMNS)} columns", where=at)
         if not all(isinstance(t, str) for t in row[:5]) or not all(type(n) is int for n in row[5:]):
             raise LatencyTableError("a column has the wrong type", where=at)
-        cycles, trials, wrong, counted = row[5:]
+        cycles, trials, fault, wrong = row[5:]
         if (
             row[0] not in ("raw", "war", "waw")
             or cycles < 1
             or trials < LEAST_TRIALS
-            or not 0 <= wrong <= counted
+            or not 1 <= fault < cycles
+            or wrong < 0
         ):
             raise LatencyTableError("impossible kind or numbers", where=at)
         key: Key = (row[0], row[1], row[2], row[3], row[4])
         if key in found:
             raise LatencyTableError("row given twice", where=at)
-        found[key] = Measured(cycles, trials, wrong, counted)
+        found[key] = Measured(cycles, trials, fault, wrong)
     return found
 
 
@@ -151,7 +156,7 @@ def adopt(result: Mapping[str, Any], name: str = "sm_90") -> MeasuredTable:
         if row["status"] != "measured" or row["trials"] < LEAST_TRIALS:
             continue
         key: Key = (row["kind"], row["producer"], row["producer_slot"], row["consumer"], row["consumer_slot"])
-        found[key] = Measured(row["cycles"], row["trials"], *row["below"])
+        found[key] = Measured(row["cycles"], row["trials"], row["fault"], row["wrong"])
     if not found:
         raise LatencyTableError("no pair was measured", where=where, hint="run it for longer")
     provenance = {

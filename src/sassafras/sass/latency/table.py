@@ -18,6 +18,8 @@ FORMAT, VERSION = "sassafras-latency", 2
 KINDS = ("raw", "waw", "war", "issue")
 #: what `LatencyTable.load` reads when not told: ``"mined"`` alone, or ``"measured"`` on top of it
 DEFAULT_SOURCE = "mined"
+#: cycles on top of a measured distance that is less than what ptxas leaves
+MARGIN = 1
 ClassKey = tuple[str, str, str]
 Key = tuple[str, str, str, str, str]
 """(kind, producer key, producer slot, consumer key, consumer slot)"""
@@ -76,8 +78,9 @@ class LatencyTable:
         classes: how well the classes of the rows are supported.
         thresholds: a class's floor is trusted with this many samples in the class and when met in this
             many kernels.
-        measured: rows that were measured on a GPU, where that is wanted: for these pairs they are the answer,
-            larger or smaller than what was mined.
+        measured: rows that were measured on a GPU, where that is wanted. They go before what was mined: a
+            distance at which a fault was seen is never enough; `MARGIN` cycles above the smallest right one
+            are, or what ptxas leaves if that is less.
     """
 
     def __init__(
@@ -113,6 +116,8 @@ class LatencyTable:
     ) -> Distance | None:
         """The distance that ptxas never goes below, or None when it is unknown.
 
+        Where measured rows are wanted, also a distance below which a fault was seen, if it is enough.
+
         Args:
             kind: ``raw``, ``waw``, ``war`` or ``issue``. For ``war`` the producer is the reader
                 that comes first and the consumer is the writer that comes after it.
@@ -123,9 +128,15 @@ class LatencyTable:
             The distance in cycles, or None: callers then keep the original distance, or `bound`.
         """
         key = (kind, producer, producer_slot, consumer, consumer_slot)
-        if (known_exactly := self.measured.get(key)) is not None:
-            trials = known_exactly.trials
-            return Distance(known_exactly.cycles, trials, trials, 1, "measured")
+        trusted = self._mined(key)
+        if (measured := self.measured.get(key)) is None:
+            return trusted
+        enough = self.bound(*key)
+        if measured.fault + 1 == enough:  # one cycle less is wrong: nobody leaves less
+            return Distance(enough, measured.trials, measured.trials, 1, "measured")
+        return trusted if trusted is not None and trusted.cycles == enough else None
+
+    def _mined(self, key: Key) -> Distance | None:
         seen = self.rows.get(key)
         if seen is None or seen.cycles <= 1:
             return seen  # there is nothing below one cycle
@@ -142,8 +153,14 @@ class LatencyTable:
         at which the first result is there for every kind of reader. Arguments as for `distance`.
         """
         key = (kind, producer, producer_slot, consumer, consumer_slot)
-        if key in self.measured:
-            return self.measured[key].cycles
+        enough = self._mined_bound(key)
+        if (measured := self.measured.get(key)) is None:
+            return enough
+        right = measured.cycles + MARGIN
+        return min(enough, right) if enough is not None and enough > measured.fault else right
+
+    def _mined_bound(self, key: Key) -> int | None:
+        kind, producer, producer_slot, consumer, _ = key
         seen, known = self.rows.get(key), self._supported(key)
         if seen is not None and (known is not None or seen.kernels >= 2):
             return seen.cycles
