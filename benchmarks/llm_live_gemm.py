@@ -71,8 +71,10 @@ def unmeasured(entry: Any) -> list[Any]:
     """Legal configurations that the dataset does not have for this shape, the estimate's best first."""
     from sassafras.gemm import families
     from sassafras.gemm.estimate import estimate_us
+    from sassafras.gemm.space import in_modes
 
-    legal = [c for c in families.legal(entry.shape) if c.name not in entry.ours]
+    every = (mode for c in families.legal(entry.shape) for mode in in_modes(c))
+    legal = [c for c in every if c.name not in entry.ours]
     return sorted(legal, key=lambda c: (estimate_us(c, entry.shape), c.name))
 
 
@@ -203,14 +205,14 @@ def sides(entry: Any, proposals: list[dict[str, Any]], args: argparse.Namespace)
     import numpy as np
 
     banned = re.compile(args.exclude) if args.exclude else None
+    names = sorted(c.name for c in unmeasured(entry) if not (banned and banned.search(c.name)))
+    there = set(names)
     found: dict[str, list[str]] = {}
     for record in proposals:
         name = record.get("config")
-        if name is None or record["shape"] != str(entry.shape) or name in entry.ours:
-            continue  # what a newer dataset has is none of the proposer's any more
-        if not (banned and banned.search(name)):
+        # what a newer dataset has, or newer kernels lack, is none of the proposer's any more
+        if record["shape"] == str(entry.shape) and name in there:
             found.setdefault(record["by"], []).append(name)
-    names = sorted(c.name for c in unmeasured(entry) if not (banned and banned.search(c.name)))
     rng = np.random.default_rng([args.seed, zlib.crc32(str(entry.shape).encode())])
     most = max((len(own) for own in found.values()), default=0)
     found["control"] = [names[i] for i in rng.permutation(len(names))[:most]]

@@ -141,12 +141,21 @@ def test_the_live_gemm_benchmark_from_proposals_to_summary(
 def test_a_model_is_told_what_was_measured_and_why_it_was_refused(tmp_path: Path) -> None:
     import llm_live_gemm
 
-    from sassafras.gemm.dataset import DATA, Dataset
+    from sassafras.gemm import families
+    from sassafras.gemm.dataset import Dataset, Entry
+    from sassafras.gemm.shapes import Shape
     from sassafras.llm.gemm_json import to_fields
     from sassafras.llm.proposer import Reply, Request
 
-    dataset = Dataset.load(DATA / "nvidia-h200.jsonl.gz")
-    entry = next(e for e in llm_live_gemm.sample(dataset, 40, 0) if e.ours)
+    def one(text: str) -> Entry:
+        """A shape with one measured configuration."""
+        shape = Shape.parse(text)
+        return Entry(
+            shape, {families.legal(shape)[3].name: (2.0, 2)}, {"lt_autotune": {"nn": 3.0, "tn": 4.0}}
+        )
+
+    entry = one("64x64x512")
+    dataset = Dataset({}, [entry, one("64x128x512"), one("128x128x512"), one("4096x4096x4096")])
     fresh = llm_live_gemm.unmeasured(entry)[0]
     asked: list[Request] = []
     answers = ["nothing", llm_live_gemm.incumbent(entry)[0], json.dumps(to_fields(fresh))]
@@ -162,7 +171,8 @@ def test_a_model_is_told_what_was_measured_and_why_it_was_refused(tmp_path: Path
     (record,) = llm_live_gemm._asked(Scripted(), entry, dataset, [], given)
     assert record["config"] == fresh.name and record["tokens"] == 27 and len(asked) == 3
     first = asked[0].messages[1]["content"]
-    assert first.count("### Variant") == 3 and "score" in first and " at M=" in first.replace("\n", " ")
+    assert first.count("### Variant") == 3 and first.count("score 1.500") == 4, "and what is to be changed"
+    assert "at M=64, N=128, K=512" in first and "M=4096" not in first, "the nearest shapes, of others"
     assert "no JSON object" in asked[1].messages[-1]["content"]
     assert len(asked[0].choices) == len(llm_live_gemm.unmeasured(entry))
 
@@ -170,16 +180,32 @@ def test_a_model_is_told_what_was_measured_and_why_it_was_refused(tmp_path: Path
 def test_the_configurations_that_wait_for_a_gpu_are_whole() -> None:
     import llm_live_gemm
 
-    from sassafras.gemm import families
-    from sassafras.gemm.dataset import DATA, Dataset
+    from sassafras.gemm.dataset import Dataset
 
     records = llm_live_gemm.read(llm_live_gemm.PROPOSALS)
-    entries = {
-        str(e.shape): e for e in llm_live_gemm.sample(Dataset.load(DATA / "nvidia-h200.jsonl.gz"), 40, 0)
-    }
+    shapes = {str(entry.shape) for entry in llm_live_gemm.sample(Dataset({}, []), llm_live_gemm.SHAPES, 0)}
     by_side: dict[tuple[str, str], list[str]] = {}
     for record in records:
         by_side.setdefault((record["shape"], record["by"]), []).append(record["config"])
-        assert families.parse(record["config"]).reject(entries[record["shape"]].shape) is None
-    assert len({by for _, by in by_side}) >= 2 and {shape for shape, _ in by_side} == set(entries)
+    assert len({by for _, by in by_side}) >= 2 and {shape for shape, _ in by_side} == shapes
     assert all(len(set(names)) == len(names) == llm_live_gemm.COUNT for names in by_side.values())
+
+
+def test_proposals_that_newer_kernels_lack_are_left_out() -> None:
+    import llm_live_gemm
+
+    from sassafras.gemm.dataset import Entry
+    from sassafras.gemm.shapes import Shape
+
+    entry = Entry(Shape(64, 64, 512), {})
+    good = [config.name for config in llm_live_gemm.unmeasured(entry)[:3]]
+    known = Entry(entry.shape, {good[0]: (2.0, 2)})
+    records = [{"shape": "64x64x512", "by": "a", "config": name} for name in (*good, "lean_of_old/c1")]
+    records += [{"shape": "64x64x512", "by": "b", "problem": "answer"}]
+    given = Namespace(exclude="", seed=0)
+    assert llm_live_gemm.sides(entry, records, given)["a"] == good
+    found = llm_live_gemm.sides(known, records, given)
+    assert found["a"] == good[1:] and len(found["control"]) == 2 and "b" not in found
+    assert good[0] not in found["control"]
+    given.exclude = "^" + good[2].split("/")[0]
+    assert good[2] not in llm_live_gemm.sides(known, records, given).get("a", [])

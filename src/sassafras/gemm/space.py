@@ -41,7 +41,8 @@ class GemmSpace:
     def __init__(self, shape: Shape, build: Callable[[Config], bytes], *, layout: str | None = None) -> None:
         self.shape = shape
         self._build = build
-        self.configs = [c for c in families.legal(shape) if layout in (None, c.layout)]
+        legal = [c for c in families.legal(shape) if layout in (None, c.layout)]
+        self.configs = [mode for c in legal for mode in in_modes(c)]
         if not self.configs:
             reasons = {c.reject(shape) for c in families.configurations()} - {None}
             raise SassafrasError(
@@ -79,6 +80,12 @@ class GemmSpace:
         return Configured(
             kernel(state, self.shape, self._build(state)), {"config": state.name, "shape": str(self.shape)}
         )
+
+
+def in_modes(config: Config) -> list[Config]:
+    """A configuration in every mode of launching that it has; itself alone where there is one."""
+    modes = getattr(config, "in_modes", None)
+    return list(modes()) if modes is not None else [config]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,9 @@ from sassafras.core import SassafrasError
 
 
 def choose(
-    model: Any, prompt: Any, texts: Sequence[Sequence[int]], *, temperature: float, generator: Any
-) -> tuple[int, int]:
+    model: Any, prompt: Any, texts: Sequence[Sequence[int]], *, temperature: float, generator: Any,
+    past: Any = None,
+) -> tuple[int, int]:  # fmt: skip
     """Which of `texts` the model writes, and how many tokens it was asked for.
 
     Args:
@@ -23,6 +24,7 @@ def choose(
         texts: the tokens of every text; none is the beginning of another.
         temperature: of sampling; 0 takes the likeliest at every turn.
         generator: a `torch.Generator`.
+        past: the model's cache of what comes before `prompt`; it is changed.
 
     Raises:
         SassafrasError: no texts, or one is the beginning of another.
@@ -32,7 +34,6 @@ def choose(
     alive = list(range(len(texts)))
     if not alive or not all(texts):
         raise SassafrasError("there is nothing to choose from")
-    past: Any = None
     pending = prompt
     place = asked = 0
     with torch.no_grad():

@@ -77,6 +77,7 @@ class LocalModel:
         self.settings, self.meter = settings, meter or Meter()
         self.model, self.tokenizer = load(settings)
         self._tokens: dict[str, list[int]] = {}
+        self._prefix: tuple[tuple[int, ...], Any] | None = None
 
     @property
     def name(self) -> str:
@@ -129,7 +130,8 @@ class LocalModel:
         generator = torch.Generator()
         generator.manual_seed(request.seed)
         which, asked = choose(
-            self.model, ids, texts, temperature=request.temperature, generator=generator
+            self.model, ids[:, -1:], texts, temperature=request.temperature, generator=generator,
+            past=self._past(ids[:, :-1]),
         )  # fmt: skip
         prompt = int(ids.shape[1])
         price = self.meter.price(prompt, asked)
@@ -138,6 +140,19 @@ class LocalModel:
         )  # fmt: skip
         self.meter.charge(reply)
         return reply
+
+    def _past(self, ids: Any) -> Any:
+        """The model's cache after these tokens, to be changed; kept for the next answers to this prompt."""
+        import copy
+
+        import torch
+
+        key = tuple(ids[0].tolist())
+        if self._prefix is None or self._prefix[0] != key:
+            with torch.no_grad():
+                out = self.model(input_ids=ids, use_cache=True)
+            self._prefix = (key, out.past_key_values)
+        return copy.deepcopy(self._prefix[1])
 
     def _prompt(self, request: Request) -> Any:
         import torch
