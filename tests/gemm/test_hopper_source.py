@@ -77,8 +77,11 @@ def test_every_path_is_right(
     rows, columns = instance.rows, instance.columns
     exact = Shape(columns, rows, 64) if instance.swapped else Shape(rows, columns, 64)
     launched = 0
-    for shape in (exact, Shape(8, 16, 8), Shape(136, 200, 328), Shape(320, 72, 520)):
-        for config in configs(instance):
+    for at, shape in enumerate((exact, Shape(8, 16, 8), Shape(136, 200, 328), Shape(320, 72, 520))):
+        chosen = configs(instance)
+        if getattr(instance, "shared", False):  # many clusters, and each of them slow: half of them a shape
+            chosen = chosen[at % 2 :: 2]
+        for config in chosen:
             if config.reject(shape) is None:
                 wrong = emulator.run(config, shape, tmp_path, policy=(LATE, RANDOM, EAGER)[launched % 3],
                                      seed=launched, repeats=2 if config.slices != 1 else 1)  # fmt: skip
