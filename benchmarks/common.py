@@ -34,10 +34,12 @@ def write(
     seed: int = 0,
     out: str | Path | None = None,
     command: str | None = None,
+    commits: str | None = None,
 ) -> Path:
     """Write one result file: rows and summary with what they were measured on and by.
 
-    The commit is read from git, or from ``$SASSAFRAS_COMMIT`` where the tree travelled without its history.
+    The commit is read from git, or from ``$SASSAFRAS_COMMIT`` where the tree travelled without its history;
+    `commits` names others, where rows come from several sittings.
     """
     folder = Path(out or os.environ.get("OUT") or ROOT / "benchmarks" / "results")
     folder.mkdir(parents=True, exist_ok=True)
@@ -46,7 +48,7 @@ def write(
         "benchmark": name,
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "command": command or "python " + shlex.join([str(Path(sys.argv[0]).name), *sys.argv[1:]]),
-        "commit": commit(),
+        "commit": commits or commit(),
         "seed": seed,
         "environment": environment,
     }

@@ -76,7 +76,8 @@ def title(row: Row) -> str:
         "attention": f"flash attention, head {head}", "attention_causal": f"causal attention, head {head}",
         "softmax": f"softmax {row['shape']}", "quantise_fp8": "quantise to FP8", "gemv_int4": "INT4 GEMV",
         "gemv_int8": "INT8 GEMV", "rmsnorm": "RMS norm", "layernorm": "layer norm", "swiglu": "SwiGLU",
-        "batched_gemm": "batched GEMM", "gemm_leakyrelu": "GEMM + leaky ReLU",
+        "batched_gemm": "batched GEMM", "topk_gating": f"top-k gating {row['shape']}",
+        "rotary": f"rotary {row['shape']}", "gemm_leakyrelu": "GEMM + leaky ReLU",
     }.get(row["kernel"], str(row["kernel"]).replace("_", " "))  # fmt: skip
 
 
@@ -102,7 +103,8 @@ def _of_schedules() -> dict[str, str]:
         "best": f"{summary['best_speedup']:.3f}x",
         "evaluations": f"{summary['evaluations']:,}",
         "rate": f"{summary['evaluations_per_second']:.0f}",
-        "wrong": f"{summary['wrong_or_crashed_after_validation']}",
+        "crashed": f"{summary['wrong_or_crashed_after_validation']}",
+        "wrong": f"{sum(row['verdicts'].get('wrong_result', 0) for row in data['rows'])}",
     }
     for row in data["rows"]:
         name = f"{row['kernel']}/{row['shape']}"
@@ -272,11 +274,12 @@ def schedules() -> str:
     rows = []
     for row in result("schedule-suite")["rows"]:
         won = speedup(row, "**") if row["improved"] else "1.00x, nothing beat it"
-        failed = sum(n for verdict, n in row["verdicts"].items() if verdict != "correct")
+        stopped = row["search_seconds"] < 0.9 * row["seconds"]
         rows.append([
             row["kernel"], row["shape"], f"{row['baseline_us']:.2f}", row["ptxas"], won, null(row),
-            f"{row['evaluations_per_second']:.0f}", f"{row['evaluations']:,}",
-            f"{failed + row['failed_after_validation']}",
+            f"{row['evaluations_per_second']:.0f}",
+            f"{row['evaluations']:,}" + (f" in {row['search_seconds']:.0f} s" if stopped else ""),
+            f"{row['failed_after_validation']}",
         ])  # fmt: skip
     head = "kernel | shape | baseline, us | ptxas | speed-up | null | evaluations/s | evaluations | wrong"
     return _table(head, rows)

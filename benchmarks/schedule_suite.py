@@ -2,7 +2,7 @@
 
     python benchmarks/schedule_suite.py [--seconds 60] [--cases calls|odd|all] [--only softmax,...]
                                         [--ptxas PATH_OF_THE_NEWEST] [--gpus N] [--seed 0]
-    python benchmarks/schedule_suite.py --merge A.rows.jsonl B.rows.jsonl   # several sittings into one file
+    python benchmarks/schedule_suite.py --merge A.json B.rows.jsonl   # several sittings into one file
     python benchmarks/schedule_suite.py --table benchmarks/results/schedule-suite.json
 
 The baseline of each row is the better of what the bundled and the newest ptxas make of the same PTX, chosen
@@ -120,6 +120,16 @@ def wanted(which: str, only: set[str]) -> list[tuple[str, str, bool]]:
     return found
 
 
+def stopped(row: Row) -> bool:
+    """True of a search that ended well before its time (a signal; the space was not exhausted)."""
+    return bool(row.get("search_seconds")) and row["search_seconds"] < 0.9 * row["seconds"]
+
+
+def spent(row: Row) -> str:
+    """Evaluations, with the seconds of a search that was stopped."""
+    return f"{row['evaluations']:,}" + (f" in {row['search_seconds']:.0f} s" if stopped(row) else "")
+
+
 def summarise(rows: list[Row]) -> Row:
     """The summary of the format page, over the rows that a user's call selects."""
     from sassafras import suite
@@ -139,20 +149,49 @@ def summarise(rows: list[Row]) -> Row:
         "evaluations_per_second": evaluations / max(sum(r.get("search_seconds") or 0 for r in rows), 1e-9),
         "wrong_or_crashed_after_validation": sum(r.get("failed_after_validation") or 0 for r in rows),
         "failed_rows": [f"{r['kernel']}/{r['shape']}" for r in rows if "error" in r],
+        "stopped_rows": [f"{r['kernel']}/{r['shape']}" for r in rows if stopped(r)],
     }
 
 
-def merge(files: list[Path], name: str, seed: int, out: str) -> None:
-    """One result file of the rows that several sittings wrote; the environment is the rows' own."""
-    rows = [json.loads(line) for file in files for line in file.read_text().splitlines()]
-    order = {item[:2]: n for n, item in enumerate(wanted("all", set()))}
-    rows.sort(key=lambda r: order[(r["kernel"], r["shape"])])
-    environments = [row.pop("environment", None) for row in rows]
-    environment = next((e for e in environments if e), {})
-    said = sorted({e["command"] for e in environments if e})
+def sitting(file: Path) -> tuple[list[Row], list[Row]]:
+    """The rows of a result file or of a rows.jsonl, and the sittings that they come from: what ran where."""
+    text = file.read_text()
+    if file.suffix == ".json":
+        data = json.loads(text)
+        head = {name: data[name] for name in ("date", "command", "commit")}
+        old = data["environment"].pop("sittings", None)
+        return data["rows"], old or [{**head, "rows": len(data["rows"]), "environment": data["environment"]}]
+    rows = [json.loads(line) for line in text.splitlines()]
+    environments = [e for row in rows if (e := row.pop("environment", None))]
+    if not environments:
+        raise ValueError(f"{file}: no row says where it was measured")
+    said = sorted({e.pop("command") for e in environments})
     command = "; ".join(re.sub(r"/\S*/(?=\S)", "", c) for c in said)  # paths of that machine mean nothing
-    environment.pop("command", None)
-    print(write(name, rows, summarise(rows), environment, seed=seed, out=out, command=command))
+    first = environments[0]
+    head = {"date": first["date"], "command": command, "commit": str(first["commit"]).rstrip("+")}
+    return rows, [{**head, "rows": len(rows), "environment": first}]
+
+
+def merge(files: list[Path], name: str, seed: int, out: str) -> None:
+    """One result file of several sittings: a later file's row replaces an earlier one's of the same variant.
+
+    Files are result files (.json) or the rows that a sitting wrote (.rows.jsonl); their commands, commits and
+    environments are kept.
+    """
+    found: dict[tuple[str, str], Row] = {}
+    sittings: list[Row] = []
+    for file in files:
+        rows, said = sitting(file)
+        sittings += said
+        found |= {(row["kernel"], row["shape"]): row for row in rows}
+    order = {item[:2]: n for n, item in enumerate(wanted("all", set()))}
+    kept = sorted(found.values(), key=lambda r: order[(r["kernel"], r["shape"])])
+    environment = {**sittings[0]["environment"], "sittings": sittings}
+    path = write(
+        name, kept, summarise(kept), environment, seed=seed, out=out,
+        command="; ".join(s["command"] for s in sittings), commits="; ".join(s["commit"] for s in sittings),
+    )  # fmt: skip
+    print(path)
 
 
 def table(result: Row) -> str:
@@ -170,7 +209,7 @@ def table(result: Row) -> str:
         null = f"{r['null']:.3f} [{r['null_low']:.3f}, {r['null_high']:.3f}]"
         lines.append(
             f"| {r['kernel']} | {r['shape']} | {r['baseline_us']:.2f} | {r['ptxas']} | {gain} | {null} "
-            f"| {r['evaluations_per_second']:.0f} | {r['evaluations']:,} | {r['failed_after_validation']} |"
+            f"| {r['evaluations_per_second']:.0f} | {spent(r)} | {r['failed_after_validation']} |"
         )
     return "\n".join(lines)
 

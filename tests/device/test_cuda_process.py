@@ -51,6 +51,13 @@ def test_requests_are_answered_in_order(worker: WorkerProcess) -> None:
     assert worker.receive(30)["pid"] == worker.pid
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_what_stops_the_parent_ends_no_evaluation(worker: WorkerProcess, number: int) -> None:
+    pid = worker.ask("ping", 30)["pid"]
+    os.kill(pid, number)
+    assert worker.ask("ping", 30)["pid"] == pid
+
+
 def test_blobs_arrive_whole_and_noise_on_stdout_does_no_harm(worker: WorkerProcess) -> None:
     blobs = [b"", b"\0\xff" * 150_000, b"x"]
     answer = worker.ask("chatter", 30, blobs)

@@ -91,7 +91,8 @@ def test_sources(filled: Path, tmp_path: Path) -> None:
     assert [point[0] for point in curve] == [1, 2, 3, 4] and curve[-1][1] == pytest.approx(3.5)
     assert [point[2] for point in curve] == [0.97, 1.01, 1.031, 1.031]
     assert len(gather([filled]).runs[2].nodes) == 3
-    assert len(gather([RESULTS]).measured) == 20
+    rows = json.loads(RESULTS.read_text())["rows"]
+    assert len(gather([RESULTS]).measured) == len(rows) > 0
     for bad in ("run:x", "run:99", str(tmp_path / "none.json"), str(tmp_path / "none.sqlite")):
         with pytest.raises(SassafrasError):
             gather([bad], filled)

@@ -164,7 +164,10 @@ def main(arguments: list[str] | None = None) -> int:
     """Serve until the parent closes the pipe."""
     read_fd, write_fd = map(int, arguments if arguments is not None else sys.argv[1:3])
     os.dup2(2, 1)  # standard output is not ours to use
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
+    # Ctrl-C and `timeout` reach the whole process group. They are the parent's business: a worker that they
+    # end would count as a candidate's crash.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     _follow_parent()
     worker = Worker()
     while (frame := read_frame(read_fd)) is not None:
