@@ -55,6 +55,12 @@ def kernel_rows(
         return [head | {"error": str(error)}]
     if space in ("renaming", "blocks") and not opened.via:
         return [head | {"error": "there is no such copy of this kernel"}]
+    if space == "blocks":
+        from sassafras.sass import Program
+        from sassafras.schedule.blocks import move
+
+        copy = move(Program.parse(kernel.cubin), kernel.name)
+        head |= {"moved_up": copy.up, "moved_down": copy.down}
     base = device.run(opened.candidate(opened.start())).cycles
     assert base is not None
     began = time.monotonic()
@@ -71,6 +77,8 @@ def kernel_rows(
         "hot_block_listed": _listed(builder, start),
     }  # fmt: skip
     validator = Validator(kernel.cubin, kernel.name)
+    for proved in opened.via:  # its schedules are judged once the copy is proved
+        assert validator.via(proved).ok
     if kept is None:
         kept = []
         for strategy in strategies:
