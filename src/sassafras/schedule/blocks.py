@@ -74,7 +74,7 @@ def move(program: Program, name: str, most: int | None = None) -> Moved:
             left, up, down = left - 1, up + rises, down + (not rises)
     if up + down == 0:
         raise SassafrasError("nothing in this kernel may move over a branch", where=name)
-    return Moved(emit(program, name, lists), up, down)
+    return Moved(emit(program, name, lists), int(up), int(down))
 
 
 def emit(program: Program, name: str, lists: list[list[int]]) -> bytes:
