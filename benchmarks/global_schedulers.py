@@ -178,7 +178,7 @@ def main() -> None:
     parser.add_argument("--bound-seconds", type=float, default=3.0)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--folder", type=Path)
-    parser.add_argument("--kept-only", action="store_true", help="search nothing: what --folder holds")
+    parser.add_argument("--kept-only", action="store_true", help="work nothing out: what --folder holds")
     parser.add_argument("--out")
     options = parser.parse_args()
     from sassafras.device import ModelDevice
@@ -189,7 +189,8 @@ def main() -> None:
         for space in options.spaces.split(","):
             kept = options.folder / f"{name.replace('/', '-')}--{space}.json" if options.folder else None
             before = json.loads(kept.read_text()) if kept is not None and kept.exists() else None
-            if before is None and options.kept_only:
+            if options.kept_only:
+                rows += before or []
                 continue
             if before is not None and "error" in before[0]:
                 rows += before
