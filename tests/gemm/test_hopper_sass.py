@@ -15,6 +15,7 @@ from sassafras.gemm.families import parse_instance
 from sassafras.sass import Program
 from sassafras.sass.instruction import Instruction
 from sassafras.sass.program import parameters
+from sassafras.validate import Validator
 
 NAMES = (
     "cs_tn_64x64_s12", "cs_nn_128x256_s4", "cs_tn_swapped_bf16_64x32_s16", "cs_tn_64x48_s14m",
@@ -29,7 +30,8 @@ NAMES = (
 def test_sass(name: str, tmp_path: Path) -> None:
     instance = parse_instance(name)
     try:
-        program = Program.parse(cubin(instance, tmp_path))
+        data = cubin(instance, tmp_path)
+        program = Program.parse(data)
     except (ToolMissing, DisassemblyError) as missing:
         if isinstance(missing, DisassemblyError) and "nvdisasm" not in str(missing):
             raise
@@ -59,6 +61,8 @@ def test_sass(name: str, tmp_path: Path) -> None:
     assert highest < (instance.registers if not split else 65536 // instance.threads)
     if "USETMAXREG.DEALLOC.CTAPOOL" in opcodes:
         _loader_keeps_within_its_registers(function.instructions, opcodes)
+    report = Validator(data, name).check(data)
+    assert report.ok, f"the validator refuses what ptxas made: {report}"
     sizes = [p.size for p in parameters(program.cubin, name)]
     bytes_of = {"tensormap": 128, "i32": 4}
     assert sizes == [bytes_of.get(parameter, 8) for _, parameter in instance.parameters]

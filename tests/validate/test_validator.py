@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -142,6 +143,24 @@ def test_a_store_may_not_raise_a_write_scoreboard() -> None:
             for barrier in range(6):
                 report = validator.check(edited(program, function.name, store.index, write_barrier=barrier))
                 assert not report.ok, f"{store} with write scoreboard {barrier}"
+
+
+@pytest.mark.parametrize(
+    "name", ["cs_tn_64x64_s12m", "cs_tn_64x256_s5", "lean_tn_m1n2s4", "ws_tn_64x64_co1s5b2c1x1"]
+)
+def test_our_own_kernels_are_accepted(name: str, tmp_path: Path) -> None:
+    """What CUDA 13's ptxas made of them: SYNCS whose uniform address is overwritten at once, 64 stores that
+    raise one scoreboard, LD after LD of its address."""
+    from sassafras.core import ToolMissing
+    from sassafras.gemm.compile import cubin
+    from sassafras.gemm.families import parse_instance
+
+    try:
+        data = cubin(parse_instance(name), tmp_path)
+    except ToolMissing as missing:
+        pytest.skip(str(missing))
+    report = validate(data, data)
+    assert report.ok, str(report)
 
 
 def test_more_waits_and_longer_stalls_are_accepted() -> None:

@@ -19,7 +19,7 @@ from .dependences import KIND_NAMES, MEMORY, ORDER, RAW, WAR, WAW, Pair
 HORIZON = 64
 #: BAR.SYNC -> next memory operation (no lower case in 6,000 pairs)
 BARRIER_TO_MEMORY = 6
-#: a scoreboard counts to 63 in 6 bits (ptxas never lets more than 60 be outstanding)
+#: a scoreboard counts to 63 in 6 bits (ptxas never lets more than 60 be outstanding, but for `UNCOUNTED`)
 MOST_RAISED = 63
 #: a scoreboard's setter -> its waiter
 SETTER_TO_WAITER = 2
@@ -158,11 +158,14 @@ class Analysis:
         """Whether an instruction reads a register some time after its issue.
 
         Predicates are read at issue, and so are uniform registers (LDG's descriptors too: ptxas overwrites
-        them with no wait), but for the copy engine's operations that set a read barrier.
+        them with no wait), but for the copy engine's operations that set a read barrier. Where SYNCS reads a
+        general register as well, its barrier is for that one: ptxas overwrites the uniform address at once.
         """
         i = self.code[index]
         barrier = i.control.read_barrier is not None
         uniform = operands.UR <= register < operands.UP and barrier and i.base in classes.COPIES
+        if uniform and i.base == "SYNCS":
+            uniform = all(read >= operands.P for read in self.effects[index].reads)
         return uniform or (register < operands.P and (self.variable[index] or barrier))
 
     # -- distances ----------------------------------------------------------------------------------------
@@ -354,7 +357,8 @@ class Analysis:
         self.allowed[len(strict) :, setters] = 0
         # groups of copies are counted on purpose; USETMAXREG (stall 0) holds its successor itself
         self.counted = np.array(
-            [(i.base not in classes.GROUPS) | (i.control.stall > 0) << 1 for i in self.code], dtype=np.uint8
+            [(i.base not in classes.UNCOUNTED) | (i.control.stall > 0) << 1 for i in self.code],
+            dtype=np.uint8,
         )
         if self._place is not None and self._first is not None:
             self._fences_of(self._first, self._place, rows)
