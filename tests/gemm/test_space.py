@@ -77,6 +77,9 @@ def test_names_go_there_and_back() -> None:
         ("staged_nn_64x64_w2x2s4/c4", "64x64x128", "would be empty"),
         ("staged_nn_64x64_w2x2s4/c1", "64x60x128", "n 60"),
         ("staged_nn_64x64_w2x2s4/c9", "64x64x4096", "cluster 9"),
+        ("cs_tn_64x64_s12/c1p0", "64x64x4096", "at least one"),
+        ("cs_tn_64x64_s12/c3p2", "64x64x4096", "power of two"),
+        ("cs_tn_64x64_s12m/c1m4n4", "64x64x4096", "cluster 16"),
         ("staged_nn_64x64_w2x2s4a2/c1", "64x61x128", "n 61 is not a multiple of 2"),
         ("staged_tn_64x64_w2x2s4a1/c1", "64x64x2147483648", "32 bits"),
         ("lean_tn_m1n1s2/w1x1x1/c1", "64x64x2147483648", "32 bits"),
@@ -173,6 +176,19 @@ def test_other_dtypes_and_layouts_have_configurations() -> None:
     assert len(families.INSTANCES) + len(families.OTHER_INSTANCES) <= 150
     for instance in (*families.INSTANCES, *families.OTHER_INSTANCES):
         assert families.parse_instance(instance.name) == instance
+
+
+def test_modes_are_read_and_written() -> None:
+    for name in ("lean_tn_m1n2s4/w1x2x4/c1+os", "cs_tn_64x64_s12/c1+ol", "ws_tn_64x64_co1s5b2c1x1/g8/k1+o"):
+        config = families.parse(name)
+        launch = config.launch(Shape(256, 256, 512))
+        assert config.name == name and launch.overlap
+        assert launch.scalars.get("late", 0) == config.mode.late
+        assert name in [mode.name for mode in config.in_modes()]
+        assert (launch.shared_bytes > 114 * 1024) >= config.mode.solo
+    for mode in ("+", "+l", "+s", "+so", "+x", "+oo"):
+        with pytest.raises(SassafrasError, match="modes are"):
+            families.parse("cs_tn_64x64_s12/c1" + mode)
 
 
 def test_space_keeps_the_contract() -> None:

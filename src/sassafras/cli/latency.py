@@ -50,7 +50,10 @@ def adopt(
         content = result.read_bytes()
         data = json.loads(lzma.decompress(content) if result.suffix == ".xz" else content)
     except (OSError, ValueError, EOFError, lzma.LZMAError) as error:
-        raise LatencyTableError(f"cannot be read as JSON: {error}", where=str(result)) from None
+        raise LatencyTableError(
+            f"cannot be read as JSON: {error}", where=str(result),
+            hint="benchmarks/latencies.py writes such files: run, report, publish",
+        ) from None  # fmt: skip
     name = archs.get(arch).table
     table = measured.adopt(data if isinstance(data, dict) else {}, name)
     target = out or measured.place(name)

@@ -231,7 +231,9 @@ class ClusterSplitConfig(Configuration):
             return f"{max(self.tiles(shape))} tiles, a grid takes {GRID_LIMIT} along each extent"
         tiles = hopper.k_tiles(shape)
         ranges = self.slices * self.parts
-        if self.parts < 1 or (self.parts > 1 and self.slices & (self.slices - 1)):
+        if self.parts < 1:
+            return f"{self.parts} parts: at least one"
+        if self.parts > 1 and self.slices & (self.slices - 1):
             return f"{self.parts} parts of {self.slices} slices: slices have to be a power of two"
         if ceil_div(tiles, ceil_div(tiles, ranges)) != ranges:
             return f"{ranges} slices of {tiles} k tiles: some would be empty"

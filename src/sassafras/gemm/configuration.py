@@ -39,7 +39,7 @@ class Mode:
         """A configuration's name without its mode, and the mode. Raises SassafrasError."""
         stem, plus, letters = name.partition("+")
         mode = cls("o" in letters, "l" in letters, "s" in letters)
-        if str(mode) != plus + letters:
+        if str(mode) != plus + letters or (letters and not mode.overlap):
             raise SassafrasError("modes are +o, +ol, +os, +ols (overlap, late, solo)", where=name)
         return stem, mode
 
@@ -84,6 +84,11 @@ class Configuration:
 
     @classmethod
     def _parse(cls, stem: str) -> Self:
+        raise NotImplementedError
+
+    @property
+    def slices(self) -> int:
+        """Into how many parts k is split, 0 for stream-K."""
         raise NotImplementedError
 
     @property
@@ -153,5 +158,6 @@ class Configuration:
     def facts(self) -> dict[str, Any]:
         """JSON-able description."""
         rows, columns = self.tile
-        slices: int = getattr(self, "slices")  # noqa: B009
-        return {"config": self.name, "layout": self.layout, "tile": f"{rows}x{columns}", "slices": slices}
+        return {
+            "config": self.name, "layout": self.layout, "tile": f"{rows}x{columns}", "slices": self.slices,
+        }  # fmt: skip
