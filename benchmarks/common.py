@@ -66,8 +66,15 @@ def commit() -> str | None:
     return run.stdout.strip() or None
 
 
+def _chosen() -> list[str]:
+    """What CUDA_VISIBLE_DEVICES leaves us; empty when it leaves everything."""
+    return [gpu for gpu in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]
+
+
 def gpu_count() -> int:
-    """GPUs that nvidia-smi lists; 0 without it."""
+    """GPUs that CUDA_VISIBLE_DEVICES names, or that nvidia-smi lists; 0 without it."""
+    if chosen := _chosen():
+        return len(chosen)
     try:
         run = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=30, check=False)
     except OSError:
@@ -75,8 +82,14 @@ def gpu_count() -> int:
     return sum(line.startswith("GPU ") for line in run.stdout.splitlines())
 
 
+def use_gpu(index: int) -> None:
+    """Let this process see one GPU alone: the `index`-th of those that we may use."""
+    chosen = _chosen()
+    os.environ["CUDA_VISIBLE_DEVICES"] = chosen[index] if index < len(chosen) else str(index)
+
+
 def _take_gpu(free: Any) -> None:
-    os.environ["CUDA_VISIBLE_DEVICES"] = str(free.get())
+    use_gpu(free.get())
 
 
 def per_gpu(

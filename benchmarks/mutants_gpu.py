@@ -2,10 +2,12 @@
 
     nice python benchmarks/mutants_gpu.py plan --folder plans/mutants            # CPU, some minutes
     python benchmarks/mutants_gpu.py run --folder plans/mutants --gpus 4 --seconds 420
-    python benchmarks/mutants_gpu.py summary --folder plans/mutants              # no GPU: what journals hold
+    python benchmarks/mutants_gpu.py summary --folder plans/mutants --folder plans/near   # no GPU: journals
 
 A mutant is a kernel of the suite with one to four random edits: neighbours swapped, an instruction moved
-within its basic block, a stall count, a wait mask, a scoreboard or a reuse flag changed. Nothing filters
+within its basic block, a stall count, a wait mask, a scoreboard or a reuse flag changed. With
+``--edits near`` it has one edit, and nothing moves further than by one: nearer to the border between right
+and wrong, and fewer of them fault, which costs seconds each. Nothing filters
 them, except that branches stay where they are and `.nv.info` follows, so that every mutant loads. The
 validator judges each beforehand (``plan``); ``run`` refuses plans of another validator. All are run, whatever
 it said, approved ones first; see `mutants/lean.py` for what "cold" means. Outputs are poisoned and the whole
@@ -26,6 +28,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from collections import Counter
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
@@ -44,10 +47,11 @@ def main(arguments: list[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("step", choices=("plan", "run", "summary"))
-    parser.add_argument("--folder", type=Path, default=Path("plans/mutants"))
+    parser.add_argument("--folder", type=Path, action="append", help="of plans; summary: of each set")
     parser.add_argument("--mutants", type=int, default=20_400, help="plan: in all")
     parser.add_argument("--only", default="", help="kernels, comma-separated")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--edits", choices=tuple(plan.CHANCES), default="wide", help="plan: see below")
     parser.add_argument("--workers", type=int, default=2, help="plan: processes")
     parser.add_argument("--gpus", type=int)
     parser.add_argument("--seconds", type=float, default=420.0, help="run: stop then")
@@ -57,6 +61,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", default=os.environ.get("OUT", "."))
     options = parser.parse_args(arguments)
     only = [name for name in options.only.split(",") if name]
+    options.folders = options.folder or [Path("plans/mutants")]
+    options.folder = options.folders[0]
     return {"plan": make, "run": run, "summary": summarise}[options.step](options, only)
 
 
@@ -74,13 +80,12 @@ def make(options: argparse.Namespace, only: list[str]) -> int:
             path = options.folder / f"{name}.xz"
             if path.exists():
                 found = plan.read(path)
-                if (found["validator"], found["seed"], len(found["mutants"])) == (
-                    current,
-                    options.seed,
-                    share,
+                as_asked = (current, options.seed, options.edits, share)
+                if (found["validator"], found["seed"], found.get("edits", "wide"), len(found["mutants"])) == (
+                    as_asked
                 ):
                     continue
-            jobs[pool.submit(plan.make, name, share, options.seed, str(path))] = name
+            jobs[pool.submit(plan.make, name, share, options.seed, str(path), options.edits)] = name
         failed = 0
         for job in as_completed(jobs):
             try:
@@ -116,26 +121,45 @@ def run(options: argparse.Namespace, only: list[str]) -> int:
 
 
 def summarise(options: argparse.Namespace, only: list[str]) -> int:
-    """Write the table of what the journals hold under the plans' verdicts; no GPU."""
-    plans = schedule.current(options.folder, only)
-    rows = schedule.journal_rows(options.journals, plans)
-    summary = schedule.summarise(rows, plans, schedule.Work(plans, set()))
+    """Write the table of what the journals hold under the plans' verdicts, by set and added up; no GPU."""
+    sets = [_set(folder, options.journals, only) for folder in options.folders]
+    added = (
+        "mutants_planned", "mutants_run", "approved_run", "approved_planned", "approved_and_right",
+        "approved_but_wrong", "refused_and_right", "refused_and_wrong",
+    )  # fmt: skip
+    summary: dict[str, Any] = {name: sum(one[name] for one in sets) for name in added}
+    summary["counterexamples"] = [row for one in sets for row in one["counterexamples"]]
+    old = [one["was_approved"] for one in sets]
+    summary["was_approved"] = {
+        "outcomes": dict(sum((Counter(one["outcomes"]) for one in old), Counter())),
+        "wrong": [row for one in old for row in one["wrong"]],
+    }
     summary["validator"] = plan.validator_digest()
+    rows = [
+        {"set": one["edits"], "kernel": name, **counts}
+        for one in sets
+        for name, counts in one.pop("kernels").items()
+    ]
+    summary["sets"] = sets
     sittings = json.loads((options.journals / "sittings.json").read_text())
-    environment = {"sittings": sittings}
-    kernels = [{"kernel": name, **counts} for name, counts in summary.pop("kernels").items()]
-    command = f"python benchmarks/mutants_gpu.py summary, of the journals of: {sittings[-1]['command']}"
+    command = "python benchmarks/mutants_gpu.py summary, of the journals of: "
+    command += "; ".join(sitting["command"] for sitting in sittings)
     write(
-        "validator-mutants",
-        kernels,
-        summary,
-        environment,
-        seed=options.seed,
-        out=options.out,
+        "validator-mutants", rows, summary, {"sittings": sittings}, seed=options.seed, out=options.out,
         command=command,
-    )
+    )  # fmt: skip
     print(json.dumps(summary, indent=1))
     return 1 if summary["approved_but_wrong"] else 0
+
+
+def _set(folder: Path, journals: Path, only: list[str]) -> dict[str, Any]:
+    """The table of one folder of plans."""
+    plans = schedule.current(folder, only)
+    rows = schedule.journal_rows(journals, plans)
+    edits = {(found["seed"], found.get("edits", "wide")) for found in plans.values()}
+    seeds, kinds = zip(*sorted(edits), strict=True)
+    found = schedule.summarise(rows, plans, schedule.Work(plans, set()))
+    return {"edits": ", ".join(kinds), "seed": seeds[0], **found}
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """`sassafras optimize` over the suite on a GPU: writes schedule-suite.json.
 
-    python benchmarks/schedule_suite.py [--seconds 60] [--cases calls|odd|all] [--only softmax,...]
+    python benchmarks/schedule_suite.py [--seconds 60] [--cases calls|odd|all]
+                                        [--only softmax,rotary/4096x8x128]
                                         [--ptxas PATH_OF_THE_NEWEST] [--gpus N] [--seed 0]
     python benchmarks/schedule_suite.py --merge A.json B.rows.jsonl   # several sittings into one file
     python benchmarks/schedule_suite.py --table benchmarks/results/schedule-suite.json
@@ -108,14 +109,14 @@ def wanted(which: str, only: set[str]) -> list[tuple[str, str, bool]]:
 
     found = []
     for name in suite.names():
-        if only and name not in only:
+        if only and not any(one.split("/")[0] == name for one in only):
             continue
         workload = load(f"suite:{name}")
         odd_names = set(workload.meta.get("odd", ()))
         for number, (_, cases) in enumerate(variants(workload, "sm_90a")):
             odd = all(case.name in odd_names for case in cases)
             keep = {"headline": number == 0, "calls": not odd, "odd": odd, "all": True}[which]
-            if keep:
+            if keep and (not only or only & {name, f"{name}/{cases[0].name}"}):
                 found.append((name, cases[0].name, odd))
     return found
 

@@ -23,6 +23,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from common import use_gpu
+
 NAN, NAN_MASK = 0x7FC00000, 0x3FF
 #: the small number; also the upper half of the window's addresses
 SMALL = 0x0ABC
@@ -234,7 +236,7 @@ class Pretend:
 
 def serve(pipe: Any, device: int, window: bool, pretend: bool) -> None:
     """Answer ``open FOLDER``, ``check`` and ``run CUBIN APPROVED`` until told to end or lost."""
-    os.environ["CUDA_VISIBLE_DEVICES"] = str(device)
+    use_gpu(device)
     try:
         bench: Any = (Pretend if pretend else Bench)(window)
         pipe.send(("ready", "", bench.window))
@@ -261,7 +263,7 @@ def serve(pipe: Any, device: int, window: bool, pretend: bool) -> None:
 
 def prepare(plans: list[str], folder: str, device: int) -> None:
     """Inputs and the original's outputs of kernels, as files that lean processes load. Needs torch."""
-    os.environ["CUDA_VISIBLE_DEVICES"] = str(device)
+    use_gpu(device)
     import base64
 
     import torch

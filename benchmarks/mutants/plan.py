@@ -16,10 +16,15 @@ from sassafras.writing import write_whole
 
 Row = dict[str, Any]
 KINDS = ("swap", "move", "stall", "wait", "scoreboard", "reuse")
+#: how often each kind is drawn. "wide": one to four edits; "near": one edit, and nothing moves far, so that
+#: what is refused is refused for one small reason
+CHANCES = {"wide": (0.2, 0.25, 0.25, 0.12, 0.1, 0.08), "near": (0.3, 0.0, 0.3, 0.16, 0.14, 0.1)}
 FORMAT = 2
 
 
-def mutate(function: Any, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, list[str]]:
+def mutate(
+    function: Any, rng: np.random.Generator, edits: str = "wide"
+) -> tuple[np.ndarray, np.ndarray, list[str]]:
     """One mutant: order, upper words by position, and the kinds of edits that made it."""
     from sassafras.sass.opcodes import BRANCHES
 
@@ -29,12 +34,12 @@ def mutate(function: Any, rng: np.random.Generator) -> tuple[np.ndarray, np.ndar
     blocks = [b for b in function.blocks if b.end - b.start > 2 and not fixed[b.start : b.end].all()]
     sizes = np.array([b.end - b.start for b in blocks], dtype=float)
     kinds: list[str] = []
-    for _ in range(min(int(rng.geometric(0.55)), 4)):
+    for _ in range(1 if edits == "near" else min(int(rng.geometric(0.55)), 4)):
         block = blocks[rng.choice(len(blocks), p=sizes / sizes.sum())]
         at = int(rng.integers(block.start, block.end))
         if fixed[order[at]]:
             continue
-        kind = str(rng.choice(KINDS, p=(0.2, 0.25, 0.25, 0.12, 0.1, 0.08)))
+        kind = str(rng.choice(KINDS, p=CHANCES[edits]))
         if kind in ("swap", "move"):
             reach = 1 if kind == "swap" else int(rng.integers(2, 25))
             to = int(np.clip(at + reach * rng.choice((-1, 1)), block.start, block.end - 1))
@@ -97,7 +102,7 @@ def patched(old: bytes, runs: list[tuple[int, str]]) -> bytes:
     return bytes(data)
 
 
-def make(name: str, count: int, seed: int, path: str) -> Row:
+def make(name: str, count: int, seed: int, path: str, edits: str = "wide") -> Row:
     """Make and judge `count` mutants of one kernel's headline variant; write them; what was found."""
     from sassafras.device.cuda.protocol import kernel_facts
     from sassafras.frontend import load
@@ -115,7 +120,7 @@ def make(name: str, count: int, seed: int, path: str) -> Row:
     seen = {kernel.cubin}
     judging = 0.0
     while len(mutants) < count:
-        order, high, kinds = mutate(function, rng)
+        order, high, kinds = mutate(function, rng, edits)
         cubin = program.emit(kernel.name, order, high)
         if cubin in seen:
             continue
@@ -129,7 +134,7 @@ def make(name: str, count: int, seed: int, path: str) -> Row:
             "why": "" if report.ok else str(report.violations[0])[:160],
         })  # fmt: skip
     plan = {
-        "format": FORMAT, "kernel": name, "case": workload.cases[0].name, "seed": seed,
+        "format": FORMAT, "kernel": name, "case": workload.cases[0].name, "seed": seed, "edits": edits,
         "validator": validator_digest(), "facts": kernel_facts(kernel), "instructions": len(function),
         "cubin": base64.b64encode(kernel.cubin).decode(), "mutants": mutants,
         "judging_ms": round(1e3 * judging / max(1, len(mutants)), 3),

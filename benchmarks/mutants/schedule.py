@@ -17,10 +17,14 @@ from . import lean
 from .plan import patched, read, validator_digest
 
 Row = dict[str, Any]
-#: seconds that a mutant may take, and that one may take again when it did not answer (a GPU that recovers
-#: from another process's fault stalls everybody on it)
+#: seconds that an approved mutant may take, and that one may take again when it did not answer (a GPU that
+#: recovers from another process's fault stalls everybody on it)
 HANG_S, AGAIN_S = 0.3, 4.0
+#: seconds that a refused one may take: a fault answers within about one; nobody asks it twice
+REFUSED_S = 3.0
 START_S = 90.0
+#: processes a GPU that stand by with a context: a fault takes one, and a new one needs seconds to start
+STANDBY = 4
 #: mutants taken at a time, so that GPUs change kernels rarely
 CHUNK = 100
 
@@ -160,9 +164,10 @@ class Gpu(Thread):
         self._journal = journal.open("a", encoding="utf-8")
         self._cubins = {name: base64.b64decode(plan["cubin"]) for name, plan in plans.items()}
         self.counts: Counter[str] = Counter()
+        self.spent: Counter[str] = Counter()
         self.problem = ""
         self._active: Process | None = None
-        self._standby = Process(*self._settings)
+        self._standby = deque(Process(*self._settings) for _ in range(STANDBY))
 
     def run(self) -> None:
         """Work until there is none left or the deadline comes."""
@@ -179,7 +184,7 @@ class Gpu(Thread):
         except Exception as error:
             self.problem = f"{type(error).__name__}: {error}"
         finally:
-            for process in (self._active, self._standby):
+            for process in (self._active, *self._standby):
                 if process is not None:
                     process.kill()
             self._journal.close()
@@ -190,7 +195,11 @@ class Gpu(Thread):
         if process is None:
             return False
         cubin = patched(self._cubins[name], row["runs"])
-        answer = process.ask(self.hang_s, "run", cubin, row["ok"])
+        begin = time.monotonic()
+        answer = process.ask(self.hang_s if row["ok"] else REFUSED_S, "run", cubin, row["ok"])
+        self.spent[f"first_{'none' if answer is None else answer[0]}"] += time.monotonic() - begin
+        if answer is None and not row["ok"]:
+            answer = ("hung", f"no answer within {REFUSED_S:g} s", True)
         if answer is None or answer[0] == "died":
             self.counts["asked_again"] += 1
             self._lose()
@@ -236,9 +245,10 @@ class Gpu(Thread):
     def _process(self, name: str) -> Process | None:
         """A process with this kernel open, checked if it took over from a lost one, or None."""
         for _ in range(4):
-            took_over = self._active is None
+            took_over, begin = self._active is None, time.monotonic()
             if self._active is None:
-                self._active, self._standby = self._standby, Process(*self._settings)
+                self._standby.append(Process(*self._settings))
+                self._active = self._standby.popleft()
             process = self._active
             if not process.wait_ready():
                 self._lose()
@@ -247,6 +257,7 @@ class Gpu(Thread):
             if not problem and took_over:
                 answer = process.ask(START_S, "check")
                 problem = "" if answer is not None and answer[0] == "right" else "the original is not right"
+                self.spent["taking_over"] += time.monotonic() - begin
             if not problem:
                 return process
             self._lose()
@@ -319,6 +330,8 @@ def run(
     summary["asked_again"] = sum(thread.counts["asked_again"] for thread in threads)
     summary["processes_lost"] = sum(thread.counts["processes_lost"] for thread in threads)
     summary["gpus"] = gpus
+    spent = sum((thread.spent for thread in threads), Counter())
+    summary["seconds_spent"] = {what: round(seconds, 1) for what, seconds in sorted(spent.items())}
     if problems := [thread.problem for thread in threads if thread.problem]:
         summary["problems"] = problems
     return summary

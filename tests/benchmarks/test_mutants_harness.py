@@ -121,9 +121,20 @@ def test_a_summary_takes_todays_verdicts_and_says_what_an_older_validator_approv
     assert found["environment"]["sittings"] == [{"command": "then"}]
     summary = found["summary"]
     assert (summary["approved_and_right"], summary["refused_and_wrong"]) == (1, 1)
-    assert (summary["approved_but_wrong"], summary["complete"]) == (0, False)
+    assert summary["approved_but_wrong"] == 0
+    (only,) = summary["sets"]
+    assert (only["edits"], only["seed"], only["complete"]) == ("wide", 3, False)
     assert summary["was_approved"]["outcomes"] == {"hung": 1}
     assert [row["n"] for row in summary["was_approved"]["wrong"]] == [refused["n"]]
+
+
+def test_a_near_mutant_has_one_edit_and_moves_nothing_far(tmp_path: Path) -> None:
+    path = tmp_path / "rotary.xz"
+    plan.make("rotary", 60, 1, str(path), "near")
+    made = plan.read(path)
+    assert {len(m["kinds"]) for m in made["mutants"]} == {1}
+    assert {kind for m in made["mutants"] for kind in m["kinds"]} == set(plan.KINDS) - {"move"}
+    assert {m["ok"] for m in made["mutants"]} == {True, False}
 
 
 def test_the_committed_journal_holds_the_sittings_mutants() -> None:

@@ -7,6 +7,7 @@ import functools
 import importlib.metadata
 import importlib.util
 import json
+import os
 import platform
 import shutil
 import subprocess
@@ -127,7 +128,7 @@ def clocks(smi: dict[str, str] | None = None) -> dict[str, Any]:
 
 
 def _smi() -> dict[str, str]:
-    """nvidia-smi's fields for the first GPU (it reads NVML in a process of its own)."""
+    """nvidia-smi's fields for the GPU that CUDA calls 0 (it reads NVML in a process of its own)."""
     fields = [
         "driver_version", "clocks.sm", "clocks.mem", "clocks.max.sm", "power.draw", "power.limit",
         "temperature.gpu",
@@ -135,9 +136,11 @@ def _smi() -> dict[str, str]:
     program = shutil.which("nvidia-smi")
     if program is None:
         return {}
+    # an index or a UUID; NVML itself knows nothing of the variable
+    first = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip() or "0"
     try:
         done = subprocess.run(
-            [program, f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits", "--id=0"],
+            [program, f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits", f"--id={first}"],
             capture_output=True, text=True, timeout=30, check=True,
         )  # fmt: skip
         row = [cell.strip() for cell in done.stdout.strip().splitlines()[0].split(",")]
