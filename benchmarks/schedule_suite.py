@@ -26,6 +26,8 @@ from typing import Any
 from common import geomean, per_gpu, write
 
 Row = dict[str, Any]
+#: what a row takes beside its search: the choice of a ptxas and fresh processes
+AROUND_S = 24.0
 
 
 def choose_baseline(workload: Any, case: Any, newest: str | None) -> tuple[str | None, Row]:
@@ -53,9 +55,12 @@ def choose_baseline(workload: Any, case: Any, newest: str | None) -> tuple[str |
 
 
 def one(
-    name: str, case_name: str, odd: bool, seconds: float, seed: int, newest: str | None, folder: str
-) -> Row:
-    """Optimise one variant; a row, whatever happens."""
+    name: str, case_name: str, odd: bool, seconds: float, seed: int, newest: str | None, folder: str,
+    ends: float | None = None,
+) -> Row | None:  # fmt: skip
+    """Optimise one variant; a row, whatever happens; None when it could not end by `ends` (a `time.time`)."""
+    if ends is not None and time.time() + seconds + AROUND_S > ends:
+        return None
     import sassafras
     from sassafras.frontend import load
 
@@ -226,6 +231,7 @@ def main() -> None:
     parser.add_argument("--ptxas")
     parser.add_argument("--gpus", type=int)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--within", type=float, help="seconds: start no row that would end later")
     parser.add_argument("--out", default=os.environ.get("OUT", "."))
     parser.add_argument("--name", default="schedule-suite")
     parser.add_argument("--merge", type=Path, nargs="+")
@@ -238,10 +244,14 @@ def main() -> None:
         merge(options.merge, options.name, options.seed, options.out)
         return
     items = wanted(options.cases, set(filter(None, options.only.split(","))))
-    arguments = [(*i, options.seconds, options.seed, options.ptxas, options.out) for i in items]
+    ends = None if options.within is None else time.time() + options.within
+    arguments = [(*i, options.seconds, options.seed, options.ptxas, options.out, ends) for i in items]
     rows: list[Row] = []
     environment: dict[str, Any] = {}
     for index, row in per_gpu(one, arguments, options.gpus):
+        if row is None:
+            print("/".join(items[index][:2]) + ": no time left")
+            continue
         if isinstance(row, Exception):
             row = {
                 "kernel": items[index][0],
