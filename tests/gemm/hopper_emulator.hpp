@@ -355,6 +355,15 @@ inline void sync_threads(int barrier, int threads) {
 }
 inline void sync_warp() { emulator::wait(emulator::lane->cta->warps[threadIdx.x / 32].barrier); }
 
+inline u32 broadcast(u32 value) {
+    emulator::Warp &warp = emulator::lane->cta->warps[threadIdx.x / 32];
+    if (threadIdx.x % 32 == 0) warp.a[0][0] = value;
+    emulator::wait(warp.barrier);
+    const u32 found = warp.a[0][0];
+    emulator::wait(warp.barrier);
+    return found;
+}
+
 inline void prefetch_map(const TensorMap *) {}
 inline void copy_tile(u32 to, const TensorMap *map, int x, int y, u32 barrier) {
     own(to);
@@ -443,6 +452,21 @@ inline void store_partial(float *to, const float (&v)[4]) {
 inline void load_partial(float (&v)[4], const float *from) {
     check_scratch(from, 16);
     std::memcpy(v, from, 16);
+}
+inline void copy_partial(u32 to, const float *from, bool ok) {
+    own(to);
+    if (to % 16) emulator::fail("a misaligned copy to shared memory");
+    if (ok) check_scratch(from, 16);
+    emulator::generic_write(to & 0xffffff, 16);
+    emulator::lane->groups.back().push_back({emulator::bytes_at(cluster_rank(), to & 0xffffff, 16), from, ok, 16});
+}
+inline float as_float(u32 bits) {
+    float value;
+    std::memcpy(&value, &bits, 4);
+    return value;
+}
+inline void load_remote(float (&v)[4], const float *mine, u32 rank, bool wanted) {
+    if (wanted) load_remote(v, mine, rank);
 }
 inline u32 count_up(u32 *counter) {
     check_scratch(counter, 4);

@@ -37,7 +37,7 @@ INSTANCES: list[Instance] = [
     _C("tn", 64, 16, 6, swapped=True),
     _C("nt", 64, 64, 4, dtype="bf16"),
     _C("tt", 128, 32, 4),
-    _C("tn", 128, 80, 2, shared=True),
+    _C("tn", 128, 80, 3, shared=True),
     _C("nn", 128, 128, 3, shared=True),
     _C("tn", 64, 48, 4, swapped=True, shared=True),
 ]
@@ -57,11 +57,14 @@ def few_multiprocessors(monkeypatch: pytest.MonkeyPatch) -> None:
 def configs(instance: Instance) -> list[Config]:
     if isinstance(instance, ClusterSplitInstance):
         if not instance.shared:
-            parts = [ClusterSplitConfig(instance, slices, parts=p) for slices, p in ((1, 2), (2, 2), (1, 5))]
+            parts = [
+                ClusterSplitConfig(instance, slices, parts=p)
+                for slices, p in ((1, 3), (2, 3), (1, 5), (1, 9))
+            ]
             return [ClusterSplitConfig(instance, slices) for slices in (1, 2, 3, 8)] + parts
         shared = (
             (1, 2, 1), (1, 1, 2), (1, 2, 2), (2, 1, 2), (1, 4, 1), (1, 1, 4), (3, 2, 1), (2, 2, 2), (1, 2, 4),
-            (1, 2, 1, 3), (2, 1, 2, 2),
+            (1, 2, 1, 3), (1, 2, 2, 5), (2, 1, 2, 3),
         )  # fmt: skip
         return [ClusterSplitConfig(instance, *cluster, mode=Mode(late=True)) for cluster in shared]
     return [
@@ -100,7 +103,7 @@ def test_random_launches_are_right(emulator: Emulator, tmp_path: Path, few_multi
         if isinstance(instance, ClusterSplitInstance):
             share_m, share_n = (int(2 ** rng.integers(3)) if instance.shared else 1 for _ in range(2))
             slices = int(rng.integers(1, 9)) if rng.random() < 0.5 else int(rng.integers(1, 4))
-            config = ClusterSplitConfig(instance, slices, share_m, share_n)
+            config = ClusterSplitConfig(instance, slices, share_m, share_n, parts=int(rng.integers(1, 5)))
         else:
             config = WarpSpecializedConfig(instance, int(rng.integers(1, 5)), int(rng.integers(0, 4)))
         if config.reject(shape) is not None:

@@ -286,9 +286,10 @@ class ClusterSplitConfig(Configuration):
         grid = (self.slices * self.parts, _whole(tiles_n, self.share_n), _whole(tiles_m, self.share_m))
         tiles = grid[1] * grid[2] if self.parts > 1 else 0
         rows, columns = self.tile
+        counters = self.slices if self.slices > 1 else 4 * self.instance.consumers
         return Launch(
             grid, self.threads, self.shared_bytes, cluster, scalars, self._maps(shape),
-            4 * self.parts * tiles * rows * columns, tiles * self.slices,
+            4 * self.parts * tiles * rows * columns, tiles * counters,
         )  # fmt: skip
 
 
@@ -303,11 +304,13 @@ _CLUSTERS = (
     *((slices, m, n) for slices in (2, 3, 4) for m, n in ((2, 1), (1, 2))),
     (2, 2, 2), (2, 4, 1), (2, 1, 4),
 )  # fmt: skip
+#: slices -> clusters that split k further
+_PARTS = {1: (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16), 2: (1, 2, 3, 4, 5, 6, 8), 4: (1, 2, 3, 4, 8)}
 
 
 def configurations(instances: tuple[ClusterSplitInstance, ...] = INSTANCES) -> Iterator[ClusterSplitConfig]:
     """Every configuration, in a fixed order, legal or not."""
     for instance, (slices, m, n) in itertools.product(instances, _CLUSTERS):
         if instance.shared == (m * n > 1):
-            for parts in (1, 2, 4, 8, 16) if slices in (1, 2, 4) and m * n < 4 else (1,):
+            for parts in _PARTS.get(slices, (1,)):
                 yield ClusterSplitConfig(instance, slices, m, n, parts)

@@ -69,8 +69,9 @@ def _k_tile_cycles(rows: int, columns: int, stages: int, loaded: float, share: i
 _CS_LAUNCH, _CS_COPY, _CS_MEETING = 1670, 1340, 930
 #: cycles: the cluster's sum, each slice of it, the meeting of parts
 _CS_SUM, _CS_SLICE, _CS_PARTS = 500, 580, 1940
-#: bytes a cycle and multiprocessor: operands, partial sums of slices, of parts, stores, memory
-_CS_LOAD, _CS_PARTIAL, _CS_WORKSPACE, _CS_STORE, _CS_MEMORY = 53, 11.3, 16, 19, 14
+#: bytes a cycle and multiprocessor: operands, partial sums of slices, of parts (written, read), stores,
+#: memory. Reading is a guess for copies that run ahead; with 20 KB under way 16 were fitted
+_CS_LOAD, _CS_PARTIAL, _CS_WORKSPACE, _CS_PARTS_READ, _CS_STORE, _CS_MEMORY = 53, 11.3, 16, 48, 19, 14
 
 
 def _at_once(cluster: int, resident: int) -> int:
@@ -102,7 +103,8 @@ def _cluster_split_us(config: ClusterSplitConfig, shape: Shape) -> float:
     if config.slices > 1:
         once += _CS_SUM + _CS_SLICE * config.slices + 4 * rows * columns / _CS_PARTIAL
     if config.parts > 1:
-        once += _CS_PARTS + (config.parts + 1) * 4 * rows * columns / config.slices / _CS_WORKSPACE
+        left = 4 * rows * columns / config.slices
+        once += _CS_PARTS + left / _CS_WORKSPACE + config.parts * left / _CS_PARTS_READ
     total = _CS_LAUNCH + max(waves * once, shape.nbytes / _MULTIPROCESSORS / _CS_MEMORY)
     return total / _CLOCK_GHZ / 1000
 

@@ -107,4 +107,66 @@ template <int WIDTH, bool TRANSPOSED, bool BF16> struct Staging {
     }
 };
 
+// Adds up what `count` CTAs have left in the workspace, one 16-byte vector of a thread after the other, each in the order of
+// the CTAs. Memory answers after some 700 cycles, and 64 bytes a cycle want to be under way all the while: copies go ahead to
+// 16-byte slots of shared memory, SLOTS of each of THREADS threads, since the compiler puts off loads to save registers.
+//   place(vector, wanted): where the first CTA's is, if it is wanted at all. stride: floats from a CTA's to the next one's.
+template <int THREADS, int SLOTS, class Place> struct PartialSums {
+    static constexpr int TERMS = 4, AHEAD = SLOTS / TERMS < 24 ? SLOTS / TERMS : 24; // groups of so many terms under way
+    static constexpr int TERM = 16 * THREADS, GROUP = TERMS * TERM;
+    static_assert(AHEAD > 0, "no room for a group");
+    const Place place;
+    const long long stride;
+    const int vectors, count;
+    u32 slot, read, write; // this thread's first slot, its next to be read, its next to be filled
+    int vector = 0, term = 0;
+    bool wanted;
+    const float *from;
+
+    __device__ __forceinline__ PartialSums(u32 slots, int thread, int vectors, int count, long long stride, Place place)
+        : place(place), stride(stride), vectors(vectors), count(count), slot(slots + 16 * thread), read(slot), write(slot),
+          from(place(0, wanted)) {
+#pragma unroll 1
+        for (int i = 0; i < AHEAD; ++i) fetch();
+    }
+
+    __device__ __forceinline__ static u32 after(u32 at, u32 first) {
+        at += GROUP;
+        return at == first + AHEAD * GROUP ? first : at;
+    }
+
+    __device__ __forceinline__ void fetch() {
+        if (vector < vectors) {
+#pragma unroll
+            for (int t = 0; t < TERMS; ++t) copy_partial(write + t * TERM, from + t * stride, wanted && term + t < count);
+            from += TERMS * stride;
+            term += TERMS;
+            if (term >= count) {
+                term = 0;
+                from = place(++vector, wanted);
+            }
+        }
+        write = after(write, slot);
+        copy_commit();
+    }
+
+    // The sum of the next vector. Absent terms are zeros: a sum that begins with 0 stays what it is.
+    __device__ __forceinline__ void next(float (&sum)[4]) {
+        sum[0] = sum[1] = sum[2] = sum[3] = 0;
+#pragma unroll 1
+        for (int first = 0; first < count; first += TERMS) {
+            u32 words[TERMS][4];
+            copy_wait<AHEAD - 1>();
+#pragma unroll
+            for (int t = 0; t < TERMS; ++t) load_shared(words[t], read + t * TERM);
+            read = after(read, slot);
+#pragma unroll
+            for (int t = 0; t < TERMS; ++t)
+#pragma unroll
+                for (int e = 0; e < 4; ++e) sum[e] += as_float(words[t][e]);
+            fetch();
+        }
+    }
+};
+
 } // namespace sassafras

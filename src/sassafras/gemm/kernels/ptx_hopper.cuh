@@ -100,6 +100,9 @@ __device__ __forceinline__ void sync_threads(int barrier, int threads) {
 
 __device__ __forceinline__ void sync_warp() { __syncwarp(); }
 
+// Lane 0's value, for the whole warp.
+__device__ __forceinline__ u32 broadcast(u32 value) { return __shfl_sync(0xffffffffu, value, 0); }
+
 // --- tensor copies ---------------------------------------------------------------------------------------
 // x is the coordinate along the innermost dimension. What lies outside of the tensor is read as zeros (and counts
 // towards a barrier's bytes) and is not written.
@@ -160,6 +163,8 @@ __device__ __forceinline__ void load_shared(u32 (&to)[4], u32 at) {
                  : "memory");
 }
 
+__device__ __forceinline__ float as_float(u32 bits) { return __uint_as_float(bits); }
+
 // Two FP32 values rounded to nearest even BF16, `first` in the lower half.
 __device__ __forceinline__ u32 pack_bf16(float first, float second) {
     u32 d;
@@ -179,6 +184,20 @@ __device__ __forceinline__ void load_partial(float (&v)[4], const float *from) {
     asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
                  : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3])
                  : "l"(from)
+                 : "memory");
+}
+
+// 16 bytes of them to shared memory, asynchronously (see copy_commit); `ok` false reads nothing and writes zeros.
+__device__ __forceinline__ void copy_partial(u32 to, const float *from, bool ok) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(ok ? 16 : 0) : "memory");
+}
+
+// Four floats that lie where `mine` lies, in the shared memory of another CTA of the cluster, where they are wanted.
+__device__ __forceinline__ void load_remote(float (&v)[4], const float *mine, u32 rank, bool wanted) {
+    asm volatile("{\n .reg .pred p;\n .reg .b32 remote;\n setp.ne.u32 p, %6, 0;\n mapa.shared::cluster.u32 remote, %4, %5;\n"
+                 " @p ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [remote];\n}"
+                 : "+f"(v[0]), "+f"(v[1]), "+f"(v[2]), "+f"(v[3])
+                 : "r"(shared_address(mine)), "r"(rank), "r"((u32)wanted)
                  : "memory");
 }
 

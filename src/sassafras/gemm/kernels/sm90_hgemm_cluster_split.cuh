@@ -5,7 +5,8 @@
 // k may be split over the CTAs of a cluster. Their partial sums meet in distributed shared memory in a fixed order:
 // every CTA sums an equal share of the tile, so results are reproducible bit for bit and nobody waits in turn.
 // Several clusters may split k further: each leaves its sums in a workspace, and whoever arrives last at a counter adds
-// all of them, again in the order of k. Nobody waits; the counter is left at zero.
+// all of them, again in the order of k. Nobody waits; the counter is left at zero. Without slices each warp does that for its
+// own 16 rows, straight from and to its accumulators; with slices each CTA does it for its share of the tile.
 // CTAs of a cluster may also be neighbours that share operands: along m they share B's tile, along n A's. Each loads a
 // part of what is shared and sends it to all; the L2 is read as often as if one large tile stood there.
 //
@@ -30,7 +31,7 @@ struct ClusterSplitProblem {
     const TensorMap *map_a, *map_b; // boxes: Operand's
     u16 *c;                         // (m, n), row-major; swapped: (n, m)
     float *workspace;               // parts * tiles * BM * BN sums
-    u32 *counters;                  // tiles * slices; zero
+    u32 *counters;                  // tiles * slices (one slice: * multiplying warps); zero
     int m, n;                       // the kernel's
     int ldc;
     int k_tiles;         // of 64
@@ -168,9 +169,10 @@ struct ClusterSplit {
         } else {
             multiply(acc, base, 64 * (warp >> 2), tiles, near.want_a | near.want_b, lane);
             if (p.late) start_successors();
-            if (gridDim.x == 1) store<0>(p, acc, base + OUT_AT + warp * Out::SIZE, row0 + 16 * warp, column0, lane);
+            if (slices == 1 && (gridDim.x == 1 || add_parts(p, acc, base, thread)))
+                store<0>(p, acc, base + OUT_AT + warp * Out::SIZE, row0 + 16 * warp, column0, lane);
         }
-        if (gridDim.x == 1) {
+        if (slices == 1) {
             if constexpr (SHARED) meet_cluster(); // others may still arrive at our barriers
             return;
         }
@@ -193,49 +195,65 @@ struct ClusterSplit {
                     }
                 }
         }
-        if (slices > 1 || SHARED)
-            sync_cluster();
-        else
-            sync_cta();
+        sync_cluster();
         sum_up(p, partial, SHARED ? slices * (near.n + p.share_n * near.m) : 0, slice, slices, row0, column0, thread);
-        if (slices > 1 || SHARED) meet_cluster(); // shared memory must live until the others have read it
+        meet_cluster(); // shared memory must live until the others have read it
     }
 
-    // Each CTA sums an equal share of the tile over the cluster's slices, eight columns of C at a time. rank0: slice 0's.
+    // Parts of one slice: leaves this warp's sums in the workspace, as its lanes hold them; if all others have left theirs,
+    // acc becomes the sum of all. True if so.
+    static __device__ __forceinline__ bool add_parts(const ClusterSplitProblem &p, float (&acc)[REGISTERS], u32 base, int thread) {
+        const int lane = thread & 31, warp = thread >> 5, tile = blockIdx.y + gridDim.y * blockIdx.z;
+        const long long stride = (long long)gridDim.y * gridDim.z * (BM * BN);
+        float *const sums = p.workspace + (long long)tile * (BM * BN) + warp * (16 * BN) + 4 * lane;
+        u32 *const counter = p.counters + tile * (4 * CONSUMERS) + warp;
+#pragma unroll
+        for (int i = 0; i < REGISTERS / 4; ++i) {
+            const float v[4] = {acc[4 * i], acc[4 * i + 1], acc[4 * i + 2], acc[4 * i + 3]};
+            store_partial(sums + blockIdx.x * stride + 128 * i, v);
+        }
+        sync_threads(1, MULTIPLIERS); // all stages have been read
+        u32 before = 0;
+        if (lane == 0) before = count_up(counter); // releases what all lanes have written
+        sync_warp();
+        if (broadcast(before) != (u32)p.parts - 1) return false;
+        if (lane == 0) store_counter(counter, 0);
+        const auto place = [=](int i, bool &wanted) {
+            wanted = true;
+            return (const float *)(sums + 128 * i);
+        };
+        PartialSums<MULTIPLIERS, OUT_AT / (16 * MULTIPLIERS), decltype(place)> parts(base, thread, REGISTERS / 4, p.parts,
+                                                                                    stride, place);
+#pragma unroll
+        for (int i = 0; i < REGISTERS / 4; ++i) {
+            float sum[4];
+            parts.next(sum);
+#pragma unroll
+            for (int e = 0; e < 4; ++e) acc[4 * i + e] = sum[e];
+        }
+        return true;
+    }
+
+    // Each CTA sums an equal share of the tile over the cluster's slices (two and more), four columns of C at a time.
+    // rank0: slice 0's. Neighbouring threads read neighbouring 16 bytes, of all slices before the first addition.
     static __device__ __forceinline__ void sum_up(const ClusterSplitProblem &p, const float *partial, int rank0, int slice,
                                                   int slices, int row0, int column0, int thread) {
-        constexpr int UNITS = P_ROWS * P_COLUMNS / 8;
-        const int c_row0 = SWAPPED ? column0 : row0, c_column0 = SWAPPED ? row0 : column0;
-        const int rows = (SWAPPED ? p.n : p.m) - c_row0, columns = (SWAPPED ? p.m : p.n) - c_column0;
-        u16 *const c = p.c + (long long)c_row0 * p.ldc + c_column0;
+        const Share share(p, row0, column0, slice, slices, thread);
         // this share's sums of all parts, part after part
         const int tile = blockIdx.y + gridDim.y * blockIdx.z, part = p.parts == 1 ? 0 : blockIdx.x >> p.log2_slices;
-        const long long stride = (long long)gridDim.y * gridDim.z * UNITS * 8;
-        float *const sums = p.workspace + (long long)tile * UNITS * 8;
+        const long long stride = (long long)gridDim.y * gridDim.z * (BM * BN);
+        float *const sums = p.workspace + (long long)tile * (BM * BN);
         u32 *const counter = p.counters + slice + slices * tile;
-        for (int u = slice * THREADS + thread; u < UNITS; u += slices * THREADS) {
-            const int r = u / (P_COLUMNS / 8), at = u % (P_COLUMNS / 8) * 8;
-            if (r >= rows || at >= columns) continue;
-            float sum[8] = {};
-#pragma unroll 4
-            for (int other = 0; other < slices; ++other) {
-                float low[4], high[4];
-                load_remote(low, partial + r * P_ROW + at, rank0 + other);
-                load_remote(high, partial + r * P_ROW + at + 4, rank0 + other);
-#pragma unroll
-                for (int e = 0; e < 4; ++e) {
-                    sum[e] += low[e];
-                    sum[4 + e] += high[e];
-                }
-            }
-            if (p.parts == 1) {
-                store_sums(c + (long long)r * p.ldc + at, sum);
-            } else {
-                const float low[4] = {sum[0], sum[1], sum[2], sum[3]}, high[4] = {sum[4], sum[5], sum[6], sum[7]};
-                store_partial(sums + part * stride + 8 * u, low);
-                store_partial(sums + part * stride + 8 * u + 4, high);
-            }
-        }
+        const auto keep = [&](int vector, const float(&sum)[4]) {
+            if (p.parts == 1)
+                share.store(vector, sum);
+            else
+                store_partial(sums + part * stride + 4 * vector, sum);
+        };
+        if (slices > 4)
+            share.template add<2, 8>(partial, rank0, slices, keep);
+        else
+            share.template add<4, 4>(partial, rank0, slices, keep);
         if (p.parts == 1) return;
         u32 *const arrived = (u32 *)(partial + P_BYTES / 4 - 1); // padding of the last row: nobody reads it
         sync_cta();
@@ -243,29 +261,78 @@ struct ClusterSplit {
         sync_cta();
         if (*(volatile u32 *)arrived != (u32)p.parts - 1) return;
         if (thread == 0) store_counter(counter, 0);
-        for (int u = slice * THREADS + thread; u < UNITS; u += slices * THREADS) {
-            const int r = u / (P_COLUMNS / 8), at = u % (P_COLUMNS / 8) * 8;
-            if (r >= rows || at >= columns) continue;
-            float sum[8] = {};
-#pragma unroll 4
-            for (int other = 0; other < p.parts; ++other) {
-                float low[4], high[4];
-                load_partial(low, sums + other * stride + 8 * u);
-                load_partial(high, sums + other * stride + 8 * u + 4);
-#pragma unroll
-                for (int e = 0; e < 4; ++e) {
-                    sum[e] += low[e];
-                    sum[4 + e] += high[e];
-                }
-            }
-            store_sums(c + (long long)r * p.ldc + at, sum);
+        const auto place = [=](int i, bool &wanted) {
+            const int vector = share.begin + i * share.step;
+            wanted = share.wants(vector);
+            return (const float *)(sums + 4 * vector);
+        };
+        const int count = (Share::VECTORS - share.begin + share.step - 1) / share.step; // at most 0 for the last threads
+        PartialSums<THREADS, (BARRIERS_AT - P_BYTES) / (16 * THREADS), decltype(place)> parts(
+            shared_address(partial) + P_BYTES, thread, count, p.parts, stride, place);
+#pragma unroll 1
+        for (int i = 0; i < count; ++i) {
+            float sum[4];
+            parts.next(sum);
+            const int vector = share.begin + i * share.step;
+            if (share.wants(vector)) share.store(vector, sum);
         }
     }
 
-    static __device__ __forceinline__ void store_sums(u16 *to, const float (&sum)[8]) {
-        const u32 words[4] = {pack(sum[0], sum[1]), pack(sum[2], sum[3]), pack(sum[4], sum[5]), pack(sum[6], sum[7])};
-        store_global(to, words);
-    }
+    // What a thread sums of its tile: every step-th vector of four columns of C from `begin` on.
+    struct Share {
+        static constexpr int ROW = P_COLUMNS / 4, VECTORS = P_ROWS * ROW; // vectors of a row, of a tile
+        u16 *c;
+        int ldc, rows, columns; // of C, from the tile's first on
+        int begin, step;
+
+        __device__ __forceinline__ Share(const ClusterSplitProblem &p, int row0, int column0, int slice, int slices, int thread)
+            : ldc(p.ldc), begin(slice * THREADS + thread), step(slices * THREADS) {
+            const int c_row0 = SWAPPED ? column0 : row0, c_column0 = SWAPPED ? row0 : column0;
+            rows = (SWAPPED ? p.n : p.m) - c_row0;
+            columns = (SWAPPED ? p.m : p.n) - c_column0;
+            c = p.c + (long long)c_row0 * p.ldc + c_column0;
+        }
+
+        __device__ __forceinline__ bool wants(int vector) const {
+            return vector < VECTORS && vector / ROW < rows && vector % ROW * 4 < columns;
+        }
+
+        __device__ __forceinline__ void store(int vector, const float (&sum)[4]) const {
+            const u32 words[2] = {pack(sum[0], sum[1]), pack(sum[2], sum[3])};
+            store_global(c + (long long)(vector / ROW) * ldc + vector % ROW * 4, words);
+        }
+
+        // Sums over the slices, in their order: loads of TERMS slices of EACH vectors are under way at once.
+        template <int EACH, int TERMS, class Done>
+        __device__ __forceinline__ void add(const float *partial, int rank0, int slices, Done done) const {
+#pragma unroll 1
+            for (int u = begin; u < VECTORS; u += EACH * step) {
+                float sum[EACH][4] = {};
+#pragma unroll 1
+                for (int first = 0; first < slices; first += TERMS) {
+                    float v[TERMS][EACH][4];
+#pragma unroll
+                    for (int t = 0; t < TERMS; ++t)
+#pragma unroll
+                        for (int i = 0; i < EACH; ++i) {
+                            const int vector = u + i * step;
+                            v[t][i][0] = v[t][i][1] = v[t][i][2] = v[t][i][3] = 0; // changes no sum, as in PartialSums
+                            load_remote(v[t][i], partial + vector / ROW * P_ROW + vector % ROW * 4, rank0 + first + t,
+                                        first + t < slices && wants(vector));
+                        }
+#pragma unroll
+                    for (int t = 0; t < TERMS; ++t)
+#pragma unroll
+                        for (int i = 0; i < EACH; ++i)
+#pragma unroll
+                            for (int e = 0; e < 4; ++e) sum[i][e] += v[t][i][e];
+                }
+#pragma unroll
+                for (int i = 0; i < EACH; ++i)
+                    if (wants(u + i * step)) done(u + i * step, sum[i]);
+            }
+        }
+    };
 
     // k tiles from..to-1 of this CTA's slice; those from STAGES on wait for their stage.
     static __device__ __forceinline__ void load(const ClusterSplitProblem &p, const Neighbours &near, u32 base, int row,

@@ -117,6 +117,7 @@ struct WarpSpecialized {
     static constexpr int TURNS_AT = BARRIERS_AT + 16 * STAGES, FLAGS_AT = TURNS_AT + 8 * CONSUMERS, BYTES = FLAGS_AT + 4 * CONSUMERS;
     static constexpr int SHARED_BYTES = 1024 + BYTES; // what the launch asks for
     static constexpr int PARTIAL = 128 * BLOCKS * REGISTERS; // floats of a multiplier's partial sums
+    static constexpr int LOADS = BLOCKS * REGISTERS <= 64 && CONSUMERS < 3 ? 16 : 8; // of them, under way at once
     // registers a thread of either role: 65536 are there, and the compiler plans with 65536 / THREADS for all
     static constexpr int LOADER_REGISTERS = CONSUMERS == 3 ? 32 : 40;
     static constexpr int MULTIPLIER_REGISTERS = CONSUMERS == 3 ? 160 : 232;
@@ -243,7 +244,7 @@ struct WarpSpecialized {
                     load_partial(v, from + (block * (REGISTERS / 4) + i) * 512);
 #pragma unroll
                     for (int e = 0; e < 4; ++e) acc[block][4 * i + e] += v[e];
-                    if (i % 8 == 7) sync_warp(); // keeps the compiler from loading everything first, and spilling
+                    if (i % LOADS == LOADS - 1) sync_warp(); // keeps the compiler from loading everything first, and spilling
                 }
         }
         return true;
