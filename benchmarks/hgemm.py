@@ -2,6 +2,7 @@
 
     python benchmarks/hgemm.py verify   [--cache FOLDER]              every kernel at boundary shapes
     python benchmarks/hgemm.py sweep    [--gpus 4] [--minutes 5]      dataset and table of winners
+    python benchmarks/hgemm.py sweep    --only-configs REGEX          re-tune, merged over what is shipped
     python benchmarks/hgemm.py offline  [--gpus 4] [--processes 5]    hgemm-offline.json, .csv, .html
     python benchmarks/hgemm.py server   [--gpus 4] [--rate 1000]      hgemm-server.json
     python benchmarks/hgemm.py server   --rate 100 --shapes 200       hgemm-server-100.json
@@ -63,7 +64,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("stage", choices=STAGES)
     parser.add_argument("--bands", help="only these bands, for example '<1e8,1e8-1e9'")
     parser.add_argument("--shapes", type=int, help="only a stratified sample of so many")
-    parser.add_argument("--configs", type=int, default=128, help="screened a shape and layout")
+    parser.add_argument("--configs", type=int, help="screened a shape and layout (128; --only-configs: 24)")
+    parser.add_argument("--only-configs", default="", help="regular expression: re-tune only these, see docs")
+    parser.add_argument("--recorded", type=int, default=4, help="with it: the dataset's best, a layout")
     parser.add_argument("--seconds", type=float, default=0.1, help="GPU time of a shape's measurement")
     parser.add_argument("--processes", type=int, default=1, help="fresh processes that measure")
     parser.add_argument("--gpus", type=int, help="default: all")
@@ -88,7 +91,7 @@ def main() -> int:
     from sassafras.device.cuda import available
     from sassafras.gemm import bench
     from sassafras.gemm.results import benchmark, choose_shapes, file_name, save_sweep
-    from sassafras.gemm.select import Options
+    from sassafras.gemm.select import Options, retuning
     from sassafras.gemm.summary import table
 
     if not given.dry_run:
@@ -106,9 +109,11 @@ def main() -> int:
     grid = "off-grid" if given.stage == "off-grid" else "cuda-l2"
     shapes = choose_shapes(grid, given.bands, given.shapes, given.seed)
     options = Options(
-        configs=given.configs, seconds=given.seconds, seed=given.seed, rate=given.rate, calls=given.calls,
-        tuned=grid != "off-grid", exclude=given.exclude,
+        configs=given.configs or 128, seconds=given.seconds, seed=given.seed, rate=given.rate,
+        calls=given.calls, tuned=grid != "off-grid", exclude=given.exclude,
     )  # fmt: skip
+    if given.only_configs:
+        options = retuning(options, given.only_configs, given.recorded, given.configs)
     shared: dict[str, Any] = {
         "gpus": given.gpus or (gpu_count() if not given.dry_run else 2) or 1, "minutes": given.minutes,
         "dry": given.dry_run, "fresh": given.fresh, "cache": given.cache, "progress": 25,
@@ -116,7 +121,7 @@ def main() -> int:
     }  # fmt: skip
     if given.stage == "sweep":
         dataset = bench.sweep(shapes, given.out, options, **shared)
-        for path in save_sweep(dataset, given.out):
+        for path in save_sweep(dataset, given.out, changed=given.only_configs):
             print("wrote", path)
         spent = time.perf_counter() - begin
         print(f"{len(dataset)} of {len(shapes)} shapes, {dataset.pairs} pairs, {spent:.0f} s")

@@ -17,6 +17,10 @@ Bands = Annotated[str | None, typer.Option(help="Only these bands of FLOP, for e
 Sample = Annotated[int | None, typer.Option(help="A sample of so many shapes, stratified by band.")]
 Configs = Annotated[int, typer.Option(help="Our configurations screened, a shape and layout.")]
 Exclude = Annotated[str, typer.Option(help="Regular expression: configurations of ours not to try.")]
+Only = Annotated[
+    str, typer.Option(help="Regular expression: re-tune only these, beside the best of the shipped dataset.")
+]
+Recorded = Annotated[int, typer.Option(help="With --only-configs: of the dataset's, a layout.")]
 Gpus = Annotated[int, typer.Option(help="GPUs to work on at once.")]
 Minutes = Annotated[
     float | None, typer.Option(help="Start no shape after so many minutes; the same command goes on.")
@@ -99,8 +103,12 @@ def tune(
     grid: Grid = "cuda-l2",
     bands: Bands = None,
     shapes: Sample = None,
-    configs: Configs = 128,
+    configs: Annotated[
+        int | None, typer.Option(help="Our configurations screened, a shape and layout (128; re-tuning: 24).")
+    ] = None,
     exclude: Exclude = "",
+    only_configs: Only = "",
+    recorded: Recorded = 4,
     gpus: Gpus = 1,
     cluster: Cluster = None,
     workers: Workers = None,
@@ -126,10 +134,12 @@ def tune(
     from sassafras.gemm import bench as runner
     from sassafras.gemm.dispatch.engine import tuned_path
     from sassafras.gemm.results import choose_shapes, save_sweep
-    from sassafras.gemm.select import Options
+    from sassafras.gemm.select import Options, retuning
 
     console = stderr()
-    options = Options(configs=configs, seed=seed, exclude=exclude)
+    options = Options(configs=configs or 128, seed=seed, exclude=exclude)
+    if only_configs:
+        options = retuning(options, only_configs, recorded, configs)
     chosen = choose_shapes(grid, bands, shapes, seed)
     with crew(cluster, workers, gpus, dry_run) as hands:
         dataset = runner.sweep(
@@ -137,7 +147,7 @@ def tune(
             cache=cache, say=lambda text: console.print(text, style="dim", markup=False),
         )  # fmt: skip
     target = tuned_path(str(dataset.header.get("gpu"))) if install and not dataset.modelled else None
-    paths = save_sweep(dataset, out, install=target)
+    paths = save_sweep(dataset, out, install=target, changed=only_configs)
     print(f"{len(dataset)} shapes, {dataset.pairs} pairs" + (" (modelled)" if dataset.modelled else ""))
     for path in paths:
         console.print(f"wrote {path}", style="dim", markup=False)

@@ -60,7 +60,9 @@ def hopper_instances() -> Sequence[Instance]:
 def configs_of(instance: Instance) -> list[Config]:
     """A few configurations that use every path of an instance."""
     if isinstance(instance, ClusterSplitInstance):
-        alone: tuple[tuple[int, ...], ...] = ((1,), (2,), (8,), (2, 1, 1, 2), (1, 1, 1, 4))
+        alone: tuple[tuple[int, ...], ...] = (
+            (1,), (2,), (8,), (2, 1, 1, 2), (1, 1, 1, 4), (1, 1, 1, 7), (4, 1, 1, 3),
+        )  # fmt: skip
         shared = (
             (1, 2, 1),
             (1, 1, 2),
@@ -70,6 +72,7 @@ def configs_of(instance: Instance) -> list[Config]:
             (1, 4, 1),
             (1, 2, 1, 4),
             (2, 1, 2, 2),
+            (1, 2, 2, 5),
         )
         clusters = shared if instance.shared else alone
         return [ClusterSplitConfig(instance, *cluster) for cluster in clusters]

@@ -8,7 +8,8 @@ JSON Lines, gzip-compressed when the name ends in ``.gz``. The first line is the
      "baselines": {"torch": {"nn": 5.6, "tn": 5.6}, ...}, "lt": {"nn": {...}, ...}}
 
 ``ours`` maps a configuration to microseconds (GPU time, CUDA graph, warm L2, median) and to the rung of
-successive halving that it reached: higher rungs were timed longer. ``lt`` holds cuBLASLt's fastest
+successive halving that it reached: higher rungs were timed longer, negative ones in an earlier run than the
+rest of the line (`merge`). ``lt`` holds cuBLASLt's fastest
 algorithm of each layout.
 """
 
@@ -17,6 +18,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +30,8 @@ from . import families
 from .shapes import Shape
 
 FORMAT = 1
+#: taken from the rung of a time that is of an earlier run (`merge`)
+EARLIER = 10
 #: folder of what is shipped
 DATA = Path(__file__).resolve().parent / "data"
 
@@ -176,6 +180,36 @@ class Dataset:
                 hint=f"its first line should have sassafras_hgemm {FORMAT}",
             )
         return cls(header, (Entry.from_json(line) for line in lines[1:]))
+
+
+def merge(old: Dataset, new: Dataset, changed: str) -> Dataset:
+    """`old` with the shapes of `new` re-tuned: their winners and baselines are of the new run alone.
+
+    Old times of such a shape stay as negative rungs (what is learnt from a dataset may use them, selection
+    does not), but for configurations timed again or that `changed` (a regular expression) finds: those were
+    other kernels. Shapes that are not in `new` stay as they are.
+
+    Raises:
+        SassafrasError: either was modelled, or they are of different GPUs.
+    """
+    if old.modelled or new.modelled:
+        raise SassafrasError("a dataset that was modelled cannot be merged")
+    if old.header.get("gpu") != new.header.get("gpu"):
+        raise SassafrasError(f"datasets of {old.header.get('gpu')} and {new.header.get('gpu')}")
+    other = re.compile(changed)
+    entries = dict(old.entries)
+    for shape, entry in new.entries.items():
+        before = old.entries[shape].ours if shape in old.entries else {}
+        kept = {
+            name: (us, rung if rung < 0 else rung - EARLIER)
+            for name, (us, rung) in before.items()
+            if name not in entry.ours and not other.search(name)
+        }
+        entries[shape] = Entry(shape, {**kept, **entry.ours}, entry.baselines, entry.lt)
+    keys = ("kernels", "cublaslt", "torch", "commit", "date", "command", "options")
+    earlier = {key: old.header[key] for key in keys if key in old.header}
+    header = {**new.header, "retuned": len(new), "changed": changed, "earlier": earlier}
+    return Dataset(header, entries.values())
 
 
 class Replay:

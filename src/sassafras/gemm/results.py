@@ -12,7 +12,7 @@ from typing import Any
 
 from ..core.errors import SassafrasError
 from . import bench
-from .dataset import Dataset, slug
+from .dataset import Dataset, merge, shipped, slug
 from .page import as_csv, as_html
 from .select import Options
 from .shapes import Shape, cuda_l2_grid, in_bands, off_grid, stratified
@@ -67,10 +67,14 @@ def benchmark(
     return path, summary
 
 
-def save_sweep(dataset: Dataset, folder: Path, install: Path | None = None) -> list[Path]:
+def save_sweep(
+    dataset: Dataset, folder: Path, install: Path | None = None, *, changed: str = ""
+) -> list[Path]:
     """Write a sweep's dataset and, unless it was modelled, its table of winners; returns the files.
 
     Args:
+        changed: the sweep re-tuned only these configurations (`Options.only`): what is written is the shipped
+            dataset with the sweep's shapes replaced (`dataset.merge`); the sweep alone lies beside it.
         install: where else the table goes, merged over what is there; None: nowhere.
     """
     stem = slug(str(dataset.header.get("gpu") or "gpu"))
@@ -83,6 +87,11 @@ def save_sweep(dataset: Dataset, folder: Path, install: Path | None = None) -> l
     dataset.save(paths[0])
     if dataset.modelled:
         return paths
+    if changed:
+        alone = folder / f"{stem}.retuned.jsonl.gz"
+        paths[0].replace(alone)
+        merge(shipped(str(dataset.header.get("gpu"))), Dataset.load(alone), changed).save(paths[0])
+        paths.append(alone)
     table = Table.from_dataset(Dataset.load(paths[0]))  # of what was written, rounded as it is
     paths.append(folder / f"{stem}.table.json")
     table.save(paths[-1])

@@ -6,9 +6,8 @@ interleaved with cuBLASLt's and torch. Every time is recorded: the journals of a
 
 from __future__ import annotations
 
-import re
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from sassafras.device.cuda.timing import launches_a_block
 from . import families
 from .configuration import PLAIN
 from .cublas import LAYOUTS, CublasError, LtAlgorithm
-from .estimate import estimate_us
+from .entrants import changed, entrants, matching, ranked, recorded, recorded_algorithm
 from .families import Config
 from .graphs import Block, Enqueue, timed
 from .shapes import Shape
@@ -33,6 +32,8 @@ _RUNGS = ((40.0, 2), (100.0, 5))
 _KEEP = 0.25
 #: probes of each family before the first rung; so many times the fastest is hopeless
 _PROBES, _HOPELESS = 3, 2.5
+#: of cuBLASLt beside the one that the dataset knows, for each of two workspaces
+_PROPOSALS = 3
 #: microseconds so far, what it is, how to call it
 Finalist = tuple[float, Any, Enqueue]
 
@@ -51,6 +52,10 @@ class Options:
         block_us: length of a timed block of the last rung.
         ours_up_to: FLOP above which ours are not tried.
         exclude: a regular expression; configurations whose name it finds are not tried (kernels that fail).
+        only: a regular expression; if given, candidates are the configurations whose name it finds (`configs`
+            of a layout, best estimate first), and on either side the best few of the shipped dataset. Those
+            are candidates, too: everything that is compared is timed in this run.
+        recorded: with `only`, how many of the dataset's configurations of each layout.
         cold: time with an emptied L2 as well.
         walls: calls whose wall time is taken, 0 for none.
         rate: server mode: calls a second.
@@ -67,6 +72,8 @@ class Options:
     block_us: float = 200.0
     ours_up_to: float = 1e18
     exclude: str = ""
+    only: str = ""
+    recorded: int = 4
     cold: bool = True
     walls: int = 200
     rate: float = 1000.0
@@ -78,9 +85,22 @@ class Options:
 #: options that the selection follows, and those that the measurement follows
 SELECTING = (
     "configs", "finalists", "screen_seconds", "final_seconds", "block_us", "ours_up_to", "exclude",
-    "seed",
+    "only", "recorded", "seed",
 )  # fmt: skip
 MEASURING = ("seconds", "block_us", "cold", "walls", "rate", "calls", "tuned", "seed")
+
+
+def retuning(options: Options, only: str, recorded: int = 4, configs: int | None = None) -> Options:
+    """These options for a sweep of what `only` finds: some 0.15 s a shape on an H200 (predicted), not 0.65.
+
+    Raises:
+        SassafrasError: `only` is no regular expression, or finds nothing.
+    """
+    matching(only)
+    return replace(
+        options, only=only, recorded=recorded, configs=configs or 24, finalists=4, screen_seconds=0.03,
+        final_seconds=0.03,
+    )  # fmt: skip
 
 
 def rounds_for(
@@ -200,7 +220,7 @@ def _lt_finalists(
     counts: dict[str, int] = {}
     rejected: list[str] = []
     for layout, problem in problems.items():
-        found = stage.lt.candidates(problem)
+        found = _lt_candidates(stage, problem, options)
         counts[layout] = len(found)
         usable: list[tuple[Any, Enqueue]] = []
         for algorithm in found:
@@ -233,62 +253,16 @@ def _lt_finalists(
     }  # fmt: skip
 
 
-def entrants(
-    shape: Shape, layout: str, count: int, without: frozenset[str] = frozenset(), exclude: str = ""
-) -> list[Config]:
-    """The configurations of the first rung: neighbours' winners, then the estimate's favourites.
-
-    The estimate ranks within a family; between families it is not to be trusted, so they take turns.
-
-    Args:
-        without: families (`families.kind`) that are left out.
-        exclude: see `Options`.
-    """
-    banned = re.compile(exclude) if exclude else None
-
-    def tried(config: Config) -> bool:
-        return families.kind(config) not in without and not (banned and banned.search(config.name))
-
-    by_family: dict[str, list[Config]] = {}
-    for config in _ranked(shape):
-        if config.layout != layout or not tried(config):
-            continue
-        by_family.setdefault(families.kind(config), []).append(config)
-    winners = neighbours_winners(shape, layout)
-    chosen: dict[Config, None] = dict.fromkeys(c for c in winners if tried(c))
-    longest = max((len(members) for members in by_family.values()), default=0)
-    for index in range(longest):
-        for members in by_family.values():
-            if index < len(members) and len(chosen) < count:
-                chosen[members[index]] = None
-    return list(chosen)
-
-
-@lru_cache(maxsize=2)
-def _ranked(shape: Shape) -> tuple[Config, ...]:
-    """All legal configurations, best estimate first; kept for the second layout."""
-    return tuple(sorted(families.legal(shape), key=lambda c: (estimate_us(c, shape), c.name)))
-
-
-def neighbours_winners(shape: Shape, layout: str, count: int = 4) -> list[Config]:
-    """What won at the nearest shapes of the shipped table, as far as it is legal here."""
-    from .choose import parsed
-    from .table import Table, shipped_path
-
-    path = shipped_path("NVIDIA H200")
-    if not path.is_file():
-        return []
-    if path not in _TABLES:
-        _TABLES[path] = Table.load(path)
-    rows = [row for row in _TABLES[path].rows.values() if row.layout == layout and row.ours]
-    here = np.log2([shape.m, shape.n, shape.k])
-    rows.sort(key=lambda r: float(np.linalg.norm(np.log2([r.shape.m, r.shape.n, r.shape.k]) - here)))
-    found = [parsed(row.ours[0][0]) for row in rows[:count]]
-    plain = (replace(c, mode=PLAIN) for c in found if c is not None)
-    return list(dict.fromkeys(c for c in plain if c.reject(shape) is None))
-
-
-_TABLES: dict[Any, Any] = {}
+def _lt_candidates(stage: Any, problem: Any, options: Options) -> list[Any]:
+    """All of cuBLASLt's; with `Options.only` the dataset's best, if it has one, and the first proposals."""
+    best = recorded_algorithm(problem.shape, problem.layout, stage.lt.version) if options.only else None
+    if best is None:
+        return list(stage.lt.candidates(problem))
+    few = {best.blob: best}
+    for workspace in (32 << 20, 128 << 20):
+        for algorithm in stage.lt.heuristics(problem, workspace, _PROPOSALS):
+            few.setdefault(algorithm.blob, algorithm)
+    return list(few.values())
 
 
 def _our_finalists(
@@ -308,21 +282,18 @@ def _our_finalists(
                 wrong.append(f"{config.name}: {error}")
         return found
 
-    # a family whose favourites are hopeless here does not take the others' places, nor their time
-    kinds = {families.kind(c) for c in _ranked(operands.shape) if c.layout == layout}
-    favourites = entrants(operands.shape, layout, _PROBES * len(kinds), exclude=options.exclude)
-    probes = screen(stage, bound(favourites), baseline_us, _RUNGS[0][0], 1)
-    fastest = min([baseline_us, *(us for us, _, _ in probes)])
-    alive = {families.kind(config) for us, config, _ in probes if us < _HOPELESS * fastest}
-    for us, config, _ in probes:
-        rungs[config.name] = (us, 0)
-    rounds = _RUNGS[0][1] + 1
-    affordable = int(options.screen_seconds / 2 * 1e6 / (rounds * max(baseline_us, _RUNGS[0][0])))
-    count = max(12, min(options.configs, affordable))
-    hopeless = frozenset(kinds - alive)
-    contestants = bound(entrants(operands.shape, layout, count, hopeless, options.exclude))
+    known: list[Config] = []
+    rungs_to_climb = list(enumerate(_RUNGS))
+    if options.only:
+        known = recorded(operands.shape, layout, options.recorded, options.exclude)
+        new = changed(operands.shape, layout, options.only, options.configs, options.exclude)
+        contestants = bound(list(dict.fromkeys(replace(c, mode=PLAIN) for c in (*known, *new))))
+        if len(contestants) <= 2 * options.finalists:
+            rungs_to_climb = rungs_to_climb[1:]  # the first would send nobody home
+    else:
+        contestants = _probed(stage, operands, layout, options, baseline_us, rungs, bound)
     survivors: list[Finalist] = []
-    for rung, (block_us, repeats) in enumerate(_RUNGS):
+    for rung, (block_us, repeats) in rungs_to_climb:
         survivors = screen(stage, contestants, baseline_us, block_us, repeats)
         for us, config, _ in survivors:
             rungs[config.name] = (us, rung)
@@ -331,7 +302,8 @@ def _our_finalists(
     # which of them lead when launches overlap is seen only in those modes
     leaders = [config for _, config, _ in survivors[: 2 * options.finalists]]
     plain = {config.name: (us, config, enqueue) for us, config, enqueue in survivors}
-    modes = bound([mode for config in leaders for mode in config.in_modes()[1:]])
+    overlapping = [mode for config in leaders for mode in config.in_modes()[1:]]
+    modes = bound(list(dict.fromkeys([*(c for c in known if c.mode != PLAIN), *overlapping])))
     for us, config, enqueue in screen(stage, modes, baseline_us, _RUNGS[1][0], 3):
         rungs[config.name] = (us, 1)
         survivors.append((us, config, enqueue))
@@ -350,6 +322,26 @@ def _our_finalists(
         else:
             right.append((us, config, enqueue))
     return right
+
+
+def _probed(
+    stage: Any, operands: Any, layout: str, options: Options, baseline_us: float,
+    rungs: dict[str, tuple[float, int]], bound: Callable[[list[Config]], list[tuple[Any, Enqueue]]],
+) -> list[tuple[Any, Enqueue]]:  # fmt: skip
+    """Who enters the first rung: neighbours' winners, the estimate's favourites of families with a chance."""
+    # a family whose favourites are hopeless here does not take the others' places, nor their time
+    kinds = {families.kind(c) for c in ranked(operands.shape) if c.layout == layout}
+    favourites = entrants(operands.shape, layout, _PROBES * len(kinds), exclude=options.exclude)
+    probes = screen(stage, bound(favourites), baseline_us, _RUNGS[0][0], 1)
+    fastest = min([baseline_us, *(us for us, _, _ in probes)])
+    alive = {families.kind(config) for us, config, _ in probes if us < _HOPELESS * fastest}
+    for us, config, _ in probes:
+        rungs[config.name] = (us, 0)
+    rounds = _RUNGS[0][1] + 1
+    affordable = int(options.screen_seconds / 2 * 1e6 / (rounds * max(baseline_us, _RUNGS[0][0])))
+    count = max(12, min(options.configs, affordable))
+    hopeless = frozenset(kinds - alive)
+    return bound(entrants(operands.shape, layout, count, hopeless, options.exclude))
 
 
 def _final(

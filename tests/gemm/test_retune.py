@@ -1,0 +1,150 @@
+"""Re-tuning where kernels changed: who enters, what is timed, and what becomes of the shipped dataset."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from sassafras.core import SassafrasError
+from sassafras.gemm import entrants, results
+from sassafras.gemm.configuration import PLAIN
+from sassafras.gemm.cublas import LtAlgorithm
+from sassafras.gemm.dataset import EARLIER, Dataset, Entry, merge, shipped
+from sassafras.gemm.dry import DryStage
+from sassafras.gemm.select import Options, _lt_candidates, choose, retuning
+from sassafras.gemm.shapes import Shape
+from sassafras.gemm.table import Table
+
+ROOT = Path(__file__).resolve().parents[2]
+PARTS = r"^cs_.*/c\d(m\dn\d)?p\d"
+LONG = Shape(512, 256, 16384)
+
+
+def test_candidates_are_what_changed_and_what_is_recorded() -> None:
+    for layout in ("nn", "tn"):
+        new = entrants.changed(LONG, layout, PARTS, 24)
+        assert len(new) == len(set(new)) == 24
+        assert all(re.search(PARTS, c.name) and c.layout == layout and c.reject(LONG) is None for c in new)
+        assert len({c.instance for c in new}) > 5, "several instances"
+        assert not [c for c in entrants.changed(LONG, layout, PARTS, 24, "_64x128_") if "_64x128_" in c.name]
+        known = entrants.recorded(LONG, layout, 4)
+        assert [c.name for c in known] == [name for name, _ in shipped()[LONG].ranked(layout)[:4]]
+        assert known[0].name not in {
+            c.name for c in entrants.recorded(LONG, layout, 4, re.escape(known[0].name))
+        }
+    assert entrants.recorded(Shape(7 * 8, 64, 64), "nn", 4) == [], "never recorded"
+    assert entrants.changed(Shape(64, 64, 64), "tn", PARTS, 24) == [], "one k tile cannot be split"
+
+
+def test_what_is_no_expression_or_finds_nothing_is_refused() -> None:
+    with pytest.raises(SassafrasError, match="not a regular expression"):
+        retuning(Options(), "cs_(")
+    with pytest.raises(SassafrasError, match="no configuration has such a name"):
+        retuning(Options(), "^nobody$")
+
+
+def test_only_they_are_timed() -> None:
+    options = retuning(Options(), PARTS, recorded=3, configs=20)
+    record = choose(DryStage(), LONG, options)
+    known = {c.name for layout in ("nn", "tn") for c in entrants.recorded(LONG, layout, 3)}
+    stems = {name.split("+")[0] for name in known}
+    assert known <= set(record["rungs"]), "in the modes that are recorded, too"
+    assert all(re.search(PARTS, name) or name.split("+")[0] in stems for name in record["rungs"])
+    assert len(record["rungs"]) > 40 and record["rungs"][record["ours"]][1] == 2
+    assert record["best"].keys() == {"nn", "tn"} and not record["wrong"]
+    assert any(c.mode != PLAIN for c in entrants.recorded(Shape(256, 256, 16384), "nn", 3))
+    # where nothing changed: the recorded ones alone, without the rung that would send nobody home
+    plain = choose(DryStage(), Shape(64, 64, 64), options)
+    assert plain["ours"] and {rung for _, rung in plain["rungs"].values()} <= {1, 2}
+
+
+def test_few_of_cublaslt_run_where_its_best_is_known() -> None:
+    asked: list[int] = []
+
+    def heuristics(problem: object, workspace: int, count: int = 64) -> list[LtAlgorithm]:
+        asked.append(count)
+        return [LtAlgorithm("tn", bytes([n]) * 64, 0) for n in range(count)]
+
+    def stage(version: int) -> SimpleNamespace:
+        everything = [LtAlgorithm("tn", bytes([n]) * 64, 0) for n in range(40)]
+        lt = SimpleNamespace(version=version, heuristics=heuristics, candidates=lambda problem: everything)
+        return SimpleNamespace(lt=lt)
+
+    problem = SimpleNamespace(shape=LONG, layout="tn")
+    options = retuning(Options(), PARTS)
+    version = shipped().header["cublaslt"]
+    few = _lt_candidates(stage(version), problem, options)
+    assert len(few) == 4 and few[0].to_json() == shipped()[LONG].lt["tn"] and asked == [3, 3]
+    assert len(_lt_candidates(stage(version + 1), problem, options)) == 40, "another library"
+    assert len(_lt_candidates(stage(version), problem, Options())) == 40, "an ordinary sweep"
+
+
+def _dataset(**shapes: dict[str, tuple[float, int]]) -> Dataset:
+    entries = [
+        Entry(Shape.parse(text[1:]), ours, {"torch": {"tn": 9.0}, "lt_autotune": {"tn": 4.0}})
+        for text, ours in shapes.items()
+    ]
+    return Dataset({"gpu": "NVIDIA H200", "kernels": "old", "date": "then"}, entries)
+
+
+def test_merged_winners_are_of_the_new_run_alone() -> None:
+    whole, split, other = "cs_tn_64x64_s6/c1", "cs_tn_64x64_s6/c1p4", "cs_tn_64x64_s6/c2"
+    old = _dataset(
+        _64x64x4096={whole: (1.0, 2), split: (0.5, 2), other: (3.0, 1)}, _64x64x64={whole: (1.0, 2)}
+    )
+    new = _dataset(_64x64x4096={split: (2.0, 2), "cs_tn_64x64_s6/c1p8": (1.5, 2)})
+    new.header["kernels"] = "new"
+    merged = merge(old, new, PARTS)
+    entry = merged[Shape(64, 64, 4096)]
+    assert entry.ours[whole] == (1.0, 2 - EARLIER) and entry.ours[split] == (2.0, 2)
+    assert entry.ours[other] == (3.0, 1 - EARLIER)
+    assert merged[Shape(64, 64, 64)] == old[Shape(64, 64, 64)], "what was not re-tuned stays"
+    rows = Table.from_dataset(merged).rows
+    assert [name for name, _ in rows[Shape(64, 64, 4096), "tn"].ours] == ["cs_tn_64x64_s6/c1p8"]
+    assert rows[Shape(64, 64, 64), "tn"].ours[0][0] == whole
+    assert merged.header["earlier"]["kernels"] == "old" and merged.header["kernels"] == "new"
+    # other kernels' times of what changed are gone; twice merged is as good as once
+    gone = merge(old, _dataset(_64x64x4096={whole: (1.1, 2)}), PARTS)[Shape(64, 64, 4096)]
+    assert split not in gone.ours and gone.ours[whole] == (1.1, 2)
+    assert merge(merged, new, PARTS)[Shape(64, 64, 4096)].ours == entry.ours
+    for bad in ("modelled", "gpu"):
+        foreign = _dataset(_64x64x64={whole: (1.0, 2)})
+        foreign.header[bad] = "something"
+        with pytest.raises(SassafrasError):
+            merge(old, foreign, PARTS)
+
+
+def test_what_is_written_is_the_whole_dataset(tmp_path: Path) -> None:
+    new = _dataset(_512x256x16384={"cs_tn_64x128_s8m/c1m2n1p8": (9.0, 2)})
+    paths = results.save_sweep(new, tmp_path, changed=PARTS)
+    assert [path.name for path in paths] == [
+        "nvidia-h200.jsonl.gz", "nvidia-h200.retuned.jsonl.gz", "nvidia-h200.table.json",
+    ]  # fmt: skip
+    merged = Dataset.load(paths[0])
+    assert len(merged) == len(shipped()) and len(Dataset.load(paths[1])) == 1
+    assert merged[LONG].ranked()[0][0] == "cs_tn_64x128_s8m/c1m2n1p8"
+    assert Table.load(paths[2]).rows[LONG, "tn"].ours == (("cs_tn_64x128_s8m/c1m2n1p8", 9.0),)
+
+
+def test_scripts(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    for command in (
+        ["hgemm_splits.py", "--shapes", "9"],
+        ["hgemm.py", "sweep", "--only-configs", PARTS, "--shapes", "6", "--gpus", "1"],
+    ):
+        done = subprocess.run(
+            [sys.executable, f"benchmarks/{command[0]}", *command[1:], "--dry-run", "--out", str(tmp_path)],
+            cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads((tmp_path / "hgemm-splits-dry.json").read_text())
+    assert found["summary"]["modelled"] and len(found["rows"]) == 9 and not found["summary"]["failed"]
+    assert all(r["ours"] > 0 and r["recorded_ours"] > 0 for r in found["rows"])
+    assert Dataset.load(tmp_path / "sweep-dry.jsonl.gz").modelled
