@@ -21,6 +21,8 @@ struct TensorMap { // what the driver encodes
     char *base;
     long long extent[2], stride; // elements along x and y; bytes from row to row
     int box[2], swizzle;         // elements; bytes
+    long long layers = 1, apart = 0; // a third dimension: extent; bytes from one to the next
+    int rank = 2;
 };
 } // namespace sassafras
 
@@ -248,7 +250,14 @@ inline void generic_write(unsigned offset, size_t size) {
     }
 }
 
-inline void copy_box(unsigned to, const sassafras::TensorMap *map, int x, int y, unsigned barrier, unsigned mask) {
+// z: -1 for instructions of two dimensions
+inline void layer_of(const sassafras::TensorMap *map, int z) {
+    if ((z < 0) != (map->rank == 2)) fail("an instruction of other dimensions than its tensor map");
+    if (z >= map->layers) fail("a layer past the end of the batch");
+}
+
+inline void copy_box(unsigned to, const sassafras::TensorMap *map, int x, int y, unsigned barrier, unsigned mask, int z = -1) {
+    layer_of(map, z);
     check_predecessors();
     const int row_bytes = 2 * map->box[0];
     if (to % 128) fail("a tensor copy to an address that is not a multiple of 128");
@@ -278,7 +287,7 @@ inline void copy_box(unsigned to, const sassafras::TensorMap *map, int x, int y,
                     uint16_t value = 0;
                     const long long ex = (long long)x + i, ey = (long long)y + row;
                     if (ex >= 0 && ex < tensor.extent[0] && ey >= 0 && ey < tensor.extent[1]) {
-                        const char *from = tensor.base + ey * tensor.stride + 2 * ex;
+                        const char *from = tensor.base + ey * tensor.stride + 2 * ex + std::max(z, 0) * tensor.apart;
                         check_read(from, 2);
                         std::memcpy(&value, from, 2);
                     }
@@ -373,8 +382,17 @@ inline void copy_tile(u32 to, const TensorMap *map, int x, int y, u32 barrier) {
 inline void copy_tile_multicast(u32 to, const TensorMap *map, int x, int y, u32 barrier, u16 mask) {
     emulator::copy_box(to, map, x, y, barrier, mask);
 }
-inline void store_tile(const TensorMap *map, u32 from, int x, int y) {
+inline void copy_tile(u32 to, const TensorMap *map, int x, int y, int z, u32 barrier) {
+    own(to);
+    own(barrier);
+    emulator::copy_box(to, map, x, y, barrier, 1u << cluster_rank(), z);
+}
+inline void copy_tile_multicast(u32 to, const TensorMap *map, int x, int y, int z, u32 barrier, u16 mask) {
+    emulator::copy_box(to, map, x, y, barrier, mask, z);
+}
+inline void store_tile(const TensorMap *map, u32 from, int x, int y, int z = -1) {
     own(from);
+    emulator::layer_of(map, z);
     const int row_bytes = 2 * map->box[0];
     const unsigned offset = from & 0xffffff, size = row_bytes * map->box[1], rank = cluster_rank();
     if (from % 128) emulator::fail("a tensor store from an address that is not a multiple of 128");
@@ -392,7 +410,7 @@ inline void store_tile(const TensorMap *map, u32 from, int x, int y) {
                 const long long ex = (long long)x + i, ey = (long long)y + row;
                 if (ex < 0 || ex >= tensor.extent[0] || ey < 0 || ey >= tensor.extent[1]) continue;
                 const char *at = emulator::bytes_at(rank, emulator::swizzled(offset + row * row_bytes + 2 * i, tensor.swizzle), 2);
-                emulator::write(tensor.base + ey * tensor.stride + 2 * ex, at, 2);
+                emulator::write(tensor.base + ey * tensor.stride + 2 * ex + std::max(z, 0) * tensor.apart, at, 2);
             }
         for (unsigned at = offset; at < offset + size; at += 16) --emulator::granule(rank, at).store_reads;
     });

@@ -93,7 +93,7 @@ def values(bits: np.ndarray, dtype: str) -> np.ndarray:
 
 def build(folder: Path, instances: list[Instance]) -> Emulator:
     """Compile the emulator for these instances."""
-    for name in ("hopper_tile", "sm90_hgemm_warp_specialized", "sm90_hgemm_cluster_split"):
+    for name in ("hopper_tile", "epilogue", "sm90_hgemm_warp_specialized", "sm90_hgemm_cluster_split"):
         shutil.copy(KERNELS / f"{name}.cuh", folder)
     shutil.copy(HERE / "lane_emulator.hpp", folder)
     shutil.copy(HERE / "hopper_emulator.hpp", folder / "ptx_hopper.cuh")  # what the kernels include

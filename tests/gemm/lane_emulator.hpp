@@ -243,6 +243,15 @@ inline void mma_m16n8k16(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, 
 inline u32 lower_halves(u32 x, u32 y) { return (x & 0xffff) | (y << 16); }
 inline u32 upper_halves(u32 x, u32 y) { return (x >> 16) | (y & 0xffff0000u); }
 inline u16 to_f16(float value) { return emulator::float_to_half(value); }
+inline float from_f16(u16 value) { return emulator::half_to_float(value); }
+inline float from_bf16(u16 value) {
+    const u32 bits = (u32)value << 16;
+    float wide;
+    std::memcpy(&wide, &bits, 4);
+    return wide;
+}
+inline float exp2_approximate(float x) { return std::exp2(x); }
+inline float reciprocal(float x) { return 1.0f / x; }
 inline u32 pack_f16(float first, float second) { return to_f16(first) | ((u32)to_f16(second) << 16); }
 
 // Copies happen as late as the waits allow, so that a missing wait shows.

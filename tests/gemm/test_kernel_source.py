@@ -32,8 +32,8 @@ pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("lanes")
-    for kernel in ("lean", "staged"):
-        shutil.copy(KERNELS / f"sm90_hgemm_{kernel}.cuh", folder)
+    for kernel in ("sm90_hgemm_lean", "sm90_hgemm_staged", "epilogue"):
+        shutil.copy(KERNELS / f"{kernel}.cuh", folder)
     shutil.copy(HERE / "lane_emulator.hpp", folder / "ptx.cuh")  # the kernels include "ptx.cuh"
     shutil.copy(HERE / "emulated.cpp", folder)
     table = " ".join(f"X({number}, {_type(parse_instance(name))})" for number, name in enumerate(NAMES))

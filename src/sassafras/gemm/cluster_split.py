@@ -8,13 +8,14 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from sassafras.core import SassafrasError
 
 from . import hopper
 from .configuration import PLAIN, Configuration, Mode
+from .entry import EPILOGUE_PARAMETERS, entry
 from .hopper import truth
 from .launch import GRID_LIMIT, MULTIPROCESSORS, SHARED_LIMIT, Launch, TensorMap, ceil_div
 from .shapes import Shape
@@ -31,6 +32,7 @@ class ClusterSplitInstance:
         swapped: computes the transpose of C, for small m.
         dtype: ``fp16`` or ``bf16``.
         shared: CTAs of a cluster may share operands.
+        epilogue: batches, and more than the product (`epilogue`).
     """
 
     layout: str
@@ -40,17 +42,19 @@ class ClusterSplitInstance:
     swapped: bool = False
     dtype: str = "fp16"
     shared: bool = False
+    epilogue: bool = False
 
     @property
     def name(self) -> str:
         """Entry name, for example ``cs_tn_64x128_s6``; with an ``m`` at its end: operands may be shared."""
         kind = ("_swapped" if self.swapped else "") + ("_bf16" if self.dtype == "bf16" else "")
-        return f"cs_{self.layout}{kind}_{self.rows}x{self.columns}_s{self.stages}" + "m" * self.shared
+        ending = "m" * self.shared + "e" * self.epilogue
+        return f"cs_{self.layout}{kind}_{self.rows}x{self.columns}_s{self.stages}{ending}"
 
     @classmethod
     def parse(cls, name: str) -> ClusterSplitInstance:
         """The instance of an entry name. Raises SassafrasError."""
-        for instance in (*INSTANCES, *OTHER_INSTANCES):
+        for instance in (*INSTANCES, *OTHER_INSTANCES, *EPILOGUE_INSTANCES):
             if instance.name == name:
                 return instance
         raise SassafrasError("no cluster-split instance has this name", where=name)
@@ -84,16 +88,19 @@ class ClusterSplitInstance:
     @property
     def parameters(self) -> tuple[tuple[str, str], ...]:
         """Names and types of the kernel's parameters."""
-        return (
+        plain = (
             ("map_a", "tensormap"), ("map_b", "tensormap"), ("c", f"*{self.dtype}"), ("workspace", "*f32"),
             ("counters", "*u32"), ("m", "i32"), ("n", "i32"), ("ldc", "i32"), ("k_tiles", "i32"),
             ("tiles_per_slice", "i32"), ("parts", "i32"), ("log2_slices", "i32"), ("late", "i32"),
             ("share_m", "i32"), ("share_n", "i32"), ("rows_a", "i32"), ("rows_b", "i32"), ("all_a", "i32"),
             ("all_b", "i32"),
         )  # fmt: skip
+        return plain + EPILOGUE_PARAMETERS * self.epilogue
 
     def reject(self) -> str | None:
         """Why it cannot be compiled or run at all; None when it can."""
+        if self.epilogue and self.shared:
+            return "CTAs share operands, and clusters with an epilogue stay within a matrix of the batch"
         if self.rows not in (64, 128):
             return f"{self.rows} rows: 64 or 128"
         if why := hopper.bad_tile(self.rows, self.columns, *hopper.majors(self.layout, self.swapped)):
@@ -116,13 +123,13 @@ class ClusterSplitInstance:
             self.rows, self.columns, self.stages, self.consumers, truth(mn_a), truth(mn_b),
             truth(self.dtype == "bf16"), truth(self.swapped), truth(self.shared),
         )  # fmt: skip
-        return f"ClusterSplit<{', '.join(map(str, numbers))}>"
+        return f"ClusterSplit<{', '.join(map(str, numbers))}{', true' * self.epilogue}>"
 
     @property
     def source(self) -> str:
         """CUDA C++ of the entry."""
         header = "sm90_hgemm_cluster_split.cuh"
-        return hopper.entry(self.name, header, self.template, self.parameters, self.threads)
+        return entry(self.name, header, self.template, self.parameters, self.threads, epilogue=self.epilogue)
 
 
 #: rows, columns, stages, swapped: what won somewhere on the grid, or was close (docs/hgemm.md). Most have as
@@ -166,6 +173,15 @@ _GENERAL = ((64, 64, 12, False), (128, 128, 6, False), (64, 32, 16, True))
 OTHER_INSTANCES: tuple[ClusterSplitInstance, ...] = (
     *_instances(("tn", "nn", "tt", "nt"), _GENERAL, "bf16"),
     *_instances(("tt", "nt"), _GENERAL),
+)
+
+#: those with an epilogue (`epilogue`)
+EPILOGUE_INSTANCES: tuple[ClusterSplitInstance, ...] = tuple(
+    replace(instance, epilogue=True)
+    for instance in (
+        *_instances(("tn", "nn"), ((64, 64, 6, False), (64, 32, 8, True))),
+        *_instances(("tn", "nn"), ((64, 64, 6, False),), "bf16"),
+    )
 )
 
 

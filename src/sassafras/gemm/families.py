@@ -24,6 +24,12 @@ INSTANCES: tuple[Instance, ...] = (
 #: compiled for other callers: BF16, and A as k x m (nt, tt)
 OTHER_INSTANCES: tuple[Instance, ...] = (*cluster_split.OTHER_INSTANCES, *warp_specialized.OTHER_INSTANCES)
 
+#: compiled when a call asks for an epilogue or batches (`epilogue`)
+EPILOGUE_INSTANCES: tuple[Instance, ...] = (
+    *lean.EPILOGUE_INSTANCES, *staged.EPILOGUE_INSTANCES, *cluster_split.EPILOGUE_INSTANCES,
+    *warp_specialized.EPILOGUE_INSTANCES,
+)  # fmt: skip
+
 _PARSERS: dict[str, Callable[[str], Config]] = {
     "lean": LeanConfig.parse, "staged": StagedConfig.parse, "cs": ClusterSplitConfig.parse,
     "ws": WarpSpecializedConfig.parse,
@@ -44,6 +50,15 @@ def other_configurations() -> Iterator[Config]:
         cluster_split.configurations(cluster_split.OTHER_INSTANCES),
         warp_specialized.configurations(warp_specialized.OTHER_INSTANCES),
     )
+
+
+def epilogue_configurations() -> Iterator[Config]:
+    """The same for `EPILOGUE_INSTANCES`."""
+    return itertools.chain(
+        lean.configurations(lean.EPILOGUE_INSTANCES), staged.configurations(staged.EPILOGUE_INSTANCES),
+        cluster_split.configurations(cluster_split.EPILOGUE_INSTANCES),
+        warp_specialized.configurations(warp_specialized.EPILOGUE_INSTANCES),
+    )  # fmt: skip
 
 
 def kind(config: Config) -> str:
@@ -90,7 +105,7 @@ def parse(name: str) -> Config:
 
 def parse_instance(name: str) -> Instance:
     """The instance of an entry name. Raises SassafrasError."""
-    for instance in (*INSTANCES, *OTHER_INSTANCES):
+    for instance in (*INSTANCES, *OTHER_INSTANCES, *EPILOGUE_INSTANCES):
         if instance.name == name:
             return instance
     raise SassafrasError("no instance has this name", where=name)

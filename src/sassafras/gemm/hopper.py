@@ -1,10 +1,6 @@
-"""What the TMA + WGMMA families share: layouts, tensor maps, shared memory, the text of an entry."""
+"""What the TMA + WGMMA families share: layouts, tensor maps, shared memory."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
-
-from sassafras.core import SassafrasError
 
 from .launch import TensorMap, ceil_div
 from .shapes import Shape
@@ -76,43 +72,6 @@ def bad_tile(
         if extent % unit:
             return f"{extent} rows of {name}'s tile are no multiple of {unit}"
     return None
-
-
-_DECLARED = {
-    "tensormap": "const __grid_constant__ sassafras::TensorMap {}",
-    "*fp16": "sassafras::u16 *{}",
-    "*bf16": "sassafras::u16 *{}",
-    "*f32": "float *{}",
-    "*u32": "sassafras::u32 *{}",
-    "i32": "int {}",
-}
-
-
-def entry(
-    name: str,
-    header: str,
-    template: str,
-    parameters: Sequence[tuple[str, str]],
-    threads: int,
-    blocks: int = 0,
-) -> str:
-    """CUDA C++ of an entry that passes its parameters to ``template::run``, in order.
-
-    Args:
-        template: the kernel's type, for example ``ClusterSplit<64, 64, ...>``.
-        blocks: CTAs a multiprocessor that the compiler plans for, 0 for none.
-    """
-    try:
-        declared = ", ".join(_DECLARED[kind].format(parameter) for parameter, kind in parameters)
-    except KeyError as error:
-        raise SassafrasError("no parameter has this type", where=f"{name}, {error}") from error
-    passed = ", ".join(f"&{p}" if kind == "tensormap" else p for p, kind in parameters)
-    bounds = f"{threads}, {blocks}" if blocks else f"{threads}"
-    return (
-        f'#include "{header}"\n'
-        f'extern "C" __global__ void __launch_bounds__({bounds}) {name}({declared}) {{\n'
-        f"    sassafras::{template}::run({{{passed}}});\n}}\n"
-    )
 
 
 def truth(value: bool) -> str:

@@ -4,7 +4,7 @@ Every family's configuration answers `launch(shape)` with a `Launch`; its instan
 parameters in order (`Instance.parameters`), each of one of these kinds:
 
 - ``*fp16``, ``*bf16``: address of operand ``a``, ``b`` or ``c``; a and b change places when `Config.swapped`.
-- ``i32``: ``Launch.scalars[name]``.
+- ``i32``, ``i64``: ``Launch.scalars[name]``; ``f32`` as well, whose scalar is the number's bit pattern.
 - ``tensormap``: 128 bytes at a 64-byte boundary (``__grid_constant__``), encoded from
   ``Launch.tensor_maps[name]``.
 - ``*f32``: address of ``Launch.workspace_bytes`` bytes, contents arbitrary, 16-byte aligned.
@@ -143,7 +143,7 @@ def _encoded(name: str, kind: str, launch: Launch, addresses: Mapping[str, int],
         return encode(driver, described, addresses[described.operand])
     if kind.startswith("*"):
         return int(addresses[name]).to_bytes(8, "little")
-    return int(launch.scalars[name]).to_bytes(4, "little", signed=True)
+    return int(launch.scalars[name]).to_bytes(8 if kind == "i64" else 4, "little", signed=True)
 
 
 def encode(driver: Any, described: TensorMap, address: int) -> bytes:

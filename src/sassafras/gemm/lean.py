@@ -10,6 +10,7 @@ from typing import Literal
 from sassafras.core import SassafrasError
 
 from .configuration import PLAIN, Configuration, Mode
+from .entry import EPILOGUE_PARAMETERS, plain_entry
 from .launch import GRID_LIMIT, SHARED_LIMIT, Launch, ceil_div
 from .shapes import Shape
 
@@ -36,6 +37,7 @@ class LeanInstance:
         nt: 8-column tiles a warp.
         steps: 32-wide k steps loaded at once.
         exact: only for extents that are multiples of everything: nothing is clamped or checked.
+        epilogue: batches, and more than the product (`epilogue`).
     """
 
     layout: Layout
@@ -43,16 +45,18 @@ class LeanInstance:
     nt: int
     steps: int
     exact: bool = False
+    epilogue: bool = False
 
     @property
     def name(self) -> str:
-        """Entry name, for example ``lean_tn_m1n2s4``; an ``x`` behind it for exact."""
-        return f"lean_{self.layout}_m{self.mt}n{self.nt}s{self.steps}{'x' if self.exact else ''}"
+        """Entry name, for example ``lean_tn_m1n2s4``; an ``x`` behind it for exact, an ``e`` for an epilogue."""
+        ending = "x" * self.exact + "e" * self.epilogue
+        return f"lean_{self.layout}_m{self.mt}n{self.nt}s{self.steps}{ending}"
 
     @classmethod
     def parse(cls, name: str) -> LeanInstance:
         """The instance of an entry name. Raises SassafrasError."""
-        for instance in INSTANCES:
+        for instance in (*INSTANCES, *EPILOGUE_INSTANCES):
             if instance.name == name:
                 return instance
         raise SassafrasError("no lean instance has this name", where=name)
@@ -60,7 +64,7 @@ class LeanInstance:
     @property
     def parameters(self) -> tuple[tuple[str, str], ...]:
         """Names and types of the kernel's parameters."""
-        return PARAMETERS
+        return PARAMETERS + EPILOGUE_PARAMETERS * self.epilogue
 
     @property
     def max_threads(self) -> int:
@@ -81,17 +85,10 @@ class LeanInstance:
     @property
     def source(self) -> str:
         """CUDA C++ of the entry."""
-        pointer = {"*fp16": "const sassafras::u16 *", "i32": "int "}
-        declared = ", ".join(
-            ("sassafras::u16 *c" if name == "c" else pointer[kind] + name) for name, kind in PARAMETERS
-        )
-        passed = ", ".join(name for name, _ in PARAMETERS)
         kernel = f"sassafras::Lean<{self.mt}, {self.nt}, {self.steps}, "
-        kernel += f"sassafras::Layout::{self.layout.upper()}, {'true' if self.exact else 'false'}>"
-        return (
-            '#include "sm90_hgemm_lean.cuh"\n'
-            f'extern "C" __global__ void __launch_bounds__({self.max_threads}) {self.name}({declared}) {{\n'
-            f"    {kernel}::run({{{passed}}});\n}}\n"
+        kernel += f"sassafras::Layout::{self.layout.upper()}, {'true' if self.exact else 'false'}"
+        return plain_entry(
+            self.name, "sm90_hgemm_lean.cuh", kernel, self.parameters, self.max_threads, self.epilogue
         )
 
 
@@ -113,6 +110,12 @@ INSTANCES: tuple[LeanInstance, ...] = (
     *(LeanInstance("tn", *tile, exact=True) for tile in ((1, 1, 2), (1, 1, 4), (1, 2, 2))),
     *(LeanInstance("nn", *tile, exact=True) for tile in ((1, 2, 2), (1, 4, 1))),
 )
+
+
+#: those with an epilogue (`epilogue`), compiled when asked for
+EPILOGUE_INSTANCES: tuple[LeanInstance, ...] = (
+    LeanInstance("tn", 1, 2, 4, epilogue=True), LeanInstance("nn", 1, 2, 4, epilogue=True),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -250,10 +253,10 @@ class LeanConfig(Configuration):
         return max(rows, columns) * max(shape.k, shape.n)
 
 
-def configurations() -> Iterator[LeanConfig]:
+def configurations(instances: tuple[LeanInstance, ...] = INSTANCES) -> Iterator[LeanConfig]:
     """Every configuration, in a fixed order, legal or not."""
     warps = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 2), (2, 4))
     for instance, (m, n), k, cluster in itertools.product(
-        INSTANCES, warps, (1, 2, 4, 8, 16, 32), (1, 2, 4, 8)
+        instances, warps, (1, 2, 4, 8, 16, 32), (1, 2, 4, 8)
     ):
         yield LeanConfig(instance, m, n, k, cluster)

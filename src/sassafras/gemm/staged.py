@@ -10,6 +10,7 @@ from typing import Literal
 from sassafras.core import SassafrasError
 
 from .configuration import PLAIN, Configuration, Mode
+from .entry import EPILOGUE_PARAMETERS, plain_entry
 from .launch import GRID_LIMIT, SHARED_LIMIT, Launch, ceil_div
 from .shapes import Shape
 
@@ -33,6 +34,7 @@ class StagedInstance:
         warps_m, warps_n: how warps divide it.
         stages: k tiles in shared memory.
         align: elements that rows are multiples of: 8, or 2 or 1 for odd shapes (smaller copies).
+        epilogue: batches, and more than the product (`epilogue`).
     """
 
     layout: Literal["tn", "nn"]
@@ -42,17 +44,22 @@ class StagedInstance:
     warps_n: int
     stages: int
     align: int = 8
+    epilogue: bool = False
 
     @property
     def name(self) -> str:
         """Entry name, for example ``staged_tn_64x64_w2x2s4``; ``a1`` behind it for rows of any length."""
         tile = f"{self.rows}x{self.columns}_w{self.warps_m}x{self.warps_n}s{self.stages}"
-        return f"staged_{self.layout}_{tile}" + (f"a{self.align}" if self.align != 8 else "")
+        return (
+            f"staged_{self.layout}_{tile}"
+            + (f"a{self.align}" if self.align != 8 else "")
+            + "e" * self.epilogue
+        )
 
     @classmethod
     def parse(cls, name: str) -> StagedInstance:
         """The instance of an entry name. Raises SassafrasError."""
-        for instance in INSTANCES:
+        for instance in (*INSTANCES, *EPILOGUE_INSTANCES):
             if instance.name == name:
                 return instance
         raise SassafrasError("no staged instance has this name", where=name)
@@ -70,22 +77,15 @@ class StagedInstance:
     @property
     def parameters(self) -> tuple[tuple[str, str], ...]:
         """Names and types of the kernel's parameters."""
-        return PARAMETERS
+        return PARAMETERS + EPILOGUE_PARAMETERS * self.epilogue
 
     @property
     def source(self) -> str:
         """CUDA C++ of the entry."""
-        pointer = {"*fp16": "const sassafras::u16 *", "i32": "int "}
-        declared = ", ".join(
-            ("sassafras::u16 *c" if name == "c" else pointer[kind] + name) for name, kind in PARAMETERS
-        )
-        passed = ", ".join(name for name, _ in PARAMETERS)
         numbers = f"{self.rows}, {self.columns}, {self.warps_m}, {self.warps_n}, {self.stages}"
-        kernel = f"sassafras::Staged<{numbers}, {'true' if self.layout == 'nn' else 'false'}, {self.align}>"
-        return (
-            '#include "sm90_hgemm_staged.cuh"\n'
-            f'extern "C" __global__ void __launch_bounds__({self.threads}) {self.name}({declared}) {{\n'
-            f"    {kernel}::run({{{passed}}});\n}}\n"
+        kernel = f"sassafras::Staged<{numbers}, {'true' if self.layout == 'nn' else 'false'}, {self.align}"
+        return plain_entry(
+            self.name, "sm90_hgemm_staged.cuh", kernel, self.parameters, self.threads, self.epilogue
         )
 
 
@@ -99,6 +99,12 @@ INSTANCES: tuple[StagedInstance, ...] = (
     *(StagedInstance("tn", *tile) for tile in _TN),
     *(StagedInstance("nn", *tile) for tile in _NN),
     *(StagedInstance(layout, *_ODD, align) for layout in _LAYOUTS for align in (2, 1)),
+)
+
+
+#: those with an epilogue (`epilogue`): for odd shapes, which no other family serves
+EPILOGUE_INSTANCES: tuple[StagedInstance, ...] = tuple(
+    StagedInstance(layout, *_ODD, 1, epilogue=True) for layout in _LAYOUTS
 )
 
 
@@ -190,7 +196,7 @@ class StagedConfig(Configuration):
         )
 
 
-def configurations() -> Iterator[StagedConfig]:
+def configurations(instances: tuple[StagedInstance, ...] = INSTANCES) -> Iterator[StagedConfig]:
     """Every configuration, in a fixed order, legal or not."""
-    for instance, cluster in itertools.product(INSTANCES, (1, 2, 4, 8)):
+    for instance, cluster in itertools.product(instances, (1, 2, 4, 8)):
         yield StagedConfig(instance, cluster)

@@ -6,13 +6,14 @@ Persistent TMA + WGMMA kernels for medium and large problems; with split-K and s
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from sassafras.core import SassafrasError
 
 from . import hopper
 from .configuration import PLAIN, Configuration, Mode
+from .entry import EPILOGUE_PARAMETERS, entry
 from .hopper import truth
 from .launch import MULTIPROCESSORS, SHARED_LIMIT, Launch, TensorMap, ceil_div
 from .shapes import Shape
@@ -44,6 +45,7 @@ class WarpSpecializedInstance:
         swapped: computes the transpose of C, for small m.
         buffers: store buffers of each warp.
         dtype: ``fp16`` or ``bf16``.
+        epilogue: batches, and more than the product (`epilogue`).
     """
 
     layout: str
@@ -57,6 +59,7 @@ class WarpSpecializedInstance:
     swapped: bool = False
     buffers: int = 2
     dtype: str = "fp16"
+    epilogue: bool = False
 
     @property
     def name(self) -> str:
@@ -65,13 +68,13 @@ class WarpSpecializedInstance:
         kind = ("_swapped" if self.swapped else "") + ("_bf16" if self.dtype == "bf16" else "")
         return (
             f"ws_{self.layout}{kind}_{self.rows}x{self.columns}_{mode}{self.consumers}s{self.stages}"
-            f"b{self.buffers}c{self.cluster_m}x{self.cluster_n}"
+            f"b{self.buffers}c{self.cluster_m}x{self.cluster_n}{'e' * self.epilogue}"
         )
 
     @classmethod
     def parse(cls, name: str) -> WarpSpecializedInstance:
         """The instance of an entry name. Raises SassafrasError."""
-        for instance in (*INSTANCES, *OTHER_INSTANCES):
+        for instance in (*INSTANCES, *OTHER_INSTANCES, *EPILOGUE_INSTANCES):
             if instance.name == name:
                 return instance
         raise SassafrasError("no warp-specialised instance has this name", where=name)
@@ -120,7 +123,7 @@ class WarpSpecializedInstance:
     @property
     def parameters(self) -> tuple[tuple[str, str], ...]:
         """Names and types of the kernel's parameters."""
-        return PARAMETERS
+        return PARAMETERS + EPILOGUE_PARAMETERS * self.epilogue
 
     def reject(self) -> str | None:
         """Why it cannot be compiled or run at all; None when it can."""
@@ -152,7 +155,7 @@ class WarpSpecializedInstance:
             self.cluster_n, truth(mn_a), truth(mn_b), truth(self.dtype == "bf16"), truth(self.swapped),
             self.buffers,
         )  # fmt: skip
-        return f"WarpSpecialized<{', '.join(map(str, numbers))}>"
+        return f"WarpSpecialized<{', '.join(map(str, numbers))}{', true' * self.epilogue}>"
 
     @property
     def source(self) -> str:
@@ -160,7 +163,9 @@ class WarpSpecializedInstance:
         # setmaxnreg needs a cap at entry: one CTA a multiprocessor
         blocks = 1 if self.consumers > 1 else 0
         header = "sm90_hgemm_warp_specialized.cuh"
-        return hopper.entry(self.name, header, self.template, PARAMETERS, self.threads, blocks)
+        return entry(
+            self.name, header, self.template, self.parameters, self.threads, blocks, epilogue=self.epilogue
+        )
 
 
 def deepest(
@@ -218,6 +223,14 @@ OTHER_INSTANCES: tuple[WarpSpecializedInstance, ...] = (
     *_instances(("tt", "nt"), "fp16", _GENERAL),
     *(deepest(layout, *_SWAPPED[2], swapped=True, dtype="bf16") for layout in ("tn", "nn")),
 )
+#: those with an epilogue (`epilogue`)
+_FUSED = tuple(tile for tile in _TILES if tile in (_TILES[0], (128, 128, 2, True, {"cluster_m": 2})))
+EPILOGUE_INSTANCES: tuple[WarpSpecializedInstance, ...] = tuple(
+    replace(instance, epilogue=True)
+    for instance in (
+        *_instances(("tn", "nn"), "fp16", _FUSED), *_instances(("tn", "nn"), "bf16", _FUSED[1:]),
+    )
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, order=True)

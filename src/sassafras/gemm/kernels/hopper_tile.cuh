@@ -8,6 +8,7 @@
 // Tiles start at multiples of 1024 bytes, where the swizzle's pattern starts.
 #pragma once
 #include "ptx_hopper.cuh"
+#include "epilogue.cuh"
 
 namespace sassafras {
 
@@ -32,23 +33,26 @@ template <int ROWS, bool MN, int PARTS> struct Operand {
     static constexpr int BYTES = ROWS * ROW_BYTES, PART_ROWS = ROWS / PARTS;
     static_assert(ROWS % (MN ? 64 * PARTS : 8 * PARTS) == 0, "parts are whole blocks");
 
-    static __device__ __forceinline__ void load_box(u32 to, const TensorMap *map, int x, int y, u32 barrier) {
+    // z: nothing, or the layer of a tensor of three dimensions
+    template <class... Z>
+    static __device__ __forceinline__ void load_box(u32 to, const TensorMap *map, int x, int y, u32 barrier, Z... z) {
         if constexpr (PARTS == 1)
-            copy_tile(to, map, x, y, barrier);
+            copy_tile(to, map, x, y, z..., barrier);
         else
-            copy_tile_multicast(to, map, x, y, barrier, (u16)((1 << PARTS) - 1));
+            copy_tile_multicast(to, map, x, y, z..., barrier, (u16)((1 << PARTS) - 1));
     }
 
     // row, k: the tile's first; part: which one is this CTA's.
-    static __device__ __forceinline__ void load(u32 tile, const TensorMap *map, int row, int k, int part, u32 barrier) {
+    template <class... Z>
+    static __device__ __forceinline__ void load(u32 tile, const TensorMap *map, int row, int k, int part, u32 barrier, Z... z) {
         const u32 to = tile + part * PART_ROWS * ROW_BYTES;
         row += part * PART_ROWS;
         if constexpr (MN) {
 #pragma unroll
             for (int block = 0; block < PART_ROWS / 64; ++block)
-                load_box(to + block * BLOCK_BYTES, map, row + 64 * block, k, barrier);
+                load_box(to + block * BLOCK_BYTES, map, row + 64 * block, k, barrier, z...);
         } else {
-            load_box(to, map, k, row, barrier);
+            load_box(to, map, k, row, barrier, z...);
         }
     }
 

@@ -90,6 +90,30 @@ __device__ __forceinline__ u32 pack_f16(float first, float second) {
 // One FP32 value rounded to nearest even FP16.
 __device__ __forceinline__ u16 to_f16(float value) { return (u16)pack_f16(value, 0.0f); }
 
+// The value of an FP16, of a BF16 pattern.
+__device__ __forceinline__ float from_f16(u16 value) {
+    float d;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(d) : "h"(value));
+    return d;
+}
+__device__ __forceinline__ float from_bf16(u16 value) {
+    float d;
+    asm("mov.b32 %0, {0, %1};" : "=f"(d) : "h"(value));
+    return d;
+}
+
+// 2^x and 1/x with some 22 bits; 0 for results below 2^-126.
+__device__ __forceinline__ float exp2_approximate(float x) {
+    float d;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(d) : "f"(x));
+    return d;
+}
+__device__ __forceinline__ float reciprocal(float x) {
+    float d;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(d) : "f"(x));
+    return d;
+}
+
 // --- launches one after the other ------------------------------------------------------------------------
 // Where the launch allows it (programmatic stream serialization), the next launch of the stream may start before
 // this one ends: its CTAs come as soon as all of ours have called start_successors, and stop at their own

@@ -132,6 +132,27 @@ __device__ __forceinline__ void store_tile(const TensorMap *map, u32 from, int x
                  : "memory");
 }
 
+// The same for a tensor of three dimensions, a layer (z) of it.
+__device__ __forceinline__ void copy_tile(u32 to, const TensorMap *map, int x, int y, int z, u32 barrier) {
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], "
+                 "[%5];" ::"r"(to),
+                 "l"(map), "r"(x), "r"(y), "r"(z), "r"(barrier)
+                 : "memory");
+}
+
+__device__ __forceinline__ void copy_tile_multicast(u32 to, const TensorMap *map, int x, int y, int z, u32 barrier, u16 mask) {
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
+                 "[%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(to),
+                 "l"(map), "r"(x), "r"(y), "r"(z), "r"(barrier), "h"(mask)
+                 : "memory");
+}
+
+__device__ __forceinline__ void store_tile(const TensorMap *map, u32 from, int x, int y, int z) {
+    asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(map),
+                 "r"(x), "r"(y), "r"(z), "r"(from)
+                 : "memory");
+}
+
 // Closes the group of stores that this thread has issued.
 __device__ __forceinline__ void store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 

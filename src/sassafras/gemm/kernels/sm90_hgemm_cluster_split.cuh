@@ -18,6 +18,7 @@
 //   BF16         elements are BF16, otherwise FP16
 //   SWAPPED      the kernel computes the transpose of C: its A is the caller's B and its m the caller's n. For small m.
 //   SHARED       neighbours of a cluster share operands; otherwise share_m and share_n are 1
+//   EPILOGUE     batches, and what epilogue.cuh describes; grid: tiles of m times matrices of the batch; not SHARED
 //
 // Launch: grid (slices * parts, tiles of n, tiles of m), the latter two rounded up to multiples of the cluster (slices, share_n,
 // share_m) of 1 to 8 CTAs; share_m, share_n, and with several parts slices are powers of two; 128 * CONSUMERS + 32 threads; dynamic shared memory as `ClusterSplitConfig.shared_bytes` says. Requires leading dimensions that are multiples of 8 elements
@@ -54,8 +55,11 @@ struct Neighbours {
           want_a(p.all_a << (slice + slices * (p.share_n * m))), want_b(p.all_b << (slice + slices * n)) {}
 };
 
-template <int BM, int BN, int STAGES, int CONSUMERS, bool A_MN, bool B_MN, bool BF16, bool SWAPPED, bool SHARED>
+template <int BM, int BN, int STAGES, int CONSUMERS, bool A_MN, bool B_MN, bool BF16, bool SWAPPED, bool SHARED,
+          bool EPILOGUE = false>
 struct ClusterSplit {
+    using Problem = typename ProblemOf<EPILOGUE, ClusterSplitProblem>::Type;
+    static_assert(!EPILOGUE || !SHARED, "clusters do not cross from matrix to matrix");
     static constexpr int REGISTERS = BN / 2, MULTIPLIERS = 128 * CONSUMERS, THREADS = MULTIPLIERS + 32;
     static_assert(BM == 64 * CONSUMERS, "64 rows a warpgroup");
     using A = Operand<BM, A_MN, 1>;
@@ -110,9 +114,10 @@ struct ClusterSplit {
     }
 
     template <int FROM>
-    static __device__ __forceinline__ void store(const ClusterSplitProblem &p, const float (&d)[REGISTERS], u32 buffer, int row,
+    static __device__ __forceinline__ void store(const Problem &p, float (&d)[REGISTERS], u32 buffer, int row,
                                                  int column, int lane) {
         if constexpr (FROM < BN) {
+            if constexpr (EPILOGUE) finish_fragment<FROM, WIDTH, SWAPPED, BF16>(p.out, row, column, d, lane);
             Out::template write<FROM>(buffer, d, lane);
             sync_warp();
             const int c_rows = SWAPPED ? p.n : p.m, c_columns = SWAPPED ? p.m : p.n;
@@ -130,7 +135,12 @@ struct ClusterSplit {
         }
     }
 
-    static __device__ __forceinline__ void run(const ClusterSplitProblem &p) {
+    static __device__ __forceinline__ void run_batched(Problem p) { // with EPILOGUE
+        move_result(p);
+        run(p);
+    }
+
+    static __device__ __forceinline__ void run(const Problem &p) {
         if (!p.late) start_successors();
         char *const shared = (char *)shared_floats();
         const u32 start = shared_address(shared), base = (start + 1023) & ~1023u;
@@ -139,7 +149,7 @@ struct ClusterSplit {
         const int slices = p.parts == 1 ? gridDim.x : 1 << p.log2_slices;
         const int slice = p.parts == 1 ? blockIdx.x : blockIdx.x & (slices - 1);
         const Neighbours near(p, slice, slices);
-        const int row0 = blockIdx.z * BM, column0 = blockIdx.y * BN;
+        const int row0 = (EPILOGUE ? tile_row(p) : blockIdx.z) * BM, column0 = blockIdx.y * BN;
         const int first = blockIdx.x * p.tiles_per_slice, tiles = min(p.tiles_per_slice, p.k_tiles - first);
         float acc[REGISTERS];
 
@@ -160,6 +170,7 @@ struct ClusterSplit {
             meet_cluster(); // nobody sends before all barriers are there
         else
             sync_cta(); // the others see the barriers
+        if constexpr (EPILOGUE) wait_for_predecessors(); // all threads read bias and addend
         if (warp == 4 * CONSUMERS) {
             if (lane == 0) {
                 if constexpr (SHARED) load(p, near, base, row0, column0, first, 0, min(tiles, STAGES));
@@ -236,7 +247,7 @@ struct ClusterSplit {
 
     // Each CTA sums an equal share of the tile over the cluster's slices (two and more), four columns of C at a time.
     // rank0: slice 0's. Neighbouring threads read neighbouring 16 bytes, of all slices before the first addition.
-    static __device__ __forceinline__ void sum_up(const ClusterSplitProblem &p, const float *partial, int rank0, int slice,
+    static __device__ __forceinline__ void sum_up(const Problem &p, const float *partial, int rank0, int slice,
                                                   int slices, int row0, int column0, int thread) {
         const Share share(p, row0, column0, slice, slices, thread);
         // this share's sums of all parts, part after part
@@ -245,10 +256,17 @@ struct ClusterSplit {
         float *const sums = p.workspace + (long long)tile * (BM * BN);
         u32 *const counter = p.counters + slice + slices * tile;
         const auto keep = [&](int vector, const float(&sum)[4]) {
-            if (p.parts == 1)
-                share.store(vector, sum);
-            else
+            if (p.parts == 1) {
+                if constexpr (EPILOGUE) {
+                    float v[4] = {sum[0], sum[1], sum[2], sum[3]};
+                    share.finish(p.out, row0, column0, vector, v);
+                    share.store(vector, v);
+                } else {
+                    share.store(vector, sum);
+                }
+            } else {
                 store_partial(sums + part * stride + 4 * vector, sum);
+            }
         };
         if (slices > 4)
             share.template add<2, 8>(partial, rank0, slices, keep);
@@ -274,6 +292,7 @@ struct ClusterSplit {
             float sum[4];
             parts.next(sum);
             const int vector = share.begin + i * share.step;
+            if constexpr (EPILOGUE) share.finish(p.out, row0, column0, vector, sum);
             if (share.wants(vector)) share.store(vector, sum);
         }
     }
@@ -300,6 +319,11 @@ struct ClusterSplit {
         __device__ __forceinline__ void store(int vector, const float (&sum)[4]) const {
             const u32 words[2] = {pack(sum[0], sum[1]), pack(sum[2], sum[3])};
             store_global(c + (long long)(vector / ROW) * ldc + vector % ROW * 4, words);
+        }
+
+        __device__ __forceinline__ void finish(const Epilogue &e, int row0, int column0, int vector, float (&sum)[4]) const {
+            const int c_row0 = SWAPPED ? column0 : row0, c_column0 = SWAPPED ? row0 : column0;
+            sassafras::finish<BF16, true>(e, c_row0 + vector / ROW, c_column0 + vector % ROW * 4, sum);
         }
 
         // Sums over the slices, in their order: loads of TERMS slices of EACH vectors are under way at once.
@@ -335,7 +359,7 @@ struct ClusterSplit {
     };
 
     // k tiles from..to-1 of this CTA's slice; those from STAGES on wait for their stage.
-    static __device__ __forceinline__ void load(const ClusterSplitProblem &p, const Neighbours &near, u32 base, int row,
+    static __device__ __forceinline__ void load(const Problem &p, const Neighbours &near, u32 base, int row,
                                                 int column, int first, int from, int to) {
         int stage = 0;
         u32 phase = 0;
@@ -347,6 +371,9 @@ struct ClusterSplit {
             if constexpr (SHARED) {
                 A::load_part(tile, p.map_a, row, at, near.n, p.rows_a, near.want_a, full);
                 B::load_part(tile + A::BYTES, p.map_b, column, at, near.m, p.rows_b, near.want_b, full);
+            } else if constexpr (EPILOGUE) {
+                A::load(tile, p.map_a, row, at, 0, full, p.out.batch_a ? batch_of(p) : 0);
+                B::load(tile + A::BYTES, p.map_b, column, at, 0, full, p.out.batch_b ? batch_of(p) : 0);
             } else {
                 A::load(tile, p.map_a, row, at, 0, full);
                 B::load(tile + A::BYTES, p.map_b, column, at, 0, full);

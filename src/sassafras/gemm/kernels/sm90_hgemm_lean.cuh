@@ -22,6 +22,7 @@
 //   LAYOUT  TN, NN, or TN_SWAPPED: A and B have changed roles (A is the N x K operand, B the M x K one), and the
 //           tile is stored transposed; for M below a tile's 16 rows
 //   EXACT   M and N are multiples of the CTA's tile, K of 32 * STEPS * slices: nothing is clamped or checked
+//   EPILOGUE  batches, and what epilogue.cuh describes; grid: tiles of M times matrices of the batch
 //
 // Launch: grid (cluster, tiles of N, tiles of M), cluster (cluster, 1, 1), 32 * warps_m * warps_n * warps_k
 // threads; dynamic shared memory as `LeanConfig.shared_bytes` says (0 without split). For TN_SWAPPED, "M" and
@@ -31,6 +32,7 @@
 // N, K otherwise: rows and columns past the end are clamped for loading and not stored.
 #pragma once
 #include "ptx.cuh"
+#include "epilogue.cuh"
 
 namespace sassafras {
 
@@ -46,7 +48,8 @@ struct LeanProblem {
     int steps_per_slice; // 32-wide k steps of each slice; slices = warps_k * cluster
 };
 
-template <int MT, int NT, int STEPS, Layout LAYOUT, bool EXACT = false> struct Lean {
+template <int MT, int NT, int STEPS, Layout LAYOUT, bool EXACT = false, bool EPILOGUE = false> struct Lean {
+    using Problem = typename ProblemOf<EPILOGUE, LeanProblem>::Type;
     static constexpr int ROWS = 16 * MT, COLUMNS = 8 * NT; // a warp's tile
     static constexpr int VALUES = 4 * MT * NT;             // accumulators a lane
     static constexpr bool NN = LAYOUT == Layout::NN;
@@ -129,8 +132,14 @@ template <int MT, int NT, int STEPS, Layout LAYOUT, bool EXACT = false> struct L
     static __device__ __forceinline__ int within(int index, int last) { return EXACT ? index : min(index, last); }
 
     // NT contiguous columns of one row, from FP32.
-    static __device__ __forceinline__ void store(const LeanProblem &p, int row, int column, const float (&v)[NT]) {
+    static __device__ __forceinline__ void store(const Problem &p, int row, int column, float (&v)[NT]) {
         if (!EXACT && (row >= p.m || column >= p.n)) return;
+        if constexpr (EPILOGUE) {
+            if constexpr (LAYOUT == Layout::TN_SWAPPED)
+                finish_column<false>(p.out, column, row, v);
+            else
+                finish<false, true>(p.out, row, column, v);
+        }
         if constexpr (LAYOUT == Layout::TN_SWAPPED) {
 #pragma unroll
             for (int j = 0; j < NT; ++j)
@@ -152,7 +161,13 @@ template <int MT, int NT, int STEPS, Layout LAYOUT, bool EXACT = false> struct L
     // r, 32 lanes) and the readers (r of either parity, 16 lanes) free of bank conflicts.
     static __device__ __forceinline__ int place(int r, int lane) { return r * 32 + (lane ^ ((r & 1) << 4)); }
 
-    static __device__ __forceinline__ void run(const LeanProblem &p) {
+    static __device__ __forceinline__ void run_batched(Problem p) { // with EPILOGUE
+        move_operands(p);
+        move_result(p);
+        run(p);
+    }
+
+    static __device__ __forceinline__ void run(const Problem &p) {
         start_successors();
         const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
         const int g = lane >> 2, t = lane & 3;
@@ -161,7 +176,7 @@ template <int MT, int NT, int STEPS, Layout LAYOUT, bool EXACT = false> struct L
         const int tile_m = tile >> p.log2_warps_n, tile_n = tile & ((1 << p.log2_warps_n) - 1);
         const int slice_of_cta = warp >> log2_tiles, warps_k = blockDim.x >> (5 + log2_tiles);
         const int rank = blockIdx.x, cluster = gridDim.x;
-        const int cta_row = blockIdx.z * (ROWS << p.log2_warps_m);
+        const int cta_row = (EPILOGUE ? tile_row(p) : blockIdx.z) * (ROWS << p.log2_warps_m);
         const int cta_column = blockIdx.y * (COLUMNS << p.log2_warps_n);
         const int row0 = cta_row + tile_m * ROWS, column0 = cta_column + tile_n * COLUMNS;
 

@@ -13,6 +13,7 @@
 //   NN                B is K x N; otherwise N x K (TN)
 //   ALIGN             elements that rows and bases are multiples of: 8 (16 bytes), 2, or 1. Below 8 the copies are
 //                     smaller (for 1 ordinary loads and stores), and so are the stores of C
+//   EPILOGUE          batches, and what epilogue.cuh describes; grid: tiles of M times matrices of the batch
 //
 // Launch: grid (cluster, tiles of N, tiles of M), cluster (cluster, 1, 1), 32 * WARPS_M * WARPS_N threads,
 // dynamic shared memory as `StagedConfig.shared_bytes` says.
@@ -20,6 +21,7 @@
 // Requires K, N and leading dimensions to be multiples of ALIGN, bases aligned to 2 * ALIGN bytes. Any M, N, K otherwise.
 #pragma once
 #include "ptx.cuh"
+#include "epilogue.cuh"
 
 namespace sassafras {
 
@@ -32,7 +34,8 @@ struct StagedProblem {
     int tiles_per_slice; // 64-wide k tiles of each CTA of a cluster
 };
 
-template <int BM, int BN, int WARPS_M, int WARPS_N, int STAGES, bool NN, int ALIGN = 8> struct Staged {
+template <int BM, int BN, int WARPS_M, int WARPS_N, int STAGES, bool NN, int ALIGN = 8, bool EPILOGUE = false> struct Staged {
+    using Problem = typename ProblemOf<EPILOGUE, StagedProblem>::Type;
     static constexpr int BK = 64, CHUNK = 8; // elements; a chunk is 16 bytes
     static constexpr int THREADS = 32 * WARPS_M * WARPS_N;
     static constexpr int WM = BM / WARPS_M, WN = BN / WARPS_N, MT = WM / 16, NT = WN / 8;
@@ -68,7 +71,7 @@ template <int BM, int BN, int WARPS_M, int WARPS_N, int STAGES, bool NN, int ALI
 
     // Contiguous columns of a row of C; those from n on are left out.
     template <int COUNT>
-    static __device__ __forceinline__ void store(const StagedProblem &p, int row, int column, const u32 (&words)[COUNT]) {
+    static __device__ __forceinline__ void store(const Problem &p, int row, int column, const u32 (&words)[COUNT]) {
         if (row >= p.m) return;
         u16 *const to = p.c + (long long)row * p.ldc + column;
         if constexpr (ALIGN == 8) {
@@ -140,13 +143,19 @@ template <int BM, int BN, int WARPS_M, int WARPS_N, int STAGES, bool NN, int ALI
         }
     }
 
-    static __device__ __forceinline__ void run(const StagedProblem &p) {
+    static __device__ __forceinline__ void run_batched(Problem p) { // with EPILOGUE
+        move_operands(p);
+        move_result(p);
+        run(p);
+    }
+
+    static __device__ __forceinline__ void run(const Problem &p) {
         start_successors();
         u16 *const shared = (u16 *)shared_floats();
         const int thread = threadIdx.x, lane = thread & 31, warp = thread >> 5;
         const int warp_m = warp / WARPS_N, warp_n = warp % WARPS_N;
         const int rank = blockIdx.x, cluster = gridDim.x;
-        const int row0 = blockIdx.z * BM, column0 = blockIdx.y * BN;
+        const int row0 = (EPILOGUE ? tile_row(p) : blockIdx.z) * BM, column0 = blockIdx.y * BN;
         const int first = rank * p.tiles_per_slice;
         const int tiles = min(p.tiles_per_slice, (p.k + BK - 1) / BK - first);
         const int k0 = first * BK;
@@ -202,6 +211,12 @@ template <int BM, int BN, int WARPS_M, int WARPS_N, int STAGES, bool NN, int ALI
 #pragma unroll
                     for (int h = 0; h < 2; ++h) {
                         const int r = row0 + row + 16 * i + 8 * h, c = column0 + column + 8 * j;
+                        if constexpr (EPILOGUE) {
+                            float v[2] = {acc[i][j][2 * h], acc[i][j][2 * h + 1]};
+                            finish<false, ALIGN == 8>(p.out, r, c, v);
+                            acc[i][j][2 * h] = v[0];
+                            acc[i][j][2 * h + 1] = v[1];
+                        }
                         const u32 pair[1] = {pack_f16(acc[i][j][2 * h], acc[i][j][2 * h + 1])};
                         store(p, r, c, pair);
                     }
@@ -232,6 +247,7 @@ template <int BM, int BN, int WARPS_M, int WARPS_N, int STAGES, bool NN, int ALI
 #pragma unroll
                 for (int e = 0; e < 4; ++e) sum[e] += part[e];
             }
+            if constexpr (EPILOGUE) finish<false, ALIGN == 8>(p.out, row0 + r, column0 + c, sum);
             const u32 packed[2] = {pack_f16(sum[0], sum[1]), pack_f16(sum[2], sum[3])};
             store(p, row0 + r, column0 + c, packed);
         }

@@ -26,6 +26,7 @@
 //   BF16         elements are BF16, otherwise FP16
 //   SWAPPED      the kernel computes the transpose of C: its A is the caller's B and its m the caller's n. For small m.
 //   BUFFERS      store buffers of each warp
+//   EPILOGUE     batches, and what epilogue.cuh describes; tiles_m counts the tiles of all matrices of the batch
 //
 // Launch: grid (clusters * cluster size), cluster (CLUSTER_M * CLUSTER_N), 128 * (CONSUMERS + 1) threads, dynamic shared
 // memory as `WarpSpecializedConfig.shared_bytes` says. Requires leading dimensions that are multiples of 8 elements and
@@ -98,8 +99,9 @@ struct Work {
 };
 
 template <int BM, int BN, int STAGES, int CONSUMERS, bool PING_PONG, int CLUSTER_M, int CLUSTER_N, bool A_MN, bool B_MN,
-          bool BF16, bool SWAPPED, int BUFFERS>
+          bool BF16, bool SWAPPED, int BUFFERS, bool EPILOGUE = false>
 struct WarpSpecialized {
+    using Problem = typename ProblemOf<EPILOGUE, WarpSpecializedProblem>::Type;
     static constexpr int CLUSTER = CLUSTER_M * CLUSTER_N;
     static constexpr int SHARERS = PING_PONG ? 1 : CONSUMERS; // multipliers of one tile
     static constexpr int ROWS = BM / SHARERS, BLOCKS = ROWS / 64, REGISTERS = BN / 2;
@@ -151,20 +153,26 @@ struct WarpSpecialized {
         }
     };
 
-    static __device__ __forceinline__ void load(const WarpSpecializedProblem &p, const Place &at, Work work, int rank) {
+    static __device__ __forceinline__ void load(const Problem &p, const Place &at, Work work, int rank) {
         const int rank_m = CLUSTER_M == 2 ? rank : 0, rank_n = CLUSTER_N == 2 ? rank : 0;
         Ring ring;
         while (work.next(p)) {
             int row, column;
             work.place(p, row, column);
+            const int batch = leave_batch(p, row);
             row = (row * CLUSTER_M + rank_m) * BM;
             column = (column * CLUSTER_N + rank_n) * BN;
             for (int k = work.k_begin; k < work.k_end; ++k) {
                 barrier_wait<1>(at.empty(ring.stage), ring.phase ^ 1);
                 const u32 full = at.full(ring.stage), stage = at.stage(ring.stage);
                 barrier_expect(full, STAGE);
-                A::load(stage, p.map_a, row, k * TILE_K, rank_n, full);
-                B::load(stage + A::BYTES, p.map_b, column, k * TILE_K, rank_m, full);
+                if constexpr (EPILOGUE) {
+                    A::load(stage, p.map_a, row, k * TILE_K, rank_n, full, p.out.batch_a ? batch : 0);
+                    B::load(stage + A::BYTES, p.map_b, column, k * TILE_K, rank_m, full, p.out.batch_b ? batch : 0);
+                } else {
+                    A::load(stage, p.map_a, row, k * TILE_K, rank_n, full);
+                    B::load(stage + A::BYTES, p.map_b, column, k * TILE_K, rank_m, full);
+                }
                 ring.advance();
             }
         }
@@ -251,9 +259,14 @@ struct WarpSpecialized {
     }
 
     template <int FROM>
-    static __device__ __forceinline__ void store(const WarpSpecializedProblem &p, const float (&d)[REGISTERS], u32 buffers,
-                                                 int &next, int row, int column, int lane) {
+    static __device__ __forceinline__ void store(const Problem &p, float (&d)[REGISTERS], u32 buffers, int &next, int row,
+                                                 int column, int batch, int lane) {
         if constexpr (FROM < BN) {
+            if constexpr (EPILOGUE) {
+                Epilogue out = p.out;
+                out.addend += batch * out.batch_addend;
+                finish_fragment<FROM, WIDTH, SWAPPED, BF16>(out, row, column, d, lane);
+            }
             const u32 buffer = buffers + next * Out::SIZE;
             if (lane == 0) store_wait<BUFFERS - 1>(); // this buffer's last store has been read
             sync_warp();
@@ -261,18 +274,19 @@ struct WarpSpecialized {
             async_fence();
             sync_warp();
             if (lane == 0) {
-                if constexpr (SWAPPED)
-                    store_tile(p.map_c, buffer, row, column + FROM);
+                const int x = SWAPPED ? row : column + FROM, y = SWAPPED ? column + FROM : row;
+                if constexpr (EPILOGUE)
+                    store_tile(p.map_c, buffer, x, y, batch);
                 else
-                    store_tile(p.map_c, buffer, column + FROM, row);
+                    store_tile(p.map_c, buffer, x, y);
                 store_commit();
             }
             next = next + 1 == BUFFERS ? 0 : next + 1;
-            store<FROM + WIDTH>(p, d, buffers, next, row, column, lane);
+            store<FROM + WIDTH>(p, d, buffers, next, row, column, batch, lane);
         }
     }
 
-    static __device__ __forceinline__ void consume(const WarpSpecializedProblem &p, const Place &at, Work work, int rank,
+    static __device__ __forceinline__ void consume(const Problem &p, const Place &at, Work work, int rank,
                                                    int consumer, u32 *flag) {
         const int thread = threadIdx.x & 127, lane = thread & 31, warp = thread >> 5;
         const int rank_m = CLUSTER_M == 2 ? rank : 0, rank_n = CLUSTER_N == 2 ? rank : 0;
@@ -298,17 +312,30 @@ struct WarpSpecialized {
             }
             int row, column;
             work.place(p, row, column);
+            const int batch = leave_batch(p, row);
             row = (row * CLUSTER_M + rank_m) * BM + sharer * ROWS + 16 * warp;
             column = (column * CLUSTER_N + rank_n) * BN;
 #pragma unroll
             for (int block = 0; block < BLOCKS; ++block)
-                store<0>(p, acc[block], buffers, buffer, row + 64 * block, column, lane);
+                store<0>(p, acc[block], buffers, buffer, row + 64 * block, column, batch, lane);
         }
         if (lane == 0) store_wait<0>(); // shared memory must live until it has been read
         sync_warp();
     }
 
-    static __device__ __forceinline__ void run(const WarpSpecializedProblem &p) {
+    // From a row of tiles of the whole batch to one of its matrix; which matrix that is.
+    static __device__ __forceinline__ int leave_batch(const Problem &p, int &row) {
+        if constexpr (EPILOGUE) {
+            const int batch = row / p.out.tiles;
+            row -= batch * p.out.tiles;
+            return batch;
+        }
+        return 0;
+    }
+
+    static __device__ __forceinline__ void run_batched(const Problem &p) { run(p); } // with EPILOGUE
+
+    static __device__ __forceinline__ void run(const Problem &p) {
         if (!p.late) start_successors();
         char *const shared = (char *)shared_floats();
         const u32 start = shared_address(shared);
@@ -341,6 +368,7 @@ struct WarpSpecialized {
             sync_warp();
         } else {
             if constexpr (MOVES_REGISTERS) more_registers<MULTIPLIER_REGISTERS>();
+            if constexpr (EPILOGUE) wait_for_predecessors(); // all threads read bias and addend
             consume(p, at, work, rank, group - 1, (u32 *)(shared + (at.base - start) + FLAGS_AT) + (group - 1));
         }
         if constexpr (CLUSTER > 1) meet_cluster(); // the other CTA may still send to us or arrive at our barriers

@@ -1,0 +1,187 @@
+// What happens to sums before they are rounded and stored, and where the matrices of a batch lie. For instances with
+// EPILOGUE; the others know nothing of it.
+//
+//   C = activation(alpha * A B + beta * addend + bias), all in FP32, rounded once
+//
+// Whoever writes an element of C applies it, after the last of its partial sums has been added. The addend may be C
+// itself: each element is read by the thread that holds its sum, before that thread's store of it.
+// Comes after ptx.cuh or ptx_hopper.cuh.
+#pragma once
+
+namespace sassafras {
+
+// Numbers as in `epilogue.ACTIVATIONS`.
+enum Activation { NO_ACTIVATION, RELU, GELU, GELU_TANH, SILU };
+
+struct Epilogue {
+    const u16 *bias;   // one value a column of C; null: none
+    const u16 *addend; // rows x columns; not read where beta is 0
+    float alpha, beta;
+    int activation;    // Activation
+    int rows, columns; // of C
+    int ld;            // elements from row to row of the addend
+    int tiles;         // tiles along the kernel's m of each matrix of the batch (a cluster's, in a warp-specialised kernel)
+    // elements from matrix to matrix; 0: all have the same. Of operands that tensor copies bring only that matters
+    long long batch_a, batch_b, batch_c, batch_addend;
+};
+
+// A problem with an epilogue. The members of both lie one after the other in an initialiser's list.
+template <class Problem> struct General : Problem {
+    Epilogue out;
+};
+template <bool EPILOGUE, class Problem> struct ProblemOf {
+    using Type = Problem;
+};
+template <class Problem> struct ProblemOf<true, Problem> {
+    using Type = General<Problem>;
+};
+
+// Which tile along the kernel's m this CTA has, where the grid's z counts them over all matrices of the batch. (Kernels
+// without an epilogue read blockIdx.z in place: a call, even of this, changes what the compiler makes of them.)
+template <class Problem> __device__ __forceinline__ u32 tile_row(const Problem &) { return blockIdx.z; }
+template <class Problem> __device__ __forceinline__ u32 tile_row(const General<Problem> &p) {
+    return blockIdx.z % p.out.tiles;
+}
+template <class Problem> __device__ __forceinline__ int batch_of(const General<Problem> &p) {
+    return blockIdx.z / p.out.tiles;
+}
+
+// What of a problem lies elsewhere in each matrix of the batch.
+template <class Problem> __device__ __forceinline__ void move_result(General<Problem> &p) {
+    p.c += batch_of(p) * p.out.batch_c;
+    p.out.addend += batch_of(p) * p.out.batch_addend;
+}
+template <class Problem> __device__ __forceinline__ void move_operands(General<Problem> &p) {
+    p.a += batch_of(p) * p.out.batch_a;
+    p.b += batch_of(p) * p.out.batch_b;
+}
+
+template <bool BF16> __device__ __forceinline__ float widened(u16 value) {
+    return BF16 ? from_bf16(value) : from_f16(value);
+}
+
+// COUNT contiguous elements, the first `valid` of them (all or none where rows are ALIGNED to 16 bytes); zeros for the rest.
+template <bool BF16, bool ALIGNED, int COUNT>
+__device__ __forceinline__ void load_values(float (&to)[COUNT], const u16 *from, int valid) {
+    if constexpr (ALIGNED && COUNT > 1) {
+        u32 words[COUNT / 2];
+        load_global(words, from, valid > 0);
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i) to[i] = widened<BF16>((u16)(words[i / 2] >> (16 * (i % 2))));
+    } else {
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i) to[i] = widened<BF16>(load_global_u16(from + i, i < valid));
+    }
+}
+
+// x / (1 + exp(-x (linear + cubic x^2))): SiLU, and GELU's tanh form, for (1 + tanh(u)) / 2 = 1 / (1 + exp(-2u)).
+__device__ __forceinline__ float gated(float x, float linear, float cubic) {
+    constexpr float LOG2_E = 1.4426950408889634f;
+    return x * reciprocal(1.0f + exp2_approximate(-LOG2_E * x * (linear + cubic * x * x)));
+}
+
+// In place, all alike: one branch for the lot. NaN stays NaN.
+template <int FIRST, int COUNT, int SIZE> __device__ __forceinline__ void activate(int activation, float (&v)[SIZE]) {
+    if (activation == RELU) {
+#pragma unroll
+        for (int i = FIRST; i < FIRST + COUNT; ++i) v[i] = v[i] < 0 ? 0.0f : v[i];
+    } else if (activation == GELU) {
+#pragma unroll
+        for (int i = FIRST; i < FIRST + COUNT; ++i) v[i] = 0.5f * v[i] * (1.0f + erff(0.70710678118654752f * v[i]));
+    } else if (activation == GELU_TANH || activation == SILU) {
+        // 2 sqrt(2 / pi), and 0.044715 times as much
+        const float linear = activation == SILU ? 1.0f : 1.5957691216057308f;
+        const float cubic = activation == SILU ? 0.0f : 0.0713548162726f;
+#pragma unroll
+        for (int i = FIRST; i < FIRST + COUNT; ++i) v[i] = gated(v[i], linear, cubic);
+    }
+}
+
+// COUNT contiguous columns of a row of C.
+template <bool BF16, bool ALIGNED, int COUNT>
+__device__ __forceinline__ void finish(const Epilogue &e, int row, int column, float (&v)[COUNT]) {
+    const int valid = row < e.rows ? e.columns - column : 0;
+    float more[COUNT];
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) v[i] *= e.alpha;
+    if (e.beta != 0) {
+        load_values<BF16, ALIGNED>(more, e.addend + (long long)row * e.ld + column, valid);
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i) v[i] += e.beta * more[i];
+    }
+    if (e.bias) {
+        load_values<BF16, ALIGNED>(more, e.bias + column, valid);
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i) v[i] += more[i];
+    }
+    activate<0, COUNT>(e.activation, v);
+}
+
+// COUNT contiguous rows of a column of C (kernels that compute the transpose).
+template <bool BF16, int COUNT>
+__device__ __forceinline__ void finish_column(const Epilogue &e, int row, int column, float (&v)[COUNT]) {
+    const bool inside = column < e.columns;
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) v[i] *= e.alpha;
+    if (e.beta != 0) {
+        const u16 *const from = e.addend + (long long)row * e.ld + column;
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i)
+            v[i] += e.beta * widened<BF16>(load_global_u16(from + (long long)i * e.ld, inside && row + i < e.rows));
+    }
+    if (e.bias) {
+        const float more = widened<BF16>(load_global_u16(e.bias + column, inside));
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i) v[i] += more;
+    }
+    activate<0, COUNT>(e.activation, v);
+}
+
+// Columns FROM .. FROM + WIDTH - 1 of a warp's accumulators as WGMMA leaves them (see Products). row, column: of the
+// kernel's first; SWAPPED: those are C's column and row.
+template <int FROM, int WIDTH, bool SWAPPED, bool BF16, int SIZE>
+__device__ __forceinline__ void finish_fragment(const Epilogue &e, int row, int column, float (&d)[SIZE],
+                                                int lane) {
+    constexpr int FIRST = FROM / 2, PAIRS = WIDTH / 4; // pair i: columns 8 * (i / 2) and the next, upper or lower rows
+    row += lane >> 2;
+    column += FROM + 2 * (lane & 3);
+#pragma unroll
+    for (int i = FIRST; i < FIRST + 2 * PAIRS; ++i) d[i] *= e.alpha;
+    if (e.beta != 0) {
+        const u16 *const from = e.addend;
+#pragma unroll
+        for (int i = 0; i < PAIRS; ++i) {
+            const int r = row + 8 * (i % 2), c = column + 8 * (i / 2);
+            float more[2];
+            if constexpr (SWAPPED) {
+#pragma unroll
+                for (int j = 0; j < 2; ++j)
+                    more[j] = widened<BF16>(
+                        load_global_u16(from + (long long)(c + j) * e.ld + r, r < e.columns && c + j < e.rows));
+            } else {
+                load_values<BF16, true>(more, from + (long long)r * e.ld + c, r < e.rows ? e.columns - c : 0);
+            }
+            d[FIRST + 2 * i] += e.beta * more[0];
+            d[FIRST + 2 * i + 1] += e.beta * more[1];
+        }
+    }
+    if (e.bias) {
+        if constexpr (SWAPPED) {
+            const float upper = widened<BF16>(load_global_u16(e.bias + row, row < e.columns));
+            const float lower = widened<BF16>(load_global_u16(e.bias + row + 8, row + 8 < e.columns));
+#pragma unroll
+            for (int i = 0; i < 2 * PAIRS; ++i) d[FIRST + i] += i / 2 % 2 ? lower : upper;
+        } else {
+#pragma unroll
+            for (int i = 0; i < PAIRS; i += 2) {
+                float more[2];
+                load_values<BF16, true>(more, e.bias + column + 4 * i, e.columns - column - 4 * i);
+#pragma unroll
+                for (int j = 0; j < 4; ++j) d[FIRST + 2 * i + j] += more[j % 2];
+            }
+        }
+    }
+    activate<FIRST, 2 * PAIRS>(e.activation, d);
+}
+
+} // namespace sassafras

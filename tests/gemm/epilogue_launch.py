@@ -1,0 +1,168 @@
+"""Builds the emulator for instances with an epilogue and runs launches on it, compared with FP64."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sassafras.gemm import epilogue
+from sassafras.gemm.compile import KERNELS
+from sassafras.gemm.epilogue import Batch, Lines
+from sassafras.gemm.families import Config, Instance
+from sassafras.gemm.launch import Launch
+from sassafras.gemm.lean import LeanInstance
+from sassafras.gemm.shapes import Shape
+from sassafras.gemm.staged import StagedInstance
+
+from .hopper_launch import rounded, values
+
+HERE = Path(__file__).parent
+NAN = 0x7FFF  # in FP16 and BF16
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is launched beside a product of tight matrices."""
+
+    alpha: float = 1.0
+    beta: float = 0.0
+    activation: str | None = None
+    bias: bool = False
+    batch: int = 1
+    shared: str = ""  # the operand, a or b, that all products of the batch share
+    gap: int = 0  # elements between lines, of every operand
+    apart: bool = False  # the addend is not C itself
+    shift: int = 0  # bytes by which operands miss a 256-byte boundary
+    policy: int = 0
+    repeats: int = 1
+    seed: int = 0
+
+
+@dataclass
+class Emulator:
+    """A compiled emulator and the instances it knows."""
+
+    path: Path
+    instances: list[Instance]
+
+    def run(self, config: Config, shape: Shape, case: Case, folder: Path) -> str:
+        """Launch and compare; what is wrong, ``""`` when nothing is."""
+        dtype, (m, n, k) = config.dtype, (shape.m, shape.n, shape.k)
+        rng = np.random.default_rng(case.seed)
+        count = case.batch
+        a = rounded(rng.standard_normal((1 if case.shared == "a" else count, m, k)), dtype)
+        b = rounded(rng.standard_normal((1 if case.shared == "b" else count, k, n)), dtype)
+        old = rounded(rng.standard_normal((count, m, n)), dtype)
+        bias = rounded(rng.standard_normal(n), dtype)
+        exact = case.alpha * (values(a, dtype) @ values(b, dtype))
+        if case.beta:
+            exact = exact + case.beta * values(old, dtype)
+        if case.bias:
+            exact = exact + values(bias, dtype)
+        exact = activated(case.activation, exact)
+        laid = b if config.layout == "nn" else b.transpose(0, 2, 1)
+        parts = [_gaps(x, case.gap) for x in (a, laid, old)]
+        for name, part in zip("ab", parts, strict=False):
+            part.tofile(folder / name)
+        # what C holds must not be read where beta is 0, nor where the addend lies elsewhere
+        own = bool(case.beta) and not case.apart
+        (parts[2] if own else np.full_like(parts[2], NAN)).tofile(folder / "c")
+        parts[2].tofile(folder / "addend")
+        bias.tofile(folder / "bias")
+        lines = Lines(*(part.shape[2] for part in parts))
+        steps = [part.shape[1] * part.shape[2] if part.shape[0] > 1 else 0 for part in parts]
+        plan = epilogue.launch(
+            config, shape, alpha=case.alpha, beta=case.beta, activation=case.activation,
+            batch=Batch(count, *steps), lines=lines,
+        )  # fmt: skip
+        addend = "-" if not case.beta else "c" if own else "addend"
+        words = [self.instances.index(config.instance), *plan.grid, *plan.cluster, plan.threads]
+        words += [plan.shared_bytes, case.policy, case.seed, case.repeats, case.shift]
+        words += [plan.workspace_bytes, plan.counters]
+        first, second = ("b", "a") if config.swapped else ("a", "b")
+        words += [first, second, "c", "bias" if case.bias else "-", addend]
+        words += parameters(config, plan)
+        (folder / "job").write_text(" ".join(map(str, words)))
+        done = subprocess.run(
+            [str(self.path), "job"], cwd=folder, capture_output=True, text=True, timeout=120, check=False
+        )
+        if done.returncode:
+            return done.stderr.strip() or f"status {done.returncode}"
+        stores = np.fromfile(folder / "c.stores", np.uint8).reshape(parts[2].shape)
+        if (stores[:, :, :n] != 1).any() or stores[:, :, n:].any():
+            return "an element was not stored once, or a gap was"
+        bits = np.fromfile(folder / "c", np.uint16).reshape(parts[2].shape)[:, :, :n]
+        c = values(np.ascontiguousarray(bits), dtype)
+        unit = 2.0**-8 if dtype == "bf16" else 2.0**-11
+        allowed = np.abs(exact) * unit + 1e-5 * np.sqrt(k) * max(1.0, abs(case.alpha)) + 2.0**-20
+        wrong = ~(np.abs(c - exact) <= allowed)
+        if not wrong.any():
+            return ""
+        return f"{wrong.sum()} of {wrong.size} wrong, first at {[int(i[0]) for i in np.nonzero(wrong)]}"
+
+
+def parameters(config: Config, plan: Launch) -> list[Any]:
+    """The job's words for the kernel's parameters; operands are the kernel's own."""
+    words: list[Any] = []
+    for name, kind in config.instance.parameters:
+        if kind == "tensormap":
+            tensor = plan.tensor_maps[name]
+            words += ["map", "abc".index(tensor.operand), *tensor.dims, *tensor.strides]
+            words += [*tensor.box[:2], tensor.swizzle]
+        elif kind.startswith("*"):
+            words.append(name)
+        else:
+            words += ["float" if kind == "f32" else "int", plan.scalars[name]]
+    return words
+
+
+def activated(name: str | None, x: np.ndarray) -> np.ndarray:
+    """The activation in FP64."""
+    if name is None:
+        return x
+    if name == "relu":
+        return np.maximum(x, 0)
+    if name == "silu":
+        return x / (1 + np.exp(-x))
+    if name == "gelu_tanh":
+        return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+    assert name == "gelu"
+    return 0.5 * x * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
+
+
+def _gaps(matrices: np.ndarray, gap: int) -> np.ndarray:
+    return np.ascontiguousarray(np.pad(matrices, ((0, 0), (0, 0), (0, gap)), constant_values=NAN))
+
+
+def build(folder: Path, instances: Sequence[Instance]) -> Emulator:
+    """Compile the emulator for these instances."""
+    for path in KERNELS.glob("*.cuh"):
+        if not path.name.startswith("ptx"):
+            shutil.copy(path, folder)
+    shutil.copy(HERE / "lane_emulator.hpp", folder)
+    shutil.copy(HERE / "hopper_emulator.hpp", folder / "ptx_hopper.cuh")
+    (folder / "ptx.cuh").write_text('#pragma once\n#include "ptx_hopper.cuh"\n')
+    shutil.copy(HERE / "emulated_epilogue.cpp", folder)
+    table = " ".join(f"X({number}, {kernel(i)})" for number, i in enumerate(instances))
+    command = [
+        "g++", "-std=c++20", "-O1", "-DCOMMA=,", f"-DINSTANCES={table}", "-o", "emulated",
+        "emulated_epilogue.cpp",
+    ]  # fmt: skip
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stderr[:4000]
+    return Emulator(folder / "emulated", list(instances))
+
+
+def kernel(instance: Instance) -> str:
+    """The C++ type, with its commas hidden from the preprocessor."""
+    if isinstance(instance, LeanInstance | StagedInstance):
+        text = instance.source.split("\n    ")[1]
+        return text.split("::run_batched")[0].replace(",", " COMMA")
+    return instance.template.replace(",", " COMMA")

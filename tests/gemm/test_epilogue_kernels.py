@@ -1,0 +1,223 @@
+"""Instances with an epilogue, on the CPU: alpha, beta, bias, activations, batches, tails, gaps, splits."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sassafras.core import SassafrasError
+from sassafras.gemm import epilogue, families, warp_specialized
+from sassafras.gemm.cluster_split import ClusterSplitConfig, ClusterSplitInstance
+from sassafras.gemm.epilogue import ACTIVATIONS, Batch, Lines
+from sassafras.gemm.families import Config, Instance
+from sassafras.gemm.lean import LeanConfig, LeanInstance
+from sassafras.gemm.shapes import Shape
+from sassafras.gemm.staged import StagedConfig, StagedInstance
+from sassafras.gemm.warp_specialized import WarpSpecializedConfig, WarpSpecializedInstance
+
+from .epilogue_launch import Case, Emulator, build
+from .hopper_launch import EAGER, LATE, RANDOM
+
+_W, _C, _L, _S = WarpSpecializedInstance, ClusterSplitInstance, LeanInstance, StagedInstance
+#: the compiled ones but for large tiles, which small ones of the same kind stand for; and paths that none takes yet
+INSTANCES: list[Instance] = [
+    _L("tn", 1, 2, 4, epilogue=True),
+    _L("nn", 1, 2, 4, epilogue=True),
+    _L("tn_swapped", 1, 2, 2, epilogue=True),
+    _L("tn", 1, 1, 2, epilogue=True),
+    _S("tn", 64, 64, 2, 2, 4, 1, epilogue=True),
+    _S("nn", 64, 64, 2, 2, 4, 1, epilogue=True),
+    _S("nn", 32, 32, 2, 2, 4, epilogue=True),
+    _C("tn", 64, 64, 6, epilogue=True),
+    _C("nn", 64, 64, 6, dtype="bf16", epilogue=True),
+    _C("nn", 64, 32, 8, swapped=True, epilogue=True),
+    _W("tn", 128, 64, 2, True, 3, cluster_m=2, epilogue=True),
+    _W("nn", 128, 64, 2, False, 3, cluster_m=1, dtype="bf16", epilogue=True),
+    _W("tn", 64, 16, 1, False, 3, swapped=True, epilogue=True),
+]
+
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+
+
+@pytest.fixture(scope="module")
+def emulator(tmp_path_factory: pytest.TempPathFactory) -> Emulator:
+    return build(tmp_path_factory.mktemp("epilogue"), INSTANCES)
+
+
+@pytest.fixture
+def few_multiprocessors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warp_specialized, "MULTIPROCESSORS", 4)
+
+
+def configs(instance: Instance) -> list[Config]:
+    """Whole tiles first; then every way of splitting k."""
+    if isinstance(instance, LeanInstance):
+        return [LeanConfig(instance, *c) for c in ((1, 1, 1, 1), (2, 1, 2, 1), (1, 2, 1, 4), (1, 1, 2, 2))]
+    if isinstance(instance, StagedInstance):
+        return [StagedConfig(instance, cluster) for cluster in (1, 2, 4)]
+    if isinstance(instance, ClusterSplitInstance):
+        splits = ((1, 1), (2, 1), (1, 3), (2, 2))
+        return [ClusterSplitConfig(instance, slices, parts=parts) for slices, parts in splits]
+    return [WarpSpecializedConfig(instance, group, k) for group, k in ((1, 1), (3, 1), (2, 2), (2, 0))]
+
+
+CASES = (
+    Case(bias=True, activation="relu"),
+    Case(alpha=-0.5, beta=2.0, bias=True, activation="gelu"),
+    Case(beta=1.0, activation="silu", gap=8, repeats=2, policy=RANDOM),
+    Case(alpha=0.25, bias=True, activation="gelu_tanh", batch=3, policy=EAGER),
+    Case(beta=-1.0, bias=True, batch=2, shared="b", gap=16, apart=True, policy=RANDOM),
+    Case(batch=4, shared="a", activation="relu", policy=LATE),
+    Case(alpha=3.0),
+)  # fmt: skip
+
+
+@needs_compiler
+@pytest.mark.parametrize("number", range(len(INSTANCES)), ids=lambda n: INSTANCES[n].name)
+def test_every_path_is_right(
+    number: int, emulator: Emulator, tmp_path: Path, few_multiprocessors: None
+) -> None:
+    instance = INSTANCES[number]
+    any_alignment = isinstance(instance, StagedInstance) and instance.align == 1
+    shapes = [Shape(40, 24, 200), Shape(136, 72, 264)]
+    if any_alignment:
+        shapes = [Shape(33, 23, 65), Shape(70, 101, 261), Shape(1, 1, 3)]
+    launched, kinds = 0, set()
+    for at, case in enumerate(CASES):
+        if any_alignment:
+            case = replace(case, shift=2 * at, gap=case.gap and case.gap - 7 + at)
+        for index, config in enumerate(configs(instance)):
+            shape = shapes[(at + index) % len(shapes)]
+            whole = case.batch == 1 or not isinstance(config, WarpSpecializedConfig) or config.split == 1
+            if config.reject(shape) is not None or not whole:
+                continue
+            if (at + index) % 2 and launched > 8:  # half of the combinations, once all splits have run
+                continue
+            case = replace(case, seed=at + 10 * index)
+            wrong = emulator.run(config, shape, case, tmp_path)
+            assert wrong == "", f"{config.name} for {shape}, {case}"
+            launched += 1
+            kinds.add((config.slices, case.activation))
+    assert launched >= 8 and len({a for _, a in kinds}) == 5
+
+
+@needs_compiler
+def test_nan_propagates_and_c_is_not_read_without_beta(emulator: Emulator, tmp_path: Path) -> None:
+    """The emulator ends at a read of C where beta is 0; and a NaN in A is in every activation's row."""
+    config = LeanConfig(_L("tn", 1, 2, 4, epilogue=True))
+    shape = Shape(16, 16, 64)
+    for activation in ACTIVATIONS:
+        case = Case(activation=activation, bias=True)
+        assert emulator.run(config, shape, case, tmp_path) == ""
+        a = np.fromfile(tmp_path / "a", np.uint16)
+        a[5 * 64 + 3] = 0x7E00
+        a.tofile(tmp_path / "a")
+        np.full((16, 16), 0x7FFF, np.uint16).tofile(tmp_path / "c")
+        done = subprocess.run([str(emulator.path), "job"], cwd=tmp_path, timeout=60, check=False)
+        assert done.returncode == 0
+        c = np.fromfile(tmp_path / "c", np.float16).reshape(16, 16)
+        assert np.isnan(c[5]).all() and not np.isnan(np.delete(c, 5, 0)).any()
+
+
+@needs_compiler
+def test_the_emulator_notices_a_forbidden_read(emulator: Emulator, tmp_path: Path) -> None:
+    """The check of the test above must be able to fail."""
+    config = ClusterSplitConfig(_C("tn", 64, 64, 6, epilogue=True), 2)
+    shape = Shape(64, 64, 128)
+    assert emulator.run(config, shape, Case(), tmp_path) == ""
+    job = (tmp_path / "job").read_text()
+    one, zero = str(epilogue.bits(1.0)), "float 0"
+    assert job.count(zero) == 1
+    (tmp_path / "job").write_text(job.replace(zero, f"float {one}"))
+    done = subprocess.run(
+        [str(emulator.path), "job"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 3 and "outside of A and B" in done.stderr
+
+
+@needs_compiler
+def test_random_launches_are_right(emulator: Emulator, tmp_path: Path, few_multiprocessors: None) -> None:
+    rng = np.random.default_rng(5)
+    tried = 0
+    while tried < 30:
+        instance = INSTANCES[int(rng.integers(len(INSTANCES)))]
+        found = configs(instance)
+        config = found[int(rng.integers(len(found)))]
+        odd = isinstance(instance, StagedInstance) and instance.align == 1
+        m, n, k = int(rng.integers(1, 150)), int(rng.integers(1, 12)), int(rng.integers(1, 40))
+        shape = Shape(m, 8 * n + odd, 8 * k + odd)
+        case = Case(
+            alpha=float(rng.choice([1.0, -2.0, 0.5])), beta=float(rng.choice([0.0, 1.0, 0.5])),
+            activation=[*ACTIVATIONS][int(rng.integers(5))], bias=bool(rng.integers(2)),
+            batch=int(rng.integers(1, 4)), shared=["", "a", "b"][int(rng.integers(3))],
+            gap=8 * int(rng.integers(2)), policy=int(rng.integers(3)), seed=tried,
+        )  # fmt: skip
+        count = Batch(case.batch, 8, 8, 8)
+        lines = Lines.tight(shape, config.layout)
+        if config.reject(shape) or (epilogue.reject(config, shape, count, lines) and not odd):
+            continue
+        assert emulator.run(config, shape, case, tmp_path) == "", f"{config.name} {shape} {case}"
+        tried += 1
+
+
+# --- the host's side -----------------------------------------------------------------------------------
+
+
+def test_the_instances_are_few_and_have_names_of_their_own() -> None:
+    instances = families.EPILOGUE_INSTANCES
+    assert len(instances) <= 16
+    names = {i.name for i in (*families.INSTANCES, *families.OTHER_INSTANCES, *instances)}
+    assert len(names) == len(families.INSTANCES) + len(families.OTHER_INSTANCES) + len(instances)
+    for instance in instances:
+        assert instance.epilogue and instance.name.endswith("e")
+        assert families.parse_instance(instance.name) == instance
+    for config in list(families.epilogue_configurations())[::7]:
+        assert families.parse(config.name) == config
+    plain = (*families.INSTANCES, *families.OTHER_INSTANCES)
+    assert not any(i.epilogue for i in plain), "sweeps and the digest of kernels know plain ones only"
+
+
+@pytest.mark.parametrize("layout", ["nn", "tn"])
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+def test_every_usual_shape_is_served(layout: str, dtype: str) -> None:
+    for m in (1, 7, 64, 300, 4096):
+        for n, k in ((64, 64), (4096, 4096), (1024, 8192)):
+            shape = Shape(m, n, k)
+            assert any(epilogue.configurations(shape, layout, dtype)), f"{shape} {layout} {dtype}"
+            batch = Batch(6, m * k, 0, m * n)
+            assert any(epilogue.configurations(shape, layout, dtype, batch))
+    found = list(epilogue.configurations(Shape(61, 67, 71), layout, dtype))
+    assert bool(found) == (dtype == "fp16") and all(c.any_alignment for c in found)  # type: ignore[union-attr]
+
+
+def test_what_cannot_run_says_why() -> None:
+    shape = Shape(64, 64, 128)
+    lean = LeanConfig(_L("tn", 1, 2, 4, epilogue=True))
+    assert "without an epilogue" in str(epilogue.reject(LeanConfig(_L("tn", 1, 2, 4)), shape))
+    assert "multiple of 8" in str(epilogue.reject(lean, shape, Batch(2, 4, 0, 64 * 64)))
+    assert "same place" in str(epilogue.reject(lean, shape, Batch(2, 64 * 128, 0, 0)))
+    assert "rows of tiles" in str(epilogue.reject(lean, shape, Batch(20000, 64 * 128, 0, 64 * 64)))
+    assert "too far apart" in str(epilogue.reject(lean, shape, Batch(), Lines(1 << 22, 128, 64)))
+    split = WarpSpecializedConfig(warp_specialized.EPILOGUE_INSTANCES[0], 8, 2)
+    assert "whole tiles" in str(epilogue.reject(split, Shape(512, 512, 1024), Batch(2, 8, 8, 8)))
+    with pytest.raises(SassafrasError, match="no such activation"):
+        epilogue.launch(lean, shape, activation="swish")
+    with pytest.raises(SassafrasError, match="same place"):
+        epilogue.launch(lean, shape, batch=Batch(2, 64 * 128, 0, 0))
+    assert "within a matrix" in str(_C("tn", 64, 64, 6, shared=True, epilogue=True).reject())
+
+
+def test_a_launch_without_more_is_the_plain_one() -> None:
+    for config in families.epilogue_configurations():
+        shape = Shape(256, 512, 2048)
+        if config.reject(shape) is None:
+            plain, made = config.launch(shape), epilogue.launch(config, shape)
+            same = ("grid", "threads", "shared_bytes", "cluster", "workspace_bytes", "counters", "overlap")
+            assert all(getattr(plain, name) == getattr(made, name) for name in same)
+            for name, described in made.tensor_maps.items():
+                assert described.reject() is None and described.dims[:2] == plain.tensor_maps[name].dims

@@ -1,0 +1,66 @@
+"""The kernels with an epilogue compile without a GPU, and their SASS is what we claim."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from sassafras.core import DisassemblyError, ToolMissing
+from sassafras.gemm import families
+from sassafras.gemm.compile import cubin
+from sassafras.gemm.lean import LeanInstance
+from sassafras.gemm.staged import StagedInstance
+from sassafras.gemm.warp_specialized import WarpSpecializedInstance
+from sassafras.sass import Program
+from sassafras.sass.program import parameters
+from sassafras.validate import Validator
+
+#: one of each kind (the others compile alike)
+SAMPLE = (
+    "lean_nn_m1n2s4e", "staged_tn_64x64_w2x2s4a1e", "cs_nn_64x64_s6e", "cs_tn_swapped_64x32_s8e",
+    "ws_tn_bf16_128x128_pp2s6b2c2x1e",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_sass(name: str, tmp_path: Path) -> None:
+    instance = families.parse_instance(name)
+    try:
+        data = cubin(instance, tmp_path)
+        program = Program.parse(data)
+    except (ToolMissing, DisassemblyError) as missing:
+        if isinstance(missing, DisassemblyError) and "nvdisasm" not in str(missing):
+            raise
+        pytest.skip(f"no compiler, or no disassembler for its output: {missing}")
+    function = program.function(name)
+    opcodes = [i.opcode for i in function.instructions]
+    products = {op for op in opcodes if "MMA" in op}
+    if isinstance(instance, LeanInstance | StagedInstance):
+        assert products == {"HMMA.16816.F32"}, "FP32 accumulators only"
+    else:
+        kind = ".BF16" if instance.dtype == "bf16" else ""
+        assert products == {f"HGMMA.64x{instance.columns}x16.F32{kind}"}
+        loads = {op for op in opcodes if op.startswith("UTMALDG")}
+        assert all(op.startswith("UTMALDG.3D") for op in loads) and loads, "a layer of the batch"
+    assert not [op for op in opcodes if op.startswith(("LDL", "STL"))], "no spills"
+    assert not [op for op in opcodes if op.startswith(("HADD2", "HFMA2", "HMUL2", "RED"))
+                and not op.startswith(("HADD2.F32", "HFMA2.MMA"))], "the epilogue is FP32"  # fmt: skip
+    assert [op for op in opcodes if op.startswith("MUFU.EX2")]
+    first = next(n for n, op in enumerate(opcodes) if op.startswith(("LDG", "UTMALDG")))
+    assert opcodes.index("PREEXIT") < opcodes.index("ACQBULK") < first, "waits for the launch before it"
+    if isinstance(instance, WarpSpecializedInstance):
+        assert any(op.startswith("UTMASTG.3D") for op in opcodes)
+        text = " ".join(instruction.text for instruction in function.instructions)
+        assert max(int(number) for number in re.findall(r"\bR(\d+)\b", text)) < instance.registers
+        begin = opcodes.index("USETMAXREG.DEALLOC.CTAPOOL")
+        ends = (n for n in range(begin, len(opcodes)) if opcodes[n] == "EXIT")
+        end = next(n for n in ends if not function.instructions[n].guard)
+        loader = " ".join(i.text for i in function.instructions[begin:end])
+        assert max(int(number) for number in re.findall(r"\bR(\d+)\b", loader)) < 40
+    report = Validator(data, name).check(data)
+    assert report.ok, f"the validator refuses what ptxas made: {report}"
+    sizes = [p.size for p in parameters(program.cubin, name)]
+    bytes_of = {"tensormap": 128, "i32": 4, "f32": 4}
+    assert sizes == [bytes_of.get(kind, 8) for _, kind in instance.parameters]
