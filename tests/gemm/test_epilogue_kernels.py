@@ -24,7 +24,7 @@ from .epilogue_launch import Case, Emulator, build
 from .hopper_launch import EAGER, LATE, RANDOM
 
 _W, _C, _L, _S = WarpSpecializedInstance, ClusterSplitInstance, LeanInstance, StagedInstance
-#: the compiled ones but for large tiles, which small ones of the same kind stand for; and paths that none takes yet
+#: the compiled ones, small tiles standing for large ones of their kind; and paths that none takes yet
 INSTANCES: list[Instance] = [
     _L("tn", 1, 2, 4, epilogue=True),
     _L("nn", 1, 2, 4, epilogue=True),

@@ -1,4 +1,4 @@
-"""More than one product in one launch: C = activation(alpha * A B + beta * addend + bias), and batches of them.
+"""More than a product in one launch: C = activation(alpha * A B + beta * addend + bias), and batches.
 
 Any configuration of an instance with an epilogue (`families.EPILOGUE_INSTANCES`; `kernels/epilogue.cuh`) runs
 them; what a plain configuration's launch is, `launch` turns into theirs. Everything is FP32 until the one

@@ -49,7 +49,7 @@ class LeanInstance:
 
     @property
     def name(self) -> str:
-        """Entry name, for example ``lean_tn_m1n2s4``; an ``x`` behind it for exact, an ``e`` for an epilogue."""
+        """Entry name, for example ``lean_tn_m1n2s4``; ``x`` behind it: exact, ``e``: with an epilogue."""
         ending = "x" * self.exact + "e" * self.epilogue
         return f"lean_{self.layout}_m{self.mt}n{self.nt}s{self.steps}{ending}"
 

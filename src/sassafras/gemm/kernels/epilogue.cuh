@@ -26,7 +26,7 @@ struct Epilogue {
 };
 
 // A problem with an epilogue. The members of both lie one after the other in an initialiser's list.
-template <class Problem> struct General : Problem {
+template <class Base> struct General : Base {
     Epilogue out;
 };
 template <bool EPILOGUE, class Problem> struct ProblemOf {
