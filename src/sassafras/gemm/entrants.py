@@ -117,7 +117,7 @@ def changed(shape: Shape, layout: str, only: str, count: int, exclude: str = "")
     ranked = sorted(
         (estimate_us(c, shape), c.name, c)
         for c in matching(only)
-        if c.layout == layout and c.reject(shape) is None and c.wasteful(shape) is None
+        if c.layout == layout and c.wasteful(shape) is None and c.reject(shape) is None  # the cheaper first
         and not (banned and banned.search(c.name))
     )  # fmt: skip
     hopeful = [config for us, _, config in ranked if us < limit]
