@@ -146,17 +146,24 @@ def _of_validator() -> dict[str, str]:
 def _of_mutants() -> dict[str, str]:
     summary = result("validator-mutants")["summary"]
     old = summary["was_approved"]
-    return {
-        "planned": f"{summary['mutants_planned']:,}", "run": f"{summary['mutants_run']:,}",
-        "left": f"{summary['mutants_planned'] - summary['mutants_run']:,}",
+    found = {
+        "run": f"{summary['mutants_run']:,}",
         "approved": f"{summary['approved_run']:,}", "approved_right": f"{summary['approved_and_right']:,}",
         "approved_wrong": f"{summary['approved_but_wrong']}",
-        "refused": f"{summary['mutants_planned'] - summary['approved_planned']:,}",
-        "refused_run": f"{summary['mutants_run'] - summary['approved_run']:,}",
+        "refused": f"{summary['mutants_run'] - summary['approved_run']:,}",
         "refused_right": f"{summary['refused_and_right']:,}",
         "refused_wrong": f"{summary['refused_and_wrong']:,}",
         "corrected_wrong": f"{len(old['wrong'])}", "corrected_right": f"{old['outcomes'].get('right', 0)}",
     }  # fmt: skip
+    for edits in ("wide", "near"):
+        sets = [one for one in summary["sets"] if one["edits"] == edits]
+        for name in ("mutants_planned", "mutants_run", "approved_run", "approved_planned"):
+            found[f"{edits}.{name}"] = f"{sum(one[name] for one in sets):,}"
+        refused = sum(one["mutants_planned"] - one["approved_planned"] for one in sets)
+        found[f"{edits}.refused"] = f"{refused:,}"
+        run = sum(one["mutants_run"] - one["approved_run"] for one in sets)
+        found[f"{edits}.refused_run"] = f"{run:,}"
+    return found
 
 
 def _of_cheats() -> dict[str, str]:

@@ -122,7 +122,8 @@ def run(options: argparse.Namespace, only: list[str]) -> int:
 
 def summarise(options: argparse.Namespace, only: list[str]) -> int:
     """Write the table of what the journals hold under the plans' verdicts, by set and added up; no GPU."""
-    sets = [_set(folder, options.journals, only) for folder in options.folders]
+    counted: set[tuple[str, str]] = set()
+    sets = [_set(folder, options.journals, only, counted) for folder in options.folders]
     added = (
         "mutants_planned", "mutants_run", "approved_run", "approved_planned", "approved_and_right",
         "approved_but_wrong", "refused_and_right", "refused_and_wrong",
@@ -152,10 +153,12 @@ def summarise(options: argparse.Namespace, only: list[str]) -> int:
     return 1 if summary["approved_but_wrong"] else 0
 
 
-def _set(folder: Path, journals: Path, only: list[str]) -> dict[str, Any]:
-    """The table of one folder of plans."""
+def _set(folder: Path, journals: Path, only: list[str], counted: set[tuple[str, str]]) -> dict[str, Any]:
+    """The table of one folder of plans, less the mutants that are counted already."""
     plans = schedule.current(folder, only)
     rows = schedule.journal_rows(journals, plans)
+    rows = [row for row in rows if (row["kernel"], row["digest"]) not in counted]
+    counted |= {(row["kernel"], row["digest"]) for row in rows}
     edits = {(found["seed"], found.get("edits", "wide")) for found in plans.values()}
     seeds, kinds = zip(*sorted(edits), strict=True)
     found = schedule.summarise(rows, plans, schedule.Work(plans, set()))

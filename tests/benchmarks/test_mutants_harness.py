@@ -141,7 +141,7 @@ def test_the_committed_journal_holds_the_sittings_mutants() -> None:
     from mutants_gpu import JOURNALS
 
     lines = [json.loads(line) for line in schedule._lines(JOURNALS)]
-    rows = {(row["kernel"], row["n"]): row for row in lines}
+    rows = {(row["kernel"], row["n"], row["digest"]): row for row in lines}
     sittings = json.loads((JOURNALS / "sittings.json").read_text())
     assert len(rows) == sum(sitting["mutants_run"] for sitting in sittings)
     hung = [row for row in rows.values() if row["ok"] and row["outcome"] != "right"]
