@@ -64,7 +64,7 @@ def configs(instance: Instance) -> list[Config]:
             return [ClusterSplitConfig(instance, slices) for slices in (1, 2, 3, 8)] + parts
         shared = (
             (1, 2, 1), (1, 1, 2), (1, 2, 2), (2, 1, 2), (1, 4, 1), (1, 1, 4), (3, 2, 1), (2, 2, 2), (1, 2, 4),
-            (1, 2, 1, 3), (1, 2, 2, 5), (2, 1, 2, 3),
+            (1, 2, 1, 3), (2, 1, 2, 3), (1, 2, 2, 5),
         )  # fmt: skip
         return [ClusterSplitConfig(instance, *cluster, mode=Mode(late=True)) for cluster in shared]
     return [
