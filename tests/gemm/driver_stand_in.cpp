@@ -1,5 +1,6 @@
 // The few functions of the CUDA driver that dispatch calls, on the CPU. It checks what it is given, keeps count, and
 // computes what our kernels compute, so that argument packing is checked by results. "Device memory" is the host's.
+#include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -44,7 +45,7 @@ void store(uint16_t *at, float value, bool bf16) {
     std::memcpy(&bits, &value, 4);
     *at = (uint16_t)((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
 }
-struct Matrix { uint16_t *at; long s0, s1; };
+struct Matrix { uint16_t *at; long s0, s1, apart; };
 
 void gemm(const Matrix &a, const Matrix &b, const Matrix &c, long m, long n, long k, bool bf16) {
     for (long i = 0; i < m; ++i)
@@ -54,6 +55,32 @@ void gemm(const Matrix &a, const Matrix &b, const Matrix &c, long m, long n, lon
                 sum += load(a.at + i * a.s0 + l * a.s1, bf16) * load(b.at + j * b.s0 + l * b.s1, bf16);
             store(c.at + i * c.s0 + j * c.s1, sum, bf16);
         }
+}
+struct Epilogue { const uint16_t *bias, *addend; float alpha, beta; int activation; long ld, step, matrices; };
+
+float activated(float x, int which) {
+    if (which == 1) return x < 0 ? 0 : x;
+    if (which == 2) return 0.5f * x * (1 + std::erf(x / std::sqrt(2.0f)));
+    if (which == 3) return 0.5f * x * (1 + std::tanh(std::sqrt(2 / 3.14159265f) * (x + 0.044715f * x * x * x)));
+    return which == 4 ? x / (1 + std::exp(-x)) : x;
+}
+
+// swapped: the kernel's rows are C's columns
+void general(const Matrix &a, const Matrix &b, const Matrix &c, long m, long n, long k, bool bf16, bool swapped,
+             const Epilogue &e) {
+    for (long z = 0; z < e.matrices; ++z)
+        for (long i = 0; i < m; ++i)
+            for (long j = 0; j < n; ++j) {
+                const long row = swapped ? j : i, column = swapped ? i : j;
+                float sum = 0;
+                for (long l = 0; l < k; ++l)
+                    sum += load(a.at + z * a.apart + i * a.s0 + l * a.s1, bf16) *
+                           load(b.at + z * b.apart + j * b.s0 + l * b.s1, bf16);
+                sum *= e.alpha;
+                if (e.beta != 0) sum += e.beta * load(e.addend + z * e.step + row * e.ld + column, bf16);
+                if (e.bias) sum += load(e.bias + column, bf16);
+                store(c.at + z * c.apart + i * c.s0 + j * c.s1, activated(sum, e.activation), bf16);
+            }
 }
 template <class T> T value(void **params, int i) { T v; std::memcpy(&v, params[i], sizeof v); return v; }
 } // namespace
@@ -162,22 +189,24 @@ int cuLaunchKernelEx(const Config *config, void *handle, void **params, void **e
     };
     long extents[3] = {-1, -1, -1}; // of the kernel's rows of A, rows of B, and k
     bool bad = false;
+    const bool fused = index("alpha") >= 0;
+    const auto wide = [&](const std::string &wanted) { return fused ? (long)value<long long>(params, index(wanted)) : 0L; };
     const auto matrix = [&](const char *operand, bool mn, int which) {
         const int map = index(std::string("map_") + operand), plain = index(operand);
         if (map >= 0) {
             const Map m = value<Map>(params, map);
-            bad |= (uintptr_t)params[map] % 64 || m.magic != 0x5AFE || m.rank != 2 || m.type != (d.bf16 ? 9 : 6);
+            bad |= (uintptr_t)params[map] % 64 || m.magic != 0x5AFE || m.rank != (fused ? 3 : 2) || m.type != (d.bf16 ? 9 : 6);
             const long stride = (long)m.strides[0] / 2;
             if (which < 2) {
                 extents[which] = (long)(mn ? m.dims[0] : m.dims[1]);
                 extents[2] = (long)(mn ? m.dims[1] : m.dims[0]);
             }
-            return Matrix{(uint16_t *)m.address, mn ? 1 : stride, mn ? stride : 1};
+            return Matrix{(uint16_t *)m.address, mn ? 1 : stride, mn ? stride : 1, m.dims[2] > 1 ? (long)m.strides[1] / 2 : 0L};
         }
         if (plain < 0) return bad = true, Matrix{};
         const long leading = scalar(("ld" + std::string(operand)).c_str(), -1);
         bad |= leading < 1;
-        return Matrix{value<uint16_t *>(params, plain), mn ? 1 : leading, mn ? leading : 1};
+        return Matrix{value<uint16_t *>(params, plain), mn ? 1 : leading, mn ? leading : 1, wide(std::string("batch_") + operand)};
     };
     const Matrix a = matrix("a", d.mn_a, 0), b = matrix("b", d.mn_b, 1), c = matrix("c", d.swapped, 2);
     const long m = scalar("m", extents[0]), n = scalar("n", extents[1]), k = scalar("k", extents[2]);
@@ -186,7 +215,17 @@ int cuLaunchKernelEx(const Config *config, void *handle, void **params, void **e
     if (const int at = index("counters"); at >= 0)
         if (auto *words = value<unsigned *>(params, at)) bad |= words[0] != 0;
     if (bad || m < 1 || n < 1 || k < 1) return INVALID;
-    gemm(a, b, c, m, n, k, d.bf16);
+    if (!fused) {
+        gemm(a, b, c, m, n, k, d.bf16);
+        return 0;
+    }
+    const auto pointer = [&](const char *wanted) { return value<const uint16_t *>(params, index(wanted)); };
+    const long each = scalar("tiles_each", 0), tiles = scalar("tiles_m", (long)config->grid[2]);
+    const Epilogue e{pointer("bias"), pointer("addend"), value<float>(params, index("alpha")),
+                     value<float>(params, index("beta")), (int)scalar("activation", 0), scalar("ld_addend", 0),
+                     wide("batch_addend"), each > 0 ? tiles / each : 0};
+    if (each < 1 || tiles % each || scalar("out_rows", 0) != (d.swapped ? n : m)) return INVALID;
+    general(a, b, c, m, n, k, d.bf16, d.swapped, e);
     return 0;
 }
 // parameters: "name kind;name kind;..."; mn_a, mn_b: the kernel's operands are contiguous along their rows

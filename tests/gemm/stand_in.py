@@ -55,7 +55,10 @@ def describe(library: Path) -> None:
     function = ctypes.CDLL(str(library)).stand_in_describe
     function.argtypes = [ctypes.c_char_p, ctypes.c_char_p, *[ctypes.c_int] * 4]
     function.restype = None
-    configs = {c.instance: c for c in (*families.configurations(), *families.other_configurations())}
+    everything = (
+        *families.configurations(), *families.other_configurations(), *families.epilogue_configurations()
+    )  # fmt: skip
+    configs = {c.instance: c for c in everything}
     for instance, config in configs.items():
         text = "".join(f"{name} {kind};" for name, kind in instance.parameters)
         mn_a, mn_b = hopper.majors(config.layout, config.swapped)

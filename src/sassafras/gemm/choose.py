@@ -93,6 +93,18 @@ class Chooser:
                 points = np.array([[r.shape.m, r.shape.n, r.shape.k] for r in rows], float)
                 self._near[layout] = (np.log2(points), rows)
 
+    def nearest(self, shape: Shape, layout: str) -> Row | None:
+        """The tuned row of a shape, or else of the nearest within reach that has times of ours and torch."""
+        row = self.table.get(shape, layout)
+        if row is not None and row.speedup is not None:
+            return row
+        if layout not in self._near:
+            return None
+        points, rows = self._near[layout]
+        distances = np.linalg.norm(points - np.log2([shape.m, shape.n, shape.k]), axis=1)
+        at = int(np.argmin(distances))
+        return rows[at] if distances[at] <= self.settings.reach else None
+
     def choose(
         self, shape: Shape, layout: str, legal: Legal, translate: Translate = lambda config: config
     ) -> Choice:

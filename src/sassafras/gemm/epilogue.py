@@ -160,14 +160,28 @@ def _layered(described: TensorMap, line: dict[str, int], step: dict[str, int], c
 
 
 def configurations(
-    shape: Shape, layout: str, dtype: str, batch: Batch = ALONE, lines: Lines | None = None
+    shape: Shape,
+    layout: str,
+    dtype: str,
+    batch: Batch = ALONE,
+    lines: Lines | None = None,
+    aligned: bool = True,
 ) -> Iterator[Config]:
-    """Configurations that can run this, without those that surely waste."""
+    """Configurations that can run this, without those that surely waste.
+
+    Args:
+        aligned: all addresses are multiples of 16 bytes.
+    """
+    tight = lines or Lines.tight(shape, layout)
+    steps = (tight.a, tight.b, tight.c, batch.a, batch.b, batch.c)
+    odd = not aligned or any(step % 8 for step in steps)
     for config in families.epilogue_configurations():
+        any_alignment = getattr(config, "any_alignment", False)
         if (
             config.layout == layout
             and config.dtype == dtype
+            and (any_alignment or not odd)
             and reject(config, shape, batch, lines) is None
-            and config.wasteful(shape) is None
+            and ((odd and any_alignment) or config.wasteful(shape) is None)
         ):
             yield config

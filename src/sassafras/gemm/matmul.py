@@ -19,13 +19,23 @@ from .dispatch.problem import folded, lies
 _DTYPES = (torch.float16, torch.bfloat16)
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
+#: under a name of its own: a plain call has a microsecond, and finding it takes a thirtieth of that
+_is_compiling = torch.compiler.is_compiling
+
 _engine: Engine | None = None
 _device = "cuda"
 _warned: set[str] = set()
 
 
-def matmul(a: Any, b: Any, out: Any = None) -> Any:
+def matmul(
+    a: Any, b: Any, out: Any = None, bias: Any = None, activation: str | None = None, alpha: float = 1.0,
+    beta: float = 0.0,
+) -> Any:  # fmt: skip
     """The matrix product, as `torch.matmul(a, b, out=out)`: same shapes, same errors, FP32 accumulation.
+
+    And more than that: activation(alpha * (a @ b) + beta * out + bias), in one kernel where one of ours
+    serves, with everything in FP32 until the one rounding at the end. Where torch serves, it is torch.addmm,
+    torch.baddbmm or torch.matmul, then the rest in operations of their own, each rounding to the type.
 
     For FP16 (and, where a kernel exists, BF16) tensors on a GPU with tuned kernels, each product runs the
     fastest member of a portfolio: our kernels, a tuned cuBLASLt algorithm, torch. Everything else is torch's:
@@ -41,11 +51,19 @@ def matmul(a: Any, b: Any, out: Any = None) -> Any:
         a: (..., m, k), or (k).
         b: (k, n), or anything that torch.matmul takes.
         out: written if given, and returned.
+        bias: (n), of a's type; added to each row. This and the others: by keyword.
+        activation: ``relu``, ``gelu`` (exact), ``gelu_tanh`` or ``silu``.
+        alpha: factor of the product.
+        beta: factor of what `out` holds; where it is 0, `out` is not read.
 
     Raises:
         RuntimeError: what torch.matmul raises.
+        SassafrasError: an unknown activation, a bias of another shape, beta without out.
     """
-    if torch.compiler.is_compiling():
+    # (parameters by keyword only would cost every plain call some forty nanoseconds)
+    if bias is not None or activation is not None or alpha != 1.0 or beta != 0.0:
+        return fused.call(a, b, out, bias, activation, alpha, beta)
+    if _is_compiling():
         return _traced(a, b, out)
     result = _launch(a, b, out)
     return _general(a, b, out) if result is NotImplemented else result
@@ -61,6 +79,12 @@ def _first(a: Any, b: Any, out: Any) -> Any:
 
 #: the launcher's call: (a, b, out) -> C or NotImplemented
 _launch: Any = _first
+
+
+def _ready(a: Any) -> None:
+    """Set up before the first call on the device."""
+    if _engine is None and _launch is _first and a.device.type == "cuda":
+        _set_up()
 
 
 def _set_up() -> None:
@@ -150,6 +174,8 @@ def _general(a: Any, b: Any, out: Any) -> Any:
         return _torch(a, b, out)
     if a.dim() == 1 and b.dim() == 2 and out is None:
         return matmul(a.unsqueeze(0), b).squeeze(0)
+    if b.dim() > 2 and a.dim() >= 2 and _engine is not None and fused.fits(a, b):
+        return _batched(a, b, out)
     if b.dim() != 2 or a.dim() < 2 or a.shape[-1] != b.shape[0] or 0 in (*a.shape, *b.shape):
         return _torch(a, b, out)
     if _engine is None:
@@ -177,6 +203,15 @@ def _served(a: Any, b: Any, out: Any = None) -> Any:
             _warn("gpu", gone)
         result = engine.launcher.raw(a, b, out)  # once more NotImplemented if a kernel has just been compiled
     return result
+
+
+def _batched(a: Any, b: Any, out: Any) -> Any:
+    """Batches of both operands, where neither a gradient nor a mode is wanted."""
+    tensors = (a, b) if out is None else (a, b, out)
+    if torch._C._len_torch_dispatch_stack() or _wants_grad(*tensors):
+        return _torch(a, b, out)
+    result = fused.served(a, b, out)
+    return _torch(a, b, out) if result is NotImplemented else result
 
 
 def _traced(a: Any, b: Any, out: Any) -> Any:
@@ -272,3 +307,6 @@ def _warn(kind: str, text: str, level: int = 5) -> None:
         warnings.warn(
             f"sassafras.matmul: {text}; torch.matmul runs instead", RuntimeWarning, stacklevel=level
         )
+
+
+from . import fused  # noqa: E402  (it needs this module, and this one needs it at calls only)

@@ -28,6 +28,7 @@ from ..shapes import Shape
 from ..table import Table
 from . import build
 from .driver import Driver
+from .fused import Fused
 from .lt import LtMember
 from .plans import plan, reject, twin
 from .problem import DTYPES, Problem
@@ -114,10 +115,12 @@ class Engine:
         self._table, self._background = table, background
         self._find_lt, self._lt_known = lt, False
         self._lt: LtMember | None = None
-        self._lock = threading.RLock()
+        self.lock = self._lock = threading.RLock()
+        #: calls with an epilogue or batches
+        self.fused = Fused(self)
         self._gpus: dict[int, Gpu] = {}
         self._functions: dict[tuple[int, Instance], int] = {}
-        self._compiling: dict[Instance, list[tuple[int, ...]]] = {}
+        self._compiling: dict[Instance, list[Callable[[], Any]]] = {}
         self._uncompilable: dict[Instance, str] = {}
         self._threads: list[threading.Thread] = []
         self._start(self._build_launcher)
@@ -174,7 +177,7 @@ class Engine:
             except SassafrasError as error:
                 self.launcher.add_torch(key)
                 served = Served("torch", None, str(error))
-                self._note(f"{problem.m}x{problem.n}x{problem.k}: {error}")
+                self.note(f"{problem.m}x{problem.n}x{problem.k}: {error}")
             self.served[problem] = served
 
     def _serve(self, problem: Problem) -> Served:
@@ -188,32 +191,40 @@ class Engine:
         if config is None:
             self.launcher.add_torch(tuple(problem))
             return Served("torch", None, choice.why)
-        instance = config.instance
-        if instance in self._uncompilable:
-            self.launcher.add_torch(tuple(problem))
-            return Served("torch", config.name, self._uncompilable[instance])
-        code = self._stored(instance)
+        self.launcher.add_torch(tuple(problem))  # until its kernel is there, perhaps within the next line
+        code, why = self.code(config.instance, lambda: self.launcher.remove(tuple(problem)))
         if code is None:
-            self.launcher.add_torch(tuple(problem))
-            self._compile_later(instance, tuple(problem))
-            if instance in self._uncompilable:
-                return Served("torch", config.name, self._uncompilable[instance])
-            code = self._stored(instance) if not self._background else None
-            if code is None:
-                return Served("torch", config.name, "the kernel is being compiled")
+            return Served("torch", config.name, why)
         self._add_kernel(problem, config, code)
         return Served("ours", config.name, choice.why)
 
+    def code(self, instance: Instance, built: Callable[[], Any]) -> tuple[bytes | None, str]:
+        """(cubin, ""), or (None, why not). One that is missing is compiled; then `built` is called."""
+        if instance in self._uncompilable:
+            return None, self._uncompilable[instance]
+        code = self._stored(instance)
+        if code is None:
+            self._compile_later(instance, built)
+            if instance in self._uncompilable:
+                return None, self._uncompilable[instance]
+            code = self._stored(instance) if not self._background else None
+        return code, "" if code is not None else "the kernel is being compiled"
+
     def _add_kernel(self, problem: Problem, config: Config, code: bytes) -> None:
         ordinal = max(0, problem.device)
-        where = (ordinal, config.instance)
-        if where not in self._functions:
-            self._functions[where] = self.driver.load(ordinal, code, config.instance.name, SHARED_LIMIT)
+        function = self.loaded(ordinal, config.instance, code)
         made = plan(config, problem)
         self.launcher.add_kernel(
-            tuple(problem), self._functions[where], self.driver.context(ordinal), made.grid, made.threads,
+            tuple(problem), function, self.driver.context(ordinal), made.grid, made.threads,
             made.shared, made.cluster, made.parameters, made.workspace, made.counters, made.overlap,
         )  # fmt: skip
+
+    def loaded(self, ordinal: int, instance: Instance, code: bytes) -> int:
+        """The handle of an instance's entry on a device."""
+        where = (ordinal, instance)
+        if where not in self._functions:
+            self._functions[where] = self.driver.load(ordinal, code, instance.name, SHARED_LIMIT)
+        return self._functions[where]
 
     def _stored(self, instance: Instance) -> bytes | None:
         for folder in (SHIPPED, self.cache):
@@ -222,9 +233,9 @@ class Engine:
                 return data
         return None
 
-    def _compile_later(self, instance: Instance, key: tuple[int, ...]) -> None:
+    def _compile_later(self, instance: Instance, built: Callable[[], Any]) -> None:
         waiting = self._compiling.setdefault(instance, [])
-        waiting.append(key)
+        waiting.append(built)
         if len(waiting) == 1:
             self._start(lambda: self._compile(instance))
 
@@ -234,11 +245,11 @@ class Engine:
         except Exception as error:  # whatever the compiler does, torch goes on serving
             with self._lock:
                 self._uncompilable[instance] = f"{instance.name} could not be compiled: {error}"
-                self._note(self._uncompilable[instance])
+                self.note(self._uncompilable[instance])
         finally:
             with self._lock:
-                for key in self._compiling.pop(instance, []):
-                    self.launcher.remove(key)  # the next call decides anew
+                for built in self._compiling.pop(instance, []):
+                    built()  # the next call decides anew
 
     # -- the launcher ---------------------------------------------------------------------------------------
 
@@ -248,7 +259,7 @@ class Engine:
             lt = self._lt_member()
             made = compiled(module, self.driver, self.torch, lt.matmul_address if lt else 0)
         except (SassafrasError, AttributeError, ValueError) as error:
-            self._note(f"the Python launcher is used: {error}")
+            self.note(f"the Python launcher is used: {error}")
             return
         with self._lock:
             self.launcher = made  # plans are made anew as calls come
@@ -261,7 +272,7 @@ class Engine:
                 try:
                     self._lt = self._find_lt()
                 except Exception as error:  # a missing or odd library: torch calls it anyway
-                    self._note(f"cuBLASLt is not called directly: {error}")
+                    self.note(f"cuBLASLt is not called directly: {error}")
             return self._lt
 
     # -- odds and ends --------------------------------------------------------------------------------------
@@ -286,8 +297,10 @@ class Engine:
             self._gpus.clear()
             self.served.clear()
             self.launcher.forget()
+            self.fused.forget()
 
-    def _note(self, text: str) -> None:
+    def note(self, text: str) -> None:
+        """Keep a remark for `status`."""
         self.notes.append(text)
         if os.environ.get("SASSAFRAS_GEMM_VERBOSE"):
             print(f"sassafras.matmul: {text}", file=sys.stderr)
@@ -305,5 +318,6 @@ class Engine:
                      "member": s.member, "config": s.config, "why": s.why}
                     for p, s in self.served.items()
                 ],
+                "fused": self.fused.status(),
                 "notes": list(self.notes),
             }  # fmt: skip

@@ -1,0 +1,338 @@
+"""Layers in one kernel (bias, activation; batches) against torch and cuBLASLt's own epilogues; writes
+matmul-epilogue.json.
+
+    python benchmarks/matmul_epilogue.py [--cache FOLDER] [--rounds 30] [--seconds 50] [--dry-run]
+
+Contestants of a row, all on the same tensors: `torch` (addmm or baddbmm, then the activation), `torch_again`
+(the same captured twice: what no difference looks like), `lt_fused` (torch._addmm_activation: cuBLASLt with
+the epilogue, for relu and gelu's tanh form of two matrices), `product` (torch's product alone, for
+orientation), `sassafras` (sassafras.matmul as it chooses), `ours` (the best of our configurations with an
+epilogue: the static estimate's favourites and what sassafras.matmul would take, screened first, then timed
+again with the others). Everything is checked against FP64: RMS error at most 1.1 times torch's. Each
+contestant's calls are captured into a CUDA graph of some 200 us; graphs are replayed forward and backward by
+turns and timed by events. Speed-ups are medians of paired ratios with a bootstrap interval.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from common import ROOT, geomean, write
+
+#: an RMS error this many times torch's is wrong
+TOLERANCE = 1.1
+BLOCK_US = 200.0
+
+
+@dataclass(frozen=True)
+class Case:
+    """activation(x (m x k) @ w (k x n) + bias), `batch` times."""
+
+    m: int
+    n: int
+    k: int
+    activation: str | None = None
+    bias: bool = True
+    batch: int = 1
+    dtype: str = "fp16"
+    layout: str = "tn"  # weights as torch.nn.Linear keeps them; nn: k x n
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        size = f"{self.m}x{self.n}x{self.k} {self.layout} {self.dtype}"
+        return size + (f" batch {self.batch}" if self.batch > 1 else "") + f" {self.activation}"
+
+
+#: layers of language and vision models: projections with a bias, feed-forward halves with their activation,
+#: batches as attention and mixtures of experts have them, one odd shape
+CASES = (
+    Case(64, 4096, 4096), Case(64, 3072, 768, "gelu_tanh"), Case(128, 11008, 4096, "silu", bias=False),
+    Case(256, 3072, 768, "gelu"), Case(256, 768, 3072), Case(512, 4096, 1024, "gelu_tanh"),
+    Case(512, 1024, 4096), Case(1024, 4096, 1024, "relu"), Case(1576, 3072, 768, "gelu"),
+    Case(2048, 8192, 2048, "gelu_tanh"), Case(2048, 14336, 4096, "silu", bias=False),
+    Case(4096, 4096, 4096, "relu"), Case(8192, 5120, 1280, "gelu_tanh", dtype="bf16"),
+    Case(512, 3072, 768, "gelu_tanh", dtype="bf16"), Case(128, 1024, 4096, "relu", dtype="bf16"),
+    Case(256, 1024, 1024, "relu", layout="nn"), Case(128, 64, 1024, bias=False, batch=32, layout="nn"),
+    Case(128, 128, 64, None, bias=False, batch=96), Case(64, 512, 256, "relu", batch=64),
+    Case(333, 777, 999, "gelu"),
+)  # fmt: skip
+#: what the rehearsal runs
+SMALL = (
+    Case(8, 24, 16, "gelu"), Case(8, 24, 16, "relu", batch=3, layout="nn"), Case(7, 5, 9, None, dtype="bf16"),
+)  # fmt: skip
+
+
+def tensors(case: Case, device: str) -> tuple[Any, Any, Any]:
+    """x, w (k x n, as it lies), bias or None."""
+    import torch
+
+    dtype = torch.float16 if case.dtype == "fp16" else torch.bfloat16
+    generator = torch.Generator(device=device)
+    generator.manual_seed(case.m + case.n + case.k)
+    leading = () if case.batch == 1 else (case.batch,)
+
+    def normal(*shape: int) -> Any:
+        return torch.randn(shape, generator=generator, device=device, dtype=torch.float32).to(dtype)
+
+    x = normal(*leading, case.m, case.k)
+    if case.layout == "nn":
+        w = normal(*leading, case.k, case.n) * case.k**-0.5
+    else:
+        w = (normal(*leading, case.n, case.k) * case.k**-0.5).mT
+    return x, w, normal(case.n) if case.bias else None
+
+
+def contestants(case: Case, x: Any, w: Any, bias: Any, room: Any) -> dict[str, Callable[[], Any]]:
+    """name -> a call that returns C."""
+    import torch
+
+    from sassafras.gemm.fused import activated
+
+    flat = case.batch == 1
+
+    def by_torch() -> Any:
+        if bias is None:
+            return activated(torch.matmul(x, w), case.activation)
+        add = torch.addmm if flat else torch.baddbmm
+        return activated(add(bias, x, w), case.activation)
+
+    found = {
+        "torch": by_torch,
+        "torch_again": by_torch,
+        "product": lambda: torch.matmul(x, w),
+        "sassafras": lambda: room.matmul(x, w, bias=bias, activation=case.activation),
+    }
+    fusable = flat and bias is not None and case.activation in ("relu", "gelu_tanh")
+    if fusable and hasattr(torch, "_addmm_activation"):
+        gelu = case.activation != "relu"
+        found["lt_fused"] = lambda: torch._addmm_activation(bias, x, w, use_gelu=gelu)
+    return found
+
+
+def rms(result: Any, exact: Any) -> float:
+    """RMS error relative to the RMS of the exact result."""
+    error = (result.double() - exact).square().mean().sqrt()
+    return float(error / exact.square().mean().sqrt())
+
+
+def candidates(case: Case, x: Any, w: Any, bias: Any, room: Any, most: int) -> list[Any]:
+    """Our configurations to screen: what would be chosen, then the estimate's favourites, in modes."""
+    from sassafras.gemm import choose_fused, epilogue
+    from sassafras.gemm.choose import parsed
+    from sassafras.gemm.dispatch.fused import read
+    from sassafras.gemm.estimate import estimate_us
+
+    problem = read(x, w, None, bias, "cuda")
+    if problem is None:
+        return []
+    layout = (problem.layout, case.dtype)
+    aligned = bool(problem.aligned)
+    legal = list(epilogue.configurations(problem.shape, *layout, problem.batch, problem.lines, aligned))
+    legal.sort(key=lambda c: estimate_us(c, choose_fused.flat(c, problem.shape, problem.batch)))
+    by_instance: dict[Any, Any] = {}
+    for config in legal:
+        by_instance.setdefault(config.instance, config)
+    names = [served["config"] for served in room.status().get("fused", []) if served["config"]]
+    chosen = [c for c in map(parsed, names[-1:]) if c is not None]
+    found = [*chosen, *by_instance.values(), *legal]
+    unique = list({c.stem: c for c in found}.values())[:most]
+    return [mode for c in unique for mode in c.in_modes()[:2]]
+
+
+class Clock:
+    """Graphs of calls, timed by events, everybody in turn."""
+
+    def __init__(self, dry: bool) -> None:
+        self.dry = dry
+
+    def graph(self, call: Callable[[], Any]) -> tuple[Any, int]:
+        """(graph of `count` calls, count)."""
+        import torch
+
+        for _ in range(2):
+            call()
+        if self.dry:
+            return call, 1
+        torch.cuda.synchronize()
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        for _ in range(3):
+            call()
+        end.record()
+        torch.cuda.synchronize()
+        once = max(1.0, 1e3 * begin.elapsed_time(end) / 3)
+        count = int(min(200, max(1, BLOCK_US // once)))
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for _ in range(count):
+                call()
+        return graph, count
+
+    def times(self, graphs: Sequence[tuple[Any, int]], rounds: int) -> np.ndarray:
+        """Microseconds a call, (rounds, graphs); the first round is not counted."""
+        import torch
+
+        from sassafras.device.cuda.timing import interleaved
+
+        order = interleaved(len(graphs), rounds + 1)
+        table = np.empty((rounds + 1, len(graphs)))
+        if self.dry:
+            for position, which in enumerate(order):
+                begin = time.perf_counter()
+                graphs[which][0]()
+                table[position // len(graphs), which] = 1e6 * (time.perf_counter() - begin)
+            return table[1:]
+        events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in order]
+        graphs[order[0]][0].replay()
+        for (begin, end), which in zip(events, order, strict=True):
+            begin.record()
+            graphs[which][0].replay()
+            end.record()
+        torch.cuda.synchronize()
+        for position, ((begin, end), which) in enumerate(zip(events, order, strict=True)):
+            table[position // len(graphs), which] = 1e3 * begin.elapsed_time(end) / graphs[which][1]
+        return table[1:]
+
+
+def run(case: Case, room: Any, clock: Clock, given: argparse.Namespace) -> dict[str, Any]:
+    """One row. Raises what a contestant raises."""
+    from sassafras.core.statistics import bootstrap_median
+    from sassafras.gemm.fused import activated
+
+    x, w, bias = tensors(case, "cpu" if clock.dry else "cuda")
+    exact = x.double() @ w.double()
+    exact = activated(exact if bias is None else exact + bias.double(), case.activation)
+    calls = contestants(case, x, w, bias, room)
+    errors = {name: rms(call(), exact) for name, call in calls.items() if name != "product"}
+    room.settle()
+    errors["sassafras"] = rms(calls["sassafras"](), exact)
+    found: dict[str, Any] = {**asdict(case), "wrong": [], "config": None}
+    best = None
+    if room._engine is not None and not clock.dry:
+        bound: list[tuple[Any, Any]] = []
+        for config in candidates(case, x, w, bias, room, given.candidates):
+            call = room._engine.fused.bind(config, x, w, None, bias, case.activation)
+            error = rms(call(), exact)
+            if error > TOLERANCE * errors["torch"]:
+                found["wrong"].append(config.name)
+            else:
+                bound.append((config, call))
+        if bound:
+            screened = clock.times([clock.graph(call) for _, call in bound], 4)
+            best = bound[int(np.argmin(np.median(screened, axis=0)))]
+            calls["ours"], found["config"] = best[1], best[0].name
+            errors["ours"] = rms(best[1](), exact)
+            medians = np.median(screened, axis=0)
+            found["screened"] = {
+                c.name: round(float(us), 3) for (c, _), us in zip(bound, medians, strict=True)
+            }
+    names = list(calls)
+    table = clock.times([clock.graph(calls[name]) for name in names], given.rounds)
+    for at, name in enumerate(names):
+        found[name] = round(float(np.median(table[:, at])), 3)
+    torchs = table[:, names.index("torch")]
+    for name, column in (("ours", "speedup"), ("sassafras", "sassafras_speedup"), ("torch_again", "null")):
+        if name in names:
+            ratios = torchs / table[:, names.index(name)]
+            interval = bootstrap_median(ratios)
+            found[column] = round(float(np.median(ratios)), 4)
+            found[f"{column}_low"], found[f"{column}_high"] = round(interval.low, 4), round(interval.high, 4)
+    if "lt_fused" in names and "ours" in names:
+        ratios = table[:, names.index("lt_fused")] / table[:, names.index("ours")]
+        found["speedup_lt_fused"] = round(float(np.median(ratios)), 4)
+    found["wrong"] += [n for n, error in errors.items() if error > TOLERANCE * errors["torch"]]
+    found["rms_ratio"] = round(errors.get("ours", errors["sassafras"]) / max(errors["torch"], 1e-12), 4)
+    if served := room.status().get("fused"):
+        found["served"] = {key: served[-1][key] for key in ("member", "config", "why")}
+    return found
+
+
+def main() -> int:
+    """Measure and write; 1 when anything was wrong or failed, 2 without a GPU."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--cache", type=Path, help="folder of compiled kernels")
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--candidates", type=int, default=6, help="our configurations screened, a row")
+    parser.add_argument("--seconds", type=float, default=50, help="start no row after so long")
+    parser.add_argument(
+        "--out", type=Path, default=Path(os.environ.get("OUT") or ROOT / "benchmarks/results")
+    )
+    parser.add_argument("--dry-run", action="store_true", help="small shapes on the CPU, torch serving")
+    given = parser.parse_args()
+    begin = time.monotonic()
+    if given.cache:
+        os.environ["SASSAFRAS_GEMM_CACHE"] = str(given.cache)
+    import warnings
+
+    warnings.simplefilter("ignore", RuntimeWarning)
+    from sassafras.device.cuda import available, environment
+    from sassafras.gemm import matmul as room
+    from sassafras.gemm.compile import build
+    from sassafras.gemm.families import EPILOGUE_INSTANCES
+
+    usable, reason = available()
+    if not given.dry_run:
+        print(reason, flush=True)
+        if not usable:
+            return 2
+        build(EPILOGUE_INSTANCES, given.cache)
+        room._set_up()
+        room.settle()
+        print(f"kernels and launcher there after {time.monotonic() - begin:.1f} s", flush=True)
+    rows: list[dict[str, Any]] = []
+    clock, cases = Clock(given.dry_run), SMALL if given.dry_run else CASES
+    for case in cases:
+        if time.monotonic() - begin > given.seconds:
+            break
+        try:
+            rows.append(run(case, room, clock, given))
+        except Exception as error:  # one row must not cost the others
+            rows.append({**asdict(case), "error": f"{type(error).__name__}: {error}"[:300]})
+        print(
+            f"{case.name:>40}", json.dumps({k: v for k, v in rows[-1].items() if k != "screened"}), flush=True
+        )
+    summary = summarise(rows, len(cases)) | {
+        "modelled": given.dry_run, "seconds": round(time.monotonic() - begin, 1),
+    }  # fmt: skip
+    name = "matmul-epilogue" + ("-dry" if given.dry_run else "")
+    path = write(name, rows, summary, environment() if usable else {}, out=given.out)
+    print(*(f"{key}: {value}" for key, value in summary.items()), path.name, sep="\n", flush=True)
+    return 1 if summary["failed"] or summary["wrong"] or not rows else 0
+
+
+def summarise(rows: Sequence[dict[str, Any]], asked: int) -> dict[str, Any]:
+    """Geometric means over the rows that have the figure; who failed or was wrong, by name."""
+
+    def mean(column: str) -> float | None:
+        value = geomean(row[column] for row in rows if column in row)
+        return round(value, 4) if value else None
+
+    def of(column: str) -> list[float]:
+        return [row[column] for row in rows if column in row]
+
+    return {
+        "rows": len(rows), "asked": asked,
+        "geomean_vs_torch": mean("speedup"), "worst_vs_torch": min(of("speedup"), default=None),
+        "wins_vs_torch": sum(value > 1.005 for value in of("speedup_low")),
+        "geomean_vs_lt_fused": mean("speedup_lt_fused"),
+        "worst_vs_lt_fused": min(of("speedup_lt_fused"), default=None),
+        "sassafras_geomean_vs_torch": mean("sassafras_speedup"),
+        "sassafras_worst_vs_torch": min(of("sassafras_speedup"), default=None),
+        "null": mean("null"),
+        "failed": [row["error"] for row in rows if "error" in row],
+        "wrong": [name for row in rows for name in row.get("wrong", [])],
+    }  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main())
