@@ -16,6 +16,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.alone
 def test_twice_the_work_is_slower_and_the_null_is_flat() -> None:
     import torch
 
@@ -51,6 +52,7 @@ def test_work_on_another_stream_is_refused() -> None:
         compare(torch.sin, hides, args=(x,), groups=2, rounds=4)
 
 
+@pytest.mark.alone
 def test_a_cubin_against_itself_makes_no_difference() -> None:
     from sassafras.device.cuda.environment import probe
 

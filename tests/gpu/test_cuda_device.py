@@ -77,6 +77,7 @@ def test_the_parent_never_holds_a_context() -> None:
     assert done.stdout.split() == ["correct", "0"], done.stderr
 
 
+@pytest.mark.alone
 def test_identity_is_correct_and_as_fast_as_itself(softmax: tuple[CudaDevice, Candidate]) -> None:
     device, identity = softmax
     outcomes = [device.run(identity) for _ in range(30)]
@@ -85,6 +86,7 @@ def test_identity_is_correct_and_as_fast_as_itself(softmax: tuple[CudaDevice, Ca
     assert "512x4000" in device.facts["cases"]
 
 
+@pytest.mark.alone
 def test_at_least_150_evaluations_a_second(softmax: tuple[CudaDevice, Candidate]) -> None:
     device, identity = softmax
     device.run(identity)
@@ -114,6 +116,7 @@ def test_wrong_kernels_are_caught(affine: CudaDevice, fault: str, kind: str, wor
     assert affine.run(_affine().candidate("none", affine.arch)).verdict is Verdict.CORRECT
 
 
+@pytest.mark.alone
 def test_a_slow_kernel_is_correct_and_stopped_early(affine: CudaDevice) -> None:
     outcome = affine.run(_affine().candidate("slower", affine.arch))
     assert outcome.verdict is Verdict.CORRECT, outcome.detail
@@ -131,6 +134,7 @@ def test_a_crash_costs_one_candidate(affine: CudaDevice) -> None:
     assert affine.restarts == restarts + 1
 
 
+@pytest.mark.alone
 def test_a_hang_is_killed_within_its_limit_plus_one_second(affine: CudaDevice) -> None:
     affine.run(_affine().candidate("none", affine.arch))
     begin = time.perf_counter()
@@ -195,6 +199,7 @@ def test_sampling_counts_fresh_inputs_and_finds_a_rare_fault(affine: CudaDevice)
     assert affine.run(_affine().candidate("none", affine.arch)).verdict is Verdict.CORRECT
 
 
+@pytest.mark.alone
 def test_fresh_processes_measure_the_null_beside_the_candidate(
     softmax: tuple[CudaDevice, Candidate],
 ) -> None:

@@ -32,6 +32,7 @@ def device(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
     made.close()
 
 
+@pytest.mark.alone
 def test_a_configuration_is_checked_and_timed_beside_cublaslt(device) -> None:  # type: ignore[no-untyped-def]
     from sassafras.evolving_gemm import workload_of
 

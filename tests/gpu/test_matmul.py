@@ -325,6 +325,7 @@ def test_what_is_not_ours_is_torchs(room: Any) -> None:
             assert torch.equal(room.matmul(a, b), torch.matmul(a, b))
 
 
+@pytest.mark.alone
 def test_a_first_call_waits_for_no_compiler(tmp_path: Path) -> None:
     """In a fresh process with an empty cache: torch serves at once, ours once it is compiled."""
     if not _hopper():
@@ -358,6 +359,7 @@ print(first, room.status()["launcher"], room.status()["problems"][-1]["member"],
     assert float(first) < 0.5 and launcher == "compiled" and member == "ours", done.stdout
 
 
+@pytest.mark.alone
 def test_cpu_time_a_call(room: Any) -> None:
     """At most torch's and one microsecond; the benchmark (matmul_overhead.py) measures it carefully."""
     from sassafras.gemm.shapes import Shape

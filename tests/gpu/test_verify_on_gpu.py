@@ -17,6 +17,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.alone
 def test_an_original_passes_every_step_that_this_machine_has(tmp_path: Path) -> None:
     found = verify("suite:softmax", store=tmp_path / "none.sqlite", samples=20_000, sanitizer=False)
     status = {step.name: step.status for step in found.steps}
