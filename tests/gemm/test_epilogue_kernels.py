@@ -96,7 +96,7 @@ def test_every_path_is_right(
             whole = case.batch == 1 or not isinstance(config, WarpSpecializedConfig) or config.split == 1
             if config.reject(shape) is not None or not whole:
                 continue
-            if (at + index) % 2 and launched > 8:  # half of the combinations, once all splits have run
+            if (at + index) % 3 and launched > 8:  # a third of the combinations, once all splits have run
                 continue
             case = replace(case, seed=at + 10 * index)
             wrong = emulator.run(config, shape, case, tmp_path)
@@ -144,7 +144,7 @@ def test_the_emulator_notices_a_forbidden_read(emulator: Emulator, tmp_path: Pat
 def test_random_launches_are_right(emulator: Emulator, tmp_path: Path, few_multiprocessors: None) -> None:
     rng = np.random.default_rng(5)
     tried = 0
-    while tried < 30:
+    while tried < 20:
         instance = INSTANCES[int(rng.integers(len(INSTANCES)))]
         found = configs(instance)
         config = found[int(rng.integers(len(found)))]
