@@ -5,6 +5,7 @@ The engine runs on the driver's stand-in (`driver_stand_in.cpp`), which computes
 
 from __future__ import annotations
 
+import random
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,7 +23,7 @@ from sassafras.gemm.choose import Chooser  # noqa: E402
 from sassafras.gemm.compile import cached_path  # noqa: E402
 from sassafras.gemm.dispatch.driver import Driver  # noqa: E402
 from sassafras.gemm.dispatch.engine import Engine  # noqa: E402
-from sassafras.gemm.dispatch.fused import stride_of  # noqa: E402
+from sassafras.gemm.dispatch.fused import read, stride_of  # noqa: E402
 from sassafras.gemm.epilogue import ACTIVATIONS, Batch  # noqa: E402
 from sassafras.gemm.shapes import Shape  # noqa: E402
 from sassafras.gemm.table import Row, Table, shipped_path  # noqa: E402
@@ -62,11 +63,13 @@ Install = Callable[..., Engine]
 def install(library: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
     monkeypatch.setattr(room, "_warned", set())
 
-    def make(**changes: Any) -> Engine:
+    def make(launcher: str = "python", **changes: Any) -> Engine:
         driver = Driver(str(library))
-        monkeypatch.setattr(Engine, "_build_launcher", lambda self: None)  # plain calls are not at issue here
+        monkeypatch.setattr(Engine, "_build_launcher", lambda self: None)  # see below
         settings = {"cache": cache, "background": False, "table": table(), **changes}
-        engine = Engine(driver, stand_in.torch_side(modes=room.observers(), strict=room._strict), **settings)
+        side = stand_in.torch_side(modes=room.observers(), strict=room._strict)
+        engine = Engine(driver, side, **settings)
+        engine.launcher = stand_in.make(launcher, driver, side, cache)
         room.use(engine, device="cpu")
         return engine
 
@@ -74,9 +77,9 @@ def install(library: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     room.use(None)
 
 
-@pytest.fixture
-def engine(install: Install) -> Engine:
-    return install()
+@pytest.fixture(params=["compiled", "python"])
+def engine(request: pytest.FixtureRequest, install: Install) -> Engine:
+    return install(request.param)
 
 
 def half(*shape: int, seed: int = 0, dtype: Any = torch.float16) -> Any:
@@ -221,8 +224,9 @@ def test_another_type_or_device_is_said_once(install: Install) -> None:
         room.matmul(a, b, bias=bias, activation="relu")
 
 
+@pytest.mark.parametrize("launcher", ["compiled", "python"])
 def test_a_kernel_that_is_not_there_yet(
-    install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    launcher: str, install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import threading
 
@@ -236,7 +240,7 @@ def test_a_kernel_that_is_not_there_yet(
         return b"\x7fELF"
 
     monkeypatch.setattr(module, "cubin", slow_cubin)
-    engine = install(cache=tmp_path, background=True)
+    engine = install(launcher, cache=tmp_path, background=True)
     a, b, bias = half(32, 64), half(64, 48), half(48)
     for _ in range(2):
         assert torch.equal(room.matmul(a, b, bias=bias), torch.addmm(bias, a, b))
@@ -254,8 +258,16 @@ def test_a_launch_that_fails_leaves_torch(engine: Engine, library: Path) -> None
         assert torch.equal(room.matmul(a, b, bias=bias), torch.addmm(bias, a, b))
     finally:
         state.fail = 0
-    assert torch.equal(room.matmul(a, b, bias=bias), torch.addmm(bias, a, b))
+    before = launches(library)
     assert "error 719" in room.status()["notes"][-1]
+    if hasattr(engine.launcher, "fused_key"):  # the first launch of a problem is Python's
+        engine.forget()
+        assert close(room.matmul(a, b, bias=bias), exact(a, b, None, bias))
+        state.fail = 719
+        with pytest.warns(RuntimeWarning, match="error 719"):
+            assert torch.equal(room.matmul(a, b, bias=bias), torch.addmm(bias, a, b))
+        state.fail, before = 0, launches(library)
+    assert torch.equal(room.matmul(a, b, bias=bias), torch.addmm(bias, a, b)) and launches(library) == before
     engine.forget()
     assert room.status()["fused"] == [] and close(room.matmul(a, b, bias=bias), exact(a, b, None, bias))
 
@@ -316,6 +328,98 @@ def test_the_benchmark_rehearses(tmp_path: Path) -> None:
     written = json.loads((tmp_path / "matmul-epilogue-dry.json").read_text())
     assert written["summary"]["modelled"] and written["summary"]["rows"] == len(written["rows"]) == 3
     assert all(row["sassafras_speedup"] > 0 and "ours" not in row for row in written["rows"])
+
+
+def test_both_launchers_see_the_same_problem(install: Install) -> None:
+    launcher = install("compiled").launcher
+    bias = half(48)
+    x, w = half(4, 32, 64), half(64, 48)
+    calls = [
+        (x, w, None, None), (x[0], w, None, bias), (x, half(48, 64).t(), None, bias),
+        (x, half(4, 64, 48), None, None), (x, half(4, 48, 64).mT, half(4, 32, 48), bias),
+        (x[:1], half(4, 64, 48), None, None), (x[0], half(4, 64, 48), None, None),
+        (x, half(1, 64, 48), None, None), (half(2, 3, 32, 64), half(2, 3, 64, 48), None, None),
+        (half(2, 3, 32, 64).transpose(0, 1), half(3, 2, 64, 48), None, None),
+        (half(2, 1, 32, 64), half(1, 3, 64, 48), None, None),
+        (half(3, 32, 64), half(2, 3, 64, 48), None, None),
+        (half(4, 64, 64)[:, :32], w, None, None), (half(4, 64, 64)[:, ::2], w, None, None),
+        (half(4, 32, 128)[:, :, ::2], w, None, None), (half(64, 32).t(), w, None, None),
+        (half(1, 64), w, None, None),
+        (half(4, 1, 64), half(4, 64, 48), None, None), (half(6, 32, 64).expand(6, 32, 64), w, None, None),
+        (half(32, 64).expand(6, 32, 64), half(6, 64, 48), None, None), (x, w.expand(4, 64, 48), None, None),
+        (x, half(4, 64, 48), half(32, 48).expand(4, 32, 48), None), (x[0], w, half(48, 32).t(), None),
+        (x[0], w, half(32, 56)[:, :48], bias), (x[0], w, half(32, 47), None),
+        (x, w, half(4, 40, 48)[:, :32], None),
+        (x[0], w, None, half(96)[::2]), (x[0], w, None, half(49)[1:]),
+        (half(31, 65), half(65, 47), None, None),
+        (x[0].bfloat16(), w.bfloat16(), None, bias.bfloat16()), (x[0], w, None, bias.bfloat16()),
+        (x[0], w.float(), None, None), (x[0].float(), w.float(), None, None),
+        (x[0], half(64, 1), None, half(1)),
+        (half(4, 32, 1), half(4, 1, 48), None, None), (half(7, 1, 64), w, None, None),
+        (torch._neg_view(x), w, None, None), (x[0], x[0].t(), x[0][:, :32], None),
+    ]  # fmt: skip
+    served = 0
+    for number, call in enumerate(calls):
+        found = read(*call, "cpu")
+        native = launcher.fused_key(*call)
+        assert native == (None if found is None else tuple(found)), f"{number}: {found} {native}"
+        served += found is not None
+    assert 18 <= served < len(calls)
+
+
+def test_both_launchers_see_the_same_random_problem(install: Install) -> None:
+    launcher = install("compiled").launcher
+    draw = random.Random(4)
+    served = 0
+    for _ in range(600):
+        leading = draw.choice([(), (3,), (2, 3), (1, 3)])
+        m, n, k = (draw.choice([1, 2, 7, 8, 16]) for _ in range(3))
+
+        def view(*shape: int) -> Any:
+            gaps = [draw.choice([0, 0, 0, 1, 8]) for _ in shape]
+            order = list(range(len(shape)))
+            if draw.random() < 0.3:
+                draw.shuffle(order)
+            whole = torch.zeros([shape[d] + gaps[d] for d in order], dtype=torch.float16)
+            whole = whole.permute([order.index(d) for d in range(len(shape))])
+            return whole[tuple(slice(extent) for extent in shape)]
+
+        a = view(*draw.choice([leading, leading, ()]), m, k)
+        b = view(*draw.choice([leading, (), (1,) * len(leading)]), k, n)
+        wanted = (*torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]), m, n)
+        out = view(*wanted) if draw.random() < 0.4 else None
+        bias = view(n) if draw.random() < 0.4 else None
+        found, native = read(a, b, out, bias, "cpu"), launcher.fused_key(a, b, out, bias)
+        assert native == (None if found is None else tuple(found)), (a.stride(), b.stride(), found, native)
+        served += found is not None
+    assert 100 < served < 500
+
+
+def test_the_compiled_launcher_serves_from_the_second_call_on(install: Install, library: Path) -> None:
+    engine = install("compiled")
+    four, out = (half(2, 3, 32, 64), half(2, 3, 64, 48)), half(2, 3, 32, 48)
+    bias = half(48)
+    for beta in (0.0, 2.0):
+        for turn in range(3):
+            if beta:
+                c, wanted = out, exact(*four, out, bias, "silu", 0.5, beta)
+            else:
+                c, wanted = None, exact(*four, None, bias, "silu", 0.5)
+            hits, before = engine.launcher.counts()["hits"], launches(library)
+            result = room.matmul(*four, c, bias=bias, activation="silu", alpha=0.5, beta=beta)
+            assert close(result, wanted) and launches(library) == before + 1
+            assert engine.launcher.counts()["hits"] == hits + (turn > 0)
+    torchs = half(64, 32).t(), half(64, 48)
+    far = half(9, 4096, 8), half(9, 8, 48)
+    for a, b in (torchs, far):
+        for _ in range(2):
+            assert close(room.matmul(a, b, activation="relu"), exact(a, b, None, None, "relu"))
+    assert engine.launcher.fused(*far, None, None, 1, 1.0, 0.0) is None, "known to be torch's"
+    a, b = half(32, 64).requires_grad_(), half(64, 48)
+    assert engine.launcher.fused(a, b, None, None, 1, 1.0, 0.0) is NotImplemented
+    assert engine.launcher.fused(half(32, 64), b, None, None, 1, 1.0, 1.0) is NotImplemented
+    with pytest.raises(TypeError, match="by position"):
+        engine.launcher.fused(a, b)
 
 
 def test_any_configuration_can_be_bound(engine: Engine, library: Path) -> None:

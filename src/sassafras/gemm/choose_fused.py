@@ -20,8 +20,8 @@ from .shapes import Shape
 
 #: predicted speed-up over torch that ours needs
 MARGIN = 1.05
-#: plain batches that torch serves faster than this (microseconds) are left to it: ours are launched by Python
-LEAST_US = 20.0
+#: plain batches that torch serves faster than this (microseconds) are left to it: our call costs more
+LEAST_US = 8.0
 #: of an elementwise pass over C by torch: microseconds at least, and bytes a microsecond
 _PASS_US, _PASS_BYTES = 2.0, 3.5e6
 

@@ -19,6 +19,13 @@ from .epilogue import ACTIVATIONS
 
 def call(a: Any, b: Any, out: Any, bias: Any, activation: str | None, alpha: float, beta: float) -> Any:
     """activation(alpha * a @ b + beta * out + bias); see `matmul.matmul`."""
+    engine = room._engine
+    if engine is not None and activation in ACTIVATIONS and not torch.compiler.is_compiling():
+        result = engine.launcher.fused(a, b, out, bias, ACTIVATIONS[activation], alpha, beta)
+        if result is None:  # it is known that torch serves this problem
+            return composed(a, b, out, bias, activation, alpha, beta)
+        if result is not NotImplemented:
+            return result
     _check(a, b, out, bias, activation, beta)
     if torch.compiler.is_compiling():
         return _traced(a, b, out, bias, activation, alpha, beta)
@@ -58,7 +65,11 @@ def served(
     engine = room._engine
     if engine is None:
         return NotImplemented
-    result = engine.fused(a, b, out, bias, activation, alpha, beta)
+    result = engine.launcher.fused(a, b, out, bias, ACTIVATIONS[activation], alpha, beta)
+    if result is None:
+        return NotImplemented
+    if result is NotImplemented:
+        result = engine.fused(a, b, out, bias, activation, alpha, beta)
     if result is NotImplemented and a.device.type == room._device:
         ordinal = a.device.index if a.device.index is not None else 0
         if gone := engine.gpu(ordinal).why_not:

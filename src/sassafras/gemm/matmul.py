@@ -207,11 +207,13 @@ def _served(a: Any, b: Any, out: Any = None) -> Any:
 
 def _batched(a: Any, b: Any, out: Any) -> Any:
     """Batches of both operands, where neither a gradient nor a mode is wanted."""
-    tensors = (a, b) if out is None else (a, b, out)
-    if torch._C._len_torch_dispatch_stack() or _wants_grad(*tensors):
-        return _torch(a, b, out)
-    result = fused.served(a, b, out)
-    return _torch(a, b, out) if result is NotImplemented else result
+    assert _engine is not None
+    result = _engine.launcher.fused(a, b, out, None, 0, 1.0, 0.0)
+    if result is NotImplemented:
+        tensors = (a, b) if out is None else (a, b, out)
+        if not torch._C._len_torch_dispatch_stack() and not _wants_grad(*tensors):
+            result = fused.served(a, b, out)
+    return _torch(a, b, out) if result is None or result is NotImplemented else result
 
 
 def _traced(a: Any, b: Any, out: Any) -> Any:

@@ -17,7 +17,7 @@ from sassafras.core import CompileError, ToolMissing
 
 from ..compile import default_cache
 
-SOURCES = ("launcher.cpp", "plan.hpp", "problem.hpp")
+SOURCES = ("launcher.cpp", "plan.hpp", "problem.hpp", "fused.hpp")
 _HERE = Path(__file__).resolve().parent
 _FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility=hidden")
 

@@ -263,6 +263,7 @@ class Engine:
             return
         with self._lock:
             self.launcher = made  # plans are made anew as calls come
+            self.fused.renew()
             self._on_launcher(made)
 
     def _lt_member(self) -> LtMember | None:

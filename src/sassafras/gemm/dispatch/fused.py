@@ -1,8 +1,9 @@
-"""Calls with an epilogue or batches: from tensors to a plan, and the plan launched. By way of Python only.
+"""Calls with an epilogue or batches: from tensors to a plan, and the plan launched.
 
 The twin of what `problem.py`, `plans.py` and `slow.py` do for plain products, which are served elsewhere and
 know nothing of this. Keys hold the batch as well; alpha, beta, activation and the bias's address are given
-at each launch.
+at each launch. The compiled launcher (`fused.hpp`) is given every plan that is made here, and serves the call
+from then on; without it, calls are launched here.
 """
 
 from __future__ import annotations
@@ -145,7 +146,7 @@ def read(a: Any, b: Any, out: Any, bias: Any, device_type: str) -> FusedProblem 
     if min(step_a or 0, step_b or 0, step_c or 0) < 0:
         return None
     problem = FusedProblem(
-        a.device.index if a.device.index is not None else -1 if device_type == "cpu" else 0,
+        a.device.index or 0,
         int(a.dtype == torch.bfloat16), m, n, k, int(right[0]), left[1], right[1], result[1],
         int(all(t.data_ptr() % 16 == 0 for t in given)), count, step_a or 0, step_b or 0, step_c or 0,
     )  # fmt: skip
@@ -272,30 +273,59 @@ class Fused:
                     problem.lines, bool(problem.aligned), extra,
                 )  # fmt: skip
             config = parsed(name) if name else None
+            native = (*problem, int(extra.bias) | extra.beta << 1 | ACTIVATIONS[extra.activation] << 2)
             self._plans[key] = None
+            self._tell(native, None)
             if config is not None:
                 try:
-                    code, waits = engine.code(config.instance, lambda: self._plans.pop(key, None))
+                    code, waits = engine.code(config.instance, lambda: self._drop(key, native))
                     if code is None:
                         config, why = None, waits
                     else:
-                        self._plans[key] = self._kernel(problem, config, code)
+                        self._plans[key] = self._kernel(problem, config, code, native)
                 except SassafrasError as error:
                     config, why = None, str(error)
                     engine.note(f"{problem.shape}: {error}")
             self.served[key] = ("ours" if config else "torch", config.name if config else None, why)
 
-    def _kernel(self, problem: FusedProblem, config: Config, code: bytes) -> _Kernel:
+    def _tell(self, native: tuple[Any, ...], how: tuple[Any, ...] | None) -> None:
+        """Give the compiled launcher, if it serves, a plan; None: torch's."""
+        launcher = self._engine.launcher
+        if hasattr(launcher, "fused_key"):
+            if how is None:
+                launcher.add_torch(native)
+            else:
+                launcher.add_kernel(native, *how)
+
+    def _drop(self, key: tuple[Any, ...], native: tuple[Any, ...]) -> None:
+        """The next call decides anew."""
+        self._plans.pop(key, None)
+        if hasattr(self._engine.launcher, "fused_key"):
+            self._engine.launcher.remove(native)
+
+    def _kernel(
+        self, problem: FusedProblem, config: Config, code: bytes, native: tuple[Any, ...] | None = None
+    ) -> _Kernel:
         from .driver import launch_config
 
         engine, ordinal = self._engine, max(0, problem.device)
         made = plan(config, problem)
         function = engine.loaded(ordinal, config.instance, code)
+        if native is not None:
+            self._tell(
+                native,
+                (function, engine.driver.context(ordinal), made.grid, made.threads, made.shared, made.cluster,
+                 made.parameters, made.workspace, made.counters, made.overlap),
+            )  # fmt: skip
         how = launch_config(made.grid, made.threads, made.shared, made.cluster, made.overlap)
         return _Kernel(
             engine.driver, function, engine.driver.context(ordinal), how, made.parameters, made.workspace,
             made.counters,
         )  # fmt: skip
+
+    def renew(self) -> None:
+        """Plans are made anew as calls come: another launcher has taken over."""
+        self._plans.clear()
 
     def forget(self) -> None:
         """Drop all plans and choices."""

@@ -8,6 +8,7 @@
 // A call looks its problem up in a table of plans that Python filled: run our kernel, a chosen cuBLASLt algorithm,
 // or torch.matmul. What is not in the table, or needs care (gradients, modes, autocast), is answered with
 // NotImplemented, and Python takes over. Everything runs under the GIL.
+#include "fused.hpp"
 #include "plan.hpp"
 
 #include <string>
@@ -33,6 +34,7 @@ struct Launcher {
     StreamIsCapturing is_capturing;
     LtMatmul lt_matmul;
     std::unordered_map<Key, std::unique_ptr<Plan>, Hash> *plans;
+    std::unordered_map<FusedKey, std::unique_ptr<Plan>, FusedHash> *fused_plans; // see fused.hpp
     unsigned long long hits, misses, refused;
 };
 
@@ -114,7 +116,7 @@ bool counters_for(Launcher *self, Plan &plan, int device, void *stream, uint64_t
 }
 
 // 0, or the driver's (cuBLASLt's) error; -1 with a Python error set.
-int enqueue(Launcher *self, Plan &plan, const Call &call, void *c, PyObject *&scratch) {
+int enqueue(Launcher *self, Plan &plan, const Call &call, void *c, PyObject *&scratch, const Given *given = nullptr) {
     void *stream = nullptr;
     if (!current_stream(self, call.key.device, stream)) return -1;
     void *workspace = nullptr;
@@ -150,6 +152,7 @@ int enqueue(Launcher *self, Plan &plan, const Call &call, void *c, PyObject *&sc
             if (parameter.what < 5) plan.constants[(size_t)parameter.index] = values[parameter.what];
             else if (parameter.what == 6)
                 code = encoded(self, *plan.maps[(size_t)parameter.index], values, plan.pointers[i]);
+            else if (parameter.what > 6 && given) plan.constants[(size_t)parameter.index] = given->values[parameter.what - 7];
         }
         plan.launch.stream = stream;
         if (code == 0) code = self->launch(&plan.launch, plan.function, plan.pointers.data(), nullptr);
@@ -260,6 +263,108 @@ PyObject *called(PyObject *object, PyObject *const *args, size_t flags, PyObject
     return run(self, a, b, out);
 }
 
+// --- an epilogue, batches ------------------------------------------------------------------------------------------
+
+// fused(a, b, out, bias, activation's number, alpha, beta) -> C; NotImplemented: Python has to look; None: torch serves
+PyObject *fused(PyObject *object, PyObject *const *args, Py_ssize_t count) {
+    auto *self = (Launcher *)object;
+    if (count != 7) {
+        PyErr_SetString(PyExc_TypeError, "a, b, out, bias, activation, alpha and beta are expected, by position");
+        return nullptr;
+    }
+    PyObject *tensors[4] = {args[0], args[1], args[2] == Py_None ? nullptr : args[2], args[3] == Py_None ? nullptr : args[3]};
+    for (PyObject *tensor : tensors)
+        if (tensor && !ours(self, tensor)) Py_RETURN_NOTIMPLEMENTED;
+    const long activation = PyLong_AsLong(args[4]);
+    const double alpha = PyFloat_AsDouble(args[5]), beta = PyFloat_AsDouble(args[6]);
+    if (PyErr_Occurred()) return nullptr;
+    PyObject *out = tensors[2];
+    if (beta != 0 && !out) Py_RETURN_NOTIMPLEMENTED;
+    int grad = 0;
+    for (int i = 0; i < 4 && grad == 0; ++i)
+        if (tensors[i]) grad = wants_grad(self, tensors[i]);
+    if (grad > 0) {
+        PyObject *said = PyObject_CallNoArgs(self->grad_enabled);
+        if (!said) return nullptr;
+        grad = said == Py_True;
+        Py_DECREF(said);
+    }
+    if (grad < 0) return nullptr;
+    if (grad) Py_RETURN_NOTIMPLEMENTED;
+    const int seen = observed(self);
+    if (seen < 0) return nullptr;
+    if (seen) Py_RETURN_NOTIMPLEMENTED;
+
+    FusedCall call;
+    if (read_fused(self->api, self->device_type, tensors[0], tensors[1], out, tensors[3], call) != Read::Ok)
+        Py_RETURN_NOTIMPLEMENTED;
+    call.key.extra = (uint8_t)((tensors[3] ? 1 : 0) | (beta != 0 ? 2 : 0) | activation << 2);
+    const auto at = self->fused_plans->find(call.key);
+    if (at == self->fused_plans->end()) Py_RETURN_NOTIMPLEMENTED;
+    Plan &plan = *at->second;
+    if (plan.kind == Kind::Torch) Py_RETURN_NONE;
+    PyObject *made = nullptr;
+    void *c = call.c;
+    if (!out) {
+        PyObject *arguments[12] = {tensors[0]};
+        int number = 1;
+        bool ok = true;
+        for (int d = 0; d < call.ndim; ++d) ok &= (arguments[number++] = PyLong_FromLongLong(call.leading[d])) != nullptr;
+        ok &= (arguments[number++] = PyLong_FromLongLong(call.rows)) != nullptr;
+        ok &= (arguments[number++] = PyLong_FromLongLong(call.key.n)) != nullptr;
+        if (ok) made = PyObject_VectorcallMethod(self->new_empty, arguments, (size_t)number, nullptr);
+        for (int i = 1; i < number; ++i) Py_XDECREF(arguments[i]);
+        DLTensor fresh_view;
+        if (!made) return nullptr;
+        if (view(self->api, made, fresh_view) != Read::Ok) {
+            Py_DECREF(made);
+            Py_RETURN_NOTIMPLEMENTED;
+        }
+        c = address(fresh_view);
+    }
+    const Given given{{(uint64_t)(uintptr_t)call.bias, beta != 0 ? (uint64_t)(uintptr_t)c : 0, float_bits(alpha),
+                       float_bits(beta), (uint64_t)activation}};
+    Call plain{};
+    plain.key.device = call.key.device;
+    plain.a = call.a, plain.b = call.b;
+    PyObject *scratch = nullptr;
+    const int code = enqueue(self, plan, plain, c, scratch, &given);
+    Py_XDECREF(scratch);
+    if (code == 0) {
+        ++self->hits;
+        return made ? made : Py_NewRef(out);
+    }
+    Py_XDECREF(made);
+    if (PyErr_Occurred()) return nullptr;
+    ++self->refused;
+    plan.kind = Kind::Torch;
+    if (PyErr_WarnFormat(PyExc_RuntimeWarning, 1,
+                         "sassafras.matmul: a kernel with an epilogue could not be launched (error %d) for "
+                         "%lldx%lldx%lld; torch serves this problem from now on", code, (long long)call.key.m,
+                         (long long)call.key.n, (long long)call.key.k) < 0)
+        return nullptr;
+    Py_RETURN_NONE;
+}
+
+// fused_key(a, b, out, bias): the problem as `FusedProblem`, or None
+PyObject *fused_key(PyObject *object, PyObject *const *args, Py_ssize_t count) {
+    auto *self = (Launcher *)object;
+    if (count != 4) {
+        PyErr_SetString(PyExc_TypeError, "a, b, out and bias are expected, by position");
+        return nullptr;
+    }
+    PyObject *out = args[2] == Py_None ? nullptr : args[2], *bias = args[3] == Py_None ? nullptr : args[3];
+    for (PyObject *tensor : {args[0], args[1], out, bias})
+        if (tensor && !ours(self, tensor)) Py_RETURN_NONE;
+    FusedCall call;
+    if (read_fused(self->api, self->device_type, args[0], args[1], out, bias, call) != Read::Ok) Py_RETURN_NONE;
+    const FusedKey &key = call.key;
+    return Py_BuildValue("(iiLLLiLLLiLLLL)", (int)key.device, (int)key.dtype, (long long)key.m, (long long)key.n,
+                         (long long)key.k, (int)key.transposed, (long long)key.lda, (long long)key.ldb, (long long)key.ldc,
+                         (int)key.aligned, (long long)key.matrices, (long long)key.step_a, (long long)key.step_b,
+                         (long long)key.step_c);
+}
+
 // --- Python's side -------------------------------------------------------------------------------------------
 
 PyObject *raw(PyObject *object, PyObject *const *args, Py_ssize_t count) {
@@ -301,6 +406,21 @@ bool parse_key(PyObject *tuple, Key &key) {
     return true; // `exchanged` only says how the call was read: the problem is the same
 }
 
+// FusedProblem's fields, then `extra`
+bool parse_fused_key(PyObject *tuple, FusedKey &key) {
+    std::memset(&key, 0, sizeof(FusedKey));
+    int device, dtype, transposed, aligned, extra;
+    long long m, n, k, lda, ldb, ldc, matrices, step_a, step_b, step_c;
+    if (!PyArg_ParseTuple(tuple, "iiLLLiLLLiLLLLi", &device, &dtype, &m, &n, &k, &transposed, &lda, &ldb, &ldc, &aligned,
+                          &matrices, &step_a, &step_b, &step_c, &extra))
+        return false;
+    key.m = m, key.n = n, key.k = k, key.lda = lda, key.ldb = ldb, key.ldc = ldc, key.matrices = matrices;
+    key.step_a = step_a, key.step_b = step_b, key.step_c = step_c, key.device = device;
+    key.dtype = (uint8_t)dtype, key.transposed = (uint8_t)transposed, key.aligned = (uint8_t)aligned;
+    key.extra = (uint8_t)extra;
+    return true;
+}
+
 template <class T> bool numbers(PyObject *from, T *to, unsigned count) {
     PyObject *fast = PySequence_Fast(from, "a sequence of numbers is expected");
     if (!fast) return false;
@@ -316,6 +436,12 @@ template <class T> bool numbers(PyObject *from, T *to, unsigned count) {
 
 // add_torch(key)
 PyObject *add_torch(PyObject *object, PyObject *tuple) {
+    if (PyTuple_Check(tuple) && PyTuple_GET_SIZE(tuple) > 11) {
+        FusedKey wide;
+        if (!parse_fused_key(tuple, wide)) return nullptr;
+        (*((Launcher *)object)->fused_plans)[wide] = std::make_unique<Plan>();
+        Py_RETURN_NONE;
+    }
     Key key;
     if (!parse_key(tuple, key)) return nullptr;
     (*((Launcher *)object)->plans)[key] = std::make_unique<Plan>();
@@ -328,6 +454,13 @@ bool add_parameter(Plan &plan, PyObject *item) {
     const char *what = PyTuple_Check(item) && PyTuple_GET_SIZE(item) ? PyUnicode_AsUTF8(PyTuple_GET_ITEM(item, 0)) : "";
     if (!what) return false;
     const std::string name = what;
+    static const std::string given[] = {"bias", "addend", "alpha", "beta", "activation"};
+    for (int i = 0; i < 5; ++i)
+        if (name == given[i]) {
+            plan.parameters.push_back({7 + i, (int)plan.constants.size()});
+            plan.constants.push_back(0);
+            return true;
+        }
     static const std::string operands[] = {"a", "b", "c", "workspace", "counters"};
     for (int i = 0; i < 5; ++i)
         if (name == operands[i]) {
@@ -378,8 +511,12 @@ PyObject *add_kernel(PyObject *object, PyObject *args) {
     if (!PyArg_ParseTuple(args, "O!KKOIIOOnn|p", &PyTuple_Type, &tuple, &function, &context, &grid, &threads, &shared,
                           &cluster, &parameters, &workspace, &counters, &overlap))
         return nullptr;
+    // a problem with an epilogue or batches has three values more (and what the epilogue has)
     Key key;
-    if (!parse_key(tuple, key) || !numbers(grid, extents, 3) || !numbers(cluster, clusters, 3)) return nullptr;
+    FusedKey wide;
+    const bool with_more = PyTuple_GET_SIZE(tuple) > 11;
+    if (!(with_more ? parse_fused_key(tuple, wide) : parse_key(tuple, key))) return nullptr;
+    if (!numbers(grid, extents, 3) || !numbers(cluster, clusters, 3)) return nullptr;
     auto plan = std::make_unique<Plan>();
     plan->kind = Kind::Kernel;
     plan->function = (void *)(uintptr_t)function;
@@ -406,7 +543,10 @@ PyObject *add_kernel(PyObject *object, PyObject *args) {
         attribute.id = kOverlap;
         attribute.value = 1;
     }
-    (*((Launcher *)object)->plans)[key] = std::move(plan);
+    if (with_more)
+        (*((Launcher *)object)->fused_plans)[wide] = std::move(plan);
+    else
+        (*((Launcher *)object)->plans)[key] = std::move(plan);
     Py_RETURN_NONE;
 }
 
@@ -438,6 +578,12 @@ PyObject *add_lt(PyObject *object, PyObject *args) {
 
 // remove(key): the next call asks Python again
 PyObject *remove(PyObject *object, PyObject *tuple) {
+    if (PyTuple_Check(tuple) && PyTuple_GET_SIZE(tuple) > 11) {
+        FusedKey wide;
+        if (!parse_fused_key(tuple, wide)) return nullptr;
+        ((Launcher *)object)->fused_plans->erase(wide);
+        Py_RETURN_NONE;
+    }
     Key key;
     if (!parse_key(tuple, key)) return nullptr;
     ((Launcher *)object)->plans->erase(key);
@@ -446,6 +592,7 @@ PyObject *remove(PyObject *object, PyObject *tuple) {
 
 PyObject *forget(PyObject *object, PyObject *) {
     ((Launcher *)object)->plans->clear();
+    ((Launcher *)object)->fused_plans->clear();
     Py_RETURN_NONE;
 }
 
@@ -503,6 +650,7 @@ int init(PyObject *object, PyObject *args, PyObject *) {
     self->is_neg = PyUnicode_InternFromString("is_neg");
     self->names = Py_BuildValue("(s)", "out");
     self->plans = new std::unordered_map<Key, std::unique_ptr<Plan>, Hash>();
+    self->fused_plans = new std::unordered_map<FusedKey, std::unique_ptr<Plan>, FusedHash>();
     self->vectorcall = called;
     return self->names && self->is_neg && self->new_empty && self->requires_grad ? 0 : -1;
 }
@@ -510,6 +658,7 @@ int init(PyObject *object, PyObject *args, PyObject *) {
 void dealloc(PyObject *object) {
     auto *self = (Launcher *)object;
     delete self->plans;
+    delete self->fused_plans;
     for (PyObject *held : {(PyObject *)self->tensor, (PyObject *)self->parameter, self->matmul, self->empty_bytes, self->counters, self->strict,
                            self->stream, self->grad_enabled, self->modes, self->new_empty, self->requires_grad, self->is_neg,
                            self->names})
@@ -520,6 +669,8 @@ void dealloc(PyObject *object) {
 PyMethodDef methods[] = {
     {"raw", (PyCFunction)(void (*)(void))raw, METH_FASTCALL, "run a plan whatever modes are active"},
     {"key", (PyCFunction)(void (*)(void))key_of, METH_FASTCALL, "the problem as a tuple, or None"},
+    {"fused", (PyCFunction)(void (*)(void))fused, METH_FASTCALL, "run a plan with an epilogue or batches"},
+    {"fused_key", (PyCFunction)(void (*)(void))fused_key, METH_FASTCALL, "such a problem as a tuple, or None"},
     {"add_torch", add_torch, METH_O, "let torch.matmul serve a problem"},
     {"add_kernel", add_kernel, METH_VARARGS, "let a kernel serve a problem"},
     {"add_lt", add_lt, METH_VARARGS, "let a cuBLASLt algorithm serve a problem"},

@@ -57,7 +57,7 @@ struct Plan {
     LaunchConfig launch{};
     LaunchAttribute attributes[2]{};
     std::vector<uint64_t> constants; // scalar parameters, eight bytes each
-    struct Parameter { int what, index; }; // what: 0..2 operand, 3 workspace, 4 counters, 5 constant, 6 tensor map
+    struct Parameter { int what, index; }; // what: 0..2 operand, 3 workspace, 4 counters, 5 constant, 6 tensor map, 7.. Given
     std::vector<Parameter> parameters;
     std::vector<void *> pointers;
     std::vector<std::unique_ptr<MapSpec>> maps;

@@ -167,6 +167,10 @@ class PythonLauncher:
         )
         return self._torch_matmul(a, b, out)
 
+    def fused(self, *call: Any) -> Any:
+        """NotImplemented: calls with an epilogue or batches are launched by `fused.Fused` itself."""
+        return NotImplemented
+
     def key(self, a: Any, b: Any, out: Any = None) -> tuple[int, ...] | None:
         """The problem as a tuple (`Problem`), None when no plan can serve it."""
         found = read(a, b, out, device_type=self._torch.device_type) if self._plain(a, b, out) else None
