@@ -75,8 +75,10 @@ ORIGINAL, TUNED = ([5.0], [5.0]), ([7.0], [7.0])
 
 
 def program(folder: Path, *arguments: str, under_run: bool = False, **environment: str) -> dict[str, Any]:
-    (folder / "program.py").write_text(PROGRAM)
-    command = [sys.executable, str(folder / "program.py"), *arguments]
+    source = folder / "program.py"
+    if not source.exists():  # its time of change is in the cubins' line information
+        source.write_text(PROGRAM)
+    command = [sys.executable, str(source), *arguments]
     if under_run:
         command = [sys.executable, "-m", "sassafras", "run", "--", *command]
     done = subprocess.run(
@@ -144,6 +146,16 @@ def test_the_tuned_bytes_run_eagerly_and_in_a_graph_with_a_warm_and_a_cold_cache
     }
     found = program(stored)  # a later process without us
     assert (found["shift"], found["tuned_by_triton"]) == (ORIGINAL, ORIGINAL)
+
+
+def test_a_touched_source_file_still_finds_its_tuned_cubins(stored: Path) -> None:
+    import shutil
+
+    shutil.rmtree(stored / "cache")
+    os.utime(stored / "program.py", (1_700_000_000, 1_700_000_000))
+    found = program(stored, "install")
+    assert (found["shift"], found["tuned_by_triton"]) == (TUNED, TUNED), found["status"]
+    assert {k["reason"] for k in found["status"]["kernels"]} == {"tuned, other line information"}
 
 
 def test_run_without_touching_the_program(stored: Path) -> None:

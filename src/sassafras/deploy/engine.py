@@ -8,7 +8,7 @@ import os
 import threading
 import weakref
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -84,7 +84,7 @@ class Engine:
         index = self.index
         if index is None:
             return Decision(None, "not installed")
-        if digest not in index.gpus:  # the usual case ends here
+        if digest not in index.gpus and launch.name not in index.names:  # the usual case ends here
             return Decision(None, _unknown(index, launch.name or ""))
         if not self.everything and id(fn) not in self.marked:
             return Decision(None, "only decorated kernels are substituted")
@@ -94,9 +94,13 @@ class Engine:
         self, index: Index, settings: Settings, cubin: bytes, digest: str, launch: Launch, on: int | str
     ) -> Decision:
         """What `index` has for this cubin on a GPU, named by its CUDA ordinal or its model. May raise."""
-        gpus, name = index.gpus.get(digest), launch.name or ""
-        if gpus is None:
-            return Decision(None, _unknown(index, name))
+        name, lines = launch.name or "", False
+        if digest not in index.gpus:
+            original = index.same_code(cubin, name, settings.wait_s)
+            if original is None:
+                return Decision(None, _unknown(index, name))
+            (digest, cubin), lines = original, True  # from here on as if the program had the original
+        gpus = index.gpus[digest]
         if disabled():
             return Decision(None, f"{DISABLE} is set")
         if self._is_denied(name, settings):
@@ -106,7 +110,8 @@ class Engine:
         gpu = on if isinstance(on, str) else gpu_name(on)
         if gpu not in gpus:
             return Decision(None, f"tuned for {', '.join(sorted(gpus))}, not for {gpu}", (("gpu", gpu),))
-        return self._choose(index, settings, cubin, digest, launch, gpu)
+        found = self._choose(index, settings, cubin, digest, launch, gpu)
+        return replace(found, reason=f"{found.reason}, other line information") if lines else found
 
     def _is_denied(self, name: str, settings: Settings) -> bool:
         return any(fnmatch.fnmatchcase(name, pattern) for pattern in (*self.denied, *settings.deny))
@@ -197,8 +202,8 @@ def _unknown(index: Index, name: str) -> str:
         return f"the store cannot be used: {index.state}"
     if name in index.names:
         return (
-            "the store has a tuned kernel of this name, but for another cubin (other arguments, options, "
-            "compiler, or line information: see docs/deploy.md)"
+            "the store has a tuned kernel of this name, but for another cubin (other arguments, options or "
+            "compiler: see docs/deploy.md)"
         )
     return "not in the store"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -24,13 +25,15 @@ class Index:
         path: the store's file.
         state: ``"ok"``, or why the store cannot be used.
         gpus: sha256 of an original cubin -> GPU models.
-        names: kernel name -> GPU models; only to say more about a kernel that is not found.
+        names: kernel name -> GPU models.
+        codes: kernel name -> `code_digest` -> (sha256, bytes) of an original; filled as names are asked for.
     """
 
     path: Path
     state: str
     gpus: Mapping[str, frozenset[str]] = field(default_factory=dict)
     names: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    codes: dict[str, dict[str, tuple[str, bytes]]] = field(default_factory=dict, repr=False)
 
     @classmethod
     def read(cls, path: Path | None, wait_s: float) -> Index:
@@ -61,6 +64,45 @@ class Index:
             {key: frozenset(value) for key, value in gpus.items()},
             {key: frozenset(value) for key, value in names.items()},
         )  # fmt: skip
+
+    def same_code(self, cubin: bytes, name: str, wait_s: float) -> tuple[str, bytes] | None:
+        """(sha256, bytes) of the original that differs from `cubin` in line information alone, or None.
+
+        Only originals of a kernel of this name are read, once a name; without a name, of any of its entries.
+
+        Raises:
+            StoreError: the store is damaged, or did not answer in time.
+        """
+        from sassafras.store import Store
+
+        from .code import code_digest, entries
+
+        def originals(name: str) -> dict[str, tuple[str, bytes]]:
+            found: dict[str, tuple[str, bytes]] = {}
+            with Store.open(self.path, readonly=True) as store:
+                with store.transaction(write=False) as db:
+                    rows = db.execute(
+                        "SELECT DISTINCT k.cubin FROM winners w JOIN kernels k ON k.id = w.kernel"
+                        " WHERE k.name = ?",
+                        (name,),
+                    ).fetchall()
+                for (digest,) in rows:
+                    try:
+                        data = store.cubin(digest)
+                    except StoreError:  # one damaged cubin must not hide the others
+                        continue
+                    if code := code_digest(data):
+                        found[code] = (digest, data)
+            return found
+
+        names = [n for n in ([name] if name else entries(cubin)) if n in self.names]
+        code = code_digest(cubin) if names else None
+        for one in names if code else ():
+            if one not in self.codes:
+                self.codes[one] = within(wait_s, functools.partial(originals, one))
+            if (found := self.codes[one].get(str(code))) is not None:
+                return found
+        return None
 
     def winners(self, digest: str, gpu: str, wait_s: float) -> list[Winner]:
         """The winners for this cubin on this GPU model, the surest first.

@@ -177,7 +177,7 @@ def _decide(engine: Engine, compiled: Any) -> tuple[str, int, Decision]:
         device = int(driver.active.get_current_device())
         index = engine.index
         launch = Launch(name=compiled.name)
-        if index is not None and digest in index.gpus:
+        if index is not None and (digest in index.gpus or compiled.name in index.names):
             launch = launch_of(compiled.metadata, device)
         fn = getattr(compiled.src, "fn", None)
         return digest, device, engine.decide(compiled.kernel, digest, launch, device, fn)

@@ -1,0 +1,98 @@
+"""A source file that was touched, or lies elsewhere, makes another cubin: the tuned one must still be found."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sassafras import deploy
+from sassafras.deploy.code import code_digest
+from sassafras.store import Store
+
+from . import stock
+from .boundary import Driver, sha
+from .conftest import kernel_of, launch, retuned, save
+
+
+def compiled_from(path: Path, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A launch of `scale` from a copy of the stock file, with a cold cache of its own."""
+    from triton import knobs
+
+    monkeypatch.setattr(knobs.cache, "dir", str(tmp_path / f"cache-{name}"))
+    spec = importlib.util.spec_from_file_location(f"copied_{name}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return launch(module.scale)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return Path(shutil.copy(stock.__file__, tmp_path / "program.py"))
+
+
+def test_a_touched_or_moved_source_file_keeps_its_tuned_cubin(
+    driver: Driver, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.utime(source, (1_700_000_000, 1_700_000_000))
+    first = kernel_of(compiled_from(source, "first", tmp_path, monkeypatch))
+    tuned = retuned(first.cubin)
+    save(tmp_path / "store.sqlite", first, tuned)
+    deploy.install(tmp_path / "store.sqlite")
+
+    os.utime(source, (1_700_000_999, 1_700_000_999))
+    touched = compiled_from(source, "touched", tmp_path, monkeypatch)
+    elsewhere = tmp_path / "a folder with a longer name" / "program.py"
+    elsewhere.parent.mkdir()
+    shutil.copy(source, elsewhere)
+    moved = compiled_from(elsewhere, "moved", tmp_path, monkeypatch)
+
+    cubins = [first.cubin, touched.asm["cubin"], moved.asm["cubin"]]
+    assert len({sha(cubin) for cubin in cubins}) == 3, "ptxas writes path and time into each"
+    assert len({code_digest(cubin) for cubin in cubins}) == 1
+    assert driver.loads[-2:] == [("scale", sha(tuned))] * 2
+    told = deploy.status().kernels[-2:]
+    assert [kernel.reason for kernel in told] == ["tuned, other line information"] * 2
+    assert all(kernel.tuned and kernel.speedup == 1.1 for kernel in told)
+    assert deploy.tuned_cubin(moved.asm["cubin"], "NVIDIA H200") == tuned  # its name is not told
+
+
+def test_other_code_of_the_same_name_is_no_match(
+    driver: Driver, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = kernel_of(compiled_from(source, "first", tmp_path, monkeypatch))
+    save(tmp_path / "store.sqlite", first, retuned(first.cubin))
+    deploy.install(tmp_path / "store.sqlite")
+    text = source.read_text()
+    assert "* 3.0" in text
+    source.write_text(text.replace("* 3.0", "* 4.0"))
+    other = compiled_from(source, "other", tmp_path, monkeypatch)
+    assert driver.loads[-1] == ("scale", sha(other.asm["cubin"]))
+    assert "for another cubin" in deploy.status().kernels[-1].reason
+
+
+def test_a_damaged_original_hides_no_other(
+    driver: Driver, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import sqlite3
+
+    store = tmp_path / "store.sqlite"
+    os.utime(source, (1_700_000_000, 1_700_000_000))
+    first = kernel_of(compiled_from(source, "first", tmp_path, monkeypatch))
+    damaged = replace(first, cubin=retuned(retuned(first.cubin)))
+    save(store, damaged, first.cubin)
+    save(store, first, retuned(first.cubin))
+    with sqlite3.connect(store) as db:
+        db.execute("UPDATE cubins SET data = x'00' WHERE digest = ?", (sha(damaged.cubin),))
+    deploy.install(store)
+    os.utime(source, (1_700_000_999, 1_700_000_999))
+    compiled_from(source, "touched", tmp_path, monkeypatch)
+    with Store.open(store, readonly=True) as opened, pytest.raises(Exception, match="damaged"):
+        opened.cubin(sha(damaged.cubin))
+    assert deploy.status().kernels[-1].reason == "tuned, other line information"
