@@ -1,4 +1,4 @@
-"""A source file that was touched, or lies elsewhere, makes another cubin: the tuned one must still be found."""
+"""A source file that was touched, or lies elsewhere, makes another cubin; the tuned one is still found."""
 
 from __future__ import annotations
 
