@@ -12,6 +12,7 @@ A paragraph names its figures in a comment at its end, in the order in which the
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import math
 import re
@@ -82,12 +83,17 @@ def title(row: Row) -> str:
     }.get(row["kernel"], str(row["kernel"]).replace("_", " "))  # fmt: skip
 
 
-def _improved() -> list[Row]:
-    return [row for row in result("schedule-suite")["rows"] if row["improved"]]
+def _schedule_rows(*, odd: bool = False) -> list[Row]:
+    """Variants that a call of ordinary size selects, or those that only odd sizes select."""
+    return [row for row in result("schedule-suite")["rows"] if row["odd"] is odd]
+
+
+def _improved(*, odd: bool = False) -> list[Row]:
+    return [row for row in _schedule_rows(odd=odd) if row["improved"]]
 
 
 def _unchanged() -> list[Row]:
-    return [row for row in result("schedule-suite")["rows"] if not row["improved"]]
+    return [row for row in _schedule_rows() if not row["improved"]]
 
 
 # -- single figures -----------------------------------------------------------------------------------------
@@ -97,8 +103,11 @@ def _of_schedules() -> dict[str, str]:
     data = result("schedule-suite")
     summary = data["summary"]
     found = {
-        "kernels": f"{len(data['rows'])}",
+        "kernels": f"{len(_schedule_rows())}",
         "faster": f"{len(_improved())}",
+        "odd": f"{len(_schedule_rows(odd=True))}",
+        "odd.faster": f"{len(_improved(odd=True))}",
+        "odd.geomean": f"{summary['geomean_speedup_odd']:.3f}x",
         "unchanged": f"{len(_unchanged())}",
         "geomean": f"{summary['geomean_speedup']:.3f}x",
         "best": f"{summary['best_speedup']:.3f}x",
@@ -300,10 +309,10 @@ def best_schedules() -> str:
     return _table("kernel | baseline | speed-up | null experiment", rows)
 
 
-def schedules() -> str:
-    """Every row of schedule-suite.json."""
+def schedules(*, odd: bool = False) -> str:
+    """The rows of schedule-suite.json."""
     rows = []
-    for row in result("schedule-suite")["rows"]:
+    for row in _schedule_rows(odd=odd):
         won = speedup(row, "**") if row["improved"] else "1.00x, nothing beat it"
         stopped = row["search_seconds"] < 0.9 * row["seconds"]
         rows.append([
@@ -382,7 +391,8 @@ def measured_latencies() -> str:
 
 
 TABLES: dict[str, Callable[[], str]] = {
-    "best-schedules": best_schedules, "schedules": schedules, "timing-model": timing_model,
+    "best-schedules": best_schedules, "schedules": schedules,
+    "odd-schedules": functools.partial(schedules, odd=True), "timing-model": timing_model,
     "latencies": latencies, "measured-latencies": measured_latencies, "hgemm": hgemm,
 }  # fmt: skip
 
