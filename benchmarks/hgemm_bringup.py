@@ -30,7 +30,8 @@ def prepare(cache: Path | None, only: str) -> None:
     from sassafras.gemm.compile import build
 
     begin = time.perf_counter()
-    everything = [i for i in (*families.INSTANCES, *families.OTHER_INSTANCES) if re.search(only, i.name)]
+    instances = (*families.INSTANCES, *families.OTHER_INSTANCES, *families.EPILOGUE_INSTANCES)
+    everything = [i for i in instances if re.search(only, i.name)]
     build(everything, cache)
     print(f"{len(everything)} cubins ready after {time.perf_counter() - begin:.0f} s", flush=True)
     for variant, defines in VARIANTS.items():

@@ -1,7 +1,8 @@
 """Layers in one kernel (bias, activation; batches) against torch and cuBLASLt's own epilogues; writes
 matmul-epilogue.json.
 
-    python benchmarks/matmul_epilogue.py [--cache FOLDER] [--rounds 30] [--seconds 50] [--dry-run]
+    python benchmarks/matmul_epilogue.py --prepare --cache .carry/gemm   # compiles only, no GPU needed
+    python benchmarks/matmul_epilogue.py [--cache .carry/gemm] [--rounds 30] [--seconds 50] [--dry-run]
 
 Contestants of a row, all on the same tensors: `torch` (addmm or baddbmm, then the activation), `torch_again`
 (the same captured twice: what no difference looks like), `lt_fused` (torch._addmm_activation: cuBLASLt with
@@ -267,6 +268,7 @@ def main() -> int:
     parser.add_argument(
         "--out", type=Path, default=Path(os.environ.get("OUT") or ROOT / "benchmarks/results")
     )
+    parser.add_argument("--prepare", action="store_true", help="only compile; needs no GPU")
     parser.add_argument("--dry-run", action="store_true", help="small shapes on the CPU, torch serving")
     given = parser.parse_args()
     begin = time.monotonic()
@@ -280,6 +282,9 @@ def main() -> int:
     from sassafras.gemm.compile import build
     from sassafras.gemm.families import EPILOGUE_INSTANCES
 
+    if given.prepare:
+        print(len(build(EPILOGUE_INSTANCES, given.cache)), "cubins ready", flush=True)
+        return 0
     usable, reason = available()
     if not given.dry_run:
         print(reason, flush=True)

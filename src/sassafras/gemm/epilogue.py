@@ -150,7 +150,8 @@ def launch(
 def _layered(described: TensorMap, line: dict[str, int], step: dict[str, int], count: int) -> TensorMap:
     """A tensor map of three dimensions, the last over the batch (one layer where all share the operand)."""
     name = described.operand
-    layers, apart = (count, 2 * step[name]) if step[name] else (1, 2 * line[name])
+    # a single layer has no next one; what would be its place is what every driver accepts
+    layers, apart = (count, 2 * step[name]) if step[name] else (1, 2 * line[name] * described.dims[1])
     return replace(
         described,
         dims=(*described.dims, layers),
