@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -106,6 +107,29 @@ MEMCHECK = """2 launches of affine on 1000000
 =========
 ========= ERROR SUMMARY: 1 error
 """
+#: what a library's questions to the driver look like to memcheck
+PROBE = (
+    '========= Program hit CUDA_ERROR_INVALID_VALUE (error 1) due to "invalid argument" on CUDA API call to '
+    "cuGetProcAddress_v2.\n"
+    "=========     Saved host backtrace up to driver entry point at error\n"
+    "=========         Host Frame:  [0xd4a2] in cydriver.cpython-312-x86_64-linux-gnu.so\n=========\n"
+)
+FAILED_CALL = (
+    '========= Program hit CUDA_ERROR_LAUNCH_FAILED (error 719) due to "unspecified launch failure" on CUDA '
+    "API call to cuStreamSynchronize.\n"
+    "=========     Saved host backtrace up to driver entry point at error\n=========\n"
+)
+PROBES_ALONE = "========= COMPUTE-SANITIZER\n" + 18 * PROBE + "========= ERROR SUMMARY: 18 errors\n"
+PROBES_AND_A_WRITE = MEMCHECK.replace("COMPUTE-SANITIZER\n", "COMPUTE-SANITIZER\n" + 2 * PROBE).replace(
+    "1 error\n", "3 errors\n"
+)
+PROBES_BEYOND_THE_LIMIT = PROBES_ALONE.replace("18 errors", "19 errors")
+PROBES_AND_A_CALL = (
+    "========= COMPUTE-SANITIZER\n" + PROBE + FAILED_CALL + "========= ERROR SUMMARY: 2 errors\n"
+)
+#: what `single` prints of a launch that failed, where the tool reports no calls
+LAUNCH = "the kernel's launch failed: cuStreamSynchronize: CUDA_ERROR_ILLEGAL_INSTRUCTION (715)\n"
+LAUNCH_ALONE = "========= COMPUTE-SANITIZER\n" + LAUNCH + "========= ERROR SUMMARY: 0 errors\n"
 RACECHECK = """========= COMPUTE-SANITIZER
 ========= Error: Race reported between Write access at reverse+0x40 and Read access at reverse+0x90
 =========
@@ -129,6 +153,12 @@ RACECHECK = """========= COMPUTE-SANITIZER
         ("initcheck", "========= COMPUTE-SANITIZER\nTraceback\nImportError: torch\n", 1, None, "ImportError"),
         ("memcheck", "========= ERROR SUMMARY: 0 errors\nSegmentation fault\n", 139, None, "status 139"),
         ("memcheck", "", 0, None, "no output"),
+        ("memcheck", PROBES_ALONE, 0, 0, ""),
+        ("memcheck", PROBES_AND_A_WRITE, 0, 1, "Invalid __global__ write of size 4 bytes; at affine+0x90"),
+        ("memcheck", PROBES_BEYOND_THE_LIMIT, 0, 1, ""),
+        ("memcheck", PROBES_AND_A_CALL, 0, 1, "CUDA_ERROR_LAUNCH_FAILED"),
+        ("memcheck", LAUNCH_ALONE, 3, 1, "CUDA_ERROR_ILLEGAL_INSTRUCTION"),
+        ("synccheck", LAUNCH, 3, 1, "CUDA_ERROR_ILLEGAL_INSTRUCTION"),
     ],
 )
 def test_sanitizer_reports_are_read(
@@ -138,6 +168,27 @@ def test_sanitizer_reports_are_read(
     assert found.errors == errors
     assert found.clean is (errors == 0)
     assert words in (found.first or found.detail) or words in found.detail
+    assert "cuGetProcAddress" not in found.first
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a shell script stands in for the tool")
+def test_only_memcheck_is_told_not_to_report_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command lines as the tool gets them; a script in its place prints them back."""
+    from sassafras.core import Kernel
+    from sassafras.device.cuda import sanitizer
+    from sassafras.frontend import load
+
+    tool = tmp_path / "compute-sanitizer"
+    tool.write_text('#!/bin/sh\necho "$@" >> "$SEEN"\necho \'========= ERROR SUMMARY: 0 errors\'\n')
+    tool.chmod(0o755)
+    monkeypatch.setenv("SEEN", str(tmp_path / "seen"))
+    monkeypatch.setattr(sanitizer, "program", lambda: str(tool))
+    workload = load("suite:rotary")
+    kernel = Kernel(b"not loaded", "rotary", "sm_90a", 128)
+    findings = sanitizer.sanitize(workload, workload.cases[0], kernel, seconds=60)
+    assert [found.tool for found in findings] == list(sanitizer.TOOLS) and all(f.clean for f in findings)
+    seen = (tmp_path / "seen").read_text().splitlines()
+    assert ["--report-api-errors=no" in line for line in seen] == [True, False, False, False]
 
 
 @no_gpu

@@ -1,7 +1,9 @@
 """compute-sanitizer on one kernel, where it is installed: run, and read its report.
 
 Its lines begin with nine equals signs; each tool ends with a summary of its own. Only the kernel under test
-is instrumented (``--kernel-regex``), so that libraries' kernels neither slow it down nor report.
+is instrumented (``--kernel-regex``), so that libraries' kernels neither slow it down nor report. Failed calls
+of the host are no findings: libraries ask the driver for functions that it may lack (``cuGetProcAddress``).
+A launch that fails is told by `single` itself (`LAUNCH_FAILED`).
 """
 
 from __future__ import annotations
@@ -24,7 +26,13 @@ from .protocol import kernel_facts
 
 #: how a single report begins
 _REPORT = r"Invalid|Uninitialized|Error|Warning|Race|Barrier|Divergent|Misaligned|Program hit|Out-of"
+#: a call by which a library asks what the driver can do; its failure is an answer
+_PROBE = r"Program hit \S+ .*on CUDA API call to cuGetProcAddress(_v\d+)?\b"
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
+#: options of single tools. Only memcheck reports failed API calls (its manual's table of options)
+OPTIONS = {"memcheck": ("--report-api-errors=no",)}
+#: how `single` begins the line that tells of a launch that failed; a finding, whatever the tool says
+LAUNCH_FAILED = "the kernel's launch failed: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +85,10 @@ def sanitize(
         cubin.write_bytes(kernel.cubin)
         for tool in tools:
             command = [
-                path, f"--tool={tool}", "--kernel-regex", f"kns={kernel.name}", "--error-exitcode=0",
-                "--print-limit=20", sys.executable, "-P", "-m", "sassafras.device.cuda.single",
-                str(workload.source), case.name, str(facts), str(cubin),
+                path, f"--tool={tool}", *OPTIONS.get(tool, ()), "--kernel-regex", f"kns={kernel.name}",
+                "--error-exitcode=0", "--print-limit=20",
+                sys.executable, "-P", "-m", "sassafras.device.cuda.single", str(workload.source),
+                case.name, str(facts), str(cubin),
             ]  # fmt: skip
             try:
                 done = subprocess.run(
@@ -96,7 +105,8 @@ def sanitize(
 def parse(tool: str, text: str, status: int = 0) -> Finding:
     """Read a report.
 
-    The summary decides; a report without one (the tool or the program died) counts as not done.
+    The summary decides, less failed questions to the driver; a launch that failed is an error of its own. A
+    report without a summary (the tool or the program died) counts as not done.
     """
     lines = [
         line.removeprefix("=========").strip() for line in text.splitlines() if line.startswith("=========")
@@ -109,9 +119,12 @@ def parse(tool: str, text: str, status: int = 0) -> Finding:
             r"RACECHECK SUMMARY: (\d+) hazards? displayed \((\d+) errors?, (\d+) warn", line
         ):
             errors = int(found[2]) + int(found[3])
+    if errors:  # those beyond the print limit are unknown, and stay findings
+        errors = max(0, errors - sum(bool(re.match(_PROBE, line)) for line in lines))
     reports = [
         index for index, line in enumerate(lines)
-        if re.match(_REPORT, line) and not line.startswith(("ERROR SUMMARY", "RACECHECK SUMMARY"))
+        if re.match(_REPORT, line) and not re.match(_PROBE, line)
+        and not line.startswith(("ERROR SUMMARY", "RACECHECK SUMMARY"))
     ]  # fmt: skip
     first = ""
     if reports:
@@ -122,6 +135,8 @@ def parse(tool: str, text: str, status: int = 0) -> Finding:
             block.append(line)
         first = "; ".join(block)
     words = [line.strip() for line in text.splitlines() if line.strip()]
+    if failed := next((line for line in words if line.startswith(LAUNCH_FAILED)), ""):
+        return Finding(tool, max(1, errors or 0), first or failed)
     last = words[-1][:200] if words else "no output"
     if errors is None:
         return Finding(tool, None, first, f"no summary (status {status}): {last}")

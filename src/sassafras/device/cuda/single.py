@@ -11,15 +11,20 @@ from pathlib import Path
 
 
 def main(source: str, case_name: str, facts: str, cubin: str, launches: str = "2") -> int:
-    """Launch on inputs made as the evaluator makes them; 0 when the driver saw nothing wrong."""
+    """Launch on inputs made as the evaluator makes them.
+
+    Returns: 0 when the driver saw nothing wrong; 3, and a line that begins with `LAUNCH_FAILED`, when a
+        launch failed. Other failures raise.
+    """
     import torch
 
     from sassafras.core import Tolerance
     from sassafras.frontend import load
 
     from .checker import Checker
-    from .driver import Gpu
+    from .driver import CudaError, Gpu
     from .protocol import kernel_from_facts
+    from .sanitizer import LAUNCH_FAILED
     from .scene import Image, Scene
 
     workload = load(source)
@@ -36,8 +41,12 @@ def main(source: str, case_name: str, facts: str, cubin: str, launches: str = "2
         image = Image(f"seed {seed}", make_image(scene.layout, seed=seed))
         torch.cuda.synchronize()
         scene.restore(image)
-        scene.launch(plan, function)
-        gpu.sync()
+        try:
+            scene.launch(plan, function)
+            gpu.sync()
+        except CudaError as error:
+            print(f"{LAUNCH_FAILED}{error}", flush=True)
+            return 3
     print(f"{launches} launches of {kernel.name} on {case.name}")
     return 0
 
