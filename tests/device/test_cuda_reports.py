@@ -54,6 +54,18 @@ def test_frozen_evaluation_spans_the_processes() -> None:
     assert [round(p["speedup"], 2) for p in outcome.facts["processes"]] == [1.1, 1.12, 1.08, 1.11, 1.09]
 
 
+def test_a_suspicion_that_could_not_be_repeated_is_noted() -> None:
+    seen = {"repeated_inputs_save_us": [0.0, 5.4], "repeated_inputs": "noisy: not judged"}
+    answers = [measured(1.1, 1.0), {**measured(1.1, 1.0), **seen}]
+    outcome = frozen_evaluation(CANDIDATE, answers, 1.0, {})
+    assert outcome.verdict is Verdict.CORRECT
+    assert outcome.facts["repeated_inputs"] == [None, "noisy: not judged"]
+    assert "repeated_inputs" not in frozen_evaluation(CANDIDATE, answers[:1] * 2, 1.0, {}).facts
+    quick = quick_evaluation(CANDIDATE, {**measured(1.1, 1.0), **seen}, 0.1)
+    assert quick.verdict is Verdict.CORRECT
+    assert quick.facts["repeated_inputs"] == "noisy: not judged"
+
+
 def test_one_bad_process_decides() -> None:
     answers = [measured(1.1, 1.0), {"verdict": "crashed", "detail": "illegal address", "samples": 0}]
     outcome = frozen_evaluation(CANDIDATE, answers, 1.0, {})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,7 +30,16 @@ def evaluator() -> Iterator[SourceEvaluator]:
         yield SourceEvaluator(gpu, workload, workload.cases[0], baseline)
 
 
-@pytest.mark.parametrize("exhibit", device.exhibits(), ids=lambda e: e.name)
+def _exhibits() -> list[Any]:
+    """What only timing catches is measured alone: beside others it may be too noisy to judge. Honest code
+    must not be accused under any load, so it stays among the rest."""
+    return [
+        pytest.param(e, id=e.name, marks=[pytest.mark.alone] if e.expected == ("cheated",) else [])
+        for e in device.exhibits()
+    ]
+
+
+@pytest.mark.parametrize("exhibit", _exhibits())
 def test_every_exhibit_gets_its_verdict(evaluator: SourceEvaluator, exhibit: Exhibit) -> None:
     outcome = evaluator.evaluate(exhibit.make())
     assert str(outcome.verdict) in exhibit.expected, outcome.detail

@@ -202,10 +202,11 @@ class Bench:
                 return self._wrong(failures, samples)
             clock.end("recheck")
             base, mine = times
-            # schedules have their original's instructions; other programs might remember results
-            if not self._bitwise and (caught := self._remembers(plans[0], function, mine)):
-                return {**caught, "samples": samples}
+            caught, seen = self._remembers(plans[0], function, mine)
+            if caught:
+                return {**caught, **seen, "samples": samples}
             return {
+                **seen,
                 "verdict": str(Verdict.CORRECT), "detail": "", "samples": samples, "stopped": stopped,
                 "baseline_us": base, "candidate_us": mine, "sticky": False,
                 "phases_ms": clock.milliseconds,
@@ -345,9 +346,11 @@ class Bench:
             samples += inside + self._enqueue_checks(function, plans, "after timing")
             if failures := self._collect(self.scenes):
                 return self._wrong(failures, samples)
-            if not self._bitwise and (caught := self._remembers(plans[0], function, columns[1])):
-                return {**caught, "samples": samples}
+            caught, seen = self._remembers(plans[0], function, columns[1])
+            if caught:
+                return {**caught, **seen, "samples": samples}
             answer: dict[str, Any] = {
+                **seen,
                 "verdict": str(Verdict.CORRECT), "detail": "", "sticky": False, "samples": samples,
                 "baseline_us": columns[0], "candidate_us": columns[1], "null_us": columns[2],
                 "notes": self.notes, "cases": [s.case.name for s in self.scenes],
@@ -363,10 +366,14 @@ class Bench:
             self._release(None, function)
             self._release(None, identity)
 
-    def _remembers(self, plan: Plan, function: Function, times: list[float]) -> dict[str, Any] | None:
-        """The answer for a candidate that is faster with inputs that it has seen before; None for others."""
-        if not self.headline.layout.segments:
-            return None
+    def _remembers(
+        self, plan: Plan, function: Function, times: list[float]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The answer for a candidate that is faster with inputs that it has seen (empty for others), and
+        what was seen of a suspicious one."""
+        # schedules have their original's instructions; other programs might remember results
+        if self._bitwise or not self.headline.layout.segments:
+            return {}, {}
         if self._repetition is None:
             from .repetition import Repetition
 
@@ -374,8 +381,8 @@ class Bench:
         problem, facts = self._repetition.judge(plan, function, statistics.median(times))
         self.headline.restore(self.headline.images[0])
         if not problem:
-            return None
-        return {"verdict": str(Verdict.CHEATED), "detail": problem, "sticky": False, **facts}
+            return {}, facts
+        return {"verdict": str(Verdict.CHEATED), "detail": problem, "sticky": False}, facts
 
     def _time_and_check(self, plan: Plan, function: Function) -> tuple[list[float], list[float], int]:
         """Rounds as `run` times them, for their checks inside timing."""

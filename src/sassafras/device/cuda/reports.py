@@ -19,6 +19,8 @@ from sassafras.core.statistics import (
 
 #: a null experiment further from 1 than this means that this machine cannot tell such kernels apart
 NULL_TOLERANCE = 0.02
+#: what was seen of a candidate whose times with repeated inputs looked suspicious (`repetition`)
+SEEN = ("repeated_inputs_save_us", "repeated_inputs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ class SampleReport:
 def quick_evaluation(candidate: Candidate, answer: Mapping[str, Any], seconds: float) -> Evaluation:
     """An `Evaluation` from the worker's answer to ``run``."""
     verdict = Verdict(answer["verdict"])
-    facts = {key: answer[key] for key in ("stopped", "kinds") if key in answer}
+    facts = {key: answer[key] for key in ("stopped", "kinds", *SEEN) if key in answer}
     common: dict[str, Any] = {
         "digest": candidate.digest,
         "verdict": verdict,
@@ -111,6 +113,8 @@ def frozen_evaluation(
         for group, other, answer in zip(groups, nulls, answers, strict=True)
     ]
     extra: dict[str, Any] = {"processes": per_process}
+    if any(SEEN[0] in answer for answer in answers):
+        extra |= {key: [answer.get(key) for answer in answers] for key in SEEN}
     if all("cold_baseline_us" in answer for answer in answers):
         cold = [paired_ratios(a["cold_baseline_us"], a["cold_candidate_us"]) for a in answers]
         extra["cold_l2_speedup"] = hierarchical_median(cold)  # type: ignore[arg-type]
