@@ -1,9 +1,11 @@
 """What the validator catches and what it lets through, without a GPU: writes validator.json.
 
-    python benchmarks/validator.py CORPUS [--quota 2] [--legal 4] [--limit N] [--jobs 2] [--out FOLDER]
-                                    [--latencies measured]
+    python benchmarks/validator.py CORPUS [--quota 2] [--legal 4] [--limit N] [--plant 1] [--jobs 2]
+                                    [--out FOLDER] [--latencies measured]
 
-CORPUS is a folder that benchmarks/corpus/build.py made. For every kernel of it:
+CORPUS is a folder that benchmarks/corpus/build.py made. Each finished cubin is a line of validator.rows.jsonl
+in the output folder, and the same command goes on behind them. For every kernel (2 to 6: in every N-th cubin
+with ``--plant N``):
 
 1. the unmodified compiler output is judged: each refusal is a false rejection;
 2. violations are planted, each by construction and of a class that is counted (benchmarks/planted/);
@@ -19,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import statistics
 import time
@@ -36,7 +39,14 @@ Row = dict[str, Any]
 
 
 def one(path: str, name: str, quota: int, legal: int, seed: int, latencies: str = "mined") -> Row:
-    """Judge one cubin's kernels and what was planted in them."""
+    """Judge one cubin's kernels and, with a quota, what was planted in them; ``error`` where that failed."""
+    try:
+        return _one(path, name, quota, legal, seed, latencies)
+    except Exception as error:  # hours of work must not go with one cubin
+        return {"name": name, "error": f"{type(error).__name__}: {error}"}
+
+
+def _one(path: str, name: str, quota: int, legal: int, seed: int, latencies: str) -> Row:
     from sassafras.sass import ARCHS, Program
     from sassafras.sass.latency import table
     from sassafras.validate import Validator
@@ -70,6 +80,8 @@ def one(path: str, name: str, quota: int, legal: int, seed: int, latencies: str 
             row["rejected"].append(f"{kernel}: {report.violations[0]}")
             continue
         row["accepted"] += 1
+        if not quota:
+            continue
         subject = Subject(program, kernel)
         for source in SOURCES:
             for mutant in source(subject, rng, quota):
@@ -173,6 +185,7 @@ def main() -> None:
     parser.add_argument("--quota", type=int, default=2, help="violations of a class and kernel")
     parser.add_argument("--legal", type=int, default=4, help="legal permutations of a kernel")
     parser.add_argument("--limit", type=int, default=None, help="so many cubins, evenly taken")
+    parser.add_argument("--plant", type=int, default=1, help="plant in every so many-th cubin")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--latencies", choices=("mined", "measured"), default="mined")
@@ -181,25 +194,31 @@ def main() -> None:
     lines = [json.loads(x) for x in (options.corpus / "index.jsonl").read_text().splitlines()]
     if options.limit:
         lines = [lines[n] for n in np.linspace(0, len(lines) - 1, options.limit).astype(int)]
-    rows: list[Row] = []
-    with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool:
-        jobs = {
+    asked = {x["name"]: 0 if n % options.plant else options.quota for n, x in enumerate(lines)}
+    journal = Path(options.out or os.environ.get("OUT", "."), "validator.rows.jsonl")
+    journal.parent.mkdir(parents=True, exist_ok=True)
+    settings = [options.quota, options.legal, options.plant, options.seed, options.latencies, _digest()]
+    rows = _done(journal, settings, set(asked))
+    done = {row["name"] for row in rows}
+    with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool, journal.open("a") as file:
+        jobs = [
             pool.submit(
-                one,
-                str(options.corpus / x["path"]),
-                x["name"],
-                options.quota,
-                options.legal,
-                options.seed,
-                options.latencies,
-            ): x["name"]
+                one, str(options.corpus / x["path"]), x["name"], asked[x["name"]], options.legal,
+                options.seed, options.latencies,
+            )
             for x in lines
-        }
+            if x["name"] not in done
+        ]  # fmt: skip
         for job in as_completed(jobs):
             row = job.result()
             rows.append(row)
-            for line in (*row["rejected"], *row["missed"], *row["refused"]):
+            file.write(json.dumps({"settings": settings, **row}) + "\n")
+            file.flush()
+            for line in (*row.get("rejected", ()), *row.get("missed", ()), *row.get("refused", ())):
                 print(f"{row['name']}: {line}", flush=True)
+            if "error" in row:
+                print(f"{row['name']}: {row['error']}", flush=True)
+            print(f"{len(rows)} of {len(lines)}: {row['name']}", flush=True)
     table, summary = _summary(rows)
     path = write("validator", table, summary, _environment(), seed=options.seed, out=options.out)
     for line in table:
@@ -207,9 +226,29 @@ def main() -> None:
     print(json.dumps(summary, indent=1), f"\nwrote {path.name}")
 
 
-def _summary(rows: list[Row]) -> tuple[list[Row], Row]:
-    planted: Counter[str] = sum((r["planted"] for r in rows), Counter())
-    caught: Counter[str] = sum((r["caught"] for r in rows), Counter())
+def _digest() -> str:
+    from mutants.plan import validator_digest
+
+    return validator_digest()
+
+
+def _done(journal: Path, settings: list[Any], names: set[str]) -> list[Row]:
+    """Rows of an earlier call with the same settings; a line that a kill cut short is dropped."""
+    found: dict[str, Row] = {}
+    for line in journal.read_text().splitlines() if journal.exists() else ():
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if row.pop("settings") == settings and row["name"] in names and "error" not in row:
+            found[row["name"]] = row
+    return list(found.values())
+
+
+def _summary(all_rows: list[Row]) -> tuple[list[Row], Row]:
+    rows = [row for row in all_rows if "error" not in row]
+    planted: Counter[str] = sum((Counter(r["planted"]) for r in rows), Counter())
+    caught: Counter[str] = sum((Counter(r["caught"]) for r in rows), Counter())
     times = [t for r in rows for t in r["milliseconds"]]
     by_size = defaultdict(list)
     for count, milliseconds in times:
@@ -221,6 +260,8 @@ def _summary(rows: list[Row]) -> tuple[list[Row], Row]:
         "kernels": sum(r["kernels"] for r in judged),
         "instructions": sum(r["instructions"] for r in judged),
         "parsed_only": len(rows) - len(judged),
+        "planted_in": sum("planted" in r and bool(r["planted"]) for r in judged),
+        "failed": {r["name"]: r["error"] for r in all_rows if "error" in r},
         "accepted": sum(r["accepted"] for r in judged),
         "false_rejections": sum(len(r["rejected"]) for r in judged),
         "unsupported": sum(len(r["unsupported"]) for r in judged),

@@ -120,10 +120,10 @@ def _spoilt(s: Subject, rng: np.random.Generator, quota: Quota) -> Iterator[Muta
 
     try:
         cubin = moving.move(s.program, s.name).cubin
-    except SassafrasError:
+        code = Program.parse(cubin).function(s.name).instructions
+    except SassafrasError:  # nothing can move, or nvdisasm cannot follow a branch of the copy
         return
     start = s.function.text_offset
-    code = Program.parse(cubin).function(s.name).instructions
     for i in code:
         kind = "moves: a branch aimed one instruction too far"
         if i.base == "BRA" and i.guard not in ("", "PT") and quota.free(kind):
