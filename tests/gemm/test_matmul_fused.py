@@ -185,6 +185,7 @@ def test_c_is_not_read_where_beta_is_zero(engine: Engine, library: Path) -> None
 
 def test_torch_serves_what_no_kernel_can(engine: Engine, library: Path) -> None:
     before = launches(library)
+    warnings.simplefilter("ignore", RuntimeWarning)
     bias = half(48)
     column = torch.empty(48, 32, dtype=torch.float16).t()  # column-major out
     a, b = half(32, 64), half(64, 48)
@@ -202,6 +203,17 @@ def test_torch_serves_what_no_kernel_can(engine: Engine, library: Path) -> None:
     for left, right in ((half(0, 64), b), (half(32, 0), half(0, 48))):
         assert torch.equal(room.matmul(left, right, bias=bias), torch.addmm(bias, left, right))
     assert launches(library) == before
+
+
+def test_unfit_strides_are_said_once(install: Install) -> None:
+    install()
+    a, b, bias = half(64, 32).t(), half(64, 48), half(48)
+    with pytest.warns(RuntimeWarning, match="not rows at equal distances") as seen:
+        room.matmul(a, b, bias=bias)
+    assert [w.filename for w in seen] == [__file__], "it points to the caller"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert torch.equal(room.matmul(a, b, bias=bias), torch.addmm(bias, a, b))
 
 
 def test_no_table_or_nothing_near_is_torchs(install: Install, library: Path) -> None:
@@ -308,6 +320,8 @@ def test_bad_calls_say_what_is_wrong(engine: Engine) -> None:
         room.matmul(a, b, half(4, 5), bias=half(6))
     with pytest.raises(RuntimeError):
         room.matmul(a, half(7, 6), activation="relu")
+    with pytest.raises(TypeError, match="alpha is a number, not a tensor"):
+        room.matmul(a, b, alpha=torch.tensor(2.0))
     with pytest.raises(TypeError, match="b is no tensor"):
         room.matmul(a, 3, activation="relu")
     with pytest.raises(RuntimeError, match="does not support automatic differentiation"):
@@ -498,6 +512,14 @@ def test_torch_compile(install: Install, library: Path, backend: str) -> None:
     assert launches(library) == before + 1
     x = half(2, 16, 64).requires_grad_()
     compiled(x, w, bias).sum().backward()
+
+    def in_place(x: Any, w: Any, out: Any) -> Any:
+        return room.matmul(x, w.t(), out, activation="relu", beta=2.0)
+
+    z, out = half(32, 64), half(32, 48)
+    wanted = exact(z, w.t(), out, None, "relu", 1.0, 2.0)
+    torch.compile(in_place, backend=backend, fullgraph=True)(z, w, out)
+    assert close(out, wanted)
     y = x.detach().double().requires_grad_()
     exact(y, w.t(), None, bias, "gelu", 0.5).sum().backward()
     assert float((x.grad.double() - y.grad).abs().max()) <= 0.02 * float(y.grad.abs().max())
@@ -549,6 +571,9 @@ def test_choices_from_the_shipped_table() -> None:
                     assert config.instance.epilogue and config.reject(Shape(m, n, k)) is None
                     ours += 1
     assert ours >= 12
+    torchs_own = choose_fused.Extra(bias=True, activation="relu")  # cuBLASLt does that in one kernel, too
+    assert choose_fused.torch_passes(torchs_own, Batch(), Shape(64, 64, 64)) == 0
+    assert choose_fused.torch_passes(extra, Batch(), Shape(64, 64, 64)) > 0
     small, four = Shape(64, 64, 64), Batch(4, 4096, 4096, 4096)
     assert choose_fused.choose(chooser, small, "tn", "fp16", four, extra=extra)[0] is not None
     plain = choose_fused.choose(chooser, small, "tn", "fp16", four)

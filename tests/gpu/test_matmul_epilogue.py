@@ -272,6 +272,18 @@ def test_gradients_and_compilation(room: Any) -> None:
         assert float((mine.grad.double() - other.grad).abs().max()) <= 0.02 * float(other.grad.abs().max())
 
 
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_what_torch_does_instead(room: Any, activation: str | None) -> None:
+    """Also where it reaches cuBLASLt's own epilogues."""
+    from sassafras.gemm.fused import composed
+
+    for m in (1, 64, 300):
+        a, b, bias = normal(m, 256), normal(128, 256, seed=1).t() * 0.06, normal(128, seed=2)
+        for alpha in (1.0, 0.5):
+            result = composed(a, b, None, bias, activation, alpha, 0.0)
+            assert right(result, exact(a, b, None, bias, activation, alpha), 256 * 16)
+
+
 def test_a_capture_through_the_front_door(room: Any) -> None:
     tell(room, Shape(192, 64, 512))
     a, b, bias = normal(192, 512), normal(64, 512).t(), normal(64)

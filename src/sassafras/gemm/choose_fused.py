@@ -58,8 +58,15 @@ def twin(config: Config, dtype: str) -> Config | None:
     return replace(config, instance=other) if other in families.EPILOGUE_INSTANCES else None
 
 
+def library_fuses(extra: Extra, a_dim: int = 2, b_dim: int = 2) -> bool:
+    """Whether cuBLASLt has this epilogue, which torch reaches for two matrices."""
+    return extra.bias and not extra.beta and a_dim == b_dim == 2 and extra.activation in ("relu", "gelu_tanh")
+
+
 def torch_passes(extra: Extra, batch: Batch, shape: Shape) -> float:
     """Microseconds that torch takes beyond its product, with which it adds one bias or one C."""
+    if batch.count == 1 and library_fuses(extra):
+        return 0.0
     passes = int(extra.activation is not None)
     if extra.bias and (extra.beta or batch.count > 1):
         passes += 1

@@ -12,6 +12,7 @@ import torch
 
 from sassafras.core import SassafrasError
 
+from . import choose_fused
 from . import matmul as room
 from .dispatch.fused_operator import register
 from .epilogue import ACTIVATIONS
@@ -26,7 +27,7 @@ def call(a: Any, b: Any, out: Any, bias: Any, activation: str | None, alpha: flo
             return composed(a, b, out, bias, activation, alpha, beta)
         if result is not NotImplemented:
             return result
-    _check(a, b, out, bias, activation, beta)
+    _check(a, b, out, bias, activation, alpha, beta)
     if torch.compiler.is_compiling():
         return _traced(a, b, out, bias, activation, alpha, beta)
     given = [t for t in (a, b, out, bias) if t is not None]
@@ -46,7 +47,11 @@ def call(a: Any, b: Any, out: Any, bias: Any, activation: str | None, alpha: flo
             return _differentiable(a, b, bias, activation, alpha)
         return composed(a, b, out, bias, activation, alpha, beta)
     result = served(a, b, out, bias, activation, alpha, beta)
-    return composed(a, b, out, bias, activation, alpha, beta) if result is NotImplemented else result
+    if result is not NotImplemented:
+        return result
+    if "fused" not in room._warned and room._engine.fused.read(a, b, out, bias) is None:
+        room._warn("fused", "with an epilogue, operands that are not rows at equal distances are torch's", 4)
+    return composed(a, b, out, bias, activation, alpha, beta)
 
 
 def fits(a: Any, b: Any) -> bool:
@@ -84,6 +89,8 @@ def composed(a: Any, b: Any, out: Any, bias: Any, activation: str | None, alpha:
         if room._wants_grad(*given):
             raise RuntimeError("sassafras.matmul(): out=... does not support automatic differentiation")
     scale: dict[str, Any] = {} if alpha == 1 else {"alpha": alpha}
+    if out is None and _library_fuses(a, b, bias, activation):
+        return torch._addmm_activation(bias, a, b, **scale, use_gelu=activation == "gelu_tanh")
     if beta:
         if a.dim() == b.dim() == out.dim() and a.dim() in (2, 3):
             add = torch.addmm if a.dim() == 2 else torch.baddbmm
@@ -110,6 +117,18 @@ def composed(a: Any, b: Any, out: Any, bias: Any, activation: str | None, alpha:
     return out.copy_(value)
 
 
+def _library_fuses(a: Any, b: Any, bias: Any, activation: str | None) -> bool:
+    """Whether torch reaches cuBLASLt's own epilogue. Its GELU is the tanh form (on the CPU it is another)."""
+    extra = choose_fused.Extra(bias is not None, activation)
+    return (
+        choose_fused.library_fuses(extra, a.dim(), b.dim())
+        and a.device.type == "cuda"
+        and not torch.compiler.is_compiling()
+        and not room._transformed()
+        and not room._wants_grad(a, b, bias)
+    )
+
+
 def activated(value: Any, activation: str | None) -> Any:
     """The activation by torch."""
     functional = torch.nn.functional
@@ -122,8 +141,13 @@ def activated(value: Any, activation: str | None) -> Any:
     return value
 
 
-def _check(a: Any, b: Any, out: Any, bias: Any, activation: str | None, beta: float) -> None:
+def _check(
+    a: Any, b: Any, out: Any, bias: Any, activation: str | None, alpha: float, beta: float
+) -> None:  # fmt: skip
     where = "sassafras.matmul"
+    for name, number in (("alpha", alpha), ("beta", beta)):
+        if isinstance(number, torch.Tensor):
+            raise TypeError(f"{where}: {name} is a number, not a tensor")
     for name, tensor in (("a", a), ("b", b), ("out", out), ("bias", bias)):
         if not isinstance(tensor, torch.Tensor) and (tensor is not None or name in "ab"):
             raise TypeError(f"{where}: {name} is no tensor but {type(tensor).__name__}")

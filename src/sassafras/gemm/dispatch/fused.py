@@ -231,6 +231,10 @@ class Fused:
         self.counts["hits"] += 1
         return c
 
+    def read(self, a: Any, b: Any, out: Any, bias: Any) -> FusedProblem | None:
+        """The problem; None where no plan can serve it."""
+        return read(a, b, out, bias, self._engine.torch.device_type)
+
     def bind(
         self, config: Config, a: Any, b: Any, out: Any = None, bias: Any = None,
         activation: str | None = None, alpha: float = 1.0, beta: float = 0.0,

@@ -275,6 +275,8 @@ PyObject *fused(PyObject *object, PyObject *const *args, Py_ssize_t count) {
     PyObject *tensors[4] = {args[0], args[1], args[2] == Py_None ? nullptr : args[2], args[3] == Py_None ? nullptr : args[3]};
     for (PyObject *tensor : tensors)
         if (tensor && !ours(self, tensor)) Py_RETURN_NOTIMPLEMENTED;
+    for (int i = 5; i < 7; ++i) // tensors would be waited for, and their gradients lost
+        if (!PyFloat_Check(args[i]) && !PyLong_Check(args[i])) Py_RETURN_NOTIMPLEMENTED;
     const long activation = PyLong_AsLong(args[4]);
     const double alpha = PyFloat_AsDouble(args[5]), beta = PyFloat_AsDouble(args[6]);
     if (PyErr_Occurred()) return nullptr;
