@@ -138,13 +138,14 @@ def candidates(case: Case, x: Any, w: Any, bias: Any, room: Any, most: int) -> l
         return []
     layout = (problem.layout, case.dtype)
     aligned = bool(problem.aligned)
-    legal = list(epilogue.configurations(problem.shape, *layout, problem.batch, problem.lines, aligned))
+    legal = epilogue.configurations(problem.shape, *layout, problem.batch, problem.lines, aligned)
     legal.sort(key=lambda c: estimate_us(c, choose_fused.flat(c, problem.shape, problem.batch)))
     by_instance: dict[Any, Any] = {}
     for config in legal:
         by_instance.setdefault(config.instance, config)
     names = [served["config"] for served in room.status().get("fused", []) if served["config"]]
-    chosen = [c for c in map(parsed, names[-1:]) if c is not None]
+    possible = {c.stem for c in legal}  # the last choice may be another row's, where torch was chosen here
+    chosen = [c for c in map(parsed, names[-1:]) if c is not None and c.stem in possible]
     found = [*chosen, *by_instance.values(), *legal]
     unique = list({c.stem: c for c in found}.values())[:most]
     return [mode for c in unique for mode in c.in_modes()[:2]]

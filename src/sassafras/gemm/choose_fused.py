@@ -79,7 +79,7 @@ def choose(
 ) -> tuple[str | None, str]:  # fmt: skip
     """(configuration or None for torch, why)."""
     extra = extra or Extra()
-    found = list(epilogue.configurations(shape, layout, dtype, batch, lines, aligned))
+    found = epilogue.configurations(shape, layout, dtype, batch, lines, aligned)
     if not found:
         return None, "no kernel with an epilogue can run it"
     together = Shape(shape.m * batch.count, shape.n, shape.k)

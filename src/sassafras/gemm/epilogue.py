@@ -8,7 +8,6 @@ rounding at the end; the sum of a split k is complete before the epilogue is app
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from sassafras.core import SassafrasError
@@ -167,22 +166,22 @@ def configurations(
     batch: Batch = ALONE,
     lines: Lines | None = None,
     aligned: bool = True,
-) -> Iterator[Config]:
-    """Configurations that can run this, without those that surely waste.
+) -> list[Config]:
+    """Configurations that can run this, without those that surely waste, if that leaves any.
 
     Args:
         aligned: all addresses are multiples of 16 bytes.
     """
-    tight = lines or Lines.tight(shape, layout)
-    steps = (tight.a, tight.b, tight.c, batch.a, batch.b, batch.c)
-    odd = not aligned or any(step % 8 for step in steps)
-    for config in families.epilogue_configurations():
-        any_alignment = getattr(config, "any_alignment", False)
-        if (
-            config.layout == layout
-            and config.dtype == dtype
-            and (any_alignment or not odd)
-            and reject(config, shape, batch, lines) is None
-            and ((odd and any_alignment) or config.wasteful(shape) is None)
-        ):
-            yield config
+    steps = lines or Lines.tight(shape, layout)
+    odd = not aligned or any(
+        step % 8 for step in (steps.a, steps.b, steps.c, batch.a, batch.b, batch.c)
+    )  # fmt: skip
+    legal = [
+        config
+        for config in families.epilogue_configurations()
+        if config.layout == layout
+        and config.dtype == dtype
+        and (getattr(config, "any_alignment", False) or not odd)
+        and reject(config, shape, batch, lines) is None
+    ]
+    return [config for config in legal if config.wasteful(shape) is None] or legal
