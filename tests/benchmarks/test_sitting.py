@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import tarfile
 import time
@@ -101,3 +102,13 @@ def test_what_is_too_large_to_travel_stays(tmp_path: Path, monkeypatch: pytest.M
     ran(tmp_path, job("a", make))
     with tarfile.open(tmp_path / "out" / "sitting.tgz") as archive:
         assert "a/small" in archive.getnames() and "a/large" not in archive.getnames()
+
+
+@pytest.mark.parametrize(
+    "plan", sorted((Path(sitting.__file__).parent / "plans").glob("*.toml")), ids=lambda p: p.stem
+)
+def test_committed_plans_can_be_read_and_their_programs_exist(plan: Path) -> None:
+    for one in sitting.read(plan):
+        found = re.findall(r"(?:benchmarks|examples|tests)/[\w/.]+", one.command)
+        assert found or "python -c" in one.command
+        assert all((sitting.ROOT / path).exists() for path in found), one.name
