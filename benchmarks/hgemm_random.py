@@ -6,7 +6,7 @@ Extents are log-uniform from 1 to --most, most of n and k rounded to what a fami
 one legal configuration of ours is drawn, launched on a C filled with NaN between guard bands, and compared
 with FP64: RMS error at most 1.1 times that of cuBLAS with FP32 reductions, and every element within the
 rounding to FP16 and 2e-4 sqrt(k) (a single wrong one hides in an RMS of millions). Then it is launched once
-more: equal bit for bit. Configurations are launched by name, so no library serves in their place. cuBLAS is
+more: equal bit for bit. Configurations are launched by name, so no library serves in their place.
 One process and one GPU; what is done when the minutes are over is reported.
 """
 
