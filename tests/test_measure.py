@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,9 +14,9 @@ from sassafras.core import DeviceError, Evaluation, Interval, SassafrasError, Ve
 from sassafras.device.cuda.timing import interleaved
 from sassafras.measure import Comparison, compare
 from sassafras.measure.cubins import from_evaluation
-from sassafras.measure.functions import _columns
+from sassafras.measure.functions import _columns, capture_order
 from sassafras.measure.results import alike
-from sassafras.measure.timers import Cpu
+from sassafras.measure.timers import Cpu, Timer
 
 
 def _work(amount: int):  # type: ignore[no-untyped-def]
@@ -75,6 +77,92 @@ def test_only_a_difference_outside_the_null_counts(
 def test_the_order_is_interleaved_and_columns_follow_it() -> None:
     assert interleaved(3, 3) == [0, 1, 2, 2, 1, 0, 0, 1, 2]
     assert _columns([10, 20, 30, 31, 21, 11], 3, 2) == [[10, 11], [20, 21], [30, 31]]
+
+
+class Placed(Timer):
+    """Made-up times: a call costs what its function says, 5 % more where it was the first of its group."""
+
+    how = "made up"
+
+    def __init__(self) -> None:
+        self.log: list[tuple[str, int]] = []
+        self.open = 0
+
+    def pad(self, rng: np.random.Generator) -> str:
+        self.log.append(("pad", int(rng.integers(1 << 30))))
+        return "held"
+
+    def prepare(self, function: Any, args: tuple, kwargs: dict[str, Any], calls: int) -> float:
+        first = self.open == 0
+        self.open += 1
+        self.log.append(("prepare", function(1)))
+        return float(calls * function(1) * (1.05 if first else 1.0))
+
+    def time(self, blocks: Sequence[float], order: Sequence[int]) -> list[float]:
+        return [blocks[which] for which in order]
+
+    def cold(self, blocks: Sequence[float], order: Sequence[int]) -> list[float]:
+        return [7.0 * blocks[which] for which in order]
+
+    def discard(self, block: float) -> None:
+        self.open -= 1
+
+
+def _placed(monkeypatch: pytest.MonkeyPatch, **settings: Any) -> tuple[Comparison, Placed]:
+    timer = Placed()
+    monkeypatch.setattr("sassafras.measure.functions.Cpu", lambda: timer)
+    found = compare(lambda x: 10 * x, lambda x: 20 * x, args=(1,), device="cpu", rounds=4, **settings)
+    return found, timer
+
+
+def test_each_group_prepares_in_another_order_and_columns_find_their_contestants(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found, timer = _placed(monkeypatch, groups=6, cold_l2=False)
+    orders = [capture_order(3, group) for group in range(6)]
+    assert orders == [[0, 1, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0], [0, 2, 1], [1, 0, 2]]
+    prepared = [cost for what, cost in timer.log if what == "prepare"][2:]  # two to count the calls
+    assert prepared == [(10, 20, 10)[which] for order in orders for which in order]
+    slow_a, slow_b, slow_again = 1.05, 1 / 1.05, 1.0
+    effect = {0: (slow_a, slow_a), 1: (slow_b, 1.0), 2: (slow_again, 1 / 1.05)}
+    expected = [effect[order[0]] for order in orders]
+    assert found.facts["groups_speedup"] == pytest.approx([0.5 * speed for speed, _ in expected])
+    assert found.facts["groups_null"] == pytest.approx([null for _, null in expected])
+    assert timer.open == 0, "every block was given back"
+
+
+def test_a_place_that_costs_time_cancels_out_and_widens_the_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, _ = _placed(monkeypatch)
+    assert found.groups == 12
+    assert (found.null, found.speedup) == (pytest.approx(1.0), pytest.approx(0.5))
+    assert found.null_interval is not None
+    assert found.null_interval.low < 0.99 < 1.01 < found.null_interval.high
+    assert found.decided == "slower"
+    assert found.cold_speedup == pytest.approx(0.5)
+
+
+def test_places_are_drawn_before_each_capture_by_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    logs = [_placed(monkeypatch, groups=3, seed=seed)[1].log[2:] for seed in (0, 0, 1)]
+    assert logs[0] == logs[1] != logs[2]
+    assert [what for what, _ in logs[0]] == ["pad", "prepare"] * 15  # warm: 3 a group, cold: 2
+    draws = [drawn for what, drawn in logs[0] if what == "pad"]
+    assert len(set(draws)) == len(draws)
+
+
+def test_what_was_prepared_is_given_back_when_a_capture_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    timer = Placed()
+    plain = timer.prepare
+
+    def prepare(function: Any, args: tuple, kwargs: dict[str, Any], calls: int) -> float:
+        if timer.open == 2:
+            raise DeviceError("cannot be captured")
+        return plain(function, args, kwargs, calls)
+
+    monkeypatch.setattr(timer, "prepare", prepare)
+    monkeypatch.setattr("sassafras.measure.functions.Cpu", lambda: timer)
+    with pytest.raises(DeviceError, match="captured"):
+        compare(lambda x: x, lambda x: x, args=(1,), device="cpu", rounds=4)
+    assert timer.open == 0
 
 
 def test_the_garbage_collector_is_paused_while_timing_and_restored() -> None:

