@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -96,6 +97,8 @@ def verify(
     samples: int = SAMPLES,
     seconds: float | None = None,
     sanitizer: bool = True,
+    cluster: str | None = None,
+    workers: int | None = None,
     say: Callable[[str], None] | None = None,
 ) -> Verification:
     """Verify a tuned kernel against its original, as thoroughly as this machine allows.
@@ -115,39 +118,55 @@ def verify(
         arch: architecture to compile the original for, by default the GPU's, or ``sm_90a``.
         samples, seconds: stop sampling after so many samples in all, or so long.
         sanitizer: run compute-sanitizer where it is installed.
+        cluster: sample on every GPU of a Ray cluster (``"auto"`` or ``HOST:PORT``, see `docs/cluster.md`);
+            where this machine has no GPU the cases are checked on one of them, too.
+        workers: how many of the cluster's GPUs; None for all.
         say: called with a line of text when another step begins.
 
     Raises:
         SassafrasError: the target or the stored kernel cannot be found or built.
+        DeviceError: the cluster cannot be used.
     """
     tell = say or (lambda text: None)
-    device, missing = _device()
-    try:
-        chosen_arch = arch or (device.arch if device is not None else "sm_90a")
+    if workers is not None and cluster is None:
+        raise SassafrasError("there are workers only in a cluster", hint="--cluster auto, or HOST:PORT")
+    with ExitStack() as stack:
+        device, missing = _device()
+        if device is not None:
+            stack.callback(device.close)
+        pool = None if cluster is None else stack.enter_context(_pool(cluster, workers, device))
+        judge = device if device is not None or pool is None else _worker(pool)
+        chosen_arch = arch or (judge.arch if judge is not None else "sm_90a")
         workload, which, original, tuned, what = _subject(target, cubin, stored, store, case, chosen_arch)
         tell(f"verifying {tuned.name} {tuned.digest[:16]} ({what})")
         steps = [_prove(original, tuned), _tables(tuned)]
         cases: tuple[str, ...] = (which.name,)
+        rest = ("every case in fresh processes", "sampling", "compute-sanitizer")
         if any(step.status == "failed" for step in steps):
-            names = ("every case in fresh processes", "sampling", "compute-sanitizer")
-            steps += [Step(name, "not done", "what is not proved is not run") for name in names]
-        elif device is None:
-            names = ("every case in fresh processes", "sampling", "compute-sanitizer")
-            steps += [Step(name, "not done", f"no usable GPU: {missing}") for name in names]
+            steps += [Step(name, "not done", "what is not proved is not run") for name in rest]
+        elif judge is None:
+            steps += [Step(name, "not done", f"no usable GPU: {missing}") for name in rest]
         else:
             candidate = Candidate(tuned, {"verify": True})
             tell("every case, cold, in fresh processes")
-            device.open(workload, which, original)
-            step = _processes(device, candidate)
-            cases = tuple(device.facts.get("cases", (which.name,)))
-            steps.append(step)
+            judge.open(workload, which, original)
+            steps.append(_processes(judge, candidate))
+            cases = tuple(steps[-1].facts["cases"] or cases)
             tell("sampling")
-            steps.append(_sample(device, workload, cases, original, candidate, samples, seconds))
-            device.close()
-            steps.append(_sanitize(workload, which, tuned, tell) if sanitizer else _no_sanitizer())
-    finally:
-        if device is not None:
-            device.close()
+            if pool is None:
+                steps.append(_sample(device, workload, cases, original, candidate, samples, seconds))
+            else:
+                judge.close()  # a worker of this host may have the same GPU
+                steps.append(_sample_on(pool, workload, cases, original, candidate, samples, seconds, tell))
+                pool.close()
+            if device is not None:
+                device.close()
+            if not sanitizer:
+                steps.append(_no_sanitizer())
+            elif device is None:
+                steps.append(Step("compute-sanitizer", "not done", f"it runs on this machine: {missing}"))
+            else:
+                steps.append(_sanitize(workload, which, tuned, tell))
     return Verification(tuned.name, tuned.digest, original.digest, what, cases, tuple(steps))
 
 
@@ -156,6 +175,27 @@ def _device() -> tuple[Any, str]:
 
     usable, reason = available()
     return (CudaDevice(seeds=4), "") if usable else (None, reason)
+
+
+def _pool(cluster: str, workers: int | None, device: Any) -> Any:
+    """The cluster's workers; of this machine's kind of GPU, if it has one, since one binary is verified."""
+    from sassafras.cluster import Pool
+
+    pool = Pool(cluster, workers=workers)
+    if device is not None and pool.facts["arch"] != device.arch:
+        pool.close()
+        raise DeviceError(
+            f"the cluster's GPUs are {pool.facts['arch']}, this machine's is {device.arch}",
+            where=cluster,
+            hint="one cubin is verified: use a cluster of the same architecture, or none",
+        )
+    return pool
+
+
+def _worker(pool: Any) -> Any:
+    from sassafras.cluster.islands import PoolDevice
+
+    return PoolDevice(pool)
 
 
 # -- what is verified ---------------------------------------------------------------------------------------
@@ -309,6 +349,34 @@ def _sample(
         "per_second": [r.per_second for r in reports],
         "bound_per_second": [r.bound_per_second for r in reports],
     })  # fmt: skip
+
+
+def _sample_on(
+    pool: Any, workload: Workload, cases: Sequence[str], original: Kernel, candidate: Candidate,
+    samples: int, seconds: float | None, tell: Callable[[str], None],
+) -> Step:  # fmt: skip
+    """`_sample` on all workers of a cluster."""
+    from sassafras.cluster.sampling import sample
+
+    try:
+        found = sample(pool, workload, cases, original, candidate, samples=samples, seconds=seconds, say=tell)
+    except DeviceError as error:
+        return Step("sampling", "not done", str(error))
+    facts = found.facts()
+    if found.fault is not None and found.fault.report is not None:
+        where, report = found.fault, found.fault.report
+        detail = f"{where.shard}, on {where.place}: {report.verdict}: {report.detail}"
+        return Step("sampling", "failed", detail, facts)
+    if found.inexact is not None:
+        why = f"{found.inexact}: the original differs from itself, so bytes cannot be compared"
+        return Step("sampling", "not done", why, facts)
+    gpus = "1 GPU" if found.gpus == 1 else f"{found.gpus} GPUs"
+    detail = (
+        f"{found.samples} launches on fresh inputs, every output byte equal, on {gpus} in "
+        f"{found.seconds:.1f} s; failure probability a launch below {found.failure_bound:.1e} (95 %). "
+        f"{facts['scope'][0]}"
+    )
+    return Step("sampling", "passed", detail, facts)
 
 
 def _sanitize(workload: Workload, case: Case, tuned: Kernel, tell: Callable[[str], None]) -> Step:

@@ -28,6 +28,12 @@ def command(
     samples: Annotated[int, typer.Option(min=1, help="Launches on fresh inputs, in all.")] = 1_000_000,
     seconds: Annotated[float | None, typer.Option(min=0, help="Stop sampling after so long.")] = None,
     sanitizer: Annotated[bool, typer.Option(help="Run compute-sanitizer where it is installed.")] = True,
+    cluster: Annotated[
+        str | None, typer.Option(help="Sample on all GPUs of a Ray cluster: auto, or HOST:PORT.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Of the cluster, how many [default: all].")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
 ) -> None:
     """Do everything that can find a tuned kernel wrong, and say what could not be done here.
@@ -42,7 +48,7 @@ def command(
     with about(cubin) if cubin is not None else nullcontext():
         found = verify(
             name, cubin, stored=stored, store=store, case=case, arch=arch, samples=samples, seconds=seconds,
-            sanitizer=sanitizer, say=lambda text: stderr().print(text),
+            sanitizer=sanitizer, cluster=cluster, workers=workers, say=lambda text: stderr().print(text),
         )  # fmt: skip
     if json:
         print_json({**dataclasses.asdict(found), "failed": found.failed, "complete": found.complete})

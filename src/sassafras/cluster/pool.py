@@ -82,7 +82,7 @@ class Pool:
             raise DeviceError(
                 "the cluster has no GPU" if device == "cuda" else "the cluster has no CPU to spare",
                 where=address,
-                hint="start nodes with `ray start --address=HEAD:6379`, or use --device model",
+                hint="start nodes with `ray start --address=HEAD:6379`, or (where taken) --device model",
             )
         self.size = min(workers or room, room)
         self._actors: list[Any] = [self._actor() for _ in range(self.size)]
@@ -141,14 +141,14 @@ class Pool:
         payload. Ctrl-C asks the tasks to stop and hears them out.
 
         Args:
-            on_event: called with the task and what its function yielded.
+            on_event: called with the task and what its function yielded; what it raises stops all tasks.
             on_lost: called when a task lost its worker.
 
         Returns:
             True when everything ran to its end, False when it was interrupted.
 
         Raises:
-            SassafrasError: a task's function raised; the others are stopped first.
+            SassafrasError: a task's function raised, or `on_event`; the others are stopped first.
             DeviceError: a task lost its worker `TRIES` times.
         """
         waiting: queue.SimpleQueue[tuple[Task, int]] = queue.SimpleQueue()
@@ -164,14 +164,20 @@ class Pool:
         ]
         for thread in threads:
             thread.start()
-        interrupted, failure = False, None
+        interrupted = False
+        failure: Exception | None = None
         try:
             with interruptible():
                 while open_tasks:
                     try:
                         kind, task, tries, value = news.get(timeout=_TICK)
                         if kind == EVENT:
-                            on_event(task, value)
+                            try:
+                                on_event(task, value)
+                            except Exception as error:
+                                if failure is None:
+                                    failure = error
+                                    open_tasks -= self._stop(waiting)
                             continue
                         if kind == LOST and failure is None and not interrupted:
                             if tries < TRIES:

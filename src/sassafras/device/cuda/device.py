@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -343,12 +344,14 @@ class CudaDevice:
         seconds: float | None = None,
         count: int | None = None,
         seed: int = 1,
+        stop: Callable[[], bool] | None = None,
     ) -> SampleReport:
         """Probabilistic testing: launches on fresh inputs, every output byte compared on the GPU.
 
         Args:
             seconds, count: stop after so long, or so many samples; give at least one.
             seed: which stream of inputs; different seeds never share a sample.
+            stop: asked every two seconds whether to end with what was sampled by then.
         """
         if seconds is None and count is None:
             raise DeviceError("sampling needs seconds, a count, or both")
@@ -357,7 +360,11 @@ class CudaDevice:
         spent = 0.0
         answer: dict[str, Any] = {}
         key = f"{candidate.digest}:{seed}:{time.monotonic_ns()}"
-        while (seconds is None or spent < seconds) and (count is None or answer.get("samples", 0) < count):
+        while not answer or (
+            (seconds is None or spent < seconds)
+            and (count is None or answer["samples"] < count)
+            and not (stop is not None and stop())
+        ):
             left = _SLICE_SECONDS if seconds is None else min(_SLICE_SECONDS, seconds - spent)
             try:
                 answer = worker.ask(
