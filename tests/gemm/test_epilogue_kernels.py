@@ -86,7 +86,7 @@ def test_every_path_is_right(
     any_alignment = isinstance(instance, StagedInstance) and instance.align == 1
     shapes = [Shape(40, 24, 200), Shape(136, 72, 264)]
     if any_alignment:
-        shapes = [Shape(33, 23, 65), Shape(70, 101, 261), Shape(1, 1, 3)]
+        shapes = [Shape(33, 23, 65), Shape(67, 71, 197), Shape(1, 1, 3)]
     launched, kinds = 0, set()
     for at, case in enumerate(CASES):
         if any_alignment:
@@ -144,7 +144,7 @@ def test_the_emulator_notices_a_forbidden_read(emulator: Emulator, tmp_path: Pat
 def test_random_launches_are_right(emulator: Emulator, tmp_path: Path, few_multiprocessors: None) -> None:
     rng = np.random.default_rng(5)
     tried = 0
-    while tried < 20:
+    while tried < 14:
         instance = INSTANCES[int(rng.integers(len(INSTANCES)))]
         found = configs(instance)
         config = found[int(rng.integers(len(found)))]
