@@ -1,26 +1,41 @@
-"""Evaluations a second on 1, 2, 4, ... workers of a cluster: `python benchmarks/cluster.py`.
+"""Evaluations a second on 1, 2, 4, ... workers of a cluster.
+
+    python benchmarks/cluster.py [--kernels softmax,...] [--workers 1,2,4] [--seconds 20] [--resume FOLDER]
 
 Every step runs the same kernels for as long on that many workers; the ratio to one worker is the figure. With
 `--shapes N` it is also a sweep of N shapes of HGEMM (`gemm tune`): shapes a second. Without a GPU,
 `--device model` exercises it (one machine's CPUs share much more than GPUs do).
+
+The file is written after every row. Rows that it holds already, measured with the same settings at the same
+commit, are not measured again. `--resume` also takes over an earlier sitting's, whatever their commit.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import re
 import tempfile
 import time
+from contextlib import ExitStack
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from common import write
+from common import ROOT, commit, write
 
 import sassafras
+from sassafras.cluster import connected
+
+#: what a sweep is called among the kernels
+SWEEP = "hgemm sweep"
+#: columns that must agree for a row to stand for a measurement
+SETTINGS = ("kernel", "asked_workers", "device", "budget_s", "shapes", "exclude")
 
 
-def swept(arguments: argparse.Namespace, workers: int) -> dict[str, Any]:
-    """A row: shapes a second of a sweep, kernels compiled before."""
+def swept(arguments: argparse.Namespace, workers: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A row: shapes a second of a sweep, kernels compiled before; and the environment."""
     from sassafras.cluster import Pool
     from sassafras.cluster.gemm import ClusterCrew
     from sassafras.gemm import bench
@@ -55,16 +70,93 @@ def swept(arguments: argparse.Namespace, workers: int) -> dict[str, Any]:
         if not begun or not left[0]:
             raise SystemExit(f"{arguments.shapes} shapes are too few for {workers} workers")
         seconds = time.monotonic() - begun[0]
-        return {
-            "kernel": "hgemm sweep", "workers": pool.size, "evaluations": dataset.pairs,
+        row = {
+            "kernel": SWEEP, "workers": pool.size, "evaluations": dataset.pairs,
             "evaluations_per_second": left[0] / seconds, "unit": "shapes", "seconds": seconds,
             "modelled": dry,
         }  # fmt: skip
+        return row, dict(pool.facts["environment"])
 
 
-def main() -> None:
-    """Measure, print and write `cluster.json`."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def searched(
+    arguments: argparse.Namespace, kernel: str, workers: int
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A row: evaluations a second of one search; and the environment."""
+    begin = time.monotonic()
+    result = sassafras.optimize(
+        f"suite:{kernel}", device=arguments.device, cluster=arguments.address, workers=workers,
+        budget=f"{arguments.seconds:g}s", store=False,
+    )  # fmt: skip
+    row = {
+        "kernel": kernel, "workers": workers, "evaluations": result.evaluations,
+        "evaluations_per_second": result.evaluations / result.seconds,
+        "speedup": result.speedup, "modelled_ratio": result.modelled_ratio,
+        "wall_seconds": time.monotonic() - begin,
+    }  # fmt: skip
+    return row, dict(result.environment)
+
+
+def settings(arguments: argparse.Namespace, kernel: str, workers: int) -> dict[str, Any]:
+    """What makes two rows the same measurement."""
+    asked: dict[str, Any] = {"kernel": kernel, "asked_workers": workers, "device": arguments.device}
+    if kernel == SWEEP:
+        return {**asked, "shapes": arguments.shapes, "exclude": arguments.exclude}
+    return {**asked, "budget_s": arguments.seconds}
+
+
+def earlier(
+    arguments: argparse.Namespace, folder: Path, here: str | None
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Rows that may stand: of the file of this very commit, and of `--resume`; and their environment.
+
+    Raises:
+        SystemExit: rows of two kinds of GPU.
+    """
+    rows: list[dict[str, Any]] = []
+    environment: dict[str, Any] = {}
+    for path, any_commit in ((folder, False), (arguments.resume, True)):
+        if path is None or not (Path(path) / "cluster.json").is_file():
+            continue
+        found = json.loads((Path(path) / "cluster.json").read_text())
+        for row in found["rows"]:
+            told = "asked_workers" in row and row["device"] == arguments.device
+            if told and (any_commit or row.get("commit") == here):
+                rows += [row] if not any(same(row, other) for other in rows) else []
+                environment = one_gpu(environment, found["environment"])
+    return rows, environment
+
+
+def same(row: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Two rows of one measurement."""
+    return all(row.get(key) == other.get(key) for key in SETTINGS)
+
+
+def one_gpu(environment: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """The environment of both. Raises SystemExit where their GPUs differ."""
+    if environment and environment.get("gpu") != other.get("gpu"):
+        raise SystemExit(f"rows of {environment.get('gpu')} and {other.get('gpu')} do not belong in one file")
+    return environment or other
+
+
+def finished(rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The rows with `times_one`, their rate over that of one worker; and the least of each size."""
+    done = []
+    for row in rows:
+        alone = {**row, "asked_workers": 1}
+        one = next((other for other in rows if other["workers"] == 1 and same(alone, other)), None)
+        times = None if one is None else row["evaluations_per_second"] / one["evaluations_per_second"]
+        done.append({**row, "times_one": times})
+    sizes = sorted({row["workers"] for row in done})
+    least = {
+        str(n): min((r["times_one"] for r in done if r["workers"] == n and r["times_one"]), default=None)
+        for n in sizes
+    }
+    return done, {"least_times_one": least}
+
+
+def main(given: list[str] | None = None) -> None:
+    """Measure, print and write `cluster.json`, a row at a time."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--kernels", default="softmax,rmsnorm,layernorm")
     parser.add_argument("--workers", default="1,2,4")
     parser.add_argument("--seconds", type=float, default=20.0)
@@ -73,43 +165,41 @@ def main() -> None:
     parser.add_argument("--shapes", type=int, default=0, help="also sweep so many shapes of HGEMM")
     parser.add_argument("--exclude", default="", help="regular expression: HGEMM configurations that fail")
     parser.add_argument("--cache", type=Path, help="folder of compiled HGEMM kernels")
+    parser.add_argument("--resume", type=Path, help="folder of an earlier sitting's cluster.json")
     parser.add_argument("--out", type=Path, help="folder to write to [default: $OUT or benchmarks/results]")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(given)
 
-    rows: list[dict[str, Any]] = []
-    environment: dict[str, Any] = {}
-    for kernel in filter(None, arguments.kernels.split(",")):
-        one = 0.0
-        for workers in map(int, arguments.workers.split(",")):
-            begin = time.monotonic()
-            result = sassafras.optimize(
-                f"suite:{kernel}", device=arguments.device, cluster=arguments.address, workers=workers,
-                budget=f"{arguments.seconds:g}s", store=False,
-            )  # fmt: skip
-            rate = result.evaluations / result.seconds
-            one = rate if workers == 1 else one
-            environment = dict(result.environment)
-            rows.append(
-                {
-                    "kernel": kernel, "workers": workers, "evaluations": result.evaluations,
-                    "evaluations_per_second": rate, "times_one": rate / one if one else None,
-                    "speedup": result.speedup, "modelled_ratio": result.modelled_ratio,
-                    "wall_seconds": time.monotonic() - begin,
-                }
-            )  # fmt: skip
-            print(rows[-1], flush=True)
-    if arguments.shapes:
-        one = 0.0
-        for workers in map(int, arguments.workers.split(",")):
-            row = swept(arguments, workers)
-            one = row["evaluations_per_second"] if workers == 1 else one
-            rows.append({**row, "times_one": row["evaluations_per_second"] / one if one else None})
-            print(rows[-1], flush=True)
-    summary = {
-        str(n): min((r["times_one"] for r in rows if r["workers"] == n and r["times_one"]), default=None)
-        for n in map(int, arguments.workers.split(","))
-    }
-    print(write("cluster", rows, {"least_times_one": summary}, environment, out=arguments.out))
+    folder = Path(arguments.out or os.environ.get("OUT") or ROOT / "benchmarks" / "results")
+    here = commit()
+    rows, environment = earlier(arguments, folder, here)
+    kernels = [*filter(None, arguments.kernels.split(",")), *([SWEEP] if arguments.shapes else [])]
+    with ExitStack() as stack:
+        connection = False
+        for kernel in kernels:
+            for workers in map(int, arguments.workers.split(",")):
+                asked = settings(arguments, kernel, workers)
+                if any(same(asked, row) for row in rows):
+                    print(f"{kernel} on {workers}: in the file already", flush=True)
+                    continue
+                if not connection:  # one for all rows: starting Ray takes seconds
+                    stack.enter_context(connected(arguments.address))
+                    connection = True
+                if kernel == SWEEP:
+                    row, found = swept(arguments, workers)
+                else:
+                    row, found = searched(arguments, kernel, workers)
+                environment = one_gpu(environment, found)
+                rows.append({**asked, **row, "commit": here, "date": datetime.now(UTC).strftime("%Y-%m-%d")})
+                done, summary = finished(rows)
+                print(done[-1], flush=True)
+                write("cluster", done, summary, environment, out=folder, commits=commits(rows))
+    done, summary = finished(rows)
+    print(write("cluster", done, summary, environment, out=folder, commits=commits(rows)))
+
+
+def commits(rows: list[dict[str, Any]]) -> str | None:
+    """Of all rows, for the head of the file."""
+    return ", ".join(sorted({row["commit"] for row in rows if row.get("commit")})) or None
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from sassafras.cli.app import app
-from sassafras.cluster import Pool
+from sassafras.cluster import Pool, connected
 from sassafras.cluster.gemm import ClusterCrew
 from sassafras.core import CompileError, DeviceError, SassafrasError
 from sassafras.gemm import bench
@@ -26,6 +26,12 @@ from .conftest import Nodes
 #: as many that the node dies long before they are done, wherever they run
 SHAPES = tuple(Shape(*extents) for extents in itertools.product((64, 128, 256), repeat=3))
 OPTIONS = Options(configs=12, finalists=2, seconds=0.01, walls=4, cold=False)
+
+
+def ray_is_connected() -> bool:
+    import ray
+
+    return bool(ray.is_initialized())
 
 
 def _compile_on_cpus(nodes: Nodes, folder: Path) -> None:
@@ -50,6 +56,11 @@ def _compile_on_cpus(nodes: Nodes, folder: Path) -> None:
 def test_a_killed_node_costs_no_shape(nodes: Nodes, tmp_path: Path) -> None:
     if shutil.which("nvcc"):  # on these nodes too: starting others takes longer than all of it
         _compile_on_cpus(nodes, tmp_path / "cubins")
+    with connected(nodes.address):  # pools made meanwhile share it
+        with Pool(nodes.address, device="model", workers=1) as pool:
+            assert pool.size == 1
+        assert ray_is_connected()
+    assert not ray_is_connected()
     said: list[str] = []
 
     def watch(text: str) -> None:

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from .pool import Pool, Task
+from .pool import Pool, Task, connected
 
-__all__ = ["Pool", "Task"]
+__all__ = ["Pool", "Task", "connected"]

@@ -427,6 +427,24 @@ class Helper:
         raise WorkerLost(f"{TRIES} helpers were lost running this; the last: {last}", where=method)
 
 
+@contextlib.contextmanager
+def connected(address: str = "auto") -> Iterator[None]:
+    """One connection to a cluster for all pools made meanwhile: starting one takes seconds.
+
+    Args:
+        address: as for `Pool`; where there is no cluster, one of this machine is kept until the end.
+
+    Raises:
+        ToolMissing, DeviceError: as `Pool`.
+    """
+    ray, started = _connect(address)
+    try:
+        yield
+    finally:
+        if started:
+            ray.shutdown()
+
+
 def _connect(address: str) -> tuple[Any, bool]:
     """Ray, connected; and whether we connected it (and so end the connection)."""
     import os
