@@ -65,7 +65,7 @@ def test_what_is_captured_runs_as_it_ran(captured: Path) -> None:
 
 def test_tuned_on_all_shapes_and_deployed(captured: Path) -> None:
     report = optimize_captured(
-        captured / "captured", device="cuda", budget="5s", store=captured / "store.sqlite", runner_ups=1
+        captured / "captured", device="cuda", budget="2s", store=captured / "store.sqlite", runner_ups=1
     )
     assert not report.modelled and report.timed
     tried = [row for row in report.rows if row.ratio is not None]
@@ -84,11 +84,11 @@ def test_tuned_on_all_shapes_and_deployed(captured: Path) -> None:
 
 
 def test_measured_moves_are_explained(tmp_path: Path) -> None:
-    result = sassafras.optimize("suite:softmax", device="cuda", budget="10s", store=tmp_path / "s.sqlite")
+    result = sassafras.optimize("suite:softmax", device="cuda", budget="6s", store=tmp_path / "s.sqlite")
     if not result.improved:
         pytest.skip("nothing beat the baseline this time")
     found = sassafras.explain(
-        f"run:{result.run}", device="cuda", store=tmp_path / "s.sqlite", limit=120, remeasure=1
+        f"run:{result.run}", device="cuda", store=tmp_path / "s.sqlite", limit=60, remeasure=1
     )
     assert not found.modelled and "measured" in found.summary()
     if found.moves:
