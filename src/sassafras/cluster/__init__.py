@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from .pool import Pool, Task, connected
+from .pool import Pool, Task
+from .remote import connected
 
 __all__ = ["Pool", "Task", "connected"]

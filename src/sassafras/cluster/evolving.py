@@ -25,7 +25,8 @@ from sassafras.store.records import outcome_row, row_outcome
 
 from .islands import Island, Islands, PoolDevice, pack, standing
 from .payload import Subject, describe
-from .pool import DONE, FAILED, TRIES, Pool, WorkerLost, failure, interruptible
+from .pool import Pool
+from .remote import DONE, FAILED, TRIES, WorkerLost, failure, interruptible
 
 _TICK = 0.2
 #: seconds that an island waits for its lost worker's replacement before it moves to another worker

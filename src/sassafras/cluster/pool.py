@@ -6,30 +6,31 @@ the driver has heard of each, and that a task whose worker is lost starts again 
 
 from __future__ import annotations
 
-import contextlib
-import logging
 import queue
-import signal
-import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from sassafras import __version__
-from sassafras.core import DeviceError, SassafrasError, ToolMissing
+from sassafras.core import DeviceError
 
-#: workers that one task may lose before it is taken for the cause
-TRIES = 4
+from .remote import (
+    EVENT,
+    FAILED,
+    LOST,
+    TRIES,
+    Helper,
+    WorkerLost,
+    answered,
+    connect,
+    interruptible,
+    short,
+)
+
 #: seconds between looks at whether anybody asked to stop
 _TICK = 0.2
-#: what a task's function tells the driver, and the driver's own news of it
-EVENT, DONE, FAILED, LOST = "event", "done", "failed", "lost"
-
-
-class WorkerLost(DeviceError):
-    """A worker is gone, with its process or its whole node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ class Pool:
             raise DeviceError(f"a pool needs at least one worker, not {workers}")
         self.device, self._programs = device, programs
         self._helpers: list[Helper] = []
-        self._ray, self._started = _connect(address)
+        self._ray, self._started = connect(address)
         self._resources = {"num_gpus": 1, "num_cpus": 1} if device == "cuda" else {"num_cpus": 1}
         room = int(self._ray.cluster_resources().get("GPU" if device == "cuda" else "CPU", 0))
         if room < 1:
@@ -110,7 +111,7 @@ class Pool:
         try:
             found = self._ray.get([actor.facts.remote() for actor in self._actors])
         except self._ray.exceptions.RayError as error:
-            raise DeviceError(f"a worker of the cluster does not start: {_short(error)}") from error
+            raise DeviceError(f"a worker of the cluster does not start: {short(error)}") from error
         for facts in found:
             if facts["sassafras"] != __version__:
                 raise DeviceError(
@@ -250,7 +251,7 @@ class Pool:
                     if answer[0] == EVENT:
                         news.put((EVENT, task, tries, answer[1]))
             except self._ray.exceptions.RayError as error:
-                answer = (LOST, _short(error))
+                answer = (LOST, short(error))
             if answer[0] == EVENT:
                 answer = (LOST, "the worker's answer broke off")
             if answer[0] == LOST:
@@ -343,7 +344,7 @@ class Pool:
         try:
             kind, value = self._ray.get(self._actors[number].device_call.remote(method, arguments, named))
         except self._ray.exceptions.RayError as error:
-            raise WorkerLost(f"the cluster's worker was lost: {_short(error)}", where=method) from error
+            raise WorkerLost(f"the cluster's worker was lost: {short(error)}", where=method) from error
         if kind == FAILED:
             raise value
         return value
@@ -362,11 +363,11 @@ class Pool:
         """
         if self.spare_cpus() < 1:
             return [function(item) for item in items]
-        remote = self._ray.remote(_answered).options(num_cpus=1, max_retries=3)
+        remote = self._ray.remote(answered).options(num_cpus=1, max_retries=3)
         try:
             answers = self._ray.get([remote.remote(function, item) for item in items])
         except self._ray.exceptions.RayError as error:
-            raise DeviceError(f"work on the cluster's CPUs failed: {_short(error)}") from error
+            raise DeviceError(f"work on the cluster's CPUs failed: {short(error)}") from error
         for kind, value in answers:
             if kind == FAILED:
                 raise value
@@ -396,132 +397,3 @@ class Pool:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-
-
-class Helper:
-    """An actor on a CPU; see `Pool.helper`. Its methods answer ``(DONE, value)`` or ``(FAILED, error)``."""
-
-    def __init__(self, ray: Any, make: Callable[[], Any]) -> None:
-        self._ray, self._make = ray, make
-        self.actor = make()
-
-    def ask(self, method: str, *arguments: Any) -> Any:
-        """What the method gives; asked again elsewhere when the helper is lost.
-
-        Raises:
-            SassafrasError: what the method raised.
-            WorkerLost: `TRIES` helpers were lost over it.
-        """
-        last = ""
-        for _ in range(TRIES):
-            try:
-                kind, value = self._ray.get(getattr(self.actor, method).remote(*arguments))
-            except self._ray.exceptions.RayError as error:
-                last = _short(error)
-                self._ray.kill(self.actor, no_restart=True)
-                self.actor = self._make()
-                continue
-            if kind == FAILED:
-                raise value
-            return value
-        raise WorkerLost(f"{TRIES} helpers were lost running this; the last: {last}", where=method)
-
-
-@contextlib.contextmanager
-def connected(address: str = "auto") -> Iterator[None]:
-    """One connection to a cluster for all pools made meanwhile: starting one takes seconds.
-
-    Args:
-        address: as for `Pool`; where there is no cluster, one of this machine is kept until the end.
-
-    Raises:
-        ToolMissing, DeviceError: as `Pool`.
-    """
-    ray, started = _connect(address)
-    try:
-        yield
-    finally:
-        if started:
-            ray.shutdown()
-
-
-def _connect(address: str) -> tuple[Any, bool]:
-    """Ray, connected; and whether we connected it (and so end the connection)."""
-    import os
-
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # a cluster that we start times what runs on it: its workers yield to nobody (Ray's default is 15)
-    os.environ.setdefault("RAY_worker_niceness", "0")
-    try:
-        import ray
-    except ImportError as error:
-        raise ToolMissing("Ray is not installed", hint="pip install 'sassafras[cluster]'") from error
-    if ray.is_initialized():
-        return ray, False
-    if address != "auto":
-        _reach(address)
-    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-    try:
-        ray.init(address=address, **quiet)
-    except ConnectionError as error:
-        if address != "auto":
-            raise DeviceError(
-                f"no Ray cluster answers: {_short(error)}",
-                where=address,
-                hint="HOST:PORT of the head node; start one with `ray start --head`",
-            ) from error
-        # nobody else has a part in a cluster of one machine, so it stays on the loopback device
-        ray.init(include_dashboard=False, _node_ip_address="127.0.0.2", **quiet)
-    return ray, True
-
-
-def _reach(address: str) -> None:
-    """Raises DeviceError unless something listens there: Ray itself tries for minutes before it says so."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    hint = "HOST:PORT of the head node; start one with `ray start --head`"
-    if not host or not port.isdigit() or int(port) > 65535:
-        raise DeviceError(f"{address!r} is no address of a cluster", hint=f"auto, or {hint}")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=5.0).close()
-    except OSError as error:
-        raise DeviceError(f"no Ray cluster answers: {error}", where=address, hint=hint) from error
-
-
-@contextlib.contextmanager
-def interruptible() -> Iterator[None]:
-    """Let SIGTERM act as Ctrl-C does meanwhile, where handlers may be set."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupt(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _short(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    text = lines[0] if lines else type(error).__name__
-    return text if len(text) <= 200 else text[:197] + "..."
-
-
-def _answered(function: Callable[[Any], Any], item: Any) -> tuple[str, Any]:
-    """A call on another machine, whose error travels as a value."""
-    try:
-        return DONE, function(item)
-    except Exception as error:
-        return FAILED, failure(error)
-
-
-def failure(error: Exception) -> SassafrasError:
-    """What a worker's function raised, as an error that travels and names the worker's host."""
-    if isinstance(error, SassafrasError):
-        made = type(error)(error.what, where=error.where, hint=error.hint)
-    else:
-        made = DeviceError(f"{type(error).__name__}: {error}", hint="raised on a worker of the cluster")
-    return made

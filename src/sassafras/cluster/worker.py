@@ -13,7 +13,7 @@ from sassafras import __version__
 from sassafras.core import Device
 
 from .payload import Subject
-from .pool import DONE, EVENT, FAILED, failure
+from .remote import DONE, EVENT, FAILED, failure
 
 
 @dataclass(frozen=True, slots=True)
