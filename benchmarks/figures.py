@@ -73,13 +73,14 @@ def null(row: Row) -> str:
 
 def title(row: Row) -> str:
     """A kernel of the suite as a reader calls it."""
-    head = row["shape"].rsplit("x", 1)[-1]
+    shape = row["shape"]
+    head = shape.rsplit("x", 1)[-1]
     return {
         "attention": f"flash attention, head {head}", "attention_causal": f"causal attention, head {head}",
-        "softmax": f"softmax {row['shape']}", "quantise_fp8": "quantise to FP8", "gemv_int4": "INT4 GEMV",
-        "gemv_int8": "INT8 GEMV", "rmsnorm": "RMS norm", "layernorm": "layer norm", "swiglu": "SwiGLU",
-        "batched_gemm": "batched GEMM", "topk_gating": f"top-k gating {row['shape']}",
-        "rotary": f"rotary {row['shape']}", "gemm_leakyrelu": "GEMM + leaky ReLU",
+        "softmax": f"softmax {shape}", "quantise_fp8": f"quantise to FP8 {shape}", "gemv_int4": "INT4 GEMV",
+        "gemv_int8": "INT8 GEMV", "rmsnorm": "RMS norm", "layernorm": f"layer norm {shape}",
+        "swiglu": "SwiGLU", "batched_gemm": "batched GEMM", "topk_gating": f"top-k gating {shape}",
+        "rotary": f"rotary {shape}", "gemm_leakyrelu": "GEMM + leaky ReLU",
     }.get(row["kernel"], str(row["kernel"]).replace("_", " "))  # fmt: skip
 
 
