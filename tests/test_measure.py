@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from sassafras.measure import Comparison, compare
 from sassafras.measure.cubins import from_evaluation
 from sassafras.measure.functions import _columns, capture_order
 from sassafras.measure.results import alike
-from sassafras.measure.timers import Cpu, Timer
+from sassafras.measure.timers import Cpu, Gpu, Timer
 
 
 def _work(amount: int):  # type: ignore[no-untyped-def]
@@ -147,6 +148,24 @@ def test_places_are_drawn_before_each_capture_by_seed(monkeypatch: pytest.Monkey
     assert [what for what, _ in logs[0]] == ["pad", "prepare"] * 15  # warm: 3 a group, cold: 2
     draws = [drawn for what, drawn in logs[0] if what == "pad"]
     assert len(set(draws)) == len(draws)
+
+
+def test_padding_on_a_gpu_is_of_drawn_sizes_and_leaves_what_is_scarce() -> None:
+    """Torch's part of it is only asked: how much is free, and for memory."""
+
+    def sizes(seed: int, free: int) -> list[int]:
+        cuda = SimpleNamespace(empty_cache=lambda: None, mem_get_info=lambda: (free, free))
+        timer = Gpu.__new__(Gpu)
+        timer._torch = SimpleNamespace(cuda=cuda, uint8="u8", empty=lambda size, **_: size)
+        return list(timer.pad(np.random.default_rng([seed, 0])))
+
+    plenty = [sizes(seed, 80 << 30) for seed in range(40)]
+    assert {len(each) for each in plenty} == {2, 3, 4, 5}
+    assert all(10 << 20 <= size <= 40 << 20 and size % (2 << 20) == 0 for each in plenty for size in each)
+    assert len({tuple(each) for each in plenty}) >= 38, "hardly two alike"
+    assert plenty[3] == sizes(3, 80 << 30)
+    few = [sizes(seed, 32 * (20 << 20)) for seed in range(40)]
+    assert few == [[size for size in each if size <= 20 << 20] for each in plenty]
 
 
 def test_what_was_prepared_is_given_back_when_a_capture_fails(monkeypatch: pytest.MonkeyPatch) -> None:

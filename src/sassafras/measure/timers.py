@@ -101,13 +101,13 @@ class Gpu(Timer):
         self._sum = torch.zeros((), dtype=torch.float32, device="cuda")
 
     def pad(self, rng: np.random.Generator) -> Any:
-        """1 to 4 allocations of 10 to 40 MiB, of random size: the capture's memory comes after them.
+        """2 to 5 allocations of 10 to 40 MiB, of random size: the capture's memory comes after them.
 
         Sizes from 10 MiB are asked of the driver one by one, once torch's cache is empty. What would take
         more than a 32nd of the free memory is left out; the draws stay the same.
         """
         torch = self._torch
-        sizes = [int(size) * PAD_UNIT for size in rng.integers(*PAD_UNITS, size=int(rng.integers(1, 5)))]
+        sizes = [int(size) * PAD_UNIT for size in rng.integers(*PAD_UNITS, size=int(rng.integers(2, 6)))]
         torch.cuda.empty_cache()
         free = int(torch.cuda.mem_get_info()[0])
         return [torch.empty(size, dtype=torch.uint8, device="cuda") for size in sizes if size <= free // 32]
