@@ -176,6 +176,15 @@ def _of_mutants() -> dict[str, str]:
     return found
 
 
+def _of_cluster() -> dict[str, str]:
+    data = result("cluster")
+    found = {
+        f"{row['kernel']}.{row['workers']}": f"{row['evaluations_per_second']:.0f}" for row in data["rows"]
+    }
+    least = data["summary"]["least_times_one"]
+    return found | {f"least.{n}": f"{times:.2f}" for n, times in least.items() if n != "1"}
+
+
 def _of_cheats() -> dict[str, str]:
     summary = result("cheats")["summary"]
     return {
@@ -266,7 +275,7 @@ def _of_latency() -> dict[str, str]:
 
 #: figures by the first part of their names
 GROUPS: dict[str, Callable[[], dict[str, str]]] = {
-    "schedules": _of_schedules, "model": _of_model, "prerank": _of_prerank, "validator": _of_validator,
+    "schedules": _of_schedules, "cluster": _of_cluster, "model": _of_model, "prerank": _of_prerank, "validator": _of_validator,
     "mutants": _of_mutants, "cheats": _of_cheats, "agreement": _of_agreement, "codes": _of_codes,
     "hgemm": _of_hgemm, "latency": _of_latency,
 }  # fmt: skip
