@@ -275,7 +275,8 @@ def _of_latency() -> dict[str, str]:
 
 #: figures by the first part of their names
 GROUPS: dict[str, Callable[[], dict[str, str]]] = {
-    "schedules": _of_schedules, "cluster": _of_cluster, "model": _of_model, "prerank": _of_prerank, "validator": _of_validator,
+    "schedules": _of_schedules, "cluster": _of_cluster, "model": _of_model, "prerank": _of_prerank,
+    "validator": _of_validator,
     "mutants": _of_mutants, "cheats": _of_cheats, "agreement": _of_agreement, "codes": _of_codes,
     "hgemm": _of_hgemm, "latency": _of_latency,
 }  # fmt: skip
