@@ -1,10 +1,12 @@
 """Evaluations a second on 1, 2, 4, ... workers of a cluster.
 
-    python benchmarks/cluster.py [--kernels softmax,...] [--workers 1,2,4] [--seconds 20] [--resume FOLDER]
+    python benchmarks/cluster.py [--kernels softmax,...] [--workers 1,2,4] [--seconds 20] [--sampling 10]
+        [--resume FOLDER]
 
 Every step runs the same kernels for as long on that many workers; the ratio to one worker is the figure. With
-`--shapes N` it is also a sweep of N shapes of HGEMM (`gemm tune`): shapes a second. Without a GPU,
-`--device model` exercises it (one machine's CPUs share much more than GPUs do).
+`--shapes N` it is also a sweep of N shapes of HGEMM (`gemm tune`): shapes a second; with `--sampling SECONDS`
+also what `verify --cluster` does: launches on fresh inputs a second (GPUs only). Without a GPU,
+`--device model` exercises the others (one machine's CPUs share much more than GPUs do).
 
 The file is written after every row. Rows that it holds already, measured with the same settings at the same
 commit, are not measured again. `--resume` also takes over an earlier sitting's, whatever their commit.
@@ -30,6 +32,8 @@ from sassafras.cluster import connected
 
 #: what a sweep is called among the kernels
 SWEEP = "hgemm sweep"
+#: before the kernel whose launches on fresh inputs are counted
+SAMPLING = "sampling "
 #: columns that must agree for a row to stand for a measurement
 SETTINGS = ("kernel", "asked_workers", "device", "budget_s", "shapes", "exclude")
 
@@ -78,6 +82,32 @@ def swept(arguments: argparse.Namespace, workers: int) -> tuple[dict[str, Any], 
         return row, dict(pool.facts["environment"])
 
 
+def sampled(arguments: argparse.Namespace, name: str, workers: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A row: launches on fresh inputs a second, an original against itself; and the environment."""
+    from sassafras.cluster import Pool
+    from sassafras.cluster.sampling import sample
+    from sassafras.core import Candidate
+    from sassafras.frontend import load
+
+    begin = time.monotonic()
+    workload = load(f"suite:{name.removeprefix(SAMPLING)}")
+    case = workload.cases[0]
+    with Pool(arguments.address, device=arguments.device, workers=workers) as pool:
+        original = workload.build(case, pool.facts["arch"])
+        found = sample(
+            pool, workload, [case.name], original, Candidate(original),
+            samples=1_000_000_000 * workers, seconds=arguments.sampling,
+        )  # fmt: skip
+        if found.fault is not None or found.inexact is not None:
+            raise SystemExit(f"{name}: {found.fault or found.inexact}")
+        row = {
+            "kernel": name, "workers": pool.size, "evaluations": found.samples, "gpus": found.gpus,
+            "evaluations_per_second": found.per_second, "unit": "samples", "seconds": found.seconds,
+            "parts": found.facts()["parts"], "wall_seconds": time.monotonic() - begin,
+        }  # fmt: skip
+        return row, dict(pool.facts["environment"])
+
+
 def searched(
     arguments: argparse.Namespace, kernel: str, workers: int
 ) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -101,7 +131,7 @@ def settings(arguments: argparse.Namespace, kernel: str, workers: int) -> dict[s
     asked: dict[str, Any] = {"kernel": kernel, "asked_workers": workers, "device": arguments.device}
     if kernel == SWEEP:
         return {**asked, "shapes": arguments.shapes, "exclude": arguments.exclude}
-    return {**asked, "budget_s": arguments.seconds}
+    return {**asked, "budget_s": arguments.sampling if kernel.startswith(SAMPLING) else arguments.seconds}
 
 
 def earlier(
@@ -139,7 +169,8 @@ def one_gpu(environment: dict[str, Any], other: dict[str, Any]) -> dict[str, Any
 
 
 def finished(rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The rows with `times_one`, their rate over that of one worker; and the least of each size."""
+    """The rows with `times_one`, their rate over that of one worker; and the least of each size
+    (samples apart: nothing is judged between them)."""
     done = []
     for row in rows:
         alone = {**row, "asked_workers": 1}
@@ -147,9 +178,9 @@ def finished(rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], dict[str
         times = None if one is None else row["evaluations_per_second"] / one["evaluations_per_second"]
         done.append({**row, "times_one": times})
     sizes = sorted({row["workers"] for row in done})
+    judged = [row for row in done if row["times_one"] and row.get("unit") != "samples"]
     least = {
-        str(n): min((r["times_one"] for r in done if r["workers"] == n and r["times_one"]), default=None)
-        for n in sizes
+        str(n): min((row["times_one"] for row in judged if row["workers"] == n), default=None) for n in sizes
     }
     return done, {"least_times_one": least}
 
@@ -163,6 +194,7 @@ def main(given: list[str] | None = None) -> None:
     parser.add_argument("--device", default="cuda", choices=("cuda", "model"))
     parser.add_argument("--address", default="auto")
     parser.add_argument("--shapes", type=int, default=0, help="also sweep so many shapes of HGEMM")
+    parser.add_argument("--sampling", type=float, default=0.0, help="also sample each kernel for so long")
     parser.add_argument("--exclude", default="", help="regular expression: HGEMM configurations that fail")
     parser.add_argument("--cache", type=Path, help="folder of compiled HGEMM kernels")
     parser.add_argument("--resume", type=Path, help="folder of an earlier sitting's cluster.json")
@@ -172,7 +204,9 @@ def main(given: list[str] | None = None) -> None:
     folder = Path(arguments.out or os.environ.get("OUT") or ROOT / "benchmarks" / "results")
     here = commit()
     rows, environment = earlier(arguments, folder, here)
-    kernels = [*filter(None, arguments.kernels.split(",")), *([SWEEP] if arguments.shapes else [])]
+    kernels = [*filter(None, arguments.kernels.split(","))]
+    sampling = [SAMPLING + kernel for kernel in kernels] if arguments.sampling > 0 else []
+    kernels += [*sampling, *([SWEEP] if arguments.shapes else [])]
     with ExitStack() as stack:
         connection = False
         for kernel in kernels:
@@ -186,6 +220,8 @@ def main(given: list[str] | None = None) -> None:
                     connection = True
                 if kernel == SWEEP:
                     row, found = swept(arguments, workers)
+                elif kernel.startswith(SAMPLING):
+                    row, found = sampled(arguments, kernel, workers)
                 else:
                     row, found = searched(arguments, kernel, workers)
                 environment = one_gpu(environment, found)

@@ -77,7 +77,8 @@ def test_times_one_is_of_the_same_kernel_and_settings(cluster: Any) -> None:
 
 
 def test_settings_tell_measurements_apart(cluster: Any) -> None:
-    given = argparse.Namespace(device="cuda", seconds=14.0, shapes=40, exclude="x")
+    given = argparse.Namespace(device="cuda", seconds=14.0, shapes=40, exclude="x", sampling=5.0)
+    assert cluster.settings(given, cluster.SAMPLING + "softmax", 2)["budget_s"] == 5.0
     search, sweep = (cluster.settings(given, kernel, 2) for kernel in ("softmax", cluster.SWEEP))
     assert search["budget_s"] == 14.0 and "shapes" not in search
     assert sweep["shapes"] == 40 and "budget_s" not in sweep

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from collections import defaultdict
+from dataclasses import asdict
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +15,7 @@ from typer.testing import CliRunner
 
 from sassafras.cli.app import app
 from sassafras.cluster import Pool, Task
-from sassafras.cluster.sampling import Part, Shard, heard, merge, plan, sample
+from sassafras.cluster.sampling import Enough, Part, Shard, Tally, heard, merge, plan, sample
 from sassafras.core import Candidate, DeviceError, SassafrasError, Verdict
 from sassafras.core.statistics import failure_bound
 from sassafras.device.cuda.reports import SampleReport
@@ -108,14 +111,34 @@ def test_what_ends_a_part_otherwise_leaves_no_bound() -> None:
     assert none.parts[0].place == "one"
 
 
-def test_a_part_survives_its_way_as_plain_data() -> None:
-    from dataclasses import asdict
-
-    part = _part(4, mismatches=2)
+def _event(part: Part) -> dict[str, Any]:
     assert part.report is not None
-    event = {"host": "one", "gpu": "0", "report": {**asdict(part.report), "verdict": "wrong_result"}}
+    report = {**asdict(part.report), "verdict": part.report.verdict.value}
+    return {"host": part.host, "gpu": part.gpu, "report": report}
+
+
+def test_a_part_survives_its_way_as_plain_data() -> None:
+    part = _part(4, mismatches=2)
+    event = json.loads(json.dumps(_event(part)))
     assert heard(part.shard, event) == part
     assert heard(part.shard, {**event, "report": None}).report is None
+
+
+def test_a_part_done_twice_counts_once() -> None:
+    shards = plan(["a"], 2, 200)
+    tally = Tally(shards)
+    first, second = (str(shard) for shard in shards)
+    tally.hear(first, _event(_part(1, host="lost")))
+    tally.hear(first, _event(_part(1, host="other")))  # the worker was lost between its answer and its end
+    tally.hear(second, _event(_part(2)))
+    assert tally.merged().samples == 200
+    with pytest.raises(Enough):
+        tally.hear(second, _event(_part(2, mismatches=1)))
+    found = tally.merged()
+    assert found.samples == 200 and found.mismatches == 1
+    assert found.fault is not None and found.fault.shard == shards[1]
+    with pytest.raises(Enough):
+        tally.hear(first, {"host": "one", "gpu": "", "report": None})
 
 
 @pytest.mark.timeout(300)

@@ -63,14 +63,20 @@ def test_a_wrong_kernel_is_found_and_its_place_named(pool: Any) -> None:
     assert bad.fault.shard.case == cases[0] and bad.fault.host
 
 
-def test_verify_samples_on_the_cluster(tmp_path: Path) -> None:
+@pytest.mark.parametrize("here", [True, False])
+def test_verify_samples_on_the_cluster(here: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From a machine with a GPU, and from one without, whose cases a worker checks."""
     pytest.importorskip("ray")
+    if not here:
+        monkeypatch.setattr("sassafras.verify._device", lambda: (None, "none on this machine"))
     found = verify(
         "suite:softmax", store=tmp_path / "none.sqlite", samples=20_000, sanitizer=False, cluster="auto",
         workers=1,
     )  # fmt: skip
     steps = {step.name: step for step in found.steps}
     assert not found.failed, found.summary()
+    assert steps["every case in fresh processes"].status == "passed", found.summary()
+    assert "512x4000" in found.cases
     assert steps["sampling"].status == "passed", found.summary()
     assert steps["sampling"].facts["samples"] >= 20_000
     assert "on 1 GPU in" in steps["sampling"].detail

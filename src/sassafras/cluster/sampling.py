@@ -188,8 +188,33 @@ def sample_shard(payload: Mapping[str, Any], context: Context) -> Iterator[dict[
 # -- on the driver ------------------------------------------------------------------------------------------
 
 
-class _Enough(SassafrasError):
+class Enough(SassafrasError):
     """What was heard ends the sampling."""
+
+
+class Tally:
+    """What was heard of each shard, which counts once however often it is said.
+
+    Args:
+        shards: all of them.
+    """
+
+    def __init__(self, shards: Sequence[Shard]) -> None:
+        self.shards = {str(shard): shard for shard in shards}
+        self._parts: dict[str, Part] = {}
+
+    def hear(self, name: str, event: Mapping[str, Any]) -> None:
+        """A worker's event. Raises Enough where the part found something, or cannot be sampled."""
+        part = heard(self.shards[name], event)
+        # a shard that is done again draws the same inputs: it counts once, unless only now it finds something
+        if name not in self._parts or not part.good:
+            self._parts[name] = part
+        if not part.good:
+            raise Enough("sampling found something", where=name)
+
+    def merged(self) -> Merged:
+        """All parts heard of."""
+        return merge(list(self._parts.values()))
 
 
 def heard(shard: Shard, event: Mapping[str, Any]) -> Part:
@@ -225,9 +250,8 @@ def sample(
         WorkloadError: the workload cannot travel.
         KeyboardInterrupt: it was interrupted.
     """
-    shards = {str(shard): shard for shard in plan(cases, pool.size, samples, seconds)}
+    tally = Tally(plan(cases, pool.size, samples, seconds))
     subjects = {name: describe(workload, workload.case(name), original) for name in cases}
-    parts: dict[str, Part] = {}
 
     def payload(shard: Shard) -> dict[str, Any]:
         return {
@@ -235,25 +259,18 @@ def sample(
             "seconds": shard.seconds, "seed": shard.seed,
         }  # fmt: skip
 
-    def hear(task: Task, event: Any) -> None:
-        part = heard(shards[task.name], event)
-        # a shard that is done again draws the same inputs: it counts once, unless only now it finds something
-        if task.name not in parts or not part.good:
-            parts[task.name] = part
-        if not part.good:
-            raise _Enough("sampling found something")
-
     tasks = [
         Task(name, "sassafras.cluster.sampling:sample_shard", lambda shard=shard: payload(shard))  # type: ignore[misc]
-        for name, shard in shards.items()
+        for name, shard in tally.shards.items()
     ]
     try:
-        if not pool.run(
+        done = pool.run(
             tasks,
-            hear,
+            lambda task, event: tally.hear(task.name, event),
             on_lost=lambda task, why: say(f"{task.name} lost its worker and is done again: {why}"),
-        ):
-            raise KeyboardInterrupt
-    except _Enough:
-        pass
-    return merge(list(parts.values()))
+        )
+    except Enough:
+        done = True
+    if not done:
+        raise KeyboardInterrupt
+    return tally.merged()
