@@ -113,15 +113,17 @@ def searched(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """A row: evaluations a second of one search; and the environment."""
     begin = time.monotonic()
+    stages: list[tuple[float, str]] = []
     result = sassafras.optimize(
         f"suite:{kernel}", device=arguments.device, cluster=arguments.address, workers=workers,
         budget=f"{arguments.seconds:g}s", store=False,
+        stage=lambda text: stages.append((round(time.monotonic() - begin, 2), text)),
     )  # fmt: skip
     row = {
         "kernel": kernel, "workers": workers, "evaluations": result.evaluations,
         "evaluations_per_second": result.evaluations / result.seconds,
         "speedup": result.speedup, "modelled_ratio": result.modelled_ratio,
-        "wall_seconds": time.monotonic() - begin,
+        "wall_seconds": time.monotonic() - begin, "stages_at_s": stages,
     }  # fmt: skip
     return row, dict(result.environment)
 
