@@ -18,6 +18,7 @@ from sassafras.cluster import Pool, Task
 from sassafras.cluster.sampling import Enough, Part, Shard, Tally, heard, merge, plan, sample
 from sassafras.core import Candidate, DeviceError, SassafrasError, Verdict
 from sassafras.core.statistics import failure_bound
+from sassafras.device import available
 from sassafras.device.cuda.reports import SampleReport
 from sassafras.frontend import load
 from sassafras.verify import verify
@@ -162,8 +163,9 @@ def test_the_timing_model_cannot_be_sampled_and_an_ear_may_end_a_run(nodes: Node
         done: list[str] = []
         assert pool.run(tasks[:2], lambda task, event: done.append(task.name))
         assert sorted(set(done)) == ["task 0", "task 1"]
-    with pytest.raises(DeviceError, match="the cluster has no GPU"):
-        verify("suite:rotary", cluster=nodes.address)
+    if not available()[0]:  # Ray finds this machine's GPUs by itself
+        with pytest.raises(DeviceError, match="the cluster has no GPU"):
+            verify("suite:rotary", cluster=nodes.address)
 
 
 def ten_events(payload: object, context: object) -> object:

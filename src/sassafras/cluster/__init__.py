@@ -1,4 +1,4 @@
-"""Many GPUs, many hosts: searches and sweeps on Ray's actors, one worker a GPU."""
+"""Many GPUs, many hosts: searches, sweeps and sampling on Ray's actors, one worker a GPU."""
 
 from __future__ import annotations
 
