@@ -35,8 +35,8 @@ def names(s: Subject, rng: np.random.Generator, most: int) -> Iterator[Mutant]:
         words[:, 1] &= ~np.uint64(REUSE_MASK)
         touched = {int(n) for n in np.flatnonzero(words[:, 0] != s.function.words[:, 0])}
         touched |= {int(n) for n in np.flatnonzero(_clean(words[:, 1] ^ s.function.words[:, 1]))}
-        # every part that was to change did
-        return emitter.write(order, words) if touched == set(changed) else None
+        # something was to change, and every part of it did
+        return emitter.write(order, words) if touched and touched == set(changed) else None
 
     for k in rng.permutation(len(webs)):
         web = webs[k]

@@ -145,3 +145,17 @@ def test_renaming_is_deterministic_and_bounded() -> None:
     few = rename(program, name, most=2)
     assert few.webs == 2
     assert Program.parse(one.cubin).function().registers == program.function().registers
+
+
+def test_a_field_that_names_nothing_keeps_its_bits() -> None:
+    """nvdisasm shows the same text; what the machine makes of unused bits is not known."""
+    data = original("scalar softmax")
+    program = Program.parse(data)
+    function = program.function()
+    i = next(i for i in function.instructions if i.base == "MUFU" and not i.low >> 24 & 0xFF)
+    at = function.text_offset + 16 * i.index
+    changed = data[:at] + (i.low | 0x11 << 24).to_bytes(8, "little") + data[at + 8 :]
+    assert Program.parse(changed).function().instructions[i.index].text == i.text
+    report = Validator(data).via(changed)
+    assert not report.ok
+    assert "names no register" in str(report.violations[0])

@@ -398,4 +398,18 @@ def _misread(
             wrong.add(n)
         if j.opcode != i.opcode or set(j.reads) != reads or set(j.writes) != writes:
             wrong.add(n)
+        # R0 and P0 look like fields that the opcode leaves at zero
+        if _changed_fields(i, j) != sum(
+            one.group() != other.group()
+            for one, other in zip(_NAME.finditer(i.text), _NAME.finditer(j.text), strict=False)
+        ):
+            wrong.add(n)
     return wrong
+
+
+def _changed_fields(i: Instruction, j: Instruction) -> int:
+    """How many of the fields that `encode` may write differ."""
+    low, high = i.low ^ j.low, i.high ^ j.high
+    fields = [low >> 12 & 7, low >> 16 & 0xFF, low >> 24 & 0xFF, low >> 32 & 0xFF, high & 0xFF]
+    fields += [high >> at & 7 for at in (13, 17, 20, 23)]
+    return sum(map(bool, fields))

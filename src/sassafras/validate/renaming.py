@@ -30,6 +30,12 @@ _LOW = 0x7 << 12 | 0xFF << 16 | 0xFF << 24
 _RB = 0xFF << 32
 _HIGH = 0xFF | 0x7 << 13 | 0x7 << 17 | 0x7 << 20 | 0x7 << 23
 
+#: the same, field by field: (low word?, mask)
+_FIELDS = (
+    (True, 0x7 << 12), (True, 0xFF << 16), (True, 0xFF << 24), (True, _RB), (False, 0xFF), (False, 0x7 << 13),
+    (False, 0x7 << 17), (False, 0x7 << 20), (False, 0x7 << 23),
+)  # fmt: skip
+
 Definition = tuple[int, int]
 """(instruction, number of its access), or (-1, register) for what was there before"""
 
@@ -107,6 +113,11 @@ def _shape(i: Instruction, j: Instruction, before: Effects, after: Effects) -> s
         bits = _LOW  # an immediate whose text may round
     if (i.low ^ j.low) & ~bits or ((i.high ^ j.high) & ~CONTROL_MASK) & ~_HIGH:
         return "differs in more than the numbers of its registers"
+    # a field that this opcode does not use names nothing, and what the machine makes of it is not known
+    fields = sum(bool(((i.low ^ j.low) if low else (i.high ^ j.high)) & mask) for low, mask in _FIELDS)
+    names = zip(_NAME.finditer(i.text), _NAME.finditer(j.text), strict=True)
+    if fields != sum(one.group() != other.group() for one, other in names):
+        return "changes bits that name no register"
     if after.problem or before.problem:
         return after.problem or before.problem
     shape = [(a.slot, a.write) for a in before.accesses]
