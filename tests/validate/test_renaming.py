@@ -158,4 +158,4 @@ def test_a_field_that_names_nothing_keeps_its_bits() -> None:
     assert Program.parse(changed).function().instructions[i.index].text == i.text
     report = Validator(data).via(changed)
     assert not report.ok
-    assert "names no register" in str(report.violations[0])
+    assert "name no register" in str(report.violations[0])
