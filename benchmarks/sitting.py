@@ -78,10 +78,18 @@ class Sitting:
     """Runs a plan's jobs on so many GPUs until `ends` (a `time.time`)."""
 
     def __init__(self, jobs: list[Job], gpus: int, ends: float, work: Path) -> None:
-        self.jobs, self.ends, self.work = jobs, ends, work
+        self.jobs, self.ends, self.work = jobs, ends, work.resolve()  # jobs run in another folder
         self.free = set(range(gpus))
         self.gpus = gpus
         self.changed = threading.Condition()
+        self.processes: set[Any] = set()
+
+    def stop(self) -> None:
+        """Start nothing more, and kill what runs: jobs are sessions of their own and would outlive us."""
+        with self.changed:
+            self.ends = 0.0
+            for process in self.processes:
+                self._signal(process, signal.SIGKILL)
 
     def run(self, say: Any = print) -> None:
         """Start what can start until nothing can any more."""
@@ -139,6 +147,10 @@ class Sitting:
                 ["bash", "-c", job.command], cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL, start_new_session=True,
             )  # fmt: skip
+            with self.changed:
+                self.processes.add(process)
+                if not self.ends:  # stopped while it started
+                    self._signal(process, signal.SIGKILL)
             try:
                 job.status = process.wait(timeout=max(1.0, min(job.seconds, self.ends - time.time())))
                 state = "ended" if job.status == 0 else "failed"
@@ -150,6 +162,7 @@ class Sitting:
             self._signal(process, signal.SIGKILL)  # children that it left behind, too
             process.wait()
         with self.changed:
+            self.processes.discard(process)
             job.state, job.took = state, time.time() - job.began
             self.free |= set(mine)
             self.changed.notify_all()
@@ -212,9 +225,15 @@ def main(arguments: list[str] | None = None) -> int:
     def say(text: str) -> None:
         print(f"{time.time() - began:5.0f} s {text}", flush=True)
 
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)  # `timeout` sends it
     try:
         sitting.run(say)
     finally:
+        signal.signal(signal.SIGTERM, before)
+        sitting.stop()
         over.set()
         keeper.join()
         (options.work / "sitting.json").write_text(json.dumps([asdict(job) for job in jobs], indent=1) + "\n")
@@ -223,4 +242,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    try:
+        raise SystemExit(main())
+    except (ValueError, OSError) as error:
+        raise SystemExit(f"error: {error}") from None

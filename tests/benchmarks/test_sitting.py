@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+import subprocess
 import sys
 import tarfile
 import time
@@ -112,3 +114,36 @@ def test_committed_plans_can_be_read_and_their_programs_exist(plan: Path) -> Non
         found = re.findall(r"(?:benchmarks|examples|tests)/[\w/.]+", one.command)
         assert found or "python -c" in one.command
         assert all((sitting.ROOT / path).exists() for path in found), one.name
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=str)
+def test_a_sitting_that_is_stopped_takes_its_jobs_along_and_keeps_what_they_wrote(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    (tmp_path / "plan.toml").write_text(job("long", "echo $$ > $OUT/pid; sleep 600", seconds=900))
+    command = [sys.executable, sitting.__file__, "plan.toml", "--gpus", "1", "--seconds", "1000"]
+    process = subprocess.Popen([*command, "--work", "work", "--out", "out"], cwd=tmp_path)
+    pid = tmp_path / "work" / "long" / "pid"
+    until = time.monotonic() + 60
+    while not (pid.exists() and pid.read_text().strip()) and time.monotonic() < until:
+        time.sleep(0.1)
+    process.send_signal(number)
+    assert process.wait(timeout=60) != 0
+    child = Path("/proc", pid.read_text().strip(), "status")
+    while (alive := _alive(child)) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not alive
+    with tarfile.open(tmp_path / "out" / "sitting.tgz") as archive:
+        assert {"long/pid", "sitting.json"} <= set(archive.getnames())
+
+
+def test_a_missing_plan_is_one_line(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, sitting.__file__, "none.toml"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 1 and done.stderr.startswith("error: ") and "none.toml" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
