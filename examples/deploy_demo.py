@@ -185,8 +185,9 @@ def demonstrate(folder: Path, budget: str, out: Path | None) -> list[str]:
         kinds = ["tuned" if digest in pairs.values() else "original" for digest in row["loaded"]]
         loaded = ", ".join(f"{d[:12]} ({k})" for d, k in zip(row["loaded"], kinds, strict=True))
         times = f"eager {row['eager_us']:6.2f} us  graph {row['graph_us']:6.2f} us"
+        outputs = " ".join(digest[:8] for digest in row["outputs"].values())
         print(
-            f"{row['run']:15} warps {row['chosen']}  {times}  output {row['output'][:12]}"
+            f"{row['run']:15} warps {row['chosen']}  {times}  outputs {outputs}"
             f"  {len(row['cache'])} cache files  {loaded}"
         )
     problems = list(check(rows, pairs))
@@ -227,7 +228,7 @@ def check(rows: list[dict[str, Any]], pairs: dict[str, str]) -> Any:
             yield f"{row['run']}: status tells of {row['told']}, the driver got {row['loaded']}"
         if not tuned and row["told"]:
             yield f"{row['run']}: a status was written without us"
-        if row["output"] != rows[0]["output"] or not row["graph_equals_eager"] or row["error"] > 1e-6:
+        if row["outputs"] != rows[0]["outputs"] or not row["graph_equals_eager"] or row["error"] > 1e-6:
             yield f"{row['run']}: the results differ"
         if row["run"].endswith("cold"):
             launchers = row["cache"]

@@ -45,14 +45,14 @@ def test_the_demo_notices_what_does_not_fit() -> None:
     demo = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(demo)
     good = {
-        "run": "without, cold", "loaded": ["a"], "told": [], "output": "o", "graph_equals_eager": True,
-        "error": 0.0, "cache": {"f": "1"},
+        "run": "without, cold", "loaded": ["a"], "told": [], "outputs": {"4": "o"},
+        "graph_equals_eager": True, "error": 0.0, "cache": {"f": "1"},
     }  # fmt: skip
     install = good | {"run": "install, cold", "loaded": ["b"], "told": ["b"]}
     assert list(demo.check([good, install], {"a": "b"})) == []
     for change in (
-        {"loaded": ["a"]}, {"told": []}, {"output": "p"}, {"graph_equals_eager": False}, {"error": 1.0},
-        {"cache": {"f": "2"}}, {"cache": {}},
+        {"loaded": ["a"]}, {"told": []}, {"outputs": {"4": "p"}}, {"graph_equals_eager": False},
+        {"error": 1.0}, {"cache": {"f": "2"}}, {"cache": {}},
     ):  # fmt: skip
         assert list(demo.check([good, install | change], {"a": "b"})), change
     assert list(demo.check([good, good], {}))

@@ -82,6 +82,7 @@ def test_evolve_keeps_its_evaluations_and_its_winner(tmp_path: Path, monkeypatch
         assert len(list(store.recorded(run.id))) == 8
 
 
+@pytest.mark.alone  # "auto" would join the cluster of a test beside it, and lose it when that one ends
 def test_a_sweep_on_a_cluster_of_this_machine(tmp_path: Path, device) -> None:  # type: ignore[no-untyped-def]
     pytest.importorskip("ray")
     from sassafras.cluster import Pool

@@ -200,6 +200,7 @@ def test_graphs_side_by_side(room: Any) -> None:
     bias = normal(128)
     for config in split[:: max(1, len(split) // 6)]:
         graphs, outs, wanted, streams = [], [], [], [torch.cuda.Stream(), torch.cuda.Stream()]
+        kept = []  # a graph reads its operands where they were at capture
         for seed, stream in enumerate(streams):
             a, b = normal(128, 8192, seed=seed), normal(128, 8192, seed=seed + 9).t()
             call = room._engine.fused.bind(config, a, b, None, bias, "gelu")
@@ -209,6 +210,7 @@ def test_graphs_side_by_side(room: Any) -> None:
             with torch.cuda.graph(graph, stream=stream):
                 outs.append(call())
             graphs.append(graph)
+            kept.append((a, b, call))
             wanted.append(exact(a, b, None, bias, "gelu"))
         for _ in range(100):
             for graph, stream in zip(graphs, streams, strict=True):
