@@ -43,107 +43,106 @@ __device__ u32 mix(u32 x) {  // a bijective 32-bit finaliser
     return x;
 }
 
-// Counter-based: every sample and element has numbers of its own, whoever asks, in whatever order.
+// Counter-based: every sample and word has numbers of its own, whoever asks, in whatever order.
 struct Stream {
     u32 low, high;
     __device__ explicit Stream(u64 sample) {
         low = mix((u32)sample * 0x9e3779b9u + 0x7f4a7c15u);
         high = mix((u32)(sample >> 32) ^ low);
     }
-    __device__ u32 draw(u64 element, u32 lane) const {
-        const u32 h = mix((u32)element * 0x9e3779b9u + lane * 0x85ebca6bu + low);
-        return mix(h ^ high ^ (u32)(element >> 32));
-    }
+    __device__ u32 word(u32 number) const { return mix(number * 0x9e3779b9u + low) ^ high; }
+    __device__ static u32 draw(u32 word, u32 lane) { return mix(word + lane * 0x85ebca6bu); }
 };
 
-__device__ float uniform01(u32 r) { return ((r >> 8) + 0.5f) * (1.0f / 16777216.0f); }
+// What the hardware has in one instruction; the same text runs on the CPU in tests.
+#ifdef __CUDA_ARCH__
+__device__ float root(float v) { float r; asm("sqrt.approx.f32 %0, %1;" : "=f"(r) : "f"(v)); return r; }
+__device__ u32 packed(u32 dtype, float low, float high) {
+    u32 r = 0;
+    if (dtype == 2) asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+    if (dtype == 3) asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+#if __CUDA_ARCH__ >= 890
+    unsigned short two = 0;
+    if (dtype == 4) asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(two) : "f"(high), "f"(low));
+    if (dtype == 5) asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(two) : "f"(high), "f"(low));
+    if (dtype >= 4) r = two;
+#endif
+    return r;
+}
+#endif
 
-// Two neighbouring elements (the first one even), as real numbers.
-__device__ void real_pair(const Job& job, const Stream& stream, u64 element, bool special, float* pair) {
-    const u32 r1 = stream.draw(element, 1), r2 = stream.draw(element, 2);
+// Two neighbouring elements as real numbers. Elements of up to 2 bytes share one draw: 18 bits for the radius (it ends
+// at 5.1 standard deviations), 14 for the angle; 16 bits each when uniform. Others take 24 bits each.
+template <bool NARROW> __device__ void real_pair(const Job& job, u32 word, u32 number, float* pair) {
+    const u32 r1 = Stream::draw(word, NARROW ? number : 2 * number);
+    const u32 r2 = NARROW ? r1 : Stream::draw(word, 2 * number + 1);
     if (job.fill == 2) {
-        pair[0] = job.p0 + (job.p1 - job.p0) * uniform01(r1);
-        pair[1] = job.p0 + (job.p1 - job.p0) * uniform01(r2);
+        const float u1 = NARROW ? ((r1 >> 16) + 0.5f) * 0x1p-16f : ((r1 >> 8) + 0.5f) * 0x1p-24f;
+        const float u2 = NARROW ? ((r2 & 0xffff) + 0.5f) * 0x1p-16f : ((r2 >> 8) + 0.5f) * 0x1p-24f;
+        pair[0] = job.p0 + (job.p1 - job.p0) * u1;
+        pair[1] = job.p0 + (job.p1 - job.p0) * u2;
     } else {  // Box and Muller
-        const float radius = job.p1 * sqrtf(-2.0f * __logf(uniform01(r1)));
-        const float angle = 6.2831853f * uniform01(r2);
+        const float u = NARROW ? ((r1 >> 14) + 0.5f) * 0x1p-18f : ((r1 >> 8) + 0.5f) * 0x1p-24f;
+        const float turn = NARROW ? ((r2 & 0x3fff) + 0.5f) * 0x1p-14f : ((r2 >> 8) + 0.5f) * 0x1p-24f;
+        const float radius = job.p1 * root(-2.0f * __logf(u)), angle = 6.2831853f * turn;
         pair[0] = job.p0 + radius * __cosf(angle);
         pair[1] = job.p0 + radius * __sinf(angle);
     }
-    if (special) {  // one element in 256
-        const u32 bits[8] = {0x7f800000u, 0xff800000u, 0x7fc00000u, 0x00000001u,
-                             0x807fffffu, 0x7f7fffffu, 0x80000000u, 0x38d1b717u};
-        for (u32 k = 0; k < 2; ++k) {
-            const u32 r = stream.draw(element + k, 3);
-            if ((r & 255u) == 0) pair[k] = __uint_as_float(bits[(r >> 8) & 7u]);
-        }
-    }
 }
 
-__device__ u64 whole_value(const Job& job, const Stream& stream, u64 element) {
-    if (job.fill == 1) {
-        float pair[2];
-        real_pair(job, stream, element & ~1ull, false, pair);
-        return (u64)(long long)rintf(pair[element & 1]);
-    }
+__device__ float special_value(u32 word, u32 element, float otherwise) {  // one element in 256
+    const u32 bits[8] = {0x7f800000u, 0xff800000u, 0x7fc00000u, 0x00000001u,
+                         0x807fffffu, 0x7f7fffffu, 0x80000000u, 0x38d1b717u};
+    const u32 r = Stream::draw(word, 64 + element);
+    return (r & 255u) == 0 ? __uint_as_float(bits[(r >> 8) & 7u]) : otherwise;
+}
+
+template <u32 WIDTH> __device__ u64 whole_value(const Job& job, u32 word, u32 k) {
     const u64 span = (u64)(job.i1 - job.i0);
-    const u32 r = stream.draw(element, 4);
-    const u64 wide = span >> 32 ? ((u64)stream.draw(element, 5) << 32) | r : r;
+    u64 below;
     // Lemire's multiplication instead of a division where the span allows it
-    const u64 below = span >> 32 ? wide % span : (wide * span) >> 32;
+    if (WIDTH == 1) {
+        const u32 few = span < 0x10000 ? (u32)span : 0x10000u;
+        below = (((Stream::draw(word, k / 2) >> (16 * (k & 1))) & 0xffff) * few) >> 16;
+    } else {
+        const u32 r = Stream::draw(word, k);
+        below = ((u64)r * span) >> 32;
+        if (WIDTH == 8 && span >> 32) below = (((u64)Stream::draw(word, 16 + k) << 32) | r) % span;
+    }
     return (u64)(job.i0 + (long long)below);
 }
 
-__device__ u32 half_bits(u32 dtype, float v) {
-    unsigned short h = 0;
-    switch (dtype) {
-        case 2: asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(v)); return h;
-        case 3: asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h) : "f"(v)); return h;
-#if __CUDA_ARCH__ >= 890
-        case 4: asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(h) : "f"(0.0f), "f"(v)); return h & 255;
-        case 5: asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(h) : "f"(0.0f), "f"(v)); return h & 255;
-#endif
-    }
-    return 0;
-}
-
-template <u32 width>
-__device__ Word word_of(const Job& job, const Stream& stream, u64 element, bool special) {
+// 16 random bytes: elements of WIDTH bytes, REAL numbers or whole ones.
+template <u32 WIDTH, bool REAL> __device__ Word random_word(const Job& job, u32 word, bool special) {
     u32 bits[4] = {0, 0, 0, 0};
-    float pair[2] = {0.0f, 0.0f};
 #pragma unroll
-    for (u32 k = 0; k < 16 / width; ++k) {
-        u64 value;
-        if (job.dtype >= 16) {
-            value = whole_value(job, stream, element + k);
-            if (job.dtype == 21) value &= 1;
+    for (u32 k = 0; k < 16 / WIDTH; k += 2) {  // a word's first element is even, since a word holds at least two
+        float pair[2] = {0.0f, 0.0f};
+        if (REAL || job.fill == 1) real_pair<WIDTH <= 2>(job, word, k / 2, pair);
+        if (REAL && special)
+            for (u32 e = 0; e < 2; ++e) pair[e] = special_value(word, k + e, pair[e]);
+        if constexpr (REAL && WIDTH <= 2) {
+            bits[k * WIDTH / 4] |= packed(job.dtype, pair[0], pair[1]) << (8 * k * WIDTH % 32);
         } else {
-            if (!(k & 1)) real_pair(job, stream, element + k, special, pair);
-            const float v = pair[k & 1];
-            if (width == 8) value = (u64)__double_as_longlong((double)v);
-            else value = width == 4 ? __float_as_uint(v) : half_bits(job.dtype, v);
-        }
-        if (width == 8) {
-            bits[(2 * k) % 4] = (u32)value;
-            bits[(2 * k + 1) % 4] = (u32)(value >> 32);
-        } else {
-            const u32 mask = width == 4 ? 0xffffffffu : (1u << (8 * width % 32)) - 1;
-            bits[k * width / 4] |= ((u32)value & mask) << (k * width * 8 % 32);
+#pragma unroll
+            for (u32 e = 0; e < 2; ++e) {
+                u64 value;
+                if (REAL) value = WIDTH == 8 ? (u64)__double_as_longlong((double)pair[e]) : __float_as_uint(pair[e]);
+                else value = job.fill == 1 ? (u64)(long long)rintf(pair[e]) : whole_value<WIDTH>(job, word, k + e);
+                if (WIDTH == 1 && job.dtype == 21) value &= 1;
+                if (WIDTH == 8) {
+                    bits[2 * e] = (u32)value;
+                    bits[2 * e + 1] = (u32)(value >> 32);
+                } else {
+                    const u32 mask = WIDTH >= 4 ? 0xffffffffu : (1u << (8 * WIDTH % 32)) - 1;
+                    bits[(k + e) * WIDTH / 4] |= ((u32)value & mask) << ((k + e) * WIDTH * 8 % 32);
+                }
+            }
         }
     }
-    Word word;
-    word.x = bits[0]; word.y = bits[1]; word.z = bits[2]; word.w = bits[3];
-    return word;
-}
-
-// The 16 bytes of a job's word number `at` (counted from its begin) for a sample.
-__device__ Word random_word(const Job& job, const Stream& stream, u64 at, bool special) {
-    switch (job.dtype) {  // a word's first element is even, since a word holds at least two
-        case 0: case 16: return word_of<8>(job, stream, at * 2, special);
-        case 1: case 17: return word_of<4>(job, stream, at * 4, special);
-        case 2: case 3: case 18: return word_of<2>(job, stream, at * 8, special);
-        default: return word_of<1>(job, stream, at * 16, special);
-    }
+    Word made;
+    made.x = bits[0]; made.y = bits[1]; made.z = bits[2]; made.w = bits[3];
+    return made;
 }
 
 // The first `tail` bytes of one word, the others of another.
@@ -161,36 +160,62 @@ __device__ Word joined(const Word& made, const Word& old, u32 tail) {
     return word;
 }
 
-__device__ bool same(const Word& p, const Word& q) { return p.x == q.x && p.y == q.y && p.z == q.z && p.w == q.w; }
+__device__ bool same(const Word& p, const Word& q) {
+    return ((p.x ^ q.x) | (p.y ^ q.y) | (p.z ^ q.z) | (p.w ^ q.w)) == 0;  // without branches
+}
 
 // One step. `what`: 2 fills the inputs of sample counter + index; 3 compares that sample's outputs and fills the
 // next one's inputs; 1 compares only; 9 compares, and verifies that the inputs are still what was filled.
 // totals: [0] differing samples, [1] ~number of the first one, [2] ~byte offset of some differing word,
 // [3] words of inputs that were modified. seen: the last differing sample counted, so that one counts once.
-extern "C" __global__ void sassafras_step(Word* first, Word* second, const Job* jobs, u32 count, u64 words,
-                                          const u64* counter, u64 index, u32 what, u32 special_every,
-                                          u64* totals, u64* seen) {
+// Fill (or verify) a job's words i, i + stride, ...: `job.from + i` is a word's number, in the whole of a sample.
+template <u32 WIDTH, bool REAL>
+__device__ void renew(Word* first, Word* second, const Job& job, const Stream& stream, u32 i, u32 stride, u32 what,
+                      bool special, u64* modified) {
+    const u32 size = (u32)(job.end - job.begin);
+    for (; i < size; i += stride) {
+        Word made = random_word<WIDTH, REAL>(job, stream.word((u32)job.from + i), special);
+        const u64 word = job.begin + i;
+        if (i + 1 == size && job.tail < 16) made = joined(made, first[word], job.tail);
+        if (what & 2) {
+            first[word] = made;
+            if (job.what & 4) second[word] = made;
+        } else if (!same(first[word], made)) {
+            atomicAdd(modified, 1ull);
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(256, 5)
+sassafras_step(Word* first, Word* second, const Job* jobs, u32 count, u64 words, const u64* counter, u64 index,
+               u32 what, u32 special_every, u64* totals, u64* seen) {
     const u64 taken = *counter + index;
     const u64 next = (what & 1) && (what & 2) ? taken + 1 : taken;
     const bool special = special_every && next % special_every == special_every - 1;
     const Stream stream(next);
     u64 difference = 0;
-    const u64 stride = (u64)gridDim.x * blockDim.x;
-    for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < words; i += stride) {
-        u32 j = 0;
-        while (j + 1 < count && i >= jobs[j + 1].from) ++j;
-        const Job& job = jobs[j];
-        const u64 word = job.begin + (i - job.from);
-        if ((what & job.what & 1) && !difference && !same(first[word], second[word])) difference = ~(word * 16);
-        if (what & job.what & 10) {
-            Word made = random_word(job, stream, i - job.from, special);
-            if (word + 1 == job.end && job.tail < 16) made = joined(made, first[word], job.tail);
-            if (what & 2) {
-                first[word] = made;
-                if (job.what & 4) second[word] = made;
-            } else if (!same(first[word], made)) {
-                atomicAdd(totals + 3, 1ull);
-            }
+    const u32 stride = gridDim.x * blockDim.x, thread = blockIdx.x * blockDim.x + threadIdx.x;
+    for (u32 j = 0; j < count; ++j) {
+        const Job job = jobs[j];
+        const u32 size = (u32)(job.end - job.begin);
+        // jobs follow each other over the threads, so that many small ones do not all go to the first
+        const u32 turned = (u32)job.from % stride, begin = thread >= turned ? thread - turned : thread + stride - turned;
+        if (what & job.what & 1) {
+            const Word *const a = first + job.begin, *const b = second + job.begin;
+#pragma unroll 4
+            for (u32 i = begin; i < size; i += stride)
+                if (!same(a[i], b[i])) difference = ~((job.begin + i) * 16);
+        }
+        if (!(what & job.what & 10)) continue;
+        switch (job.dtype) {
+            case 0: renew<8, true>(first, second, job, stream, begin, stride, what, special, totals + 3); break;
+            case 1: renew<4, true>(first, second, job, stream, begin, stride, what, special, totals + 3); break;
+            case 2: case 3: renew<2, true>(first, second, job, stream, begin, stride, what, special, totals + 3); break;
+            case 4: case 5: renew<1, true>(first, second, job, stream, begin, stride, what, special, totals + 3); break;
+            case 16: renew<8, false>(first, second, job, stream, begin, stride, what, special, totals + 3); break;
+            case 17: renew<4, false>(first, second, job, stream, begin, stride, what, special, totals + 3); break;
+            case 18: renew<2, false>(first, second, job, stream, begin, stride, what, special, totals + 3); break;
+            default: renew<1, false>(first, second, job, stream, begin, stride, what, special, totals + 3);
         }
     }
     if (difference && atomicExch(seen, taken + 1) != taken + 1) {

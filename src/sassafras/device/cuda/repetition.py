@@ -60,7 +60,7 @@ class Repetition:
         self._step = bench.checker.load("sassafras_step")
         self._bump = bench.checker.load("sassafras_bump")
         self._wide = self.gpu.config(
-            (max(1, min(8 * self.gpu.multiprocessors, -(-self.words // 256))), 1, 1), 256
+            (max(1, min(5 * self.gpu.multiprocessors, -(-self.words // 256))), 1, 1), 256
         )
         self._single = self.gpu.config((1, 1, 1), 1)
         self._blocks: list[ParameterBlock] = []

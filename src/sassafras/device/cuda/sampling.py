@@ -35,7 +35,11 @@ _COMPARE, _FILL, _BOTH, _VERIFY = 1, 2, 4, 8
 
 
 def job_table(layout: Layout) -> tuple[bytes, int, list[str]]:
-    """The ``Job`` array of kernels.cu, the words of all jobs together, and the names of inputs left fixed."""
+    """The ``Job`` array of kernels.cu, the words of all jobs together, and the names of inputs left fixed.
+
+    Raises:
+        DeviceError: more words than the kernel's 32-bit numbers reach.
+    """
     rows, fixed, total = [], [], 0
     for segment in layout.segments:
         buffer, how = segment.buffer, segment.buffer.fill
@@ -57,6 +61,8 @@ def job_table(layout: Layout) -> tuple[bytes, int, list[str]]:
         tail = segment.end - 16 * (end - 1)
         rows.append(_JOB.pack(begin, end, total, what, fill, DTYPE_CODES[buffer.dtype], tail, p0, p1, i0, i1))
         total += end - begin
+    if total >> 32:
+        raise DeviceError("buffers of 64 GB and more cannot be sampled", hint="sample a smaller case")
     return b"".join(rows), total, fixed
 
 
@@ -98,7 +104,8 @@ class Sampler:
         self._plan = scene.plan(kernel, self.function, self._other, shared=inputs)
         self._step = bench.checker.load("sassafras_step")
         self._bump = bench.checker.load("sassafras_bump")
-        self._wide = self.gpu.config((min(8 * self.gpu.multiprocessors, -(-self.words // 256)), 1, 1), 256)
+        # five blocks fit on a multiprocessor: one wave
+        self._wide = self.gpu.config((min(5 * self.gpu.multiprocessors, -(-self.words // 256)), 1, 1), 256)
         self._single = self.gpu.config((1, 1, 1), 1)
         self._host = self.gpu.pinned(8)
         self._blocks: list[ParameterBlock] = []
