@@ -388,9 +388,12 @@ def test_gradients_and_modes_are_left_to_python(launcher: Any) -> None:
     from torch.utils._python_dispatch import TorchDispatchMode
 
     a, b = half(16, 8), half(8, 24)
-    launcher.add_torch(launcher.key(a, b))
+    launcher.add_kernel(launcher.key(a, b), 1, 1, (1, 1, 1), 32, 0, (1, 1, 1), [("a",)], 0, 0)
     weight = b.clone().requires_grad_()
     assert launcher(a, weight) is NotImplemented
+    launcher.add_torch(launcher.key(a, b))
+    launcher(a, weight).sum().backward()  # torch sees to it itself
+    assert torch.equal(weight.grad, a.sum(0)[:, None].expand(8, 24))
     with torch.no_grad():
         assert launcher(a, weight) is not NotImplemented
     assert launcher.raw(a, b) is not NotImplemented

@@ -38,14 +38,20 @@ struct Launcher {
     unsigned long long hits, misses, refused;
 };
 
-// A plain tensor whose bytes are its values. (A view with the negative bit set looks like any other to DLPack.)
-bool ours(const Launcher *self, PyObject *object) {
-    if (Py_TYPE(object) != self->tensor && Py_TYPE(object) != self->parameter) return false;
+// No subclass, which may mean anything.
+bool unwrapped(const Launcher *self, PyObject *object) {
+    return Py_TYPE(object) == self->tensor || Py_TYPE(object) == self->parameter;
+}
+
+// Are a plain tensor's bytes its values? (A view with the negative bit set looks like any other to DLPack.)
+bool as_it_lies(const Launcher *self, PyObject *object) {
     PyObject *said = PyObject_CallMethodNoArgs(object, self->is_neg);
     if (!said) PyErr_Clear();
     Py_XDECREF(said); // True and False outlive it
     return said == Py_False;
 }
+
+bool ours(const Launcher *self, PyObject *object) { return unwrapped(self, object) && as_it_lies(self, object); }
 
 // --- running a plan ----------------------------------------------------------------------------------------------
 
@@ -161,20 +167,20 @@ int enqueue(Launcher *self, Plan &plan, const Call &call, void *c, PyObject *&sc
     return code;
 }
 
-PyObject *run(Launcher *self, PyObject *a, PyObject *b, PyObject *out) {
-    Call call;
-    const Read found = read(self->api, self->device_type, a, b, out, call);
-    if (found != Read::Ok) {
-        ++self->misses;
-        Py_RETURN_NOTIMPLEMENTED;
+// The plan of this problem; null: Python has to look.
+Plan *planned(Launcher *self, PyObject *a, PyObject *b, PyObject *out, Call &call) {
+    if (read(self->api, self->device_type, a, b, out, call) == Read::Ok) {
+        const auto at = self->plans->find(call.key);
+        if (at != self->plans->end()) {
+            ++self->hits;
+            return at->second.get();
+        }
     }
-    const auto at = self->plans->find(call.key);
-    if (at == self->plans->end()) {
-        ++self->misses;
-        Py_RETURN_NOTIMPLEMENTED;
-    }
-    Plan &plan = *at->second;
-    ++self->hits;
+    ++self->misses;
+    return nullptr;
+}
+
+PyObject *run(Launcher *self, Plan &plan, const Call &call, PyObject *a, PyObject *b, PyObject *out) {
     if (plan.kind == Kind::Torch) return call_torch(self, a, b, out);
     if (plan.kind == Kind::Lt) { // its algorithm was chosen without regard to reductions and determinism
         PyObject *said = PyObject_CallNoArgs(self->strict);
@@ -237,6 +243,18 @@ int wants_grad(Launcher *self, PyObject *tensor) {
     return yes;
 }
 
+// Would autograd record this call? (-1: a Python error)
+int tracked(Launcher *self, PyObject *const *tensors, int count) {
+    int grad = 0;
+    for (int i = 0; i < count && grad == 0; ++i)
+        if (tensors[i]) grad = wants_grad(self, tensors[i]);
+    if (grad <= 0) return grad;
+    PyObject *said = PyObject_CallNoArgs(self->grad_enabled);
+    if (!said) return -1;
+    Py_DECREF(said);
+    return said == Py_True; // True and False outlive it
+}
+
 PyObject *called(PyObject *object, PyObject *const *args, size_t flags, PyObject *kwnames) {
     auto *self = (Launcher *)object;
     const Py_ssize_t count = PyVectorcall_NARGS(flags);
@@ -245,22 +263,22 @@ PyObject *called(PyObject *object, PyObject *const *args, size_t flags, PyObject
         return nullptr;
     }
     PyObject *a = args[0], *b = args[1], *out = count == 3 && args[2] != Py_None ? args[2] : nullptr;
-    if (!ours(self, a) || !ours(self, b) || (out && !ours(self, out))) Py_RETURN_NOTIMPLEMENTED;
-    int grad = wants_grad(self, a);
-    if (grad == 0) grad = wants_grad(self, b);
-    if (grad == 0 && out) grad = wants_grad(self, out);
-    if (grad > 0) {
-        PyObject *said = PyObject_CallNoArgs(self->grad_enabled);
-        if (!said) return nullptr;
-        grad = said == Py_True;
-        Py_DECREF(said);
-    }
-    if (grad < 0) return nullptr;
-    if (grad) Py_RETURN_NOTIMPLEMENTED;
+    PyObject *const tensors[3] = {a, b, out};
+    for (PyObject *tensor : tensors)
+        if (tensor && !unwrapped(self, tensor)) Py_RETURN_NOTIMPLEMENTED;
     const int seen = observed(self);
     if (seen < 0) return nullptr;
     if (seen) Py_RETURN_NOTIMPLEMENTED;
-    return run(self, a, b, out);
+    Call call;
+    Plan *const plan = planned(self, a, b, out, call);
+    if (!plan) Py_RETURN_NOTIMPLEMENTED;
+    if (plan->kind == Kind::Torch) return call_torch(self, a, b, out); // which asks the rest itself
+    for (PyObject *tensor : tensors)
+        if (tensor && !as_it_lies(self, tensor)) Py_RETURN_NOTIMPLEMENTED;
+    const int grad = tracked(self, tensors, 3);
+    if (grad < 0) return nullptr;
+    if (grad) Py_RETURN_NOTIMPLEMENTED;
+    return run(self, *plan, call, a, b, out);
 }
 
 // --- an epilogue, batches ------------------------------------------------------------------------------------------
@@ -282,15 +300,7 @@ PyObject *fused(PyObject *object, PyObject *const *args, Py_ssize_t count) {
     if (PyErr_Occurred()) return nullptr;
     PyObject *out = tensors[2];
     if (beta != 0 && !out) Py_RETURN_NOTIMPLEMENTED;
-    int grad = 0;
-    for (int i = 0; i < 4 && grad == 0; ++i)
-        if (tensors[i]) grad = wants_grad(self, tensors[i]);
-    if (grad > 0) {
-        PyObject *said = PyObject_CallNoArgs(self->grad_enabled);
-        if (!said) return nullptr;
-        grad = said == Py_True;
-        Py_DECREF(said);
-    }
+    const int grad = tracked(self, tensors, 4);
     if (grad < 0) return nullptr;
     if (grad) Py_RETURN_NOTIMPLEMENTED;
     const int seen = observed(self);
@@ -377,7 +387,10 @@ PyObject *raw(PyObject *object, PyObject *const *args, Py_ssize_t count) {
     }
     PyObject *out = count == 3 && args[2] != Py_None ? args[2] : nullptr;
     if (!ours(self, args[0]) || !ours(self, args[1]) || (out && !ours(self, out))) Py_RETURN_NOTIMPLEMENTED;
-    return run(self, args[0], args[1], out);
+    Call call;
+    Plan *const plan = planned(self, args[0], args[1], out, call);
+    if (!plan) Py_RETURN_NOTIMPLEMENTED;
+    return run(self, *plan, call, args[0], args[1], out);
 }
 
 PyObject *key_of(PyObject *object, PyObject *const *args, Py_ssize_t count) {
