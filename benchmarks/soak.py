@@ -121,13 +121,48 @@ def salted(cubin: bytes, number: int) -> bytes:
     return cubin.replace(old, (SALT ^ (number + 1)).to_bytes(4, "little"))
 
 
+class Copies:
+    """Copies of a kernel that all differ; number n has the fault of card n of the deck, 0 is the baseline.
+
+    Which copy comes next does not depend on the last one's verdict: a walk stays where it is when a candidate
+    is wrong, and would otherwise be offered the same one for ever.
+    """
+
+    def __init__(self, baseline: Any, codes: dict[str, bytes], deck: list[str]) -> None:
+        self.baseline, self.codes, self.deck = baseline, codes, deck
+        #: digest -> verdict that it must get
+        self.expected: dict[str, str] = {}
+
+    def start(self) -> int:
+        """The baseline."""
+        return 0
+
+    def sample(self, state: int, rng: Any) -> int:
+        """Any copy: they are so many that hardly one comes twice."""
+        return 1 + int(rng.integers(1 << 20))
+
+    def apply(self, state: int, move: int) -> int:
+        """The copy itself."""
+        return move
+
+    def candidate(self, state: int) -> Any:
+        """The copy as a candidate."""
+        from sassafras.core import Candidate
+
+        if state == 0:
+            return Candidate(self.baseline, {"fault": "none"})
+        fault = self.deck[state % len(self.deck)]
+        kernel = self.baseline.with_cubin(salted(self.codes[fault], state))
+        self.expected[kernel.digest] = GPU_FAULTS[fault]
+        return Candidate(kernel, {"fault": fault})
+
+
 def _on_gpu(options: argparse.Namespace) -> Row:
     sys.path.insert(0, str(ROOT / "tests" / "gpu"))
     import affine
-    import numpy as np
 
     from sassafras import search as searching
-    from sassafras.core import Budget, Candidate
+    from sassafras.core import Budget
     from sassafras.device.cuda import CudaDevice, Limits
     from sassafras.device.cuda.compile import compile_cuda
     from sassafras.evaluate import Evaluator
@@ -149,26 +184,10 @@ def _on_gpu(options: argparse.Namespace) -> Row:
     deck += ["none"] * (options.candidates - len(deck))
     random.Random(options.seed).shuffle(deck)
 
-    class Copies:
-        """States are numbers; 0 is the baseline."""
-
-        def start(self) -> int:
-            return 0
-
-        def sample(self, state: int, rng: np.random.Generator) -> int:
-            return (state + 1) % (len(deck) + 1)
-
-        def apply(self, state: int, move: int) -> int:
-            return move
-
-        def candidate(self, state: int) -> Candidate:
-            if state == 0:
-                return Candidate(baseline, {"fault": "none"})
-            fault = deck[state - 1]
-            return Candidate(baseline.with_cubin(salted(codes[fault], state)), {"fault": fault})
+    space = Copies(baseline, codes, deck)
 
     class Logged(Evaluator):
-        def evaluate(self, candidate: Candidate) -> Any:
+        def evaluate(self, candidate: Any) -> Any:
             outcome = super().evaluate(candidate)
             with Path(options.log).open("a") as log:
                 log.write(f"{candidate.digest}\n")
@@ -182,16 +201,12 @@ def _on_gpu(options: argparse.Namespace) -> Row:
             seed=options.seed,
         )  # fmt: skip
         found = searching.run(
-            searching.get("random_walk"), Copies(), Logged(device, None, baseline),
+            searching.get("random_walk"), space, Logged(device, None, baseline),
             Budget(evaluations=options.candidates), seed=options.seed,
             recorder=StoreRecorder(store, run_id), progress=_tell,
         )  # fmt: skip
-        fault = {salted(codes[f], n): f for n, f in enumerate(deck, 1)}
-        import hashlib
-
-        expected = {hashlib.sha256(code).hexdigest(): GPU_FAULTS[f] for code, f in fault.items()}
         mistaken = sum(
-            str(outcome.verdict) != expected.get(outcome.digest, "correct")
+            str(outcome.verdict) != space.expected.get(outcome.digest, "correct")
             for outcome, _ in store.recorded(run_id)
         )
     return {
@@ -353,7 +368,8 @@ def soak(options: argparse.Namespace) -> tuple[list[Row], Row]:
         for verdict, count in sorted(verdicts.items())
     ]  # fmt: skip
     summary = {
-        "device": options.device, "candidates": len(rows), "kills": sum(kills.values()),
+        "device": options.device, "asked": options.candidates, "candidates": len(rows),
+        "kills": sum(kills.values()),
         "kills_of_workers": kills["worker"], "kills_of_the_search": kills["parent"], "lost": lost,
         "duplicated": sum(digests.values()) - len(digests),
         "judged_again": again,  # a candidate in flight when the search was killed, at most one a kill
@@ -369,7 +385,8 @@ def soak(options: argparse.Namespace) -> tuple[list[Row], Row]:
 def passed(summary: Row) -> bool:
     """True when nothing was lost, counted twice, or left behind."""
     return bool(
-        summary["lost"] == summary["duplicated"] == summary["processes_left_behind"] == 0
+        summary["candidates"] >= summary["asked"]
+        and summary["lost"] == summary["duplicated"] == summary["processes_left_behind"] == 0
         and summary["judged_again"] <= summary["kills_of_the_search"]
         and summary["same_evaluations_in_the_same_order"] and summary["same_best"] and summary["store_whole"]
         and not summary.get("wrong_verdicts")

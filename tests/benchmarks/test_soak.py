@@ -12,6 +12,10 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import soak
 import soak_worker
 
+from sassafras import search as searching
+from sassafras.core import Budget, Candidate, Evaluation, Verdict
+from sassafras.frontend import load
+
 
 @pytest.mark.timeout(900)
 def test_killing_workers_and_the_search_loses_nothing(
@@ -40,10 +44,32 @@ def test_salting_changes_a_constant_and_nothing_else() -> None:
         soak.salted(b"abcd", 1)
 
 
+def test_a_walk_over_the_copies_meets_as_many_as_asked_for() -> None:
+    workload = load("suite:softmax")
+    kernel = workload.build(workload.cases[0], "sm_90a")
+    codes = {
+        fault: kernel.cubin + fault.encode() + soak.SALT.to_bytes(4, "little") for fault in soak.GPU_FAULTS
+    }
+    space = soak.Copies(kernel, codes, [*soak.GPU_FAULTS])
+
+    class Judge:
+        def evaluate(self, candidate: Candidate) -> Evaluation:
+            verdict = Verdict(space.expected.get(candidate.digest, "correct"))
+            return Evaluation(candidate.digest, verdict, speedup=1.0)
+
+    found = searching.run(
+        searching.get("random_walk"), space, Judge(), Budget(evaluations=200), seed=3
+    )  # fmt: skip
+    assert found.evaluations == 200
+    assert {str(verdict) for verdict in found.verdicts} >= {"wrong_result", "crashed", "timed_out"}
+    assert len(space.expected) == 199  # the baseline is the first
+
+
 @pytest.mark.parametrize(
     ("change", "good"),
     [
         ({}, True),
+        ({"candidates": 7}, False),
         ({"lost": 1}, False),
         ({"duplicated": 1}, False),
         ({"judged_again": 3}, False),
@@ -56,7 +82,8 @@ def test_salting_changes_a_constant_and_nothing_else() -> None:
 )
 def test_what_counts_as_passed(change: dict, good: bool) -> None:
     summary = {
-        "lost": 0, "duplicated": 0, "processes_left_behind": 0, "judged_again": 2, "kills_of_the_search": 2,
+        "asked": 30, "candidates": 30, "lost": 0, "duplicated": 0, "processes_left_behind": 0,
+        "judged_again": 2, "kills_of_the_search": 2,
         "same_evaluations_in_the_same_order": True, "same_best": True, "store_whole": True,
     }  # fmt: skip
     assert soak.passed(summary | change) is good
