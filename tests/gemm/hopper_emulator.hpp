@@ -143,22 +143,32 @@ inline unsigned described(uint64_t descriptor, bool mn_major, int row, int k) {
     return swizzled(linear, 128);
 }
 
+// b by k, so that a row's sums are added side by side, each in the order of k
+[[gnu::noinline, gnu::optimize("O3")]] inline void add_products(double *sums, const double *a, const double (&b)[16][256], int n) {
+    for (int k = 0; k < 16; ++k)
+        for (int column = 0; column < n; ++column) sums[column] += a[k] * b[k][column];
+}
+
 inline void execute(Hopper &cta, unsigned rank, Group &group) {
     Product &p = group.products[group.executed++];
-    std::vector<float> a(64 * 16), b(p.n * 16);
+    double a[64][16], b[16][256], sums[256];
     for (int r = 0; r < 64; ++r)
-        for (int k = 0; k < 16; ++k) a[r * 16 + k] = element(bytes_at(rank, described(p.a, p.a_mn, r, k), 2), p.bf16);
+        for (int k = 0; k < 16; ++k) a[r][k] = element(bytes_at(rank, described(p.a, p.a_mn, r, k), 2), p.bf16);
     for (int r = 0; r < p.n; ++r)
-        for (int k = 0; k < 16; ++k) b[r * 16 + k] = element(bytes_at(rank, described(p.b, p.b_mn, r, k), 2), p.bf16);
+        for (int k = 0; k < 16; ++k) b[k][r] = element(bytes_at(rank, described(p.b, p.b_mn, r, k), 2), p.bf16);
     for (Granule *g : p.reads) --g->product_reads;
+    std::vector<float> *held[128];
+    for (int thread = 0; thread < 128; ++thread) held[thread] = &group.held.at(p.d[thread]);
+    for (int row = 0; row < 64; ++row) {
+        // this row's accumulators: of four threads, every other pair
+        const int thread = row / 16 * 32 + row % 8 * 4, upper = row / 8 % 2;
+        auto d = [&](int column) -> float & { return (*held[thread + column % 8 / 2])[column / 8 * 4 + 2 * upper + column % 2]; };
+        for (int column = 0; column < p.n; ++column) sums[column] = p.accumulate ? d(column) : 0.0;
+        add_products(sums, a[row], b, p.n);
+        for (int column = 0; column < p.n; ++column) d(column) = (float)sums[column];
+    }
     for (int thread = 0; thread < 128; ++thread) {
-        std::vector<float> &d = group.held.at(p.d[thread]);
-        for (int i = 0; i < p.n / 2; ++i) {
-            const int row = thread / 32 * 16 + thread % 32 / 4 + 8 * (i / 2 % 2), column = i / 4 * 8 + thread % 4 * 2 + i % 2;
-            double sum = p.accumulate ? d[i] : 0.0;
-            for (int k = 0; k < 16; ++k) sum += (double)a[row * 16 + k] * b[column * 16 + k];
-            d[i] = (float)sum;
-        }
+        std::vector<float> &d = *held[thread];
         if (--group.queued.at(p.d[thread]) == 0) {
             std::memcpy(p.d[thread], d.data(), 2 * p.n);
             group.held.erase(p.d[thread]);
@@ -511,10 +521,16 @@ template <int N> struct Products {
         if (thread.products == group.products.size()) {
             group.products.push_back({a, b, N, BF16, A_MN, B_MN, accumulate != 0});
             Product &p = group.products.back();
-            for (int k = 0; k < 16; ++k) {
-                for (int r = 0; r < 64; ++r) p.reads.push_back(&granule(rank, described(a, A_MN, r, k)));
-                for (int r = 0; r < N; ++r) p.reads.push_back(&granule(rank, described(b, B_MN, r, k)));
-            }
+            auto read = [&](int row, int k, u64 descriptor, bool mn_major) {
+                Granule *const g = &granule(rank, described(descriptor, mn_major, row, k));
+                if (p.reads.empty() || p.reads.back() != g) p.reads.push_back(g);
+            };
+            auto reads = [&](int rows, u64 descriptor, bool mn_major) { // along the lines in memory
+                for (int i = 0; i < 16 * rows; ++i)
+                    mn_major ? read(i % rows, i / rows, descriptor, true) : read(i / 16, i % 16, descriptor, false);
+            };
+            reads(64, a, A_MN);
+            reads(N, b, B_MN);
             std::sort(p.reads.begin(), p.reads.end());
             p.reads.erase(std::unique(p.reads.begin(), p.reads.end()), p.reads.end());
             for (Granule *g : p.reads) {

@@ -1,11 +1,13 @@
 // Stands in for kernels/ptx.cuh on the CPU: runs a kernel's own source lane by lane.
 //
-// Every lane of a cluster is a fiber (ucontext); barriers and mma switch between them. Global accesses are
+// Every lane of a cluster is a fiber; barriers and mma switch between them. Global accesses are
 // checked against the buffers' bounds and alignment, and every element of C must be stored exactly once.
 // It emulates what the instructions do, not what they cost.
 #pragma once
+#undef _FORTIFY_SOURCE // its longjmp refuses to change stacks
 #include <algorithm>
 #include <cmath>
+#include <csetjmp>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -48,8 +50,9 @@ struct Cluster {
     std::vector<Cta> ctas;
 };
 struct Lane {
-    ucontext_t context;
-    std::unique_ptr<char[]> stack;
+    ucontext_t start; // where it begins; from then on it is left and entered by longjmp, which needs no system call
+    jmp_buf left;
+    bool begun = false;
     Dim thread;
     Cta *cta;
     Cluster *cluster;
@@ -59,7 +62,7 @@ struct Lane {
 };
 struct Range { const char *begin, *end; };
 
-inline ucontext_t scheduler;
+inline jmp_buf scheduler;
 inline Lane *lane;
 inline Dim block_dim, grid_dim;
 inline std::vector<Range> readable;
@@ -71,7 +74,15 @@ inline std::function<bool()> idle = [] { return false; }; // called when no lane
 inline std::function<void()> round_begins = [] {}, lane_ends = [] {};
 inline std::function<bool(const Lane &)> pauses = [](const Lane &) { return false; }; // sits this round out
 
-inline void yield() { swapcontext(&lane->context, &scheduler); }
+[[gnu::noinline]] inline void yield() {
+    if (!_setjmp(lane->left)) longjmp(scheduler, 1);
+}
+[[gnu::noinline]] inline void enter() { // until `lane` yields
+    if (_setjmp(scheduler)) return;
+    if (lane->begun) longjmp(lane->left, 1);
+    lane->begun = true;
+    setcontext(&lane->start);
+}
 
 template <class Condition> inline void block_until(Condition condition) { // the condition must not use `lane`
     while (!condition()) {
@@ -99,18 +110,19 @@ inline void trampoline() {
 }
 
 inline void run_cluster(Cluster &cluster) {
+    static std::vector<std::unique_ptr<char[]>> stacks;
     std::vector<Lane> lanes(cluster.ctas.size() * block_dim.x);
+    while (stacks.size() < lanes.size()) stacks.emplace_back(new char[65536]);
     for (size_t i = 0; i < lanes.size(); ++i) {
         Lane &l = lanes[i];
-        l.stack.reset(new char[65536]);
         l.thread.x = i % block_dim.x;
         l.cta = &cluster.ctas[i / block_dim.x];
         l.cluster = &cluster;
-        getcontext(&l.context);
-        l.context.uc_stack.ss_sp = l.stack.get();
-        l.context.uc_stack.ss_size = 65536;
-        l.context.uc_link = nullptr;
-        makecontext(&l.context, trampoline, 0);
+        getcontext(&l.start);
+        l.start.uc_stack.ss_sp = stacks[i].get();
+        l.start.uc_stack.ss_size = 65536;
+        l.start.uc_link = nullptr;
+        makecontext(&l.start, trampoline, 0);
     }
     size_t left = lanes.size();
     while (left) {
@@ -121,7 +133,7 @@ inline void run_cluster(Cluster &cluster) {
                 moved = true;
             } else if (!l.done && (!l.ready || l.ready())) {
                 lane = &l;
-                swapcontext(&scheduler, &l.context);
+                enter();
                 left -= l.done;
                 moved = true;
             }
@@ -151,13 +163,18 @@ inline void launch(Dim grid, unsigned threads, size_t shared_bytes, std::functio
         }
 }
 
-inline float half_to_float(uint16_t h) {
-    const int sign = h >> 15, exponent = (h >> 10) & 31, mantissa = h & 1023;
-    double value = exponent == 31 ? (mantissa ? NAN : INFINITY)
-                   : exponent     ? std::ldexp(1024 + mantissa, exponent - 25)
-                                  : std::ldexp(mantissa, -24);
-    return (float)(sign ? -value : value);
-}
+inline const std::vector<float> halves = [] { // the value of every FP16
+    std::vector<float> values(65536);
+    for (int h = 0; h < 65536; ++h) {
+        const int sign = h >> 15, exponent = (h >> 10) & 31, mantissa = h & 1023;
+        const double value = exponent == 31 ? (mantissa ? NAN : INFINITY)
+                             : exponent     ? std::ldexp(1024 + mantissa, exponent - 25)
+                                            : std::ldexp(mantissa, -24);
+        values[h] = (float)(sign ? -value : value);
+    }
+    return values;
+}();
+inline float half_to_float(uint16_t h) { return halves[h]; }
 
 inline uint16_t float_to_half(float f) { // to nearest even
     const uint16_t sign = std::signbit(f) ? 0x8000 : 0;
