@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
+
+from tests.shared import folder_of
+
+# pytest-xdist's workers fill the cores: more threads of numpy's and torch's would only wait for each other
+if "PYTEST_XDIST_WORKER" in os.environ:
+    _threads = max(1, (os.cpu_count() or 1) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"]))
+    for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(_variable, str(_threads))
+
+
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for what is made once a run (`tests/shared.py`)."""
+    return folder_of(tmp_path_factory)
 
 
 def _gpu_present() -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shutil
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from sassafras.gemm.launch import Launch
 from sassafras.gemm.lean import LeanInstance
 from sassafras.gemm.shapes import Shape
 from sassafras.gemm.staged import StagedInstance
+from tests.shared import compiled
 
 from .hopper_launch import rounded, values
 
@@ -141,23 +141,18 @@ def _gaps(matrices: np.ndarray, gap: int) -> np.ndarray:
     return np.ascontiguousarray(np.pad(matrices, ((0, 0), (0, 0), (0, gap)), constant_values=NAN))
 
 
-def build(folder: Path, instances: Sequence[Instance]) -> Emulator:
-    """Compile the emulator for these instances."""
-    for path in KERNELS.glob("*.cuh"):
-        if not path.name.startswith("ptx"):
-            shutil.copy(path, folder)
-    shutil.copy(HERE / "lane_emulator.hpp", folder)
-    shutil.copy(HERE / "hopper_emulator.hpp", folder / "ptx_hopper.cuh")
-    (folder / "ptx.cuh").write_text('#pragma once\n#include "ptx_hopper.cuh"\n')
-    shutil.copy(HERE / "emulated_epilogue.cpp", folder)
+def build(shared: Path, instances: Sequence[Instance]) -> Emulator:
+    """Compile the emulator for these instances, once a run."""
+    files = {p.name: p.read_text() for p in KERNELS.glob("*.cuh") if not p.name.startswith("ptx")}
+    files["ptx_hopper.cuh"] = (HERE / "hopper_emulator.hpp").read_text()
+    files["ptx.cuh"] = '#pragma once\n#include "ptx_hopper.cuh"\n'
+    files |= {name: (HERE / name).read_text() for name in ("lane_emulator.hpp", "emulated_epilogue.cpp")}
     table = " ".join(f"X({number}, {kernel(i)})" for number, i in enumerate(instances))
     command = [
         "g++", "-std=c++20", "-O1", "-DCOMMA=,", f"-DINSTANCES={table}", "-o", "emulated",
         "emulated_epilogue.cpp",
     ]  # fmt: skip
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=280, check=False)
-    assert done.returncode == 0, done.stderr[:4000]
-    return Emulator(folder / "emulated", list(instances))
+    return Emulator(compiled(shared, files, command) / "emulated", list(instances))
 
 
 def kernel(instance: Instance) -> str:

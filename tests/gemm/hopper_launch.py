@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from sassafras.gemm.compile import KERNELS
 from sassafras.gemm.hopper import LAYOUTS
 from sassafras.gemm.shapes import Shape
 from sassafras.gemm.warp_specialized import WarpSpecializedConfig, WarpSpecializedInstance
+from tests.shared import compiled
 
 HERE = Path(__file__).parent
 Instance = WarpSpecializedInstance | ClusterSplitInstance
@@ -91,13 +91,12 @@ def values(bits: np.ndarray, dtype: str) -> np.ndarray:
     return (bits.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
 
 
-def build(folder: Path, instances: list[Instance]) -> Emulator:
-    """Compile the emulator for these instances."""
-    for name in ("hopper_tile", "epilogue", "sm90_hgemm_warp_specialized", "sm90_hgemm_cluster_split"):
-        shutil.copy(KERNELS / f"{name}.cuh", folder)
-    shutil.copy(HERE / "lane_emulator.hpp", folder)
-    shutil.copy(HERE / "hopper_emulator.hpp", folder / "ptx_hopper.cuh")  # what the kernels include
-    shutil.copy(HERE / "emulated_hopper.cpp", folder)
+def build(shared: Path, instances: list[Instance]) -> Emulator:
+    """Compile the emulator for these instances, once a run."""
+    kernels = ("hopper_tile", "epilogue", "sm90_hgemm_warp_specialized", "sm90_hgemm_cluster_split")
+    files = {f"{name}.cuh": (KERNELS / f"{name}.cuh").read_text() for name in kernels}
+    files["ptx_hopper.cuh"] = (HERE / "hopper_emulator.hpp").read_text()  # what the kernels include
+    files |= {name: (HERE / name).read_text() for name in ("lane_emulator.hpp", "emulated_hopper.cpp")}
     table = " ".join(
         f"X({number}, {i.template.replace(',', ' COMMA')}, "
         f"{'ws' if isinstance(i, WarpSpecializedInstance) else 'cs'})"
@@ -107,6 +106,4 @@ def build(folder: Path, instances: list[Instance]) -> Emulator:
         "g++", "-std=c++20", "-O1", "-DCOMMA=,", f"-DINSTANCES={table}", "-o", "emulated",
         "emulated_hopper.cpp",
     ]  # fmt: skip
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=280, check=False)
-    assert done.returncode == 0, done.stderr[:4000]
-    return Emulator(folder / "emulated", instances)
+    return Emulator(compiled(shared, files, command) / "emulated", instances)

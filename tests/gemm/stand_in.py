@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.shared import compiled, once
 
 HERE = Path(__file__).parent
 STREAM = 0x5712
@@ -28,24 +29,35 @@ class State(ctypes.Structure):
     ]  # fmt: skip
 
 
-def build_driver(folder: Path) -> Path:
-    """Compile the stand-in; skips where there is no g++ that knows _Float16."""
+def build_driver(folder: Path, shared: Path) -> Path:
+    """A copy of the stand-in, with a state of its own; skips where there is no g++ that knows _Float16."""
     if shutil.which("g++") is None or sys.platform != "linux":
         pytest.skip("needs g++")
+    command = ["g++", "-std=c++17", "-O2", "-shared", "-fPIC", "-o", "driver.so", "driver_stand_in.cpp"]
+    files = {"driver_stand_in.cpp": (HERE / "driver_stand_in.cpp").read_text()}
+    try:
+        built = compiled(shared, files, command) / "driver.so"
+    except AssertionError as error:
+        if "_Float16" in str(error):
+            pytest.skip("this g++ has no _Float16")
+        raise
     target = folder / "libcuda_stand_in.so"
-    command = ["g++", "-std=c++17", "-O2", "-shared", "-fPIC", "-o", str(target)]
-    done = subprocess.run(
-        [*command, str(HERE / "driver_stand_in.cpp")],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    if done.returncode and "_Float16" in done.stderr:
-        pytest.skip("this g++ has no _Float16")
-    assert done.returncode == 0, done.stderr
+    shutil.copy(built, target)
     describe(target)
     return target
+
+
+def launcher_into(cache: Path, shared: Path) -> Path:
+    """Put the compiled launcher into the cache if it can be built here; it is compiled once a run."""
+    from sassafras.gemm.dispatch import build
+
+    def make(work: Path) -> None:
+        build.build(work)
+
+    if build.compiler() is not None:
+        built = once(shared, build.path(shared).stem, make)
+        shutil.copy(built / build.path(shared).name, build.path(cache))
+    return cache
 
 
 def describe(library: Path) -> None:

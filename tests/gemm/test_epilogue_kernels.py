@@ -45,8 +45,8 @@ needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g
 
 
 @pytest.fixture(scope="module")
-def emulator(tmp_path_factory: pytest.TempPathFactory) -> Emulator:
-    return build(tmp_path_factory.mktemp("epilogue"), INSTANCES)
+def emulator(shared: Path) -> Emulator:
+    return build(shared, INSTANCES)
 
 
 @pytest.fixture

@@ -44,8 +44,8 @@ INSTANCES: list[Instance] = [
 
 
 @pytest.fixture(scope="module")
-def emulator(tmp_path_factory: pytest.TempPathFactory) -> Emulator:
-    return build(tmp_path_factory.mktemp("hopper"), INSTANCES)
+def emulator(shared: Path) -> Emulator:
+    return build(shared, INSTANCES)
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from sassafras.gemm.families import Config, Instance, parse_instance
 from sassafras.gemm.lean import LeanConfig, LeanInstance
 from sassafras.gemm.shapes import Shape
 from sassafras.gemm.staged import StagedConfig
+from tests.shared import compiled
 
 HERE = Path(__file__).parent
 #: every code path: tile heights and widths, one and several loads at once, the three layouts
@@ -30,12 +31,11 @@ pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
 
 @pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("lanes")
-    for kernel in ("sm90_hgemm_lean", "sm90_hgemm_staged", "epilogue"):
-        shutil.copy(KERNELS / f"{kernel}.cuh", folder)
-    shutil.copy(HERE / "lane_emulator.hpp", folder / "ptx.cuh")  # the kernels include "ptx.cuh"
-    shutil.copy(HERE / "emulated.cpp", folder)
+def program(shared: Path) -> Path:
+    kernels = ("sm90_hgemm_lean", "sm90_hgemm_staged", "epilogue")
+    files = {f"{name}.cuh": (KERNELS / f"{name}.cuh").read_text() for name in kernels}
+    files["ptx.cuh"] = (HERE / "lane_emulator.hpp").read_text()  # the kernels include "ptx.cuh"
+    files["emulated.cpp"] = (HERE / "emulated.cpp").read_text()
     table = " ".join(f"X({number}, {_type(parse_instance(name))})" for number, name in enumerate(NAMES))
     command = [
         "g++",
@@ -47,9 +47,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "emulated",
         "emulated.cpp",
     ]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == 0, done.stderr
-    return folder / "emulated"
+    return compiled(shared, files, command) / "emulated"
 
 
 def _type(instance: Instance) -> str:

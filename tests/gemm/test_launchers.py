@@ -25,13 +25,13 @@ KINDS = ("compiled", "python")
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return stand_in.build_driver(tmp_path_factory.mktemp("driver"))
+def library(tmp_path_factory: pytest.TempPathFactory, shared: Path) -> Path:
+    return stand_in.build_driver(tmp_path_factory.mktemp("driver"), shared)
 
 
 @pytest.fixture(scope="module")
-def launchers(library: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    cache = tmp_path_factory.mktemp("launcher")
+def launchers(library: Path, tmp_path_factory: pytest.TempPathFactory, shared: Path) -> dict[str, Any]:
+    cache = stand_in.launcher_into(tmp_path_factory.mktemp("launcher"), shared)
     driver = Driver(str(library))
     return {kind: stand_in.make(kind, driver, stand_in.torch_side(), cache) for kind in KINDS}
 

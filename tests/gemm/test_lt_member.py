@@ -80,14 +80,15 @@ def calls(library: str, driver_library: str, cache: str) -> None:
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
-def test_calls(tmp_path: Path) -> None:
+def test_calls(tmp_path: Path, shared: Path) -> None:
     pytest.importorskip("torch")
     from sassafras.gemm.dispatch import build
     from tests.gemm import stand_in
 
     if build.compiler() is None:
         pytest.skip("the compiled launcher cannot be built here")
-    driver = stand_in.build_driver(tmp_path)
+    driver = stand_in.build_driver(tmp_path, shared)
+    stand_in.launcher_into(tmp_path, shared)
     library = str(tmp_path / "libcublasLt.so.13")
     command = ["g++", "-std=c++17", "-O1", "-shared", "-fPIC", "-o", library]
     subprocess.run([*command, str(HERE / "cublas_stand_in.cpp")], check=True, timeout=120)

@@ -43,14 +43,14 @@ def table() -> Table:
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return stand_in.build_driver(tmp_path_factory.mktemp("driver"))
+def library(tmp_path_factory: pytest.TempPathFactory, shared: Path) -> Path:
+    return stand_in.build_driver(tmp_path_factory.mktemp("driver"), shared)
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def cache(tmp_path_factory: pytest.TempPathFactory, shared: Path) -> Path:
     """Cubins that the stand-in believes."""
-    folder = tmp_path_factory.mktemp("cache")
+    folder = stand_in.launcher_into(tmp_path_factory.mktemp("cache"), shared)
     for instance in families.EPILOGUE_INSTANCES:
         cached_path(instance, folder).write_bytes(b"\x7fELF")
     return folder

@@ -1,0 +1,46 @@
+"""What takes long to make is made once a run of the tests, by whichever worker needs it first."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+
+def folder_of(factory: pytest.TempPathFactory) -> Path:
+    """The folder that all workers of this run share."""
+    base = factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "shared"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+def once(shared: Path, key: str, make: Callable[[Path], None]) -> Path:
+    """The folder that `make` filled for this key; who comes meanwhile waits. Read only."""
+    folder = shared / key
+    with (shared / f"{key}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.is_dir():
+            work = Path(tempfile.mkdtemp(dir=shared))
+            make(work)
+            work.rename(folder)
+    return folder
+
+
+def compiled(shared: Path, files: Mapping[str, str], command: Sequence[str]) -> Path:
+    """The folder in which `command` compiled these files, by their content."""
+
+    def make(work: Path) -> None:
+        for name, text in files.items():
+            (work / name).write_text(text)
+        done = subprocess.run(command, cwd=work, capture_output=True, text=True, timeout=280, check=False)
+        assert done.returncode == 0, done.stderr[:4000]
+
+    digest = hashlib.sha256(repr((sorted(files.items()), list(command))).encode()).hexdigest()
+    return once(shared, digest[:32], make)
