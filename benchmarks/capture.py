@@ -60,6 +60,10 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--pairs", type=int, default=5, help="pairs of processes")
     parser.add_argument("--work", type=Path, default=None, help="folder to keep")
+    parser.add_argument(
+        "--width", type=int, default=2048, help="of the program's rows; not 2048: another file"
+    )
+    parser.add_argument("--rows", type=int, default=16384, help="tokens of a request")
     parser.add_argument("--dry-run", action="store_true")
     parser.add_argument("--out", type=Path, default=None)
     options = parser.parse_args()
@@ -67,9 +71,10 @@ def main() -> None:
         work = (options.work or Path(name)).resolve()
         work.mkdir(parents=True, exist_ok=True)
         python, sassafras = sys.executable, [sys.executable, "-m", "sassafras"]
-        program = [python, str(DEMO), "--steps", str(options.steps)]
+        program = [python, str(DEMO), "--steps", str(options.steps), "--width", str(options.width)]
+        program += ["--rows", str(256 if options.dry_run else options.rows)]
         if options.dry_run:
-            program = [python, "-m", "tests.capture.drive", *program[1:], "--device", "cpu", "--rows", "256"]
+            program = [python, "-m", "tests.capture.drive", *program[1:], "--device", "cpu"]
         folder = work / "captured"
         if not (folder / "captured.json").exists():
             print(run(work, *sassafras, "capture", "-o", str(folder), "--", *program))
@@ -99,9 +104,11 @@ def main() -> None:
         "expected_low": report["expected_low"], "expected_high": report["expected_high"],
         "saved_s": report["saved_s"], "end_to_end": statistics.median(ratios),
         "end_to_end_range": [min(ratios), max(ratios)], "pairs": options.pairs, "steps": options.steps,
+        "width": options.width, "rows": options.rows,
     }  # fmt: skip
     print(report["conclusion"])
-    print("wrote", write("capture", report["rows"], summary, about, out=options.out))
+    name = "capture" if options.width == 2048 else f"capture-{options.width}"
+    print("wrote", write(name, report["rows"], summary, about, out=options.out))
 
 
 if __name__ == "__main__":

@@ -84,9 +84,10 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--rows", type=int, default=16384, help="tokens; of every fourth request a quarter")
+    parser.add_argument("--width", type=int, default=2048, help="an odd one selects scalar accesses")
     parser.add_argument("--device", default="cuda")
     options = parser.parse_args()
-    model, worst = Model(options.device), 0.0
+    model, worst = Model(options.device, options.width), 0.0
     for rows in (options.rows, options.rows // 4):
         tokens = torch.randint(0, 4096, (rows,), dtype=torch.int32, device=options.device)
         if options.device == "cuda":
