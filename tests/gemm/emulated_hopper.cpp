@@ -1,4 +1,4 @@
-// usage: PROGRAM JOB
+// usage: PROGRAM JOB, or PROGRAM order ROWS COLUMNS GROUP (prints where each tile lies)
 // Runs launches of TMA kernels on the CPU. JOB is a text file of whitespace-separated words:
 //   instance  grid x y z  cluster x y z  threads  shared_bytes  policy(0 late, 1 random, 2 eager)  seed  repeats  fault
 //   count, then the scalars in the order of the kernel's parameters
@@ -8,6 +8,7 @@
 #include "sm90_hgemm_cluster_split.cuh"
 #include "sm90_hgemm_warp_specialized.cuh"
 #include <fstream>
+#include <iostream>
 
 using namespace sassafras;
 
@@ -24,6 +25,17 @@ static char *aligned(const std::vector<char> &data) {
 }
 
 int main(int, char **argv) {
+    if (std::string(argv[1]) == "order") { // rows, columns, group: where each tile lies
+        sassafras::WarpSpecializedProblem p{};
+        p.tiles_m = std::atoi(argv[2]), p.tiles_n = std::atoi(argv[3]), p.group = std::atoi(argv[4]);
+        sassafras::Work work(p, 0);
+        for (work.tile = 0; work.tile < p.tiles_m * p.tiles_n; ++work.tile) {
+            int row, column;
+            work.place(p, row, column);
+            std::cout << row << " " << column << "\n";
+        }
+        return 0;
+    }
     std::ifstream job(argv[1]);
     auto number = [&] {
         long long value;

@@ -22,7 +22,7 @@ NAMES = (
     "cs_nn_128x128_s6m", "cs_tn_64x128_s8m",
     "ws_tn_128x256_co2s4b2c2x1", "ws_nn_256x128_co2s4b2c1x2", "ws_nn_128x128_pp2s6b2c1x1",
     "ws_tn_192x128_co3s4b2c1x1", "ws_tn_64x64_co1s5b2c1x1", "ws_nn_swapped_128x32_co2s8b2c1x1",
-    "ws_tt_bf16_128x128_pp2s6b2c1x1",
+    "ws_tt_bf16_128x128_pp2s6b2c1x1", "ws_tn_128x176_pp2s5b4c2x1",
 )  # fmt: skip
 
 
@@ -45,6 +45,10 @@ def test_sass(name: str, tmp_path: Path) -> None:
     kind = ".BF16" if instance.dtype == "bf16" else ""
     assert products == [f"HGMMA.64x{instance.columns}x16.F32{kind}"] * (4 * blocks)
     assert not [op for op in opcodes if op.startswith(("LDL", "STL"))], "no spills"
+    if not split:  # descriptors are sums in uniform registers: no thread computes any between products
+        issued = [number for number, op in enumerate(opcodes) if op.startswith("HGMMA")]
+        moved = [op for op in opcodes[issued[0] : issued[-1]] if op.startswith("R2UR")]
+        assert len(moved) <= 2, "descriptors pass through the registers of threads"
     assert not [op for op in opcodes if op.startswith(("HADD2", "HFMA2", "RED"))]
     assert any(op.startswith("UTMALDG.2D") for op in opcodes)
     loads = [number for number, op in enumerate(opcodes) if op.startswith("UTMALDG")]

@@ -58,6 +58,11 @@ def test_names_go_there_and_back() -> None:
         "lean_tn_m1n2s2/w1x1/c1",
         "staged_tn/c1",
         "ws_tn/g1/k1",
+        "ws_tn_64x64_co1s5b2c1x1/g0/k1",
+        "ws_tn_64x64_co1s5b2c1x1/v-8/k1",
+        "ws_tn_64x64_co1s5b2c1x1/x8/k1",
+        "ws_tn_64x64_co1s5b2c1x1/h8/k1",
+        "ws_tn_64x64_co1s5b2c1x1//k1",
         "cs_x/c1",
     ):
         with pytest.raises(SassafrasError):
@@ -96,6 +101,26 @@ def test_what_cannot_run_says_why(config: str, shape: str, reason: str) -> None:
     assert why is not None and reason in why
     with pytest.raises(SassafrasError):
         families.parse(config).launch(Shape.parse(shape))
+
+
+def test_orders_of_tiles_have_names_and_reasons() -> None:
+    name = "ws_tn_128x160_pp2s5b2c2x1"
+    large = Shape(8192, 8192, 1024)
+    groups = {}
+    for order in ("g8", "v8", "h"):
+        config = families.parse(f"{name}/{order}/k1")
+        assert config.name == f"{name}/{order}/k1" and config.reject(large) is None is config.wasteful(large)
+        groups[order] = config.launch(large).scalars["group"]
+    assert groups == {"g8": 8, "v8": -8, "h": 0}
+    assert "at work at once" in (families.parse(f"{name}/h/k1").wasteful(Shape(1024, 1024, 1024)) or "")
+    assert "bands of rows" in (families.parse(f"{name}/v8/k1").wasteful(Shape(512, 16384, 1024)) or "")
+    assert "columns of tiles" in (families.parse(f"{name}/v8/k1").wasteful(Shape(16384, 480, 1024)) or "")
+    assert "32767" in (families.parse(f"{name}/g32768/k1").reject(large) or "")
+    # operands are shared best where tiles at work at once form a square
+    times = {
+        order: estimate_us(families.parse(f"{name}/{order}/k1"), large) for order in ("g1", "g8", "v8", "h")
+    }
+    assert max(times, key=lambda order: times[order]) == "g1"
 
 
 def test_a_launch_covers_everything_once() -> None:
@@ -173,7 +198,7 @@ def test_other_dtypes_and_layouts_have_configurations() -> None:
         for layout in ("nn", "tn", "nt", "tt"):
             found = families.legal(shape, dtype=dtype, layouts=(layout,))
             assert found and {(c.layout, families.dtype(c)) for c in found} == {(layout, dtype)}
-    assert len(families.INSTANCES) + len(families.OTHER_INSTANCES) <= 150
+    assert len(families.INSTANCES) + len(families.OTHER_INSTANCES) <= 160
     for instance in (*families.INSTANCES, *families.OTHER_INSTANCES):
         assert families.parse_instance(instance.name) == instance
 

@@ -109,6 +109,27 @@ def _cluster_split_us(config: ClusterSplitConfig, shape: Shape) -> float:
     return total / _CLOCK_GHZ / 1000
 
 
+#: what of a k tile's time in memory shows up (bands of 1 took 3 % more than bands of 16)
+_ORDER = 0.04
+
+
+def _fetched_cycles(config: WarpSpecializedConfig, shape: Shape) -> float:
+    """Cycles in which the memory brings a k tile of all rows and columns that are at work at once."""
+    instance, (tiles_m, tiles_n) = config.instance, config.tiles(shape)
+    clusters = min(config.clusters(), tiles_m * tiles_n)
+    if config.group > 0:
+        high = min(config.group, tiles_m)
+        wide = min(tiles_n, ceil_div(clusters, high))
+        high = max(high, ceil_div(clusters, wide))
+    else:  # a Hilbert curve fills squares
+        wide = min(-config.group or round(clusters**0.5), tiles_n)
+        high = min(tiles_m, ceil_div(clusters, wide))
+        wide = max(wide, ceil_div(clusters, high))
+    rows, columns = config.tile
+    extent = high * rows * instance.cluster_m + wide * columns * instance.cluster_n
+    return 2 * TILE_K * extent / _MULTIPROCESSORS / _MEMORY_BYTES
+
+
 def _warp_specialized_us(config: WarpSpecializedConfig, shape: Shape) -> float:
     instance = config.instance
     rows, columns = config.tile
@@ -117,6 +138,7 @@ def _warp_specialized_us(config: WarpSpecializedConfig, shape: Shape) -> float:
     share = instance.resident
     loaded = 2 * TILE_K * (rows / instance.cluster_n + columns / instance.cluster_m)
     step = _k_tile_cycles(rows, columns, instance.stages, loaded, share)
+    step += _ORDER * _fetched_cycles(config, shape)
     split_tiles, units = config.work(shape)
     store = share * 2 * rows * columns / _STORE_BYTES
     mainloop = k_tiles(shape) * step

@@ -199,6 +199,12 @@ _TILES: tuple[tuple[int, int, int, bool, dict[str, Any]], ...] = (
     # store-bound: short k, whole rows of warps' pieces in flight
     (128, 256, 2, False, {"most": 3, "buffers": 4}),
     (128, 128, 2, True, {"most": 4, "buffers": 4}),
+    # between waves; C leaves 16 columns at a time, so more store buffers
+    (192, 128, 3, False, {"cluster_m": 2}),
+    (128, 160, 2, True, {"cluster_n": 2}),
+    (128, 112, 2, True, {"cluster_m": 2, "buffers": 4}),
+    (128, 144, 2, True, {"cluster_m": 2, "buffers": 4}),
+    (128, 176, 2, True, {"cluster_m": 2, "buffers": 4}),
 )
 _SWAPPED = ((64, 16, 1, False), (128, 16, 2, False), (128, 32, 2, False))
 
@@ -239,7 +245,8 @@ class WarpSpecializedConfig(Configuration):
 
     Attributes:
         instance: the compiled kernel.
-        group: rows of a band of tiles that are visited together (in cluster tiles).
+        group: rows of a band of tiles visited together, down its columns (in cluster tiles); negative:
+            columns of a band, visited along its rows; 0: tiles lie on a Hilbert curve.
         split: 1: whole tiles; 2 and more: k is split so often; 0: stream-K.
         mode: how launches follow each other.
     """
@@ -253,16 +260,28 @@ class WarpSpecializedConfig(Configuration):
 
     @property
     def stem(self) -> str:
-        """For example ``ws_tn_128x256_co2s4b2c2x1/g8/k1``; ``sk`` for stream-K."""
-        return f"{self.instance.name}/g{self.group}/" + (f"k{self.split}" if self.split else "sk")
+        """For example ``ws_tn_128x256_co2s4b2c2x1/g8/k1``; ``sk`` for stream-K.
+
+        Order: ``g8`` is bands of 8 rows, ``v8`` of 8 columns, ``h`` a Hilbert curve.
+        """
+        return f"{self.instance.name}/{self.order}/" + (f"k{self.split}" if self.split else "sk")
+
+    @property
+    def order(self) -> str:
+        """The part of the name that says in which order tiles are visited."""
+        return f"g{self.group}" if self.group > 0 else f"v{-self.group}" if self.group else "h"
 
     @classmethod
     def _parse(cls, stem: str) -> WarpSpecializedConfig:
         try:
-            entry, group, split = stem.split("/")
+            entry, order, split = stem.split("/")
             number = 0 if split == "sk" else int(split.removeprefix("k"))
-            return cls(WarpSpecializedInstance.parse(entry), int(group.removeprefix("g")), number)
-        except ValueError as error:
+            group = 0 if order == "h" else int(order[1:]) * {"g": 1, "v": -1}[order[:1]]
+            found = cls(WarpSpecializedInstance.parse(entry), group, number)
+            if found.stem != stem:
+                raise ValueError(stem)
+            return found
+        except (ValueError, KeyError) as error:
             raise SassafrasError("not a warp-specialised configuration", where=stem) from error
 
     @property
@@ -301,8 +320,10 @@ class WarpSpecializedConfig(Configuration):
         """Why this configuration cannot or should not run this shape; None when it may."""
         if why := self.instance.reject() or hopper.misaligned(shape, self.layout):
             return why
-        if self.group < 1 or self.split < 0:
-            return f"group {self.group} and split {self.split} must be positive"
+        if self.split < 0:
+            return f"split {self.split} must be positive"
+        if abs(self.group) >= 1 << 15:
+            return f"bands of {abs(self.group)}: at most 32767"
         tiles_m, tiles_n = self.tiles(shape)
         k_tiles = hopper.k_tiles(shape)
         if tiles_m * tiles_n * k_tiles >= 1 << 31:
@@ -337,6 +358,12 @@ class WarpSpecializedConfig(Configuration):
             return "half of every cluster would have nothing to do"
         if self.group > 1 and self.group >= 2 * tiles_m:
             return f"bands of {self.group} for {tiles_m} rows of tiles"
+        if self.group < -1 and -self.group >= 2 * tiles_n:
+            return f"bands of {-self.group} for {tiles_n} columns of tiles"
+        if self.group <= 0 and tiles_m * tiles_n <= self.clusters():
+            return f"{tiles_m * tiles_n} tiles are at work at once: their order is of no matter"
+        if self.group <= 0 and min(tiles_m, tiles_n) < 3:
+            return f"{tiles_m} x {tiles_n} tiles: bands of rows visit them as well"
         if self.split > 1 and tiles_m * tiles_n * self.split > 2 * self.clusters():
             return f"{tiles_m * tiles_n} tiles: no need to split k by {self.split}"
         return None
@@ -380,7 +407,8 @@ def configurations(
 ) -> Iterator[WarpSpecializedConfig]:
     """Every configuration, in a fixed order, legal or not."""
     for instance in instances:
-        for group in (1, 4, 8, 16):
+        for group in (1, 4, 8, 16, -8, 0):
             yield WarpSpecializedConfig(instance, group, 1)
         for split in (0, 2, 3, 4, 8, 16):
             yield WarpSpecializedConfig(instance, 8, split)
+        yield WarpSpecializedConfig(instance, 0, 0)

@@ -18,7 +18,7 @@ static constexpr int TILE_K = 64, ROW_BYTES = 128, BLOCK_BYTES = 64 * ROW_BYTES;
 // dimension offset in 16-29, stride dimension offset in 32-45, each in units of 16 bytes; 1 << 62 is the 128-byte swizzle.
 //   K-major:  stride = from 8 rows to the next 8; leading is not used.
 //   MN-major: leading = from 64 rows to the next 64, stride = from 8 k to the next 8.
-template <bool MN> __device__ __forceinline__ u64 descriptor(u32 address) {
+template <bool MN> __device__ __forceinline__ constexpr u64 descriptor(u32 address) {
 #if defined(SASSAFRAS_MN_VARIANT) && SASSAFRAS_MN_VARIANT == 1 // the two offsets exchanged
     constexpr u64 leading = MN ? 1024 : 16, stride = MN ? BLOCK_BYTES : 1024;
 #else
@@ -68,6 +68,14 @@ template <int ROWS, bool MN, int PARTS> struct Operand {
         } else {
             copy_tile_multicast(to, map, k, row, barrier, (u16)mask);
         }
+    }
+
+    // The same descriptors in two words: the lower of the tile's first, to which a 32-bit sum adds row and step (addresses of
+    // shared memory end far below the field's 2^18), and the upper, which is the same for all. Uniform registers can do that.
+    static __device__ __forceinline__ constexpr u32 describe_first(u32 tile) { return (u32)descriptor<MN>(tile); }
+    static __device__ __forceinline__ u64 describe_from(u32 first, int row, int step) {
+        constexpr u64 high = descriptor<MN>(0) & ~0xFFFFFFFFull;
+        return high | (first + (row * ROW_BYTES + step * (MN ? 16 * ROW_BYTES : 32)) / 16);
     }
 
     // Descriptor of 16 k (number `step` of the tile's four) from row `row` on (a multiple of 64).

@@ -10,8 +10,7 @@
 // a multiplier could mistake an earlier phase of a stage for its own, since only the parity is compared.
 // Clusters of two: neighbouring tiles share an operand; each CTA loads half of it and sends it to both.
 //
-// Work. Tiles are visited in bands of `group` rows, down the band's columns, so that CTAs at work share operands in the
-// L2. The first `split_tiles` of them are stream-K: their k tiles, laid end to end, are cut into `split_units` equal
+// Work. Tiles are visited in bands or on a Hilbert curve (`place`), so that CTAs at work share operands in the L2. The first `split_tiles` of them are stream-K: their k tiles, laid end to end, are cut into `split_units` equal
 // ranges; the rest is done whole. A tile that several ranges share is summed by whoever arrives last (nobody waits): it
 // reads all partial sums from the workspace in the order of k, so that results are reproducible bit for bit, and resets the
 // tile's counter. Plain split-K is the case split_units = tiles * slices.
@@ -42,7 +41,7 @@ struct WarpSpecializedProblem {
     u32 *counters;                          // tiles (of the grid of CTA tiles) * multipliers of a tile; zero
     int tiles_m, tiles_n;                   // the cluster's tiles along m and n
     int k_tiles;                            // of 64
-    int group;                              // rows of a band, in cluster tiles
+    int group;                              // rows of a band, minus its columns, or 0: see `place`; in cluster tiles
     int split_tiles, split_units;           // 0 and 0: none
     int unit_length, longer_units;          // k tiles of a range; so many of them, the first, take one more
     int late;                               // successors may start when all operands have been asked for (0: at once)
@@ -53,10 +52,10 @@ struct Work {
     int tile, k_begin, k_end; // k tiles
     int unit;                 // the stream-K range, if the tile is shared
     int at, end;              // what is left of it
-    int next_unit, next_whole, step;
+    int next_unit, next_whole;
 
-    __device__ __forceinline__ Work(const WarpSpecializedProblem &p, int cluster, int clusters)
-        : unit(0), at(0), end(0), next_unit(cluster), next_whole(p.split_tiles + cluster), step(clusters) {}
+    __device__ __forceinline__ Work(const WarpSpecializedProblem &p, int cluster)
+        : unit(0), at(0), end(0), next_unit(cluster), next_whole(p.split_tiles + cluster) {}
 
     static __device__ __forceinline__ int begin_of(const WarpSpecializedProblem &p, int u) {
         return u * p.unit_length + min(u, p.longer_units);
@@ -65,36 +64,97 @@ struct Work {
     // The range that k tile `i` falls into.
     static __device__ __forceinline__ int owner(const WarpSpecializedProblem &p, int i) {
         const int longer = p.longer_units * (p.unit_length + 1);
-        return i < longer ? i / (p.unit_length + 1) : p.longer_units + (i - longer) / p.unit_length;
+        return i < longer ? (u32)i / (u32)(p.unit_length + 1) : p.longer_units + (u32)(i - longer) / (u32)p.unit_length;
     }
 
-    __device__ __forceinline__ bool next(const WarpSpecializedProblem &p) {
+    // clusters: of the launch (given anew each time: the loader has no register for it)
+    __device__ __forceinline__ bool next(const WarpSpecializedProblem &p, int clusters) {
         if (at >= end) {
             if (next_unit >= p.split_units) {
                 if (next_whole >= p.tiles_m * p.tiles_n) return false;
                 tile = next_whole;
-                next_whole += step;
+                next_whole += clusters;
                 k_begin = 0;
                 k_end = p.k_tiles;
                 return true;
             }
             unit = next_unit;
-            next_unit += step;
+            next_unit += clusters;
             at = begin_of(p, unit);
             end = begin_of(p, unit + 1);
         }
-        tile = at / p.k_tiles;
+        tile = (u32)at / (u32)p.k_tiles; // unsigned divisions are shorter
         k_begin = at - tile * p.k_tiles;
         k_end = min(p.k_tiles, k_begin + (end - at));
         at += k_end - k_begin;
         return true;
     }
 
+    // Where the tile lies: in bands of `group` rows down the columns, in bands of -group columns along the rows, or (0) on
+    // a Hilbert curve.
     __device__ __forceinline__ void place(const WarpSpecializedProblem &p, int &row, int &column) const {
-        const int band = tile / (p.group * p.tiles_n), first = band * p.group;
-        const int rows = min(p.group, p.tiles_m - first), in_band = tile - band * p.group * p.tiles_n;
-        column = in_band / rows;
-        row = first + in_band - column * rows;
+        if (p.group == 0) {
+            hilbert(tile, p.tiles_m, p.tiles_n, row, column);
+            return;
+        }
+        const bool upright = p.group < 0;
+        const int wide = upright ? -p.group : p.group, across = upright ? p.tiles_n : p.tiles_m;
+        const int along = upright ? p.tiles_m : p.tiles_n;
+        const int band = (u32)tile / (u32)(wide * along), first = band * wide;
+        const int width = min(wide, across - first), in_band = tile - band * wide * along;
+        const int far = (u32)in_band / (u32)width, near = first + in_band - far * width;
+        row = upright ? far : near;
+        column = upright ? near : far;
+    }
+
+    // Step `index` of a walk through a rows x columns grid of any size. A rectangle is walked from a corner along its
+    // first side; a long one is cut into two halves, another one into three parts (out along the second side, along the
+    // first, back), so that each ends where the next begins. Even sides are preferred: a walk through an odd one would end in
+    // the wrong corner. (The generalised Hilbert curve of J. Cerveny.)
+    static __device__ __forceinline__ void hilbert(int index, int rows, int columns, int &row, int &column) {
+        bool upright = rows > columns; // the first side lies along the rows' numbers
+        int first = upright ? rows : columns, second = upright ? columns : rows, sign = 1; // lengths; both sides' direction
+        row = column = 0;
+#pragma unroll 1
+        while (first > 1 && second > 1) {
+            const int half = first >> 1;
+            int by_first = 0, by_second = 0; // to the part's corner
+            if (2 * first > 3 * second) {
+                const int cut = half + (half & (first > 2));
+                if (index < cut * second) {
+                    first = cut;
+                } else {
+                    index -= cut * second;
+                    by_first = cut;
+                    first -= cut;
+                }
+            } else {
+                const int out = (second >> 1) + ((second >> 1) & (second > 2)), one = out * half;
+                const int two = one + first * (second - out);
+                if (index >= one && index < two) {
+                    index -= one;
+                    by_second = out;
+                    second -= out;
+                } else {
+                    const bool back = index >= two;
+                    if (back) {
+                        index -= two;
+                        by_first = first - 1;
+                        by_second = out - 1;
+                    }
+                    (upright ? row : column) += sign * by_first;
+                    (upright ? column : row) += sign * by_second;
+                    by_first = by_second = 0;
+                    second = back ? first - half : half; // the sides change roles
+                    first = out;
+                    upright = !upright;
+                    if (back) sign = -sign;
+                }
+            }
+            (upright ? row : column) += sign * by_first;
+            (upright ? column : row) += sign * by_second;
+        }
+        ((second == 1) == upright ? row : column) += sign * index;
     }
 };
 
@@ -147,16 +207,18 @@ struct WarpSpecialized {
             }
         }
         __device__ __forceinline__ void skip(int count) {
-            const int to = stage + count;
+            const u32 to = stage + count;
             phase ^= (to / STAGES) & 1;
             stage = to % STAGES;
         }
     };
 
+    static __device__ __forceinline__ int clusters() { return (u32)gridDim.x / CLUSTER; }
+
     static __device__ __forceinline__ void load(const Problem &p, const Place &at, Work work, int rank) {
         const int rank_m = CLUSTER_M == 2 ? rank : 0, rank_n = CLUSTER_N == 2 ? rank : 0;
         Ring ring;
-        while (work.next(p)) {
+        while (work.next(p, clusters())) {
             int row, column;
             work.place(p, row, column);
             const int batch = leave_batch(p, row);
@@ -186,19 +248,25 @@ struct WarpSpecialized {
         }
     }
 
-    static __device__ __forceinline__ void multiply(float (&acc)[BLOCKS][REGISTERS], const Place &at, Ring &ring, int first_row,
-                                                    int k_tiles, int next, int lane) {
+    // Issues all products of k_tiles; the last ones are still under way. Returns the stage that those read.
+    static __device__ __forceinline__ int multiply(float (&acc)[BLOCKS][REGISTERS], const Place &at, Ring &ring, int first_row,
+                                                   int k_tiles, int next, int lane) {
+        // lower words of descriptors: B's of stage 0, and from there to A's
+        const u32 first_b = B::describe_first(at.base + A::BYTES);
+        const u32 to_a = A::describe_first(0) - B::describe_first(A::BYTES) + first_row * (ROW_BYTES / 16);
         int last = 0;
         for (int k = 0; k < k_tiles; ++k) {
             barrier_wait<2>(at.full(ring.stage), ring.phase);
-            const u32 a = at.stage(ring.stage), b = a + A::BYTES;
+            // from lane 0, so that the compiler knows them to be uniform, and sums stay off the vector units
+            const u32 b = broadcast(first_b + ring.stage * (STAGE / 16));
+            const u32 a = b + to_a;
             products_fence();
 #pragma unroll
             for (int step = 0; step < TILE_K / 16; ++step)
 #pragma unroll
                 for (int block = 0; block < BLOCKS; ++block)
-                    Products<BN>::template issue<BF16, A_MN, B_MN>(acc[block], A::describe(a, first_row + 64 * block, step),
-                                                                  B::describe(b, 0, step), k > 0 || step > 0);
+                    Products<BN>::template issue<BF16, A_MN, B_MN>(acc[block], A::describe_from(a, 64 * block, step),
+                                                                  B::describe_from(b, 0, step), k > 0 || step > 0);
             products_commit();
             products_wait<1>(); // the k tile before this one has been read
             if (k > 0) release(at, last, lane);
@@ -206,6 +274,11 @@ struct WarpSpecialized {
             ring.advance();
         }
         if (PING_PONG && lane == 0) barrier_arrive(at.turn(next));
+        return last;
+    }
+
+    // The end of it, when what does not need the sums has been done: they are there, and stage `last` is free.
+    static __device__ __forceinline__ void finish(float (&acc)[BLOCKS][REGISTERS], const Place &at, int last, int lane) {
         products_wait<0>();
         release(at, last, lane);
 #pragma unroll
@@ -294,7 +367,7 @@ struct WarpSpecialized {
         const u32 buffers = at.base + OUT_AT + (4 * consumer + warp) * BUFFERS * Out::SIZE;
         Ring ring;
         int buffer = 0, item = 0; // the next store buffer; of the work items
-        while (work.next(p)) {
+        while (work.next(p, clusters())) {
             const int k_tiles = work.k_end - work.k_begin;
             if constexpr (PING_PONG) {
                 const int number = item++;
@@ -305,13 +378,14 @@ struct WarpSpecialized {
                 if (number > 0) barrier_wait<3>(at.turn(consumer), ((number - 1) / CONSUMERS) & 1);
             }
             float acc[BLOCKS][REGISTERS];
-            multiply(acc, at, ring, sharer * ROWS, k_tiles, (consumer + 1) % CONSUMERS, lane);
+            const int last = multiply(acc, at, ring, sharer * ROWS, k_tiles, (consumer + 1) % CONSUMERS, lane);
+            int row, column;
+            work.place(p, row, column);
+            finish(acc, at, last, lane);
             if (k_tiles < p.k_tiles) {
                 const int counter = (work.tile * CLUSTER + rank) * SHARERS + sharer;
                 if (!reduce(p, acc, work, flag, counter, rank, sharer, 1 + consumer, thread)) continue;
             }
-            int row, column;
-            work.place(p, row, column);
             const int batch = leave_batch(p, row);
             row = (row * CLUSTER_M + rank_m) * BM + sharer * ROWS + 16 * warp;
             column = (column * CLUSTER_N + rank_n) * BN;
@@ -339,9 +413,9 @@ struct WarpSpecialized {
         if (!p.late) start_successors();
         char *const shared = (char *)shared_floats();
         const u32 start = shared_address(shared);
-        const Place at{(start + 1023) & ~1023u};
-        const int group = threadIdx.x >> 7, rank = CLUSTER == 1 ? 0 : (int)cluster_rank();
-        const Work work(p, blockIdx.x / CLUSTER, gridDim.x / CLUSTER);
+        const Place at{broadcast((start + 1023) & ~1023u)}; // a broadcast, lest it be computed again in every k tile
+        const int group = (int)broadcast(threadIdx.x >> 7), rank = CLUSTER == 1 ? 0 : (int)cluster_rank();
+        const Work work(p, blockIdx.x / CLUSTER);
         if (threadIdx.x == 0) {
             prefetch_map(p.map_a);
             prefetch_map(p.map_b);
