@@ -27,9 +27,9 @@ static Dim threadIdx{0}, blockIdx{0}, blockDim{1}, gridDim{1};
 static unsigned __float_as_uint(float v) { unsigned b; memcpy(&b, &v, 4); return b; }
 static float __uint_as_float(unsigned v) { float b; memcpy(&b, &v, 4); return b; }
 static long long __double_as_longlong(double v) { long long b; memcpy(&b, &v, 8); return b; }
-#define __logf logf
-#define __cosf cosf
-#define __sinf sinf
+static float log_of_2(float v) { return log2f(v); }
+static float sine(float v) { return sinf(v); }
+static float cosine(float v) { return cosf(v); }
 static float root(float v) { return sqrtf(v); }
 static unsigned half(float v) {  // rounds towards zero, which is enough here
     unsigned b; memcpy(&b, &v, 4);

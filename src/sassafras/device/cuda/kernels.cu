@@ -51,12 +51,20 @@ struct Stream {
         high = mix((u32)(sample >> 32) ^ low);
     }
     __device__ u32 word(u32 number) const { return mix(number * 0x9e3779b9u + low) ^ high; }
-    __device__ static u32 draw(u32 word, u32 lane) { return mix(word + lane * 0x85ebca6bu); }
+    // a word's number is mixed already: half of the finaliser sets its lanes apart
+    __device__ static u32 draw(u32 word, u32 lane) {
+        u32 x = word + lane * 0x85ebca6bu;
+        x ^= x >> 16; x *= 0x21f0aaadu;
+        return x ^ x >> 15;
+    }
 };
 
 // What the hardware has in one instruction; the same text runs on the CPU in tests.
 #ifdef __CUDA_ARCH__
-__device__ float root(float v) { float r; asm("sqrt.approx.f32 %0, %1;" : "=f"(r) : "f"(v)); return r; }
+__device__ float root(float v) { float r; asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(v)); return r; }
+__device__ float log_of_2(float v) { float r; asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(v)); return r; }
+__device__ float sine(float v) { float r; asm("sin.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(v)); return r; }
+__device__ float cosine(float v) { float r; asm("cos.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(v)); return r; }
 __device__ u32 packed(u32 dtype, float low, float high) {
     u32 r = 0;
     if (dtype == 2) asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
@@ -84,9 +92,9 @@ template <bool NARROW> __device__ void real_pair(const Job& job, u32 word, u32 n
     } else {  // Box and Muller
         const float u = NARROW ? ((r1 >> 14) + 0.5f) * 0x1p-18f : ((r1 >> 8) + 0.5f) * 0x1p-24f;
         const float turn = NARROW ? ((r2 & 0x3fff) + 0.5f) * 0x1p-14f : ((r2 >> 8) + 0.5f) * 0x1p-24f;
-        const float radius = job.p1 * root(-2.0f * __logf(u)), angle = 6.2831853f * turn;
-        pair[0] = job.p0 + radius * __cosf(angle);
-        pair[1] = job.p0 + radius * __sinf(angle);
+        const float radius = job.p1 * root(-1.3862944f * log_of_2(u)), angle = 6.2831853f * turn;
+        pair[0] = job.p0 + radius * cosine(angle);
+        pair[1] = job.p0 + radius * sine(angle);
     }
 }
 
