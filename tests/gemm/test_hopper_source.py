@@ -34,6 +34,7 @@ INSTANCES: list[Instance] = [
     _W("tn", 192, 96, 3, False, 3, buffers=1),
     _W("tn", 64, 64, 2, True, 4, cluster_m=2),
     _W("tn", 128, 112, 2, True, 3, cluster_m=2, buffers=4),
+    _W("nn", 128, 192, 2, True, 2, cluster_n=2),
     _C("nn", 128, 64, 4),
     _C("nn", 64, 32, 5, swapped=True),
     _C("tn", 64, 16, 6, swapped=True),
@@ -151,7 +152,7 @@ def test_planted_faults_are_noticed(
 
 def test_a_wrong_byte_count_is_printed(emulator: Emulator, tmp_path: Path) -> None:
     """A hang names its barriers: 16 bytes are announced that nothing brings."""
-    config = ClusterSplitConfig(INSTANCES[11], 1)
+    config = ClusterSplitConfig(INSTANCES[12], 1)
     assert "0 of 1 arrivals and 16 bytes to come" in emulator.run(
         config, Shape(64, 64, 64), tmp_path, fault=3
     )

@@ -94,6 +94,7 @@ def test_names_go_there_and_back() -> None:
         ("ws_tn_64x128_pp2s8b2c1x1/g8/k1", "64x64x100", "a row of A has 100 elements"),
         ("ws_tn_128x256_co2s4b2c1x1/g8/k16", "8192x8192x4096", "bytes of partial sums"),
         ("ws_tn_128x128_pp2s6b2c1x1/g8/sk", "1408x1536x4096", "fill whole waves"),
+        ("ws_tn_128x192_pp2s4b3c2x1/g8/k2", "512x512x4096", "does not split k"),
     ],
 )
 def test_what_cannot_run_says_why(config: str, shape: str, reason: str) -> None:

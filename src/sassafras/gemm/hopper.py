@@ -13,6 +13,8 @@ LAYOUTS = {"tn": (False, False), "nn": (False, True), "tt": (True, False), "nt":
 WIDTHS = (16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 256)
 #: registers that a thread needs beside its accumulators (seen in what ptxas allots)
 OVERHEAD_REGISTERS = 56
+#: the same for a kernel that never splits k
+WHOLE_TILES_REGISTERS = 40
 
 
 def majors(layout: str, swapped: bool) -> tuple[bool, bool]:

@@ -27,6 +27,8 @@ PARAMETERS = (
 )  # fmt: skip
 #: largest workspace (bytes): partial sums should stay in the L2
 WORKSPACE_LIMIT = 64 << 20
+#: accumulators of a ping-pong thread above which kernels come without splits
+WIDEST_SPLIT = 176
 #: k tiles below which a range of split-K or stream-K is not worth its sum
 LEAST_K_TILES = 2
 
@@ -100,6 +102,11 @@ class WarpSpecializedInstance:
         return self.rows // self.sharers // 64 * self.columns // 2
 
     @property
+    def splits(self) -> bool:
+        """Whether it can split k: the widest ping-pong tiles leave no registers for that."""
+        return not (self.ping_pong and self.accumulators > WIDEST_SPLIT)
+
+    @property
     def registers(self) -> int:
         """Registers of a multiplying thread (``setmaxnreg``; with one warpgroup what a launch allows)."""
         return {1: 255, 2: 232, 3: 160}.get(self.consumers, 0)
@@ -135,7 +142,8 @@ class WarpSpecializedInstance:
             return f"a cluster of {self.cluster}: at most 2"
         if self.swapped and self.rows != 64 * self.sharers:
             return "swapped tiles have 64 rows a warpgroup"
-        if self.accumulators + hopper.OVERHEAD_REGISTERS > self.registers:
+        overhead = hopper.OVERHEAD_REGISTERS if self.splits else hopper.WHOLE_TILES_REGISTERS
+        if self.accumulators + overhead > self.registers:
             return f"{self.accumulators} accumulators a thread, which may use {self.registers} registers"
         mn_a, mn_b = hopper.majors(self.layout, self.swapped)
         if why := hopper.bad_tile(self.rows, self.columns, mn_a, mn_b, self.cluster_n, self.cluster_m):
@@ -155,7 +163,8 @@ class WarpSpecializedInstance:
             self.cluster_n, truth(mn_a), truth(mn_b), truth(self.dtype == "bf16"), truth(self.swapped),
             self.buffers,
         )  # fmt: skip
-        return f"WarpSpecialized<{', '.join(map(str, numbers))}{', true' * self.epilogue}>"
+        more = ", true" * self.epilogue if self.splits else f", {truth(self.epilogue)}, false"
+        return f"WarpSpecialized<{', '.join(map(str, numbers))}{more}>"
 
     @property
     def source(self) -> str:
@@ -199,12 +208,13 @@ _TILES: tuple[tuple[int, int, int, bool, dict[str, Any]], ...] = (
     # store-bound: short k, whole rows of warps' pieces in flight
     (128, 256, 2, False, {"most": 3, "buffers": 4}),
     (128, 128, 2, True, {"most": 4, "buffers": 4}),
-    # between waves; C leaves 16 columns at a time, so more store buffers
+    # between waves, or less traffic a product; C leaves 16 columns at a time, so more store buffers
     (192, 128, 3, False, {"cluster_m": 2}),
-    (128, 160, 2, True, {"cluster_n": 2}),
     (128, 112, 2, True, {"cluster_m": 2, "buffers": 4}),
     (128, 144, 2, True, {"cluster_m": 2, "buffers": 4}),
     (128, 176, 2, True, {"cluster_m": 2, "buffers": 4}),
+    (128, 192, 2, True, {"cluster_m": 2, "most": 4, "buffers": 3}),
+    (128, 192, 2, True, {"cluster_n": 2, "most": 4, "buffers": 3}),
 )
 _SWAPPED = ((64, 16, 1, False), (128, 16, 2, False), (128, 32, 2, False))
 
@@ -322,6 +332,8 @@ class WarpSpecializedConfig(Configuration):
             return why
         if self.split < 0:
             return f"split {self.split} must be positive"
+        if self.split != 1 and not self.instance.splits:
+            return f"{self.instance.accumulators} accumulators a thread: this kernel does not split k"
         if abs(self.group) >= 1 << 15:
             return f"bands of {abs(self.group)}: at most 32767"
         tiles_m, tiles_n = self.tiles(shape)
@@ -409,6 +421,8 @@ def configurations(
     for instance in instances:
         for group in (1, 4, 8, 16, -8, 0):
             yield WarpSpecializedConfig(instance, group, 1)
+        if not instance.splits:
+            continue
         for split in (0, 2, 3, 4, 8, 16):
             yield WarpSpecializedConfig(instance, 8, split)
         yield WarpSpecializedConfig(instance, 0, 0)

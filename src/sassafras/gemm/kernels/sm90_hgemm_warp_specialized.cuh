@@ -25,6 +25,7 @@
 //   BF16         elements are BF16, otherwise FP16
 //   SWAPPED      the kernel computes the transpose of C: its A is the caller's B and its m the caller's n. For small m.
 //   BUFFERS      store buffers of each warp
+//   SPLITS       k may be split; without it, the widest ping-pong tiles leave no registers for that
 //   EPILOGUE     batches, and what epilogue.cuh describes; tiles_m counts the tiles of all matrices of the batch
 //
 // Launch: grid (clusters * cluster size), cluster (CLUSTER_M * CLUSTER_N), 128 * (CONSUMERS + 1) threads, dynamic shared
@@ -68,9 +69,9 @@ struct Work {
     }
 
     // clusters: of the launch (given anew each time: the loader has no register for it)
-    __device__ __forceinline__ bool next(const WarpSpecializedProblem &p, int clusters) {
-        if (at >= end) {
-            if (next_unit >= p.split_units) {
+    template <bool SPLITS> __device__ __forceinline__ bool next(const WarpSpecializedProblem &p, int clusters) {
+        if (!SPLITS || at >= end) {
+            if (!SPLITS || next_unit >= p.split_units) {
                 if (next_whole >= p.tiles_m * p.tiles_n) return false;
                 tile = next_whole;
                 next_whole += clusters;
@@ -159,7 +160,7 @@ struct Work {
 };
 
 template <int BM, int BN, int STAGES, int CONSUMERS, bool PING_PONG, int CLUSTER_M, int CLUSTER_N, bool A_MN, bool B_MN,
-          bool BF16, bool SWAPPED, int BUFFERS, bool EPILOGUE = false>
+          bool BF16, bool SWAPPED, int BUFFERS, bool EPILOGUE = false, bool SPLITS = true>
 struct WarpSpecialized {
     using Problem = typename ProblemOf<EPILOGUE, WarpSpecializedProblem>::Type;
     static constexpr int CLUSTER = CLUSTER_M * CLUSTER_N;
@@ -218,7 +219,7 @@ struct WarpSpecialized {
     static __device__ __forceinline__ void load(const Problem &p, const Place &at, Work work, int rank) {
         const int rank_m = CLUSTER_M == 2 ? rank : 0, rank_n = CLUSTER_N == 2 ? rank : 0;
         Ring ring;
-        while (work.next(p, clusters())) {
+        while (work.template next<SPLITS>(p, clusters())) {
             int row, column;
             work.place(p, row, column);
             const int batch = leave_batch(p, row);
@@ -367,7 +368,7 @@ struct WarpSpecialized {
         const u32 buffers = at.base + OUT_AT + (4 * consumer + warp) * BUFFERS * Out::SIZE;
         Ring ring;
         int buffer = 0, item = 0; // the next store buffer; of the work items
-        while (work.next(p, clusters())) {
+        while (work.template next<SPLITS>(p, clusters())) {
             const int k_tiles = work.k_end - work.k_begin;
             if constexpr (PING_PONG) {
                 const int number = item++;
@@ -382,9 +383,11 @@ struct WarpSpecialized {
             int row, column;
             work.place(p, row, column);
             finish(acc, at, last, lane);
-            if (k_tiles < p.k_tiles) {
-                const int counter = (work.tile * CLUSTER + rank) * SHARERS + sharer;
-                if (!reduce(p, acc, work, flag, counter, rank, sharer, 1 + consumer, thread)) continue;
+            if constexpr (SPLITS) {
+                if (k_tiles < p.k_tiles) {
+                    const int counter = (work.tile * CLUSTER + rank) * SHARERS + sharer;
+                    if (!reduce(p, acc, work, flag, counter, rank, sharer, 1 + consumer, thread)) continue;
+                }
             }
             const int batch = leave_batch(p, row);
             row = (row * CLUSTER_M + rank_m) * BM + sharer * ROWS + 16 * warp;
