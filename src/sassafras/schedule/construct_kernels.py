@@ -6,7 +6,7 @@ All in one file, see `kernels`. Instructions of the block are numbered from 0 at
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+from numba import int64, njit
 
 from .machine import Machine
 
@@ -98,7 +98,7 @@ def measure(m: Machine, block: int, order: np.ndarray, issue: np.ndarray) -> int
     pipe_free = np.zeros(_PIPES, dtype=np.int64)
     last, memory = np.zeros(len(m.spacing), dtype=np.int64), np.zeros(2)
     _start(m, block, est, preds, last)
-    cursor, end = 0, int(m.least[block])
+    cursor, end = int64(0), int(m.least[block])
     for k in range(n):
         x = order[k]
         if preds[x] > 0:
@@ -138,9 +138,9 @@ def schedule(m: Machine, block: int, priority: np.ndarray, haste: float) -> np.n
         if preds[x] == 0:
             ready[count] = x
             count += 1
-    cursor = 0
+    cursor = int64(0)
     for k in range(n):
-        best, best_score, best_at = 0, -1e30, 0
+        best, best_score, best_at = 0, -1e30, int64(0)
         for r in range(count):
             x = ready[r]
             at = _issue(m, s + x, cursor, est[x], pipe_free, last)

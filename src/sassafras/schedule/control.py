@@ -339,6 +339,7 @@ def regenerate(f: Facts, order: np.ndarray, stall: np.ndarray) -> Codes:
     from .control_sharing import demand, give_out
     from .control_waits import apart, waits
 
+    order, stall = order.copy(), stall.copy()  # writable: what is compiled is compiled for one type
     items = len(f.latency)
     cost = np.zeros((items, items))
     needed = np.zeros(items, dtype=np.bool_)
@@ -346,7 +347,8 @@ def regenerate(f: Facts, order: np.ndarray, stall: np.ndarray) -> Codes:
     demand(f, order, stall, needed, first, cost)
     color, total = give_out(needed, first, cost, f.keeps, f.hint, f.usable)
     write, read, wait = waits(f, order, color)
-    new = apart(f, order, stall.copy(), write, read, wait)
+    new = apart(f, order, stall, write, read, wait)
+    new.setflags(write=False)
     placed = not (wait.astype(np.bool_) & ~f.may_wait[order]).any()
     return Codes(write, read, wait, new, float(total), bool(placed))
 

@@ -11,6 +11,8 @@ from numba import njit
 
 from .control import Facts
 
+_RUN, _RECORD = np.uint8(0), np.uint8(1)
+
 
 @njit(cache=True)
 def conflicts(
@@ -55,11 +57,11 @@ def conflicts(
 def _run(
     order: np.ndarray, stall: np.ndarray, begin: int, finish: int, weight: float,
     number: np.ndarray, latency: np.ndarray, at: np.ndarray, conflict: np.ndarray,
-    issued: np.ndarray, pending: np.ndarray, record: bool,
+    issued: np.ndarray, pending: np.ndarray, record: np.uint8,
     needed: np.ndarray, first: np.ndarray, cost: np.ndarray, active: np.ndarray,
 ) -> float:  # fmt: skip
     """One block with a scoreboard for everything; returns its expected cycles. `issued`: by item, the cycle
-    of its issue (the block starts at 0)."""
+    of its issue (the block starts at 0). `record`: whether to fill in `needed`, `first` and `cost`."""
     now = 0.0
     count = 0
     for k in range(len(pending)):
@@ -140,7 +142,7 @@ def demand(
                 issued[k] = -entry[b, k]
             now = _run(
                 order, stall, start[b], end[b], weight[b], number, latency, at, conflict, issued, pending,
-                False, needed, first, cost, active,
+                _RUN, needed, first, cost, active,
             )  # fmt: skip
             for e in range(f.follow_at[b], f.follow_at[b + 1]):
                 m = f.follow[e]
@@ -155,8 +157,8 @@ def demand(
             pending[k] = entry[b, k] >= 0
             issued[k] = -entry[b, k]
         _run(
-            order, stall, start[b], end[b], weight[b], number, latency, at, conflict, issued, pending, True,
-            needed, first, cost, active,
+            order, stall, start[b], end[b], weight[b], number, latency, at, conflict, issued, pending,
+            _RECORD, needed, first, cost, active,
         )  # fmt: skip
 
 

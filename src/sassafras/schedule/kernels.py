@@ -1,7 +1,8 @@
 """The compiled part: legality, re-spacing and proposals, on the arrays of `tables.Tables`.
 
 All of it is in this one file: numba's cache knows when the file of a compiled function changes, but not when
-that of a function which it calls does.
+that of a function which it calls does. Where one function calls another, numbers are int64 and orders are
+writable: numba compiles anew for every combination of types (and for literals), and a first run waits for it.
 
 Times are issue cycles. Every timing constraint is a lower bound on the time between two issues, so raising
 a stall count never breaks one: after a change, stall counts near it are first lowered to their minimum and
@@ -12,7 +13,7 @@ then raised again, earliest issue first, exactly where a bound asks for it. Only
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+from numba import int64, njit
 
 from .tables import Tables
 
@@ -109,7 +110,7 @@ def settle(
         False where no stall counts can satisfy all bounds (the schedule is then garbage).
     """
     b = t.block_of[lo]
-    s, e = t.start[b], t.end[b]
+    s, e = int64(t.start[b]), int64(t.end[b])
     p0 = lo
     before = 0
     while p0 > s and before < _HORIZON:
@@ -314,25 +315,25 @@ def propose(
     """
     state = np.empty(1, dtype=np.uint64)
     state[0] = np.uint64(seed)
-    where = positions(order)
     time = np.empty(len(order) + 1, dtype=np.int64)
     new_order = order.copy()
     new_stall = stall.copy()
+    where = positions(new_order)
     new_where = where.copy()
     for _ in range(attempts):
-        draw = _below(state, 65536)
+        draw = _below(state, int64(65536))
         kind, j = REORDER, 0
         if draw < weights[0]:
             if len(memory) == 0:
                 continue
-            i = where[memory[_below(state, len(memory))]]
-            j = i + 2 * _below(state, 2) - 1
+            i = int64(where[memory[_below(state, len(memory))]])
+            j = i + 2 * _below(state, int64(2)) - 1
         elif draw < weights[0] + weights[1]:
-            i = where[everything[_below(state, len(everything))]]
-            j = i + 2 * _below(state, 2) - 1
+            i = int64(where[everything[_below(state, len(everything))]])
+            j = i + 2 * _below(state, int64(2)) - 1
         elif draw < weights[0] + weights[1] + weights[2]:
-            i = where[everything[_below(state, len(everything))]]
-            lo, hi = reach(t, order, where, i)
+            i = int64(where[everything[_below(state, len(everything))]])
+            lo, hi = reach(t, new_order, where, i)
             if hi <= lo:
                 continue
             j = lo + _below(state, hi - lo)
@@ -340,10 +341,11 @@ def propose(
                 j += 1
         else:
             kind = RESTALL
-            i = where[everything[_below(state, len(everything))]]
+            i = int64(where[everything[_below(state, len(everything))]])
             least = t.own[order[i]]
             # mostly as tight as can be, else one or two cycles more than now
-            j = least if _below(state, 4) < 3 else min(MAX_STALL, stall[i] + 1 + _below(state, 2))
+            tight = _below(state, int64(4)) < 3
+            j = least if tight else min(MAX_STALL, stall[i] + 1 + _below(state, int64(2)))
         if perform(t, new_order, new_stall, new_where, time, kind, i, j, respace):
             changed = kind == REORDER
             if not changed:
@@ -366,7 +368,7 @@ def carry_out(
     """A move applied to a copy."""
     new_order, new_stall = order.copy(), stall.copy()
     time = np.empty(len(order) + 1, dtype=np.int64)
-    ok = perform(t, new_order, new_stall, positions(order), time, kind, i, j, respace)
+    ok = perform(t, new_order, new_stall, positions(new_order), time, kind, i, j, respace)
     return ok, new_order, new_stall
 
 
@@ -375,20 +377,21 @@ def enumerate_moves(
     t: Tables, order: np.ndarray, stall: np.ndarray, chosen: np.ndarray, neighbours: bool, respace: int
 ) -> np.ndarray:
     """Every legal reordering of the chosen instructions as rows (from, to); by one position, or to any."""
-    where = positions(order)
     time = np.empty(len(order) + 1, dtype=np.int64)
-    new_order, new_stall, new_where = order.copy(), stall.copy(), where.copy()
+    new_order, new_stall = order.copy(), stall.copy()
+    where = positions(new_order)
+    new_where = where.copy()
     found = np.empty((64, 2), dtype=np.int32)
     count = 0
     for k in range(len(chosen)):
-        i = where[chosen[k]]
-        lo, hi = reach(t, order, where, i)
+        i = int64(where[chosen[k]])
+        lo, hi = reach(t, new_order, where, i)
         if neighbours:
             lo, hi = max(lo, i - 1), min(hi, i + 1)
         for j in range(lo, hi + 1):
             if j == i:
                 continue
-            if perform(t, new_order, new_stall, new_where, time, REORDER, i, j, respace):
+            if perform(t, new_order, new_stall, new_where, time, int64(REORDER), i, j, respace):
                 if count == len(found):
                     bigger = np.empty((2 * count, 2), dtype=np.int32)
                     bigger[:count] = found
@@ -449,12 +452,13 @@ def legal_actions(
     cases no stall counts exist. Lowered stall counts are always tried: most rise again at once.
     """
     legal = np.zeros((len(order), len(steps)), dtype=np.bool_)
-    where = positions(order)
     time = np.empty(len(order) + 1, dtype=np.int64)
-    new_order, new_stall, new_where = order.copy(), stall.copy(), where.copy()
+    new_order, new_stall = order.copy(), stall.copy()
+    where = positions(new_order)
+    new_where = where.copy()
     for k in range(len(chosen)):
-        p = where[chosen[k]]
-        aims = goals(t, order, stall, where, p, steps)
+        p = int64(where[chosen[k]])
+        aims = goals(t, new_order, stall, where, p, steps)
         s, e = t.start[t.block_of[p]], t.end[t.block_of[p]]
         for v in range(len(steps)):
             if aims[v] < 0:
@@ -463,7 +467,7 @@ def legal_actions(
                 legal[p, v] = True  # (more cycles break no bound)
                 continue
             kind = RESTALL if steps[v] == 100 else REORDER
-            ok = perform(t, new_order, new_stall, new_where, time, kind, p, aims[v], respace)
+            ok = perform(t, new_order, new_stall, new_where, time, kind, p, int64(aims[v]), respace)
             if ok and kind == RESTALL:
                 ok = new_stall[p] != stall[p]
             legal[p, v] = ok

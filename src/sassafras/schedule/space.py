@@ -254,13 +254,13 @@ class ScheduleSpace:
         """
         from .kernels import positions, settle
 
-        t, order = self.tables, state.order
+        t, order = self.tables, state.order.copy()
         stall = np.minimum(state.stall, t.own[order].astype(np.uint8))
         where, time = positions(order), np.empty(len(order) + 1, dtype=np.int64)
         for start, end in zip(t.start, t.end, strict=True):
-            if not settle(t, order, stall, where, time, start, end - 1):
+            if not settle(t, order, stall, where, time, int(start), int(end) - 1):
                 raise SassafrasError("no stall counts will do", where=f"the block at position {start}")
-        return ScheduleState(order.copy(), stall, state.depth + 1)
+        return ScheduleState(order, stall, state.depth + 1)
 
     def moves(self, state: ScheduleState) -> list[Move]:
         """Every legal reordering of this state: of memory instructions by one (``moves="memory"``), or of
@@ -286,7 +286,7 @@ class ScheduleSpace:
         """Why a schedule is outside the space, or ``""``; for schedules that did not come from `apply`."""
         from .kernels import positions, settle
 
-        t, order = self.tables, state.order
+        t, order = self.tables, state.order.copy()
         if sorted(order.tolist()) != list(range(len(self.function))):
             return "the order is not a permutation of the instructions"
         where = positions(order)
@@ -299,7 +299,7 @@ class ScheduleSpace:
             return "a stall count is below what its instruction needs"
         stall, time = state.stall.copy(), np.empty(len(order) + 1, dtype=np.int64)
         for start, end in zip(t.start, t.end, strict=True):
-            if not settle(t, order, stall, where, time, start, end - 1):
+            if not settle(t, order, stall, where, time, int(start), int(end) - 1):
                 return f"no stall counts will do for the block at position {start}"
         if changed := np.flatnonzero(stall != state.stall).tolist():
             return f"{self._text(order[changed[0]])} stalls for too few cycles"
@@ -349,9 +349,8 @@ class ScheduleSpace:
         counts, or no control codes, make it legal."""
         from .kernels import carry_out, goals, positions
 
-        aim = int(
-            goals(self.tables, state.order, state.stall, positions(state.order), row, self._steps)[verb]
-        )
+        order = state.order.copy()
+        aim = int(goals(self.tables, order, state.stall, positions(order), row, self._steps)[verb])
         if aim < 0:
             return None
         move = Move(RESTALL if self._steps[verb] >= 100 else REORDER, int(row), aim)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+from numba import int64, njit
 
 #: a scoreboard state of "not pending"; otherwise the bits of scoreboards whose zero proves completion
 CLEAR = np.uint8(255)
@@ -309,7 +309,7 @@ def scoreboards(
         scan_block(
             start[b], end[b], order, times, wait, write_barrier, read_barrier,
             number, write_queue, read_queue, watched, counted, check_at, check, fence, allowed,
-            lengths[b], minimum, most, one, two, ages, counts, pending, 0, out, 0,
+            lengths[b], minimum, most, one, two, ages, counts, pending, int64(0), out, int64(0),
         )  # fmt: skip
         for k in range(follow_at[b], follow_at[b + 1]):
             m = follow[k]
@@ -334,7 +334,7 @@ def scoreboards(
                 queued[m] = True
                 work[size] = m
                 size += 1
-    found = 0
+    found = int64(0)
     for b in range(blocks):
         found = scan_block(
             start[b], end[b], order, times, wait, write_barrier, read_barrier,
