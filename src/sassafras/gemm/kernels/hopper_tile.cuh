@@ -70,17 +70,13 @@ template <int ROWS, bool MN, int PARTS> struct Operand {
         }
     }
 
-    // The same descriptors in two words: the lower of the tile's first, to which a 32-bit sum adds row and step (addresses of
-    // shared memory end far below the field's 2^18), and the upper, which is the same for all. Uniform registers can do that.
+    // Descriptors in two words: the lower one of a tile's first, to which a 32-bit sum adds row (a multiple of 64) and step (16 k,
+    // of the tile's four), and the upper one, which is the same for all. Nothing carries: addresses of shared memory end far
+    // below the field's 2^18. Sums like this can be done on the uniform unit.
     static __device__ __forceinline__ constexpr u32 describe_first(u32 tile) { return (u32)descriptor<MN>(tile); }
     static __device__ __forceinline__ u64 describe_from(u32 first, int row, int step) {
         constexpr u64 high = descriptor<MN>(0) & ~0xFFFFFFFFull;
         return high | (first + (row * ROW_BYTES + step * (MN ? 16 * ROW_BYTES : 32)) / 16);
-    }
-
-    // Descriptor of 16 k (number `step` of the tile's four) from row `row` on (a multiple of 64).
-    static __device__ __forceinline__ u64 describe(u32 tile, int row, int step) {
-        return descriptor<MN>(tile + row * ROW_BYTES + step * (MN ? 16 * ROW_BYTES : 32));
     }
 };
 

@@ -92,13 +92,17 @@ struct ClusterSplit {
     static __device__ __forceinline__ void multiply(float (&acc)[REGISTERS], u32 base, int row, int tiles, u32 senders, int lane) {
         int stage = 0, last = 0;
         u32 phase = 0;
+        // lower words of descriptors: B's of stage 0, and from there to A's
+        const u32 first_b = B::describe_first(base + A::BYTES);
+        const u32 to_a = A::describe_first(0) - B::describe_first(A::BYTES) + row * (ROW_BYTES / 16);
         for (int k = 0; k < tiles; ++k) {
-            const u32 a = base + stage * STAGE, b = a + A::BYTES;
+            // from lane 0, so that the compiler knows it to be uniform, and sums stay off the vector units
+            const u32 b = broadcast(first_b + stage * (STAGE / 16)), a = b + to_a;
             barrier_wait<2>(base + BARRIERS_AT + 16 * stage, phase);
             products_fence();
 #pragma unroll
             for (int step = 0; step < TILE_K / 16; ++step)
-                Products<BN>::template issue<BF16, A_MN, B_MN>(acc, A::describe(a, row, step), B::describe(b, 0, step),
+                Products<BN>::template issue<BF16, A_MN, B_MN>(acc, A::describe_from(a, 0, step), B::describe_from(b, 0, step),
                                                               k > 0 || step > 0);
             products_commit();
             products_wait<1>(); // the k tile before this one has been read
@@ -178,7 +182,7 @@ struct ClusterSplit {
             }
             sync_warp();
         } else {
-            multiply(acc, base, 64 * (warp >> 2), tiles, near.want_a | near.want_b, lane);
+            multiply(acc, base, 64 * (int)broadcast(warp >> 2), tiles, near.want_a | near.want_b, lane);
             if (p.late) start_successors();
             if (slices == 1 && (gridDim.x == 1 || add_parts(p, acc, base, thread)))
                 store<0>(p, acc, base + OUT_AT + warp * Out::SIZE, row0 + 16 * warp, column0, lane);
