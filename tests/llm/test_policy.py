@@ -13,7 +13,7 @@ import pytest
 from sassafras.core import SassafrasError
 from sassafras.gemm.shapes import Shape
 from sassafras.llm.policy import Table, rivals
-from sassafras.llm.policy.table import ESTIMATE, held_out
+from sassafras.llm.policy.table import ESTIMATE, held_out, unmeasured
 
 ONE, TWO = "lean_tn_m1n1s2/w1x2x1/c1", "lean_tn_m1n2s1/w1x1x1/c1"
 
@@ -35,7 +35,7 @@ def test_a_table_is_sorted_by_the_rule_and_says_that_it_was_not_measured(table: 
 
 def test_a_dataset_becomes_a_table() -> None:
     entries = [
-        SimpleNamespace(shape=Shape(64, 64, 64), ours={ONE: (1.5, 2), TWO: (2.0, 0)}),
+        SimpleNamespace(shape=Shape(64, 64, 64), ours={ONE: (1.5, 2), TWO: (2.0, 0), ONE + "+o": (1.0, 2)}),
         SimpleNamespace(shape=Shape(64, 64, 128), ours={ONE: (1.7, 2)}),
     ]
 
@@ -45,9 +45,17 @@ def test_a_dataset_becomes_a_table() -> None:
             return {"gpu": "NVIDIA H200", "date": "2026-01-01", "commit": "abc", "modelled": False}
 
     found = Table.of_dataset(Dataset(entries))
+    # modes were timed for leaders alone, and would give them away
     assert found.measured and len(found) == 1 and found.pairs == 2 and found.problems[0].best == 1.5
     with pytest.raises(SassafrasError, match="at least two timed configurations"):
         Table.of_dataset(Dataset(entries[1:]))
+
+
+def test_every_legal_configuration_of_a_new_shape_has_finite_features() -> None:
+    problem, configs = unmeasured(Shape(5976, 3352, 64), most=100_000)
+    # orders of tiles that are kinds, not sizes, have negative numbers
+    assert any(getattr(config, "group", 0) < 0 for config in configs)
+    assert np.isfinite(problem.features).all() and len(problem.features) == len(configs)
 
 
 def test_whole_values_are_held_out(table: Table) -> None:

@@ -96,8 +96,15 @@ class Table:
 
     @classmethod
     def of_dataset(cls, dataset: Any) -> Table:
-        """A sweep's dataset (`sassafras.gemm.dataset.Dataset`): entries with ``shape`` and ``ours``."""
-        times = {entry.shape: {name: float(us) for name, (us, _) in entry.ours.items()} for entry in dataset}
+        """A sweep's dataset (`sassafras.gemm.dataset.Dataset`): entries with ``shape`` and ``ours``.
+
+        Plain launches only: a sweep times the modes in which launches overlap for its leaders alone, so that
+        a mode among the choices would give the leaders away.
+        """
+        times = {
+            entry.shape: {name: float(us) for name, (us, _) in entry.ours.items() if "+" not in name}
+            for entry in dataset
+        }
         header = dataset.header
         source = f"{header.get('gpu')}, {header.get('date')}, commit {header.get('commit')}"
         return cls(times, source=source, measured=not header.get("modelled"))
@@ -192,7 +199,8 @@ def features(configs: Sequence[Any], shape: Shape, estimates: Sequence[float]) -
             if isinstance(value, str):
                 row[where[field, value]] = 1.0
             else:
-                row[where[field, None]] = math.log2(1.0 + float(value))
+                number = float(value)  # negative ones are kinds (orders of tiles), not sizes
+                row[where[field, None]] = math.copysign(math.log2(1.0 + abs(number)), number)
         row[len(where)] = math.log2(max(1, config.slices))
         row[len(where) + 1] = float(config.layout == "nn")
         row[-_PAIR_COLUMNS:] = pair_features(config, shape, estimate)
