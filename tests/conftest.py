@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,14 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     _threads = max(1, (os.cpu_count() or 1) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"]))
     for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(_variable, str(_threads))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _listings(shared: Path) -> Iterator[None]:
+    """nvdisasm reads each cubin once a run, whichever tests and processes ask for it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SASSAFRAS_LISTINGS", str(shared / "listings"))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 
 from sassafras.core.errors import CubinError, UnsupportedArch
-from sassafras.sass import Program, check_schedulable, parameters
+from sassafras.sass import Program, check_schedulable, disassembly, parameters
+from sassafras.sass.cubin import Cubin
 from sassafras.sass.eiattr import ANNOTATIONS
 from sassafras.sass.registers import GPR, PRED, UGPR
 from tests import kernels
@@ -50,6 +54,34 @@ def test_emit_refuses_what_is_no_permutation() -> None:
         program.emit(function.name, np.arange(3))
     with pytest.raises(ValueError, match="permutation"):
         program.emit(function.name, np.zeros(len(function), dtype=int))
+
+
+def test_kept_listings_are_of_the_same_cubin_and_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`SASSAFRAS_LISTINGS`: what nvdisasm printed is read back; what is torn, or another cubin's, is not."""
+    monkeypatch.setenv("SASSAFRAS_LISTINGS", str(tmp_path / "kept"))
+    cubin = Cubin.parse(kernels.softmax_cubin(block=256))
+    other = Cubin.parse(kernels.softmax_cubin(block=512))
+
+    def read(one: Cubin) -> Any:
+        disassembly._printed.cache_clear()
+        return disassembly.disassemble(one).listings
+
+    first, second = read(cubin), read(other)
+    assert first != second and len(list((tmp_path / "kept").iterdir())) == 2
+    with monkeypatch.context() as patch:
+        patch.setattr(disassembly, "_print", None)  # not called again
+        assert read(cubin) == first and read(other) == second
+    for file in (tmp_path / "kept").iterdir():
+        file.write_bytes(file.read_bytes()[:-20])
+    assert read(cubin) == first and read(other) == second
+    with monkeypatch.context() as patch:
+        patch.setattr(disassembly, "_print", None)
+        assert read(cubin) == first
+        patch.setenv("SASSAFRAS_LISTINGS", str(tmp_path / "empty"))
+        with pytest.raises(TypeError):
+            read(cubin)
 
 
 def test_several_kernels_in_one_cubin() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -291,46 +291,55 @@ class LatencyTable:
         """
         file = Path(path) if path is not None else Path(__file__).parent / "data" / f"{name}.json"
         try:
-            data = json.loads(file.read_text(encoding="utf-8"))
-        except FileNotFoundError:
+            now = file.stat()
+        except OSError:
             raise LatencyTableError(
                 "no latency table", where=name if path is None else str(path), hint=_available()
             ) from None
-        except (OSError, UnicodeError, ValueError, RecursionError) as error:
-            raise LatencyTableError(f"cannot be read as JSON: {error}", where=file.name) from None
-        if not isinstance(data, dict) or data.get("format") != FORMAT:
-            raise LatencyTableError("not a latency table", where=file.name)
-        if data.get("version") != VERSION:
-            raise LatencyTableError(
-                f"latency table of version {data.get('version')!r}; this program reads {VERSION}",
-                where=file.name,
-                hint="mine it again: sassafras latency mine",
-            )
-        if data.get("arch") != name:
-            raise LatencyTableError(
-                f"latency table for {data.get('arch')!r} where {name!r} is needed", where=file.name
-            )
-        thresholds = data.get("thresholds")
-        if not isinstance(thresholds, dict) or not all(
-            isinstance(thresholds.get(k), int) and thresholds[k] >= 1 for k in ("samples", "kernels")
-        ):
-            raise LatencyTableError("thresholds are missing or not positive integers", where=file.name)
-        provenance = data.get("provenance")
+        read = _read(file, name, now.st_mtime_ns, now.st_size)
         measured: Mapping[Key, Measured] | None = None
         if source not in (None, "mined", "measured"):
             raise LatencyTableError(f"latencies are mined or measured, not {source!r}")
         wanted = source or (DEFAULT_SOURCE if path is None and place(name).exists() else "mined")
         if wanted == "measured":
             measured = MeasuredTable.load(name).rows
-        return cls(
-            name,
-            _rows(data.get("rows"), file.name),
-            _classes(data.get("classes"), file.name),
-            provenance if isinstance(provenance, dict) else {},
-            thresholds["samples"],
-            thresholds["kernels"],
-            measured,
+        return cls(name, read.rows, read.classes, read.provenance, *read.thresholds, measured)
+
+
+# every validator and every space asks for its table, and copies what is found here
+@lru_cache(maxsize=8)
+def _read(file: Path, name: str, changed: int, size: int) -> LatencyTable:
+    """The mined rows of a file, as it was at `changed`. Read only."""
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeError, ValueError, RecursionError) as error:
+        raise LatencyTableError(f"cannot be read as JSON: {error}", where=file.name) from None
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise LatencyTableError("not a latency table", where=file.name)
+    if data.get("version") != VERSION:
+        raise LatencyTableError(
+            f"latency table of version {data.get('version')!r}; this program reads {VERSION}",
+            where=file.name,
+            hint="mine it again: sassafras latency mine",
         )
+    if data.get("arch") != name:
+        raise LatencyTableError(
+            f"latency table for {data.get('arch')!r} where {name!r} is needed", where=file.name
+        )
+    thresholds = data.get("thresholds")
+    if not isinstance(thresholds, dict) or not all(
+        isinstance(thresholds.get(k), int) and thresholds[k] >= 1 for k in ("samples", "kernels")
+    ):
+        raise LatencyTableError("thresholds are missing or not positive integers", where=file.name)
+    provenance = data.get("provenance")
+    return LatencyTable(
+        name,
+        _rows(data.get("rows"), file.name),
+        _classes(data.get("classes"), file.name),
+        provenance if isinstance(provenance, dict) else {},
+        thresholds["samples"],
+        thresholds["kernels"],
+    )
 
 
 def _rows(rows: Any, where: str) -> dict[Key, Distance]:
