@@ -20,10 +20,10 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _listings(shared: Path) -> Iterator[None]:
+def _listings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """nvdisasm reads each cubin once a run, whichever tests and processes ask for it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SASSAFRAS_LISTINGS", str(shared / "listings"))
+        patch.setenv("SASSAFRAS_LISTINGS", str(folder_of(tmp_path_factory) / "listings"))
         yield
 
 
