@@ -15,14 +15,16 @@ import soak_worker
 from sassafras import search as searching
 from sassafras.core import Budget, Candidate, Evaluation, Verdict
 from sassafras.frontend import load
+from tests.shared import without_torch
 
 
 @pytest.mark.timeout(900)
 def test_killing_workers_and_the_search_loses_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, shared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No hangs here: on a busy machine a short limit would also hit innocent candidates."""
     monkeypatch.setenv("SASSAFRAS_SOAK_FAULTS", "crash,exit,leak,wrong")
+    monkeypatch.setenv("PYTHONPATH", without_torch(shared))
     words = ["run", "--candidates", "30", "--worker-kills", "2", "--parent-kills", "1"]
     words += ["--hang-s", "100", "--limit-s", "400", "--seed", "1"]
     assert soak.main([*words, "--out", str(tmp_path)]) == 0

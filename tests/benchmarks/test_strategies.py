@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.shared import without_torch
+
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
@@ -64,14 +66,17 @@ def test_the_summary_names_the_best_and_counts_who_never_got_there() -> None:
     assert "inconclusive" in few["transfer"]["conclusion"]
 
 
-def test_a_small_comparison_on_the_timing_model_is_taken_up_where_it_stopped(tmp_path: Path) -> None:
+def test_a_small_comparison_on_the_timing_model_is_taken_up_where_it_stopped(
+    tmp_path: Path, shared: Path
+) -> None:
     def run(*more: str) -> str:
         command = [
             sys.executable, str(ROOT / "benchmarks" / "strategies.py"), "--folder", str(tmp_path / "units"),
             "--device", "model", "--lonely", "--kernels", "kv_append", "--strategies", "anneal,greedy",
             "--seeds", "1", "--evaluations", "12", "--out", str(tmp_path), *more,
         ]  # fmt: skip
-        environment = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}", "SASSAFRAS_COMMIT": "test"}
+        path = f"{ROOT / 'src'}{os.pathsep}{without_torch(shared)}"
+        environment = os.environ | {"PYTHONPATH": path, "SASSAFRAS_COMMIT": "test"}
         done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment)
         assert done.returncode == 0, done.stderr[-3000:]
         return done.stdout

@@ -18,8 +18,15 @@ from sassafras import Store
 from sassafras.core import StoreError
 from sassafras.sass import Program
 from sassafras.validate import Validator
+from tests.shared import without_torch
 
 LINE = r"modelled (\d\.\d{3})x \(timing model of sm_90a?, not a measurement; rank correlation.*\)"
+
+
+@pytest.fixture(autouse=True)
+def as_without_a_gpu(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs that these tests start find no torch, as after the README's first command."""
+    monkeypatch.setenv("PYTHONPATH", without_torch(shared))
 
 
 def start(folder: Path, *arguments: str, target: str = "suite:softmax") -> subprocess.Popen[str]:

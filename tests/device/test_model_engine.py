@@ -58,15 +58,16 @@ def cycles(device: ModelDevice, kernel: Kernel, cubin: bytes | None = None) -> f
     return outcome.cycles
 
 
-def edited(cubin: bytes, position: int, **changes: int | None) -> bytes:
-    """The cubin with some fields of one instruction's control code changed."""
+def edited(cubin: bytes, *positions: int, **changes: int | None) -> bytes:
+    """The cubin with some fields of these instructions' control codes changed."""
     import dataclasses
 
     program = Program.parse(cubin)
     function = program.function("k")
     high = function.words[:, 1].copy()
-    control = dataclasses.replace(function.instructions[position].control, **changes)
-    high[position] = control.encode(int(high[position]))
+    for position in positions:
+        control = dataclasses.replace(function.instructions[position].control, **changes)
+        high[position] = control.encode(int(high[position]))
     return program.emit("k", np.arange(len(function)), high)
 
 
@@ -183,8 +184,7 @@ def test_a_full_memory_queue_stalls_the_sub_core() -> None:
     body = "".join(f"st.global.f32 [%d5+{4096 * k}], %f1;\n" for k in range(24))
     cubin = built("cvt.rn.f32.u32 %f1, %r1; mov.f32 %f0, %f1;\n" + body)
     stores = positions(cubin, "STG")
-    for store in stores:
-        cubin = edited(cubin, store, stall=1)
+    cubin = edited(cubin, *stores, stall=1)
     trace, at = traced(*opened(cubin))
     gaps = [at[b] - at[a] for a, b in itertools.pairwise(stores)]
     assert "memory queue full" in trace.reasons

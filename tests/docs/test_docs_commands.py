@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,16 @@ def ours(page: str) -> list[list[str]]:
     return [words[1:] for words in lines(page) if words[0].rsplit("/", 1)[-1] == "sassafras"]
 
 
-def leaf(words: list[str]) -> tuple[Any, str, list[str]]:
-    """The command that these words name, its name, and the words left."""
+@lru_cache(maxsize=1)
+def program() -> Any:
     from sassafras.cli.app import app
 
-    command, name = typer.main.get_command(app), "sassafras"
+    return typer.main.get_command(app)
+
+
+def leaf(words: list[str]) -> tuple[Any, str, list[str]]:
+    """The command that these words name, its name, and the words left."""
+    command, name = program(), "sassafras"
     while hasattr(command, "commands") and words:
         name, words = words[0], words[1:]
         assert name in command.commands, f"there is no command {name!r}"

@@ -52,6 +52,7 @@ class GemmSpace:
             )
         self.configs.sort(key=lambda c: (estimate_us(c, shape), c.name))
         self._known = set(self.configs)
+        self._values = [_parameters(c) for c in self.configs]
         self._moves: dict[Config, list[Replace]] = {}
 
     def start(self) -> Config:
@@ -61,7 +62,9 @@ class GemmSpace:
     def moves(self, state: Config) -> Sequence[Replace]:
         """Every legal configuration that differs in exactly one parameter."""
         if state not in self._moves:
-            self._moves[state] = [Replace(c) for c in self.configs if _distance(c, state) == 1]
+            own = _parameters(state)
+            places = zip(self.configs, self._values, strict=True)
+            self._moves[state] = [Replace(c) for c, values in places if _distance(c, state, values, own) == 1]
         return self._moves[state]
 
     def sample(self, state: Config, rng: np.random.Generator) -> Replace | None:
@@ -109,13 +112,13 @@ def kernel(config: Config, shape: Shape, cubin: bytes) -> Kernel:
     )  # fmt: skip
 
 
-def _distance(one: Config, other: Config) -> int:
-    """Parameters in which two configurations differ; two families are neighbours where the rest agrees."""
+def _distance(one: Config, other: Config, values: tuple[Any, ...], others: tuple[Any, ...]) -> int:
+    """Parameters (`_parameters`) in which two configurations differ; two families are neighbours where the
+    rest agrees."""
     if type(one) is not type(other):
         same = (one.layout, one.tile, one.cluster) == (other.layout, other.tile, other.cluster)
         return 1 if same else 2
-    pairs = zip(_parameters(one), _parameters(other), strict=True)
-    return sum(x != y for x, y in pairs)
+    return sum(x != y for x, y in zip(values, others, strict=True))
 
 
 def _parameters(config: Config) -> tuple[Any, ...]:
