@@ -222,6 +222,8 @@ def _of_hgemm() -> dict[str, str]:
         "null_highest": f"{whole['null_highest']:.3f}",
         "all.mean": f"{whole['mean_vs_lt_autotune']:.3f}x",
         "all.cold": f"{whole['cold_geomean_vs_lt_autotune']:.3f}x",
+        "all.cold_plain": f"{whole['cold_geomean_vs_lt_autotune']:.3f}",
+        "all.geomean_plain": f"{whole['geomean_vs_lt_autotune']:.3f}",
         "all.portfolio": f"{whole['portfolio_geomean_vs_lt_autotune']:.3f}x",
         "all.portfolio_torch": f"{whole['portfolio_geomean_vs_torch']:.3f}x",
         "all.portfolio_worst": f"{whole['portfolio_worst_vs_lt_autotune']:.3f}x",
@@ -271,6 +273,73 @@ def _of_splits() -> dict[str, str]:
     }  # fmt: skip
 
 
+def _of_server() -> dict[str, str]:
+    """Isolated calls of HGEMM."""
+    of = result("hgemm-server")["summary"]
+    found = {
+        "shapes": f"{of['shapes']}", "ours": f"{of['geomean_vs_lt_autotune']:.3f}",
+        "portfolio": f"{of['portfolio_geomean_vs_lt_autotune']:.3f}", "null": f"{of['null_geomean']:.3f}",
+        "torch": f"{of['portfolio_geomean_vs_torch']:.3f}", "null_lowest": f"{of['null_lowest']:.2f}",
+        "null_highest": f"{of['null_highest']:.2f}",
+    }  # fmt: skip
+    return found | {f"ours.{b}": f"{v['geomean_vs_lt_autotune']:.3f}" for b, v in of["bands"].items()}
+
+
+def _of_offgrid() -> dict[str, str]:
+    """Shapes that are never tuned."""
+    of = result("hgemm-offgrid")["summary"]
+    return {
+        "shapes": f"{of['shapes']}", "tuned": f"{of['geomean_vs_lt_autotune']:.3f}",
+        "portfolio": f"{of['portfolio_geomean_vs_lt_autotune']:.3f}",
+        "worst": f"{of['portfolio_worst_vs_lt_autotune']:.3f}",
+    }  # fmt: skip
+
+
+def _of_epilogue() -> dict[str, str]:
+    """Products with an epilogue, and batches."""
+    of = result("matmul-epilogue")["summary"]
+    names = ("geomean_vs_torch", "worst_vs_torch", "geomean_vs_lt_fused", "sassafras_geomean_vs_torch")
+    return {name: f"{of[name]:.2f}" for name in names} | {
+        "rows": f"{of['rows']}", "wins": f"{of['wins_vs_torch']}",
+    }  # fmt: skip
+
+
+def _of_samples() -> dict[str, str]:
+    """Launches tested a second, and the share of what the launches alone allow."""
+    data = result("samples")
+    of, rows = data["summary"], sorted(data["rows"], key=lambda row: float(row["fraction_of_bound"]))
+    found = {
+        "kernels": f"{of['kernels']}", "half": f"{of['at_least_half']}", "mismatches": f"{of['mismatches']}",
+        "samples": f"{of['samples']:,}", "lowest": f"{rows[0]['fraction_of_bound']:.2f}",
+        "second": f"{rows[1]['fraction_of_bound']:.2f}", "highest": f"{rows[-1]['fraction_of_bound']:.2f}",
+    }  # fmt: skip
+    return found | {f"minutes.{k}": f"{s / 60:.1f}" for k, s in of["ten_million_take_s"].items()}
+
+
+def _of_soak() -> dict[str, str]:
+    """Kills on a GPU."""
+    of = result("soak")["summary"]
+    names = ("candidates", "kills_of_workers", "kills_of_the_search", "lost", "duplicated", "wrong_verdicts")
+    return {name: f"{of[name]}" for name in names}
+
+
+def _of_live() -> dict[str, str]:
+    """Configurations outside the dataset, proposed by the policy and by a language model."""
+    of, model = result("llm-live")["summary"], result("llm-live-gemm")["summary"]["sides"]
+    rule, small = model["rule"], model["local:SmolLM2-135M-Instruct.Q4_1.gguf"]
+    return {
+        "shapes": f"{of['measured']}", "won": f"{of['policy_beats_control_by_2_percent']}",
+        "lost": f"{of['control_beats_policy_by_2_percent']}",
+        "median": f"{of['median_speedup_over_control']:.4f}",
+        "rule.alone": f"{rule['alone_beats_control_by_2_percent']}",
+        "rule.with": f"{rule['beats_control_by_2_percent']}",
+        "model.alone": f"{small['alone_beats_control_by_2_percent']}",
+        "model.alone_lost": f"{small['alone_control_beats_it_by_2_percent']}",
+        "model.with": f"{small['beats_control_by_2_percent']}", "model.tried": f"{small['tried']}",
+        "model.correct": f"{small['correct']}",
+    }  # fmt: skip
+
+
 def _of_deploy() -> dict[str, str]:
     """What an install() costs where nothing matches."""
     of = result("deploy-cost")["summary"]
@@ -310,7 +379,8 @@ GROUPS: dict[str, Callable[[], dict[str, str]]] = {
     "validator": _of_validator,
     "mutants": _of_mutants, "cheats": _of_cheats, "agreement": _of_agreement, "codes": _of_codes,
     "hgemm": _of_hgemm, "latency": _of_latency, "matmul": _of_matmul, "splits": _of_splits,
-    "deploy": _of_deploy, "capture": _of_capture,
+    "deploy": _of_deploy, "capture": _of_capture, "server": _of_server, "offgrid": _of_offgrid,
+    "epilogue": _of_epilogue, "samples": _of_samples, "soak": _of_soak, "live": _of_live,
 }  # fmt: skip
 
 
