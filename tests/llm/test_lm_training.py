@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from sassafras.core import SassafrasError
 from sassafras.gemm.shapes import Shape
+from sassafras.llm.gemm_json import to_fields
 from sassafras.llm.json_reward import UNKNOWN, JsonReward, training_prompts
 from sassafras.llm.policy import Table
 from sassafras.llm.reward import FAILED
@@ -20,10 +22,6 @@ def table() -> Table:
 
 
 def test_answers_earn_what_the_table_says(table: Table) -> None:
-    import json
-
-    from sassafras.llm.gemm_json import to_fields
-
     reward = JsonReward(table)
     problem = table.problems[0]
     order = problem.times.argsort()
@@ -44,6 +42,10 @@ def test_an_edit_is_judged_against_its_parent_and_unknown_configurations_earn_li
     assert rows == training_prompts(table, 30, seed=1)
     earned = [reward.one('{"cluster": 2}', row["shape"], row["parent"]) for row in rows]
     assert {FAILED, UNKNOWN} & set(earned) and all(FAILED <= value <= 1 for value in earned)
+    # an edit of nothing earns no more than the unknown
+    row = rows[0]
+    family = to_fields(table.config(row["parent"]))["family"]
+    assert reward.one(json.dumps({"family": family}), row["shape"], row["parent"]) == UNKNOWN
     plain = training_prompts(table, 1, contrastive=False)[0]["prompt"][0]["content"]
     assert "score" not in plain
 
@@ -93,6 +95,23 @@ def test_our_grpo_raises_the_reward_and_the_shuffled_control_does_not() -> None:
         gain[shuffled] = steps[-1].reward - steps[0].reward
         assert steps[0].example.startswith("e")
     assert gain[False] > 0.3 > gain[True]
+
+
+@pytest.mark.slow
+def test_reading_the_prompt_once_changes_neither_logits_nor_gradients() -> None:
+    model, _ = tiny()
+    import torch
+    from sassafras.llm.lm_grpo import _logits
+
+    ids, new = torch.arange(1, 20)[None], torch.arange(24).reshape(4, 6) + 30
+    whole = torch.cat([ids.expand(4, -1), new], 1)
+    found = []
+    for logits in (_logits(model, ids, new), model(whole).logits[:, ids.shape[1] - 1 : -1]):
+        model.zero_grad()
+        logits.square().sum().backward()
+        found.append((logits.detach(), model.model.layers[0].self_attn.k_proj.weight.grad.clone()))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow

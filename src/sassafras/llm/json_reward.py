@@ -17,7 +17,8 @@ from .gemm_json import JsonConfigs, to_fields
 from .policy.table import Problem, Table
 from .reward import RewardSettings, reward
 
-#: for a legal configuration that the table does not know: worse than any that it does
+#: for an edit that changes nothing, or a legal configuration that the table does not know: worse than any
+#: that it does. Were nothing changed worth 0, a model would soon propose nothing
 UNKNOWN = -1.0
 
 
@@ -69,7 +70,7 @@ class JsonReward:
             config = self._configs(problem).read(text, base)
         except AnswerError:
             return self._settings.failed
-        if config.name not in problem.names:
+        if config.name == parent or config.name not in problem.names:
             return UNKNOWN
         reference = (
             problem.times[problem.names.index(parent)] if parent in problem.names else problem.times[0]

@@ -132,10 +132,11 @@ def _group(
     ids = torch.tensor([[*prompt, *begun]], device=model.device)
     model.eval()
     with torch.no_grad():
+        read = _read(model, ids[:, :-1], settings.group)[0]
         out = model.generate(
-            ids, attention_mask=torch.ones_like(ids), do_sample=True, temperature=settings.temperature,
-            top_k=0, num_return_sequences=settings.group, max_new_tokens=settings.max_tokens,
-            pad_token_id=tokenizer.pad_token_id,
+            ids.expand(settings.group, -1), attention_mask=torch.ones_like(ids).expand(settings.group, -1),
+            past_key_values=read, do_sample=True, temperature=settings.temperature, top_k=0,
+            max_new_tokens=settings.max_tokens, pad_token_id=tokenizer.pad_token_id,
         )  # fmt: skip
     new = out[:, ids.shape[1] :]
     texts = [settings.prefill + t for t in tokenizer.batch_decode(new, skip_special_tokens=True)]
@@ -146,11 +147,34 @@ def _group(
         advantage = torch.as_tensor((used - used.mean()) / (used.std() + 1e-4), dtype=torch.float32)
         model.train()
         mask = _until_end(new, tokenizer.eos_token_id)
-        logits = model(out).logits[:, ids.shape[1] - 1 : -1] / settings.temperature
-        log = torch.log_softmax(logits.float(), -1).gather(-1, new[..., None]).squeeze(-1)
+        log = torch.log_softmax(_logits(model, ids, new).float() / settings.temperature, -1)
+        log = log.gather(-1, new[..., None]).squeeze(-1)
         loss = -(advantage[:, None].to(log.device) * log * mask).sum() / mask.sum() / settings.prompts
         loss.backward()
     return list(zip(earned.tolist(), texts, strict=True))
+
+
+def _read(model: Any, ids: Any, group: int) -> tuple[Any, Any]:
+    """A prompt (1, tokens), read once for a group: (keys and values repeated so often, last logits)."""
+    from transformers import DynamicCache
+
+    cache = DynamicCache(config=model.config)
+    logits = model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1).logits[:, -1:]
+    cache.batch_repeat_interleave(group)
+    return cache, logits
+
+
+def _logits(model: Any, ids: Any, new: Any) -> Any:
+    """Logits of each answer's tokens, (group, tokens, words): the prompt, most of the work, goes in once."""
+    import torch
+
+    group = len(new)
+    cache, first = _read(model, ids, group)
+    first = first.expand(group, -1, -1)
+    if new.shape[1] == 1:
+        return first
+    rest = model(new[:, :-1], past_key_values=cache, use_cache=True).logits
+    return torch.cat([first, rest], 1)
 
 
 def _until_end(tokens: Any, end: int | None) -> Any:
