@@ -361,6 +361,30 @@ def _of_capture() -> dict[str, str]:
     }  # fmt: skip
 
 
+def _of_policy() -> dict[str, str]:
+    """Methods by measurements: mean fraction of the best known speed; shapes held out."""
+    data = result("llm-policy")
+    found = {"steps": f"{data['rows'][0]['steps']}", "pairs": f"{data['environment']['pairs']:,}"}
+    for method, by in data["summary"].items():
+        for count, of in by.items():
+            found[f"{method}.{count}"] = f"{of['mean_fraction_of_best']:.3f}"
+    return found
+
+
+def _of_choosers() -> dict[str, str]:
+    """What choosers for shapes never tuned are worth on shapes held out."""
+    found = {}
+    for name, of in result("choosers")["summary"].items():
+        found |= {
+            f"{name}.geomean": f"{of['geomean_over_torch']:.3f}x",
+            f"{name}.worst": f"{of['worst_over_torch']:.2f}x",
+            f"{name}.slower": f"{of['slower_by_1_percent']}",
+            f"{name}.fraction": f"{of['fraction_of_best']:.3f}",
+            f"{name}.problems": f"{of['problems']:,}",
+        }
+    return found
+
+
 def _of_latency() -> dict[str, str]:
     """What latencies.json says of the mined table."""
     of = result("latencies")["summary"]
@@ -381,6 +405,7 @@ GROUPS: dict[str, Callable[[], dict[str, str]]] = {
     "hgemm": _of_hgemm, "latency": _of_latency, "matmul": _of_matmul, "splits": _of_splits,
     "deploy": _of_deploy, "capture": _of_capture, "server": _of_server, "offgrid": _of_offgrid,
     "epilogue": _of_epilogue, "samples": _of_samples, "soak": _of_soak, "live": _of_live,
+    "policy": _of_policy, "choosers": _of_choosers,
 }  # fmt: skip
 
 

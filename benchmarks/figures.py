@@ -150,10 +150,36 @@ def measured_latencies() -> str:
     return _table(head, rows)
 
 
+def policy() -> str:
+    """Fraction of the best known speed by method and measurements, with the interval over seeds."""
+    rows = []
+    for method, by in result("llm-policy")["summary"].items():
+        cells = (
+            f"{of['mean_fraction_of_best']:.3f} [{of['low']:.3f}, {of['high']:.3f}]" for of in by.values()
+        )
+        rows.append([method, *cells])
+    return _table("method | k = 1 | k = 4 | k = 16", rows)
+
+
+def choosers() -> str:
+    """Choosers for shapes never tuned, over all folds."""
+    rows = [
+        [
+            name, f"{of['ours']:,} of {of['problems']:,}", f"{of['geomean_over_torch']:.3f}x",
+            f"{of['worst_over_torch']:.2f}x", f"{of['slower_by_1_percent']}", f"{of['slower_by_5_percent']}",
+            f"{of['fraction_of_best']:.3f}", f"{of['fraction_of_best_5_percent']:.2f}",
+        ]
+        for name, of in result("choosers")["summary"].items()
+    ]  # fmt: skip
+    head = "chooser | ours | over torch | worst | slower, 1 % | slower, 5 % | of the best | worst twentieth"
+    return _table(head, rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "best-schedules": best_schedules, "schedules": schedules,
     "odd-schedules": functools.partial(schedules, odd=True), "timing-model": timing_model,
     "latencies": latencies, "measured-latencies": measured_latencies, "hgemm": hgemm,
+    "policy": policy, "choosers": choosers,
 }  # fmt: skip
 
 

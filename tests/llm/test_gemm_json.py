@@ -46,10 +46,12 @@ def test_an_edit_changes_only_what_it_names(space: GemmProposals) -> None:
     ("answer", "why"),
     [
         ('{"family": "magic"}', r"family 'magic' does not exist .*'lean'"),
+        ('{"family": {"a": 1}}', r"family {'a': 1} does not exist"),
         ('{"warp": 3}', r"no field 'warp' in family"),
         ('{"cluster": 3}', r"cluster may not be 3 \(one of 1, 2, 4, 8\)"),
         ('{"cluster": true}', r"cluster may not be true"),
         ('{"cluster": "2"}', r'cluster may not be "2"'),
+        ('{"cluster": {"a": 1}}', r"cluster may not be {"),
         ("no idea", r"no JSON object"),
     ],
 )

@@ -101,6 +101,7 @@ def test_our_grpo_raises_the_reward_and_the_shuffled_control_does_not() -> None:
 def test_reading_the_prompt_once_changes_neither_logits_nor_gradients() -> None:
     model, _ = tiny()
     import torch
+
     from sassafras.llm.lm_grpo import _logits
 
     ids, new = torch.arange(1, 20)[None], torch.arange(24).reshape(4, 6) + 30

@@ -193,6 +193,7 @@ def choose(
 ) -> None:
     """Say who would serve a product: ours, cuBLASLt or torch, and why. Needs no GPU."""
     from sassafras.core import SassafrasError
+    from sassafras.gemm import learned
     from sassafras.gemm.choose import Chooser, Settings
     from sassafras.gemm.choose import evaluate as judge
     from sassafras.gemm.dispatch.engine import load_table
@@ -216,7 +217,7 @@ def choose(
         return
     if not shapes:
         raise SassafrasError("a shape is missing", hint="sassafras gemm choose 64x64x64")
-    chooser = Chooser(table, lt_version=table.header.get("cublaslt"))
+    chooser = Chooser(table, lt_version=table.header.get("cublaslt"), model=learned.shipped(gpu))
     rows = []
     for text in shapes:
         shape = Shape.parse(text)

@@ -1,13 +1,13 @@
-"""Which member of the portfolio serves a shape: the tuned row, or for a shape never tuned its neighbours.
+"""Which member of the portfolio serves a shape: the tuned row, or for a shape never tuned what it has learnt.
 
-Deterministic, and well below a millisecond: distances to all tuned shapes are one NumPy expression, and only
-configurations that won nearby are looked at.
+Deterministic, and about a millisecond: distances to all tuned shapes are one NumPy expression, and only
+configurations that won nearby are looked at. A model ranks them (`learned`); without one, neighbours do.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -16,6 +16,7 @@ import numpy as np
 from . import families
 from .estimate import estimate_us
 from .families import Config
+from .learned import Model
 from .shapes import Shape
 from .table import Row, Table
 
@@ -61,6 +62,8 @@ class Settings:
         margin: predicted speed-up that ours needs.
         use_estimate: correct neighbours' times by the static estimate's ratio; False: the nearest winner.
         caution: how many standard deviations of the neighbours' speed-ups are subtracted.
+        candidates: tuned shapes whose winners a model ranks.
+        model_margin: predicted speed-up that ours needs where a model predicts.
     """
 
     neighbours: int = 6
@@ -68,6 +71,8 @@ class Settings:
     margin: float = 1.03
     use_estimate: bool = True
     caution: float = 1.0
+    candidates: int = 12
+    model_margin: float = 1.08
 
 
 class Chooser:
@@ -76,12 +81,19 @@ class Chooser:
     Args:
         table: tuned rows of one GPU.
         lt_version: the cuBLASLt at hand; its algorithms are used only if the table's are of the same one.
+        model: ranks configurations for shapes never tuned; None: their neighbours do.
     """
 
     def __init__(
-        self, table: Table, settings: Settings | None = None, *, lt_version: int | None = None
+        self,
+        table: Table,
+        settings: Settings | None = None,
+        *,
+        lt_version: int | None = None,
+        model: Model | None = None,
     ) -> None:
         self.table = table
+        self.model = model
         self.settings = settings or Settings()
         known = table.header.get("cublaslt")
         self._lt_usable = lt_version is not None and known == lt_version
@@ -141,10 +153,41 @@ class Chooser:
             return Choice("torch", None, None, 1.0, f"nothing was tuned in layout {layout}")
         points, rows = self._near[layout]
         distances = np.linalg.norm(points - np.log2([shape.m, shape.n, shape.k]), axis=1)
-        order = np.argsort(distances, kind="stable")[: settings.neighbours]
+        order = np.argsort(distances, kind="stable")
         if distances[order[0]] > settings.reach:
             return Choice("torch", None, None, 1.0, "no tuned shape is near")
-        near = [(rows[i], 1.0 / (0.1 + float(distances[i])) ** 2) for i in order]
+        if self.model is not None:
+            names = (name for i in order[: settings.candidates] for name, _ in rows[i].ours)
+            best = self._ranked(self.model, names, shape, legal, translate)
+            margin, why = settings.model_margin, "chosen by what was learnt from tuned shapes"
+        else:
+            near = [(rows[i], 1.0 / (0.1 + float(distances[i])) ** 2) for i in order[: settings.neighbours]]
+            best = self._by_neighbours(near, shape, legal, translate)
+            margin, why = settings.margin, "chosen by its tuned neighbours"
+        if best is None:
+            return Choice("torch", None, None, 1.0, "no configuration that won nearby can run it")
+        if best[0] < margin:
+            return Choice(
+                "torch", None, None, best[0], f"ours is predicted at {best[0]:.2f} of torch's speed"
+            )
+        return Choice("ours", best[1], None, best[0], why)
+
+    @staticmethod
+    def _ranked(
+        model: Model, names: Iterable[str], shape: Shape, legal: Legal, translate: Translate
+    ) -> tuple[float, str] | None:
+        """(predicted speed-up, configuration) of the model's first choice that may run."""
+        known = [config for name in dict.fromkeys(names) if (config := parsed(name)) is not None]
+        for speedup, config in model.speedups([c for c in known if c.reject(shape) is None], shape):
+            served = translate(config)
+            if served is not None and legal(served):
+                return speedup, served.name
+        return None
+
+    def _by_neighbours(
+        self, near: Sequence[tuple[Row, float]], shape: Shape, legal: Legal, translate: Translate
+    ) -> tuple[float, str] | None:
+        """The same by the neighbours' times."""
         best: tuple[float, str] | None = None
         names = dict.fromkeys(name for row, _ in near for name, _ in row.ours)
         for name in names:
@@ -155,15 +198,9 @@ class Chooser:
             speedup = self._predicted(config, name, shape, near)
             if best is None or speedup > best[0]:
                 best = (speedup, served.name)
-            if not settings.use_estimate:
+            if not self.settings.use_estimate:
                 break  # the nearest shape's winner
-        if best is None:
-            return Choice("torch", None, None, 1.0, "no configuration that won nearby can run it")
-        if best[0] < settings.margin:
-            return Choice(
-                "torch", None, None, best[0], f"ours is predicted at {best[0]:.2f} of torch's speed"
-            )
-        return Choice("ours", best[1], None, best[0], "chosen by its tuned neighbours")
+        return best
 
     def _predicted(self, config: Config, name: str, shape: Shape, near: Sequence[tuple[Row, float]]) -> float:
         """torch over this configuration, cautiously, from neighbours where either was timed.

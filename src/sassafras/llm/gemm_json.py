@@ -98,7 +98,7 @@ class JsonConfigs(Generic[Config]):
             given = dict(inner)
         base = to_fields(parent) if parent is not None else {}
         family = given.get("family", base.get("family"))
-        if family not in self._values:
+        if not isinstance(family, str) or family not in self._values:
             raise AnswerError(
                 f"family {family!r} does not exist", hint=f"one of {', '.join(map(repr, self._values))}"
             )

@@ -18,6 +18,7 @@ from typing import Any
 
 from sassafras.core import SassafrasError
 
+from .. import learned
 from .. import table as tables
 from ..choose import Choice, Chooser, parsed
 from ..compile import ARCH, cached_path, cubin, default_cache
@@ -147,7 +148,9 @@ class Engine:
                         why = f"nothing was tuned for {name} (sassafras gemm tune)"
                     else:
                         lt = self._lt_member()
-                        chooser = Chooser(found, lt_version=lt.version if lt else None)
+                        chooser = Chooser(
+                            found, lt_version=lt.version if lt else None, model=learned.shipped(name)
+                        )
                 self._gpus[ordinal] = Gpu(name, capability, chooser, why)
             return self._gpus[ordinal]
 

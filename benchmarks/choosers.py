@@ -1,0 +1,224 @@
+"""Who chooses for shapes never tuned: trains the dispatcher's model, and compares it with other rules.
+
+    python benchmarks/choosers.py --train       # from the shipped dataset: writes gemm/data/*.chooser.npz
+    python benchmarks/choosers.py               # on shapes held out: writes choosers.json
+
+No GPU; scikit-learn trains. Times are looked up in the dataset. What a chooser may name is what the sweep
+timed for the shape; a mode of launching that was not timed there counts as the plain launch, which is
+pessimistic for every chooser alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
+
+import numpy as np
+from common import write
+
+from sassafras.core import SassafrasError, ToolMissing
+from sassafras.gemm import dataset, families, learned
+from sassafras.gemm.choose import Chooser, Settings
+from sassafras.gemm.shapes import Shape
+from sassafras.gemm.table import Table
+
+#: trees, leaves and depth of both sets: small enough for a millisecond
+PLAIN = {"max_iter": 150, "max_leaf_nodes": 31, "max_depth": 8, "learning_rate": 0.1}
+MODES = {"max_iter": 60, "max_leaf_nodes": 15, "max_depth": 6, "learning_rate": 0.1}
+SEED = 0
+#: folds: (name, which shapes are held out)
+HELD_OUT: dict[str, Callable[[int, Shape], bool]] = {
+    "every fifth shape": lambda index, shape: index % 5 == 2,
+    "m of 256, 2048, 12288": lambda index, shape: shape.m in (256, 2048, 12288),
+    "n of 64, 512, 4096": lambda index, shape: shape.n in (64, 512, 4096),
+    "k of 128, 1024, 8192": lambda index, shape: shape.k in (128, 1024, 8192),
+}
+#: predicted speed-ups asked for
+MARGINS = (1.0, 1.03, 1.05, 1.08, 1.12)
+
+
+class Pairs:
+    """A dataset as features and targets of both sets of trees, with the shape that each row is of."""
+
+    def __init__(self, entries: Sequence[dataset.Entry]) -> None:
+        plain: list[Any] = []
+        modes: list[Any] = []
+        for index, entry in enumerate(entries):
+            names = [name for name in sorted(entry.ours) if "+" not in name]
+            if not names or "torch" not in entry.baselines:
+                continue
+            configs = [families.parse(name) for name in names]
+            found = learned.features(configs, entry.shape)
+            row = {name: found[i] for i, name in enumerate(names)}
+            for i, name in enumerate(names):
+                torch_us = entry.baselines["torch"].get(configs[i].layout)
+                if torch_us is not None:
+                    plain.append((index, found[i], math.log(torch_us / entry.ours[name][0])))
+            for name in sorted(set(entry.ours) - set(names)):
+                config = families.parse(name)
+                if config.stem in row:
+                    gain = math.log(entry.ours[config.stem][0] / entry.ours[name][0])
+                    modes.append((index, learned.with_mode(row[config.stem][None], [config.mode])[0], gain))
+        self.plain, self.modes = (
+            [np.array(part) for part in zip(*rows, strict=True)] for rows in (plain, modes)
+        )
+
+    def train(self, without: set[int], header: dict[str, Any]) -> learned.Model:
+        """The model of all shapes but some."""
+        sets = [
+            fitted(*(part[~np.isin(rows[0], list(without))] for part in rows[1:]), settings)
+            for rows, settings in ((self.plain, PLAIN), (self.modes, MODES))
+        ]
+        return learned.Model(*sets, header)
+
+
+def fitted(found: np.ndarray, target: np.ndarray, settings: dict[str, Any]) -> learned.Trees:
+    """Boosted trees as flat arrays.
+
+    Raises:
+        ToolMissing: scikit-learn is not installed.
+        SassafrasError: this scikit-learn keeps its trees in another way.
+    """
+    try:
+        from sklearn.ensemble import HistGradientBoostingRegressor
+    except ImportError as error:
+        raise ToolMissing("training needs scikit-learn", hint="pip install scikit-learn") from error
+    model = HistGradientBoostingRegressor(random_state=SEED, early_stopping=False, **settings)
+    model.fit(found, target)
+    try:
+        trees = flat(
+            [one[0].nodes for one in model._predictors], float(np.ravel(model._baseline_prediction)[0])
+        )
+    except (AttributeError, KeyError, IndexError, ValueError) as error:
+        raise SassafrasError(f"this scikit-learn keeps its trees in another way: {error}") from error
+    sample = found[:: max(1, len(found) // 2000)]
+    if not np.allclose(trees.predict(sample), model.predict(sample), atol=1e-5):
+        raise SassafrasError("the trees do not say what scikit-learn's say")
+    return trees
+
+
+def flat(trees: Sequence[np.ndarray], base: float) -> learned.Trees:
+    """scikit-learn's nodes of all trees, one after another."""
+    roots = np.cumsum([0, *(len(nodes) for nodes in trees[:-1])])
+    parts = []
+    for root, nodes in zip(roots, trees, strict=True):
+        own, leaf = np.arange(len(nodes)) + root, nodes["is_leaf"].astype(bool)
+        children = np.stack(
+            [np.where(leaf, own, root + nodes[side].astype(int)) for side in ("left", "right")], 1
+        )
+        parts.append((
+            np.where(leaf, 0, nodes["feature_idx"]), np.where(leaf, np.inf, nodes["num_threshold"]), children,
+            np.where(leaf, nodes["value"], 0.0).astype(np.float32).astype(float), nodes["depth"],
+        ))  # fmt: skip
+    feature, threshold, children, value, depth = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return learned.Trees(base, int(depth.max()), roots, feature, threshold, children, value)
+
+
+def look_up(entry: dataset.Entry, name: str) -> float | None:
+    """Microseconds, of the plain launch where the mode was not timed."""
+    return entry.us(name) or entry.us(name.partition("+")[0])
+
+
+def judge(chooser: Chooser, entries: Sequence[dataset.Entry]) -> list[dict[str, Any]]:
+    """What the chooser says of each shape and layout, and what that is worth."""
+    rows = []
+    for entry in entries:
+        for layout, torch_us in entry.baselines["torch"].items():
+
+            def timed(config: Any, entry: dataset.Entry = entry, layout: str = layout) -> bool:
+                return config.layout == layout and look_up(entry, config.name) is not None
+
+            choice = chooser.choose(entry.shape, layout, timed)
+            us = look_up(entry, choice.config) if choice.member == "ours" and choice.config else torch_us
+            ranked = entry.ranked(layout)
+            best = min([torch_us, *(us for _, us in ranked)])
+            assert us is not None
+            rows.append({
+                "shape": str(entry.shape), "layout": layout, "config": choice.config,
+                "predicted": choice.speedup, "over_torch": torch_us / us, "fraction_of_best": best / us,
+            })  # fmt: skip
+    return rows
+
+
+def summed(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The figures of one chooser on one fold."""
+    over = [row["over_torch"] for row in rows]
+    part = sorted(row["fraction_of_best"] for row in rows)
+    return {
+        "problems": len(rows), "ours": sum(row["config"] is not None for row in rows),
+        "geomean_over_torch": math.exp(statistics.fmean(map(math.log, over))), "worst_over_torch": min(over),
+        "slower_by_1_percent": sum(value < 0.99 for value in over),
+        "slower_by_5_percent": sum(value < 0.95 for value in over),
+        "fraction_of_best": statistics.fmean(part), "worst_fraction": part[0],
+        "fraction_of_best_5_percent": part[len(part) // 20],
+    }  # fmt: skip
+
+
+def compare(found: dataset.Dataset) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Rows by fold and chooser, and each chooser over all folds."""
+    entries = [found[shape] for shape in sorted(found.entries)]
+    table, pairs = Table.from_dataset(found), Pairs(entries)
+    rows, every = [], dict[str, list[dict[str, Any]]]()
+    for fold, held in HELD_OUT.items():
+        out = {i for i, entry in enumerate(entries) if held(i, entry.shape)}
+        test = [entries[i] for i in sorted(out)]
+        rest = table.without(entry.shape for entry in test)
+        choosers = {"torch": Chooser(Table({}, [])), "neighbours": Chooser(rest)}
+        model = pairs.train(out, {})
+        for margin in MARGINS:
+            choosers[f"trees, margin {margin}"] = Chooser(rest, Settings(model_margin=margin), model=model)
+        for name, chooser in choosers.items():
+            judged = judge(chooser, test)
+            every.setdefault(name, []).extend(judged)
+            rows.append({"held_out": fold, "chooser": name, **summed(judged)})
+            print(rows[-1], flush=True)
+    return rows, {name: summed(judged) for name, judged in every.items()}
+
+
+def milliseconds(model: learned.Model, table: Table) -> float:
+    """Of a choice for a shape never asked before, median."""
+    chooser, rng, spent = Chooser(table, model=model), np.random.default_rng(SEED), []
+    for _ in range(200):
+        shape = Shape(*(8 * int(x) for x in 2 ** rng.uniform(3, 10, 3)))
+        began = time.perf_counter()
+        chooser.choose(shape, "tn", lambda c, s=shape: c.layout == "tn" and c.reject(s) is None)  # type: ignore[misc]
+        spent.append(1e3 * (time.perf_counter() - began))
+    return statistics.median(spent)
+
+
+def main() -> None:
+    """See the module."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--dataset", type=Path, help="[default: the one that comes with the package]")
+    parser.add_argument("--train", action="store_true", help="write the model instead of comparing")
+    parser.add_argument("--model", type=Path, help="file to write with --train [default: the package's]")
+    parser.add_argument("--out", help="folder of the result file")
+    args = parser.parse_args()
+    found = dataset.Dataset.load(args.dataset) if args.dataset else dataset.shipped()
+    if found.modelled:
+        sys.exit("this dataset was modelled, not measured: nothing is learnt from it")
+    header = {name: found.header.get(name) for name in ("gpu", "date", "commit", "torch")}
+    header["pairs"] = found.pairs
+    if args.train:
+        entries = [found[shape] for shape in sorted(found.entries)]
+        model, path = Pairs(entries).train(set(), header), args.model or learned.shipped_path(header["gpu"])
+        model.save(path)
+        took = milliseconds(model, Table.from_dataset(found))
+        print(f"wrote {path} ({path.stat().st_size:,} bytes); a choice takes {took:.2f} ms here")
+        return
+    rows, summary = compare(found)
+    print("wrote", write("choosers", rows, summary, header, seed=SEED, out=args.out))
+
+
+if __name__ == "__main__":
+    main()

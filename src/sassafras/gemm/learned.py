@@ -1,0 +1,220 @@
+"""What the chooser has learnt for shapes never tuned: boosted trees over a shape and a configuration.
+
+Two sets of trees: one predicts log(torch's time / a plain launch's time), the other what a mode of launching
+adds to that. They are trained apart because a sweep times modes for its leaders alone: one model of both
+would take a mode for the mark of a leader. Trained by ``benchmarks/choosers.py --train`` (scikit-learn);
+here they are evaluated with NumPy alone. The file is ``.npz`` without pickle.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sassafras.core import SassafrasError
+
+from .configuration import PLAIN, Mode
+from .dataset import DATA, slug
+from .estimate import estimate_us
+from .families import Config
+from .launch import MULTIPROCESSORS
+from .shapes import Shape
+
+#: of the columns of `features`: a model of another number is not used
+VERSION = 1
+_FAMILIES = ("LeanConfig", "StagedConfig", "ClusterSplitConfig", "WarpSpecializedConfig")
+#: numbers of a configuration or of its instance; 0 where a family has none
+_NUMBERS = (
+    "cluster", "warps_m", "warps_n", "warps_k", "mt", "nt", "steps", "stages", "consumers", "ping_pong",
+    "cluster_m", "cluster_n", "parts", "share_m", "share_n", "group", "exact", "shared", "buffers", "align",
+)  # fmt: skip
+
+
+@lru_cache(maxsize=8192)
+def _own(config: Config) -> tuple[float, ...]:
+    """What does not depend on the shape."""
+    rows, columns = config.tile
+    numbers = []
+    for name in _NUMBERS:
+        value: Any = getattr(config, name, None)
+        numbers.append(float(getattr(config.instance, name, 0) if value is None else value))
+    return (
+        float(_FAMILIES.index(type(config).__name__)), float(config.layout == "nn"), float(config.swapped),
+        float(rows), float(columns), float(config.threads), float(config.shared_bytes), *numbers,
+    )  # fmt: skip
+
+
+def _both(config: Config, shape: Shape) -> tuple[float, ...]:
+    """What a shape and a configuration are together."""
+    rows, columns = config.tile
+    tiles_m, tiles_n = config.tiles(shape)
+    tiles, seen = tiles_m * tiles_n, config.seen(shape)
+    slices = float(config.slices or max(1.0, MULTIPROCESSORS / tiles))  # stream-K fills the GPU
+    waves = tiles * slices / MULTIPROCESSORS
+    estimate = estimate_us(config, shape)
+    return (
+        slices, float(tiles), waves, math.ceil(waves) / waves, seen.m / (tiles_m * rows),
+        seen.n / (tiles_n * columns), shape.k / slices, shape.k * (rows + columns) * 2.0 * tiles, estimate,
+        estimate / max(shape.flop / 790e6, shape.nbytes / 4.3e6),
+    )  # fmt: skip
+
+
+def features(configs: Sequence[Config], shape: Shape) -> np.ndarray:
+    """float32 (configurations, features): plain numbers, of which trees need no logarithm."""
+    of_shape = (
+        float(shape.m), float(shape.n), float(shape.k), float(shape.flop), float(shape.nbytes),
+        float(shape.m % 16), float(shape.n % 16), float(shape.k % 64),
+    )  # fmt: skip
+    return np.array([of_shape + _own(c) + _both(c, shape) for c in configs], np.float32)
+
+
+def with_mode(found: np.ndarray, modes: Sequence[Mode]) -> np.ndarray:
+    """The features of plain launches with those of a mode each."""
+    flags = [(float(mode.overlap), float(mode.late), float(mode.solo)) for mode in modes]
+    return np.concatenate([found, np.array(flags, np.float32).reshape(-1, 3)], 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Trees:
+    """A sum of binary trees as flat arrays over all nodes of all trees.
+
+    Attributes:
+        base: added to the sum.
+        depth: steps from a root to the deepest leaf.
+        roots: the node where each tree begins.
+        feature, threshold: of a node: `x[feature] > threshold` leads to its second child.
+        children: (nodes, 2); a leaf's are itself.
+        value: of a leaf; 0 elsewhere.
+    """
+
+    base: float
+    depth: int
+    roots: np.ndarray
+    feature: np.ndarray
+    threshold: np.ndarray
+    children: np.ndarray
+    value: np.ndarray
+
+    def predict(self, found: np.ndarray) -> np.ndarray:
+        """float64 (rows,)."""
+        values = np.asarray(found, np.float64)
+        flat, width = values.ravel(), values.shape[1]
+        start = (np.arange(len(values)) * width)[:, None]
+        node = np.broadcast_to(self.roots, (len(values), len(self.roots)))
+        children = self.children.ravel()
+        for _ in range(self.depth):
+            right = flat.take(start + self.feature.take(node)) > self.threshold.take(node)
+            node = children.take(2 * node + right)
+        total: np.ndarray = self.base + self.value.take(node).sum(1)
+        return total
+
+    def arrays(self, name: str) -> dict[str, Any]:
+        """For a file."""
+        return {
+            f"{name}.base": np.float64(self.base), f"{name}.depth": np.int64(self.depth),
+            f"{name}.roots": self.roots.astype(np.int32), f"{name}.feature": self.feature.astype(np.int16),
+            f"{name}.threshold": self.threshold, f"{name}.children": self.children.astype(np.int32),
+            f"{name}.value": self.value.astype(np.float32),
+        }  # fmt: skip
+
+    @classmethod
+    def of_arrays(cls, name: str, data: Any) -> Trees:
+        """The reverse. Raises ValueError when an index leads out of its array."""
+        got = {
+            part: data[f"{name}.{part}"] for part in ("roots", "feature", "threshold", "children", "value")
+        }
+        nodes = len(got["feature"])
+        whole = {len(got["threshold"]), len(got["children"]), len(got["value"])} == {nodes}
+        inside = all(got[p].min() >= 0 and got[p].max() < nodes for p in ("roots", "children"))
+        if not (whole and inside and got["feature"].min() >= 0):
+            raise ValueError(f"the trees {name!r} are damaged")
+        return cls(
+            float(data[f"{name}.base"]), int(data[f"{name}.depth"]), got["roots"].astype(np.intp),
+            got["feature"].astype(np.intp), got["threshold"].astype(np.float64),
+            got["children"].astype(np.intp), got["value"].astype(np.float64),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """Both sets of trees, and where they come from (``gpu``, ``date``, ``commit``, ``pairs``, ...)."""
+
+    plain: Trees
+    modes: Trees
+    header: dict[str, Any]
+
+    def speedups(self, configs: Sequence[Config], shape: Shape) -> list[tuple[float, Config]]:
+        """(torch's time over it, configuration) in the best mode that each has, best first.
+
+        Args:
+            configs: any; their modes do not count.
+            shape: the problem.
+        """
+        stems = list(dict.fromkeys(replace(config, mode=PLAIN) for config in configs))
+        if not stems:
+            return []
+        found = features(stems, shape)
+        plain = self.plain.predict(found)
+        # modes are looked at where they could still matter
+        near = [int(i) for i in np.argsort(-plain, kind="stable")[:_WITH_MODES]]
+        asked = [(i, config) for i in near for config in stems[i].in_modes()[1:]]
+        score = {stems[i]: (float(plain[i]), stems[i]) for i in range(len(stems))}
+        if asked:
+            gains = self.modes.predict(with_mode(found[[i for i, _ in asked]], [c.mode for _, c in asked]))
+            for (i, config), gain in zip(asked, gains, strict=True):
+                score[stems[i]] = max(score[stems[i]], (float(plain[i] + gain), config), key=_first)
+        ranked = sorted(score.values(), key=lambda pair: (-pair[0], pair[1].name))
+        return [(math.exp(value), config) for value, config in ranked]
+
+    def save(self, path: Path) -> None:
+        """Write it; equal contents give equal bytes."""
+        header = np.frombuffer(json.dumps(self.header, sort_keys=True).encode(), np.uint8)
+        with path.open("wb") as file:
+            np.savez_compressed(
+                file, allow_pickle=False, version=np.int64(VERSION), header=header,
+                **self.plain.arrays("plain"), **self.modes.arrays("modes"),
+            )  # fmt: skip
+
+    @classmethod
+    def load(cls, path: Path) -> Model:
+        """Read it. Raises SassafrasError when it is missing, foreign or damaged."""
+        try:
+            with np.load(path, allow_pickle=False) as data:
+                if int(data["version"]) != VERSION:
+                    raise ValueError("it knows other features; train it again")
+                header = json.loads(data["header"].tobytes())
+                return cls(Trees.of_arrays("plain", data), Trees.of_arrays("modes", data), header)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise SassafrasError(f"not a chooser's model: {error}", where=path.name) from error
+
+
+#: of how many configurations, by their plain launches, the modes are looked at
+_WITH_MODES = 6
+
+
+def _first(pair: tuple[float, Config]) -> float:
+    return pair[0]
+
+
+def shipped_path(gpu: str) -> Path:
+    """Where the package keeps a GPU's model."""
+    return DATA / f"{slug(gpu)}.chooser.npz"
+
+
+@lru_cache(maxsize=4)
+def shipped(gpu: str) -> Model | None:
+    """The model that comes with the package, None for a GPU that has none."""
+    path = shipped_path(gpu)
+    if not path.is_file():
+        return None
+    try:
+        return Model.load(path)
+    except SassafrasError:  # of another version: the neighbours choose
+        return None

@@ -1,0 +1,152 @@
+"""The chooser's model: trees in NumPy, its file, and what it chooses for shapes never tuned."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sassafras.core import SassafrasError
+from sassafras.gemm import dataset, families, learned
+from sassafras.gemm.choose import Chooser, Settings
+from sassafras.gemm.learned import Model, Trees
+from sassafras.gemm.shapes import Shape
+from sassafras.gemm.table import Row, Table, shipped_path
+
+GPU = "NVIDIA H200"
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def constant(value: float) -> Trees:
+    """A tree of one leaf."""
+    zero = np.zeros(1, np.intp)
+    return Trees(value, 0, zero, zero, np.array([np.inf]), np.zeros((1, 2), np.intp), np.zeros(1))
+
+
+def grown(rng: np.random.Generator, width: int, depth: int = 4) -> tuple[list[int], list[list[float]]]:
+    """Roots, and [feature, threshold, left, right, value] of each node; some branches end early."""
+    nodes: list[list[float]] = []
+
+    def node(left: int) -> int:
+        me = len(nodes)
+        nodes.append([0, np.inf, me, me, float(rng.normal())])
+        if left and rng.random() < 0.8:
+            nodes[me] = [int(rng.integers(width)), float(rng.normal()), 0, 0, 0.0]
+            nodes[me][2] = node(left - 1)
+            nodes[me][3] = node(left - 1)
+        return me
+
+    return [node(depth) for _ in range(7)], nodes
+
+
+def test_trees_are_walked_from_root_to_leaf() -> None:
+    rng = np.random.default_rng(0)
+    roots, nodes = grown(rng, 5)
+    table = np.array(nodes)
+    trees = Trees(
+        0.5, 4, np.array(roots), table[:, 0].astype(int), table[:, 1], table[:, 2:4].astype(int), table[:, 4]
+    )
+    rows = rng.normal(size=(40, 5))
+
+    def walk(row: np.ndarray, at: int) -> float:
+        feature, threshold, left, right, value = nodes[at]
+        if left == at:
+            return value
+        return walk(row, int(right if row[int(feature)] > threshold else left))
+
+    expected = [0.5 + sum(walk(row, root) for root in roots) for row in rows]
+    assert trees.predict(rows) == pytest.approx(expected)
+
+
+def test_a_model_survives_its_file_and_damage_is_noticed(tmp_path: Path) -> None:
+    model = learned.shipped(GPU)
+    assert model is not None and model.header["gpu"] == GPU and model.header["pairs"] > 100_000
+    for name in ("a.npz", "b.npz"):
+        model.save(tmp_path / name)
+    assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
+    again, shape = Model.load(tmp_path / "a.npz"), Shape(120, 200, 1000)
+    configs = [c for c in families.legal(shape) if c.layout == "tn"][::20]
+    assert again.speedups(configs, shape) == model.speedups(configs, shape)
+    with np.load(tmp_path / "a.npz") as data:
+        arrays = dict(data)
+    for change in (
+        {"version": np.int64(99)}, {"plain.children": arrays["plain.children"] + 10_000_000},
+        {"modes.value": arrays["modes.value"][:-1]},
+    ):  # fmt: skip
+        np.savez(tmp_path / "bad.npz", **{**arrays, **change})
+        with pytest.raises(SassafrasError, match="not a chooser's model"):
+            Model.load(tmp_path / "bad.npz")
+    (tmp_path / "bad.npz").write_bytes(b"no archive")
+    with pytest.raises(SassafrasError, match="not a chooser's model"):
+        Model.load(tmp_path / "bad.npz")
+    assert learned.shipped("NVIDIA nothing") is None
+
+
+def test_modes_are_ranked_by_trees_of_their_own() -> None:
+    shape = Shape(64, 64, 512)
+    config = next(c for c in families.legal(shape) if len(c.in_modes()) > 2)
+    plain = Model(constant(0.25), constant(-0.1), {}).speedups([*config.in_modes(), config], shape)
+    assert plain == [(pytest.approx(np.exp(0.25)), config)]
+    (gain, chosen), *rest = Model(constant(0.25), constant(0.1), {}).speedups([config], shape)
+    assert gain == pytest.approx(np.exp(0.35)) and chosen.mode.overlap and not rest
+    assert Model(constant(0.0), constant(0.0), {}).speedups([], shape) == []
+
+
+def test_the_shipped_model_chooses_for_new_shapes() -> None:
+    table, model = Table.load(shipped_path(GPU)), learned.shipped(GPU)
+    shapes = [Shape(m, n, k) for m in (72, 200, 1000) for n in (104, 600, 3000) for k in (88, 808, 5000)]
+    chooser, ours = Chooser(table, model=model), 0
+    for shape in shapes:
+        for layout in ("nn", "tn"):
+
+            def legal(config: families.Config, shape: Shape = shape, layout: str = layout) -> bool:
+                return config.layout == layout and config.reject(shape) is None
+
+            choice = chooser.choose(shape, layout, legal)
+            assert choice == Chooser(table, model=model).choose(shape, layout, legal)
+            if choice.member == "ours":
+                ours += 1
+                assert legal(families.parse(choice.config or "")) and choice.speedup >= 1.08
+                assert "learnt" in choice.why
+    assert ours > len(shapes) // 2
+    assert chooser.choose(shapes[0], "tn", lambda c: False).member == "torch"
+    assert chooser.choose(Shape(1, 65536, 65536), "tn", lambda c: True).why == "no tuned shape is near"
+    margin = Chooser(table, Settings(model_margin=1e9), model=model)
+    assert margin.choose(shapes[0], "tn", lambda c: c.layout == "tn").member == "torch"
+
+
+def test_a_tuned_shape_is_served_by_its_row_whatever_was_learnt() -> None:
+    shape, name = Shape(64, 64, 64), "lean_tn_m1n1s2/w1x2x1/c1"
+    table = Table({}, [Row(shape, "tn", ((name, 1.0),), 2.0)])
+    lying = Model(constant(-9.0), constant(-9.0), {})
+    assert Chooser(table, model=lying).choose(shape, "tn", lambda c: True).config == name
+    near = Chooser(table, model=lying).choose(Shape(64, 64, 72), "tn", lambda c: True)
+    assert near.member == "torch" and near.speedup < 0.01
+    praising = Chooser(table, model=Model(constant(1.0), constant(-1.0), {}))
+    assert praising.choose(Shape(64, 64, 72), "tn", lambda c: True).config == name
+
+
+def test_training_and_comparing_on_a_part_of_the_dataset(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pytest.importorskip("sklearn")
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import choosers
+
+    whole = dataset.shipped()
+    part = dataset.Dataset(whole.header, [whole[shape] for shape in sorted(whole.entries)[::10]])
+    held = {"every fifth shape": choosers.HELD_OUT["every fifth shape"]}
+    monkeypatch.setattr(choosers, "HELD_OUT", held)
+    monkeypatch.setattr(choosers, "MARGINS", (1.08,))
+    rows, summary = choosers.compare(part)
+    assert [row["chooser"] for row in rows] == ["torch", "neighbours", "trees, margin 1.08"]
+    assert all(row["problems"] == 40 for row in rows) and rows[0]["geomean_over_torch"] == 1.0
+    trees = summary["trees, margin 1.08"]
+    assert trees["geomean_over_torch"] > 1.1 and 0 < trees["worst_fraction"] <= trees["fraction_of_best"] < 1
+    part.save(tmp_path / "part.jsonl.gz")
+    words = ["choosers.py", "--train", "--dataset", str(tmp_path / "part.jsonl.gz")]
+    monkeypatch.setattr(sys, "argv", [*words, "--model", str(tmp_path / "m.npz")])
+    choosers.main()
+    assert Model.load(tmp_path / "m.npz").header["pairs"] == part.pairs
