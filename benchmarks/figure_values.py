@@ -374,7 +374,9 @@ def _of_policy() -> dict[str, str]:
 def _of_choosers() -> dict[str, str]:
     """What choosers for shapes never tuned are worth on shapes held out."""
     found = {}
-    for name, of in result("choosers")["summary"].items():
+    summary = result("choosers")["summary"]
+    both = [*summary["grid"].items(), *((f"off.{name}", of) for name, of in summary["off_grid"].items())]
+    for name, of in both:
         found |= {
             f"{name}.geomean": f"{of['geomean_over_torch']:.3f}x",
             f"{name}.worst": f"{of['worst_over_torch']:.2f}x",

@@ -161,7 +161,7 @@ def policy() -> str:
     return _table("method | k = 1 | k = 4 | k = 16", rows)
 
 
-def choosers() -> str:
+def choosers(of_grid: str = "grid") -> str:
     """Choosers for shapes never tuned, over all folds."""
     rows = [
         [
@@ -169,7 +169,7 @@ def choosers() -> str:
             f"{of['worst_over_torch']:.2f}x", f"{of['slower_by_1_percent']}", f"{of['slower_by_5_percent']}",
             f"{of['fraction_of_best']:.3f}", f"{of['fraction_of_best_5_percent']:.2f}",
         ]
-        for name, of in result("choosers")["summary"].items()
+        for name, of in result("choosers")["summary"][of_grid].items()
     ]  # fmt: skip
     head = "chooser | ours | over torch | worst | slower, 1 % | slower, 5 % | of the best | worst twentieth"
     return _table(head, rows)
@@ -180,6 +180,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "odd-schedules": functools.partial(schedules, odd=True), "timing-model": timing_model,
     "latencies": latencies, "measured-latencies": measured_latencies, "hgemm": hgemm,
     "policy": policy, "choosers": choosers,
+    "choosers-off-grid": functools.partial(choosers, "off_grid"),
 }  # fmt: skip
 
 

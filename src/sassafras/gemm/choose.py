@@ -62,7 +62,7 @@ class Settings:
         margin: predicted speed-up that ours needs.
         use_estimate: correct neighbours' times by the static estimate's ratio; False: the nearest winner.
         caution: how many standard deviations of the neighbours' speed-ups are subtracted.
-        candidates: tuned shapes whose winners a model ranks.
+        candidates: known shapes whose winners a model ranks.
         model_margin: predicted speed-up that ours needs where a model predicts.
     """
 
@@ -71,7 +71,7 @@ class Settings:
     margin: float = 1.03
     use_estimate: bool = True
     caution: float = 1.0
-    candidates: int = 12
+    candidates: int = 24
     model_margin: float = 1.08
 
 
@@ -104,6 +104,16 @@ class Chooser:
             if rows:
                 points = np.array([[r.shape.m, r.shape.n, r.shape.k] for r in rows], float)
                 self._near[layout] = (np.log2(points), rows)
+        # what a model may choose from: winners of tuned shapes, and of those that it has learnt from besides
+        self._winners = {
+            layout: (points, [tuple(name for name, _ in row.ours) for row in rows])
+            for layout, (points, rows) in self._near.items()
+        }
+        for shape, layout, names in model.known if model is not None else ():
+            if layout in self._winners:
+                points, winners = self._winners[layout]
+                point = np.log2([[shape.m, shape.n, shape.k]])
+                self._winners[layout] = (np.concatenate([points, point]), [*winners, names])
 
     def nearest(self, shape: Shape, layout: str) -> Row | None:
         """The tuned row of a shape, or else of the nearest within reach that has times of ours and torch."""
@@ -151,16 +161,18 @@ class Chooser:
         settings = self.settings
         if layout not in self._near:
             return Choice("torch", None, None, 1.0, f"nothing was tuned in layout {layout}")
-        points, rows = self._near[layout]
+        points = (self._near if self.model is None else self._winners)[layout][0]
         distances = np.linalg.norm(points - np.log2([shape.m, shape.n, shape.k]), axis=1)
         order = np.argsort(distances, kind="stable")
         if distances[order[0]] > settings.reach:
             return Choice("torch", None, None, 1.0, "no tuned shape is near")
         if self.model is not None:
-            names = (name for i in order[: settings.candidates] for name, _ in rows[i].ours)
+            winners = self._winners[layout][1]
+            names = (name for i in order[: settings.candidates] for name in winners[i])
             best = self._ranked(self.model, names, shape, legal, translate)
             margin, why = settings.model_margin, "chosen by what was learnt from tuned shapes"
         else:
+            rows = self._near[layout][1]
             near = [(rows[i], 1.0 / (0.1 + float(distances[i])) ** 2) for i in order[: settings.neighbours]]
             best = self._by_neighbours(near, shape, legal, translate)
             margin, why = settings.margin, "chosen by its tuned neighbours"

@@ -150,6 +150,13 @@ class Model:
     modes: Trees
     header: dict[str, Any]
 
+    @property
+    def known(self) -> list[tuple[Shape, str, tuple[str, ...]]]:
+        """(shape, layout, configurations that won there) of what it learnt from beside the dispatch table."""
+        return [
+            (Shape(m, n, k), layout, tuple(names)) for m, n, k, layout, names in self.header.get("known", ())
+        ]
+
     def speedups(self, configs: Sequence[Config], shape: Shape) -> list[tuple[float, Config]]:
         """(torch's time over it, configuration) in the best mode that each has, best first.
 
