@@ -42,7 +42,7 @@ HELD_OUT: dict[str, Callable[[int, Shape], bool]] = {
     "k of 128, 1024, 8192": lambda index, shape: shape.k in (128, 1024, 8192),
 }
 #: times of shapes off the grid, which no table holds: the model learns from them what the grid cannot show
-OFF_GRID = dataset.DATA / "nvidia-h200.offgrid.jsonl.gz"
+OFF_GRID = sorted(dataset.DATA.glob("nvidia-h200.offgrid*.jsonl.gz"))
 #: parts of them that are judged by what was learnt from the others
 FOLDS = 4
 #: predicted speed-ups asked for
@@ -245,7 +245,9 @@ def main() -> None:
         sys.exit("this dataset was modelled, not measured: nothing is learnt from it")
     header = {name: found.header.get(name) for name in ("gpu", "date", "commit", "torch")}
     header["pairs"] = found.pairs
-    others = dataset.Dataset.load(OFF_GRID)
+    others = dataset.Dataset.load(OFF_GRID[0])
+    for path in OFF_GRID[1:]:
+        others.entries.update(dataset.Dataset.load(path).entries)
     if args.train:
         besides = [others[shape] for shape in sorted(others.entries)]
         header["known"] = known(besides)

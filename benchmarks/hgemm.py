@@ -7,6 +7,8 @@
     python benchmarks/hgemm.py server   [--gpus 4] [--rate 1000]      hgemm-server.json
     python benchmarks/hgemm.py server   --rate 100 --shapes 200       hgemm-server-100.json
     python benchmarks/hgemm.py off-grid [--mode offline]              hgemm-offgrid.json
+    python benchmarks/hgemm.py off-grid --grid off-grid-anew          shapes that nothing has learnt from
+    python benchmarks/hgemm.py sweep    --grid learning --out FOLDER  shapes to learn from: choosers.py
 
 Sweep, offline and server share the selection journals in --out ($OUT, or benchmarks/results): after a sweep
 the others only measure. The same command resumes. --dry-run rehearses all of it on a modelled clock.
@@ -62,6 +64,7 @@ def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("stage", choices=STAGES)
+    parser.add_argument("--grid", help="another one: off-grid-anew, learning (sweep: for choosers.py)")
     parser.add_argument("--bands", help="only these bands, for example '<1e8,1e8-1e9'")
     parser.add_argument("--shapes", type=int, help="only a stratified sample of so many")
     parser.add_argument("--configs", type=int, help="screened a shape and layout (128; --only-configs: 24)")
@@ -106,11 +109,11 @@ def main() -> int:
         checks = verified(given.cache, given.seed, given.out)
         print(json.dumps(checks, indent=1), f"{time.perf_counter() - begin:.0f} s", flush=True)
         return 1 if checks["faults"] else 0
-    grid = "off-grid" if given.stage == "off-grid" else "cuda-l2"
+    grid = given.grid or ("off-grid" if given.stage == "off-grid" else "cuda-l2")
     shapes = choose_shapes(grid, given.bands, given.shapes, given.seed)
     options = Options(
         configs=given.configs or 128, seconds=given.seconds, seed=given.seed, rate=given.rate,
-        calls=given.calls, tuned=grid != "off-grid", exclude=given.exclude,
+        calls=given.calls, tuned=not grid.startswith("off-grid"), exclude=given.exclude,
     )  # fmt: skip
     if given.only_configs:
         options = retuning(options, given.only_configs, given.recorded, given.configs)
@@ -126,7 +129,7 @@ def main() -> int:
         spent = time.perf_counter() - begin
         print(f"{len(dataset)} of {len(shapes)} shapes, {dataset.pairs} pairs, {spent:.0f} s")
         return 0 if len(dataset) else 1
-    mode = given.mode if grid == "off-grid" else given.stage
+    mode = given.mode if given.stage == "off-grid" else given.stage
     name = file_name(grid, mode)
     if mode == "server" and given.rate != 1000:
         name += f"-{given.rate:g}"

@@ -15,12 +15,22 @@ from . import bench
 from .dataset import Dataset, merge, shipped, slug
 from .page import as_csv, as_html
 from .select import Options
-from .shapes import Shape, cuda_l2_grid, in_bands, off_grid, stratified
+from .shapes import (
+    Shape,
+    cuda_l2_grid,
+    for_learning,
+    in_bands,
+    off_grid,
+    off_grid_anew,
+    stratified,
+)
 from .table import Table
 from .worker import kernels_digest
 
 #: names that ``--grid`` knows
-GRIDS = {"cuda-l2": cuda_l2_grid, "off-grid": off_grid}
+GRIDS = {
+    "cuda-l2": cuda_l2_grid, "off-grid": off_grid, "off-grid-anew": off_grid_anew, "learning": for_learning,
+}  # fmt: skip
 
 
 def choose_shapes(
@@ -45,8 +55,9 @@ def choose_shapes(
 
 def file_name(grid: str, mode: str) -> str:
     """``hgemm-offline``, ``hgemm-server``; off the grid ``hgemm-offgrid``, ``hgemm-offgrid-server``."""
-    if grid == "off-grid":
-        return "hgemm-offgrid" if mode == "offline" else f"hgemm-offgrid-{mode}"
+    if grid.startswith("off-grid"):
+        name = grid.replace("off-grid", "hgemm-offgrid")
+        return name if mode == "offline" else f"{name}-{mode}"
     return f"hgemm-{mode}"
 
 

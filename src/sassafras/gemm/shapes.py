@@ -98,6 +98,31 @@ def off_grid() -> tuple[Shape, ...]:
     return tuple(sorted(set(shapes), key=lambda s: (s.flop, s)))
 
 
+def _drawn(count: int, seed: int, without: Iterable[Shape]) -> tuple[Shape, ...]:
+    """Shapes as programs have them: mostly few tokens times a layer, some of any size, some odd."""
+    rng, known, found = np.random.default_rng(seed), set(without), set[Shape]()
+    while len(found) < count:
+        kind = rng.random()
+        m = int(2 ** rng.uniform(0, 8.3 if kind < 0.6 else 13))
+        n, k = (64 * int(2 ** rng.uniform(3, 8.8)) for _ in range(2))
+        if kind > 0.8:  # any extents: rows are no multiple of 16 bytes
+            m, n, k = (int(2 ** rng.uniform(5, 11.5)) for _ in range(3))
+        shape = Shape(m, n, k)
+        if shape not in known and shape.flop < 4e11:
+            found.add(shape)
+    return tuple(sorted(found, key=lambda s: (s.flop, s)))
+
+
+def off_grid_anew() -> tuple[Shape, ...]:
+    """60 further shapes off the grid, to judge with: the chooser learns from those of `off_grid`."""
+    return _drawn(60, 2, (*cuda_l2_grid(), *off_grid()))
+
+
+def for_learning() -> tuple[Shape, ...]:
+    """300 shapes off the grid for the chooser to learn from; none is in `off_grid` or `off_grid_anew`."""
+    return _drawn(300, 3, (*cuda_l2_grid(), *off_grid(), *off_grid_anew()))
+
+
 def in_bands(shapes: Iterable[Shape], bands: Sequence[str] | None) -> tuple[Shape, ...]:
     """The shapes of the named bands, all for None. Raises SassafrasError on an unknown band."""
     if bands is None:
