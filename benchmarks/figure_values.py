@@ -371,6 +371,17 @@ def _of_policy() -> dict[str, str]:
     return found
 
 
+def _of_grpo() -> dict[str, str]:
+    """A small language model's GRPO: first and last quarter of both arms."""
+    data = result("llm-grpo")
+    found = {"steps": f"{sum(row['arm'] == 'rewarded' for row in data['rows'])}"}
+    for arm in ("rewarded", "shuffled"):
+        for part in ("first", "last"):
+            found[f"{arm}.{part}"] = f"{data['summary'][f'{arm}_reward_{part}']:.2f}"
+            found[f"{arm}.legal_{part}"] = f"{100 * data['summary'][f'{arm}_usable_{part}']:.0f} %"
+    return found
+
+
 def _of_choosers() -> dict[str, str]:
     """What choosers for shapes never tuned are worth on shapes held out."""
     found = {}
@@ -407,7 +418,7 @@ GROUPS: dict[str, Callable[[], dict[str, str]]] = {
     "hgemm": _of_hgemm, "latency": _of_latency, "matmul": _of_matmul, "splits": _of_splits,
     "deploy": _of_deploy, "capture": _of_capture, "server": _of_server, "offgrid": _of_offgrid,
     "epilogue": _of_epilogue, "samples": _of_samples, "soak": _of_soak, "live": _of_live,
-    "policy": _of_policy, "choosers": _of_choosers,
+    "policy": _of_policy, "choosers": _of_choosers, "grpo": _of_grpo,
 }  # fmt: skip
 
 
