@@ -228,11 +228,14 @@ def main(arguments: list[str] | None = None) -> int:
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)  # `timeout` sends it
+    # `timeout` sends the first; the second is ignored in what a shell put into the background, and meant here
+    stops = (signal.SIGTERM, signal.SIGINT)
+    before = [signal.signal(number, interrupt) for number in stops]
     try:
         sitting.run(say)
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in zip(stops, before, strict=True):
+            signal.signal(number, handler)
         sitting.stop()
         over.set()
         keeper.join()
