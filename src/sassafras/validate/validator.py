@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import struct
 import time
-from collections import Counter
 
 import numpy as np
 
 from ..core.errors import SassafrasError
 from ..sass import ARCHS, Program
-from ..sass.control import CONTROL_MASK, STALL_SHIFT, WAIT_SHIFT
+from ..sass.control import STALL_SHIFT, WAIT_SHIFT
 from ..sass.latency import LatencyTable
-from . import kernels, moves, renaming
+from . import copies, kernels
 from . import reuse as reuse_windows
 from .analysis import HORIZON, MOST_RAISED, SETTER_TO_WAITER, Analysis
 from .classes import GROUPS, NEVER_WAIT
+from .copies import CLEAN
 from .dependences import KIND_NAMES, MEMORY
 from .operands import spell
 from .report import Report, Violation
 
 #: how many violations of one rule are reported
 _MOST = 16
-_CLEAN = np.uint64(~CONTROL_MASK & (2**64 - 1))
 #: opcodes that ptxas gives a stall and yield field of 0 (all of them are frozen)
 _UNSTALLED = ("BRA", "NOP", "ERRBAR", "USETMAXREG")
 #: other values of this 5-bit field that ptxas emits
@@ -61,6 +60,12 @@ class Validator:
     Attributes:
         unsupported: why nothing can be said of this kernel's candidates, or ``""``.
         pinned: (instruction, why) where the two readings of effects disagree: these may not move.
+        copies: proved copies of the original, whose schedules are accepted as well.
+        original, start, end: the cubin's bytes, and where in it the kernel's code begins and ends.
+        elsewhere: the bytes outside the code, as `rest` gives them.
+        slots: (file offset, instruction, bytes behind it) of the offset records.
+        windows: what stands up to each cached operand's reader.
+        latencies: the table in use.
     """
 
     def __init__(
@@ -71,13 +76,13 @@ class Validator:
         _first: Validator | None = None,
         _place: list[int] | None = None,
     ) -> None:
-        self._copies: list[Validator] = []
+        self.copies: list[Validator] = []
         self.analysis: Analysis
         program = Program.parse(original)
         function = program.function(kernel_name)
         self.name = function.name
         self.function = function
-        self._original = np.frombuffer(original, dtype=np.uint8)
+        self.original = np.frombuffer(original, dtype=np.uint8)
         self.unsupported = function.pinned_reason
         self.pinned: list[tuple[int, str]] = []
         if not self.unsupported and program.arch not in ARCHS:
@@ -86,7 +91,7 @@ class Validator:
             return
         if table is None:
             table = LatencyTable.load(ARCHS[program.arch].table)
-        self._latencies = table
+        self.latencies = table
         try:
             self.analysis = Analysis(function, table, _first.analysis if _first else None, _place)
         except SassafrasError as error:
@@ -96,10 +101,10 @@ class Validator:
         self.pinned = [
             (n, a.effects[n].problem or a.code[n].unexplained) for n in range(a.count) if a.pinned[n]
         ]
-        self._start = function.text_offset
-        self._end = self._start + 16 * a.count
-        self._elsewhere = self._rest(self._original)
-        self._slots = [(at, offset // 16, offset % 16) for at, offset in function.offset_slots]
+        self.start = function.text_offset
+        self.end = self.start + 16 * a.count
+        self.elsewhere = self.rest(self.original)
+        self.slots = [(at, offset // 16, offset % 16) for at, offset in function.offset_slots]
         size = 1 << (4 * a.count).bit_length()
         self._table = np.full(size, -1, dtype=np.int32)
         self._after = np.full(a.count, -1, dtype=np.int32)
@@ -107,7 +112,7 @@ class Validator:
         self._field = (a.original_high >> np.uint64(STALL_SHIFT)) & np.uint64(0x1F)
         self._reuse = (a.original_high >> np.uint64(58)) & np.uint64(0xF)
         ends = [b.end for b in a.blocks for _ in range(b.start, b.end)]
-        self._windows = reuse_windows.windows(a.code, a.effects, ends)
+        self.windows = reuse_windows.windows(a.code, a.effects, ends)
         self._zero_field = np.array([i.base in _UNSTALLED for i in a.code]) & (self._field == 0)
         # control fields that this instruction can have: what it has, and what its kind is known to take
         controls = [i.control for i in a.code]
@@ -139,7 +144,7 @@ class Validator:
         if self.unsupported:
             found = [Violation("unsupported", self.name, self.unsupported)]
         else:
-            found = self._check(candidate)
+            found = self.violations(candidate)
         return Report(not found, tuple(found), time.perf_counter() - begin)
 
     def via(self, copy: bytes) -> Report:
@@ -153,122 +158,23 @@ class Validator:
         if self.unsupported:
             found = [Violation("unsupported", self.name, self.unsupported)]
         else:
-            found = self._via(copy)
+            found = copies.prove(self, copy)
         return Report(not found, tuple(found), time.perf_counter() - begin)
-
-    def _via(self, copy: bytes) -> list[Violation]:
-        if len(copy) != len(self._original):
-            return [Violation("bytes", "cubin", f"{len(copy)} bytes, not {len(self._original)}")]
-        a = self.analysis
-        data = np.frombuffer(copy, dtype=np.uint8)
-        if len(np.flatnonzero(self._rest(data) != self._elsewhere)):
-            return [Violation("bytes", "cubin", "changed outside the kernel's code")]
-        words = np.frombuffer(copy, dtype="<u8", count=2 * a.count, offset=self._start).reshape(-1, 2)
-        clean = words[:, 1] & _CLEAN
-        stays = (words[:, 0] == self.function.words[:, 0]) & (clean == a.words[:, 1])
-        # other names make other words; moves put the original's elsewhere, and change offsets of branches
-        pairs = (words[:, 0], clean), (self.function.words[:, 0], a.words[:, 1])
-        new, old = (Counter(zip(w.tolist(), h.tolist(), strict=True)) for w, h in pairs)
-        moved = not stays.all() and all(low & 0xFFF == moves.BRANCH for low, _ in new - old)
-        return self._via_moves(copy, words) if moved else self._via_names(copy, words, ~stays)
-
-    def _slots_wrong(self, copy: bytes, place: np.ndarray | None = None) -> bool:
-        """An offset record does not follow its instruction (`place`: where each one went)."""
-        for at, index, rest in self._slots:
-            moved = index if place is None or index >= len(place) else int(place[index])
-            if struct.unpack_from("<I", copy, at)[0] != moved * 16 + rest:
-                return True
-        return False
-
-    def _via_names(self, copy: bytes, words: np.ndarray, changed: np.ndarray) -> list[Violation]:
-        a = self.analysis
-        if self._slots_wrong(copy):
-            return [Violation("bytes", "cubin", "changed outside the kernel's code")]
-        # the copy under the compiler's own control codes: what its schedules are measured against
-        cleared = np.where(changed, np.uint64(0xF << 58), np.uint64(0))
-        words = words.copy()
-        words[:, 1] = (words[:, 1] & _CLEAN) | (a.original_high & ~_CLEAN & ~cleared)
-        made = self._copy(copy, words, "renaming")
-        if not isinstance(made, Validator):
-            return made
-        other = made.analysis
-        if other.blocks != a.blocks or len(other.code) != a.count or (other.fence != a.fence).any():
-            return [Violation("renaming", "cubin", "another control flow or other fences")]
-        found = renaming.differences(
-            self.function, made.function, (a.effects, other.effects), a.pinned, a.fence.tolist(), a.blocks
-        )
-        return found or self._accept(made, copy)
-
-    def _via_moves(self, copy: bytes, words: np.ndarray) -> list[Violation]:
-        """The same, for a copy in which instructions moved over branches."""
-        a = self.analysis
-        try:
-            read = Program.parse(copy).function(self.name)
-        except SassafrasError as error:
-            return [Violation("moves", "cubin", str(error))]
-        place = moves.match(self.function, read)
-        if place is None:
-            return [Violation("moves", "cubin", "an instruction is not the original's, or there too often")]
-        where = np.empty(a.count, dtype=np.int64)
-        where[place] = np.arange(a.count)
-        if self._slots_wrong(copy, where):
-            return [Violation("info", "cubin", "a .nv.info offset does not follow its instruction")]
-        # the compiler's control codes go with their instructions; operands stay cached where nothing moved
-        words = words.copy()
-        words[:, 1] = (words[:, 1] & _CLEAN) | (a.original_high[place] & ~_CLEAN)
-        stays = reuse_windows.kept(np.array(place, dtype=np.int32), *self._windows)
-        words[~stays, 1] &= ~np.uint64(0xF << 58)
-        made = self._copy(copy, words, "moves", place)
-        if not isinstance(made, Validator):
-            return made
-        one, two = self._reading(), made._reading()
-        found = moves.differences(one, two, place, self._untouchable())
-        return found or self._accept(made, copy)
-
-    def _copy(
-        self, copy: bytes, words: np.ndarray, kind: str, place: list[int] | None = None
-    ) -> Validator | list[Violation]:
-        """The validator of a copy with these words, or why there is none."""
-        base = copy[: self._start] + words.tobytes() + copy[self._end :]
-        try:
-            made = Validator(base, self.name, self._latencies, self, place)
-        except SassafrasError as error:
-            return [Violation(kind, "cubin", str(error))]
-        return [Violation(kind, "cubin", made.unsupported)] if made.unsupported else made
-
-    def _accept(self, made: Validator, copy: bytes) -> list[Violation]:
-        found = made._check(copy)
-        if not found:
-            self._copies.append(made)
-        return found
-
-    def _untouchable(self) -> frozenset[int]:
-        a = self.analysis
-        return renaming.untouchable(self.function, a.effects, a.pinned, a.fence.tolist())
-
-    def _reading(self) -> moves.Reading:
-        """This program as `moves` wants it."""
-        a = self.analysis
-        pure = [
-            not (a.fence[n] or a.pinned[n] or a.variable[n] or k.memory or k.variable or e.never)
-            and e.guard is None and i.control.read_barrier is None and bool(e.writes)
-            for n, (i, k, e) in enumerate(zip(a.code, a.kinds, a.effects, strict=True))
-        ]  # fmt: skip
-        return moves.Reading(self.function, a.effects, a.fence.tolist(), pure, a.blocks)
 
     # -- rules, most basic first --------------------------------------------------------------------------
 
-    def _check(self, candidate: bytes) -> list[Violation]:
+    def violations(self, candidate: bytes) -> list[Violation]:
+        """What is wrong with a candidate of a supported kernel."""
         data = np.frombuffer(candidate, dtype=np.uint8)
-        if len(data) != len(self._original):
-            return [Violation("bytes", "cubin", f"{len(data)} bytes, the original has {len(self._original)}")]
+        if len(data) != len(self.original):
+            return [Violation("bytes", "cubin", f"{len(data)} bytes, the original has {len(self.original)}")]
         a = self.analysis
-        code = np.frombuffer(candidate, dtype="<u8", count=2 * a.count, offset=self._start).reshape(-1, 2)
+        code = np.frombuffer(candidate, dtype="<u8", count=2 * a.count, offset=self.start).reshape(-1, 2)
         order = np.empty(a.count, dtype=np.int32)
-        failed = kernels.match(code, a.words, _CLEAN, self._table, self._after, order)
+        failed = kernels.match(code, a.words, CLEAN, self._table, self._after, order)
         if failed >= 0:
-            for other in self._copies:
-                found = other._check(candidate)
+            for other in self.copies:
+                found = other.violations(candidate)
                 if not found or found[0].kind != "instructions":
                     return found
             return [
@@ -287,10 +193,10 @@ class Validator:
         found += self._timing(order, place, high)
         return found
 
-    def _rest(self, data: np.ndarray) -> np.ndarray:
+    def rest(self, data: np.ndarray) -> np.ndarray:
         """Everything but the kernel's code and its offset records."""
         rest = data.copy()
-        rest[self._start : self._end] = 0
+        rest[self.start : self.end] = 0
         for at, _ in self.function.offset_slots:
             rest[at : at + 4] = 0
         return rest
@@ -307,14 +213,14 @@ class Validator:
 
     def _same_bytes(self, data: np.ndarray, candidate: bytes, place: np.ndarray) -> list[Violation]:
         found = []
-        differ = np.flatnonzero(self._rest(data) != self._elsewhere)
+        differ = np.flatnonzero(self.rest(data) != self.elsewhere)
         if len(differ):
             found.append(
                 Violation(
                     "bytes", f"file offset {int(differ[0]):#x}", "changed outside code and .nv.info offsets"
                 )
             )
-        for at, index, rest in self._slots:
+        for at, index, rest in self.slots:
             expected = (int(place[index]) if index < len(place) else index) * 16 + rest
             (actual,) = struct.unpack_from("<I", candidate, at)
             if actual != expected:
@@ -357,7 +263,7 @@ class Validator:
         moved = self._scoreboard_named[order] & (((high ^ original) >> np.uint64(46)) & np.uint64(0x3F) != 0)
         report("scoreboard", moved, "names a scoreboard in its operands: its barriers are fixed")
         reuse = (high >> np.uint64(58)) & np.uint64(0xF)
-        stays = reuse_windows.kept(order, *self._windows)
+        stays = reuse_windows.kept(order, *self.windows)
         kept = stays & ((reuse & ~self._reuse[order]) == 0) & (field >= 16)
         report(
             "reuse",
