@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -65,6 +66,13 @@ def test_time_is_limited() -> None:
     done = python("while True: pass", wall_s=1.0)
     assert done.stopped == "time"
     assert time.monotonic() - begin < 120
+
+
+def test_processor_time_says_that_it_was_processor_time() -> None:
+    done = python("while True: pass", cpu_s=1)
+    assert (done.status, done.stopped) == (-signal.SIGXCPU, ""), "SIGKILL would read as want of memory"
+    stubborn = "import signal\nsignal.signal(signal.SIGXCPU, signal.SIG_IGN)\nwhile True: pass"
+    assert python(stubborn, cpu_s=1).status == -signal.SIGKILL
 
 
 def test_address_space_and_resident_memory_are_limited() -> None:

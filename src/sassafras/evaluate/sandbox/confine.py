@@ -73,8 +73,10 @@ def set_limits(limits: Mapping[str, int]) -> None:
     for name, value in {"CORE": 0, **limits}.items():
         which = getattr(resource, f"RLIMIT_{name}")
         _, hard = resource.getrlimit(which)
-        most = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        resource.setrlimit(which, (most, most))
+        # at equal limits the kernel kills at once, which looks like want of memory; SIGXCPU says what it was
+        end = value + 1 if name == "CPU" else value
+        most = end if hard == resource.RLIM_INFINITY else min(end, hard)
+        resource.setrlimit(which, (min(value, most), most))
 
 
 def leave_network() -> None:
