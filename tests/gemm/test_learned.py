@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -76,6 +77,17 @@ def test_a_model_survives_its_file_and_damage_is_noticed(tmp_path: Path) -> None
         {"modes.value": arrays["modes.value"][:-1]},
     ):  # fmt: skip
         np.savez(tmp_path / "bad.npz", **{**arrays, **change})
+        with pytest.raises(SassafrasError, match="not a chooser's model"):
+            Model.load(tmp_path / "bad.npz")
+    whole, header = (tmp_path / "a.npz").read_bytes(), dict(model.header)
+    flipped = bytearray(whole)
+    flipped[len(whole) // 3] ^= 16
+    known = [[[1, 2]], "x", [[0, 0, 0, "tn", ["a"]]], [[64, 64, 64, "tn", 5]]]
+    for text in (b"", whole[: len(whole) // 2], b"x" * 500, bytes(flipped), *known):
+        if isinstance(text, bytes):
+            (tmp_path / "bad.npz").write_bytes(text)
+        else:
+            replace(model, header={**header, "known": text}).save(tmp_path / "bad.npz")
         with pytest.raises(SassafrasError, match="not a chooser's model"):
             Model.load(tmp_path / "bad.npz")
     (tmp_path / "bad.npz").write_bytes(b"no archive")

@@ -109,11 +109,12 @@ class Chooser:
             layout: (points, [tuple(name for name, _ in row.ours) for row in rows])
             for layout, (points, rows) in self._near.items()
         }
-        for shape, layout, names in model.known if model is not None else ():
-            if layout in self._winners:
-                points, winners = self._winners[layout]
-                point = np.log2([[shape.m, shape.n, shape.k]])
-                self._winners[layout] = (np.concatenate([points, point]), [*winners, names])
+        for layout, (points, winners) in self._winners.items():
+            if more := [(s, names) for s, of, names in (model.known if model else ()) if of == layout]:
+                known = np.log2([[s.m, s.n, s.k] for s, _ in more])
+                self._winners[layout] = (
+                    np.concatenate([points, known]), winners + [names for _, names in more]
+                )  # fmt: skip
 
     def nearest(self, shape: Shape, layout: str) -> Row | None:
         """The tuned row of a shape, or else of the nearest within reach that has times of ours and torch."""

@@ -197,8 +197,10 @@ class Model:
                 if int(data["version"]) != VERSION:
                     raise ValueError("it knows other features; train it again")
                 header = json.loads(data["header"].tobytes())
-                return cls(Trees.of_arrays("plain", data), Trees.of_arrays("modes", data), header)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+                made = cls(Trees.of_arrays("plain", data), Trees.of_arrays("modes", data), header)
+            _ = made.known  # read once here: whoever has a model may rely on it
+            return made
+        except Exception as error:  # a damaged archive raises whatever zip, zlib and NumPy stumble over
             raise SassafrasError(f"not a chooser's model: {error}", where=path.name) from error
 
 

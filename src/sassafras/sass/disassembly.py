@@ -106,9 +106,10 @@ def _printed(data: bytes, tools: tuple[Tool, ...]) -> tuple[Tool, str]:
         tool, text = _print(data, tools)
     try:
         kept.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
-            file.write(zlib.compress(f"{tools.index(tool)}\n{text}".encode(), 1))
-        Path(file.name).replace(kept)
+        with tempfile.TemporaryDirectory(dir=folder) as apart:  # on a full disk nothing is left behind
+            made = Path(apart, kept.name)
+            made.write_bytes(zlib.compress(f"{tools.index(tool)}\n{text}".encode(), 1))
+            made.replace(kept)
     except OSError:
         pass  # kept or not, it is right
     return tool, text
