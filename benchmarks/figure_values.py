@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import math
-import statistics
 import sys
 from collections.abc import Callable
 from functools import lru_cache
-from pathlib import Path
-from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+import figure_gemm
+from figure_results import Row, result
+
 #: below this rank correlation the timing model is called useless for a kernel
 USELESS = 0.3
-
-Row = dict[str, Any]
-
-
-@lru_cache
-def result(name: str) -> dict[str, Any]:
-    """A file of benchmarks/results/."""
-    data: dict[str, Any] = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text("utf-8"))
-    return data
 
 
 @lru_cache
@@ -193,117 +181,6 @@ def _of_codes() -> dict[str, str]:
     }
 
 
-def _of_modes() -> dict[str, str]:
-    """AutoTuning over the best plain launch, and over the best of all modes, in the selection run."""
-    from sassafras.gemm.dataset import shipped
-
-    logs: dict[str, list[tuple[float, float]]] = {}
-    for entry in shipped():
-        last = {name: us for name, (us, rung) in entry.ours.items() if rung >= 2}
-        plain = min(us for name, us in last.items() if "+" not in name)
-        baseline = entry.baseline_us()
-        assert baseline is not None
-        pair = math.log(baseline / plain), math.log(baseline / min(last.values()))
-        for band in (entry.shape.band, "all"):
-            logs.setdefault(band, []).append(pair)
-    found = {}
-    for band, pairs in logs.items():
-        for name, of in zip(("plain", "best"), zip(*pairs, strict=True), strict=True):
-            found[f"{name}.{band}"] = f"{math.exp(sum(of) / len(of)):.3f}"
-    return found
-
-
-def _of_hgemm() -> dict[str, str]:
-    data = result("hgemm-offline")
-    whole = data["summary"]
-    found = _of_modes() | {
-        "null": f"{whole['null_geomean']:.3f}",
-        "null_lowest": f"{whole['null_lowest']:.3f}",
-        "null_highest": f"{whole['null_highest']:.3f}",
-        "all.mean": f"{whole['mean_vs_lt_autotune']:.3f}x",
-        "all.cold": f"{whole['cold_geomean_vs_lt_autotune']:.3f}x",
-        "all.cold_plain": f"{whole['cold_geomean_vs_lt_autotune']:.3f}",
-        "all.geomean_plain": f"{whole['geomean_vs_lt_autotune']:.3f}",
-        "all.portfolio": f"{whole['portfolio_geomean_vs_lt_autotune']:.3f}x",
-        "all.portfolio_torch": f"{whole['portfolio_geomean_vs_torch']:.3f}x",
-        "all.portfolio_worst": f"{whole['portfolio_worst_vs_lt_autotune']:.3f}x",
-        "all.rms": f"{whole['worst_rms_ratio']:.4f}",
-        "all.wall": f"{whole['wall_p50_portfolio_us']:.1f}",
-        "all.wall_torch": f"{whole['wall_p50_torch_us']:.1f}",
-    }
-    for name, band in (("all", None), ("small", "<1e8"), ("medium", "1e8-1e9")):
-        of = data["summary"]["bands"][band] if band else whole
-        found |= {
-            f"{name}.shapes": f"{of['shapes']:,}",
-            f"{name}.won": f"{round(of['win_rate_vs_lt_autotune'] * of['with_ours'])}",
-            f"{name}.won_share": f"{100 * of['win_rate_vs_lt_autotune']:.0f} %",
-            f"{name}.geomean": f"{of['geomean_vs_lt_autotune']:.3f}x",
-            f"{name}.worst": f"{of['worst_vs_lt_autotune']:.3f}x",
-        }
-    for row in data["rows"]:
-        if row["shape"] == "64x64x64":
-            found |= {"64x64x64.ours": f"{row['ours']:.2f}", "64x64x64.lt": f"{row['lt_autotune']:.2f}"}
-    return found
-
-
-def _of_matmul() -> dict[str, str]:
-    """CPU time of a call beside torch.matmul's, microseconds; random shapes checked."""
-    data, random = result("matmul-overhead"), result("hgemm-random")["summary"]
-    rows = {who: [row for row in data["rows"] if row["case"].endswith(who)] for who in (" ours", " torch")}
-    found = {"checks": f"{random['checks']:,}", "wrong": f"{random['wrong']}"} | {
-        "rms": f"{random['worst_rms_ratio']:.4f}", "choosing": f"{data['summary']['choosing_us']:.0f}",
-    }  # fmt: skip
-    for who, name in ((" ours", "ours"), (" torch", "served_by_torch")):
-        for call in ("sassafras", "sassafras_out"):
-            more = [row[f"{call}_over_torch_us"] for row in rows[who]]
-            found[f"{name}.{call}.worst"] = f"{max(more):+.1f}"
-            found[f"{name}.{call}"] = f"{statistics.median(row[f'{call}_us'] for row in rows[who]):.1f}"
-        found[f"{name}.torch"] = f"{statistics.median(row['torch_us'] for row in rows[who]):.1f}"
-    return found
-
-
-def _of_splits() -> dict[str, str]:
-    """Few tiles, long k, after and before sums had more loads under way."""
-    of = result("hgemm-splits")["summary"]
-    return {
-        "shapes": f"{of['shapes']}", "faster": f"{of['faster_than_recorded']}",
-        "slower": f"{of['slower_than_recorded']}",
-        "long": f"{of['speedup_long']:.2f}", "long_before": f"{of['recorded_speedup_long']:.2f}",
-        "gain": f"{of['speedup_long'] / of['recorded_speedup_long']:.2f}",
-    }  # fmt: skip
-
-
-def _of_server() -> dict[str, str]:
-    """Isolated calls of HGEMM."""
-    of = result("hgemm-server")["summary"]
-    found = {
-        "shapes": f"{of['shapes']}", "ours": f"{of['geomean_vs_lt_autotune']:.3f}",
-        "portfolio": f"{of['portfolio_geomean_vs_lt_autotune']:.3f}", "null": f"{of['null_geomean']:.3f}",
-        "torch": f"{of['portfolio_geomean_vs_torch']:.3f}", "null_lowest": f"{of['null_lowest']:.2f}",
-        "null_highest": f"{of['null_highest']:.2f}",
-    }  # fmt: skip
-    return found | {f"ours.{b}": f"{v['geomean_vs_lt_autotune']:.3f}" for b, v in of["bands"].items()}
-
-
-def _of_offgrid() -> dict[str, str]:
-    """Shapes that are never tuned."""
-    of = result("hgemm-offgrid")["summary"]
-    return {
-        "shapes": f"{of['shapes']}", "tuned": f"{of['geomean_vs_lt_autotune']:.3f}",
-        "portfolio": f"{of['portfolio_geomean_vs_lt_autotune']:.3f}",
-        "worst": f"{of['portfolio_worst_vs_lt_autotune']:.3f}",
-    }  # fmt: skip
-
-
-def _of_epilogue() -> dict[str, str]:
-    """Products with an epilogue, and batches."""
-    of = result("matmul-epilogue")["summary"]
-    names = ("geomean_vs_torch", "worst_vs_torch", "geomean_vs_lt_fused", "sassafras_geomean_vs_torch")
-    return {name: f"{of[name]:.2f}" for name in names} | {
-        "rows": f"{of['rows']}", "wins": f"{of['wins_vs_torch']}",
-    }  # fmt: skip
-
-
 def _of_samples() -> dict[str, str]:
     """Launches tested a second, and the share of what the launches alone allow."""
     data = result("samples")
@@ -382,22 +259,6 @@ def _of_grpo() -> dict[str, str]:
     return found
 
 
-def _of_choosers() -> dict[str, str]:
-    """What choosers for shapes never tuned are worth on shapes held out."""
-    found = {}
-    summary = result("choosers")["summary"]
-    both = [*summary["grid"].items(), *((f"off.{name}", of) for name, of in summary["off_grid"].items())]
-    for name, of in both:
-        found |= {
-            f"{name}.geomean": f"{of['geomean_over_torch']:.3f}x",
-            f"{name}.worst": f"{of['worst_over_torch']:.2f}x",
-            f"{name}.slower": f"{of['slower_by_1_percent']}",
-            f"{name}.fraction": f"{of['fraction_of_best']:.3f}",
-            f"{name}.problems": f"{of['problems']:,}",
-        }
-    return found
-
-
 def _of_latency() -> dict[str, str]:
     """What latencies.json says of the mined table."""
     of = result("latencies")["summary"]
@@ -415,10 +276,11 @@ GROUPS: dict[str, Callable[[], dict[str, str]]] = {
     "schedules": _of_schedules, "cluster": _of_cluster, "model": _of_model, "prerank": _of_prerank,
     "validator": _of_validator,
     "mutants": _of_mutants, "cheats": _of_cheats, "agreement": _of_agreement, "codes": _of_codes,
-    "hgemm": _of_hgemm, "latency": _of_latency, "matmul": _of_matmul, "splits": _of_splits,
-    "deploy": _of_deploy, "capture": _of_capture, "server": _of_server, "offgrid": _of_offgrid,
-    "epilogue": _of_epilogue, "samples": _of_samples, "soak": _of_soak, "live": _of_live,
-    "policy": _of_policy, "choosers": _of_choosers, "grpo": _of_grpo,
+    "latency": _of_latency,
+    "deploy": _of_deploy, "capture": _of_capture,
+    "samples": _of_samples, "soak": _of_soak, "live": _of_live,
+    "policy": _of_policy, "grpo": _of_grpo,
+    **figure_gemm.GROUPS,
 }  # fmt: skip
 
 

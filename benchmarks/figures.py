@@ -20,13 +20,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+from figure_results import ROOT, result
 from figure_values import (
-    ROOT,
     figures,
     improved,
     latency,
     null,
-    result,
     schedule_rows,
     speedup,
     title,
