@@ -217,6 +217,16 @@ def _of_live() -> dict[str, str]:
     }  # fmt: skip
 
 
+def _of_proposals() -> dict[str, str]:
+    """Holes filled by a language model and by chance."""
+    summary, found = result("llm-proposals")["summary"], {}
+    for who, of in summary.items():
+        if isinstance(of, dict):
+            side = "chance" if who == "mutation" else "model"
+            found |= {f"{side}.{name}": f"{count}" for name, count in of.items()}
+    return found
+
+
 def _of_deploy() -> dict[str, str]:
     """What an install() costs where nothing matches."""
     of = result("deploy-cost")["summary"]
@@ -278,7 +288,7 @@ GROUPS: dict[str, Callable[[], dict[str, str]]] = {
     "mutants": _of_mutants, "cheats": _of_cheats, "agreement": _of_agreement, "codes": _of_codes,
     "latency": _of_latency,
     "deploy": _of_deploy, "capture": _of_capture,
-    "samples": _of_samples, "soak": _of_soak, "live": _of_live,
+    "samples": _of_samples, "soak": _of_soak, "live": _of_live, "proposals": _of_proposals,
     "policy": _of_policy, "grpo": _of_grpo,
     **figure_gemm.GROUPS,
 }  # fmt: skip
