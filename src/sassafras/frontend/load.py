@@ -12,7 +12,10 @@ from types import ModuleType
 
 from ..core import Case, Kernel, SassafrasError, Workload, WorkloadError
 
-_FORMS = "file.py[:attribute], description.toml, captured.json[:KERNEL], or suite:NAME[/CASE]"
+_FORMS = (
+    "file.py[:attribute], description.toml, captured.json[:KERNEL], suite:NAME[/CASE], "
+    "or gemm:MxNxK[/CONFIGURATION]"
+)
 
 
 def load(target: str) -> Workload:
@@ -22,14 +25,19 @@ def load(target: str) -> Workload:
         target: ``path/to/file.py[:attribute]`` (attribute defaults to ``workload``; it may be a `Workload` or
             a function without arguments that returns one), ``path/to/description.toml`` (a raw cubin or a
             CUDA source with a description of its launch), ``captured.json[:KERNEL]`` (of a capture; by
-            default the kernel with the most GPU time), or ``suite:NAME[/CASE]`` (one of
-            `sassafras.suite.names()`; with a case, that case alone).
+            default the kernel with the most GPU time), ``suite:NAME[/CASE]`` (one of
+            `sassafras.suite.names()`; with a case, that case alone), or ``gemm:MxNxK[/CONFIGURATION]`` (one
+            of our HGEMM kernels, by default the tuned one).
 
     Raises:
         WorkloadError: the target cannot be read, found, executed, or is no workload.
     """
     if target.startswith("suite:"):
         return _suite(target)
+    if target.startswith("gemm:"):
+        from ..gemm.workload import load as gemm
+
+        return gemm(target)
     index, dot, which = target.partition(".json")
     if dot and (not which or which.startswith(":")):
         return _captured(Path(index + ".json"), which.removeprefix(":"))

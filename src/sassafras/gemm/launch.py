@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sassafras.core import DeviceError
+from sassafras.device.cuda.tensor_maps import TensorMap, encode
 
 #: shared memory a CTA may use on sm_90
 SHARED_LIMIT = 227 * 1024
@@ -34,42 +35,6 @@ MULTIPROCESSORS = 132
 def ceil_div(value: int, by: int) -> int:
     """The quotient, rounded up."""
     return -(-value // by)
-
-
-@dataclass(frozen=True, slots=True)
-class TensorMap:
-    """Arguments of ``cuTensorMapEncodeTiled``: interleave none, element strides 1, zeros out of bounds.
-
-    Attributes:
-        operand: whose address it takes: ``a``, ``b`` or ``c`` as the kernel names its parameters.
-        dtype: ``fp16`` or ``bf16``.
-        dims: extents in elements, innermost first.
-        strides: bytes from one index to the next, of every dimension but the innermost.
-        box: extents of what one instruction copies, in elements.
-        swizzle: bytes: 0, 32, 64 or 128.
-    """
-
-    operand: str
-    dtype: str
-    dims: tuple[int, ...]
-    strides: tuple[int, ...]
-    box: tuple[int, ...]
-    swizzle: int = 128
-
-    def reject(self) -> str | None:
-        """Why the driver would refuse it, None when it would not (the address needs 16-byte alignment)."""
-        if len(self.strides) != len(self.dims) - 1 or len(self.box) != len(self.dims):
-            return "dims, strides and box do not go together"
-        for stride in self.strides:
-            if stride % 16 or not 0 < stride < 1 << 40:
-                return f"a row of {self.operand} takes {stride} bytes: TMA wants a multiple of 16"
-        if any(not 0 < extent <= 256 for extent in self.box):
-            return f"box {self.box}: extents up to 256"
-        if any(not 0 < extent <= 1 << 32 for extent in self.dims):
-            return f"extents {self.dims}: up to 2^32"
-        if (inner := 2 * self.box[0]) % 16 or (self.swizzle and inner > self.swizzle):
-            return f"{inner} bytes a row of the box with a swizzle of {self.swizzle}"
-        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,30 +109,3 @@ def _encoded(name: str, kind: str, launch: Launch, addresses: Mapping[str, int],
     if kind.startswith("*"):
         return int(addresses[name]).to_bytes(8, "little")
     return int(launch.scalars[name]).to_bytes(8 if kind == "i64" else 4, "little", signed=True)
-
-
-def encode(driver: Any, described: TensorMap, address: int) -> bytes:
-    """The 128 bytes of a tensor map. Raises DeviceError when the driver refuses it."""
-    from sassafras.device.cuda.driver import call
-
-    if why := described.reject():
-        raise DeviceError(why, where=f"tensor map of {described.operand}")
-    kinds, rank = driver.CUtensorMapDataType, len(described.dims)
-    dtype = getattr(
-        kinds,
-        f"CU_TENSOR_MAP_DATA_TYPE_{'BFLOAT16' if described.dtype == 'bf16' else 'FLOAT16'}",
-    )
-    name = f"{described.swizzle}B" if described.swizzle else "NONE"
-    made = call(
-        driver.cuTensorMapEncodeTiled,
-        dtype, rank, address,
-        [driver.cuuint64_t(extent) for extent in described.dims],
-        [driver.cuuint64_t(stride) for stride in described.strides],
-        [driver.cuuint32_t(extent) for extent in described.box],
-        [driver.cuuint32_t(1)] * rank,
-        driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-        getattr(driver.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{name}"),
-        driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-        driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
-    )  # fmt: skip
-    return ctypes.string_at(int(made.getPtr()), 128)

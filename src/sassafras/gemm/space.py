@@ -108,7 +108,10 @@ def kernel(config: Config, shape: Shape, cubin: bytes) -> Kernel:
     return Kernel(
         cubin, config.instance.name, "sm_90a", launch.threads, launch.shared_bytes, launch.cluster,
         parameters=config.instance.parameters,
-        meta={**config.facts(), "grid": launch.grid, "scalars": launch.scalars},
+        meta={
+            **config.facts(), "grid": launch.grid, "scalars": launch.scalars, "overlap": launch.overlap,
+            "tensor_maps": {name: described.to_json() for name, described in launch.tensor_maps.items()},
+        },
     )  # fmt: skip
 
 

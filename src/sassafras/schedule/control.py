@@ -184,7 +184,7 @@ def facts(function: Function, graph: Graph) -> Facts:
         end=np.array([b.end for b in graph.blocks], dtype=np.int32),
         follow_at=follow_at,
         follow=np.array([s for successors in graph.successors for s in successors], dtype=np.int32),
-        may_wait=np.array([i.base not in NO_WAIT and i.opcode not in NO_WAIT for i in code], dtype=np.bool_),
+        may_wait=np.array([_may_wait(i) for i in code], dtype=np.bool_),
         frozen=np.array([i.base in BRANCHES or i.control.stall == 0 for i in code], dtype=np.int32),
     )
 
@@ -196,6 +196,11 @@ def _late(i: Instruction, fixed_fp64: bool) -> tuple[frozenset[int], frozenset[i
     if i.base in _COPIES and found.read_bit:
         late |= frozenset(r for r in i.reads if UGPR <= r < UPRED)
     return found.results, late
+
+
+def _may_wait(i: Instruction) -> bool:
+    """Whether it can carry a wait mask: one that has one in the original can (`MEMBAR` behind `MEMBAR`)."""
+    return bool(i.control.wait_mask) or (i.base not in NO_WAIT and i.opcode not in NO_WAIT)
 
 
 def _alive(i: Instruction, registers: frozenset[int]) -> frozenset[int]:

@@ -70,6 +70,7 @@ class Bench:
         self.baseline = baseline
         self.notes: list[str] = []
         self.cold_failure: str | None = None
+        self._cold = cold
         self._rng = random.Random(base_seed)
         self._bitwise = bitwise
         self._repetition: Any = None
@@ -321,7 +322,7 @@ class Bench:
         function = identity = None
         graphs: list[Any] = []
         try:
-            if self.cold_failure:
+            if self.cold_failure and self._cold is not None and kernel.cubin == self._cold.cubin:
                 return {
                     "verdict": str(Verdict.WRONG_RESULT), "detail": self.cold_failure, "sticky": False,
                     "samples": 1,

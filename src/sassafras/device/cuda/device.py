@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,6 +77,7 @@ class CudaDevice:
         self._bitwise = bitwise
         self._worker: WorkerProcess | None = None
         self._opening = False
+        self._reserved: list[WorkerProcess] = []
         self._what: tuple[Workload, Case, Kernel] | None = None
         self.facts: dict[str, Any] = {}
         #: the worker's raw answer to the last `run`: times of every pair, milliseconds of every phase
@@ -97,6 +98,26 @@ class CudaDevice:
 
     def _new_worker(self) -> WorkerProcess:
         return WorkerProcess(memory_bytes=self.limits.host_bytes)
+
+    def reserve(self, processes: int) -> None:
+        """Start so many fresh processes for `open` and the next re-measurement: each imports torch and makes
+        its context meanwhile, and loads no module yet."""
+        while len(self._reserved) < processes:
+            worker = self._new_worker()
+            worker.send("warm")
+            self._reserved.append(worker)
+
+    def _fresh(self) -> WorkerProcess:
+        """A process that has opened nothing."""
+        while self._reserved:
+            worker = self._reserved.pop(0)
+            try:
+                worker.receive(self.limits.open_s)
+            except DeviceError:
+                worker.kill()
+                continue
+            return worker
+        return self._new_worker()
 
     # -- opening ------------------------------------------------------------------------------------------
 
@@ -124,7 +145,7 @@ class CudaDevice:
         self._ready()
 
     def _start(self) -> None:
-        self._worker = self._new_worker()
+        self._worker = self._fresh()
         self._send_open(self._worker)
         self._opening = True
 
@@ -193,6 +214,9 @@ class CudaDevice:
         """Give everything back; safe to call twice."""
         if self._worker is not None:
             self._worker.close()
+        for worker in self._reserved:
+            worker.kill()
+        self._reserved.clear()
         self._worker = None
         self._opening = False
         self._what = None
@@ -266,52 +290,82 @@ class CudaDevice:
     def remeasure(
         self, candidate: Candidate, *, processes: int = 5, rounds: int = 100, cold_l2: bool = True
     ) -> Evaluation:
-        """Measure a frozen candidate in fresh processes, beside the null experiment; the figure to report.
+        """`remeasure_all` of one frozen candidate; the figure to report."""
+        (found,) = self.remeasure_all([candidate], processes=processes, rounds=rounds, cold_l2=cold_l2)
+        return found
 
-        Every process launches the candidate before anything else (cold), checks all cases on seeds of its
-        own, then times baseline, candidate and identity rewrite interleaved. All processes are made ready
-        first; then they measure one after another, with nothing else of ours on the GPU.
+    def remeasure_all(
+        self,
+        candidates: Sequence[Candidate],
+        *,
+        processes: int = 5,
+        rounds: int = 100,
+        cold_l2: bool = True,
+    ) -> list[Evaluation]:
+        """Measure frozen candidates in fresh processes, each beside the null experiment.
+
+        Every process launches one of the candidates, in turn, before anything else (cold), checks all cases
+        on seeds of its own, then times baseline, candidate and identity rewrite interleaved, candidate by
+        candidate. All processes are made ready first; then they measure one after another, with nothing else
+        of ours on the GPU.
 
         Args:
-            processes: fresh processes, at least 2 for an interval (5 for a claim).
-            rounds: interleaved rounds a process.
+            candidates: of the open baseline; each is judged for itself, but what breaks a process (a crash, a
+                hang) ends that process's measurements of the others too.
+            processes: fresh processes, at least 2 for an interval (5 for a claim); as many as there are
+                candidates, so that each is launched cold.
+            rounds: interleaved rounds a process and candidate.
             cold_l2: also time single launches on an evicted L2.
         """
         workload, case, _ = self._opened()
         self._ready()
         begin = time.perf_counter()
         workers: list[WorkerProcess] = []
-        answers: list[dict[str, Any]] = []
+        answers: list[list[dict[str, Any]]] = [[] for _ in candidates]
         before = clocks()
         try:
-            for index in range(processes):
-                worker = WorkerProcess(memory_bytes=self.limits.host_bytes)
+            for index in range(max(processes, len(candidates))):
+                worker = self._fresh()
                 workers.append(worker)
                 self._send_open(
                     worker,
-                    cold=candidate.kernel,
+                    cold=candidates[index % len(candidates)].kernel,
                     base_seed=self._base_seed + 5000 + 100 * index,
                     cases=self.facts["cases"],
                 )
+            failed: dict[int, dict[str, Any]] = {}
+            for index, worker in enumerate(workers):
+                which = index % len(candidates)
+                answer = self._guarded(worker, None, candidates[which], rounds, cold_l2)
+                if answer["verdict"] != Verdict.CORRECT:
+                    failed.setdefault(which, answer)
+                    worker.kill()
             for worker in workers:
-                answers.append(self._guarded(worker, None, candidate, rounds, cold_l2))
-                if answers[-1]["verdict"] != Verdict.CORRECT:
-                    break
-            else:
-                answers = []
-                for worker in workers:
-                    answers.append(self._guarded(worker, "measure", candidate, rounds, cold_l2))
-                    if answers[-1]["verdict"] != Verdict.CORRECT:
-                        break
+                for which, candidate in enumerate(candidates):
+                    if which not in failed and worker.alive:
+                        answer = self._guarded(worker, "measure", candidate, rounds, cold_l2)
+                        answers[which].append(answer)
+                        if answer["verdict"] != Verdict.CORRECT:
+                            failed[which] = answer
+                        if answer.get("sticky") or answer.get("restart"):
+                            worker.kill()
+            for which, answer in failed.items():
+                answers[which] = [answer]
         finally:
             for worker in workers:
                 worker.kill()
         facts = {
             "device": self.name, "case": case.name, "workload": workload.name, "clocks_before": before,
             "clocks_after": clocks(), "cases_checked": self.facts.get("cases", []),
-            "notes": self.facts.get("notes", []), "processes_asked": processes,
+            "notes": self.facts.get("notes", []), "processes_asked": len(workers),
         }  # fmt: skip
-        return frozen_evaluation(candidate, answers, time.perf_counter() - begin, facts)
+        seconds = time.perf_counter() - begin
+        return [
+            frozen_evaluation(candidate, given, seconds, facts)
+            if given
+            else Evaluation(candidate.digest, Verdict.CRASHED, detail="no process was left to measure it")
+            for candidate, given in zip(candidates, answers, strict=True)
+        ]
 
     def _guarded(
         self, worker: WorkerProcess, do: str | None, candidate: Candidate, rounds: int, cold_l2: bool

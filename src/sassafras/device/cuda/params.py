@@ -9,10 +9,14 @@ from collections.abc import Mapping, Sequence
 from sassafras.core import Buffer, Case, DeviceError, Kernel
 from sassafras.core.workload import Argument
 
-#: a parameter's value is an address (of a buffer), a whole number, or a real number
-Value = int | float
+#: a parameter's value is an address (of a buffer), a whole number, a real number, or bytes as they are passed
+#: (a tensor map)
+Value = int | float | bytes
 #: name, value, type as `Kernel.parameters` writes it (``*`` and what follows: a pointer)
 Parameter = tuple[str, Value, str]
+
+#: bytes of a ``CUtensorMap``
+TENSOR_MAP_BYTES = 128
 
 _SIZES = {
     "i1": 1, "i8": 1, "u8": 1, "i16": 2, "u16": 2, "i32": 4, "u32": 4, "i64": 8, "u64": 8,
@@ -28,7 +32,8 @@ def typed_parameters(kernel: Kernel, case: Case) -> list[tuple[str, str]]:
     """
     if kernel.parameters is None:
         return [(name, default_type(argument)) for name, argument in case.args.items()]
-    missing = [name for name, _ in kernel.parameters if name not in case.args]
+    given = {*case.args, *kernel.meta.get("tensor_maps", {})}
+    missing = [name for name, _ in kernel.parameters if name not in given]
     if missing:
         raise DeviceError(
             f"the kernel has parameters that the case does not give: {', '.join(missing)}",
@@ -53,6 +58,8 @@ def size_of(kind: str, *, where: str = "parameter") -> int:
     """Bytes of a parameter type. Raises DeviceError for types that cannot be passed (tensor descriptors)."""
     if kind.startswith("*"):
         return 8
+    if kind == "tensormap":
+        return TENSOR_MAP_BYTES
     if kind not in _SIZES:
         raise DeviceError(
             f"a parameter of type {kind} cannot be passed",
@@ -68,6 +75,10 @@ def encode(value: Value, kind: str, size: int, *, where: str = "parameter") -> b
     Raises:
         DeviceError: value, type and size do not go together.
     """
+    if isinstance(value, bytes):
+        if len(value) != size:
+            raise DeviceError(f"{len(value)} bytes were given for a parameter of {size}", where=where)
+        return value
     if size not in (1, 2, 4, 8):
         raise DeviceError(
             f"a parameter of {size} bytes cannot be passed",
@@ -88,15 +99,25 @@ def encode(value: Value, kind: str, size: int, *, where: str = "parameter") -> b
     return (value & ((1 << width) - 1)).to_bytes(size, "little")
 
 
-def values(kernel: Kernel, case: Case, addresses: Mapping[str, int], scratch: int) -> list[Parameter]:
+def values(
+    kernel: Kernel,
+    case: Case,
+    addresses: Mapping[str, int],
+    scratch: int,
+    maps: Mapping[str, bytes] | None = None,
+) -> list[Parameter]:
     """Every parameter with its value, the compiler's hidden pointers last.
 
     Args:
+        maps: encoded tensor maps by parameter name.
         addresses: device address of every buffer argument.
         scratch: device address of the global scratch, 0 for none; goes to the first hidden pointer.
     """
     packed: list[Parameter] = []
     for name, kind in typed_parameters(kernel, case):
+        if maps and name in maps:
+            packed.append((name, maps[name], kind))
+            continue
         argument = case.args[name]
         value: Value = addresses[name] if isinstance(argument, Buffer) else argument
         packed.append((name, int(value) if isinstance(value, bool) else value, kind))
@@ -131,10 +152,12 @@ class ParameterBlock:
                 hint="args must name the kernel's run-time parameters in order; integers that Triton "
                 "specialised to 1 are none; Kernel.hidden_args counts the compiler's own",
             )
-        count = max(1, len(parameters))
-        self._storage = (ctypes.c_uint64 * count)()
-        self._pointers = (ctypes.c_void_p * count)()
-        base = ctypes.addressof(self._storage)
+        # a tensor map has to lie at a multiple of 64 bytes
+        slots = [TENSOR_MAP_BYTES if isinstance(value, bytes) else 8 for _, value, _ in parameters]
+        self._storage = (ctypes.c_uint8 * (sum(slots) + 64 * (1 + len(slots))))()
+        self._pointers = (ctypes.c_void_p * max(1, len(parameters)))()
+        self._places: list[int] = []
+        at = ctypes.addressof(self._storage)
         for index, (name, value, kind) in enumerate(parameters):
             place = f"{where}, {name}"
             size = size_of(kind, where=place)
@@ -142,12 +165,15 @@ class ParameterBlock:
                 # Triton widens i1 to a byte or more, and a raw cubin's case need not name its types
                 size = sizes[index]
             data = encode(value, kind, size, where=place)
-            ctypes.memmove(base + 8 * index, data, len(data))
-            self._pointers[index] = base + 8 * index
+            at = -(-at // 64) * 64
+            ctypes.memmove(at, data, len(data))
+            self._pointers[index] = at
+            self._places.append(at)
+            at += slots[index]
         self.parameters = len(parameters)
         #: what ``cuLaunchKernelEx`` takes
         self.address = ctypes.addressof(self._pointers)
 
     def raw(self, index: int) -> bytes:
         """The eight bytes stored for a parameter (little-endian, zero-padded)."""
-        return int(self._storage[index]).to_bytes(8, "little")
+        return ctypes.string_at(self._places[index], 8)

@@ -17,6 +17,9 @@ from sassafras.core import DeviceError, Kernel
 _LENGTH = struct.Struct(">Q")
 #: refuse absurd lengths: a worker that died half-way through a write must not make us allocate
 MAX_FRAME = 1 << 31
+#: what of a kernel's ``meta`` belongs to its launch: a grid instead of the case's, values of further
+#: parameters, tensor maps (`tensor_maps`), and whether it may start before the launch ahead has ended
+LAUNCH_FACTS = ("grid", "scalars", "tensor_maps", "overlap")
 
 
 def write_frame(fd: int, message: Mapping[str, Any], blobs: Sequence[bytes] = ()) -> None:
@@ -59,10 +62,10 @@ def read_frame(fd: int) -> tuple[dict[str, Any], list[bytes]] | None:
 def kernel_facts(kernel: Kernel) -> dict[str, Any]:
     """A kernel's launch facts as JSON (its cubin travels as a blob).
 
-    Of its ``meta`` only ``grid`` (instead of the case's) and ``scalars`` (values of further parameters) go
-    along: a candidate that was not compiled from the baseline's source may cut the work differently.
+    Of its ``meta`` only `LAUNCH_FACTS` go along: a candidate that was not compiled from the baseline's source
+    may cut the work differently.
     """
-    launch = {key: kernel.meta[key] for key in ("grid", "scalars") if kernel.meta.get(key) is not None}
+    launch = {key: kernel.meta[key] for key in LAUNCH_FACTS if kernel.meta.get(key) is not None}
     return {
         "name": kernel.name,
         "arch": kernel.arch,

@@ -13,6 +13,8 @@ from .arena import Layout, make_image, view
 from .checker import Checker
 from .driver import Function, Gpu
 from .params import ParameterBlock, values
+from .protocol import LAUNCH_FACTS
+from .tensor_maps import TensorMap, encode
 
 #: baseline launches on the first image before it counts as bitwise reproducible
 BASELINE_RUNS = 8
@@ -111,7 +113,8 @@ class Scene:
         arena = self.live if own else arena
         key = (
             kernel.threads, kernel.shared_bytes, kernel.cluster, kernel.hidden_args, kernel.scratch_bytes,
-            kernel.parameters, function.sizes, str(kernel.meta.get("grid")), str(kernel.meta.get("scalars")),
+            kernel.parameters, function.sizes,
+            *(str(kernel.meta.get(fact)) for fact in LAUNCH_FACTS),
         )  # fmt: skip
         if own and key in self._plans:
             return self._plans[key]
@@ -130,12 +133,22 @@ class Scene:
             torch.cuda.synchronize()
             keep.append(block)
             scratch = int(block.data_ptr())
+        maps = {
+            name: encode(self.gpu.driver, described, addresses[described.operand])
+            for name, described in (
+                (name, TensorMap.from_json(facts))
+                for name, facts in (kernel.meta.get("tensor_maps") or {}).items()
+            )
+        }
         params = ParameterBlock(
-            values(kernel, case, addresses, scratch),
+            values(kernel, case, addresses, scratch, maps),
             function.sizes,
             where=f"{kernel.name}, case {self.case.name}",
         )
-        config = self.gpu.config(grid, kernel.threads, kernel.shared_bytes, kernel.cluster)
+        config = self.gpu.config(
+            grid, kernel.threads, kernel.shared_bytes, kernel.cluster,
+            overlap=bool(kernel.meta.get("overlap")),
+        )  # fmt: skip
         plan = Plan(config, params, keep)
         if own:
             self._plans[key] = plan

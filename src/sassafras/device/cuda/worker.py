@@ -31,6 +31,7 @@ class Worker:
         self._workloads: dict[str, Any] = {}
         self.handlers: dict[str, Callable[[Answer, list[bytes]], Answer]] = {
             "ping": lambda message, blobs: {"pid": os.getpid()},
+            "warm": self._warm,
             "open": self._open,
             "run": self._run,
             "measure": self._measure,
@@ -44,6 +45,14 @@ class Worker:
         if self._bench is None:
             raise DeviceError("the worker has no open workload", hint="open() first")
         return self._bench
+
+    def _warm(self, message: Answer, blobs: list[bytes]) -> Answer:
+        """What takes long and belongs to no workload: torch, and this process's context on the GPU."""
+        _no_gpu_reason()
+        import torch
+
+        torch.zeros(1, device="cuda")
+        return {"pid": os.getpid()}
 
     def _open(self, message: Answer, blobs: list[bytes]) -> Answer:
         from sassafras.frontend import load

@@ -1,0 +1,115 @@
+"""HGEMM kernels as workloads: what is launched, and that its parameters are the cubin's own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from sassafras.core import Buffer, ToolMissing, WorkloadError
+from sassafras.device.cuda.params import ParameterBlock, typed_parameters, values
+from sassafras.device.cuda.protocol import kernel_facts, kernel_from_facts
+from sassafras.device.cuda.tensor_maps import TensorMap
+from sassafras.frontend import load
+from sassafras.frontend._image import parameter_sizes
+from sassafras.gemm import families
+from sassafras.gemm.shapes import Shape
+from sassafras.gemm.workload import winner
+from sassafras.sass import Cubin
+
+TARGETS = (
+    "gemm:64x64x512/lean_tn_m1n2s4/w2x1x4/c1",
+    "gemm:256x512x512/staged_nn_64x64_w2x2s4/c2",
+    "gemm:64x128x16384/cs_nn_64x64_s6/c4p8+ol",
+    "gemm:64x1024x128/lean_tn_swapped_m1n1s4/w2x2x1/c1+os",
+    "gemm:1024x1024x512/ws_tn_128x128_pp2s6b2c1x1/g4/k1+o",
+)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_parameter_of_the_cubin_has_a_value_of_its_size(target: str) -> None:
+    workload = load(target)
+    assert workload.source == target
+    case = workload.case()
+    try:
+        kernel = workload.build(case, "sm_90a")
+    except ToolMissing as missing:
+        pytest.skip(str(missing))
+    sent = kernel_from_facts(kernel_facts(kernel), kernel.cubin)  # as a worker gets it
+    addresses = {name: 1 << 20 for name, a in case.args.items() if isinstance(a, Buffer)}
+    maps = {name: bytes(range(128)) for name in sent.meta["tensor_maps"]}
+    for name, facts in sent.meta["tensor_maps"].items():
+        described = TensorMap.from_json(facts)
+        assert described.reject() is None and described.operand in addresses, name
+    whole = replace(case, args={**case.args, **sent.meta["scalars"]})
+    assert dict(typed_parameters(sent, whole)) == dict(kernel.parameters or ())
+    sizes = tuple(parameter_sizes(Cubin.parse(kernel.cubin).entries[kernel.name]))
+    block = ParameterBlock(values(sent, whole, addresses, 0, maps), sizes)
+    assert block.parameters == len(sizes)
+    assert bool(sent.meta["overlap"]) is ("+" in target)
+
+
+def test_a_tensor_map_lies_at_a_multiple_of_64_bytes_and_arrives_whole() -> None:
+    import ctypes
+
+    encoded = bytes(range(128))
+    block = ParameterBlock([("n", 7, "i32"), ("map", encoded, "tensormap"), ("p", 5, "*")], (4, 128, 8))
+    pointers = (ctypes.c_void_p * 3).from_address(block.address)
+    assert pointers[1] % 64 == 0
+    assert ctypes.string_at(pointers[1], 128) == encoded
+    assert block.raw(0)[:4] == b"\x07\0\0\0" and block.raw(2)[:1] == b"\x05"
+
+
+def test_the_reference_is_the_product_of_what_the_layout_says() -> None:
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((64, 128)), rng.standard_normal((128, 256))
+    for name, first, second in (
+        ("staged_nn_64x64_w2x2s4/c1", a, b),
+        ("staged_tn_64x64_w2x2s4/c1", a, b.T),
+        ("lean_tn_swapped_m1n1s4/w2x2x1/c1", b.T, a),
+    ):
+        workload = load(f"gemm:64x256x128/{name}")
+        tensors = {"a": torch.tensor(first.copy()), "b": torch.tensor(second.copy())}
+        args = workload.case().args
+        for key, tensor in tensors.items():
+            buffer = args[key]
+            assert isinstance(buffer, Buffer) and buffer.shape == tuple(tensor.shape), (name, key)
+        assert workload.reference is not None
+        np.testing.assert_allclose(workload.reference(tensors)["c"].numpy(), a @ b, rtol=1e-4, atol=1e-4)
+
+
+def test_without_a_configuration_it_is_the_tuned_one() -> None:
+    chosen = load("gemm:512x512x64").meta["config"]
+    assert chosen == winner(Shape(512, 512, 64)).name
+    assert families.parse(chosen).reject(Shape(512, 512, 64)) is None
+
+
+@pytest.mark.parametrize(
+    "target", ("gemm:64x64", "gemm:64x64x64/none", "gemm:64x64x64/cs_tn_64x32_s8/c8", "gemm:")
+)
+def test_what_is_no_shape_or_cannot_run_it_is_refused_with_a_reason(target: str) -> None:
+    with pytest.raises(WorkloadError):
+        load(target)
+
+
+@pytest.mark.parametrize("config", ("cs_tn_64x32_s8/c1", "ws_nn_128x192_pp2s4b3c1x2/g1/k1"))
+def test_control_codes_can_be_made_anew_where_a_barrier_itself_waits(config: str) -> None:
+    """ptxas gives MEMBAR (behind another) and NOP (behind a fence) waits in these kernels."""
+    from sassafras.schedule import ScheduleSpace
+    from sassafras.validate import Validator
+
+    try:
+        kernel = load(f"gemm:512x512x512/{config}").build(None, "sm_90a")  # type: ignore[arg-type]
+    except ToolMissing as missing:
+        pytest.skip(str(missing))
+    space = ScheduleSpace(kernel, control="regenerate")
+    validator = Validator(kernel.cubin, kernel.name)
+    assert validator.check(space.emit(space.tightened(space.start()))).ok
+    state, rng = space.start(), np.random.default_rng(1)
+    for _ in range(20):
+        move = space.sample(state, rng)
+        assert move is not None
+        state = space.apply(state, move)
+        assert validator.check(space.emit(state)).ok
