@@ -16,12 +16,13 @@ import base64
 import dataclasses
 import html
 import json
+import traceback
 import zlib
 from pathlib import Path
 from typing import Any
 
 from common import ROOT, write
-from strategies import read
+from strategies_units import DEFAULT, read
 
 Row = dict[str, Any]
 PAGE = ROOT / "docs" / "moves.md"
@@ -34,15 +35,15 @@ def winners(folder: Path, each: bool) -> list[Row]:
     """The best unit of each kernel (and strategy), if it gained anything."""
     best: dict[tuple[str, ...], Row] = {}
     for row in read(folder):
-        if "error" in row or not row.get("winner") or row["final_speedup"] <= 1.0:
+        if not row.get("winner") or row["final_speedup"] <= 1.0 or row["strategy"] not in DEFAULT:
             continue
         key = (row["kernel"], row["strategy"]) if each else (row["kernel"],)
         if key not in best or row["final_speedup"] > best[key]["final_speedup"]:
             best[key] = row
-    return list(best.values())
+    return sorted(best.values(), key=lambda row: -row["final_speedup"])
 
 
-def explained(row: Row, device: str, limit: int) -> Row:
+def explained(row: Row, device: str, limit: int, remeasure: int = 0) -> Row:
     """One winner's explanation, as JSON."""
     from sassafras import explain, game
     from sassafras.frontend import load
@@ -52,9 +53,12 @@ def explained(row: Row, device: str, limit: int) -> Row:
     chosen = workload.case(case or None)
     if row.get("lonely"):
         chosen = game.lonely(chosen)
-    workload = dataclasses.replace(workload, cases=(chosen,), source=None)
+        # another case than the file's; a GPU's worker would load the file again
+        workload = dataclasses.replace(workload, cases=(chosen,), source=None)
     cubin = zlib.decompress(base64.b64decode(row["winner"]))
-    found = explain(workload, tuned=cubin, device=device, limit=limit).to_json()
+    found = explain(
+        workload, tuned=cubin, case=chosen.name, device=device, limit=limit, remeasure=remeasure
+    ).to_json()
     return {
         "kernel": row["kernel"], "shape": chosen.name, "strategy": row["strategy"], "seed": row["seed"],
         "search_speedup": row["final_speedup"], "lonely": row.get("lonely", False), "explanation": found,
@@ -143,6 +147,9 @@ def main() -> None:
     parse.add_argument("--device", choices=("cuda", "model"), default="cuda")
     parse.add_argument("--each", action="store_true", help="the winner of every strategy, not of the kernel")
     parse.add_argument("--limit", type=int, default=400, help="schedules judged for each winner")
+    parse.add_argument(
+        "--remeasure", type=int, default=1, help="largest moves of each winner to measure in fresh processes"
+    )
     parse.add_argument("--page", type=Path, help="a moves.json to write docs/moves.md from")
     parse.add_argument("--docs", type=Path, default=PAGE.parent, help="folder of the page")
     parse.add_argument("--out")
@@ -157,20 +164,27 @@ def main() -> None:
         return
     if given.folder is None:
         raise SystemExit("--folder or --page is needed")
-    rows: list[Row] = []
+    rows, failed = list[Row](), list[Row]()
     units = winners(given.folder, given.each)
     if not units:
         raise SystemExit(f"no unit in {given.folder} gained anything")
     name = "moves-modelled" if given.device == "model" else "moves"
     for unit in units:
-        rows.append(explained(unit, given.device, given.limit))
+        try:
+            rows.append(explained(unit, given.device, given.limit, given.remeasure))
+        except Exception as error:  # the others are worth having
+            traceback.print_exception(error)
+            failed.append({"kernel": unit["kernel"], "error": f"{type(error).__name__}: {error}"})
+            continue
         print(rows[-1]["explanation"]["summary"], flush=True)
         # written anew after each kernel: a run that is cut short loses one at most
         summary = {
             "modelled": given.device == "model", "file": f"benchmarks/results/{name}.json",
-            "patterns": patterns(rows),
+            "patterns": patterns(rows), "failed": failed,
         }  # fmt: skip
         path = write(name, rows, summary, unit.get("environment", {}), out=given.out)
+    if not rows:
+        raise SystemExit("no winner could be explained")
     print(path)
 
 

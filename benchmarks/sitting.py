@@ -4,7 +4,7 @@ A plan lists jobs in the order of their worth:
 
     [[job]]
     name = "tests"                      # its folder below the work folder; $OUT for its command
-    command = "python -m pytest tests/gpu -m alone -v"
+    command = "python -m pytest tests/gpu -m alone -v"   # $LEFT_S: seconds until it is killed
     seconds = 200                       # it is killed then, with all its children
     gpus = 1                            # GPUs for itself; 0: none; "all": nothing else runs meanwhile
     after = ["build"]                   # jobs that must have ended first
@@ -141,7 +141,10 @@ class Sitting:
         folder = self.work / job.name
         folder.mkdir(parents=True, exist_ok=True)
         job.gpu, job.began = ",".join(map(str, mine)), time.time()
-        environment = {**os.environ, "OUT": str(folder), "CUDA_VISIBLE_DEVICES": job.gpu}
+        left = max(1.0, min(job.seconds, self.ends - time.time()))
+        environment = {
+            **os.environ, "OUT": str(folder), "CUDA_VISIBLE_DEVICES": job.gpu, "LEFT_S": f"{left:.0f}",
+        }  # fmt: skip
         with (folder / "log.txt").open("w") as log:
             process = subprocess.Popen(
                 ["bash", "-c", job.command], cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT,
@@ -152,7 +155,7 @@ class Sitting:
                 if not self.ends:  # stopped while it started
                     self._signal(process, signal.SIGKILL)
             try:
-                job.status = process.wait(timeout=max(1.0, min(job.seconds, self.ends - time.time())))
+                job.status = process.wait(timeout=left)
                 state = "ended" if job.status == 0 else "failed"
             except subprocess.TimeoutExpired:
                 state = "stopped"

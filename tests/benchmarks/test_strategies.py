@@ -18,29 +18,32 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 strategies = pytest.importorskip("strategies")
+summary = pytest.importorskip("strategies_summary")
+units = pytest.importorskip("strategies_units")
 
 
 def unit(kernel: str, strategy: str, seed: int, final: float, curve: list[list[float]], **more: Any) -> Any:
     return {
         "kernel": kernel, "strategy": strategy, "seed": seed, "final_speedup": final,
         "believed_speedup": curve[-1][2], "curve": curve, "evaluations": 100, "seconds": 10.0,
-        "area_under_curve": strategies.area(curve, 100), "verdicts": {"correct": 100},
+        "gpu_seconds": 8.0, "cpu_seconds": 2.0, "steps": 120, "reason": "budget",
+        "area_under_curve": units.area(curve, 100), "verdicts": {"correct": 100},
         "evaluations_per_second": 10.0, "modelled": False,
     } | more  # fmt: skip
 
 
 def test_areas_and_curves() -> None:
-    curve = [[1, 0.1, 1.0], [51, 5.0, 1.1]]
-    assert strategies.area(curve, 100) == pytest.approx(100 * np.log(1.1) / 2)
-    assert strategies.best_at(curve, 4.9, 1) == 1.0 and strategies.best_at(curve, 60, 0) == 1.1
-    assert strategies.reach({"curve": curve}, 1.05) == 51 and strategies.reach({"curve": curve}, 1.2) is None
+    curve = [[1, 0.1, 1.0, 0.1], [51, 5.0, 1.1, 5.0]]
+    assert units.area(curve, 100) == pytest.approx(100 * np.log(1.1) / 2)
+    assert summary.best_at(curve, 4.9, 1) == 1.0 and summary.best_at(curve, 60, 0) == 1.1
+    assert summary.reach({"curve": curve}, 1.05) == 51 and summary.reach({"curve": curve}, 1.2) is None
 
 
 def test_the_interquartile_mean_ignores_the_tails_and_resamples_within_kernels() -> None:
-    assert strategies.iqm(np.array([-100.0, 1, 2, 3, 4, 5, 6, 100.0])) == pytest.approx(3.5)
-    rows = [unit("a", "x", s, 1.0 + s / 1000, [[1, 0, 1.0]]) for s in range(4)]
-    rows += [unit("b", "x", s, 2.0 + s / 1000, [[1, 0, 1.0]]) for s in range(4)]
-    middle, low, high = strategies.stratified(rows)
+    assert summary.iqm(np.array([-100.0, 1, 2, 3, 4, 5, 6, 100.0])) == pytest.approx(3.5)
+    rows = [unit("a", "x", s, 1.0 + s / 1000, [[1, 0, 1.0, 0]]) for s in range(4)]
+    rows += [unit("b", "x", s, 2.0 + s / 1000, [[1, 0, 1.0, 0]]) for s in range(4)]
+    middle, low, high = summary.stratified(rows)
     assert low <= middle <= high and high - low < 0.01  # kernels differ, but each keeps its share
 
 
@@ -48,22 +51,139 @@ def test_the_summary_names_the_best_and_counts_who_never_got_there() -> None:
     rows = []
     for kernel in ("softmax", "attention", "quantise_fp8", "gemv_int4"):
         for seed in range(4):
-            rows.append(unit(kernel, "anneal", seed, 1.10, [[1, 0, 1.0], [80, 8.0, 1.1]]))
-            rows.append(unit(kernel, "ppo_pretrained", seed, 1.12, [[1, 0, 1.0], [20, 9.0, 1.12]]))
-            rows.append(unit(kernel, "random_walk", seed, 1.01, [[1, 0, 1.0], [5, 0.5, 1.01]]))
+            rows.append(unit(kernel, "anneal", seed, 1.10, [[1, 0, 1.0, 0], [80, 8.0, 1.1, 8.0]]))
+            rows.append(unit(kernel, "ppo_pretrained", seed, 1.12, [[1, 0, 1.0, 0], [20, 9.0, 1.12, 9.0]]))
+            rows.append(unit(kernel, "random_walk", seed, 1.01, [[1, 0, 1.0, 0], [5, 0.5, 1.01, 0.5]]))
     rows.append({"kernel": "softmax", "strategy": "greedy", "seed": 0, "error": "DeviceError: gone"})
-    found = strategies.summarise(rows)
+    found = summary.summarise(rows)
     assert found["best_interquartile_mean"] == "ppo_pretrained"
     assert found["strategies"]["ppo_pretrained"]["evaluations_to_90_percent"] == 20
     lost = found["strategies"]["random_walk"]
     assert lost["evaluations_to_90_percent"] is None and lost["never_reached_90_percent"] == 16
     assert found["strategies"]["anneal"]["geomean_final"] == pytest.approx(1.10)
-    assert found["strategies"]["random_walk"]["geomean_believed_at_equal_seconds"] == pytest.approx(1.01)
-    assert len(found["transfer"]["kernels"]) == 4 and found["transfer"]["conclusion"] is None
+    assert found["strategies"]["random_walk"]["geomean_believed_at_equal_gpu_seconds"] == pytest.approx(1.01)
+    assert len(found["transfer"]["kernels"]) == 4
+    assert found["transfer"]["median_ratio"] == pytest.approx(20 / 80)
+    assert found["transfer"]["conclusion"] == "not reached"  # a quarter is no fifth
+    assert found["not_told_apart_from_it"] == []
     assert found["errors"][0]["error"] == "DeviceError: gone"
-    assert strategies.middle_or_none([1.0, float("inf")]) is None  # half of them never got there
-    few = strategies.summarise([r for r in rows if r["kernel"] != "softmax"])
+    assert summary.middle_or_none([1.0, float("inf")]) is None  # half of them never got there
+    few = summary.summarise([r for r in rows if r["kernel"] != "softmax"])
     assert "inconclusive" in few["transfer"]["conclusion"]
+
+
+def test_strategies_are_judged_by_what_all_of_them_did() -> None:
+    rows = [unit("a", name, s, 1.1, [[1, 0, 1.1, 0]]) for name in ("anneal", "greedy") for s in range(2)]
+    rows += [unit("b", "anneal", 0, 2.0, [[1, 0, 2.0, 0]])]
+    found = summary.summarise(rows)
+    assert found["units"] == 4 and found["left_out_for_balance"] == 1 and found["kernels"] == ["a"]
+    assert found["strategies"]["anneal"]["geomean_final"] == pytest.approx(1.1)
+    assert found["not_told_apart_from_it"] == ["anneal"]
+
+
+def test_pages_say_what_the_file_says_or_that_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    figures = pytest.importorskip("figure_strategies")
+    rows = [unit("softmax/a", n, s, 1.1, [[1, 0, 1.0, 0], [9, 1, 1.1, 1]])
+            for n in units.DEFAULT for s in range(2)]  # fmt: skip
+    rows += [unit("softmax/a", n, 0, 1.05, [[1, 0, 1.05, 0]]) for n in units.ABLATIONS]
+    rows += [unit("softmax/a", "anneal_prerank8", 0, 1.1, [[1, 0, 1.0, 0], [3, 1, 1.1, 1]])]
+    measured = {"speedup": 1.09, "low": 1.08, "high": 1.1, "null": 1.0, "null_low": 0.99, "null_high": 1.01}
+    rows[0]["remeasured"] = measured
+    monkeypatch.setattr(figures, "result", lambda name: {"summary": summary.summarise(rows)})
+    made = {name: make() for name, make in figures.TABLES.items()}
+    assert figures.NOT_YET not in made.values()
+    assert "12 searches (2 seeds)" in made["strategies-said"] and "67 %" in made["strategies-said"]
+    assert "1.090x" in made["strategies-remeasured"] and "no mask" in made["strategies-ablations"]
+    assert "inconclusive" in made["strategies-transfer"] and made["strategies"].count("\n") == 8
+
+    def gone(name: str) -> Any:
+        raise FileNotFoundError(name)
+
+    monkeypatch.setattr(figures, "result", gone)
+    assert {make() for make in figures.TABLES.values()} == {figures.NOT_YET}
+
+
+def test_ablations_training_and_preranking_have_figures_of_their_own() -> None:
+    rows = [unit("a", "anneal", s, 1.1, [[1, 0, 1.0, 0], [60, 6, 1.1, 6]]) for s in range(2)]
+    rows += [unit("a", "anneal_prerank8", s, 1.2, [[1, 0, 1.0, 0], [15, 2, 1.2, 2]]) for s in range(2)]
+    rows += [unit("a", name, 0, 1.05, [[1, 0, 1.05, 0]]) for name in units.ABLATIONS]
+    rows.append(unit("a", "fresh_alone", 0, 1.0, [[1, 0, 1.0, 0]], wall_seconds=3.0))
+    found = summary.summarise(rows)
+    assert found["prerank"]["median_saved"] == pytest.approx(0.75) and found["prerank"]["pairs"] == 2
+    assert set(found["ablations"]) == set(units.ABLATIONS) and set(found["strategies"]) == {"anneal"}
+    assert found["training"]["alone"]["steps_per_second"] == pytest.approx(40)
+    assert found["training"]["shared_gpu"] is None
+
+
+def test_seeds_are_outermost_and_every_unit_has_one_gpu() -> None:
+    planned = list(strategies.plan(strategies.KERNELS, strategies.DEFAULT, 5, 3000))
+    main = [u for u in planned if u.strategy in strategies.DEFAULT]
+    assert len(main) == 180 and [u.seed for u in main] == sorted(u.seed for u in main)
+    assert len(set(planned)) == len(planned) and len({u.path(Path()) for u in planned}) == len(planned)
+    extra = [u for u in planned if u.strategy not in strategies.DEFAULT]
+    assert {u.strategy for u in extra} == {*units.ABLATIONS, "anneal_prerank8"}
+    for gpus in (1, 2, 8):
+        shared = strategies.shares(planned, strategies.KERNELS, gpus)
+        assert len(shared) == gpus and sorted(u for part in shared for u in part) == sorted(planned)
+        assert all(shared)
+    two = strategies.shares(planned, strategies.KERNELS, 2)
+    assert all(len({u.kernel for u in part}) == 3 for part in two)
+
+
+class Leaving:
+    """The timing model behind a queue whose owner leaves after some candidates."""
+
+    def __init__(self, most: int) -> None:
+        from sassafras.device import ModelDevice
+        from sassafras.frontend import load
+
+        workload = load("suite:kv_append")
+        case = strategies.lonely_or_not(workload, None, True)
+        self.baseline = workload.build(case, "sm_90a")
+        self.device, self.left = ModelDevice("sm_90a"), most
+        self.device.open(workload, case, self.baseline)
+        self.modelled, self.last = True, 0.0
+
+    def environment(self) -> dict[str, Any]:
+        return {}
+
+    def run(self, candidate: Any) -> Any:
+        if not self.left:
+            raise EOFError
+        self.left -= 1
+        self.last = 0.25
+        return self.device.run(candidate)
+
+
+def test_a_unit_that_was_cut_goes_on_and_ends_the_same(tmp_path: Path) -> None:
+    unit = units.Unit("kv_append", "greedy", 3, 30)
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    whole.mkdir()
+    cut.mkdir()
+    assert units.play(unit, Leaving(1000), whole, True, 2, 1e18)
+    with pytest.raises(EOFError):
+        units.play(unit, Leaving(11), cut, True, 2, 1e18)
+    assert units.read(cut) == [] and len(list(cut.glob("*.part"))) == 1
+    assert not units.play(unit, Leaving(0), cut, True, 2, 0.0)  # the deadline is over: nothing is lost
+    again = Leaving(19)
+    assert units.play(unit, again, cut, True, 2, 1e18) and again.left == 0
+    (one,), (other,) = units.read(whole), units.read(cut)
+    assert other["replayed"] == 11 and other["evaluations"] == one["evaluations"] == 30
+    assert other["winner"] == one["winner"] and other["gpu_seconds"] == one["gpu_seconds"] == 7.5
+    assert [p[:3] for p in other["curve"]] == [p[:3] for p in one["curve"]]
+    assert not list(cut.glob("*.part"))
+
+
+def test_a_failing_unit_leaves_its_words_and_is_tried_again(tmp_path: Path) -> None:
+    unit = units.Unit("kv_append", "greedy", 0, 5)
+    broken = Leaving(9)
+    broken.run = lambda candidate: 1 / 0  # type: ignore[assignment]
+    assert not units.play(unit, broken, tmp_path, True, 2, 1e18)
+    (row,) = units.read(tmp_path)
+    assert "ZeroDivisionError" in row["error"]
+    assert units.play(unit, Leaving(9), tmp_path, True, 2, 1e18)
+    (row,) = units.read(tmp_path)
+    assert "error" not in row and row["evaluations"] == 5
 
 
 def test_a_small_comparison_on_the_timing_model_is_taken_up_where_it_stopped(
@@ -73,7 +193,7 @@ def test_a_small_comparison_on_the_timing_model_is_taken_up_where_it_stopped(
         command = [
             sys.executable, str(ROOT / "benchmarks" / "strategies.py"), "--folder", str(tmp_path / "units"),
             "--device", "model", "--lonely", "--kernels", "kv_append", "--strategies", "anneal,greedy",
-            "--seeds", "1", "--evaluations", "12", "--out", str(tmp_path), *more,
+            "--seeds", "1", "--evaluations", "12", "--players", "1,2", "--out", str(tmp_path), *more,
         ]  # fmt: skip
         path = f"{ROOT / 'src'}{os.pathsep}{without_torch(shared)}"
         environment = os.environ | {"PYTHONPATH": path, "SASSAFRAS_COMMIT": "test"}

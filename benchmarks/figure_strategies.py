@@ -1,0 +1,171 @@
+"""What the pages say of strategies.json: tables and sentences, or that nothing has been measured yet."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from figure_results import Row, result
+
+NOT_YET = "Not measured yet.\n"
+#: strategies and ablations as a reader calls them
+NAMES = {
+    "random_walk": "random walk", "ppo_fresh": "PPO fresh (CuAsmRL's preset)",
+    "ppo_pretrained": "PPO pre-trained", "ppo_twin": "PPO, untrained twin",
+    "fresh_as_it_is": "the preset", "fresh_no_mask": "no mask",
+    "fresh_all_features": "all features", "fresh_all_moves": "all moves",
+    "fresh_noisy_reward": "noisy reward (0.2 %)",
+}  # fmt: skip
+
+
+def _table(head: str, rows: Iterable[Iterable[str]]) -> str:
+    titles = head.split(" | ")
+    return (
+        "\n".join([f"| {head} |", "|" + "---|" * len(titles), *("| " + " | ".join(r) + " |" for r in rows)])
+        + "\n"
+    )
+
+
+def _name(strategy: str) -> str:
+    return NAMES.get(strategy, strategy)
+
+
+def _times(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}x"
+
+
+def _count(value: Any) -> str:
+    return f"{value:,.0f}" if isinstance(value, int | float) else value or "-"
+
+
+def _measured(make: Callable[[Row], str]) -> Callable[[], str]:
+    """A table that says so where there is no file."""
+
+    @functools.wraps(make)
+    def made() -> str:
+        try:
+            found = result("strategies")
+        except FileNotFoundError:
+            return NOT_YET
+        return make(found["summary"])
+
+    return made
+
+
+@_measured
+def comparison(of: Row) -> str:
+    """One row a strategy, best interquartile mean first."""
+    rows = []
+    for name, it in sorted(of["strategies"].items(), key=lambda item: -item[1]["iqm_final"]):
+        never = it["never_reached_90_percent"]
+        rows.append([
+            _name(name), f"{it['units']}",
+            f"**{it['iqm_final']:.3f}x** [{it['iqm_low']:.3f}, {it['iqm_high']:.3f}]",
+            _times(it["geomean_final"]),
+            _count(it["evaluations_to_90_percent"]), f"{never} of {it['could_reach']}",
+            _times(it["geomean_believed_at_equal_gpu_seconds"]),
+            _times(it["geomean_believed_at_equal_seconds"]),
+            f"{it['gpu_ms_an_evaluation']:.1f}", f"{it['median_cpu_seconds']:.0f}",
+        ])  # fmt: skip
+    head = (
+        "strategy | searches | interquartile mean | geometric mean | evaluations to 90 % | never | "
+        "equal GPU seconds | equal seconds | GPU ms | processor, s"
+    )
+    return _table(head, rows)
+
+
+@_measured
+def kernels(of: Row) -> str:
+    """One row a kernel: geometric mean over seeds by strategy."""
+    names = list(of["strategies"])
+    rows = [[k, *(_times(by.get(n)) for n in names)] for k, by in of["by_kernel"].items()]
+    return _table(" | ".join(["kernel", *map(_name, names)]), rows)
+
+
+@_measured
+def said(of: Row) -> str:
+    """What the comparison comes to, in words."""
+    best = of["best_interquartile_mean"]
+    same = ", ".join(map(_name, of["not_told_apart_from_it"]))
+    seeds = {name: len(s) for name, s in of["seeds"].items()}
+    fewest, most = min(seeds.values()), max(seeds.values())
+    how_many = f"{most} seeds" if fewest == most else f"{fewest} to {most} seeds"
+    twin, wrong = of["pretrained_over_twin"], sum(s["wrong_or_crashed"] for s in of["strategies"].values())
+    refused = sum(s["refused"] for s in of["strategies"].values())
+    lines = [
+        f"{of['units']} searches ({how_many}), {of['searched_evaluations']:,} evaluations with ablations and "
+        f"pre-ranking; {refused} refused by the validator, {wrong} wrong or crashed. "
+        f"**The winner is {_name(best)}**, by interquartile mean; its interval overlaps with "
+        + (f"that of {same}." if same else "no other."),
+        f"The pre-trained policy ended above its untrained twin on {twin['better']} of {twin['pairs']}, "
+        f"below on {twin['worse']}.",
+    ]
+    training, rank = of["training"], of["prerank"]
+    for key, where in (("alone", "with a GPU to itself"), ("shared_gpu", "of one thread and the GPU")):
+        if it := training[key]:
+            lines.append(
+                f"CuAsmRL's preset: {it['steps_per_second']:.0f} steps a second {where} "
+                f"({_count(it['median_evaluations'])} evaluations, {_count(it['median_steps'])} steps, "
+                f"{it['median_seconds']:.0f} s); its public log says 0.3 to 1, its paper five hours."
+            )
+    if rank["median_saved"] is not None:
+        lines.append(
+            f"Pre-ranking annealing's proposals with the timing model (best of {rank['pool']}) saved "
+            f"{100 * rank['median_saved']:.0f} % of the evaluations to the same result, in the median of "
+            f"{rank['pairs']} pairs."
+        )
+    return "\n".join(lines) + "\n"
+
+
+@_measured
+def transfer(of: Row) -> str:
+    """Evaluations to 90 % of annealing's log-gain, on kernels of unseen families."""
+    it = of["transfer"]
+    rows = [
+        [k["kernel"], _times(k["annealing_final"]),
+         *(_count(k["evaluations_to_90_percent"][n]) for n in ("anneal", "ppo_pretrained", "ppo_twin"))]
+        for k in it["kernels"]
+    ]  # fmt: skip
+    ratio = "" if it["median_ratio"] is None else f" (median ratio {it['median_ratio']:.2f})"
+    return (
+        _table("kernel | annealing's gain | annealing | PPO pre-trained | untrained twin", rows)
+        + f"\nThe goal, {it['goal']}: **{it['conclusion']}**{ratio}.\n"
+    )
+
+
+@_measured
+def ablations(of: Row) -> str:
+    """CuAsmRL's preset and one change each."""
+    kernels = sorted({k for it in of["ablations"].values() for k in it["final"]})
+    rows = [
+        [_name(name), f"{it['units']}", *(_times(it["final"].get(k)) for k in kernels),
+         f"{it['mean_area_under_curve']:.2f}", _count(it["median_evaluations"]), _count(it["median_steps"])]
+        for name, it in of["ablations"].items()
+    ]  # fmt: skip
+    if not rows:
+        return NOT_YET
+    head = " | ".join(
+        ["preset with", "searches", *kernels, "area under the curve, %", "evaluations", "steps"]
+    )
+    return _table(head, rows)
+
+
+@_measured
+def remeasured(of: Row) -> str:
+    """Winners in five fresh processes, beside the null experiment."""
+    rows = [
+        [it["kernel"], _name(it["strategy"]), f"{it['seed']}", _times(it["final_speedup"]),
+         f"**{_times(r['speedup'])}** [{r['low']:.3f}, {r['high']:.3f}]",
+         f"{r['null']:.3f} [{r['null_low']:.3f}, {r['null_high']:.3f}]"]
+        for it in of["remeasured"] if (r := it["remeasured"]) and r["speedup"] and r["low"] and r["null_low"]
+    ]  # fmt: skip
+    if not rows:
+        return NOT_YET
+    return _table("kernel | found by | seed | the search's last looks | re-measured | null", rows)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "strategies": comparison, "strategies-kernels": kernels, "strategies-said": said,
+    "strategies-transfer": transfer, "strategies-ablations": ablations, "strategies-remeasured": remeasured,
+}  # fmt: skip

@@ -1,0 +1,245 @@
+"""What a comparison of strategies says: the summary of strategies.json. See `strategies.py`.
+
+By strategy: geometric mean, interquartile mean of the log speed-ups with a 95 % interval of a bootstrap
+stratified by kernel (Agarwal et al., arXiv 2108.13264), evaluations to 90 % of annealing's log-gain on the
+same kernel, and the same at equal seconds; for the pre-trained policy the transfer to kernels of families
+that it has never seen; ablations beside the preset; evaluations that pre-ranking saves; rates of training.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from common import geomean
+from strategies_units import ABLATIONS, DEFAULT
+
+Row = dict[str, Any]
+#: columns of a curve
+EVALUATIONS, GPU_SECONDS, SPEEDUP, SECONDS = range(4)
+#: an annealing gain below this is too small to ask who reaches it first
+LEAST_GAIN = 1.01
+
+
+def best_at(curve: list[list[float]], limit: float, column: int) -> float:
+    """Best speed-up within so many evaluations or seconds."""
+    held = [point[SPEEDUP] for point in curve if point[column] <= limit]
+    return held[-1] if held else 1.0
+
+
+def iqm(values: np.ndarray) -> float:
+    """Interquartile mean: of the middle half."""
+    ordered = np.sort(values)
+    cut = len(ordered) // 4
+    return float(np.mean(ordered[cut : len(ordered) - cut]))
+
+
+def stratified(rows: list[Row], draws: int = 2000) -> tuple[float, float, float]:
+    """Interquartile mean of log speed-ups with a 95 % interval; seeds are resampled within each kernel."""
+    by_kernel: dict[str, list[float]] = {}
+    for row in rows:
+        by_kernel.setdefault(row["kernel"], []).append(math.log(row["final_speedup"]))
+    strata = [np.array(v) for v in by_kernel.values()]
+    rng = np.random.default_rng(0)
+    found = [iqm(np.concatenate([s[rng.integers(0, len(s), len(s))] for s in strata])) for _ in range(draws)]
+    low, high = np.quantile(found, [0.025, 0.975])
+    return tuple(math.exp(x) for x in (iqm(np.concatenate(strata)), low, high))  # type: ignore[return-value]
+
+
+def reach(row: Row, target: float) -> int | None:
+    """Evaluations until the unit's curve reached a speed-up, or None."""
+    return next((int(point[EVALUATIONS]) for point in row["curve"] if point[SPEEDUP] >= target), None)
+
+
+def middle_or_none(needed: list[float]) -> float | None:
+    """The median of evaluations needed (infinity: never), None where it is infinite or there are none."""
+    found = float(np.median(needed)) if needed else math.inf
+    return found if math.isfinite(found) else None
+
+
+def _of(rows: Sequence[Row], kernel: str, name: str) -> list[Row]:
+    return [r for r in rows if r["kernel"] == kernel and r["strategy"] == name]
+
+
+def balanced(rows: list[Row]) -> list[Row]:
+    """Those of kernels and seeds that every strategy has done, so that all are judged by the same; all
+    where there are none."""
+    done = [
+        {(r["kernel"], r["seed"]) for r in rows if r["strategy"] == name}
+        for name in {r["strategy"] for r in rows}
+    ]
+    common = set.intersection(*done) if done else set()
+    return [r for r in rows if not common or (r["kernel"], r["seed"]) in common]
+
+
+def summarise(rows: list[Row]) -> Row:
+    """The comparison: everything relative to annealing on the same kernel."""
+    good = [r for r in rows if "error" not in r]
+    every = [r for r in good if r["strategy"] in DEFAULT]
+    main = balanced(every)
+    kernels = list(dict.fromkeys(r["kernel"] for r in main))
+    by = {name: _strategy(main, name) for name in DEFAULT if any(r["strategy"] == name for r in main)}
+    winner = max(by, key=lambda n: by[n]["iqm_final"]) if by else None
+    return {
+        "modelled": any(r.get("modelled") for r in good), "units": len(main), "kernels": kernels,
+        "left_out_for_balance": len(every) - len(main),
+        "seeds": {name: sorted({r["seed"] for r in main if r["strategy"] == name}) for name in by},
+        "searched_evaluations": sum(r["evaluations"] for r in good),
+        "strategies": by, "best_interquartile_mean": winner,
+        "not_told_apart_from_it": [
+            n for n in by if winner and n != winner and by[n]["iqm_high"] >= by[winner]["iqm_low"]
+        ],
+        "by_kernel": {
+            k: {n: geomean(r["final_speedup"] for r in _of(main, k, n)) for n in by if _of(main, k, n)}
+            for k in kernels
+        },
+        "pretrained_over_twin": _pairs(main, "ppo_pretrained", "ppo_twin"),
+        "transfer": _transfer(main, kernels),
+        "ablations": _ablations(good), "prerank": _prerank(good), "training": _training(good),
+        "remeasured": [
+            {k: r[k] for k in ("kernel", "strategy", "seed", "final_speedup", "remeasured")}
+            for r in good if "remeasured" in r
+        ],
+        "errors": [{k: r[k] for k in ("kernel", "strategy", "seed", "error")} for r in rows if "error" in r],
+    }  # fmt: skip
+
+
+def _strategy(rows: list[Row], name: str) -> Row:
+    mine = [r for r in rows if r["strategy"] == name]
+    middle, low, high = stratified(mine)
+    needed: list[float] = []
+    equal: dict[int, list[float]] = {GPU_SECONDS: [], SECONDS: []}
+    for r in mine:
+        annealed = _of(rows, r["kernel"], "anneal")
+        if not annealed:
+            continue
+        # (curves hold what searches believed, so the target does too)
+        gain = geomean(a["believed_speedup"] for a in annealed) or 1.0
+        if gain > 1.0:
+            at = reach(r, gain**0.9)
+            needed.append(math.inf if at is None else at)
+        for column, key in ((GPU_SECONDS, "gpu_seconds"), (SECONDS, "seconds")):
+            equal[column].append(best_at(r["curve"], float(np.median([a[key] for a in annealed])), column))
+    verdicts = [r["verdicts"] for r in mine]
+    return {
+        "units": len(mine), "kernels": len({r["kernel"] for r in mine}),
+        "geomean_final": geomean(r["final_speedup"] for r in mine),
+        "iqm_final": middle, "iqm_low": low, "iqm_high": high,
+        "mean_area_under_curve": float(np.mean([r["area_under_curve"] for r in mine])),
+        "evaluations_to_90_percent": middle_or_none(needed),
+        "never_reached_90_percent": sum(map(math.isinf, needed)), "could_reach": len(needed),
+        "geomean_believed_at_equal_gpu_seconds": geomean(equal[GPU_SECONDS]),
+        "geomean_believed_at_equal_seconds": geomean(equal[SECONDS]),
+        "median_evaluations": float(np.median([r["evaluations"] for r in mine])),
+        "median_gpu_seconds": float(np.median([r["gpu_seconds"] for r in mine])),
+        "median_cpu_seconds": float(np.median([r["cpu_seconds"] for r in mine])),
+        "gpu_ms_an_evaluation": 1e3 * sum(r["gpu_seconds"] for r in mine)
+        / max(1, sum(r["evaluations"] for r in mine)),
+        "evaluations_per_second": float(np.median([r["evaluations_per_second"] for r in mine])),
+        "refused": sum(v.get("illegal_schedule", 0) for v in verdicts),
+        "wrong_or_crashed": sum(
+            v.get(w, 0) for v in verdicts for w in ("wrong_result", "crashed", "timed_out")
+        ),
+    }  # fmt: skip
+
+
+def _pairs(rows: list[Row], one: str, other: str) -> Row:
+    """How often one strategy ended above another with the same kernel and seed."""
+    final = {(r["kernel"], r["seed"], r["strategy"]): r["final_speedup"] for r in rows}
+    both = [(v, final[k, s, other]) for (k, s, n), v in final.items() if n == one and (k, s, other) in final]
+    return {"pairs": len(both), "better": sum(a > b for a, b in both), "worse": sum(a < b for a, b in both)}
+
+
+def _transfer(rows: list[Row], kernels: list[str]) -> Row:
+    """Kernels of families that the shipped policy has not seen: evaluations to 90 % of annealing's gain."""
+    from sassafras.game import HELD_OUT
+
+    held = {n for names in HELD_OUT.values() for n in names}
+    found, ratios = [], []
+    for k in kernels:
+        annealed = _of(rows, k, "anneal")
+        gain = geomean(r["final_speedup"] for r in annealed)
+        if k.split("/")[0] not in held or not gain or gain <= LEAST_GAIN:
+            continue
+        target = (geomean(r["believed_speedup"] for r in annealed) or 1.0) ** 0.9
+        medians: Row = {}
+        for name in ("anneal", "ppo_pretrained", "ppo_twin"):
+            at = [reach(r, target) for r in _of(rows, k, name)]
+            medians[name] = float(np.median([math.inf if a is None else a for a in at])) if at else None
+        if medians["ppo_pretrained"]:
+            ratios.append(medians["ppo_pretrained"] / medians["anneal"])
+        found.append({
+            "kernel": k, "annealing_final": gain,
+            "evaluations_to_90_percent": {
+                n: v if v is None or math.isfinite(v) else "never" for n, v in medians.items()
+            },
+        })  # fmt: skip
+    if len(found) < 4:
+        said = "inconclusive: fewer than four kernels with room"
+    elif not ratios:
+        said = "inconclusive: the pre-trained policy has not been run"
+    else:
+        middle = float(np.median(ratios))
+        said = "reached" if middle <= 0.2 else "not reached"
+    return {
+        "kernels": found, "goal": "a fifth of annealing's own evaluations, in the median of the kernels",
+        "median_ratio": middle_or_none(ratios), "conclusion": said,
+    }  # fmt: skip
+
+
+def _ablations(rows: list[Row]) -> Row:
+    """CuAsmRL's preset and one change each: final speed-ups and areas on the same kernels."""
+    found: Row = {}
+    for name in ABLATIONS:
+        mine = [r for r in rows if r["strategy"] == name]
+        if not mine:
+            continue
+        found[name] = {
+            "units": len(mine), "kernels": sorted({r["kernel"] for r in mine}),
+            "geomean_final": geomean(r["final_speedup"] for r in mine),
+            "final": {k: geomean(r["final_speedup"] for r in mine if r["kernel"] == k)
+                      for k in dict.fromkeys(r["kernel"] for r in mine)},
+            "mean_area_under_curve": float(np.mean([r["area_under_curve"] for r in mine])),
+            "median_evaluations": float(np.median([r["evaluations"] for r in mine])),
+            "median_steps": float(np.median([r["steps"] for r in mine])),
+            "ended_by": {w: sum(r["reason"] == w for r in mine) for w in {r["reason"] for r in mine}},
+        }  # fmt: skip
+    return found
+
+
+def _prerank(rows: list[Row]) -> Row:
+    """Evaluations that pre-ranking saves annealing: to the lower of both final results, seed by seed."""
+    saved: dict[str, list[float]] = {}
+    for r in rows:
+        if r["strategy"] != "anneal_prerank8":
+            continue
+        for other in _of(rows, r["kernel"], "anneal"):
+            target = min(r["believed_speedup"], other["believed_speedup"])
+            if other["seed"] == r["seed"] and target > 1.0:
+                mine, its = reach(r, target), reach(other, target)
+                if mine and its:
+                    saved.setdefault(r["kernel"], []).append(1.0 - mine / its)
+    every = [s for v in saved.values() for s in v]
+    return {
+        "pool": 8, "pairs": len(every), "by_kernel": {k: float(np.median(v)) for k, v in saved.items()},
+        "median_saved": float(np.median(every)) if every else None,
+        "geomean_final": geomean(r["final_speedup"] for r in rows if r["strategy"] == "anneal_prerank8"),
+    }  # fmt: skip
+
+
+def _training(rows: list[Row]) -> Row:
+    """CuAsmRL's preset: steps a second, in the comparison (thinking and measuring added up) and alone."""
+    shared = [r for r in rows if r["strategy"] == "ppo_fresh"]
+    alone = [r for r in rows if r["strategy"] == "fresh_alone"]
+
+    def rates(mine: list[Row], seconds: str) -> Row | None:
+        return {
+            "units": len(mine), "median_steps": float(np.median([r["steps"] for r in mine])),
+            "median_evaluations": float(np.median([r["evaluations"] for r in mine])),
+            "median_seconds": float(np.median([r[seconds] for r in mine])),
+            "steps_per_second": float(np.median([r["steps"] / r[seconds] for r in mine])),
+        } if mine else None  # fmt: skip
+
+    return {"shared_gpu": rates(shared, "seconds"), "alone": rates(alone, "wall_seconds")}

@@ -1,0 +1,257 @@
+"""One search of the comparison: run, cut, taken up again, looked at once more. See `strategies.py`."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import os
+import time
+import traceback
+import zlib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sassafras.writing import write_whole
+
+Row = dict[str, Any]
+#: best few of a search that are looked at again
+LEADERS = 4
+#: seconds between two writings of a search that is under way
+SAVE_S = 20.0
+STRATEGIES: dict[str, tuple[str, Row]] = {
+    "random_walk": ("random_walk", {}),
+    "greedy": ("greedy", {}),
+    "anneal": ("anneal", {}),
+    "ppo_fresh": ("ppo", {"policy": "fresh"}),
+    "ppo_pretrained": ("ppo", {"policy": "pretrained"}),
+    "ppo_twin": ("ppo", {"policy": "twin"}),
+    # not of the comparison itself
+    "anneal_prerank8": ("anneal", {"prerank": 8}),
+    "fresh_as_it_is": ("ppo", {"policy": "fresh"}),
+    "fresh_no_mask": ("ppo", {"policy": "fresh", "mask": False}),
+    "fresh_all_features": ("ppo", {"policy": "fresh", "view": "all"}),
+    "fresh_all_moves": ("ppo", {"policy": "fresh", "moves": "all"}),
+    "fresh_noisy_reward": ("ppo", {"policy": "fresh", "reward_noise": 0.002}),
+    "twin_paper_features": ("ppo", {"policy": "twin", "view": "paper"}),
+    "twin_memory_moves": ("ppo", {"policy": "twin", "moves": "memory"}),
+    "fresh_alone": ("ppo", {"policy": "fresh", "threads": 8}),
+}
+DEFAULT = tuple(STRATEGIES)[:6]
+#: one change each to CuAsmRL's preset, beside the preset itself with the same evaluations
+ABLATIONS = (
+    "fresh_as_it_is", "fresh_no_mask", "fresh_all_features", "fresh_all_moves", "fresh_noisy_reward",
+)  # fmt: skip
+
+
+class Unit(NamedTuple):
+    """A search to run: `evaluations` long, or `cap` seconds of GPU and processor where that is shorter."""
+
+    kernel: str
+    strategy: str
+    seed: int
+    evaluations: int
+    cap: float = math.inf
+
+    def path(self, folder: Path) -> Path:
+        """Where its row is kept."""
+        return folder / f"{self.kernel.replace('/', '-')}--{self.strategy}--{self.seed}.json"
+
+
+def read(folder: Path) -> list[Row]:
+    """All units that are done, and the last errors of those that failed."""
+    rows = [json.loads(path.read_text()) for path in sorted(folder.glob("*--*--*.json"))]
+    done = {(r["kernel"], r["strategy"], r["seed"]) for r in rows}
+    failed = [json.loads(path.read_text()) for path in sorted(folder.glob("*--*--*.error"))]
+    return rows + [r for r in failed if (r["kernel"], r["strategy"], r["seed"]) not in done]
+
+
+class Record:
+    """The outcomes of a search so far, on disk every `SAVE_S` seconds: what `search.run` takes as recorder.
+
+    Seconds of the budget are the GPU's on this search, whoever else used it in between.
+    """
+
+    def __init__(self, path: Path, device: Any) -> None:
+        self.path, self.device = path, device
+        self.rows: dict[str, Any] = {}
+        self.gpu = 0.0
+        self._saved = time.monotonic()
+        if path.exists():
+            self.rows = {row[0]: row for row in json.loads(zlib.decompress(path.read_bytes()))}
+
+    def known(self, digest: str) -> Any:
+        """See `search.contract.Recorder`."""
+        from sassafras.search.contract import Recorded
+        from sassafras.store.records import row_outcome
+
+        if (row := self.rows.get(digest)) is None:
+            return None
+        self.gpu += row[-1]
+        return Recorded(row_outcome(tuple(row[:-1])), row[-1])
+
+    def record(self, candidate: Any, outcome: Any, took: float) -> Any:
+        """See `search.contract.Recorder`."""
+        from sassafras.search.contract import Recorded
+        from sassafras.store.records import outcome_row, row_outcome
+
+        spent, self.device.last = self.device.last, 0.0
+        row = [*outcome_row(outcome), spent]
+        self.rows[row[0]] = row
+        self.gpu += spent
+        if time.monotonic() - self._saved > SAVE_S:
+            self.save()
+        # what a search that is taken up again would be told
+        return Recorded(row_outcome(tuple(row[:-1])), spent)
+
+    def save(self) -> None:
+        """Write it all."""
+        self._saved = time.monotonic()
+        part = self.path.with_suffix(f".{os.getpid()}")
+        part.write_bytes(zlib.compress(json.dumps(list(self.rows.values())).encode(), 6))
+        part.replace(self.path)
+
+
+class Counting:
+    """A space that counts how often an agent looked for its legal moves: its steps."""
+
+    def __init__(self, space: Any) -> None:
+        self.space, self.steps = space, 0
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "space":
+            raise AttributeError(name)
+        return getattr(self.space, name)
+
+    def legal(self, state: Any) -> Any:
+        """See `core.Playable`."""
+        self.steps += 1
+        return self.space.legal(state)
+
+
+def play(unit: Unit, device: Any, folder: Path, lonely: bool, looks: int, deadline: float) -> bool:
+    """Run a unit, or go on with it; True when it is done. An error is kept as a row that says so."""
+    path = unit.path(folder)
+    row: Row = {
+        "kernel": unit.kernel, "strategy": unit.strategy, "seed": unit.seed, "modelled": device.modelled,
+        "lonely": lonely, "environment": device.environment(),
+    }  # fmt: skip
+    record = Record(path.with_suffix(".part"), device)
+    try:
+        found = one(unit, device, record, looks, deadline)
+    except EOFError:  # the GPU's owner is gone, with the sitting
+        record.save()
+        raise
+    except Exception as error:  # one unit's failure is a row that says so
+        traceback.print_exc()
+        write_whole(
+            path.with_suffix(".error"), json.dumps(row | {"error": f"{type(error).__name__}: {error}"})
+        )
+        return False
+    if found is None:
+        record.save()
+        return False
+    write_whole(path, json.dumps(row | found))
+    record.path.unlink(missing_ok=True)
+    path.with_suffix(".error").unlink(missing_ok=True)
+    print(
+        f"{unit.kernel} {unit.strategy} {unit.seed}: {found['final_speedup']:.4f} ({found['evaluations']} "
+        f"evaluations, {found['gpu_seconds']:.1f} s of GPU, {found['cpu_seconds']:.1f} s of processor, "
+        f"{found['wall_seconds']:.0f} s)", flush=True,
+    )  # fmt: skip
+    return True
+
+
+def one(unit: Unit, device: Any, record: Record, looks: int, deadline: float) -> Row | None:
+    """One search and an honest figure for what it found; None when the deadline cut it."""
+    from sassafras import search
+    from sassafras.core import Budget
+    from sassafras.evaluate import Evaluator
+    from sassafras.frontend import load
+    from sassafras.schedule import ScheduleSpace
+    from sassafras.search.prerank import Preranked
+    from sassafras.validate import Validator
+    from sassafras.wiring import prerank_score
+
+    name, settings = STRATEGIES[unit.strategy]
+    settings = dict(settings)
+    pool = int(settings.pop("prerank", 1))
+    made = search.get(name, settings)
+    baseline = device.baseline
+    counting = space = Counting(ScheduleSpace(baseline, **getattr(made, "space_options", {})))
+    if pool > 1:
+        kernel, _, case = unit.kernel.partition("/")
+        workload = load(f"suite:{kernel}")
+        space = Preranked(space, prerank_score(workload, workload.case(case or None), baseline), pool)  # type: ignore[assignment]
+    validator = Validator(baseline.cubin, baseline.name)
+    judge = Evaluator(device, lambda _, cubin: validator.check(cubin), baseline)
+    curve: list[tuple[int, float, float, float]] = []
+    begun, wall = time.process_time(), time.monotonic()
+    capped = False
+
+    def cpu() -> float:
+        return time.process_time() - begun
+
+    def stop() -> bool:
+        nonlocal capped
+        capped = record.gpu + cpu() > unit.cap
+        return capped or time.time() > deadline
+
+    def note(p: Any) -> None:
+        best = 1.0 / p.best.cost
+        if not curve or best > curve[-1][2]:
+            curve.append((p.evaluations, round(record.gpu, 4), best, round(record.gpu + cpu(), 4)))
+
+    try:
+        found = search.run(
+            made, space, judge, Budget(evaluations=unit.evaluations), seed=unit.seed, recorder=record,
+            progress=note, keep=LEADERS, stop=stop,
+        )  # fmt: skip
+    except KeyboardInterrupt:  # it was over before the first evaluation
+        return None
+    spent, took = cpu(), time.monotonic() - wall
+    if found.reason == "interrupted" and not capped:
+        return None
+    final, cubin = look_again(device, found, looks)
+    seconds = record.gpu + spent
+    return {
+        "evaluations": found.evaluations, "replayed": found.replayed, "steps": counting.steps,
+        "gpu_seconds": record.gpu, "cpu_seconds": spent, "seconds": seconds, "wall_seconds": took,
+        "reason": "cap" if found.reason == "interrupted" else found.reason,
+        "believed_speedup": 1.0 / found.best.cost, "final_speedup": final,
+        "area_under_curve": area(curve, found.evaluations), "curve": curve,
+        "verdicts": dict(found.verdicts), "settings": search.settings_of(made), "prerank": pool,
+        "evaluations_per_second": found.evaluations / max(seconds, 1e-9), "winner": cubin,
+    }  # fmt: skip
+
+
+def look_again(device: Any, found: Any, looks: int) -> tuple[float, str]:
+    """A figure that no luck of the search's has a part in, and the winner's cubin (base64 of zlib)."""
+    leaders = [leader.candidate for leader in found.leaders]
+    if device.modelled:  # deterministic: another look says the same
+        best, final = leaders[0], 1.0 / found.best.cost
+    else:
+        seen: list[list[float]] = [[] for _ in leaders]
+        for _ in range(max(looks, 2)):
+            for n, candidate in enumerate(leaders):
+                outcome = device.run(candidate)
+                if outcome.cost is not None:
+                    seen[n].append(1.0 / outcome.cost)
+        # the first half chooses, the second is reported
+        halves = [(s[: len(s) // 2], s[len(s) // 2 :]) for s in seen]
+        able = [n for n, (a, b) in enumerate(halves) if a and b]
+        if not able:
+            return 1.0, ""
+        top = max(able, key=lambda n: np.median(halves[n][0]))
+        best, final = leaders[top], float(np.median(halves[top][1]))
+    return float(final), base64.b64encode(zlib.compress(best.kernel.cubin, 9)).decode()
+
+
+def area(curve: list[Any], evaluations: int) -> float:
+    """Mean over evaluations of the log of the best speed-up so far, in percent."""
+    total = 0.0
+    for point, nxt in zip(curve, [*curve[1:], (evaluations + 1,)], strict=True):
+        total += 100.0 * math.log(max(point[2], 1e-9)) * (nxt[0] - point[0])
+    return total / max(evaluations, 1)
