@@ -7,7 +7,7 @@
     python benchmarks/hgemm.py server   [--gpus 4] [--rate 1000]      hgemm-server.json
     python benchmarks/hgemm.py server   --rate 100 --shapes 200       hgemm-server-100.json
     python benchmarks/hgemm.py off-grid [--mode offline]              hgemm-offgrid.json
-    python benchmarks/hgemm.py off-grid --grid off-grid-anew          shapes that nothing has learnt from
+    python benchmarks/hgemm.py off-grid --grid off-grid-third         shapes that nothing has learnt from
     python benchmarks/hgemm.py sweep    --grid learning --out FOLDER  shapes to learn from: choosers.py
 
 Sweep, offline and server share the selection journals in --out ($OUT, or benchmarks/results): after a sweep
@@ -64,12 +64,15 @@ def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("stage", choices=STAGES)
-    parser.add_argument("--grid", help="another one: off-grid-anew, learning (sweep: for choosers.py)")
+    parser.add_argument("--grid", help="another one: off-grid-third, learning (sweep: for choosers.py)")
     parser.add_argument("--bands", help="only these bands, for example '<1e8,1e8-1e9'")
     parser.add_argument("--shapes", type=int, help="only a stratified sample of so many")
     parser.add_argument("--configs", type=int, help="screened a shape and layout (128; --only-configs: 24)")
     parser.add_argument("--only-configs", default="", help="regular expression: re-tune only these, see docs")
     parser.add_argument("--recorded", type=int, default=4, help="with it: the dataset's best, a layout")
+    parser.add_argument(
+        "--known", action="store_true", help="server: choose among the dataset's, by isolated calls"
+    )
     parser.add_argument("--seconds", type=float, default=0.1, help="GPU time of a shape's measurement")
     parser.add_argument("--processes", type=int, default=1, help="fresh processes that measure")
     parser.add_argument("--gpus", type=int, help="default: all")
@@ -94,7 +97,7 @@ def main() -> int:
     from sassafras.device.cuda import available
     from sassafras.gemm import bench
     from sassafras.gemm.results import benchmark, choose_shapes, file_name, save_sweep
-    from sassafras.gemm.select import Options, retuning
+    from sassafras.gemm.select import Options, of_known, retuning
     from sassafras.gemm.summary import table
 
     if not given.dry_run:
@@ -117,6 +120,8 @@ def main() -> int:
     )  # fmt: skip
     if given.only_configs:
         options = retuning(options, given.only_configs, given.recorded, given.configs)
+    if given.known:
+        options = of_known(options, given.recorded)
     shared: dict[str, Any] = {
         "gpus": given.gpus or (gpu_count() if not given.dry_run else 2) or 1, "minutes": given.minutes,
         "dry": given.dry_run, "fresh": given.fresh, "cache": given.cache, "progress": 25,

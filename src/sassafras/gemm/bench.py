@@ -66,11 +66,12 @@ def run(
     base, texts = _begin(crew, shapes, folder, options, minutes, dry, fresh, cache, progress, say)
     # shapes that must stay untuned have journals of their own, which no dataset is made of
     apart = "" if options.tuned else "-untuned"
-    crew.work(folder, [(SELECT + apart, {**base, "mode": "select"})], texts, say)
-    chosen = records(folder, SELECT + apart)
+    chosen_in = SELECT + apart + ("-isolated" if options.isolated else "")
+    crew.work(folder, [(chosen_in, {**base, "mode": "select"})], texts, say)
+    chosen = records(folder, chosen_in)
     usable = [text for text in texts if text in chosen and "error" not in chosen[text]]
     stems = [f"hgemm-{mode}{apart}-{process}" for process in range(processes)]
-    selections = [str(path) for path in journals(folder, SELECT + apart)]
+    selections = [str(path) for path in journals(folder, chosen_in)]
     base |= {"mode": "measure", "how": mode, "selections": selections}
     crew.work(folder, [(stem, {**base, "process": p}) for p, stem in enumerate(stems)], usable, say)
     measured = [records(folder, stem) for stem in stems]

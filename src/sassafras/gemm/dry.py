@@ -34,7 +34,7 @@ class DryGpu:
     def __init__(self, seed: int = 0) -> None:
         self.clock = 0.0
         self._rng = np.random.default_rng(seed)
-        self._capturing: list[float] | None = None
+        self._capturing: list[Any] | None = None
         self.stream = 1
 
     def launch(self, us: float) -> None:
@@ -44,20 +44,25 @@ class DryGpu:
         else:
             self.clock += us * (1 + _NOISE * abs(float(self._rng.standard_normal())))
 
-    def capture_counted(self, enqueue: Callable[[], None]) -> tuple[float, int]:
-        """(microseconds of all calls, how many there were)."""
+    def capture_counted(self, enqueue: Callable[[], None]) -> tuple[list[Any], int]:
+        """(microseconds of calls, events between them; how many there are)."""
         self._capturing = []
         try:
             enqueue()
-            return sum(self._capturing), len(self._capturing)
+            return self._capturing, len(self._capturing)
         finally:
             self._capturing = None
 
-    def replay(self, graph: float) -> None:
+    def replay(self, graph: list[Any]) -> None:
         """Run a graph."""
-        self.clock += graph * (1 + _NOISE * abs(float(self._rng.standard_normal())))
+        slower = 1 + _NOISE * abs(float(self._rng.standard_normal()))
+        for node in graph:
+            if isinstance(node, list):
+                self.record(node)
+            else:
+                self.clock += node * slower
 
-    def discard(self, graph: float) -> None:
+    def discard(self, graph: list[Any]) -> None:
         """Forget a graph."""
 
     def event(self) -> list[float]:
@@ -67,6 +72,11 @@ class DryGpu:
     def record(self, event: list[float]) -> None:
         """Note the clock."""
         event[0] = self.clock
+
+    def record_in_graph(self, event: list[float]) -> None:
+        """A node that notes the clock."""
+        assert self._capturing is not None
+        self._capturing.append(event)
 
     def elapsed_us(self, begin: list[float], end: list[float]) -> float:
         """Microseconds between two events."""
@@ -137,9 +147,14 @@ class DryStage:
         """Takes its time."""
         self.gpu.launch(30.0)
 
-    def block(self, enqueue: Enqueue | Sequence[Enqueue], launches: int) -> Block:
+    def block(
+        self,
+        enqueue: Enqueue | Sequence[Enqueue],
+        launches: int,
+        events: tuple[Any, Any] | None = None,
+    ) -> Block:
         """A captured block."""
-        return Block(self.gpu, enqueue, launches)  # type: ignore[arg-type]
+        return Block(self.gpu, enqueue, launches, events)  # type: ignore[arg-type]
 
     def ours(self, config: Config, operands: Any) -> Enqueue:
         """The static estimate, and a figure of the configuration's own."""

@@ -19,23 +19,36 @@ class Block:
 
     Args:
         enqueue: one call; or several, one after the other in turn (rotated buffers).
+        events: a pair that the graph itself records before the first call and after the last: between them
+            lies no submission, which takes longer than a small kernel.
 
     Raises:
         DeviceError: the graph holds fewer nodes than calls: work went elsewhere (another stream, the legacy
             default stream), and timing it would time nothing.
     """
 
-    def __init__(self, gpu: Gpu, enqueue: Enqueue | Sequence[Enqueue], launches: int) -> None:
+    def __init__(
+        self,
+        gpu: Gpu,
+        enqueue: Enqueue | Sequence[Enqueue],
+        launches: int,
+        events: tuple[Any, Any] | None = None,
+    ) -> None:
         self.launches = launches
         calls = [enqueue] if callable(enqueue) else list(enqueue)
 
         def all_calls() -> None:
+            if events:
+                gpu.record_in_graph(events[0])
             for index in range(launches):
                 calls[index % len(calls)]()
+            if events:
+                gpu.record_in_graph(events[1])
 
         # the modelled GPU of a dry run has a capture of its own
         capture = getattr(gpu, "capture_counted", None)
         self.graph, nodes = capture(all_calls) if capture else _captured(gpu, all_calls)
+        nodes -= 2 if events else 0
         if nodes < launches:
             self.discard(gpu)
             raise DeviceError(f"a graph of {launches} calls holds {nodes} nodes: they ran elsewhere")

@@ -13,11 +13,12 @@ import numpy as np
 
 from sassafras.core import DeviceError
 from sassafras.core.statistics import bootstrap_median
-from sassafras.device.cuda.timing import interleaved, launches_a_block
+from sassafras.device.cuda.timing import launches_a_block
 
 from .cublas import LAYOUTS, LtAlgorithm
 from .families import parse
 from .graphs import Enqueue, paired, rough_us, timed
+from .isolated import Isolated
 from .operands import RMS_LIMIT
 from .select import Options, rounds_for
 from .shapes import Shape
@@ -225,34 +226,12 @@ def _server(
     operands: Any,
 ) -> dict[str, Any]:  # fmt: skip
     """Isolated calls: GPU time by events around each, and wall time of the whole call, waits untimed."""
-    names = list(binds)
-    sets = stage.sets(operands, _SERVER_SETS)
-    # graphs of one call: what is timed is the kernel, not Python between two events
-    graphs = [[stage.block(binds[name](buffers), 1) for buffers in sets] for name in names]
-    slowest = max(stage.watch.one(lambda g=g: stage.gpu.replay(g[0].graph)) for g in graphs)  # type: ignore[misc]
-    rate = min(options.rate, 0.5 * 1e6 / slowest)
+    names, sets = list(binds), stage.sets(operands, _SERVER_SETS)
     rng = np.random.default_rng((options.seed, process, operands.shape.flop % (1 << 31)))
-    order = interleaved(len(names), options.calls + 1)
-    gaps = rng.exponential(1 / rate, len(order))
-    table = np.empty((options.calls + 1, len(names)))
-    walls = np.empty_like(table)
-    begin, end = stage.gpu.event(), stage.gpu.event()
-    moment = stage.now()
-    for index, which in enumerate(order):
-        moment = max(moment, stage.now()) + gaps[index]
-        graph = graphs[which][index % len(sets)].graph
-        stage.wait_until(moment)
-        started = stage.now()
-        stage.gpu.record(begin)
-        stage.gpu.replay(graph)
-        stage.gpu.record(end)
-        stage.gpu.sync()
-        walls[index // len(names), which] = 1e6 * (stage.now() - started)
-        table[index // len(names), which] = stage.gpu.elapsed_us(begin, end)
-    for of_one in graphs:
-        for block in of_one:
-            block.discard(stage.gpu)
-    row = _ours_columns(selection) | judged(table[1:], names, selection)
+    contest = Isolated(stage, [[binds[name](buffers) for buffers in sets] for name in names])
+    table, walls, rate = contest.calls(options.calls, options.rate, rng)
+    contest.close()
+    row = _ours_columns(selection) | judged(table, names, selection)
     row |= {"rounds": options.calls, "rate": rate, "sets": len(sets)}
     after = _checked(operands, "ours", binds["ours"](operands)) if "ours" in binds else None
     if after is not None:
@@ -260,9 +239,9 @@ def _server(
     for family in ("ours", *FAMILIES):
         columns = [i for i, name in enumerate(names) if name == family or name.startswith(family + "_")]
         if columns:
-            best = min(columns, key=lambda i: float(np.median(walls[1:, i])))
-            row[f"wall_p50_{family}"] = float(np.median(walls[1:, best]))
-            row[f"wall_p99_{family}"] = float(np.quantile(walls[1:, best], 0.99))
+            best = min(columns, key=lambda i: float(np.median(walls[:, i])))
+            row[f"wall_p50_{family}"] = float(np.median(walls[:, best]))
+            row[f"wall_p99_{family}"] = float(np.quantile(walls[:, best], 0.99))
     return row
 
 

@@ -22,12 +22,15 @@ from .cublas import LAYOUTS, CublasError, LtAlgorithm
 from .entrants import changed, entrants, matching, ranked, recorded, recorded_algorithm
 from .families import Config
 from .graphs import Block, Enqueue, timed
+from .isolated import Isolated
 from .shapes import Shape
 
 #: graphs alive at once while screening
 _BATCH = 64
 #: blocks of the first two rungs, microseconds, and their rounds
 _RUNGS = ((40.0, 2), (100.0, 5))
+#: FLOP from which `Options.isolated` matters, and calls of each contestant of its last rung
+_ISOLATED_FROM, _ISOLATED_CALLS = 1e10, 5
 #: of the configurations of a rung, the part that goes on
 _KEEP = 0.25
 #: probes of each family before the first rung; so many times the fastest is hopeless
@@ -55,7 +58,10 @@ class Options:
         only: a regular expression; if given, candidates are the configurations whose name it finds (`configs`
             of a layout, best estimate first), and on either side the best few of the shipped dataset. Those
             are candidates, too: everything that is compared is timed in this run.
-        recorded: with `only`, how many of the dataset's configurations of each layout.
+        recorded: with `only` or `known`, how many of the dataset's configurations of each layout.
+        known: candidates are the dataset's of the shape and nothing else; what it lacks is tried as ever.
+        isolated: the last rung times isolated calls of shapes above 1e10 FLOP (smaller ones rank alike): back
+            to back the power limit has a say in who wins, and a GPU that rests between calls has none.
         cold: time with an emptied L2 as well.
         walls: calls whose wall time is taken, 0 for none.
         rate: server mode: calls a second.
@@ -74,6 +80,8 @@ class Options:
     exclude: str = ""
     only: str = ""
     recorded: int = 4
+    known: bool = False
+    isolated: bool = False
     cold: bool = True
     walls: int = 200
     rate: float = 1000.0
@@ -85,7 +93,7 @@ class Options:
 #: options that the selection follows, and those that the measurement follows
 SELECTING = (
     "configs", "finalists", "screen_seconds", "final_seconds", "block_us", "ours_up_to", "exclude",
-    "only", "recorded", "seed",
+    "only", "recorded", "known", "isolated", "seed",
 )  # fmt: skip
 MEASURING = ("seconds", "block_us", "cold", "walls", "rate", "calls", "tuned", "seed")
 
@@ -101,6 +109,19 @@ def retuning(options: Options, only: str, recorded: int = 4, configs: int | None
         options, only=only, recorded=recorded, configs=configs or 24, finalists=4, screen_seconds=0.03,
         final_seconds=0.03,
     )  # fmt: skip
+
+
+def of_known(options: Options, recorded: int = 4) -> Options:
+    """These options to choose anew, by isolated calls, among what the dataset holds of a shape."""
+    return replace(
+        options,
+        known=True,
+        isolated=True,
+        recorded=recorded,
+        finalists=3,
+        screen_seconds=0.03,
+        final_seconds=0.03,
+    )
 
 
 def rounds_for(
@@ -254,8 +275,10 @@ def _lt_finalists(
 
 
 def _lt_candidates(stage: Any, problem: Any, options: Options) -> list[Any]:
-    """All of cuBLASLt's; with `Options.only` the dataset's best, if it has one, and the first proposals."""
-    best = recorded_algorithm(problem.shape, problem.layout, stage.lt.version) if options.only else None
+    """All of cuBLASLt's; with `Options.only` or `known` the dataset's best and the first proposals."""
+    best = None
+    if options.only or options.known:
+        best = recorded_algorithm(problem.shape, problem.layout, stage.lt.version)
     if best is None:
         return list(stage.lt.candidates(problem))
     few = {best.blob: best}
@@ -284,9 +307,12 @@ def _our_finalists(
 
     known: list[Config] = []
     rungs_to_climb = list(enumerate(_RUNGS))
-    if options.only:
+    if options.only or options.known:
         known = recorded(operands.shape, layout, options.recorded, options.exclude)
-        new = changed(operands.shape, layout, options.only, options.configs, options.exclude)
+    if options.only or known:
+        new: list[Config] = []
+        if options.only:
+            new = changed(operands.shape, layout, options.only, options.configs, options.exclude)
         contestants = bound(list(dict.fromkeys(replace(c, mode=PLAIN) for c in (*known, *new))))
         if len(contestants) <= 2 * options.finalists:
             rungs_to_climb = rungs_to_climb[1:]  # the first would send nobody home
@@ -353,13 +379,19 @@ def _final(
     for layout in LAYOUTS:
         enqueue = stage.torch_matmul(layout, operands)
         entries.append((stage.watch.one(enqueue), f"torch_{layout}", enqueue))
-    blocks = [stage.block(enqueue, launches_a_block(us, options.block_us)) for us, _, enqueue in entries]
-    rounds = rounds_for(
-        [us for us, _, _ in entries], options.final_seconds, options.block_us, least=3, most=15
-    )
-    medians = np.median(timed(stage.gpu, stage.watch, blocks, rounds), axis=0)
-    for block in blocks:
-        block.discard(stage.gpu)
+    if options.isolated and operands.shape.flop >= _ISOLATED_FROM:
+        contest = Isolated(stage, [[enqueue] for _, _, enqueue in entries])
+        table, _, _ = contest.calls(_ISOLATED_CALLS, options.rate, np.random.default_rng(options.seed))
+        contest.close()
+    else:
+        blocks = [stage.block(enqueue, launches_a_block(us, options.block_us)) for us, _, enqueue in entries]
+        rounds = rounds_for(
+            [us for us, _, _ in entries], options.final_seconds, options.block_us, least=3, most=15
+        )
+        table = timed(stage.gpu, stage.watch, blocks, rounds)
+        for block in blocks:
+            block.discard(stage.gpu)
+    medians = np.median(table, axis=0)
     best_lt: dict[str, dict[str, Any]] = {}
     best: dict[str, list[Any]] = {}
     torch_us: dict[str, float] = {}

@@ -70,12 +70,17 @@ class Stage(Tools):
         """Enqueue a read of twice the L2."""
         self._words.amax()
 
-    def block(self, enqueue: Enqueue | Sequence[Enqueue], launches: int) -> Block:
+    def block(
+        self,
+        enqueue: Enqueue | Sequence[Enqueue],
+        launches: int,
+        events: tuple[Any, Any] | None = None,
+    ) -> Block:
         """A captured block; what torch allocates meanwhile stays the graph's."""
         import torch
 
         with torch.cuda.use_mem_pool(self._pool):
-            return Block(self.gpu, enqueue, launches)
+            return Block(self.gpu, enqueue, launches, events)
 
     # -- contestants ----------------------------------------------------------------------------------------
 

@@ -260,6 +260,11 @@ class Gpu:
         """Record on our stream."""
         call(self.driver.cuEventRecord, event, self.stream)
 
+    def record_in_graph(self, event: Any) -> None:
+        """While capturing: a node that records an event which is waited for and read outside the graph."""
+        external = self.driver.CUevent_record_flags.CU_EVENT_RECORD_EXTERNAL
+        call(self.driver.cuEventRecordWithFlags, event, self.stream, int(external))
+
     def elapsed_us(self, begin: Any, end: Any) -> float:
         """Microseconds between two recorded events."""
         return 1e3 * float(call(self.driver.cuEventElapsedTime, begin, end))

@@ -21,7 +21,8 @@ struct Launcher {
     vectorcallfunc vectorcall;
     const ExchangeApi *api;
     PyTypeObject *tensor, *parameter;
-    PyObject *matmul, *empty_bytes, *counters, *stream, *grad_enabled;
+    PyObject *matmul, *mm; // the second for two matrices: torch.matmul gets there by a detour
+    PyObject *empty_bytes, *counters, *stream, *grad_enabled;
     PyObject *strict; // must reductions be FP32, or results reproducible?
     PyObject *modes;  // functions that say 0, False or None
     PyObject *new_empty, *requires_grad, *is_neg, *names; // interned; kwnames ("out",)
@@ -55,9 +56,9 @@ bool ours(const Launcher *self, PyObject *object) { return unwrapped(self, objec
 
 // --- running a plan ----------------------------------------------------------------------------------------------
 
-PyObject *call_torch(Launcher *self, PyObject *a, PyObject *b, PyObject *out) {
+PyObject *call_torch(Launcher *self, const Call &call, PyObject *a, PyObject *b, PyObject *out) {
     PyObject *args[3] = {a, b, out};
-    return PyObject_Vectorcall(self->matmul, args, 2, out ? self->names : nullptr);
+    return PyObject_Vectorcall(call.left.ndim == 2 ? self->mm : self->matmul, args, 2, out ? self->names : nullptr);
 }
 
 // A fresh C, of torch's allocator: record_stream and graph pools work as for any tensor.
@@ -181,14 +182,14 @@ Plan *planned(Launcher *self, PyObject *a, PyObject *b, PyObject *out, Call &cal
 }
 
 PyObject *run(Launcher *self, Plan &plan, const Call &call, PyObject *a, PyObject *b, PyObject *out) {
-    if (plan.kind == Kind::Torch) return call_torch(self, a, b, out);
+    if (plan.kind == Kind::Torch) return call_torch(self, call, a, b, out);
     if (plan.kind == Kind::Lt) { // its algorithm was chosen without regard to reductions and determinism
         PyObject *said = PyObject_CallNoArgs(self->strict);
         if (!said) return nullptr;
         const int strict = PyObject_IsTrue(said);
         Py_DECREF(said);
         if (strict < 0) return nullptr;
-        if (strict) return call_torch(self, a, b, out);
+        if (strict) return call_torch(self, call, a, b, out);
     }
     PyObject *made = nullptr;
     void *c = call.c;
@@ -219,7 +220,7 @@ PyObject *run(Launcher *self, Plan &plan, const Call &call, PyObject *a, PyObjec
                          "serves this problem from now on", code, (long long)call.key.m, (long long)call.key.n,
                          (long long)call.key.k) < 0)
         return nullptr;
-    return call_torch(self, a, b, out);
+    return call_torch(self, call, a, b, out);
 }
 
 // Is anything active that wants to see this call (function or dispatch modes, functorch, autocast)?
@@ -272,7 +273,7 @@ PyObject *called(PyObject *object, PyObject *const *args, size_t flags, PyObject
     Call call;
     Plan *const plan = planned(self, a, b, out, call);
     if (!plan) Py_RETURN_NOTIMPLEMENTED;
-    if (plan->kind == Kind::Torch) return call_torch(self, a, b, out); // which asks the rest itself
+    if (plan->kind == Kind::Torch) return call_torch(self, call, a, b, out); // which asks the rest itself
     for (PyObject *tensor : tensors)
         if (tensor && !as_it_lies(self, tensor)) Py_RETURN_NOTIMPLEMENTED;
     const int grad = tracked(self, tensors, 3);
@@ -623,14 +624,14 @@ template <class F> bool function(PyObject *addresses, const char *name, F &to) {
     return !PyErr_Occurred();
 }
 
-// Launcher(exchange, tensor, parameter, matmul, empty_bytes, counters, stream, grad_enabled, strict, modes, device_type, addresses)
+// Launcher(exchange, tensor, parameter, matmul, mm, empty_bytes, counters, stream, grad_enabled, strict, modes, device_type, addresses)
 int init(PyObject *object, PyObject *args, PyObject *) {
     auto *self = (Launcher *)object;
-    PyObject *exchange, *tensor, *parameter, *matmul, *empty_bytes, *counters, *stream, *grad_enabled, *strict;
+    PyObject *exchange, *tensor, *parameter, *matmul, *mm, *empty_bytes, *counters, *stream, *grad_enabled, *strict;
     PyObject *modes, *addresses;
     int device_type;
-    if (!PyArg_ParseTuple(args, "OO!O!OOOOOOO!iO!", &exchange, &PyType_Type, &tensor, &PyType_Type, &parameter, &matmul,
-                          &empty_bytes, &counters, &stream, &grad_enabled, &strict, &PyTuple_Type, &modes, &device_type, &PyDict_Type,
+    if (!PyArg_ParseTuple(args, "OO!O!OOOOOOOO!iO!", &exchange, &PyType_Type, &tensor, &PyType_Type, &parameter, &matmul,
+                          &mm, &empty_bytes, &counters, &stream, &grad_enabled, &strict, &PyTuple_Type, &modes, &device_type, &PyDict_Type,
                           &addresses))
         return -1;
     auto *api = (const ExchangeApi *)PyCapsule_GetPointer(exchange, "dlpack_exchange_api");
@@ -655,7 +656,7 @@ int init(PyObject *object, PyObject *args, PyObject *) {
     }
     self->tensor = (PyTypeObject *)Py_NewRef(tensor);
     self->parameter = (PyTypeObject *)Py_NewRef(parameter);
-    self->matmul = Py_NewRef(matmul), self->empty_bytes = Py_NewRef(empty_bytes);
+    self->matmul = Py_NewRef(matmul), self->mm = Py_NewRef(mm), self->empty_bytes = Py_NewRef(empty_bytes);
     self->counters = Py_NewRef(counters), self->strict = Py_NewRef(strict);
     self->stream = stream == Py_None ? nullptr : Py_NewRef(stream);
     self->grad_enabled = Py_NewRef(grad_enabled), self->modes = Py_NewRef(modes);
@@ -674,7 +675,7 @@ void dealloc(PyObject *object) {
     auto *self = (Launcher *)object;
     delete self->plans;
     delete self->fused_plans;
-    for (PyObject *held : {(PyObject *)self->tensor, (PyObject *)self->parameter, self->matmul, self->empty_bytes, self->counters, self->strict,
+    for (PyObject *held : {(PyObject *)self->tensor, (PyObject *)self->parameter, self->matmul, self->mm, self->empty_bytes, self->counters, self->strict,
                            self->stream, self->grad_enabled, self->modes, self->new_empty, self->requires_grad, self->is_neg,
                            self->names})
         Py_XDECREF(held);

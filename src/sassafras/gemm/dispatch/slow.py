@@ -217,7 +217,8 @@ def compiled(module: Any, driver: Driver, torch: Torch, lt_matmul: int = 0) -> A
 
     exchange = library.Tensor.__dlpack_c_exchange_api__
     return module.Launcher(
-        exchange, library.Tensor, library.nn.Parameter, torch.matmul, torch.empty_bytes, torch.counters,
-        torch.stream, torch.grad_enabled, torch.strict, torch.modes, {"cuda": 2, "cpu": 1}[torch.device_type],
+        exchange, library.Tensor, library.nn.Parameter, torch.matmul, library.mm, torch.empty_bytes,
+        torch.counters, torch.stream, torch.grad_enabled, torch.strict, torch.modes,
+        {"cuda": 2, "cpu": 1}[torch.device_type],
         {**driver.addresses(), **({"cublasLtMatmul": lt_matmul} if lt_matmul else {})},
     )  # fmt: skip

@@ -1,0 +1,61 @@
+"""Isolated calls, and choosing by them, on the modelled clock."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sassafras.core import DeviceError
+from sassafras.gemm import bench, dry
+from sassafras.gemm.dataset import shipped
+from sassafras.gemm.graphs import Block
+from sassafras.gemm.isolated import Isolated
+from sassafras.gemm.select import Options, choose, of_known
+from sassafras.gemm.shapes import Shape
+
+
+def test_times_hold_the_calls_and_no_pause() -> None:
+    stage = dry.DryStage()
+    contest = Isolated(stage, [[lambda: stage.gpu.launch(5.0)] * 2, [lambda: stage.gpu.launch(40.0)]])
+    began = stage.now()
+    table, walls, rate = contest.calls(6, 1000.0, np.random.default_rng(0))
+    contest.close()
+    assert table.shape == walls.shape == (6, 2) and rate == 1000.0
+    assert np.median(table, 0) == pytest.approx([5.0, 40.0], rel=0.02)
+    assert (walls >= table - 1e-6).all()
+    assert stage.now() - began > 10 * 1e-3, "fourteen pauses of a millisecond on average"
+
+
+def test_long_calls_lower_the_rate() -> None:
+    stage = dry.DryStage()
+    contest = Isolated(stage, [[lambda: stage.gpu.launch(4000.0)]])
+    assert contest.calls(2, 1000.0, np.random.default_rng(0))[2] == pytest.approx(125.0, rel=0.02)
+
+
+def test_events_are_no_calls() -> None:
+    gpu = dry.DryGpu()
+    with pytest.raises(DeviceError, match="graph of 1 calls holds 0 nodes"):
+        Block(gpu, lambda: None, 1, (gpu.event(), gpu.event()))  # type: ignore[arg-type]
+
+
+def test_selection_among_what_the_dataset_holds() -> None:
+    options, stage = of_known(Options(), recorded=3), dry.DryStage()
+    for shape in (Shape(64, 64, 64), Shape(8192, 8192, 512)):  # back to back, isolated
+        found = choose(stage, shape, options)
+        known = {name.partition("+")[0] for name, _ in shipped()[shape].ranked()}
+        assert found["ours"] and {name.partition("+")[0] for name in found["rungs"]} <= known
+        assert len(found["rungs"]) <= 2 * 3 * 4, "three of each layout, in up to four modes"
+    off_grid = choose(stage, Shape(63, 65, 127), options)
+    assert len(off_grid["rungs"]) > 6, "nothing is known of it: candidates are drawn as ever"
+
+
+def test_a_selection_by_isolated_calls_has_a_journal_of_its_own(tmp_path: Path) -> None:
+    shape, options = Shape(64, 64, 64), of_known(Options(calls=3))
+    rows, _ = bench.run(
+        (shape,), tmp_path, options, mode="server", dry=True, progress=0, say=lambda text: None
+    )
+    assert rows[0]["ours"] > 0 and rows[0]["rounds"] == 3
+    assert list(tmp_path.glob("hgemm-select-isolated.gpu*.jsonl"))
+    assert not list(tmp_path.glob("hgemm-select.gpu*.jsonl"))
