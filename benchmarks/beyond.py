@@ -94,6 +94,22 @@ def done(folder: Path) -> dict[tuple[str, str], Row]:
     return {(r["kernel"], r["stage"]): r for r in rows if "error" not in r}
 
 
+def everything(folder: Path) -> list[Row]:
+    """All rows; of what failed the last, unless another try gave a figure."""
+    path = folder if folder.is_file() else folder / "beyond.rows.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+    good = done(folder)
+    whole = {kernel for kernel, _ in good}
+    failed = {
+        (r["kernel"], r["stage"]): r
+        for r in rows
+        if "error" in r
+        and (r["kernel"], r["stage"]) not in good
+        and not (r["stage"] == "all" and r["kernel"] in whole)
+    }
+    return [*good.values(), *failed.values()]
+
+
 def summarise(rows: Sequence[Row]) -> Row:
     """Per stage: geometric means; of knobs over the frontend's own, of the others over the best of ptxas."""
     from sassafras import suite
@@ -252,11 +268,13 @@ def run(options: argparse.Namespace) -> None:
         # a process may have to wait for as long as its neighbour has the GPU
         held = 0.0 if options.evaluations else searches * options.seconds + OVERHEAD_S
         tasks.put((subject, 0.0 if model else PREPARING_S + 1.5 * held))
-    lanes = []
-    for gpu in range(gpus):
-        lock = context.Lock()
-        for _ in range(LANES):
-            lanes.append(context.Process(target=_lane, args=(gpu, lock, ready, tasks, said, settings, ends)))
+    # kept here: a lock that nobody in this process knows any more is gone before its processes have begun
+    locks = [context.Lock() for _ in range(gpus)]
+    lanes = [
+        context.Process(target=_lane, args=(gpu, locks[gpu], ready, tasks, said, settings, ends))
+        for gpu in range(gpus)
+        for _ in range(LANES)
+    ]
     for lane in lanes:
         lane.start()
     try:
@@ -283,7 +301,7 @@ def run(options: argparse.Namespace) -> None:
     for lane in lanes:
         lane.join(5)
     print(f"{left} subjects left for another sitting")
-    finish(list(done(folder).values()), options.name, options.seed, str(folder))
+    finish(everything(folder), options.name, options.seed, str(folder))
 
 
 def _said(row: Row) -> str:
@@ -331,7 +349,11 @@ def main() -> None:
     elif options.do == "merge":
         rows: dict[tuple[str, str], Row] = {}
         for file in options.files:
+            rows |= {(r["kernel"], r["stage"]): r for r in everything(file) if "error" in r}
+        for file in options.files:
             rows |= done(file)
+        whole = {kernel for kernel, stage in rows if stage != "all"}
+        rows = {k: r for k, r in rows.items() if k[1] != "all" or k[0] not in whole}
         limits = None
         if options.limits:
             import beyond_limits
