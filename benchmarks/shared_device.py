@@ -98,6 +98,7 @@ class SharedDevice:
     Attributes:
         busy: seconds that the GPU spent on what was asked here.
         last: the same for the last candidate.
+        inside: seconds spent in `run`, waiting for others included.
     """
 
     def __init__(self, connection: Any, hello: dict[str, Any], kernel: str) -> None:
@@ -109,7 +110,7 @@ class SharedDevice:
         self.baseline = hello["baselines"][kernel]
         self.arch, self.modelled = self.baseline.arch, hello["modelled"]
         self._environment = hello["environment"]
-        self.busy = self.last = 0.0
+        self.busy = self.last = self.inside = 0.0
 
     def run(self, candidate: Any) -> Any:
         """Judge one candidate.
@@ -120,8 +121,10 @@ class SharedDevice:
         """
         from sassafras.core import Candidate, DeviceError
 
+        begin = time.monotonic()
         self._connection.send((self._kernel, Candidate(candidate.kernel)))
         answer = self._connection.recv()
+        self.inside += time.monotonic() - begin
         if isinstance(answer, str):
             raise DeviceError(answer)
         outcome, self.last = answer

@@ -14,9 +14,9 @@ short sitting is balanced; after the second seed come ablations and pre-ranking 
 
 An agent thinks longer than an evaluation takes. So several units share each GPU: its owner
 (`shared_device.py`) judges one candidate at a time, alone, and a unit's clock counts the seconds of the GPU
-that were its own, and beside them its processor's. A unit's curve is its best so far after each evaluation
-that improved on it: evaluations, seconds of the GPU, speed-up, seconds of GPU and processor together (as if
-thinking and measuring never overlapped). Equal evaluations and equal seconds come from the same log.
+that were its own, and beside them those of its thinking. A unit's curve is its best so far after each
+evaluation that improved on it: evaluations, seconds of the GPU, speed-up, seconds of GPU and thought together
+(as if the two never overlapped). Equal evaluations and equal seconds come from the same log.
 
 What the search believed is not what is reported: its best few are looked at --looks times more, the one
 with the best median is chosen by the first half of the looks, and final_speedup is the median of the second
@@ -56,7 +56,7 @@ ABLATION_EVALUATIONS, ABLATION_CAP_S = 1000, 150.0
 #: evaluations of the search that has a GPU to itself, for its rate
 ALONE_EVALUATIONS = 2000
 #: searches that share a GPU: those that mostly think, and the others
-THINKERS, OTHERS = 5, 6
+THINKERS, OTHERS = 3, 6
 #: seconds before the deadline in which nothing new begins
 LAST_S = 5.0
 
@@ -145,9 +145,9 @@ def player(connection: Any, lists: Lists, first: int, folder: str, given: dict[s
 def run(parts: list[list[Unit]], folder: Path, given: argparse.Namespace, deadline: float) -> None:
     """Play all units until the deadline; one owner a GPU, and some players."""
     context = get_context("spawn")
-    # players have one thread each: what they think is to be counted in seconds, and there are many
+    # one thread each, but for those whose settings say otherwise: there are many, and their seconds count
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ.setdefault(name, "8" if given.alone else "1")
+        os.environ.setdefault(name, "1")
     options = {"lonely": given.lonely, "looks": given.looks, "deadline": deadline}
     owners, players = [], []
     for gpu, units in enumerate(parts):

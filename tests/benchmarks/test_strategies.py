@@ -142,7 +142,7 @@ class Leaving:
         self.baseline = workload.build(case, "sm_90a")
         self.device, self.left = ModelDevice("sm_90a"), most
         self.device.open(workload, case, self.baseline)
-        self.modelled, self.last = True, 0.0
+        self.modelled, self.last, self.inside = True, 0.0, 0.0
 
     def environment(self) -> dict[str, Any]:
         return {}
