@@ -53,8 +53,8 @@ KERNELS = (
 ABLATED = KERNELS[:2]
 #: an ablation's evaluations, and seconds of GPU and processor after which it ends with fewer
 ABLATION_EVALUATIONS, ABLATION_CAP_S = 1000, 150.0
-#: evaluations of the search that has a GPU to itself, for its rate
-ALONE_EVALUATIONS = 2000
+#: most seconds of the search that has a GPU to itself, for its rate
+ALONE_CAP_S = 70.0
 #: searches that share a GPU: those that mostly think, and the others
 THINKERS, OTHERS = 3, 6
 #: seconds before the deadline in which nothing new begins
@@ -294,8 +294,8 @@ def main() -> None:
         print(publish(given.folder, given.out))
         return
     if given.alone:
-        count = min(given.evaluations, ALONE_EVALUATIONS)
-        units, gpus, given.players = [Unit(kernels[0], "fresh_alone", 0, count)], 1, (1, 1)
+        unit = Unit(kernels[0], "fresh_alone", 0, given.evaluations, ALONE_CAP_S)
+        units, gpus, given.players = [unit], 1, (1, 1)
     else:
         units = list(plan(kernels, names, given.seeds, given.evaluations))
     todo = [u for u in units if not u.path(given.folder).exists()]
