@@ -35,6 +35,8 @@ def is_fence(i: Instruction) -> bool:
         return True
     if i.base == "LDS" and i.guard in ("!PT", "!UPT"):
         return True  # ptxas emits three of these before LDGSTS groups, as a workaround for the hardware
+    if i.base == "R2UR" and i.operands and i.operands[0].startswith("P"):
+        return True  # also compares lanes, and says so in a predicate; the validator does not know this form
     if i.base in ("S2R", "S2UR", "CS2R", "CS2UR"):
         return not all(o.startswith(_STILL) for o in i.operands[1:])
     return False
