@@ -12,6 +12,8 @@
 // Format" of wgmma) and the canonical layouts that CUTLASS documents, not from our own encoder.
 #pragma once
 #include "lane_emulator.hpp"
+#include <array>
+#include <deque>
 #include <map>
 #include <random>
 #include <string>
@@ -33,7 +35,7 @@ inline Policy policy = LATE;
 // Planted in what the kernel asks for, so that tests can see that the checks bite.
 enum Fault {
     NONE, NO_WAIT_FOR_EMPTY, NO_WAIT_FOR_FULL, WRONG_BYTES, NO_PROXY_FENCE, NO_STORE_WAIT, NO_PRODUCT_WAIT, COUNTER_STAYS,
-    OFFSETS_EXCHANGED, NO_REMOTE_ARRIVAL, NO_PRODUCT_FENCE
+    OFFSETS_EXCHANGED, NO_REMOTE_ARRIVAL, NO_PRODUCT_FENCE, NO_WAIT_FOR_SUMS
 };
 inline Fault fault = NONE;
 inline std::mt19937 dice;
@@ -67,6 +69,7 @@ struct Thread {
     std::vector<size_t> commits;         // `products` at each commit
     bool fenced = false;
     unsigned epoch = 1;                  // proxy fences
+    unsigned met = 0;                    // the cluster's meeting at which it has arrived
     std::vector<std::vector<std::function<void()>>> stores{1}; // tensor stores, the last group open
 };
 struct Hopper { // of one CTA
@@ -78,7 +81,7 @@ struct Hopper { // of one CTA
     unsigned running;
 };
 inline std::vector<Hopper> hoppers;
-inline std::vector<std::function<void()>> copies; // queued
+inline std::deque<std::function<void()>> copies; // queued
 inline std::vector<Range> scratch;                // workspace, counters
 
 inline unsigned rank_of(const Lane *l) { return (unsigned)(l->cta - l->cluster->ctas.data()); }
@@ -361,7 +364,8 @@ inline void barrier_arrive_remote(u32 barrier, u32 rank) {
 }
 template <int TAG> inline void barrier_wait(u32 barrier, u32 parity) {
     own(barrier);
-    if (emulator::fault == (TAG == 1 ? emulator::NO_WAIT_FOR_EMPTY : emulator::NO_WAIT_FOR_FULL)) return;
+    using namespace emulator;
+    if (fault == (TAG == 1 ? NO_WAIT_FOR_EMPTY : TAG == 4 ? NO_WAIT_FOR_SUMS : NO_WAIT_FOR_FULL)) return;
     emulator::Phase &phase = emulator::phase_at(cluster_rank(), barrier & 0xffffff);
     emulator::block_until([&phase, parity] { return phase.parity != parity; }); // the current phase's parity differs
 }
@@ -381,6 +385,18 @@ inline u32 broadcast(u32 value) {
     const u32 found = warp.a[0][0];
     emulator::wait(warp.barrier);
     return found;
+}
+
+inline bool elected() { return threadIdx.x % 32 == 0; }
+inline bool barrier_test(u32 barrier, u32 parity) {
+    own(barrier);
+    emulator::Warp &warp = emulator::lane->cta->warps[threadIdx.x / 32];
+    warp.a[threadIdx.x % 32][0] = emulator::phase_at(cluster_rank(), barrier & 0xffffff).parity != parity;
+    emulator::wait(warp.barrier);
+    bool all = true;
+    for (const auto &row : warp.a) all = all && row[0];
+    emulator::wait(warp.barrier);
+    return all;
 }
 
 inline void prefetch_map(const TensorMap *) {}
@@ -457,6 +473,7 @@ template <bool TRANSPOSED> inline void store_matrices(u32 row, const u32 (&from)
 inline void load_shared(u32 (&to)[4], u32 at) {
     own(at);
     if (at % 16) emulator::fail("a misaligned load from shared memory");
+    if (emulator::granule(cluster_rank(), at & 0xffffff).copy_writes) emulator::fail("what is read has not landed");
     std::memcpy(to, emulator::bytes_at(cluster_rank(), at & 0xffffff, 16), 16);
 }
 inline u32 pack_bf16(float first, float second) {
@@ -493,8 +510,47 @@ inline float as_float(u32 bits) {
     std::memcpy(&value, &bits, 4);
     return value;
 }
-inline void load_remote(float (&v)[4], const float *mine, u32 rank, bool wanted) {
-    if (wanted) load_remote(v, mine, rank);
+inline u32 remote_address(u32 mine, u32 rank) {
+    own(mine);
+    if (rank >= emulator::hoppers.size()) emulator::fail("no such CTA in the cluster");
+    return rank << 24 | (mine & 0xffffff);
+}
+inline void store_async(u32 to, const float (&v)[4], u32 barrier, bool wanted) {
+    using namespace emulator;
+    if (!wanted) return;
+    const unsigned rank = to >> 24, offset = to & 0xffffff, bar = barrier & 0xffffff;
+    if (barrier >> 24 != rank || to % 16) fail("a store to another CTA that its barrier does not count, or misaligned");
+    char *const at = bytes_at(rank, offset, 16);
+    Granule &g = granule(rank, offset);
+    if (g.barrier) fail("a write over a barrier");
+    if (g.copy_writes || g.product_reads || g.store_reads) fail("a stage in use is overwritten");
+    ++g.copy_writes;
+    Phase &phase = phase_at(rank, bar);
+    const std::array<float, 4> value = {v[0], v[1], v[2], v[3]};
+    auto land = [&g, &phase, at, value] {
+        std::memcpy(at, value.data(), 16);
+        --g.copy_writes;
+        g.writer = -1;
+        phase.bytes -= 16;
+        settle_phase(phase);
+    };
+    if (policy == EAGER || (policy == RANDOM && dice() % 8)) // few wait: there are thousands
+        land();
+    else
+        copies.push_back(land);
+}
+inline void arrive_at_cluster() {
+    emulator::Barrier &barrier = emulator::lane->cluster->barrier;
+    emulator::self().met = barrier.generation;
+    if (++barrier.arrived == barrier.expected) {
+        barrier.arrived = 0;
+        ++barrier.generation;
+    }
+}
+inline void wait_for_cluster() {
+    emulator::Barrier &barrier = emulator::lane->cluster->barrier;
+    const unsigned met = emulator::self().met;
+    emulator::block_until([&barrier, met] { return barrier.generation != met; });
 }
 inline u32 count_up(u32 *counter) {
     check_scratch(counter, 4);

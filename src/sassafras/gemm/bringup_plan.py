@@ -28,6 +28,7 @@ TAGS = {
     1: "loader waits for an empty stage",
     2: "multiplier waits for a full stage",
     3: "multiplier waits for its turn",
+    4: "multiplier waits for the sums of the other slices",
 }
 
 
@@ -61,7 +62,8 @@ def configs_of(instance: Instance) -> list[Config]:
     """A few configurations that use every path of an instance."""
     if isinstance(instance, ClusterSplitInstance):
         alone: tuple[tuple[int, ...], ...] = (
-            (1,), (2,), (8,), (2, 1, 1, 2), (1, 1, 1, 4), (1, 1, 1, 7), (4, 1, 1, 3),
+            (1,), (2,), (3,), (7,), (8,), (2, 1, 1, 2), (8, 1, 1, 2), (1, 1, 1, 4), (1, 1, 1, 7),
+            (4, 1, 1, 3),
         )  # fmt: skip
         shared = (
             (1, 2, 1),

@@ -82,8 +82,17 @@ class ClusterSplitInstance:
             1024
             + stages
             + self.consumers * 4 * hopper.staging(self.columns, self.swapped)[2]
-            + 16 * self.stages
+            + 16 * (self.stages + 1)
         )
+
+    def exchange(self, slices: int) -> str | None:
+        """Why so many slices cannot exchange their partial sums; None when they can."""
+        units = self.columns // 16
+        received = slices * ceil_div(units, slices) * 64 * self.rows
+        stages = self.stages * hopper.stage_bytes(self.rows, self.columns)
+        if slices > 1 and received > stages:
+            return f"partial sums of {slices} slices take {received} bytes, more than the stages"
+        return None
 
     @property
     def parameters(self) -> tuple[tuple[str, str], ...]:
@@ -105,12 +114,10 @@ class ClusterSplitInstance:
             return f"{self.rows} rows: 64 or 128"
         if why := hopper.bad_tile(self.rows, self.columns, *hopper.majors(self.layout, self.swapped)):
             return why
-        rows, columns = (self.columns, self.rows) if self.swapped else (self.rows, self.columns)
-        partial = 4 * rows * (columns + (4 if self.swapped else 8))
-        if partial > self.shared_bytes - 1024 - 16 * self.stages:
-            return f"partial sums take {partial} bytes, more than the stages"
         if self.stages < 2:
             return "at least two stages"
+        if why := self.exchange(2):
+            return why
         if self.shared_bytes > SHARED_LIMIT:
             return f"{self.shared_bytes} bytes of shared memory, {SHARED_LIMIT} are there"
         return None
@@ -144,10 +151,13 @@ _BOTH = (
 _TN = ((64, 32, 8, False), (64, 48, 14, False), (64, 80, 11, False), (64, 96, 10, False), (128, 96, 7, False))
 #: of those whose CTAs may share operands
 _SHARED = (
-    (64, 48, 14, False), (64, 64, 12, False), (64, 96, 10, False), (64, 128, 8, False), (64, 160, 7, False),
-    (64, 192, 6, False), (128, 128, 6, False), (128, 192, 5, False), (128, 256, 4, False),
+    (64, 32, 16, False), (64, 48, 14, False), (64, 64, 12, False), (64, 96, 10, False),
+    (64, 128, 8, False), (64, 160, 7, False), (64, 192, 6, False), (128, 128, 6, False),
+    (128, 192, 5, False), (128, 256, 4, False),
 )  # fmt: skip
-_SHARED_NN = ((64, 64, 12, False), (64, 128, 8, False), (128, 128, 6, False))
+_SHARED_NN = (
+    (64, 64, 12, False), (64, 128, 8, False), (64, 192, 6, False), (64, 256, 5, False), (128, 128, 6, False),
+)  # fmt: skip
 
 
 def _instances(
@@ -251,6 +261,8 @@ class ClusterSplitConfig(Configuration):
             return f"{self.parts} parts: at least one"
         if self.parts > 1 and self.slices & (self.slices - 1):
             return f"{self.parts} parts of {self.slices} slices: slices have to be a power of two"
+        if why := self.instance.exchange(self.slices):
+            return why
         if ceil_div(tiles, ceil_div(tiles, ranges)) != ranges:
             return f"{ranges} slices of {tiles} k tiles: some would be empty"
         for described in self._maps(shape).values():
@@ -302,7 +314,7 @@ class ClusterSplitConfig(Configuration):
         grid = (self.slices * self.parts, _whole(tiles_n, self.share_n), _whole(tiles_m, self.share_m))
         tiles = grid[1] * grid[2] if self.parts > 1 else 0
         rows, columns = self.tile
-        counters = self.slices if self.slices > 1 else 4 * self.instance.consumers
+        counters = 4 * self.instance.consumers * self.slices
         return Launch(
             grid, self.threads, self.shared_bytes, cluster, scalars, self._maps(shape),
             4 * self.parts * tiles * rows * columns, tiles * counters,
@@ -321,7 +333,7 @@ _CLUSTERS = (
     (2, 2, 2), (2, 4, 1), (2, 1, 4),
 )  # fmt: skip
 #: slices -> clusters that split k further
-_PARTS = {1: (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16), 2: (1, 2, 3, 4, 5, 6, 8), 4: (1, 2, 3, 4, 8)}
+_PARTS = {1: (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16), 2: (1, 2, 3, 4, 5, 6, 8), 4: (1, 2, 3, 4, 8), 8: (1, 2)}
 
 
 def configurations(instances: tuple[ClusterSplitInstance, ...] = INSTANCES) -> Iterator[ClusterSplitConfig]:

@@ -15,7 +15,7 @@ from . import families
 from .configuration import PLAIN
 from .cublas import LtAlgorithm
 from .dataset import Dataset, shipped
-from .estimate import estimate_us
+from .estimate import expected_us
 from .families import Config
 from .shapes import Shape
 
@@ -59,7 +59,7 @@ def entrants(
 @lru_cache(maxsize=2)
 def ranked(shape: Shape) -> tuple[Config, ...]:
     """All legal configurations, best estimate first; kept for the second layout."""
-    return tuple(sorted(families.legal(shape), key=lambda c: (estimate_us(c, shape), c.name)))
+    return tuple(sorted(families.legal(shape), key=lambda c: (expected_us(c, shape), c.name)))
 
 
 def neighbours_winners(shape: Shape, layout: str, count: int = 4) -> list[Config]:
@@ -115,7 +115,7 @@ def changed(shape: Shape, layout: str, only: str, count: int, exclude: str = "")
     best = entry.ranked() if entry else []
     limit = _HOPELESS * best[0][1] if best else float("inf")
     ranked = sorted(
-        (estimate_us(c, shape), c.name, c)
+        (expected_us(c, shape), c.name, c)
         for c in matching(only)
         if c.layout == layout and c.wasteful(shape) is None and c.reject(shape) is None  # the cheaper first
         and not (banned and banned.search(c.name))

@@ -65,6 +65,16 @@ __device__ __forceinline__ bool barrier_try(u32 barrier, u32 parity) {
     return done;
 }
 
+// Whether that phase has ended by now, for all lanes of the warp alike.
+__device__ __forceinline__ bool barrier_test(u32 barrier, u32 parity) {
+    u32 done;
+    asm volatile("{\n .reg .pred p;\n mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n selp.u32 %0, 1, 0, p;\n}"
+                 : "=r"(done)
+                 : "r"(barrier), "r"(parity)
+                 : "memory");
+    return __all_sync(0xffffffffu, done);
+}
+
 #ifdef SASSAFRAS_WATCHDOG
 // Diagnosis of hangs: a wait that takes a tenth of a second is reported once and then given up by everybody, so
 // that the kernel ends (with a wrong result). Words: 1 when set, TAG, barrier, parity, block, thread, cluster rank.
@@ -102,6 +112,13 @@ __device__ __forceinline__ void sync_warp() { __syncwarp(); }
 
 // Lane 0's value, for the whole warp.
 __device__ __forceinline__ u32 broadcast(u32 value) { return __shfl_sync(0xffffffffu, value, 0); }
+
+// One thread of a whole warp. The compiler knows that it is one.
+__device__ __forceinline__ bool elected() {
+    u32 one;
+    asm volatile("{\n .reg .pred p;\n elect.sync _|p, 0xffffffff;\n selp.u32 %0, 1, 0, p;\n}" : "=r"(one));
+    return one;
+}
 
 // --- tensor copies ---------------------------------------------------------------------------------------
 // x is the coordinate along the innermost dimension. What lies outside of the tensor is read as zeros (and counts
@@ -213,14 +230,24 @@ __device__ __forceinline__ void copy_partial(u32 to, const float *from, bool ok)
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(ok ? 16 : 0) : "memory");
 }
 
-// Four floats that lie where `mine` lies, in the shared memory of another CTA of the cluster, where they are wanted.
-__device__ __forceinline__ void load_remote(float (&v)[4], const float *mine, u32 rank, bool wanted) {
-    asm volatile("{\n .reg .pred p;\n .reg .b32 remote;\n setp.ne.u32 p, %6, 0;\n mapa.shared::cluster.u32 remote, %4, %5;\n"
-                 " @p ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [remote];\n}"
-                 : "+f"(v[0]), "+f"(v[1]), "+f"(v[2]), "+f"(v[3])
-                 : "r"(shared_address(mine)), "r"(rank), "r"((u32)wanted)
+// Where `mine` lies in the shared memory of another CTA of the cluster: an address for `store_async`.
+__device__ __forceinline__ u32 remote_address(u32 mine, u32 rank) {
+    u32 address;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(mine), "r"(rank));
+    return address;
+}
+
+// 16 bytes to there, if wanted, without waiting; a barrier of the same CTA (also a remote address) counts them as they land.
+__device__ __forceinline__ void store_async(u32 to, const float (&v)[4], u32 barrier, bool wanted) {
+    asm volatile("{\n .reg .pred p;\n setp.ne.u32 p, %6, 0;\n"
+                 " @p st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];\n}" ::"r"(to),
+                 "f"(v[0]), "f"(v[1]), "f"(v[2]), "f"(v[3]), "r"(barrier), "r"((u32)wanted)
                  : "memory");
 }
+
+// `meet_cluster` in two halves: what lies between need not wait.
+__device__ __forceinline__ void arrive_at_cluster() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
+__device__ __forceinline__ void wait_for_cluster() { asm volatile("barrier.cluster.wait.aligned;" ::: "memory"); }
 
 // Adds one, returns what was there. Releases this thread's writes (and those it has seen) and acquires the others'.
 __device__ __forceinline__ u32 count_up(u32 *counter) {

@@ -32,7 +32,7 @@ struct ClusterSplitProblem {
     const TensorMap *map_a, *map_b; // boxes: Operand's
     u16 *c;                         // (m, n), row-major; swapped: (n, m)
     float *workspace;               // parts * tiles * BM * BN sums
-    u32 *counters;                  // tiles * slices (one slice: * multiplying warps); zero
+    u32 *counters;                  // tiles * slices * multiplying warps; zero
     int m, n;                       // the kernel's
     int ldc;
     int k_tiles;         // of 64
@@ -68,17 +68,13 @@ struct ClusterSplit {
     static constexpr int WIDTH = SWAPPED ? BN : STAGED_COLUMNS<BN>;
     using Out = Staging<WIDTH, SWAPPED, BF16>;
     static_assert(BN % WIDTH == 0 && STAGE % 1024 == 0, "swizzles start afresh");
-    // from a 1024-byte boundary on: stages, a staging buffer of each warp, barriers. Partial sums take the stages' place.
+    // from a 1024-byte boundary on: stages, a staging buffer of each warp, barriers. Partial sums take the place of stages.
     static constexpr int OUT_AT = STAGES * STAGE, BARRIERS_AT = OUT_AT + CONSUMERS * 4 * Out::SIZE;
-    // rows of the partial tile as C has them; the padding spreads what a warp writes at once over the banks
-    static constexpr int P_ROWS = SWAPPED ? BN : BM, P_COLUMNS = SWAPPED ? BM : BN, P_ROW = P_COLUMNS + (SWAPPED ? 4 : 8);
-    static constexpr int P_BYTES = 4 * P_ROWS * P_ROW, BYTES = BARRIERS_AT + 16 * STAGES;
-    static_assert(P_BYTES <= BARRIERS_AT, "more stages: partial sums do not fit");
+    // units of 16 columns in which slices exchange partial sums, by way of the stages; two vectors of four a thread
+    static constexpr int UNITS = BN / 16, UNIT = 32 * MULTIPLIERS, TERMS = 4;
+    static constexpr int EXCHANGE_AT = BARRIERS_AT + 16 * STAGES, BYTES = EXCHANGE_AT + 16;
+    static_assert(2 * ((UNITS + 1) / 2) * UNIT <= OUT_AT, "more stages: partial sums do not fit");
     static constexpr int SHARED_BYTES = 1024 + BYTES;
-
-    static __device__ __forceinline__ u32 pack(float first, float second) {
-        return BF16 ? pack_bf16(first, second) : pack_f16(first, second);
-    }
 
     // Everybody who sends to this stage learns that a warp has read it.
     static __device__ __forceinline__ void release(u32 empty, u32 senders, int lane) {
@@ -89,25 +85,38 @@ struct ClusterSplit {
         }
     }
 
+    // k tiles of products under way at once. Between the end of one and the next that is issued lie some 120 cycles (a barrier,
+    // a descriptor); the narrower the tile, the more k tiles have to cover them. Stages are released so much later.
+    static constexpr int DEPTH = BN >= 128 || STAGES < 5 ? 1 : BN > 32 ? 2 : 3;
+
     static __device__ __forceinline__ void multiply(float (&acc)[REGISTERS], u32 base, int row, int tiles, u32 senders, int lane) {
-        int stage = 0, last = 0;
+        int stage = 0, behind = 0, under_way = 0; // next to be read, next to be released, k tiles between the two
         u32 phase = 0;
         // lower words of descriptors: B's of stage 0, and from there to A's
         const u32 first_b = B::describe_first(base + A::BYTES);
         const u32 to_a = A::describe_first(0) - B::describe_first(A::BYTES) + row * (ROW_BYTES / 16);
+        const auto release_one = [&] {
+            release(base + BARRIERS_AT + 16 * behind + 8, senders, lane);
+            behind = behind + 1 == STAGES ? 0 : behind + 1;
+            --under_way;
+        };
         for (int k = 0; k < tiles; ++k) {
             // from lane 0, so that the compiler knows it to be uniform, and sums stay off the vector units
-            const u32 b = broadcast(first_b + stage * (STAGE / 16)), a = b + to_a;
-            barrier_wait<2>(base + BARRIERS_AT + 16 * stage, phase);
+            const u32 b = broadcast(first_b + stage * (STAGE / 16)), a = b + to_a, full = base + BARRIERS_AT + 16 * stage;
+            if (!barrier_test(full, phase)) { // while we wait, stages that have been read can be loaded
+                products_wait<0>();
+#pragma unroll 1
+                while (under_way > 0) release_one();
+                barrier_wait<2>(full, phase);
+            }
             products_fence();
 #pragma unroll
             for (int step = 0; step < TILE_K / 16; ++step)
                 Products<BN>::template issue<BF16, A_MN, B_MN>(acc, A::describe_from(a, 0, step), B::describe_from(b, 0, step),
                                                               k > 0 || step > 0);
             products_commit();
-            products_wait<1>(); // the k tile before this one has been read
-            if (k > 0) release(base + BARRIERS_AT + 16 * last + 8, senders, lane);
-            last = stage;
+            products_wait<DEPTH>();
+            if (under_way++ == DEPTH) release_one();
             if (++stage == STAGES) {
                 stage = 0;
                 phase ^= 1;
@@ -117,24 +126,32 @@ struct ClusterSplit {
         settle(acc);
     }
 
+    // Columns FROM .. FROM + WIDE - 1 of what a warp holds, by way of its buffer.
+    template <int FROM, int WIDE, int COUNT>
+    static __device__ __forceinline__ void put(const Problem &p, float (&d)[COUNT], u32 buffer, int row, int column, int lane) {
+        using Piece = Staging<WIDE, SWAPPED, BF16>;
+        static_assert(Piece::SIZE <= Out::SIZE, "it has a place");
+        if constexpr (EPILOGUE) finish_fragment<FROM, WIDE, SWAPPED, BF16>(p.out, row, column, d, lane);
+        Piece::template write<FROM>(buffer, d, lane);
+        sync_warp();
+        const int c_rows = SWAPPED ? p.n : p.m, c_columns = SWAPPED ? p.m : p.n;
+        const int row0 = SWAPPED ? column + FROM : row, column0 = SWAPPED ? row : column + FROM;
+#pragma unroll
+        for (int i = 0; i < (Piece::ROWS * Piece::CHUNKS + 31) / 32; ++i) {
+            const int at = i * 32 + lane, r = at / Piece::CHUNKS, chunk = at % Piece::CHUNKS;
+            u32 words[4];
+            load_shared(words, buffer + Piece::place(r, chunk));
+            if (row0 + r < c_rows && column0 + 8 * chunk < c_columns)
+                store_global(p.c + (long long)(row0 + r) * p.ldc + column0 + 8 * chunk, words);
+        }
+        sync_warp();
+    }
+
     template <int FROM>
     static __device__ __forceinline__ void store(const Problem &p, float (&d)[REGISTERS], u32 buffer, int row,
                                                  int column, int lane) {
         if constexpr (FROM < BN) {
-            if constexpr (EPILOGUE) finish_fragment<FROM, WIDTH, SWAPPED, BF16>(p.out, row, column, d, lane);
-            Out::template write<FROM>(buffer, d, lane);
-            sync_warp();
-            const int c_rows = SWAPPED ? p.n : p.m, c_columns = SWAPPED ? p.m : p.n;
-            const int row0 = SWAPPED ? column + FROM : row, column0 = SWAPPED ? row : column + FROM;
-#pragma unroll
-            for (int i = 0; i < (Out::ROWS * Out::CHUNKS + 31) / 32; ++i) {
-                const int at = i * 32 + lane, r = at / Out::CHUNKS, chunk = at % Out::CHUNKS;
-                u32 words[4];
-                load_shared(words, buffer + Out::place(r, chunk));
-                if (row0 + r < c_rows && column0 + 8 * chunk < c_columns)
-                    store_global(p.c + (long long)(row0 + r) * p.ldc + column0 + 8 * chunk, words);
-            }
-            sync_warp();
+            put<FROM, WIDTH>(p, d, buffer, row, column, lane);
             store<FROM + WIDTH>(p, d, buffer, row, column, lane);
         }
     }
@@ -146,8 +163,7 @@ struct ClusterSplit {
 
     static __device__ __forceinline__ void run(const Problem &p) {
         if (!p.late) start_successors();
-        char *const shared = (char *)shared_floats();
-        const u32 start = shared_address(shared), base = (start + 1023) & ~1023u;
+        const u32 base = broadcast((shared_address(shared_floats()) + 1023) & ~1023u); // a broadcast, lest every k tile compute it
         const int thread = threadIdx.x, lane = thread & 31, warp = thread >> 5;
         // along x lie the slices of the first part, of the next ...
         const int slices = p.parts == 1 ? gridDim.x : 1 << p.log2_slices;
@@ -158,7 +174,9 @@ struct ClusterSplit {
         float acc[REGISTERS];
 
         if (warp == 4 * CONSUMERS) {
-            if (lane == 0) {
+            if (elected()) {
+                prefetch_map(p.map_a); // under way while barriers are initialised, and while a launch before this one ends
+                prefetch_map(p.map_b);
                 const int releases = SHARED ? 4 * CONSUMERS * (p.share_m + p.share_n - 1) : 4 * CONSUMERS;
                 for (int s = 0; s < STAGES; ++s) {
                     barrier_init(base + BARRIERS_AT + 16 * s, 1);
@@ -166,7 +184,7 @@ struct ClusterSplit {
                 }
                 barrier_init_fence();
                 wait_for_predecessors(); // the others touch global memory only after what these copies bring
-                if constexpr (!SHARED) load(p, near, base, row0, column0, first, 0, min(tiles, STAGES));
+                load<OWN>(p, near, base, row0, column0, first, 0, min(tiles, STAGES));
             }
             sync_warp();
         }
@@ -176,43 +194,38 @@ struct ClusterSplit {
             sync_cta(); // the others see the barriers
         if constexpr (EPILOGUE) wait_for_predecessors(); // all threads read bias and addend
         if (warp == 4 * CONSUMERS) {
-            if (lane == 0) {
-                if constexpr (SHARED) load(p, near, base, row0, column0, first, 0, min(tiles, STAGES));
-                load(p, near, base, row0, column0, first, STAGES, tiles);
+            if (elected()) {
+                if constexpr (SHARED) load<OTHERS>(p, near, base, row0, column0, first, 0, min(tiles, STAGES));
+                load<OWN | OTHERS>(p, near, base, row0, column0, first, STAGES, tiles);
+                if (slices > 1) expect_sums(base, slice, slices);
             }
             sync_warp();
+            if (SHARED && slices == 1) arrive_at_cluster();
         } else {
             multiply(acc, base, 64 * (int)broadcast(warp >> 2), tiles, near.want_a | near.want_b, lane);
             if (p.late) start_successors();
+            if (SHARED && slices == 1) arrive_at_cluster();
             if (slices == 1 && (gridDim.x == 1 || add_parts(p, acc, base, thread)))
                 store<0>(p, acc, base + OUT_AT + warp * Out::SIZE, row0 + 16 * warp, column0, lane);
         }
         if (slices == 1) {
-            if constexpr (SHARED) meet_cluster(); // others may still arrive at our barriers
+            if constexpr (SHARED) wait_for_cluster(); // others may still arrive at our barriers
             return;
         }
+        meet_cluster(); // all stages of all slices have been read, and they expect each other's sums
+        if (warp < 4 * CONSUMERS)
+            sum_up(p, acc, base, SHARED ? slices * (near.n + p.share_n * near.m) : 0, slice, slices, row0, column0, thread);
+    }
 
-        sync_cta(); // all stages have been read
-        float *const partial = (float *)(shared + (base - start));
-        if (warp < 4 * CONSUMERS) {
-#pragma unroll
-            for (int j = 0; j < BN / 8; ++j)
-#pragma unroll
-                for (int h = 0; h < 2; ++h) {
-                    const int r = 16 * warp + 8 * h + (lane >> 2), c = 8 * j + 2 * (lane & 3);
-                    const float x = acc[4 * j + 2 * h], y = acc[4 * j + 2 * h + 1];
-                    if constexpr (SWAPPED) {
-                        partial[c * P_ROW + r] = x;
-                        partial[(c + 1) * P_ROW + r] = y;
-                    } else {
-                        partial[r * P_ROW + c] = x;
-                        partial[r * P_ROW + c + 1] = y;
-                    }
-                }
-        }
-        sync_cluster();
-        sum_up(p, partial, SHARED ? slices * (near.n + p.share_n * near.m) : 0, slice, slices, row0, column0, thread);
-        meet_cluster(); // shared memory must live until the others have read it
+    // A warp has left its sums in the workspace. True for the last of all parts, who finds the others' there.
+    static __device__ __forceinline__ bool arrives_last(u32 *counter, int parts, int lane) {
+        sync_threads(1, MULTIPLIERS); // shared memory is free
+        u32 before = 0;
+        if (lane == 0) before = count_up(counter); // releases what all lanes have written
+        sync_warp();
+        if (broadcast(before) != (u32)parts - 1) return false;
+        if (lane == 0) store_counter(counter, 0);
+        return true;
     }
 
     // Parts of one slice: leaves this warp's sums in the workspace, as its lanes hold them; if all others have left theirs,
@@ -221,18 +234,12 @@ struct ClusterSplit {
         const int lane = thread & 31, warp = thread >> 5, tile = blockIdx.y + gridDim.y * blockIdx.z;
         const long long stride = (long long)gridDim.y * gridDim.z * (BM * BN);
         float *const sums = p.workspace + (long long)tile * (BM * BN) + warp * (16 * BN) + 4 * lane;
-        u32 *const counter = p.counters + tile * (4 * CONSUMERS) + warp;
 #pragma unroll
         for (int i = 0; i < REGISTERS / 4; ++i) {
             const float v[4] = {acc[4 * i], acc[4 * i + 1], acc[4 * i + 2], acc[4 * i + 3]};
             store_partial(sums + blockIdx.x * stride + 128 * i, v);
         }
-        sync_threads(1, MULTIPLIERS); // all stages have been read
-        u32 before = 0;
-        if (lane == 0) before = count_up(counter); // releases what all lanes have written
-        sync_warp();
-        if (broadcast(before) != (u32)p.parts - 1) return false;
-        if (lane == 0) store_counter(counter, 0);
+        if (!arrives_last(p.counters + tile * (4 * CONSUMERS) + warp, p.parts, lane)) return false;
         const auto place = [=](int i, bool &wanted) {
             wanted = true;
             return (const float *)(sums + 128 * i);
@@ -249,120 +256,101 @@ struct ClusterSplit {
         return true;
     }
 
-    // Each CTA sums an equal share of the tile over the cluster's slices (two and more), four columns of C at a time.
-    // rank0: slice 0's. Neighbouring threads read neighbouring 16 bytes, of all slices before the first addition.
-    static __device__ __forceinline__ void sum_up(const Problem &p, const float *partial, int rank0, int slice,
+    // Units that a slice takes of a tile; the last ones may find fewer, or none.
+    static __device__ __forceinline__ int units_each(int slices) { return (u32)(UNITS + slices - 1) / (u32)slices; }
+    static __device__ __forceinline__ int units_of(int slice, int each) {
+        const int left = UNITS - slice * each;
+        return left > each ? each : left > 0 ? left : 0;
+    }
+
+    // Before the cluster meets: its slices will send to us what we sum.
+    static __device__ __forceinline__ void expect_sums(u32 base, int slice, int slices) {
+        barrier_init(base + EXCHANGE_AT, 1);
+        barrier_init_fence();
+        barrier_expect(base + EXCHANGE_AT, slices * units_of(slice, units_each(slices)) * UNIT);
+    }
+
+    // Slices (two and more) exchange partial sums, and each stores its units of the tile: the sums over all slices, in their
+    // order. Everybody sends at once, and begins with another receiver: one that all send to first would hold up all.
+    // What a thread holds of a unit goes to the thread that holds the same elsewhere, so nothing is transposed on the way.
+    // rank0: slice 0's.
+    static __device__ __forceinline__ void sum_up(const Problem &p, const float (&acc)[REGISTERS], u32 base, int rank0, int slice,
                                                   int slices, int row0, int column0, int thread) {
-        const Share share(p, row0, column0, slice, slices, thread);
-        // this share's sums of all parts, part after part
+        const int lane = thread & 31, warp = thread >> 5, each = units_each(slices);
+        const u32 mine = base + 16 * thread;
+#pragma unroll 1
+        for (int turn = 0; turn < slices; ++turn) {
+            const int to = slice + turn < slices ? slice + turn : slice + turn - slices;
+            const u32 place = remote_address(mine + slice * each * UNIT, rank0 + to);
+            const u32 barrier = remote_address(base + EXCHANGE_AT, rank0 + to);
+#pragma unroll
+            for (int unit = 0; unit < UNITS; ++unit) {
+                const u32 at = unit - to * each;
+#pragma unroll
+                for (int h = 0; h < 2; ++h) {
+                    const float v[4] = {acc[8 * unit + 4 * h], acc[8 * unit + 4 * h + 1], acc[8 * unit + 4 * h + 2],
+                                        acc[8 * unit + 4 * h + 3]};
+                    store_async(place + at * UNIT + h * (UNIT / 2), v, barrier, at < (u32)each);
+                }
+            }
+        }
+        // this slice's sums of all parts, part after part
         const int tile = blockIdx.y + gridDim.y * blockIdx.z, part = p.parts == 1 ? 0 : blockIdx.x >> p.log2_slices;
         const long long stride = (long long)gridDim.y * gridDim.z * (BM * BN);
-        float *const sums = p.workspace + (long long)tile * (BM * BN);
-        u32 *const counter = p.counters + slice + slices * tile;
-        const auto keep = [&](int vector, const float(&sum)[4]) {
-            if (p.parts == 1) {
-                if constexpr (EPILOGUE) {
-                    float v[4] = {sum[0], sum[1], sum[2], sum[3]};
-                    share.finish(p.out, row0, column0, vector, v);
-                    share.store(vector, v);
-                } else {
-                    share.store(vector, sum);
-                }
-            } else {
-                store_partial(sums + part * stride + 4 * vector, sum);
-            }
-        };
-        if (slices > 4)
-            share.template add<2, 8>(partial, rank0, slices, keep);
-        else
-            share.template add<4, 4>(partial, rank0, slices, keep);
-        if (p.parts == 1) return;
-        u32 *const arrived = (u32 *)(partial + P_BYTES / 4 - 1); // padding of the last row: nobody reads it
-        sync_cta();
-        if (thread == 0) *arrived = count_up(counter); // releases what all threads have written
-        sync_cta();
-        if (*(volatile u32 *)arrived != (u32)p.parts - 1) return;
-        if (thread == 0) store_counter(counter, 0);
-        const auto place = [=](int i, bool &wanted) {
-            const int vector = share.begin + i * share.step;
-            wanted = share.wants(vector);
-            return (const float *)(sums + 4 * vector);
-        };
-        const int count = (Share::VECTORS - share.begin + share.step - 1) / share.step; // at most 0 for the last threads
-        PartialSums<THREADS, (BARRIERS_AT - P_BYTES) / (16 * THREADS), decltype(place)> parts(
-            shared_address(partial) + P_BYTES, thread, count, p.parts, stride, place);
+        float *const sums = p.workspace + (long long)tile * (BM * BN) + slice * each * (UNIT / 4) + 4 * thread;
+        const int units = units_of(slice, each), column = column0 + 16 * slice * each;
+        const u32 buffer = base + OUT_AT + warp * Out::SIZE;
+        barrier_wait<4>(base + EXCHANGE_AT, 0);
 #pragma unroll 1
-        for (int i = 0; i < count; ++i) {
-            float sum[4];
-            parts.next(sum);
-            const int vector = share.begin + i * share.step;
-            if constexpr (EPILOGUE) share.finish(p.out, row0, column0, vector, sum);
-            if (share.wants(vector)) share.store(vector, sum);
+        for (int unit = 0; unit < units; ++unit) {
+            float sum[8] = {};
+#pragma unroll 1
+            for (int first = 0; first < slices; first += TERMS) {
+                u32 words[2 * TERMS][4] = {}; // absent terms are zeros: they change no sum
+#pragma unroll
+                for (int i = 0; i < 2 * TERMS; ++i)
+                    if (first + i / 2 < slices)
+                        load_shared(words[i], mine + ((first + i / 2) * each + unit) * UNIT + i % 2 * (UNIT / 2));
+#pragma unroll
+                for (int i = 0; i < 2 * TERMS; ++i)
+#pragma unroll
+                    for (int e = 0; e < 4; ++e) sum[i % 2 * 4 + e] += as_float(words[i][e]);
+            }
+            if (p.parts == 1) {
+                put<0, 16>(p, sum, buffer, row0 + 16 * warp, column + 16 * unit, lane);
+            } else {
+#pragma unroll
+                for (int h = 0; h < 2; ++h) {
+                    const float v[4] = {sum[4 * h], sum[4 * h + 1], sum[4 * h + 2], sum[4 * h + 3]};
+                    store_partial(sums + part * stride + (2 * unit + h) * (UNIT / 8), v);
+                }
+            }
+        }
+        if (p.parts == 1) return;
+        if (!arrives_last(p.counters + (slice + slices * tile) * (4 * CONSUMERS) + warp, p.parts, lane)) return;
+        const auto place = [=](int i, bool &wanted) {
+            wanted = true;
+            return (const float *)(sums + i * (UNIT / 8));
+        };
+        PartialSums<MULTIPLIERS, OUT_AT / (16 * MULTIPLIERS), decltype(place)> parts(base, thread, 2 * units, p.parts, stride,
+                                                                                    place);
+#pragma unroll 1
+        for (int unit = 0; unit < units; ++unit) {
+            float half[4], sum[8];
+#pragma unroll
+            for (int h = 0; h < 2; ++h) {
+                parts.next(half);
+#pragma unroll
+                for (int e = 0; e < 4; ++e) sum[4 * h + e] = half[e];
+            }
+            put<0, 16>(p, sum, buffer, row0 + 16 * warp, column + 16 * unit, lane);
         }
     }
 
-    // What a thread sums of its tile: every step-th vector of four columns of C from `begin` on.
-    struct Share {
-        static constexpr int ROW = P_COLUMNS / 4, VECTORS = P_ROWS * ROW; // vectors of a row, of a tile
-        u16 *c;
-        int ldc, rows, columns; // of C, from the tile's first on
-        int begin, step;
-
-        __device__ __forceinline__ Share(const ClusterSplitProblem &p, int row0, int column0, int slice, int slices, int thread)
-            : ldc(p.ldc), begin(slice * THREADS + thread), step(slices * THREADS) {
-            const int c_row0 = SWAPPED ? column0 : row0, c_column0 = SWAPPED ? row0 : column0;
-            rows = (SWAPPED ? p.n : p.m) - c_row0;
-            columns = (SWAPPED ? p.m : p.n) - c_column0;
-            c = p.c + (long long)c_row0 * p.ldc + c_column0;
-        }
-
-        __device__ __forceinline__ bool wants(int vector) const {
-            return vector < VECTORS && vector / ROW < rows && vector % ROW * 4 < columns;
-        }
-
-        __device__ __forceinline__ void store(int vector, const float (&sum)[4]) const {
-            const u32 words[2] = {pack(sum[0], sum[1]), pack(sum[2], sum[3])};
-            store_global(c + (long long)(vector / ROW) * ldc + vector % ROW * 4, words);
-        }
-
-        __device__ __forceinline__ void finish(const Epilogue &e, int row0, int column0, int vector, float (&sum)[4]) const {
-            const int c_row0 = SWAPPED ? column0 : row0, c_column0 = SWAPPED ? row0 : column0;
-            sassafras::finish<BF16, true>(e, c_row0 + vector / ROW, c_column0 + vector % ROW * 4, sum);
-        }
-
-        // Sums over the slices, in their order: loads of TERMS slices of EACH vectors are under way at once.
-        template <int EACH, int TERMS, class Done>
-        __device__ __forceinline__ void add(const float *partial, int rank0, int slices, Done done) const {
-#pragma unroll 1
-            for (int u = begin; u < VECTORS; u += EACH * step) {
-                float sum[EACH][4] = {};
-#pragma unroll 1
-                for (int first = 0; first < slices; first += TERMS) {
-                    float v[TERMS][EACH][4];
-#pragma unroll
-                    for (int t = 0; t < TERMS; ++t)
-#pragma unroll
-                        for (int i = 0; i < EACH; ++i) {
-                            const int vector = u + i * step;
-                            v[t][i][0] = v[t][i][1] = v[t][i][2] = v[t][i][3] = 0; // changes no sum, as in PartialSums
-                            load_remote(v[t][i], partial + vector / ROW * P_ROW + vector % ROW * 4, rank0 + first + t,
-                                        first + t < slices && wants(vector));
-                        }
-#pragma unroll
-                    for (int t = 0; t < TERMS; ++t)
-#pragma unroll
-                        for (int i = 0; i < EACH; ++i)
-#pragma unroll
-                            for (int e = 0; e < 4; ++e) sum[i][e] += v[t][i][e];
-                }
-#pragma unroll
-                for (int i = 0; i < EACH; ++i)
-                    if (wants(u + i * step)) done(u + i * step, sum[i]);
-            }
-        }
-    };
-
-    // k tiles from..to-1 of this CTA's slice; those from STAGES on wait for their stage.
+    // k tiles from..to-1 of this CTA's slice; those from STAGES on wait for their stage. WHAT: OWN operands, which no other CTA
+    // reads, those that OTHERS read as well, or both.
+    static constexpr int OWN = 1, OTHERS = 2;
+    template <int WHAT>
     static __device__ __forceinline__ void load(const Problem &p, const Neighbours &near, u32 base, int row,
                                                 int column, int first, int from, int to) {
         int stage = 0;
@@ -370,11 +358,23 @@ struct ClusterSplit {
         for (int k = from; k < to; ++k) {
             const u32 full = base + BARRIERS_AT + 16 * stage, tile = base + stage * STAGE;
             const int at = (first + k) * TILE_K;
-            if (from > 0) barrier_wait<1>(full + 8, phase);
-            barrier_expect(full, STAGE);
+            if constexpr (WHAT & OWN) {
+                if (from > 0) barrier_wait<1>(full + 8, phase);
+                barrier_expect(full, STAGE);
+            }
             if constexpr (SHARED) {
-                A::load_part(tile, p.map_a, row, at, near.n, p.rows_a, near.want_a, full);
-                B::load_part(tile + A::BYTES, p.map_b, column, at, near.m, p.rows_b, near.want_b, full);
+                // a copy to oneself alone is no multicast: those are slower
+                if (p.share_n > 1) {
+                    if constexpr (WHAT & OTHERS) A::load_part(tile, p.map_a, row, at, near.n, p.rows_a, near.want_a, full);
+                } else if constexpr (WHAT & OWN) {
+                    A::load(tile, p.map_a, row, at, 0, full);
+                }
+                if (p.share_m > 1) {
+                    if constexpr (WHAT & OTHERS)
+                        B::load_part(tile + A::BYTES, p.map_b, column, at, near.m, p.rows_b, near.want_b, full);
+                } else if constexpr (WHAT & OWN) {
+                    B::load(tile + A::BYTES, p.map_b, column, at, 0, full);
+                }
             } else if constexpr (EPILOGUE) {
                 A::load(tile, p.map_a, row, at, 0, full, p.out.batch_a ? batch_of(p) : 0);
                 B::load(tile + A::BYTES, p.map_b, column, at, 0, full, p.out.batch_b ? batch_of(p) : 0);

@@ -256,8 +256,16 @@ struct WarpSpecialized {
         const u32 first_b = B::describe_first(at.base + A::BYTES);
         const u32 to_a = A::describe_first(0) - B::describe_first(A::BYTES) + first_row * (ROW_BYTES / 16);
         int last = 0;
+        bool held = false; // `last` is to be released
         for (int k = 0; k < k_tiles; ++k) {
-            barrier_wait<2>(at.full(ring.stage), ring.phase);
+            if (!barrier_test(at.full(ring.stage), ring.phase)) { // while we wait, what has been read can be loaded
+                if (held) {
+                    products_wait<0>();
+                    release(at, last, lane);
+                    held = false;
+                }
+                barrier_wait<2>(at.full(ring.stage), ring.phase);
+            }
             // from lane 0, so that the compiler knows them to be uniform, and sums stay off the vector units
             const u32 b = broadcast(first_b + ring.stage * (STAGE / 16));
             const u32 a = b + to_a;
@@ -270,8 +278,9 @@ struct WarpSpecialized {
                                                                   B::describe_from(b, 0, step), k > 0 || step > 0);
             products_commit();
             products_wait<1>(); // the k tile before this one has been read
-            if (k > 0) release(at, last, lane);
+            if (held) release(at, last, lane);
             last = ring.stage;
+            held = true;
             ring.advance();
         }
         if (PING_PONG && lane == 0) barrier_arrive(at.turn(next));
@@ -437,7 +446,7 @@ struct WarpSpecialized {
             meet_cluster();
         if (group == 0) {
             if constexpr (MOVES_REGISTERS) fewer_registers<LOADER_REGISTERS>();
-            if (threadIdx.x == 0) {
+            if (threadIdx.x < 32 && elected()) {
                 wait_for_predecessors(); // the others touch global memory only after what these copies bring
                 load(p, at, work, rank);
                 if (p.late) start_successors();
