@@ -388,7 +388,7 @@ inline u32 broadcast(u32 value) {
 }
 
 inline bool elected() { return threadIdx.x % 32 == 0; }
-inline bool barrier_test(u32 barrier, u32 parity) {
+template <int TESTS> inline bool barrier_soon(u32 barrier, u32 parity) {
     own(barrier);
     emulator::Warp &warp = emulator::lane->cta->warps[threadIdx.x / 32];
     warp.a[threadIdx.x % 32][0] = emulator::phase_at(cluster_rank(), barrier & 0xffffff).parity != parity;

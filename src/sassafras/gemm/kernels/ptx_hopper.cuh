@@ -65,14 +65,18 @@ __device__ __forceinline__ bool barrier_try(u32 barrier, u32 parity) {
     return done;
 }
 
-// Whether that phase has ended by now, for all lanes of the warp alike.
-__device__ __forceinline__ bool barrier_test(u32 barrier, u32 parity) {
-    u32 done;
-    asm volatile("{\n .reg .pred p;\n mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n selp.u32 %0, 1, 0, p;\n}"
-                 : "=r"(done)
-                 : "r"(barrier), "r"(parity)
-                 : "memory");
-    return __all_sync(0xffffffffu, done);
+// Whether that phase ends while it is asked TESTS times (some 45 cycles each), for all lanes of the warp alike.
+template <int TESTS> __device__ __forceinline__ bool barrier_soon(u32 barrier, u32 parity) {
+#pragma unroll 1
+    for (int i = 0; i < TESTS; ++i) {
+        u32 done;
+        asm volatile("{\n .reg .pred p;\n mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n selp.u32 %0, 1, 0, p;\n}"
+                     : "=r"(done)
+                     : "r"(barrier), "r"(parity)
+                     : "memory");
+        if (__all_sync(0xffffffffu, done)) return true;
+    }
+    return false;
 }
 
 #ifdef SASSAFRAS_WATCHDOG

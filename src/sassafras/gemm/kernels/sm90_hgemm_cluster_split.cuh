@@ -88,6 +88,8 @@ struct ClusterSplit {
     // k tiles of products under way at once. Between the end of one and the next that is issued lie some 120 cycles (a barrier,
     // a descriptor); the narrower the tile, the more k tiles have to cover them. Stages are released so much later.
     static constexpr int DEPTH = BN >= 128 || STAGES < 5 ? 1 : BN > 32 ? 2 : 3;
+    // asked so often whether a k tile has landed, the products under way (2 * BN cycles a warpgroup and k tile) are done
+    static constexpr int PATIENCE = DEPTH * CONSUMERS * BN / 22 + 1;
 
     static __device__ __forceinline__ void multiply(float (&acc)[REGISTERS], u32 base, int row, int tiles, u32 senders, int lane) {
         int stage = 0, behind = 0, under_way = 0; // next to be read, next to be released, k tiles between the two
@@ -103,7 +105,7 @@ struct ClusterSplit {
         for (int k = 0; k < tiles; ++k) {
             // from lane 0, so that the compiler knows it to be uniform, and sums stay off the vector units
             const u32 b = broadcast(first_b + stage * (STAGE / 16)), a = b + to_a, full = base + BARRIERS_AT + 16 * stage;
-            if (!barrier_test(full, phase)) { // while we wait, stages that have been read can be loaded
+            if (!barrier_soon<PATIENCE>(full, phase)) { // it will take longer: stages that have been read can be loaded
                 products_wait<0>();
 #pragma unroll 1
                 while (under_way > 0) release_one();

@@ -190,6 +190,9 @@ struct WarpSpecialized {
     static constexpr bool MOVES_REGISTERS = CONSUMERS > 1;
 #endif
 
+    // asked so often whether a k tile has landed, the products under way (2 * BN cycles a block) are done
+    static constexpr int PATIENCE = SHARERS * BLOCKS * BN / 22 + 1;
+
     struct Place { // of shared memory, as 32-bit addresses
         u32 base;
         __device__ __forceinline__ u32 stage(int s) const { return base + s * STAGE; }
@@ -258,7 +261,7 @@ struct WarpSpecialized {
         int last = 0;
         bool held = false; // `last` is to be released
         for (int k = 0; k < k_tiles; ++k) {
-            if (!barrier_test(at.full(ring.stage), ring.phase)) { // while we wait, what has been read can be loaded
+            if (!barrier_soon<PATIENCE>(at.full(ring.stage), ring.phase)) { // it will take longer: what has been read can be loaded
                 if (held) {
                     products_wait<0>();
                     release(at, last, lane);
