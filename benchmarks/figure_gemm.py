@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
 from collections.abc import Callable, Iterable
@@ -119,10 +120,10 @@ def _of_server() -> dict[str, str]:
     return found | {f"ours.{b}": f"{v['geomean_vs_lt_autotune']:.3f}" for b, v in of["bands"].items()}
 
 
-def _of_offgrid() -> dict[str, str]:
+def _of_offgrid(name: str = "hgemm-offgrid") -> dict[str, str]:
     """Shapes that are never tuned."""
-    of = result("hgemm-offgrid")["summary"]
-    rows = result("hgemm-offgrid")["rows"]
+    of = result(name)["summary"]
+    rows = result(name)["rows"]
     odd = [row for row in rows if row["n"] % 8 or row["k"] % 8]
     return {
         "odd": f"{_mean(odd):.2f}", "layers": f"{_mean(row for row in rows if row not in odd):.2f}",
@@ -145,7 +146,9 @@ def _of_choosers() -> dict[str, str]:
     """What choosers for shapes never tuned are worth on shapes held out."""
     found = {}
     summary = result("choosers")["summary"]
-    both = [*summary["grid"].items(), *((f"off.{name}", of) for name, of in summary["off_grid"].items())]
+    both = [*summary["grid"].items()]
+    for prefix, part in (("off", "off_grid"), ("unseen", "unseen")):
+        both += [(f"{prefix}.{name}", of) for name, of in summary[part].items()]
     for name, of in both:
         found |= {
             f"{name}.geomean": f"{of['geomean_over_torch']:.3f}x",
@@ -159,5 +162,7 @@ def _of_choosers() -> dict[str, str]:
 
 GROUPS: dict[str, Callable[[], dict[str, str]]] = {
     "hgemm": _of_hgemm, "matmul": _of_matmul, "splits": _of_splits, "server": _of_server,
-    "offgrid": _of_offgrid, "epilogue": _of_epilogue, "choosers": _of_choosers,
+    "offgrid": _of_offgrid,
+    "anew": functools.partial(_of_offgrid, "hgemm-offgrid-anew"),
+    "epilogue": _of_epilogue, "choosers": _of_choosers,
 }  # fmt: skip

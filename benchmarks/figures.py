@@ -197,6 +197,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "latencies": latencies, "measured-latencies": measured_latencies, "hgemm": hgemm,
     "policy": policy, "choosers": choosers, "proposals": proposals,
     "choosers-off-grid": functools.partial(choosers, "off_grid"),
+    "choosers-unseen": functools.partial(choosers, "unseen"),
 }  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """How many launches a second can be tested, beside what the launches alone allow: writes samples.json.
 
     python benchmarks/samples.py [--seconds 4] [--only softmax,...] [--gpus N]
+    python benchmarks/samples.py --merge A.json B.json     # rows of both; where both have a kernel, of B
 
 For every kernel of the suite: original against original, fresh inputs made on the GPU for each sample, every
 output byte compared on the GPU. The bound is what one launch of either costs, timed back to back. A mismatch
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from pathlib import Path
 from typing import Any
 
 from common import gpu_count, per_gpu, write
@@ -63,11 +65,18 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--only", default="")
     parser.add_argument("--gpus", type=int)
+    parser.add_argument("--merge", nargs="+", type=Path, help="result files, newest last")
     parser.add_argument("--out", default=os.environ.get("OUT"))
     options = parser.parse_args()
     from sassafras import suite
     from sassafras.device.cuda import environment
 
+    if options.merge:
+        files = [json.loads(path.read_text()) for path in options.merge]
+        kept = {row["kernel"]: row for file in files for row in file["rows"]}
+        merged = [kept[name] for name in map(str, suite.names()) if name in kept]
+        print("wrote", write("samples", merged, summarise(merged), files[-1]["environment"], out=options.out))
+        return 0
     if not (options.gpus or gpu_count()):
         print("no GPU here")
         return 2

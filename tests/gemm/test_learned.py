@@ -120,7 +120,9 @@ def test_the_shipped_model_chooses_for_new_shapes() -> None:
             assert choice == Chooser(table, model=model).choose(shape, layout, legal)
             if choice.member == "ours":
                 ours += 1
-                assert legal(families.parse(choice.config or "")) and choice.speedup >= 1.08
+                assert (
+                    legal(families.parse(choice.config or "")) and choice.speedup >= Settings().model_margin
+                )
                 assert "learnt" in choice.why
     assert ours > len(shapes) // 2
     assert chooser.choose(shapes[0], "tn", lambda c: False).member == "torch"

@@ -71,8 +71,8 @@ class Settings:
     margin: float = 1.03
     use_estimate: bool = True
     caution: float = 1.0
-    candidates: int = 24
-    model_margin: float = 1.08
+    candidates: int = 48
+    model_margin: float = 1.05
 
 
 class Chooser:

@@ -22,6 +22,7 @@ from .shapes import (
     in_bands,
     off_grid,
     off_grid_anew,
+    off_grid_third,
     stratified,
 )
 from .table import Table
@@ -29,7 +30,8 @@ from .worker import kernels_digest
 
 #: names that ``--grid`` knows
 GRIDS = {
-    "cuda-l2": cuda_l2_grid, "off-grid": off_grid, "off-grid-anew": off_grid_anew, "learning": for_learning,
+    "cuda-l2": cuda_l2_grid, "off-grid": off_grid, "off-grid-anew": off_grid_anew,
+    "off-grid-third": off_grid_third, "learning": for_learning,
 }  # fmt: skip
 
 

@@ -114,13 +114,18 @@ def _drawn(count: int, seed: int, without: Iterable[Shape]) -> tuple[Shape, ...]
 
 
 def off_grid_anew() -> tuple[Shape, ...]:
-    """60 further shapes off the grid, to judge with: the chooser learns from those of `off_grid`."""
+    """60 further shapes off the grid, to judge with: the chooser has learnt from those of `off_grid`."""
     return _drawn(60, 2, (*cuda_l2_grid(), *off_grid()))
 
 
 def for_learning() -> tuple[Shape, ...]:
     """300 shapes off the grid for the chooser to learn from; none is in `off_grid` or `off_grid_anew`."""
     return _drawn(300, 3, (*cuda_l2_grid(), *off_grid(), *off_grid_anew()))
+
+
+def off_grid_third() -> tuple[Shape, ...]:
+    """60 shapes that had no part in any choice: settings of the chooser were compared on `off_grid_anew`."""
+    return _drawn(60, 4, (*cuda_l2_grid(), *off_grid(), *off_grid_anew(), *for_learning()))
 
 
 def in_bands(shapes: Iterable[Shape], bands: Sequence[str] | None) -> tuple[Shape, ...]:
