@@ -8,6 +8,7 @@
     python benchmarks/hgemm.py server   --rate 100 --shapes 200       hgemm-server-100.json
     python benchmarks/hgemm.py off-grid [--mode offline]              hgemm-offgrid.json
     python benchmarks/hgemm.py off-grid --grid off-grid-third         shapes that nothing has learnt from
+    python benchmarks/hgemm.py off-grid --grid off-grid-odd           rows that are no multiple of 16 bytes
     python benchmarks/hgemm.py sweep    --grid learning --out FOLDER  shapes to learn from: choosers.py
 
 Sweep, offline and server share the selection journals in --out ($OUT, or benchmarks/results): after a sweep
@@ -64,7 +65,7 @@ def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("stage", choices=STAGES)
-    parser.add_argument("--grid", help="another one: off-grid-third, learning (sweep: for choosers.py)")
+    parser.add_argument("--grid", help="another one: off-grid-third, off-grid-odd, learning, -odd, -few")
     parser.add_argument("--bands", help="only these bands, for example '<1e8,1e8-1e9'")
     parser.add_argument("--shapes", type=int, help="only a stratified sample of so many")
     parser.add_argument("--configs", type=int, help="screened a shape and layout (128; --only-configs: 24)")

@@ -1,6 +1,7 @@
 """Random shapes and configurations of ours against FP64; writes hgemm-random.json.
 
     python benchmarks/hgemm_random.py [--count N] [--minutes 4] [--most 4096] [--exclude REGEX] [--dry-run]
+        [--only REGEX] [--odd]
 
 Extents are log-uniform from 1 to --most, most of n and k rounded to what a family accepts. For every shape
 one legal configuration of ours is drawn, launched on a C filled with NaN between guard bands, and compared
@@ -25,14 +26,14 @@ from typing import Any
 from common import ROOT, write
 
 
-def drawn(rng: Any, most: int) -> Any:
-    """A shape."""
+def drawn(rng: Any, most: int, odd: bool = False) -> Any:
+    """A shape; `odd`: rows are what they are."""
     import numpy as np
 
     from sassafras.gemm.shapes import Shape
 
     m, n, k = (int(2 ** rng.uniform(0, np.log2(most))) for _ in range(3))
-    if rng.integers(8):
+    if not odd and rng.integers(8):
         n, k = max(8, n // 8 * 8), max(8, k // 8 * 8)
     return Shape(m, n, k)
 
@@ -83,6 +84,8 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=4.0)
     parser.add_argument("--most", type=int, default=4096)
     parser.add_argument("--exclude", default="", help="regular expression: configurations not to try")
+    parser.add_argument("--only", default="", help="regular expression: configurations to try, no others")
+    parser.add_argument("--odd", action="store_true", help="no extent is rounded to a multiple of 8")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--cache", type=Path, help="folder of compiled kernels")
     parser.add_argument("--out", type=Path, default=None)
@@ -97,7 +100,7 @@ def main() -> int:
     plan = {"dry": given.dry_run, "cache": str(given.cache) if given.cache else None, "options": {"seed": 0}}
     stage = _stage(plan)
     rng = np.random.default_rng(given.seed)
-    everything = list(families.configurations())
+    everything = [c for c in families.configurations() if re.search(given.only, c.name)]
     if given.exclude:
         everything = [c for c in everything if not re.search(given.exclude, c.name)]
     by_instance: dict[Any, list[Any]] = {}
@@ -109,7 +112,7 @@ def main() -> int:
     worst, checks, without = 0.0, 0, 0
     begin = time.monotonic()
     while checks < given.count and time.monotonic() - begin < 60 * given.minutes:
-        shape = drawn(rng, given.most)
+        shape = drawn(rng, given.most, given.odd)
         # an instance first, so that families with few configurations are drawn as often as those with many
         legal: list[Any] = []
         for _ in range(8):

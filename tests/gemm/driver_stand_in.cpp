@@ -203,6 +203,21 @@ int cuLaunchKernelEx(const Config *config, void *handle, void **params, void **e
             }
             return Matrix{(uint16_t *)m.address, mn ? 1 : stride, mn ? stride : 1, m.dims[2] > 1 ? (long)m.strides[1] / 2 : 0L};
         }
+        if (const int more = index(std::string(operand) + "_more"); more >= 0) { // every eighth row, twice
+            const bool k_rows = which == 1 && mn;
+            const long rows = scalar(which == 0 ? "m" : k_rows ? "k" : "n", -1), length = scalar(k_rows ? "n" : "k", -1);
+            const long leading = scalar(("ld" + std::string(operand)).c_str(), -1);
+            const Map maps[2] = {value<Map>(params, more), value<Map>(params, index(std::string(operand) + "_less"))};
+            const long lines[2] = {rows % 8, 8}, counts[2] = {rows / 8 + 1, rows / 8};
+            for (int i = 0; i < 2; ++i) {
+                const Map &m = maps[i];
+                bad |= (uintptr_t)params[more] % 64 || m.magic != 0x5AFE || m.rank != 2 || m.address != maps[0].address;
+                if (lines[i] == 0 || counts[i] == 0) continue; // never used
+                bad |= (long)m.dims[0] != (lines[i] - 1) * leading + length || (long)m.dims[1] != counts[i];
+                bad |= (long)m.strides[0] != 16 * leading || m.type != 6;
+            }
+            return Matrix{(uint16_t *)maps[0].address, mn ? 1 : leading, mn ? leading : 1, 0L};
+        }
         if (plain < 0) return bad = true, Matrix{};
         const long leading = scalar(("ld" + std::string(operand)).c_str(), -1);
         bad |= leading < 1;

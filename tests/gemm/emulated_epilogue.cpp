@@ -7,6 +7,7 @@
 //     map  operand(0 a, 1 b, 2 c)  extents x y z  strides y z  box x y  swizzle
 // C is written back, and how often each of its elements was stored to a file of the same name with ".stores".
 // INSTANCES is a list of X(number, type).
+#include "sm90_hgemm_any_rows.cuh"
 #include "sm90_hgemm_cluster_split.cuh"
 #include "sm90_hgemm_lean.cuh"
 #include "sm90_hgemm_staged.cuh"
@@ -70,6 +71,7 @@ constexpr size_t count_of(const LeanProblem &) { return 12; }
 constexpr size_t count_of(const StagedProblem &) { return 10; }
 constexpr size_t count_of(const ClusterSplitProblem &) { return 19; }
 constexpr size_t count_of(const WarpSpecializedProblem &) { return 14; }
+constexpr size_t count_of(const AnyRowsProblem &) { return 13; }
 
 template <class Plain> static General<Plain> problem(const std::vector<Any> &p, const General<Plain> *) {
     constexpr size_t COUNT = count_of(Plain{});
@@ -129,7 +131,7 @@ int main(int, char **argv) {
         if (found != names + 5) value.pointer = buffers[found - names];
         else if (kind == "workspace") value.pointer = work;
         else if (kind == "counters") value.pointer = counters.data();
-        else if (kind == "map") {
+        else if (kind == "map" || kind == "map2") { // of three dimensions, of two
             maps.push_back(std::make_unique<TensorMap>());
             TensorMap &map = *maps.back();
             map.base = buffers[number()];
@@ -139,7 +141,7 @@ int main(int, char **argv) {
             map.apart = number();
             for (int &extent : map.box) extent = (int)number();
             map.swizzle = (int)number();
-            map.rank = 3;
+            map.rank = kind == "map" ? 3 : 2;
             value = {"map", 0, nullptr, &map};
         } else value = {kind, number()};
         parameters.push_back(value);

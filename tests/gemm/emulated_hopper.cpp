@@ -4,7 +4,8 @@
 //   count, then the scalars in the order of the kernel's parameters
 //   count, then of each tensor map: operand(0 a, 1 b, 2 c)  extent x y  stride  box x y  swizzle
 //   workspace_bytes  counters  files a b c
-// INSTANCES is a list of X(number, type, kind): kind `ws` (WarpSpecialized) or `cs` (ClusterSplit).
+// INSTANCES is a list of X(number, type, kind): kind `ws` (WarpSpecialized), `cs` (ClusterSplit) or `any` (AnyRows).
+#include "sm90_hgemm_any_rows.cuh"
 #include "sm90_hgemm_cluster_split.cuh"
 #include "sm90_hgemm_warp_specialized.cuh"
 #include <fstream>
@@ -98,6 +99,7 @@ int main(int, char **argv) {
     }
 #define ws {&maps[0], &maps[1], &maps[2], work, counters.data(), s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8]}
 #define cs {&maps[0], &maps[1], (u16 *)operand[2], work, counters.data(), s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8], s[9], s[10], s[11], s[12], s[13]}
+#define any {&maps[0], &maps[1], &maps[2], &maps[3], (u16 *)operand[2], s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7]}
         INSTANCES
         for (unsigned char count : emulator::stores)
             if (count != 1) emulator::fail("an element of C was not stored");

@@ -114,7 +114,9 @@ def parameters(config: Config, plan: Launch) -> list[Any]:
     for name, kind in config.instance.parameters:
         if kind == "tensormap":
             tensor = plan.tensor_maps[name]
-            words += ["map", "abc".index(tensor.operand), *tensor.dims, *tensor.strides]
+            flat = len(tensor.dims) == 2
+            words += ["map2" if flat else "map", "abc".index(tensor.operand), *tensor.dims, *[1] * flat]
+            words += [*tensor.strides, *[0] * flat]
             words += [*tensor.box[:2], tensor.swizzle]
         elif kind.startswith("*"):
             words.append(name)
@@ -145,6 +147,7 @@ def build(shared: Path, instances: Sequence[Instance]) -> Emulator:
     """Compile the emulator for these instances, once a run."""
     files = {p.name: p.read_text() for p in KERNELS.glob("*.cuh") if not p.name.startswith("ptx")}
     files["ptx_hopper.cuh"] = (HERE / "hopper_emulator.hpp").read_text()
+    files["ptx_rows.cuh"] = (HERE / "rows_emulator.hpp").read_text()
     files["ptx.cuh"] = '#pragma once\n#include "ptx_hopper.cuh"\n'
     files |= {name: (HERE / name).read_text() for name in ("lane_emulator.hpp", "emulated_epilogue.cpp")}
     table = " ".join(f"X({number}, {kernel(i)})" for number, i in enumerate(instances))

@@ -57,6 +57,8 @@ struct Product {
     float *d[128] = {};
     int issued = 0;
     std::vector<Granule *> reads;
+    const unsigned *from[128] = {}; // A in registers: where they lie, and what they held
+    unsigned held[128][4];
 };
 struct Group { // of 128 threads
     std::vector<Product> products; // all of the launch
@@ -156,7 +158,13 @@ inline void execute(Hopper &cta, unsigned rank, Group &group) {
     Product &p = group.products[group.executed++];
     double a[64][16], b[16][256], sums[256];
     for (int r = 0; r < 64; ++r)
-        for (int k = 0; k < 16; ++k) a[r][k] = element(bytes_at(rank, described(p.a, p.a_mn, r, k), 2), p.bf16);
+        for (int k = 0; k < 16; ++k) {
+            const int thread = r / 16 * 32 + r % 8 * 4 + k % 8 / 2; // that has it, if A is in registers
+            a[r][k] = element(p.from[thread] ? (const char *)&p.held[thread][r / 8 % 2 + k / 8 * 2] + k % 2 * 2
+                                             : bytes_at(rank, described(p.a, p.a_mn, r, k), 2), p.bf16);
+        }
+    for (int thread = 0; thread < 128; ++thread)
+        if (p.from[thread] && std::memcmp(p.from[thread], p.held[thread], 16)) fail("registers change while products read them");
     for (int r = 0; r < p.n; ++r)
         for (int k = 0; k < 16; ++k) b[k][r] = element(bytes_at(rank, described(p.b, p.b_mn, r, k), 2), p.bf16);
     for (Granule *g : p.reads) --g->product_reads;

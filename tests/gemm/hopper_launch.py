@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from sassafras.gemm.any_rows import AnyRowsConfig, AnyRowsInstance
 from sassafras.gemm.cluster_split import ClusterSplitConfig, ClusterSplitInstance
 from sassafras.gemm.compile import KERNELS
 from sassafras.gemm.hopper import LAYOUTS
@@ -17,8 +18,9 @@ from sassafras.gemm.warp_specialized import WarpSpecializedConfig, WarpSpecializ
 from tests.shared import compiled
 
 HERE = Path(__file__).parent
-Instance = WarpSpecializedInstance | ClusterSplitInstance
-Config = WarpSpecializedConfig | ClusterSplitConfig
+Instance = WarpSpecializedInstance | ClusterSplitInstance | AnyRowsInstance
+Config = WarpSpecializedConfig | ClusterSplitConfig | AnyRowsConfig
+_KINDS = {WarpSpecializedInstance: "ws", ClusterSplitInstance: "cs", AnyRowsInstance: "any"}
 LATE, RANDOM, EAGER = 0, 1, 2
 
 
@@ -93,13 +95,19 @@ def values(bits: np.ndarray, dtype: str) -> np.ndarray:
 
 def build(shared: Path, instances: list[Instance]) -> Emulator:
     """Compile the emulator for these instances, once a run."""
-    kernels = ("hopper_tile", "epilogue", "sm90_hgemm_warp_specialized", "sm90_hgemm_cluster_split")
+    kernels = (
+        "hopper_tile",
+        "epilogue",
+        "sm90_hgemm_warp_specialized",
+        "sm90_hgemm_cluster_split",
+        "sm90_hgemm_any_rows",
+    )
     files = {f"{name}.cuh": (KERNELS / f"{name}.cuh").read_text() for name in kernels}
     files["ptx_hopper.cuh"] = (HERE / "hopper_emulator.hpp").read_text()  # what the kernels include
+    files["ptx_rows.cuh"] = (HERE / "rows_emulator.hpp").read_text()
     files |= {name: (HERE / name).read_text() for name in ("lane_emulator.hpp", "emulated_hopper.cpp")}
     table = " ".join(
-        f"X({number}, {i.template.replace(',', ' COMMA')}, "
-        f"{'ws' if isinstance(i, WarpSpecializedInstance) else 'cs'})"
+        f"X({number}, {i.template.replace(',', ' COMMA')}, {_KINDS[type(i)]})"
         for number, i in enumerate(instances)
     )
     command = [

@@ -12,6 +12,7 @@ import pytest
 
 from sassafras.core import SassafrasError
 from sassafras.gemm import epilogue, families, warp_specialized
+from sassafras.gemm.any_rows import AnyRowsConfig, AnyRowsInstance
 from sassafras.gemm.cluster_split import ClusterSplitConfig, ClusterSplitInstance
 from sassafras.gemm.epilogue import ACTIVATIONS, Batch, Lines
 from sassafras.gemm.families import Config, Instance
@@ -39,6 +40,8 @@ INSTANCES: list[Instance] = [
     _W("tn", 128, 64, 2, True, 3, cluster_m=2, epilogue=True),
     _W("nn", 128, 64, 2, False, 3, cluster_m=1, dtype="bf16", epilogue=True),
     _W("tn", 64, 16, 1, False, 3, swapped=True, epilogue=True),
+    AnyRowsInstance("tn", 64, 64, 3, epilogue=True),
+    AnyRowsInstance("nn", 64, 64, 3, epilogue=True),
 ]
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
@@ -60,6 +63,8 @@ def configs(instance: Instance) -> list[Config]:
         return [LeanConfig(instance, *c) for c in ((1, 1, 1, 1), (2, 1, 2, 1), (1, 2, 1, 4), (1, 1, 2, 2))]
     if isinstance(instance, StagedInstance):
         return [StagedConfig(instance, cluster) for cluster in (1, 2, 4)]
+    if isinstance(instance, AnyRowsInstance):
+        return [AnyRowsConfig(instance, slices) for slices in (1, 2, 3, 4)]
     if isinstance(instance, ClusterSplitInstance):
         splits = ((1, 1), (2, 1), (1, 3), (2, 2))
         return [ClusterSplitConfig(instance, slices, parts=parts) for slices, parts in splits]
@@ -84,19 +89,22 @@ def test_every_path_is_right(
 ) -> None:
     instance = INSTANCES[number]
     any_alignment = isinstance(instance, StagedInstance) and instance.align == 1
+    any_rows = isinstance(instance, AnyRowsInstance)
     shapes = [Shape(40, 24, 200), Shape(136, 72, 264)]
-    if any_alignment:
+    if any_alignment or any_rows:
         shapes = [Shape(33, 23, 65), Shape(67, 71, 197), Shape(1, 1, 3)]
     launched, kinds = 0, set()
     for at, case in enumerate(CASES):
         if any_alignment:
             case = replace(case, shift=2 * at, gap=case.gap and case.gap - 7 + at)
+        if any_rows:
+            case = replace(case, batch=1, gap=case.gap and case.gap - 7 + at)
         for index, config in enumerate(configs(instance)):
             shape = shapes[(at + index) % len(shapes)]
             whole = case.batch == 1 or not isinstance(config, WarpSpecializedConfig) or config.split == 1
             if config.reject(shape) is not None or not whole:
                 continue
-            everything = case.beta != 0 and case.batch > 1
+            everything = case.beta != 0 and (case.batch > 1 or any_rows)
             # a third of the combinations, once all splits have run
             if (at + index) % 3 and launched > 8 and not everything:
                 continue
@@ -172,7 +180,7 @@ def test_random_launches_are_right(emulator: Emulator, tmp_path: Path, few_multi
 
 def test_the_instances_are_few_and_have_names_of_their_own() -> None:
     instances = families.EPILOGUE_INSTANCES
-    assert len(instances) <= 16
+    assert len(instances) <= 24
     names = {i.name for i in (*families.INSTANCES, *families.OTHER_INSTANCES, *instances)}
     assert len(names) == len(families.INSTANCES) + len(families.OTHER_INSTANCES) + len(instances)
     for instance in instances:
@@ -194,7 +202,10 @@ def test_every_usual_shape_is_served(layout: str, dtype: str) -> None:
             batch = Batch(6, m * k, 0, m * n)
             assert epilogue.configurations(shape, layout, dtype, batch)
     found = epilogue.configurations(Shape(61, 67, 71), layout, dtype)
-    assert bool(found) == (dtype == "fp16") and all(c.any_alignment for c in found)  # type: ignore[union-attr]
+    assert {type(c) for c in found} == ({StagedConfig, AnyRowsConfig} if dtype == "fp16" else set())
+    batches = epilogue.configurations(Shape(61, 67, 71), layout, dtype, Batch(2, 61 * 71, 0, 61 * 67))
+    moved = epilogue.configurations(Shape(61, 67, 71), layout, dtype, aligned=False)
+    assert {type(c) for c in (*batches, *moved)} == ({StagedConfig} if dtype == "fp16" else set())
 
 
 def test_what_cannot_run_says_why() -> None:

@@ -68,7 +68,7 @@ def test_sass(name: str, tmp_path: Path) -> None:
     highest = max(int(number) for number in re.findall(r"\bR(\d+)\b", text))
     assert highest < (instance.registers if not split else 65536 // instance.threads)
     if "USETMAXREG.DEALLOC.CTAPOOL" in opcodes:
-        _loader_keeps_within_its_registers(function.instructions, opcodes)
+        loader_keeps_within_its_registers(function.instructions, opcodes)
     report = Validator(data, name).check(data)
     assert report.ok, f"the validator refuses what ptxas made: {report}"
     sizes = [p.size for p in parameters(program.cubin, name)]
@@ -76,7 +76,7 @@ def test_sass(name: str, tmp_path: Path) -> None:
     assert sizes == [bytes_of.get(parameter, 8) for _, parameter in instance.parameters]
 
 
-def _loader_keeps_within_its_registers(instructions: Sequence[Instruction], opcodes: list[str]) -> None:
+def loader_keeps_within_its_registers(instructions: Sequence[Instruction], opcodes: list[str]) -> None:
     """From the hand-over to the role's end; ptxas itself does not check what the warpgroup gave away."""
     begin = opcodes.index("USETMAXREG.DEALLOC.CTAPOOL")
     end = next(i for i in range(begin, len(opcodes)) if opcodes[i] == "EXIT" and not instructions[i].guard)

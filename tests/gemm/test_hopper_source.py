@@ -42,7 +42,7 @@ INSTANCES: list[Instance] = [
     _C("tt", 128, 32, 4),
     _C("tn", 128, 80, 3, shared=True),
     _C("nn", 128, 128, 3, shared=True),
-    _C("tn", 64, 48, 4, swapped=True, shared=True),
+    _C("nn", 128, 80, 4, swapped=True, shared=True),
 ]
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from sassafras.core import Enumerable, SassafrasError, Space
 from sassafras.gemm import Config, GemmSpace, LeanConfig, LeanInstance, Shape, cuda_l2_grid, families
+from sassafras.gemm.any_rows import AnyRowsConfig
 from sassafras.gemm.cluster_split import ClusterSplitConfig, ClusterSplitInstance
 from sassafras.gemm.estimate import estimate_us
 from sassafras.gemm.launch import Launch
@@ -86,6 +87,9 @@ def test_names_go_there_and_back() -> None:
         ("cs_tn_64x64_s12/c3p2", "64x64x4096", "power of two"),
         ("cs_tn_64x64_s12m/c1m4n4", "64x64x4096", "cluster 16"),
         ("staged_nn_64x64_w2x2s4a2/c1", "64x61x128", "n 61 is not a multiple of 2"),
+        ("any_nn_64x64_s6/c1", "64x61x7", "by eights"),
+        ("any_tn_64x64_s6/c4", "64x61x321", "would be empty"),
+        ("any_tn_64x64_s6/c1", "64x61x268435457", "32-bit coordinates"),
         ("staged_tn_64x64_w2x2s4a1/c1", "64x64x2147483648", "32 bits"),
         ("lean_tn_m1n1s2/w1x1x1/c1", "64x64x2147483648", "32 bits"),
         ("cs_tn_64x64_s6/c4", "64x64x320", "would be empty"),
@@ -155,7 +159,9 @@ def test_a_launch_covers_everything_once() -> None:
         if isinstance(config, LeanConfig):
             assert launch.threads <= config.instance.max_threads
             assert (launch.shared_bytes == 0) == (config.slices == 1)
-    assert set(kinds) == {"LeanConfig", "StagedConfig", "ClusterSplitConfig", "WarpSpecializedConfig"}
+    assert set(kinds) == {
+        "LeanConfig", "StagedConfig", "ClusterSplitConfig", "WarpSpecializedConfig", "AnyRowsConfig",
+    }  # fmt: skip
 
 
 def _covers(config: WarpSpecializedConfig, launch: Launch, seen: Shape) -> None:
@@ -199,7 +205,7 @@ def test_other_dtypes_and_layouts_have_configurations() -> None:
         for layout in ("nn", "tn", "nt", "tt"):
             found = families.legal(shape, dtype=dtype, layouts=(layout,))
             assert found and {(c.layout, families.dtype(c)) for c in found} == {(layout, dtype)}
-    assert len(families.INSTANCES) + len(families.OTHER_INSTANCES) <= 162
+    assert len(families.INSTANCES) + len(families.OTHER_INSTANCES) <= 178
     for instance in (*families.INSTANCES, *families.OTHER_INSTANCES):
         assert families.parse_instance(instance.name) == instance
 
@@ -249,4 +255,6 @@ def test_space_keeps_the_contract() -> None:
     with pytest.raises(SassafrasError, match="no configuration can run"):
         GemmSpace(Shape(64, 64, 1 << 31), build)
     odd = GemmSpace(Shape(7, 33, 61), build)
-    assert {c.name.split("/")[0][-2:] for c in odd.configs} == {"a1"} and odd.start().any_alignment
+    assert {c.name.split("_")[0] for c in odd.configs} == {"staged", "any"}
+    aligned = GemmSpace(Shape(7, 32, 64), build)
+    assert not [c for c in aligned.configs if isinstance(c, AnyRowsConfig)], "two copies bring what eight do"

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from . import families
+from .any_rows import AnyRowsConfig, AnyRowsInstance
 from .cluster_split import ClusterSplitConfig, ClusterSplitInstance
 from .families import Config, Instance
 from .hopper import majors
@@ -48,13 +49,15 @@ class Job:
 
 def hopper_instances() -> Sequence[Instance]:
     """The TMA + WGMMA families' instances, simplest first: what fails for all shows early."""
-    found: list[ClusterSplitInstance | WarpSpecializedInstance] = [
+    found: list[ClusterSplitInstance | WarpSpecializedInstance | AnyRowsInstance] = [
         i
         for i in (*families.INSTANCES, *families.OTHER_INSTANCES)
-        if isinstance(i, ClusterSplitInstance | WarpSpecializedInstance)
+        if isinstance(i, ClusterSplitInstance | WarpSpecializedInstance | AnyRowsInstance)
     ]
+    order = (ClusterSplitInstance, WarpSpecializedInstance, AnyRowsInstance)
     return sorted(
-        found, key=lambda i: (isinstance(i, WarpSpecializedInstance), i.dtype != "fp16", i.rows, i.columns)
+        found,
+        key=lambda i: (order.index(type(i)), getattr(i, "dtype", "fp16") != "fp16", i.rows, i.columns),
     )
 
 
@@ -80,6 +83,8 @@ def configs_of(instance: Instance) -> list[Config]:
         return [ClusterSplitConfig(instance, *cluster) for cluster in clusters]
     if isinstance(instance, WarpSpecializedInstance):
         return [WarpSpecializedConfig(instance, g, k) for g, k in ((8, 1), (4, 3), (8, 0))]
+    if isinstance(instance, AnyRowsInstance):
+        return [AnyRowsConfig(instance, slices) for slices in (1, 2, 5, 8)]
     return []
 
 
@@ -88,6 +93,13 @@ def shapes_for(config: Config) -> list[Shape]:
     rows, columns = config.tile
     if config.swapped:
         rows, columns = columns, rows
+    if isinstance(config, AnyRowsConfig):
+        odd = (
+            Shape(rows, columns, 64), Shape(rows, columns, 1024), Shape(rows + 1, columns + 3, 521),
+            Shape(5, 7, 9), Shape(61, 67, 71), Shape(3 * rows + 23, 2 * columns + 42, 2055),
+            Shape(1031, 2053, 394), Shape(4095, 3081, 137), Shape(333, 776, 999), Shape(333, 777, 1000),
+        )  # fmt: skip
+        return [s for s in odd if config.reject(s) is None]
     candidates = (
         Shape(rows, columns, 64), Shape(rows, columns, 1024), Shape(rows + 8, columns + 8, 520),
         Shape(8, 16, 8), Shape(3 * rows + 24, 2 * columns + 40, 2056), Shape(1032, 2056, 392),
@@ -109,6 +121,8 @@ def jobs(variant: str = "plain", instances: Iterable[Instance] | None = None) ->
 def variants_for(instance: Instance) -> list[str]:
     """Which variants may tell what is wrong with an instance that fails as it ships."""
     found = ["watchdog"]
+    if isinstance(instance, AnyRowsInstance):
+        return [*found, "offsets"] if instance.layout == "nn" else found
     if isinstance(instance, ClusterSplitInstance | WarpSpecializedInstance):
         if any(majors(instance.layout, instance.swapped)):
             found.append("offsets")

@@ -158,6 +158,8 @@ _SHARED = (
 _SHARED_NN = (
     (64, 64, 12, False), (64, 128, 8, False), (64, 192, 6, False), (64, 256, 5, False), (128, 128, 6, False),
 )  # fmt: skip
+#: 65 to 320 rows of C, in tiles that fit them: their neighbours along the weights share them
+_SHARED_FEW_ROWS = ((128, 80, 7, True), (128, 96, 6, True), (128, 112, 6, True), (128, 144, 5, True))
 
 
 def _instances(
@@ -176,7 +178,7 @@ def _instances(
 #: compiled for the benchmark's task (FP16, nn and tn)
 INSTANCES: tuple[ClusterSplitInstance, ...] = (
     *_instances(("tn", "nn"), _BOTH), *_instances(("tn",), _TN), *_instances(("tn",), _SHARED, shared=True),
-    *_instances(("nn",), _SHARED_NN, shared=True),
+    *_instances(("nn",), _SHARED_NN, shared=True), *_instances(("tn", "nn"), _SHARED_FEW_ROWS, shared=True),
 )  # fmt: skip
 _GENERAL = ((64, 64, 12, False), (128, 128, 6, False), (64, 32, 16, True))
 #: compiled for other callers: BF16, and the layouts of training's backward pass
@@ -186,10 +188,11 @@ OTHER_INSTANCES: tuple[ClusterSplitInstance, ...] = (
 )
 
 #: those with an epilogue (`epilogue`)
+_FUSED = ((64, 64, 6, False), (64, 32, 8, True), (64, 128, 8, False), (128, 128, 6, False))
 EPILOGUE_INSTANCES: tuple[ClusterSplitInstance, ...] = tuple(
     replace(instance, epilogue=True)
     for instance in (
-        *_instances(("tn", "nn"), ((64, 64, 6, False), (64, 32, 8, True))),
+        *_instances(("tn", "nn"), _FUSED),
         *_instances(("tn", "nn"), ((64, 64, 6, False),), "bf16"),
     )
 )
@@ -277,7 +280,7 @@ class ClusterSplitConfig(Configuration):
         seen, (rows, columns) = self.seen(shape), self.tile
         if rows > 64 and rows // 2 >= seen.m:
             return f"{rows} rows a CTA for {seen.m}"
-        if self.swapped and seen.n > 2 * columns:
+        if self.swapped and seen.n > (4 if columns >= 80 else 2) * columns:
             return f"transposed tiles of {columns} for {seen.n} rows of C: they are for few"
         if columns > 16 and columns // 2 >= seen.n:
             return f"{columns} columns a CTA for {seen.n}"

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from sassafras.core import SassafrasError
 
 from . import families
+from .any_rows import AnyRowsConfig
 from .families import Config
 from .hopper import LAYOUTS
 from .launch import GRID_LIMIT, Launch, TensorMap
@@ -72,7 +73,10 @@ def reject(config: Config, shape: Shape, batch: Batch = ALONE, lines: Lines | No
     if lines != tight and max(lines.a, lines.b, lines.c) >= 1 << 22:
         return "lines lie too far apart for 32-bit offsets within a tile"
     steps = (lines.a, lines.b, lines.c, batch.a, batch.b, batch.c)
-    if not getattr(config, "any_alignment", False) and any(step % 8 for step in steps):
+    if isinstance(config, AnyRowsConfig):
+        if batch.count > 1:
+            return "one matrix: those of a batch may begin anywhere"
+    elif not getattr(config, "any_alignment", False) and any(step % 8 for step in steps):
         return "a line or a matrix of the batch does not begin at a multiple of 8 elements"
     if batch.count < 1 or (batch.count > 1 and batch.c == 0):
         return f"{batch.count} results at the same place"
@@ -112,7 +116,8 @@ def launch(
     if activation not in ACTIVATIONS:
         known = ", ".join(str(name) for name in ACTIVATIONS)
         raise SassafrasError("no such activation", where=repr(activation), hint=f"one of {known}")
-    lines = lines or Lines.tight(shape, config.layout)
+    natural = Lines.tight(shape, config.layout)
+    lines, tight = lines or natural, {"a": natural.a, "b": natural.b}
     line = {"a": lines.a, "b": lines.b, "c": lines.c}
     step = {"a": batch.a, "b": batch.b, "c": batch.c}
     if config.swapped:  # the kernel's names
@@ -138,7 +143,9 @@ def launch(
         grid=(x, y, z),
         scalars=scalars,
         tensor_maps={
-            name: _layered(described, line, step, batch.count)
+            name: described.spread(tight[described.operand], line[described.operand])
+            if described.lines
+            else _layered(described, line, step, batch.count)
             for name, described in plain.tensor_maps.items()
         },
         workspace_bytes=plain.workspace_bytes * batch.count,
@@ -181,7 +188,11 @@ def configurations(
         for config in families.epilogue_configurations()
         if config.layout == layout
         and config.dtype == dtype
-        and (getattr(config, "any_alignment", False) or not odd)
+        and (
+            getattr(config, "any_alignment", False)
+            or not odd
+            or (aligned and isinstance(config, AnyRowsConfig))
+        )
         and reject(config, shape, batch, lines) is None
     ]
     return [config for config in legal if config.wasteful(shape) is None] or legal

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from .any_rows import AnyRowsConfig
 from .cluster_split import ClusterSplitConfig
 from .families import Config
 from .hopper import k_tiles
@@ -46,6 +47,8 @@ def estimate_us(config: Config, shape: Shape) -> float:
         return _cluster_split_us(config, shape, _FITTED)
     if isinstance(config, WarpSpecializedConfig):
         return _warp_specialized_us(config, shape)
+    if isinstance(config, AnyRowsConfig):
+        return _any_rows_us(config, shape)
     stores = 2 * shape.m * shape.n / _PLAIN_STORES
     if isinstance(config, StagedConfig):
         return _SLOWER_STAGED * _staged_us(config, shape) + stores
@@ -150,6 +153,36 @@ def _cluster_split_us(config: ClusterSplitConfig, shape: Shape, c: _ClusterSplit
         once += c.parts + left / c.workspace + config.parts * left / c.parts_read
     memory = shape.nbytes / _MULTIPROCESSORS / c.memory
     total = c.launch + max(waves * once, memory) + c.beside * min(waves * once, memory)
+    return total / _CLOCK_GHZ / 1000
+
+
+#: Rows of any length, in cycles and bytes a cycle, as the cluster-split family was fitted; nothing of this
+#: one was measured when this was written: launch; first copy; the cluster's sum, each slice of it
+_ANY_LAUNCH, _ANY_COPY, _ANY_SUM, _ANY_SLICE = 1670, 1340, 500, 580
+#: operands from the L2 (five sectors for four), partial sums, stores, memory; a loading warp's cycles a copy
+_ANY_LOAD, _ANY_PARTIAL, _ANY_STORE, _ANY_MEMORY, _ANY_ISSUE = 42, 11.3, 10, 14, 60
+
+
+def _any_rows_us(config: AnyRowsConfig, shape: Shape) -> float:
+    instance = config.instance
+    rows, columns = config.tile
+    tiles_m, tiles_n = config.tiles(shape)
+    ctas = tiles_m * tiles_n * config.slices
+    resident = max(1, min(2048 // config.threads, (228 * 1024) // (config.shared_bytes + 1024)))
+    share = min(resident, max(1.0, ctas / _MULTIPROCESSORS))
+    waves = ceil_div(ctas, _at_once(config.cluster, resident))
+    steps = ceil_div(k_tiles(shape), config.slices)
+    step = max(
+        share * rows * columns * TILE_K / _PRODUCTS / _SUSTAINED,
+        share * 2 * TILE_K * (rows + columns) / _ANY_LOAD,
+        share * 2 * (1 + (columns / 64 if config.layout == "nn" else 1)) * _ANY_ISSUE,
+        _ANY_COPY / instance.stages,
+    )
+    store = share * rows * columns * (8 / 128 + 2 / _ANY_STORE / config.slices)
+    once = _ANY_COPY + steps * step + 600 + store
+    if config.slices > 1:
+        once += _ANY_SUM + _ANY_SLICE * config.slices + 4 * rows * columns / _ANY_PARTIAL
+    total = _ANY_LAUNCH + max(waves * once, shape.nbytes / _MULTIPROCESSORS / _ANY_MEMORY)
     return total / _CLOCK_GHZ / 1000
 
 

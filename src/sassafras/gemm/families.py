@@ -7,19 +7,21 @@ from collections.abc import Callable, Iterator
 
 from sassafras.core import SassafrasError
 
-from . import cluster_split, lean, staged, warp_specialized
+from . import any_rows, cluster_split, lean, staged, warp_specialized
+from .any_rows import AnyRowsConfig, AnyRowsInstance
 from .cluster_split import ClusterSplitConfig, ClusterSplitInstance
 from .lean import LeanConfig, LeanInstance
 from .shapes import Shape
 from .staged import StagedConfig, StagedInstance
 from .warp_specialized import WarpSpecializedConfig, WarpSpecializedInstance
 
-Instance = LeanInstance | StagedInstance | ClusterSplitInstance | WarpSpecializedInstance
-Config = LeanConfig | StagedConfig | ClusterSplitConfig | WarpSpecializedConfig
+Instance = LeanInstance | StagedInstance | ClusterSplitInstance | WarpSpecializedInstance | AnyRowsInstance
+Config = LeanConfig | StagedConfig | ClusterSplitConfig | WarpSpecializedConfig | AnyRowsConfig
 
 #: compiled for the benchmark's task: FP16, B as k x n (nn) or n x k (tn), A row-major
 INSTANCES: tuple[Instance, ...] = (
     *lean.INSTANCES, *staged.INSTANCES, *cluster_split.INSTANCES, *warp_specialized.INSTANCES,
+    *any_rows.INSTANCES,
 )  # fmt: skip
 #: compiled for other callers: BF16, and A as k x m (nt, tt)
 OTHER_INSTANCES: tuple[Instance, ...] = (*cluster_split.OTHER_INSTANCES, *warp_specialized.OTHER_INSTANCES)
@@ -27,12 +29,12 @@ OTHER_INSTANCES: tuple[Instance, ...] = (*cluster_split.OTHER_INSTANCES, *warp_s
 #: compiled when a call asks for an epilogue or batches (`epilogue`)
 EPILOGUE_INSTANCES: tuple[Instance, ...] = (
     *lean.EPILOGUE_INSTANCES, *staged.EPILOGUE_INSTANCES, *cluster_split.EPILOGUE_INSTANCES,
-    *warp_specialized.EPILOGUE_INSTANCES,
+    *warp_specialized.EPILOGUE_INSTANCES, *any_rows.EPILOGUE_INSTANCES,
 )  # fmt: skip
 
 _PARSERS: dict[str, Callable[[str], Config]] = {
     "lean": LeanConfig.parse, "staged": StagedConfig.parse, "cs": ClusterSplitConfig.parse,
-    "ws": WarpSpecializedConfig.parse,
+    "ws": WarpSpecializedConfig.parse, "any": AnyRowsConfig.parse,
 }  # fmt: skip
 
 
@@ -40,7 +42,7 @@ def configurations() -> Iterator[Config]:
     """Every configuration of every family for the benchmark's task, in a fixed order, legal or not."""
     return itertools.chain(
         lean.configurations(), staged.configurations(), cluster_split.configurations(),
-        warp_specialized.configurations(),
+        warp_specialized.configurations(), any_rows.configurations(),
     )  # fmt: skip
 
 
@@ -58,6 +60,7 @@ def epilogue_configurations() -> Iterator[Config]:
         lean.configurations(lean.EPILOGUE_INSTANCES), staged.configurations(staged.EPILOGUE_INSTANCES),
         cluster_split.configurations(cluster_split.EPILOGUE_INSTANCES),
         warp_specialized.configurations(warp_specialized.EPILOGUE_INSTANCES),
+        any_rows.configurations(any_rows.EPILOGUE_INSTANCES),
     )  # fmt: skip
 
 

@@ -29,7 +29,7 @@ from .shapes import Shape
 
 #: of the columns of `features`: a model of another number is not used
 VERSION = 1
-_FAMILIES = ("LeanConfig", "StagedConfig", "ClusterSplitConfig", "WarpSpecializedConfig")
+_FAMILIES = ("LeanConfig", "StagedConfig", "ClusterSplitConfig", "WarpSpecializedConfig", "AnyRowsConfig")
 #: numbers of a configuration or of its instance; 0 where a family has none
 _NUMBERS = (
     "cluster", "warps_m", "warps_n", "warps_k", "mt", "nt", "steps", "stages", "consumers", "ping_pong",

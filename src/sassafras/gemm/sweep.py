@@ -24,12 +24,13 @@ from .shapes import Shape, cuda_l2_grid, stratified
 #: contestants of each family, best estimate first
 MOST = {
     "LeanConfig": 8, "StagedConfig": 4, "ClusterSplitConfig": 24, "ClusterSplitConfig+shared": 32,
-    "WarpSpecializedConfig": 24,
+    "WarpSpecializedConfig": 24, "AnyRowsConfig": 24,
 }  # fmt: skip
-#: shapes off the grid: few rows, odd multiples of eight
+#: shapes off the grid: few rows, odd multiples of eight, rows of any length
 EXTRA = (
     Shape(8, 4096, 4096), Shape(16, 14336, 4096), Shape(40, 4096, 14336), Shape(96, 6144, 4096),
     Shape(200, 4096, 4096), Shape(296, 11008, 4096), Shape(1000, 1000, 1000), Shape(2040, 2040, 2040),
+    Shape(257, 251, 4099), Shape(1013, 1019, 1021), Shape(2047, 2049, 127),
 )  # fmt: skip
 
 

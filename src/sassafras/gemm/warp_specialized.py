@@ -240,11 +240,16 @@ OTHER_INSTANCES: tuple[WarpSpecializedInstance, ...] = (
     *(deepest(layout, *_SWAPPED[2], swapped=True, dtype="bf16") for layout in ("tn", "nn")),
 )
 #: those with an epilogue (`epilogue`)
-_FUSED = tuple(tile for tile in _TILES if tile in (_TILES[0], (128, 128, 2, True, {"cluster_m": 2})))
+_FUSED_PLAIN: tuple[tuple[int, int, int, bool, dict[str, Any]], ...] = (
+    _TILES[0],
+    (128, 128, 2, True, {"cluster_m": 2}),
+    (64, 192, 2, True, {}),
+)
+_FUSED = tuple(tile for tile in _TILES if tile in _FUSED_PLAIN)
 EPILOGUE_INSTANCES: tuple[WarpSpecializedInstance, ...] = tuple(
     replace(instance, epilogue=True)
     for instance in (
-        *_instances(("tn", "nn"), "fp16", _FUSED), *_instances(("tn", "nn"), "bf16", _FUSED[1:]),
+        *_instances(("tn", "nn"), "fp16", _FUSED), *_instances(("tn", "nn"), "bf16", _FUSED[1:2]),
     )
 )  # fmt: skip
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from sassafras.core import DeviceError
@@ -27,6 +27,8 @@ class TensorMap:
         strides: bytes from one index to the next, of every dimension but the innermost.
         box: extents of what one instruction copies, in elements.
         swizzle: bytes: 0, 32, 64 or 128.
+        lines: 0 for a matrix's own lines. Otherwise every eighth line is a row, and the innermost extent
+            reaches from the first line to the end of line number `lines` (`gemm.any_rows.kinds`).
     """
 
     operand: str
@@ -35,6 +37,25 @@ class TensorMap:
     strides: tuple[int, ...]
     box: tuple[int, ...]
     swizzle: int = 128
+    lines: int = 0
+
+    def spread(self, tight: int, leading: int) -> TensorMap:
+        """The same for lines that lie further apart: elements from line to line, before and now.
+
+        Raises:
+            ValueError: no single stride is that of a line.
+        """
+        if tight == leading:
+            return self
+        if self.lines:
+            length = self.dims[0] - (self.lines - 1) * tight
+            inner = (self.lines - 1) * leading + length
+            return replace(self, dims=(inner, *self.dims[1:]), strides=(16 * leading,))
+        strides = list(self.strides)
+        if strides.count(2 * tight) != 1:
+            raise ValueError(f"the tensor map of {self.operand} has no single stride of a line")
+        strides[strides.index(2 * tight)] = 2 * leading
+        return replace(self, strides=tuple(strides))
 
     def reject(self) -> str | None:
         """Why the driver would refuse it, None when it would not (the address needs 16-byte alignment)."""

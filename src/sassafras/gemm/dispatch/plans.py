@@ -79,7 +79,8 @@ def reject(config: Config, problem: Problem) -> str | None:
     if not problem.aligned and not any_alignment:
         return "an address is not a multiple of 16 bytes"
     if not problem.natural:
-        if not any_alignment and any(ld % 8 for ld in (problem.lda, problem.ldb, problem.ldc)):
+        any_line = any_alignment or getattr(config, "any_line", False)
+        if not any_line and any(ld % 8 for ld in (problem.lda, problem.ldb, problem.ldc)):
             return "a leading dimension is not a multiple of 8"
         if max(problem.lda, problem.ldb, problem.ldc) >= 1 << 22:
             return "lines lie too far apart for 32-bit offsets within a tile"
@@ -129,15 +130,10 @@ def _map(
     described: TensorMap, role: dict[str, str], leading: dict[str, int], tight: dict[str, int]
 ) -> tuple[Any, ...]:
     operand = role[described.operand]
-    line, wanted = 2 * tight[operand], 2 * leading[operand]
-    strides = list(described.strides)
-    if wanted != line:
-        if strides.count(line) != 1:
-            raise ValueError(f"the tensor map of {operand} has no single stride of a line")
-        strides[strides.index(line)] = wanted
+    there = described.spread(tight[operand], leading[operand])
     return (
-        "map", operand, _MAP_TYPES[described.dtype], described.dims, tuple(strides), described.box,
-        (1,) * len(described.dims), 0, _SWIZZLES[described.swizzle], _PROMOTE_256, 0,
+        "map", operand, _MAP_TYPES[there.dtype], there.dims, there.strides, there.box,
+        (1,) * len(there.dims), 0, _SWIZZLES[there.swizzle], _PROMOTE_256, 0,
     )  # fmt: skip
 
 

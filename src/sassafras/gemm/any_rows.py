@@ -1,0 +1,235 @@
+"""Rows of any length (`kernels/sm90_hgemm_any_rows.cuh`): instances, configurations, which are legal."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+from sassafras.core import SassafrasError
+
+from . import hopper
+from .configuration import PLAIN, Configuration, Mode
+from .entry import EPILOGUE_PARAMETERS, entry
+from .hopper import TILE_K, truth
+from .launch import GRID_LIMIT, MULTIPROCESSORS, SHARED_LIMIT, Launch, TensorMap, ceil_div
+from .shapes import Shape
+
+#: rows of which every so many-th lie a multiple of 16 bytes apart, whatever their length
+KINDS = 8
+#: loading warps
+LOADERS = 4
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class AnyRowsInstance:
+    """One compiled kernel: the template's parameters.
+
+    Attributes:
+        layout: ``tn`` (B is n x k) or ``nn`` (B is k x n).
+        rows, columns: the CTA's tile; 64 rows a warpgroup.
+        stages: k tiles in shared memory.
+        epilogue: more than the product (`epilogue`), of one matrix.
+    """
+
+    layout: Literal["tn", "nn"]
+    rows: int
+    columns: int
+    stages: int
+    epilogue: bool = False
+
+    @property
+    def name(self) -> str:
+        """Entry name, for example ``any_tn_64x128_s8``."""
+        return f"any_{self.layout}_{self.rows}x{self.columns}_s{self.stages}" + "e" * self.epilogue
+
+    @classmethod
+    def parse(cls, name: str) -> AnyRowsInstance:
+        """The instance of an entry name. Raises SassafrasError."""
+        for instance in (*INSTANCES, *EPILOGUE_INSTANCES):
+            if instance.name == name:
+                return instance
+        raise SassafrasError("no instance for rows of any length has this name", where=name)
+
+    @property
+    def consumers(self) -> int:
+        """Multiplying warpgroups."""
+        return self.rows // 64
+
+    @property
+    def threads(self) -> int:
+        """Threads a CTA."""
+        return 128 * self.consumers + 32 * LOADERS
+
+    @property
+    def registers(self) -> int:
+        """Registers a thread, roughly: accumulators, two fragments of A in nn, addresses."""
+        return self.columns // 2 + (72 if self.layout == "nn" else 40)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory a CTA: the stages, or the padded FP32 tile, whichever is larger; barriers."""
+        stages = self.stages * hopper.stage_bytes(self.rows, self.columns)
+        return 1024 + max(stages, 4 * self.rows * (self.columns + 8)) + 16 * self.stages
+
+    @property
+    def parameters(self) -> tuple[tuple[str, str], ...]:
+        """Names and types of the kernel's parameters."""
+        plain = (
+            ("a_more", "tensormap"), ("a_less", "tensormap"), ("b_more", "tensormap"),
+            ("b_less", "tensormap"), ("c", "*fp16"), ("m", "i32"), ("n", "i32"), ("k", "i32"),
+            ("lda", "i32"), ("ldb", "i32"), ("ldc", "i32"), ("tiles_per_slice", "i32"), ("late", "i32"),
+        )  # fmt: skip
+        return plain + EPILOGUE_PARAMETERS * self.epilogue
+
+    def reject(self) -> str | None:
+        """Why it cannot be compiled or run at all; None when it can."""
+        if self.layout not in ("tn", "nn"):
+            return f"layout {self.layout}: tn or nn"
+        if self.rows not in (64, 128) or self.columns not in (64, 128, 256):
+            return f"a tile of {self.rows} x {self.columns}: 64 or 128 rows, 64, 128 or 256 columns"
+        if self.stages < 2:
+            return "at least two stages"
+        if self.shared_bytes > SHARED_LIMIT:
+            return f"{self.shared_bytes} bytes of shared memory, {SHARED_LIMIT} are there"
+        return None
+
+    @property
+    def template(self) -> str:
+        """The kernel's type in C++."""
+        numbers = (self.rows, self.columns, self.stages, truth(self.layout == "nn"))
+        return f"AnyRows<{', '.join(map(str, numbers))}{', true' * self.epilogue}>"
+
+    @property
+    def source(self) -> str:
+        """CUDA C++ of the entry."""
+        header = "sm90_hgemm_any_rows.cuh"
+        return entry(self.name, header, self.template, self.parameters, self.threads, epilogue=self.epilogue)
+
+
+#: rows, columns, stages: as many as 200 KB hold, for one CTA a multiprocessor; half of it for small tiles
+_TILES = ((64, 64, 6), (64, 128, 8), (128, 128, 6), (128, 256, 4))
+_LAYOUTS: tuple[Literal["tn", "nn"], ...] = ("tn", "nn")
+#: all that are compiled
+INSTANCES: tuple[AnyRowsInstance, ...] = tuple(
+    AnyRowsInstance(layout, *tile) for layout in _LAYOUTS for tile in _TILES
+)
+#: those with an epilogue (`epilogue`)
+EPILOGUE_INSTANCES: tuple[AnyRowsInstance, ...] = tuple(
+    AnyRowsInstance(layout, 64, 128, 8, epilogue=True) for layout in _LAYOUTS
+)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class AnyRowsConfig(Configuration):
+    """An instance and the cluster that splits k, 1 to 8 CTAs."""
+
+    HAS_LATE: ClassVar[bool] = True
+
+    instance: AnyRowsInstance
+    slices: int = 1
+    mode: Mode = field(default=PLAIN, kw_only=True)
+
+    @property
+    def stem(self) -> str:
+        """For example ``any_tn_64x128_s8/c2``."""
+        return f"{self.instance.name}/c{self.slices}"
+
+    @classmethod
+    def _parse(cls, stem: str) -> AnyRowsConfig:
+        try:
+            name, cluster = stem.split("/")
+            return cls(AnyRowsInstance.parse(name), int(cluster.removeprefix("c")))
+        except ValueError as error:
+            raise SassafrasError("not a configuration for rows of any length", where=stem) from error
+
+    @property
+    def any_line(self) -> bool:
+        """It takes any leading dimensions."""
+        return True
+
+    @property
+    def cluster(self) -> int:
+        """CTAs of a cluster."""
+        return self.slices
+
+    def tiles(self, shape: Shape) -> tuple[int, int]:
+        """Tiles along m and n."""
+        return ceil_div(shape.m, self.instance.rows), ceil_div(shape.n, self.instance.columns)
+
+    def reject(self, shape: Shape) -> str | None:
+        """Why this configuration cannot run this shape; None when it may."""
+        if why := self.instance.reject():
+            return why
+        if not 1 <= self.slices <= 8:
+            return f"cluster {self.slices}, 1 to 8 are possible"
+        if KINDS * max(shape.n, shape.k) >= 1 << 31 or shape.m >= 1 << 31:
+            return f"{shape}: eight rows are more than 32-bit coordinates reach"
+        if self.layout == "nn" and shape.k < KINDS:
+            return f"k {shape.k}: rows of B are brought by eights"
+        if max(self.tiles(shape)) > GRID_LIMIT:
+            return f"{max(self.tiles(shape))} tiles, a grid takes {GRID_LIMIT} along each extent"
+        tiles = hopper.k_tiles(shape)
+        if ceil_div(tiles, ceil_div(tiles, self.slices)) != self.slices:
+            return f"{self.slices} slices of {tiles} k tiles: some would be empty"
+        return None
+
+    def wasteful(self, shape: Shape) -> str | None:
+        """Why a legal configuration is surely worse than another; None when it may be good."""
+        if shape.k % 8 == shape.n % 8 == 0:
+            return "rows of 16-byte multiples: the other families bring them with fewer copies"
+        rows, columns = self.tile
+        if rows > 64 and rows // 2 >= shape.m:
+            return f"{rows} rows a CTA for {shape.m}"
+        if columns > 64 and columns // 2 >= shape.n:
+            return f"{columns} columns a CTA for {shape.n}"
+        tiles_m, tiles_n = self.tiles(shape)
+        if (ctas := tiles_m * tiles_n) * self.slices > 4 * MULTIPROCESSORS and self.slices > 1:
+            return f"{ctas} tiles fill the GPU without a split"
+        return None
+
+    def _maps(self, shape: Shape) -> dict[str, TensorMap]:
+        rows, columns = self.tile
+        made = dict(
+            zip(("a_more", "a_less"), kinds("a", shape.m, shape.k, (TILE_K, rows // KINDS)), strict=True)
+        )
+        if self.layout == "nn":
+            b = kinds("b", shape.k, shape.n, (64, TILE_K // KINDS))
+        else:
+            b = kinds("b", shape.n, shape.k, (TILE_K, columns // KINDS))
+        return made | dict(zip(("b_more", "b_less"), b, strict=True))
+
+    def _launch(self, shape: Shape) -> Launch:
+        tiles_m, tiles_n = self.tiles(shape)
+        scalars = {
+            "m": shape.m, "n": shape.n, "k": shape.k, "lda": shape.k,
+            "ldb": shape.n if self.layout == "nn" else shape.k, "ldc": shape.n,
+            "tiles_per_slice": ceil_div(hopper.k_tiles(shape), self.slices), "late": 0,
+        }  # fmt: skip
+        return Launch(
+            (self.slices, tiles_n, tiles_m), self.threads, self.shared_bytes, (self.slices, 1, 1), scalars,
+            self._maps(shape),
+        )  # fmt: skip
+
+
+def kinds(operand: str, rows: int, length: int, box: tuple[int, int]) -> tuple[TensorMap, TensorMap]:
+    """Two tensor maps of a matrix's rows j, j + 8, j + 16 ...; row j begins at element j * length of either.
+
+    The first is of the j below rows % 8, of which there is one more row than of the others, which the second
+    is of. Each ends with its last row, so that no copy reads beyond the matrix. Where there are no rows of a
+    kind the other map stands in its place.
+    """
+    more, each = rows % KINDS, rows // KINDS
+    made = [
+        TensorMap(operand, "fp16", (lines * length, count), (2 * KINDS * length,), box, lines=lines)
+        for lines, count in ((more, each + 1), (KINDS, each))
+        if lines and count
+    ]
+    return made[0], made[-1]
+
+
+def configurations(instances: tuple[AnyRowsInstance, ...] = INSTANCES) -> Iterator[AnyRowsConfig]:
+    """Every configuration, in a fixed order, legal or not."""
+    for instance, slices in itertools.product(instances, range(1, 9)):
+        yield AnyRowsConfig(instance, slices)

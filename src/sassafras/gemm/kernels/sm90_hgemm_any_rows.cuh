@@ -1,0 +1,368 @@
+// HGEMM for rows of any length, on tensor copies and WGMMA: C = A * B, FP16 in and out, FP32 accumulation.
+//
+// Tensor copies want rows that lie a multiple of 16 bytes apart. Of rows of any length every eighth does: rows j, j + 8,
+// j + 16 ... are a matrix whose rows lie 16 * length bytes apart, and a copy may begin at any element of it. So a tile of R rows
+// is brought by eight copies, of R / 8 rows each. In shared memory row 8i + j of the tile is then number j * R / 8 + i:
+//   rows of A (and of B in TN) come permuted, which is undone when C is written;
+//   in NN B's rows are k. A permutation of k is harmless if A follows it: A passes through registers, where a lane of a
+//   multiplying warp loads 16 contiguous k of its rows, and pairs halves of words as that permutation wants them.
+// What lies behind a row's end is the next row: those elements of the last k tile are made zeros (of both operands, since
+// NaN times 0 is NaN). Nothing outside of the matrices is read: two tensor maps an operand, one of the rows that have one
+// more of their kind than the others.
+//
+// k may be split over the CTAs of a cluster, as in sm90_hgemm_cluster_split.cuh: sums in a fixed order, in distributed shared
+// memory. C passes through shared memory as FP32; each row is shifted to 8-byte boundaries between lanes, so that all but
+// the ends of a tile's rows leave in whole words.
+//
+// Template parameters
+//   BM, BN    the CTA's tile: BM 64 or 128 (64 a multiplying warpgroup), BN 64, 128 or 256
+//   STAGES    k tiles of 64 in flight
+//   NN        B is K x N; otherwise N x K (TN)
+//   EPILOGUE  what epilogue.cuh describes, of one matrix
+//
+// Launch: grid (slices, tiles of N, tiles of M), cluster (slices, 1, 1) of 1 to 8 CTAs; 2 * BM + 128 threads; dynamic
+// shared memory as `AnyRowsInstance.shared_bytes` says. Requires A and B at multiples of 16 bytes; C anywhere; NN: k >= 8.
+#pragma once
+#include "hopper_tile.cuh"
+#include "ptx_rows.cuh"
+
+namespace sassafras {
+
+struct AnyRowsProblem {
+    // Boxes of 64 elements by R / 8 rows (B in NN: by 8). `more`: of rows j < rows % 8, the others of the rest; where
+    // there are none of a kind, its map is never used.
+    const TensorMap *a_more, *a_less, *b_more, *b_less;
+    u16 *c;            // (m, n), row-major
+    int m, n, k;
+    int lda, ldb, ldc; // elements from row to row
+    int tiles_per_slice; // k tiles of each slice; the last may have fewer, none has 0
+    int late;            // successors may start when the operands have been read (0: at once)
+};
+
+template <int BM, int BN, int STAGES, bool NN, bool EPILOGUE = false> struct AnyRows {
+    using Problem = typename ProblemOf<EPILOGUE, AnyRowsProblem>::Type;
+    static constexpr int CONSUMERS = BM / 64, MULTIPLIERS = 128 * CONSUMERS, LOADERS = 4, THREADS = MULTIPLIERS + 32 * LOADERS;
+    // three warpgroups have 168 registers a thread, too few for 128 accumulators and two fragments of A
+    static constexpr bool MOVES_REGISTERS = NN && BM == 128 && BN == 256;
+    static constexpr int REGISTERS = BN / 2, KINDS = 8; // kinds of rows, by their number modulo 8
+    using A = Operand<BM, false, 1>;
+    using B = Operand<BN, NN, 1>;
+    static constexpr int STAGE = A::BYTES + B::BYTES, BARRIERS_AT = STAGES * STAGE;
+    // FP32 sums take the stages' place: natural columns, rows as the accumulators have them. A row's 16-byte chunks are
+    // exchanged in pairs where bit 3 of their number is set: with 8 words of padding nothing meets bank conflicts.
+    static constexpr int P_ROW = BN + 8, P_BYTES = 4 * BM * P_ROW;
+    static constexpr int BYTES = (BARRIERS_AT > P_BYTES ? BARRIERS_AT : P_BYTES) + 16 * STAGES, SHARED_BYTES = 1024 + BYTES;
+    static constexpr int FULL_AT = BYTES - 16 * STAGES;
+    static_assert(BM % 64 == 0 && BN % 64 == 0 && STAGES >= 2, "eight kinds of rows, eight of each");
+
+    // --- from global to shared memory ------------------------------------------------------------------------
+
+    // Loading warp `warp` brings kinds `warp` and `warp + 4` of both operands; lane 0 does it all.
+    static __device__ __forceinline__ void load(const Problem &p, u32 base, int warp, int first, int tiles) {
+        constexpr int A_BOX = BM / KINDS, B_BOX = (NN ? TILE_K : BN) / KINDS;
+        const int b_rows = NN ? p.k : p.n;
+        const int a_y = blockIdx.z * A_BOX, b_y = blockIdx.y * B_BOX;
+        // a kind that no row is of is not brought: what its place holds ends in rows and columns that are not stored
+        u32 bytes = 0;
+#pragma unroll
+        for (int i = 0; i < KINDS / LOADERS; ++i) {
+            const int kind = warp + LOADERS * i;
+            bytes += (kind < p.m ? A_BOX * ROW_BYTES : 0) + (kind < b_rows ? BN / KINDS * ROW_BYTES : 0);
+        }
+        int stage = 0;
+        u32 phase = 0;
+        for (int k = 0; k < tiles; ++k) {
+            const u32 full = base + FULL_AT + 16 * stage, tile = base + stage * STAGE;
+            const int at = (first + k) * TILE_K;
+            if (k >= STAGES) barrier_wait<1>(full + 8, phase ^ 1);
+            barrier_expect(full, bytes);
+#pragma unroll
+            for (int i = 0; i < KINDS / LOADERS; ++i) {
+                const int kind = warp + LOADERS * i;
+                if (kind < p.m)
+                    copy_tile(tile + kind * A_BOX * ROW_BYTES, kind < (p.m & 7) ? p.a_more : p.a_less, kind * p.lda + at, a_y, full);
+                const TensorMap *const map = kind < (b_rows & 7) ? p.b_more : p.b_less;
+                const u32 to = tile + A::BYTES + kind * B_BOX * ROW_BYTES;
+                if constexpr (NN) {
+#pragma unroll
+                    for (int block = 0; block < BN / 64; ++block)
+                        copy_tile(to + block * BLOCK_BYTES, map, kind * p.ldb + (int)blockIdx.y * BN + 64 * block, at / KINDS, full);
+                } else {
+                    if (kind < b_rows) copy_tile(to, map, kind * p.ldb + at, b_y, full);
+                }
+            }
+            if (++stage == STAGES) {
+                stage = 0;
+                phase ^= 1;
+            }
+        }
+    }
+
+    // --- products --------------------------------------------------------------------------------------------
+
+    // Elements `valid` .. 63 of every row of both tiles become zeros.
+    static __device__ __forceinline__ void end_rows(u32 tile, int valid, int thread) {
+#pragma unroll 1
+        for (int row = thread; row < BM + BN; row += MULTIPLIERS) {
+            const u32 at = tile + row * ROW_BYTES;
+#pragma unroll 1
+            for (int chunk = valid >> 3; chunk < TILE_K / 8; ++chunk) {
+                const u32 place = at + ((chunk ^ (row & 7)) << 4);
+                u32 words[4];
+                load_shared(words, place);
+#pragma unroll
+                for (int w = 0; w < 4; ++w) words[w] = first_of(words[w], valid - 8 * chunk - 2 * w);
+                store_shared(place, words);
+            }
+        }
+        async_fence();
+        sync_threads(1, MULTIPLIERS);
+    }
+
+    // A word of two elements, of which `valid` are kept.
+    static __device__ __forceinline__ u32 first_of(u32 word, int valid) {
+        return valid >= 2 ? word : valid == 1 ? word & 0xffff : 0;
+    }
+
+    static __device__ __forceinline__ void multiply(const Problem &p, float (&acc)[REGISTERS], u32 base, int first, int tiles,
+                                                    int thread) {
+        const int row = 64 * (int)broadcast(thread >> 7), lane = thread & 31;
+        int stage = 0, last = 0;
+        u32 phase = 0;
+        const u32 first_b = B::describe_first(base + A::BYTES);
+        const auto begin = [&](u32 &b) { // from lane 0, so that the compiler knows it to be uniform
+            b = broadcast(first_b + stage * (STAGE / 16));
+            barrier_wait<2>(base + FULL_AT + 16 * stage, phase);
+        };
+        const auto end = [&](int k) {
+            products_commit();
+            products_wait<1>(); // the k tile before this one has been read
+            if (k > 0 && lane == 0) barrier_arrive(base + FULL_AT + 16 * last + 8);
+            last = stage;
+            if (++stage == STAGES) {
+                stage = 0;
+                phase ^= 1;
+            }
+        };
+        if constexpr (NN) {
+            // this lane's 16 contiguous k of two rows; four loads, and what they bring is A of all four steps
+            const u32 own = base + (row + 16 * ((thread >> 5) & 3) + (lane >> 2)) * ROW_BYTES;
+            const u32 left = ((2 * (lane & 3)) ^ (lane >> 2)) << 4, right = left ^ 16;
+            u32 even[16], odd[16];
+            const auto one = [&](u32 (&a)[16], u32 (&other)[16], int k) {
+                u32 b;
+                begin(b);
+                const u32 at = own + stage * STAGE;
+                u32 words[2][8];
+#pragma unroll
+                for (int h = 0; h < 2; ++h) {
+                    u32 low[4], high[4];
+                    load_shared(low, at + h * 8 * ROW_BYTES + left);
+                    load_shared(high, at + h * 8 * ROW_BYTES + right);
+#pragma unroll
+                    for (int w = 0; w < 4; ++w) words[h][w] = low[w], words[h][4 + w] = high[w];
+                }
+                const int valid = p.k - (first + k) * TILE_K - 16 * (lane & 3);
+                if (p.k - (first + k) * TILE_K < TILE_K) {
+#pragma unroll
+                    for (int w = 0; w < 8; ++w)
+#pragma unroll
+                        for (int h = 0; h < 2; ++h) words[h][w] = first_of(words[h][w], valid - 2 * w);
+                }
+                // B's slot 8j + i of a k tile is k 8i + j: of step s, slots 0 to 7 are k 2s + 8i, slots 8 to 15 k 2s + 1 + 8i
+#pragma unroll
+                for (int s = 0; s < 4; ++s)
+#pragma unroll
+                    for (int h = 0; h < 2; ++h) {
+                        a[4 * s + h] = lower_halves(words[h][s], words[h][4 + s]);
+                        a[4 * s + 2 + h] = upper_halves(words[h][s], words[h][4 + s]);
+                    }
+                products_fence();
+#pragma unroll
+                for (int s = 0; s < 4; ++s)
+                    RegisterProducts<BN>::template issue<true>(acc, a + 4 * s, B::describe_from(b, 0, s), k > 0 || s > 0);
+                end(k);
+                keep(other); // their products are done
+            };
+#pragma unroll
+            for (int i = 0; i < 16; ++i) even[i] = odd[i] = 0;
+            int k = 0;
+#pragma unroll 1
+            for (; k + 1 < tiles; k += 2) {
+                one(even, odd, k);
+                one(odd, even, k + 1);
+            }
+            if (k < tiles) one(even, odd, k);
+            products_wait<0>();
+            keep(even);
+            keep(odd);
+        } else {
+            const u32 to_a = A::describe_first(0) - B::describe_first(A::BYTES) + row * (ROW_BYTES / 16);
+            for (int k = 0; k < tiles; ++k) {
+                u32 b;
+                begin(b);
+                const u32 a = b + to_a;
+                const int left = p.k - (first + k) * TILE_K;
+                if (left < TILE_K) end_rows(base + stage * STAGE, left, thread);
+                products_fence();
+#pragma unroll
+                for (int step = 0; step < TILE_K / 16; ++step)
+                    Products<BN>::template issue<false, false, false>(acc, A::describe_from(a, 0, step), B::describe_from(b, 0, step),
+                                                                     k > 0 || step > 0);
+                end(k);
+            }
+            products_wait<0>();
+        }
+        settle(acc);
+    }
+
+    // --- C ---------------------------------------------------------------------------------------------------
+
+    // Accumulators to shared memory: rows as they are, columns in their natural order.
+    static __device__ __forceinline__ void leave(const float (&acc)[REGISTERS], u32 partial, int thread) {
+        const int lane = thread & 31, g = lane >> 2, t = lane & 3, row = 16 * (thread >> 5) + g;
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const u32 at = partial + 4 * P_ROW * (row + 8 * half);
+            if constexpr (NN) {
+#pragma unroll
+                for (int x = 0; x < BN / 8; ++x) { // columns 8x + 2t, 8x + 2t + 1: half of chunk 2x + t / 2
+                    const u32 chunk = 2 * x + ((t >> 1) ^ (x >> 2 & 1));
+                    store_shared(at + 16 * chunk + 8 * (t & 1), acc[4 * x + 2 * half], acc[4 * x + 2 * half + 1]);
+                }
+            } else {
+                // column 8x + 2t + b of the tile is kind x / (BN / 64): eight kinds are eight neighbours
+                constexpr int GROUPS = BN / 64;
+#pragma unroll
+                for (int h = 0; h < GROUPS; ++h)
+#pragma unroll
+                    for (int b = 0; b < 2; ++b)
+#pragma unroll
+                        for (int e = 0; e < 2; ++e) {
+                            const u32 chunk = 16 * h + 4 * t + 2 * b + (e ^ (t >> 1));
+                            const auto of = [&](int kind) { return acc[4 * (kind * GROUPS + h) + 2 * half + b]; };
+                            store_shared(at + 16 * chunk, of(4 * e), of(4 * e + 1), of(4 * e + 2), of(4 * e + 3));
+                        }
+            }
+        }
+    }
+
+    // Sums over the slices, in their order, and out: each CTA has every slices-th row (or pair of rows, for BN = 64).
+    static __device__ __forceinline__ void store(const Problem &p, const float *partial, int row0, int column0, int slice,
+                                                 int slices, int thread) {
+        constexpr int LANES = BN / 4 < 32 ? BN / 4 : 32, PIECES = BN / 4 / LANES, AT_ONCE = 32 / LANES;
+        const int lane = thread & 31, l = lane % LANES, columns = p.n - column0;
+        const int begin = (slice + slices * (thread >> 5)) * AT_ONCE, step = slices * (MULTIPLIERS / 32) * AT_ONCE;
+#pragma unroll 1
+        for (int r0 = begin; r0 < BM; r0 += step) {
+            const int r = r0 + lane / LANES, row = row0 + r;
+            const bool wanted = row < p.m;
+            const float *const from = partial + ((r % KINDS) * (BM / KINDS) + r / KINDS) * P_ROW;
+            u16 *const to = p.c + (long long)row * p.ldc + column0;
+            // elements from the 8-byte boundary before the row's first one: so far each lane's columns have to move up
+            const int shift = (int)((u64)to >> 1 & 3);
+            u32 before[2] = {0, 0}; // of the lane before the first: the last lane's of the piece before
+#pragma unroll
+            for (int piece = 0; piece < PIECES; ++piece) {
+                const int chunk = l + LANES * piece, column = 4 * chunk;
+                const float *const vector = from + 4 * (chunk ^ (chunk >> 3 & 1));
+                float sum[4] = {0, 0, 0, 0};
+                if (slices == 1) {
+                    u32 words[4];
+                    load_shared(words, shared_address(vector));
+#pragma unroll
+                    for (int e = 0; e < 4; ++e) sum[e] = as_float(words[e]);
+                } else {
+#pragma unroll 1
+                    for (int first = 0; first < slices; first += 4) {
+                        float v[4][4] = {};
+#pragma unroll
+                        for (int i = 0; i < 4; ++i) load_remote(v[i], vector, first + i, first + i < slices && wanted);
+#pragma unroll
+                        for (int i = 0; i < 4; ++i)
+#pragma unroll
+                            for (int e = 0; e < 4; ++e) sum[e] += v[i][e];
+                    }
+                }
+                if constexpr (EPILOGUE) finish<false, false>(p.out, row, column0 + column, sum);
+                const u32 own[2] = {pack_f16(sum[0], sum[1]), pack_f16(sum[2], sum[3])};
+                u32 previous[2];
+#pragma unroll
+                for (int w = 0; w < 2; ++w) {
+                    previous[w] = value_of(own[w], (lane + 31) & 31);
+                    if (l == 0) previous[w] = before[w];
+                    if (piece + 1 < PIECES) before[w] = value_of(own[w], 31);
+                }
+                // columns column - shift to column - shift + 3
+                const bool far = shift & 2, half = shift & 1;
+                const u32 x = far ? previous[0] : previous[1], y = far ? previous[1] : own[0], z = far ? own[0] : own[1];
+                const u32 out[2] = {half ? middle_halves(x, y) : y, half ? middle_halves(y, z) : z};
+                const int start = column - shift;
+                if (wanted) {
+                    if (start >= 0 && start + 4 <= columns) {
+                        store_global(to + start, out);
+                    } else {
+#pragma unroll
+                        for (int e = 0; e < 4; ++e)
+                            if (start + e >= 0 && start + e < columns) store_global_u16(to + start + e, (u16)(out[e / 2] >> (16 * (e % 2))));
+                    }
+                    if (column == BN - 4) { // what was moved beyond the tile's last lane
+#pragma unroll
+                        for (int e = 1; e < 4; ++e)
+                            if (e >= 4 - shift && column + e < columns) store_global_u16(to + column + e, (u16)(own[e / 2] >> (16 * (e % 2))));
+                    }
+                }
+            }
+        }
+    }
+
+    // --- all of it -------------------------------------------------------------------------------------------
+
+    static __device__ __forceinline__ void run_batched(const Problem &p) { run(p); } // with EPILOGUE; of one matrix
+
+    static __device__ __forceinline__ void run(const Problem &p) {
+        if (!p.late) start_successors();
+        char *const shared = (char *)shared_floats();
+        const u32 start = shared_address(shared), base = (start + 1023) & ~1023u;
+        const int thread = threadIdx.x, warp = (int)broadcast(thread >> 5);
+        const int slice = blockIdx.x, slices = gridDim.x;
+        const int first = slice * p.tiles_per_slice, tiles = min(p.tiles_per_slice, (p.k + TILE_K - 1) / TILE_K - first);
+
+        if (thread == MULTIPLIERS) {
+            for (int s = 0; s < STAGES; ++s) {
+                barrier_init(base + FULL_AT + 16 * s, LOADERS);
+                barrier_init(base + FULL_AT + 16 * s + 8, MULTIPLIERS / 32);
+            }
+            barrier_init_fence();
+        }
+        sync_cta();
+        if (warp >= MULTIPLIERS / 32) {
+            if constexpr (MOVES_REGISTERS) fewer_registers<40>();
+            if ((thread & 31) == 0) {
+                wait_for_predecessors();
+                load(p, base, warp - MULTIPLIERS / 32, first, tiles); // uniform: one lane's copies need no loop over lanes
+            }
+            sync_warp();
+            if (slices > 1) {
+                sync_cluster();
+                meet_cluster();
+            }
+        } else {
+            if constexpr (MOVES_REGISTERS) more_registers<232>();
+            float acc[REGISTERS];
+            if constexpr (EPILOGUE) wait_for_predecessors(); // all threads read bias and addend
+            multiply(p, acc, base, first, tiles, thread);
+            if (p.late) start_successors();
+            sync_threads(1, MULTIPLIERS); // all stages have been read
+            leave(acc, base, thread);
+            if (slices == 1)
+                sync_threads(1, MULTIPLIERS);
+            else
+                sync_cluster();
+            store(p, (float *)(shared + (base - start)), (int)blockIdx.z * BM, blockIdx.y * BN, slice, slices, thread);
+            if (slices > 1) meet_cluster(); // shared memory must live until the others have read it
+        }
+    }
+};
+
+} // namespace sassafras

@@ -1,0 +1,191 @@
+"""The kernels for rows of any length, on the CPU: every kind of row, tails, splits; and their SASS."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sassafras.core import DisassemblyError, ToolMissing
+from sassafras.gemm.any_rows import AnyRowsConfig, AnyRowsInstance, kinds
+from sassafras.gemm.compile import cubin
+from sassafras.gemm.configuration import Mode
+from sassafras.gemm.dispatch.plans import plan, reject
+from sassafras.gemm.dispatch.problem import Problem
+from sassafras.gemm.families import parse_instance
+from sassafras.gemm.shapes import Shape
+from sassafras.sass import Program
+from sassafras.sass.program import parameters
+from sassafras.validate import Validator
+
+from . import hopper_launch
+from .hopper_launch import EAGER, LATE, RANDOM, Emulator, build
+from .test_hopper_sass import loader_keeps_within_its_registers
+
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+
+_I = AnyRowsInstance
+INSTANCES = [
+    _I("tn", 64, 64, 2), _I("tn", 128, 128, 3), _I("tn", 64, 256, 2),
+    _I("nn", 64, 64, 2), _I("nn", 128, 128, 3), _I("nn", 64, 256, 2),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def emulator(shared: Path) -> Emulator:
+    return build(shared, list(INSTANCES))
+
+
+@needs_compiler
+@pytest.mark.parametrize("number", range(len(INSTANCES)), ids=lambda n: INSTANCES[n].name)
+def test_every_kind_of_row_is_right(number: int, emulator: Emulator, tmp_path: Path) -> None:
+    instance = INSTANCES[number]
+    rows, columns = instance.rows, instance.columns
+    launched = 0
+    for shape in (
+        Shape(rows, columns, 64), Shape(1, 1, 9), Shape(7, 5, 130), Shape(rows + 1, columns + 3, 321),
+        Shape(61, 67, 71), Shape(9, 2 * columns + 6, 66), Shape(2 * rows - 2, 33, 572),
+    ):  # fmt: skip
+        for slices in (1, 2, 3, 8):
+            config = AnyRowsConfig(instance, slices, mode=Mode(late=launched % 2 == 1))
+            if config.reject(shape) is None:
+                wrong = emulator.run(config, shape, tmp_path, policy=(LATE, RANDOM, EAGER)[launched % 3],
+                                     seed=launched, repeats=1 + (slices > 1))  # fmt: skip
+                assert wrong == "", f"{config.name} for {shape}"
+                launched += 1
+    assert launched >= 10
+
+
+@needs_compiler
+def test_random_launches_are_right(emulator: Emulator, tmp_path: Path) -> None:
+    rng = np.random.default_rng(7)
+    tried = 0
+    while tried < 12:
+        instance = INSTANCES[int(rng.integers(len(INSTANCES)))]
+        shape = Shape(*(int(rng.integers(1, most)) for most in (200, 300, 700)))
+        config = AnyRowsConfig(instance, int(rng.integers(1, 9)))
+        if config.reject(shape) is None:
+            wrong = emulator.run(config, shape, tmp_path, policy=int(rng.integers(3)), seed=tried)
+            assert wrong == "", f"{config.name} {shape}"
+            tried += 1
+
+
+@needs_compiler
+@pytest.mark.parametrize("layout", ["tn", "nn"])
+def test_what_lies_behind_a_row_stays_out(
+    layout: str, emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NaN in a row of A and a column of B: the last k tile reaches into the next row, and NaN * 0 is NaN."""
+    shape, row, column = Shape(21, 37, 67), 9, 12
+    honest = hopper_launch.operands
+
+    def spoilt(config: AnyRowsConfig, shape: Shape, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        a, b, exact = honest(config, shape, seed)
+        a[row] = 0x7E00
+        if layout == "tn":
+            b[column] = 0x7E00
+        else:
+            b[:, column] = 0x7E00
+        return a, b, exact
+
+    monkeypatch.setattr(hopper_launch, "operands", spoilt)
+    instance = next(i for i in INSTANCES if i.layout == layout)
+    wrong = emulator.run(AnyRowsConfig(instance, 1), shape, tmp_path)
+    expected = shape.m + shape.n - 1
+    assert wrong == f"{expected} of {shape.m * shape.n} wrong, first at 0, {column}"
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("fault", "what", "number"),
+    [
+        (1, "overwrites a stage that products still read|two copies to one place|more arrivals", 0),
+        (2, "has not landed|overwrites a stage|in use is overwritten", 0),
+        (3, "wait for each other forever", 3),
+        (6, "overwrites a stage|two copies|change while|wrong", 3),
+        (8, "wrong|range_check|outside of shared memory", 3),
+        (10, "without a fence", 3),
+    ],
+)
+def test_planted_faults_are_noticed(
+    number: int, fault: int, what: str, emulator: Emulator, tmp_path: Path
+) -> None:
+    config = AnyRowsConfig(INSTANCES[number], 1)
+    wrong = "".join(
+        emulator.run(config, Shape(65, 67, 647), tmp_path, policy=policy, seed=1, fault=fault)
+        for policy in (LATE, EAGER, RANDOM)
+    )
+    assert re.search(what, wrong), wrong
+
+
+def test_maps_reach_every_row_and_no_further() -> None:
+    rng = np.random.default_rng(3)
+    for _ in range(200):
+        rows, length = (int(rng.integers(1, 200)) for _ in range(2))
+        gap = int(rng.integers(0, 9))
+        more, less = (m.spread(length, length + gap) for m in kinds("a", rows, length, (64, 8)))
+        leading = length + gap
+        reached = set()
+        for kind in range(min(rows, 8)):
+            tensor = more if kind < rows % 8 else less
+            assert tensor.reject() is None and tensor.strides == (16 * leading,)
+            # what a copy of this kind may touch: from its first element to the extent's end
+            assert kind * leading + length <= tensor.dims[0]
+            for i in range(tensor.dims[1]):
+                assert (8 * i) * leading + tensor.dims[0] <= (rows - 1) * leading + length
+                reached.add(8 * i + kind)
+        assert reached == set(range(rows))
+
+
+def test_what_serves_odd_rows_with_gaps() -> None:
+    config = AnyRowsConfig(_I("tn", 64, 64, 6), 1)
+    problem = Problem(0, 0, 61, 67, 71, 1, 75, 90, 69, 1, 0)
+    assert reject(config, problem) is None
+    assert "16 bytes" in (reject(config, problem._replace(aligned=0)) or "")
+    made = plan(config, problem)
+    maps = [item for item in made.parameters if item[0] == "map"]
+    assert [m[3] for m in maps] == [(4 * 75 + 71, 8), (7 * 75 + 71, 7), (2 * 90 + 71, 9), (7 * 90 + 71, 8)]
+    assert [m[4] for m in maps] == [(16 * 75,), (16 * 75,), (16 * 90,), (16 * 90,)]
+
+
+@pytest.mark.parametrize("name", ["any_tn_128x128_s6", "any_nn_128x256_s4"])
+def test_sass(name: str, tmp_path: Path) -> None:
+    instance = parse_instance(name)
+    assert isinstance(instance, AnyRowsInstance)
+    try:
+        data = cubin(instance, tmp_path)
+        function = Program.parse(data).function(name)
+    except (ToolMissing, DisassemblyError) as missing:
+        if isinstance(missing, DisassemblyError) and "nvdisasm" not in str(missing):
+            raise
+        pytest.skip(f"no compiler, or no disassembler for its output: {missing}")
+    opcodes = [i.opcode for i in function.instructions]
+    nn = instance.layout == "nn"
+    # nn: A in registers, two sets of them and the last tile's
+    products = [op for op in opcodes if "MMA" in op]
+    assert products == [f"HGMMA.64x{instance.columns}x16.F32"] * (12 if nn else 4)
+    assert not [op for op in opcodes if op.startswith(("LDL", "STL", "HADD2", "HFMA2", "RED", "ATOM"))]
+    # kinds w and w + 4 of A and of B, in nn of each 64 columns of B
+    assert opcodes.count("UTMALDG.2D") == 2 * (1 + (instance.columns // 64 if nn else 1))
+    # the compiler serialises nothing: one fence and one wait a k tile, and a wait at the end
+    assert len([op for op in opcodes if op.startswith("WARPGROUP")]) == (7 if nn else 3)
+    loads = [number for number, op in enumerate(opcodes) if op.startswith("UTMALDG")]
+    assert opcodes.index("ACQBULK") < loads[0], "waits for the launch before it"
+    assert any(op.startswith("STG.E.64") for op in opcodes) and any(
+        op.startswith("STG.E.U16") for op in opcodes
+    )
+    moves = "USETMAXREG.DEALLOC.CTAPOOL" in opcodes
+    assert moves == (nn and instance.columns == 256)
+    if moves:
+        loader_keeps_within_its_registers(function.instructions, opcodes)
+    text = " ".join(instruction.text for instruction in function.instructions)
+    assert max(int(number) for number in re.findall(r"\bR(\d+)\b", text)) < (
+        232 if moves else 65536 // instance.threads
+    )
+    report = Validator(data, name).check(data)
+    assert report.ok, f"the validator refuses what ptxas made: {report}"
+    sizes = [p.size for p in parameters(Program.parse(data).cubin, name)]
+    assert sizes == [{"tensormap": 128, "i32": 4}.get(kind, 8) for _, kind in instance.parameters]
