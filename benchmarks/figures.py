@@ -20,6 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import figure_beyond
 from figure_results import ROOT, result
 from figure_values import (
     figures,
@@ -198,6 +199,10 @@ TABLES: dict[str, Callable[[], str]] = {
     "policy": policy, "choosers": choosers, "proposals": proposals,
     "choosers-off-grid": functools.partial(choosers, "off_grid"),
     "choosers-unseen": functools.partial(choosers, "unseen"),
+    "beyond-ladder": lambda: figure_beyond.ladder(_table),
+    "beyond-kernels": lambda: figure_beyond.kernels(_table),
+    "beyond-winners": lambda: figure_beyond.winners(_table),
+    "beyond-limits": lambda: figure_beyond.limits(_table),
 }  # fmt: skip
 
 
