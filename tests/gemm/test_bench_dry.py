@@ -22,7 +22,7 @@ from sassafras.gemm.dataset import Dataset
 from sassafras.gemm.graphs import timed
 from sassafras.gemm.journal import read
 from sassafras.gemm.measure import judged, measure, tuned_rows
-from sassafras.gemm.results import benchmark, choose_shapes, file_name, save_sweep
+from sassafras.gemm.results import GRIDS, benchmark, choose_shapes, file_name, save_sweep
 from sassafras.gemm.select import Options, choose, entrants
 from sassafras.gemm.shapes import Shape, cuda_l2_grid, off_grid
 from sassafras.gemm.table import Table
@@ -244,17 +244,15 @@ def test_work_before_a_block_is_not_timed() -> None:
 
 def test_grids() -> None:
     assert len(cuda_l2_grid()) == 1000 and len(off_grid()) == 60
-    grids = [
-        set(choose_shapes(name))
-        for name in ("cuda-l2", "off-grid", "off-grid-anew", "off-grid-third", "learning")
-    ]
-    assert [len(grid) for grid in grids] == [1000, 60, 60, 60, 300]
+    grids = [set(choose_shapes(name)) for name in GRIDS]
+    assert [len(grid) for grid in grids] == [1000, 60, 60, 60, 300, 40, 150, 80]
     assert len(set.union(*grids)) == sum(map(len, grids)), "none is in two"
     assert file_name("off-grid-anew", "server") == "hgemm-offgrid-anew-server"
     assert min(s.m for s in off_grid()) == 1 and sum(s.m % 2 for s in off_grid()) > 20
     assert choose_shapes("off-grid", "<1e8") and choose_shapes("8x8x8,16x16x16")[1] == Shape(16, 16, 16)
     assert file_name("off-grid", "offline") == "hgemm-offgrid"
     assert file_name("cuda-l2", "server") == "hgemm-server"
+    assert all(s.n % 8 or s.k % 8 for name in ("off-grid-odd", "learning-odd") for s in choose_shapes(name))
 
 
 # --- commands

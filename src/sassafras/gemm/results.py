@@ -19,9 +19,12 @@ from .shapes import (
     Shape,
     cuda_l2_grid,
     for_learning,
+    for_learning_few,
+    for_learning_odd,
     in_bands,
     off_grid,
     off_grid_anew,
+    off_grid_odd,
     off_grid_third,
     stratified,
 )
@@ -32,6 +35,7 @@ from .worker import kernels_digest
 GRIDS = {
     "cuda-l2": cuda_l2_grid, "off-grid": off_grid, "off-grid-anew": off_grid_anew,
     "off-grid-third": off_grid_third, "learning": for_learning,
+    "off-grid-odd": off_grid_odd, "learning-odd": for_learning_odd, "learning-few": for_learning_few,
 }  # fmt: skip
 
 

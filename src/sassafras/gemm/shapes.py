@@ -128,6 +128,58 @@ def off_grid_third() -> tuple[Shape, ...]:
     return _drawn(60, 4, (*cuda_l2_grid(), *off_grid(), *off_grid_anew(), *for_learning()))
 
 
+#: sizes of vocabularies that are no multiple of 8, and what models multiply them with
+VOCABULARIES = (50257, 51865, 32003, 49153, 21843, 30522)
+
+
+def _odd(count: int, seed: int, without: Iterable[Shape]) -> tuple[Shape, ...]:
+    """Shapes some of whose rows are no multiple of 16 bytes: of any size, few rows, vocabularies."""
+    rng, known, found = np.random.default_rng(seed), set(without), set[Shape]()
+    while len(found) < count:
+        kind = rng.random()
+        if kind < 0.45:
+            m, n, k = (int(2 ** rng.uniform(5.5, 12)) for _ in range(3))
+        elif kind < 0.85:
+            m, n, k = (int(2 ** rng.uniform(*ends)) for ends in ((0, 8.3), (8, 13.5), (8, 13)))
+        else:
+            n, k = int(rng.choice(VOCABULARIES)), 64 * int(rng.integers(8, 65))
+            m = int(2 ** rng.uniform(0, 9))
+        even = rng.random()  # rows of one operand alone begin anywhere
+        if even < 0.15:
+            k = max(8, k // 8 * 8)
+        elif even < 0.3 and kind < 0.85:
+            n = max(8, n // 8 * 8)
+        shape = Shape(m, n, k)
+        if (n % 8 or k % 8) and shape not in known and shape.flop < 1.5e11:
+            found.add(shape)
+    return tuple(sorted(found, key=lambda s: (s.flop, s)))
+
+
+def off_grid_odd() -> tuple[Shape, ...]:
+    """40 shapes with rows that are no multiple of 16 bytes, to judge with."""
+    return _odd(40, 5, (*off_grid(), *off_grid_anew(), *off_grid_third()))
+
+
+def for_learning_odd() -> tuple[Shape, ...]:
+    """150 more of them for the chooser to learn from; none is in the others."""
+    others = (*off_grid(), *off_grid_anew(), *off_grid_third(), *for_learning(), *off_grid_odd())
+    return _odd(150, 6, others)
+
+
+def for_learning_few() -> tuple[Shape, ...]:
+    """80 model layers with 65 to 320 rows, multiples of 8 in n and k, to learn from."""
+    known = {*cuda_l2_grid(), *off_grid(), *off_grid_anew(), *off_grid_third(), *for_learning()}
+    rng, found = np.random.default_rng(8), set[Shape]()
+    while len(found) < 80:
+        n, k = LAYERS[int(rng.integers(len(LAYERS)))]
+        if rng.random() < 0.4:
+            n, k = (64 * int(2 ** rng.uniform(4, 8.3)) for _ in range(2))
+        shape = Shape(int(rng.integers(65, 321)), n, k)
+        if shape not in known:
+            found.add(shape)
+    return tuple(sorted(found, key=lambda s: (s.flop, s)))
+
+
 def in_bands(shapes: Iterable[Shape], bands: Sequence[str] | None) -> tuple[Shape, ...]:
     """The shapes of the named bands, all for None. Raises SassafrasError on an unknown band."""
     if bands is None:
