@@ -70,7 +70,7 @@ def comparison(of: Row) -> str:
         ])  # fmt: skip
     head = (
         "strategy | searches | interquartile mean | geometric mean | evaluations to 90 % | never | "
-        "equal GPU seconds | equal seconds | GPU ms | processor, s"
+        "equal GPU seconds | equal seconds | GPU ms | thought, s"
     )
     return _table(head, rows)
 
@@ -102,7 +102,7 @@ def said(of: Row) -> str:
         f"below on {twin['worse']}.",
     ]
     training, rank = of["training"], of["prerank"]
-    for key, where in (("alone", "with a GPU to itself"), ("shared_gpu", "of one thread and the GPU")):
+    for key, where in (("alone", "with a GPU to itself"), ("shared_gpu", "of GPU and thought added up")):
         if it := training[key]:
             lines.append(
                 f"CuAsmRL's preset: {it['steps_per_second']:.0f} steps a second {where} "

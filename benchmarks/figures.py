@@ -21,6 +21,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import figure_beyond
+import figure_strategies
 from figure_results import ROOT, result
 from figure_values import (
     figures,
@@ -203,6 +204,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "beyond-kernels": lambda: figure_beyond.kernels(_table),
     "beyond-winners": lambda: figure_beyond.winners(_table),
     "beyond-limits": lambda: figure_beyond.limits(_table),
+    **figure_strategies.TABLES,
 }  # fmt: skip
 
 
