@@ -94,7 +94,9 @@ def test_what_is_no_shape_or_cannot_run_it_is_refused_with_a_reason(target: str)
         load(target)
 
 
-@pytest.mark.parametrize("config", ("cs_tn_64x32_s8/c1", "ws_tn_128x128_pp2s6b2c1x1/g1/k1"))
+@pytest.mark.parametrize(
+    "config", ("cs_tn_64x32_s8/c1", "ws_tn_128x128_pp2s6b2c1x1/g1/k1", "lean_tn_m1n2s4/w2x1x4/c1")
+)
 def test_control_codes_can_be_made_anew_where_a_barrier_itself_waits(config: str) -> None:
     """ptxas gives MEMBAR (behind another) and NOP (behind a fence) waits in these kernels, and what R2UR
     finds out with a predicate is a fence to the validator."""

@@ -139,9 +139,9 @@ def waits(f: Facts, order: np.ndarray, color: np.ndarray) -> tuple[np.ndarray, n
                     if here:
                         queued[b] = True
                     if before:
-                        # what is pending on entry is found again, from all that come before
-                        pending[b, :] = False
-                        raised[b, :] = 0
+                        # what is pending is found again, also in other blocks behind those that wait now
+                        pending[:, :] = False
+                        raised[:, :] = 0
                         queued[:] = True
                     if here or before:
                         again = True
