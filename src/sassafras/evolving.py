@@ -24,6 +24,9 @@ from sassafras.search import Progress, check_settings
 from sassafras.store import Store
 from sassafras.wiring import DEFAULT_ARCH, _pool, _pool_device, _store, check_workers, load_workload
 
+#: what a tally's words mean where nothing ran
+_UNCHECKED = {"correct": "accepted unchecked", "faster": "modelled faster"}
+
 
 @dataclass
 class SourceJob(Job):
@@ -62,7 +65,8 @@ class SourceJob(Job):
             notes.append("nothing was run or checked: the model may prefer a kernel that is wrong")
         if strategy.stopped:
             notes.append(f"the search ended early: {strategy.stopped}")
-        counted = ", ".join(f"{n} {what}" for what, n in strategy.tally.to_json().items())
+        words = _UNCHECKED if made.modelled else {}
+        counted = ", ".join(f"{n} {words.get(what, what)}" for what, n in strategy.tally.to_json().items())
         notes.append(f"proposals by {strategy.proposer}: {counted}")
         facts = {**made.facts, "caps": self.caps, "spent": self.meter.facts()}
         facts["proposals"] = strategy.tally.to_json()

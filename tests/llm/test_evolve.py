@@ -219,6 +219,9 @@ class TestWired:
         ]  # fmt: skip
         done = CliRunner().invoke(app, arguments)
         assert done.exit_code == 0, done.output
-        assert json.loads(done.stdout)["strategy"] == "evolve"
+        said = json.loads(done.stdout)
+        assert said["strategy"] == "evolve"
+        counted = next(note for note in said["notes"] if note.startswith("proposals by"))
+        assert "accepted unchecked" in counted and "correct" not in counted, "nothing was run"
         wrong = CliRunner().invoke(app, [*arguments, "--proposer", "oracle"])
         assert wrong.exit_code == 2
