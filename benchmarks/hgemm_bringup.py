@@ -23,6 +23,13 @@ from typing import Any
 from common import ROOT, write
 
 
+def wanted(item: Any, only: str) -> bool:
+    """Whether an instance or a configuration is asked for; unproven families only by their names."""
+    from sassafras.gemm import families
+
+    return bool(re.search(only, item.name)) and (bool(only) or families.proven(item))
+
+
 def prepare(cache: Path | None, only: str) -> None:
     """Compile everything that a GPU machine may ask for (some five minutes on two cores)."""
     from sassafras.gemm import families
@@ -31,15 +38,15 @@ def prepare(cache: Path | None, only: str) -> None:
 
     begin = time.perf_counter()
     instances = (*families.INSTANCES, *families.OTHER_INSTANCES, *families.EPILOGUE_INSTANCES)
-    everything = [i for i in instances if re.search(only, i.name)]
+    everything = [i for i in (*instances, *families.UNPROVEN_INSTANCES) if wanted(i, only)]
     build(everything, cache)
     print(f"{len(everything)} cubins ready after {time.perf_counter() - begin:.0f} s", flush=True)
     for variant, defines in VARIANTS.items():
-        wanted = [i for i in hopper_instances() if variant in variants_for(i) and re.search(only, i.name)]
-        if not wanted:
+        found = [i for i in hopper_instances() if variant in variants_for(i) and wanted(i, only)]
+        if not found:
             continue
-        build(wanted, cache, defines=defines)
-        print(f"{variant}: {len(wanted)} cubins ready after {time.perf_counter() - begin:.0f} s", flush=True)
+        build(found, cache, defines=defines)
+        print(f"{variant}: {len(found)} cubins ready after {time.perf_counter() - begin:.0f} s", flush=True)
 
 
 def failures(records: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -57,7 +64,11 @@ def main() -> int:
     parser.add_argument("--cache", type=Path, help="folder of compiled kernels")
     parser.add_argument("--prepare", action="store_true", help="only compile; needs no GPU")
     parser.add_argument("--seconds", type=float, default=420, help="stop starting work after so long")
-    parser.add_argument("--only", default="", help="configurations whose name matches")
+    parser.add_argument(
+        "--only",
+        default="",
+        help="configurations whose name matches; unproven families take part only with it",
+    )
     parser.add_argument("--sweep", type=int, default=52, help="shapes of the sweep, 0 for none")
     parser.add_argument("--patience", type=float, default=60, help="seconds without progress before a kill")
     parser.add_argument("--fresh", action="store_true", help="delete the journals in --out first")
@@ -71,7 +82,7 @@ def main() -> int:
     from sassafras.device.cuda import available, environment
     from sassafras.gemm import bringup, sweep
     from sassafras.gemm.bringup_plan import Job, jobs, variants_for
-    from sassafras.gemm.families import parse_instance
+    from sassafras.gemm.families import parse, parse_instance
 
     usable, reason = available()
     print(reason, flush=True)
@@ -84,16 +95,16 @@ def main() -> int:
             path.unlink(missing_ok=True)
     begin = time.monotonic()
     deadline = begin + options.seconds
-    wanted = [job for job in jobs() if re.search(options.only, job.config)]
+    asked = [job for job in jobs() if wanted(parse(job.config), options.only)]
     common: dict[str, Any] = {"cache": options.cache, "patience": options.patience}
     # half of the time at most goes to finding out what is right
-    records = bringup.supervise(wanted, journal, deadline=begin + options.seconds / 2, **common)
+    records = bringup.supervise(asked, journal, deadline=begin + options.seconds / 2, **common)
     bad = failures(records)
     for record in records:
         if not record["right"]:
             print(bringup.line(record), flush=True)
     print(
-        f"{sum(r['right'] for r in records)} of {len(wanted)} configurations right, "
+        f"{sum(r['right'] for r in records)} of {len(asked)} configurations right, "
         f"{len(bad)} instances fail, {time.monotonic() - begin:.0f} s", flush=True,
     )  # fmt: skip
     variants = [
@@ -112,7 +123,7 @@ def main() -> int:
             command=(sys.executable, "-P", "-m", "sassafras.gemm.sweep"), **common,
         )  # fmt: skip
     summary = {
-        "configurations": len(wanted), "run": len(records), "right": sum(r["right"] for r in records),
+        "configurations": len(asked), "run": len(records), "right": sum(r["right"] for r in records),
         "failing_instances": sorted(bad), "shapes_swept": len([r for r in speeds if "baseline_us" in r]),
         "seconds": round(time.monotonic() - begin, 1),
         **_geomeans(speeds),
@@ -120,7 +131,7 @@ def main() -> int:
     rows = [{"stage": "bringup", **r} for r in (*records, *again)] + [{"stage": "sweep", **r} for r in speeds]
     path = write("hgemm-bringup", rows, summary, environment(), seed=17, out=options.out)
     print(json.dumps(summary, indent=1), path.name, flush=True)
-    return 1 if bad or len(records) < len(wanted) else 0
+    return 1 if bad or len(records) < len(asked) else 0
 
 
 def _geomeans(speeds: list[dict[str, Any]]) -> dict[str, Any]:

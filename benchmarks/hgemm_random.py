@@ -100,9 +100,15 @@ def main() -> int:
     plan = {"dry": given.dry_run, "cache": str(given.cache) if given.cache else None, "options": {"seed": 0}}
     stage = _stage(plan)
     rng = np.random.default_rng(given.seed)
-    everything = [c for c in families.configurations() if re.search(given.only, c.name)]
+    everything = list(families.configurations())
+    if given.only:  # unproven families only by name
+        everything = [
+            c for c in (*everything, *families.unproven_configurations()) if re.search(given.only, c.name)
+        ]
     if given.exclude:
         everything = [c for c in everything if not re.search(given.exclude, c.name)]
+    if not everything:
+        parser.error("--only and --exclude leave no configuration")
     by_instance: dict[Any, list[Any]] = {}
     for config in everything:
         by_instance.setdefault(config.instance, []).append(config)

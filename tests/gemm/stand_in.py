@@ -68,7 +68,8 @@ def describe(library: Path) -> None:
     function.argtypes = [ctypes.c_char_p, ctypes.c_char_p, *[ctypes.c_int] * 4]
     function.restype = None
     everything = (
-        *families.configurations(), *families.other_configurations(), *families.epilogue_configurations()
+        *families.configurations(), *families.other_configurations(), *families.epilogue_configurations(),
+        *families.unproven_configurations(),
     )  # fmt: skip
     configs = {c.instance: c for c in everything}
     for instance, config in configs.items():

@@ -9,8 +9,19 @@ import numpy as np
 import pytest
 
 from sassafras.core import Enumerable, SassafrasError, Space
-from sassafras.gemm import Config, GemmSpace, LeanConfig, LeanInstance, Shape, cuda_l2_grid, families
+from sassafras.gemm import (
+    Config,
+    GemmSpace,
+    LeanConfig,
+    LeanInstance,
+    Shape,
+    cuda_l2_grid,
+    entrants,
+    epilogue,
+    families,
+)
 from sassafras.gemm.any_rows import AnyRowsConfig
+from sassafras.gemm.choose import parsed
 from sassafras.gemm.cluster_split import ClusterSplitConfig, ClusterSplitInstance
 from sassafras.gemm.estimate import estimate_us
 from sassafras.gemm.launch import Launch
@@ -130,7 +141,7 @@ def test_orders_of_tiles_have_names_and_reasons() -> None:
 
 def test_a_launch_covers_everything_once() -> None:
     rng = np.random.default_rng(0)
-    configs = list(families.configurations())
+    configs = [*families.configurations(), *families.unproven_configurations()]
     kinds: Counter[str] = Counter()
     for _ in range(1200):
         config = configs[int(rng.integers(len(configs)))]
@@ -255,6 +266,32 @@ def test_space_keeps_the_contract() -> None:
     with pytest.raises(SassafrasError, match="no configuration can run"):
         GemmSpace(Shape(64, 64, 1 << 31), build)
     odd = GemmSpace(Shape(7, 33, 61), build)
-    assert {c.name.split("_")[0] for c in odd.configs} == {"staged", "any"}
-    aligned = GemmSpace(Shape(7, 32, 64), build)
-    assert not [c for c in aligned.configs if isinstance(c, AnyRowsConfig)], "two copies bring what eight do"
+    assert {c.name.split("_")[0] for c in odd.configs} == {"staged"}
+    wasted = AnyRowsConfig.parse("any_tn_64x64_s6/c1").wasteful(Shape(7, 32, 64))
+    assert "fewer copies" in (wasted or "")
+
+
+def test_unproven_families_are_used_by_nobody_who_does_not_name_them() -> None:
+    names = {c.name for c in families.unproven_configurations()}
+    assert "any_tn_64x64_s6/c1" in names and families.UNPROVEN
+    used = (*families.INSTANCES, *families.OTHER_INSTANCES, *families.EPILOGUE_INSTANCES)
+    assert all(map(families.proven, used)) and not set(used) & set(families.UNPROVEN_INSTANCES)
+    every = (
+        *families.configurations(),
+        *families.other_configurations(),
+        *families.epilogue_configurations(),
+    )
+    assert all(c.instance in used for c in every)
+    for shape in (Shape(65, 67, 521), Shape(1013, 1019, 1021), Shape(333, 776, 999)):
+        for waste in (False, True):
+            found = families.legal(shape, waste=waste)
+            assert found and all(map(families.proven, found))
+        for layout in ("nn", "tn"):
+            fused = epilogue.configurations(shape, layout, "fp16")
+            assert fused and all(map(families.proven, fused))
+    name = "any_tn_64x64_s6/c1"
+    assert families.parse(name).name == name, "they can be named"
+    assert families.parse_instance("any_tn_64x128_s8e") in families.UNPROVEN_INSTANCES
+    assert parsed(name) is None, "a table that names one does not make anybody use it"
+    with pytest.raises(SassafrasError, match="no configuration has such a name"):
+        entrants.matching("^any_")

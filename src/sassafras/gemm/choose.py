@@ -245,11 +245,12 @@ class Chooser:
 
 @lru_cache(maxsize=4096)
 def parsed(name: str) -> Config | None:
-    """The configuration of a name; None when this version's families have none."""
+    """The configuration of a name; None when this version's proven families have none."""
     try:
-        return families.parse(name)
+        config = families.parse(name)
     except Exception:  # a table of another version may name anything
         return None
+    return config if families.proven(config) else None
 
 
 def _legal(row: Row) -> Legal:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from . import epilogue, families
-from .any_rows import AnyRowsConfig
 from .choose import Chooser, parsed
 from .epilogue import ALONE, Batch, Lines
 from .estimate import estimate_us
@@ -23,8 +22,6 @@ from .shapes import Shape
 MARGIN = 1.05
 #: plain batches that torch serves faster than this (microseconds) are left to it: our call costs more
 LEAST_US = 8.0
-#: families that no GPU has run yet: nobody is served by them
-UNPROVEN: tuple[type, ...] = (AnyRowsConfig,)
 #: of an elementwise pass over C by torch: microseconds at least, and bytes a microsecond
 _PASS_US, _PASS_BYTES = 2.0, 3.5e6
 
@@ -83,7 +80,6 @@ def choose(
     """(configuration or None for torch, why)."""
     extra = extra or Extra()
     found = epilogue.configurations(shape, layout, dtype, batch, lines, aligned)
-    found = [config for config in found if not isinstance(config, UNPROVEN)]
     if not found:
         return None, "no kernel with an epilogue can run it"
     together = Shape(shape.m * batch.count, shape.n, shape.k)

@@ -100,7 +100,8 @@ def recorded(shape: Shape, layout: str, count: int, exclude: str = "") -> list[C
             config = families.parse(name)
         except SassafrasError:  # a kernel that is gone
             continue
-        if config.reject(shape) is None and not (banned and banned.search(name)):
+        legal = families.proven(config) and config.reject(shape) is None
+        if legal and not (banned and banned.search(name)):
             found.append(config)
     return found
 
@@ -144,7 +145,7 @@ def recorded_algorithm(shape: Shape, layout: str, version: int) -> LtAlgorithm |
 
 @lru_cache(maxsize=4)
 def matching(only: str) -> tuple[Config, ...]:
-    """Every configuration whose name the expression finds. Raises SassafrasError when there are none."""
+    """Proven configurations whose name the expression finds. Raises SassafrasError when there are none."""
     try:
         wanted = re.compile(only)
     except re.error as error:

@@ -1,4 +1,8 @@
-"""All kernel families together: what is compiled, what can be launched, what a name means."""
+"""All kernel families together: what is compiled, what can be launched, what a name means.
+
+`UNPROVEN` families are apart: nothing here but `parse`, `parse_instance`, `unproven_configurations` and
+`UNPROVEN_INSTANCES` knows them, so that nobody builds, tries or chooses one of them without naming it.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +22,33 @@ from .warp_specialized import WarpSpecializedConfig, WarpSpecializedInstance
 Instance = LeanInstance | StagedInstance | ClusterSplitInstance | WarpSpecializedInstance | AnyRowsInstance
 Config = LeanConfig | StagedConfig | ClusterSplitConfig | WarpSpecializedConfig | AnyRowsConfig
 
-#: compiled for the benchmark's task: FP16, B as k x n (nn) or n x k (tn), A row-major
-INSTANCES: tuple[Instance, ...] = (
+#: instances and configurations of families that no GPU has found right on all that they are meant for. Taking
+#: one out of here makes it a family like the others
+UNPROVEN: tuple[type, ...] = (AnyRowsInstance, AnyRowsConfig)
+
+
+def proven(item: Instance | Config) -> bool:
+    """Whether an instance's or a configuration's family may be used without being asked for by name."""
+    return not isinstance(item, UNPROVEN)
+
+
+_TASK: tuple[Instance, ...] = (
     *lean.INSTANCES, *staged.INSTANCES, *cluster_split.INSTANCES, *warp_specialized.INSTANCES,
     *any_rows.INSTANCES,
 )  # fmt: skip
+#: compiled for the benchmark's task: FP16, B as k x n (nn) or n x k (tn), A row-major
+INSTANCES: tuple[Instance, ...] = tuple(filter(proven, _TASK))
 #: compiled for other callers: BF16, and A as k x m (nt, tt)
 OTHER_INSTANCES: tuple[Instance, ...] = (*cluster_split.OTHER_INSTANCES, *warp_specialized.OTHER_INSTANCES)
 
-#: compiled when a call asks for an epilogue or batches (`epilogue`)
-EPILOGUE_INSTANCES: tuple[Instance, ...] = (
+_EPILOGUE: tuple[Instance, ...] = (
     *lean.EPILOGUE_INSTANCES, *staged.EPILOGUE_INSTANCES, *cluster_split.EPILOGUE_INSTANCES,
     *warp_specialized.EPILOGUE_INSTANCES, *any_rows.EPILOGUE_INSTANCES,
 )  # fmt: skip
+#: compiled when a call asks for an epilogue or batches (`epilogue`)
+EPILOGUE_INSTANCES: tuple[Instance, ...] = tuple(filter(proven, _EPILOGUE))
+#: of `UNPROVEN` families; what brings kernels up builds and runs them
+UNPROVEN_INSTANCES: tuple[Instance, ...] = tuple(i for i in (*_TASK, *_EPILOGUE) if not proven(i))
 
 _PARSERS: dict[str, Callable[[str], Config]] = {
     "lean": LeanConfig.parse, "staged": StagedConfig.parse, "cs": ClusterSplitConfig.parse,
@@ -39,7 +57,16 @@ _PARSERS: dict[str, Callable[[str], Config]] = {
 
 
 def configurations() -> Iterator[Config]:
-    """Every configuration of every family for the benchmark's task, in a fixed order, legal or not."""
+    """Every configuration of the proven families for the benchmark's task, in a fixed order, legal or not."""
+    return filter(proven, _task())
+
+
+def unproven_configurations() -> Iterator[Config]:
+    """The same for `UNPROVEN` families."""
+    return itertools.filterfalse(proven, _task())
+
+
+def _task() -> Iterator[Config]:
     return itertools.chain(
         lean.configurations(), staged.configurations(), cluster_split.configurations(),
         warp_specialized.configurations(), any_rows.configurations(),
@@ -56,6 +83,10 @@ def other_configurations() -> Iterator[Config]:
 
 def epilogue_configurations() -> Iterator[Config]:
     """The same for `EPILOGUE_INSTANCES`."""
+    return filter(proven, _epilogue())
+
+
+def _epilogue() -> Iterator[Config]:
     return itertools.chain(
         lean.configurations(lean.EPILOGUE_INSTANCES), staged.configurations(staged.EPILOGUE_INSTANCES),
         cluster_split.configurations(cluster_split.EPILOGUE_INSTANCES),
@@ -78,7 +109,7 @@ def dtype(config: Config) -> str:
 def legal(
     shape: Shape, *, waste: bool = False, dtype: str = "fp16", layouts: tuple[str, ...] = ("nn", "tn")
 ) -> list[Config]:
-    """Configurations that can run a shape; without those that surely waste, unless `waste`.
+    """Configurations that can run a shape; without those that surely waste, unless `waste`; proven ones.
 
     Args:
         dtype: ``fp16`` or ``bf16``.
@@ -99,7 +130,7 @@ def legal(
 
 
 def parse(name: str) -> Config:
-    """The configuration of a name. Raises SassafrasError."""
+    """The configuration of a name, of an `UNPROVEN` family, too. Raises SassafrasError."""
     family = name.split("_")[0]
     if family in _PARSERS:
         return _PARSERS[family](name)
@@ -107,8 +138,8 @@ def parse(name: str) -> Config:
 
 
 def parse_instance(name: str) -> Instance:
-    """The instance of an entry name. Raises SassafrasError."""
-    for instance in (*INSTANCES, *OTHER_INSTANCES, *EPILOGUE_INSTANCES):
+    """The instance of an entry name, of an `UNPROVEN` family, too. Raises SassafrasError."""
+    for instance in (*INSTANCES, *OTHER_INSTANCES, *EPILOGUE_INSTANCES, *UNPROVEN_INSTANCES):
         if instance.name == name:
             return instance
     raise SassafrasError("no instance has this name", where=name)
