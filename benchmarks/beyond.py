@@ -33,7 +33,8 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from beyond_ladder import GEMM_STAGES, STAGES, stages_of, subject_rows
+import beyond_ladder
+from beyond_ladder import GEMM_STAGES, STAGES, stages_of
 from common import ROOT, geomean, gpu_count, use_gpu, write
 
 Row = dict[str, Any]
@@ -88,18 +89,42 @@ def prepare(only: set[str], tools: Sequence[str] | None, folder: Path) -> None:
         print(f"{name}: {len(found)} distinct kernels, {len(refused)} refused", flush=True)
 
 
-def done(folder: Path) -> dict[tuple[str, str], Row]:
+def read_rows(path: Path) -> list[Row]:
+    """The rows of a sitting's folder, of a ``.rows.jsonl`` or a result file; none of what is not there."""
+    if path.is_dir():
+        path = path / "beyond.rows.jsonl"
+    if not path.is_file():
+        return []
+    if path.suffix == ".json":
+        whole = json.loads(path.read_text())
+        return [{"environment": whole["environment"], **r} for r in whole["rows"]]
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def current(rows: Sequence[Row]) -> list[Row]:
+    """Rows but for those of a time when their kernel's code, or what is made of it, was another.
+
+    A row names the code of its baseline and of that under control codes from scratch
+    (`beyond_ladder.codes`); of each kernel those of the last row count.
+    """
+    last = {r["kernel"]: _codes(r) for r in rows if _codes(r)}
+    return [r for r in rows if _codes(r) == last.get(r["kernel"]) or (r["stage"] == "all" and "error" in r)]
+
+
+def _codes(row: Row) -> Row | None:
+    return {n: row[n] for n in ("baseline_code", "identity_code")} if "identity_code" in row else None
+
+
+def done(path: Path | Sequence[Row]) -> dict[tuple[str, str], Row]:
     """Rows of earlier sittings; those that failed are tried again."""
-    path = folder if folder.is_file() else folder / "beyond.rows.jsonl"
-    rows = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+    rows = current(read_rows(path) if isinstance(path, Path) else path)
     return {(r["kernel"], r["stage"]): r for r in rows if "error" not in r}
 
 
-def everything(folder: Path) -> list[Row]:
+def everything(path: Path | Sequence[Row]) -> list[Row]:
     """All rows; of what failed the last, unless another try gave a figure."""
-    path = folder if folder.is_file() else folder / "beyond.rows.jsonl"
-    rows = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
-    good = done(folder)
+    rows = current(read_rows(path) if isinstance(path, Path) else path)
+    good = done(rows)
     whole = {kernel for kernel, _ in good}
     failed = {
         (r["kernel"], r["stage"]): r
@@ -159,15 +184,23 @@ def _ladder(rows: Sequence[Row]) -> Row:
 
 
 def finish(rows: list[Row], name: str, seed: int, out: str | None, limits: Row | None = None) -> Path:
-    """Write the result file."""
+    """Write the result file: the rows that stand; `replaced` counts what those that do not had tried."""
     order = {stage: n for n, stage in enumerate(STAGES)}
-    rows = sorted((dict(r) for r in rows), key=lambda r: (r["kernel"], order.get(r["stage"], 9)))
-    environments = [r.pop("environment", None) for r in rows]
-    environment = next((e for e in environments if e), {})
-    summary = summarise(rows)
+    tried = {(r["kernel"], r["stage"], json.dumps(_codes(r))): r for r in rows if "evaluations" in r}
+    stand = sorted(map(dict, everything(rows)), key=lambda r: (r["kernel"], order.get(r["stage"], 9)))
+    environments = [r.pop("environment", None) for r in stand]
+    commits = "; ".join(dict.fromkeys(r["commit"] for r in stand if r.get("commit"))) or None
+    summary = summarise(stand)
+    summary["replaced"] = {
+        "evaluations": sum(r["evaluations"] for r in tried.values()) - summary["evaluations"],
+        "wrong_or_crashed_after_validation": sum(r["failed_after_validation"] for r in tried.values())
+        - summary["wrong_or_crashed_after_validation"],
+    }
     if limits:
         summary["limits"] = limits
-    path = write(name, rows, summary, environment, seed=seed, out=out)
+    environment = next((e for e in environments if e), {})
+    commands = "; ".join(dict.fromkeys(e["command"] for e in environments if e and e.get("command"))) or None
+    path = write(name, stand, summary, environment, seed=seed, out=out, commits=commits, command=commands)
     print(json.dumps({k: v for k, v in summary.items() if k != "limits"}, indent=1), f"\nwrote {path.name}")
     return path
 
@@ -197,13 +230,16 @@ def _lane(gpu: int, lock: Any, ready: Any, tasks: Any, said: Any, settings: Row,
         use_gpu(gpu)
     while True:
         try:
-            subject, need = tasks.get(timeout=1.0)
+            subject, need, known = tasks.get(timeout=1.0)
         except queue.Empty:
             break
+        if known and beyond_ladder.stands(subject, known, settings["bundle"]):
+            said.put((subject, []))
+            continue
         if time.time() + need > ends:
             said.put((subject, None))
             continue
-        said.put((subject, subject_rows(subject, settings, lock, ready)))
+        said.put((subject, beyond_ladder.subject_rows(subject, settings, lock, ready)))
     said.put(None)
 
 
@@ -244,7 +280,8 @@ def run(options: argparse.Namespace) -> None:
     have = done(folder)
     rows_file = folder / "beyond.rows.jsonl"
     if options.resume:  # an earlier sitting's output, read-only: its rows are taken over
-        old = {k: r for k, r in done(Path(options.resume)).items() if k not in have}
+        kernels = {kernel for kernel, _ in have}
+        old = {k: r for k, r in done(Path(options.resume)).items() if k[0] not in kernels}
         with rows_file.open("a") as file:
             file.writelines(json.dumps(r, default=str) + "\n" for r in old.values())
         have |= old
@@ -253,22 +290,27 @@ def run(options: argparse.Namespace) -> None:
         "out": str(folder), "device": options.device, "seconds": options.seconds, "seed": options.seed,
         "evaluations": options.evaluations, "bundle": str(options.bundle), "stages": stages,
     }  # fmt: skip
-    wanted = []
+    wanted: list[tuple[str, Row | None]] = []
+    again: list[tuple[str, Row | None]] = []
     for subject in subjects():
         name = subject.removeprefix("suite:")
         if only and name not in only and name.split("/")[0] not in only:
             continue
-        if not all((name, s) in have for s in stages_of(subject) if s in stages):
-            wanted.append(subject)
+        rows = [have.get((name, s)) for s in stages_of(subject) if s in stages]
+        if not all(rows):
+            wanted.append((subject, None))
+        elif known := next((codes for r in rows if r and (codes := _codes(r))), None):
+            again.append((subject, known))  # unless its code is what it was
+    wanted += again
     context = get_context("spawn")
     tasks, said, ready = context.Queue(), context.Queue(), context.Event()
     model = options.device == "model"
     gpus = options.gpus or (1 if model else gpu_count())
-    for subject in wanted:
+    for subject, known in wanted:
         searches = sum(s in stages for s in stages_of(subject) if s not in ("knobs", "identity"))
         # a process may have to wait for as long as its neighbour has the GPU
         held = 0.0 if options.evaluations else searches * options.seconds + OVERHEAD_S
-        tasks.put((subject, 0.0 if model else PREPARING_S + 1.5 * held))
+        tasks.put((subject, 0.0 if model else PREPARING_S + 1.5 * held, known))
     # kept here: a lock that nobody in this process knows any more is gone before its processes have begun
     locks = [context.Lock() for _ in range(gpus)]
     lanes = [
@@ -279,7 +321,7 @@ def run(options: argparse.Namespace) -> None:
     for lane in lanes:
         lane.start()
     try:
-        warm_up(wanted)
+        warm_up([subject for subject, known in wanted if known is None])
     finally:
         ready.set()
     running, left = len(lanes), 0
@@ -302,7 +344,7 @@ def run(options: argparse.Namespace) -> None:
     for lane in lanes:
         lane.join(5)
     print(f"{left} subjects left for another sitting")
-    finish(everything(folder), options.name, options.seed, str(folder))
+    finish(read_rows(folder), options.name, options.seed, str(folder))
 
 
 def _said(row: Row) -> str:
@@ -358,19 +400,14 @@ def main() -> None:
         names = [s for s in subjects() if not only or s.removeprefix("suite:") in only]
         beyond_limits.launch_all(names, Path(options.out))
     elif options.do == "merge":
-        rows: dict[tuple[str, str], Row] = {}
-        for file in options.files:
-            rows |= {(r["kernel"], r["stage"]): r for r in everything(file) if "error" in r}
-        for file in options.files:
-            rows |= done(file)
-        whole = {kernel for kernel, stage in rows if stage != "all"}
-        rows = {k: r for k, r in rows.items() if k[1] != "all" or k[0] not in whole}
-        limits = None
+        rows = [r for file in options.files for r in read_rows(file)]
+        seen = [json.loads(f.read_text())["summary"] for f in options.files if f.suffix == ".json"]
+        limits = next((s["limits"] for s in reversed(seen) if "limits" in s), None)
         if options.limits:
             import beyond_limits
 
             limits = beyond_limits.read(options.limits)
-        finish(list(rows.values()), options.name, options.seed, options.out, limits)
+        finish(rows, options.name, options.seed, options.out, limits)
     else:
         print(table(json.loads(options.files[0].read_text())))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import time
 import traceback
@@ -11,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+from common import commit
 
 from sassafras.job import FAILURES, Job
 
@@ -166,15 +169,17 @@ class _Ladder:
         for step in steps.values():
             step.judge()
         frozen = self._frozen(own, kernel, stages, notes)
+        made = frozen.get("identity")
         with self.alone("frozen"):
             for stage, step in steps.items():
                 if (candidate := step.freeze()) is not None:
                     frozen[stage] = candidate
             outcomes = self._outcomes(device, frozen)
         environment = device.environment()
+        common |= {"commit": commit(), "baseline_digest": kernel.digest[:16], **codes(kernel, made)}
         rows = []
         for stage in stages:
-            row = {**common, "stage": stage, "baseline_digest": kernel.digest[:16]}
+            row = {**common, "stage": stage}
             row |= knobs if stage == "knobs" else {}
             row |= steps[stage].facts() if stage in steps else {}
             if stage in notes:
@@ -254,6 +259,44 @@ def identity(kernel: Any) -> Any:
     if not report.ok:
         raise SassafrasError(f"the validator refuses it: {report.violations[0]}", where=kernel.name)
     return Candidate(kernel.with_cubin(cubin), {"space": "identity"})
+
+
+def codes(kernel: Any, made: Any = None) -> Row:
+    """What tells whether a row still stands: fingerprints of the baseline's code and of its identity's.
+
+    Args:
+        made: the identity, if that is at hand.
+    """
+    from sassafras.core import SassafrasError
+    from sassafras.frontend.knobs import fingerprint
+
+    try:
+        text = fingerprint((made or identity(kernel)).kernel.cubin)[:16]
+    except SassafrasError:
+        text = "none"
+    return {"baseline_code": fingerprint(kernel.cubin)[:16], "identity_code": text}
+
+
+def stands(subject: str, known: Row, bundle: str) -> bool:
+    """Whether rows of `known` codes still say what would be measured today.
+
+    They do if their baseline (the frontend's own kernel or a prepared one) can still be made, and has
+    the same code under control codes from scratch.
+    """
+    from sassafras.core import SassafrasError
+    from sassafras.frontend import load
+    from sassafras.frontend.knobs import fingerprint
+
+    try:
+        workload = load(subject)
+        kernel = workload.build(workload.case(), "sm_90a")
+    except SassafrasError:
+        return False
+    cubins = (path.read_bytes() for path in sorted((Path(bundle) / workload.name).glob("*.cubin")))
+    for cubin in itertools.chain([kernel.cubin], cubins):
+        if fingerprint(cubin)[:16] == known["baseline_code"]:
+            return codes(kernel.with_cubin(cubin)) == known
+    return False
 
 
 def reported(stage: str, outcome: Any, unchanged: bool) -> Row:

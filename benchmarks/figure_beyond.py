@@ -79,7 +79,7 @@ def limits(table: Table) -> str:
     seen = result(NAME)["summary"].get("limits", {}) if measured() else {}
     best = {}
     for stage in STEPS:
-        for r in rows(stage) if measured() else []:
+        for r in [*rows(stage), *rows(stage, gemm=True)] if measured() else []:
             best[r["kernel"]] = max(best.get(r["kernel"], 1.0), float(r["speedup"]))
     lines = []
     for kernel in dict.fromkeys([*bounds, *seen]):
@@ -167,8 +167,24 @@ def values() -> dict[str, str]:
     if not measured():
         return {}
     summary = result(NAME)["summary"]
+    identity, of_gemm = rows("identity"), rows("identity", gemm=True)
+    both = [float(r["speedup"]) for r in identity + of_gemm]
+    steps = {stage: _cumulative(list(STEPS)[: n + 1]) for n, stage in enumerate(STEPS)}
+    total = {r["kernel"]: float(r["speedup"]) for r in rows("knobs")}
+    for r in steps["blocks"]:
+        total[r["kernel"]] = total.get(r["kernel"], 1.0) * float(r["speedup"])
+    swaps, tuned = rows("swaps"), rows("swaps", gemm=True)
+    replaced = summary.get("replaced", {"evaluations": 0, "wrong_or_crashed_after_validation": 0})
     return {
-        "evaluations": f"{summary['evaluations']:,}",
-        "wrong": f"{summary['wrong_or_crashed_after_validation']}",
-        "kernels": f"{summary['swaps']['kernels']}",
-    }
+        "evaluations": f"{summary['evaluations'] + replaced['evaluations']:,}",
+        "wrong": str(sum(s["wrong_or_crashed_after_validation"] for s in (summary, replaced))),
+        "kernels": f"{len(swaps)}", "winners": f"{len(tuned)}",
+        "ladder": f"{_geomean([float(r['speedup']) for r in steps['blocks']]):.4f}x",
+        "ladder-short": f"{_geomean([float(r['speedup']) for r in steps['blocks']]):.3f}x",
+        "best": f"{max(float(r['speedup']) for r in steps['blocks']):.3f}x",
+        "over-own": f"{_geomean(list(total.values())):.3f}x",
+        "identity.kernels": f"{len(both)}", "identity.worst": f"{min(both):.3f}",
+        "identity.within": f"{sum(abs(v - 1) <= 0.01 for v in both)}",
+        "identity.geomean": f"{_geomean([float(r['speedup']) for r in identity]):.4f}",
+        "identity.hgemm": f"{_geomean([float(r['speedup']) for r in of_gemm]):.4f}",
+    }  # fmt: skip

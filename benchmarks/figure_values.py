@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from functools import lru_cache
 
+import figure_beyond
 import figure_gemm
 from figure_results import Row, result
 
@@ -289,7 +290,7 @@ GROUPS: dict[str, Callable[[], dict[str, str]]] = {
     "latency": _of_latency,
     "deploy": _of_deploy, "capture": _of_capture,
     "samples": _of_samples, "soak": _of_soak, "live": _of_live, "proposals": _of_proposals,
-    "policy": _of_policy, "grpo": _of_grpo,
+    "policy": _of_policy, "grpo": _of_grpo, "beyond": figure_beyond.values,
     **figure_gemm.GROUPS,
 }  # fmt: skip
 

@@ -109,6 +109,53 @@ def test_an_earlier_sittings_rows_are_taken_over_and_failed_ones_are_not(tmp_pat
     assert not any("error" in r for r in beyond.everything(tmp_path))
 
 
+def test_a_sitting_goes_on_from_the_published_result(tmp_path: Path) -> None:
+    environment = {"gpu": "H200", "command": "beyond.py run"}
+    rows = [row("softmax", "swaps", 1.1, commit="abc", environment=environment)]
+    path = beyond.finish(rows, "beyond-reordering", 0, str(tmp_path), {"softmax": {"limit": "dram"}})
+    again = beyond.done(path)
+    assert again[("softmax", "swaps")]["speedup"] == 1.1
+    assert again[("softmax", "swaps")]["environment"]["gpu"] == "H200"
+    assert '"commit": "abc"' in path.read_text() and '"command": "beyond.py run"' in path.read_text()
+
+
+def test_rows_of_other_code_count_no_more_but_for_what_they_tried() -> None:
+    old = {"baseline_code": "a", "identity_code": "b", "evaluations": 5, "failed_after_validation": 0}
+    new = {**old, "identity_code": "c", "evaluations": 7}
+    rows = [
+        row("softmax", "swaps", 1.3, **old), row("softmax", "control", 1.2, **old),
+        row("rotary", "swaps", 1.1, **old), row("softmax", "swaps", 1.0, **new),
+        {"kernel": "softmax", "stage": "identity", "modelled": False, "error": "refused", **new},
+    ]  # fmt: skip
+    assert {key: r["speedup"] for key, r in beyond.done(rows).items()} == {
+        ("softmax", "swaps"): 1.0,
+        ("rotary", "swaps"): 1.1,
+    }
+    assert len(beyond.everything(rows)) == 3
+
+
+def test_evaluations_of_replaced_rows_are_not_forgotten(tmp_path: Path) -> None:
+    import json
+
+    old = {"baseline_code": "a", "identity_code": "b", "evaluations": 5, "failed_after_validation": 1}
+    new = {**old, "identity_code": "c", "evaluations": 7, "failed_after_validation": 0}
+    rows = [row("softmax", "swaps", 1.3, **old), row("softmax", "swaps", 1.0, **new)]
+    summary = json.loads(beyond.finish(rows, "ladder", 0, str(tmp_path)).read_text())["summary"]
+    assert summary["evaluations"] == 7
+    assert summary["replaced"] == {"evaluations": 5, "wrong_or_crashed_after_validation": 1}
+
+
+def test_a_row_stands_while_its_kernel_and_its_codes_from_scratch_are_the_same(tmp_path: Path) -> None:
+    from sassafras.frontend import load
+
+    workload = load("suite:softmax")
+    known = beyond_ladder.codes(workload.build(workload.case(), "sm_90a"))
+    assert known["identity_code"] not in ("none", known["baseline_code"])
+    assert beyond_ladder.stands("suite:softmax", known, str(tmp_path))
+    assert not beyond_ladder.stands("suite:softmax", {**known, "identity_code": "0"}, str(tmp_path))
+    assert not beyond_ladder.stands("suite:softmax", {**known, "baseline_code": "0"}, str(tmp_path))
+
+
 def test_the_pages_tables_are_made_of_the_results(monkeypatch: pytest.MonkeyPatch) -> None:
     import figure_beyond
     import figure_results
