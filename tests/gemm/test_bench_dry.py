@@ -133,14 +133,15 @@ def test_time_may_be_up(tmp_path: Path) -> None:
 
 
 def test_a_dead_worker_costs_one_shape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first worker dies in its second shape; another takes over."""
+    """Two workers die in the second shape, and no candidate is to blame; another takes over."""
     real, started = pool._watched, []
 
     def watched(plan: Path, journal: Path, environment: dict[str, str]) -> int:
         started.append(plan)
-        if len(started) > 1:
+        if len(started) > 2:
             return real(plan, journal, environment)
         content = json.loads(plan.read_text())
+        assert content["careful"] == [content["shapes"][1]] * (len(started) - 1) and not content["guilty"]
         plan.write_text(json.dumps({**content, "shapes": content["shapes"][:1]}))
         assert real(plan, journal, environment) == 0
         plan.write_text(json.dumps(content))
@@ -151,11 +152,69 @@ def test_a_dead_worker_costs_one_shape(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(pool, "_watched", watched)
     said: list[str] = []
     dataset = bench.sweep(SHAPES, tmp_path, OPTIONS, dry=True, progress=0, say=said.append)
-    assert len(dataset) == 2 and len(started) == 2
+    assert len(dataset) == 2 and len(started) == 3
     assert any("status -9 in 128x64x256" in text for text in said)
     records = pool.records(tmp_path, bench.SELECT)
     assert "ended with status -9" in records["128x64x256"]["error"]
     assert all("begun" in r or "shape" in r for r in read(pool.journals(tmp_path, bench.SELECT)[0])[1:])
+
+
+#: launches of two instances spoil the context, which is seen at the next synchronisation
+SPOILING = """
+import sassafras.gemm.dry as dry
+from sassafras.device.cuda.driver import CudaError
+
+BAD = ("cs_tn_64x64_s12/", "cs_nn_64x64_s12/")
+real = dry.DryStage.ours
+
+def ours(self, config, operands):
+    enqueue = real(self, config, operands)
+    if not config.name.startswith(BAD) or operands.shape.m != 512:
+        return enqueue
+
+    def spoil():
+        self.gpu.spoilt = True
+        enqueue()
+
+    return spoil
+
+def checked(self):
+    if getattr(self, "spoilt", False):
+        raise CudaError("cuStreamSynchronize", 715, "CUDA_ERROR_ILLEGAL_INSTRUCTION")
+
+dry.DryStage.ours, dry.DryGpu.sync = ours, checked
+"""
+
+
+def test_candidates_that_lose_the_context_cost_themselves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Real workers, which end with status 3; two instances are found guilty, the shape is chosen for."""
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site/sitecustomize.py").write_text(SPOILING)
+    inherited = os.environ.get("PYTHONPATH", "")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'site'}{os.pathsep}{inherited}")
+    said: list[str] = []
+    dataset = bench.sweep(SHAPES, tmp_path / "out", OPTIONS, dry=True, progress=0, say=said.append)
+    assert len(dataset) == 3, "no shape is lost"
+    guilty = [text.split()[0] for text in said if "is not tried again" in text]
+    assert sorted(name.split("/")[0] for name in guilty) == ["cs_nn_64x64_s12", "cs_tn_64x64_s12"]
+    assert sum("ended with status 3 in 512x1024x512" in text for text in said) == 3, "once without care"
+    found = pool.records(tmp_path / "out", bench.SELECT)["512x1024x512"]
+    assert "error" not in found and found["ours"] and len(found["wrong"]) == 2
+    assert all(any(line.startswith(name) for name in guilty) for line in found["wrong"])
+    assert all("CUDA_ERROR_ILLEGAL_INSTRUCTION" in line for line in found["wrong"])
+    assert not any(name.startswith(("cs_tn_64x64_s12/", "cs_nn_64x64_s12/")) for name in found["rungs"])
+    (journal,) = pool.journals(tmp_path / "out", bench.SELECT)
+    assert [r["guilty"] for r in read(journal) if "guilty" in r] == guilty
+    # a resumed run knows them, and tries them at no other shape either
+    said.clear()
+    more = Shape(512, 512, 1024)
+    assert (
+        len(bench.sweep((*SHAPES, more), tmp_path / "out", OPTIONS, dry=True, progress=0, say=said.append))
+        == 4
+    )
+    assert not any("status 3" in text for text in said)
 
 
 def test_a_hanging_worker_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,6 +54,20 @@ class Journal:
         """Note that work on a shape begins."""
         self._append({"begun": shape})
 
+    def note(self, shape: str, **what: str) -> None:
+        """Note something of a shape that is being worked on: ``trying``, ``lost``, ``guilty`` (`trials`)."""
+        self._append({"begun": shape, **what})
+
+    def last(self, shape: str, what: str) -> str:
+        """The latest such note since work on the shape last began; "" when there is none."""
+        for record in reversed(self.records()[1:]):
+            if record.get("begun") == shape:
+                if what in record:
+                    return str(record[what])
+                if len(record) == 1:
+                    break
+        return ""
+
     def finish(self, record: dict[str, Any]) -> None:
         """Note a shape's record (it carries ``shape``)."""
         self._append(record)

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,8 +22,9 @@ from .feed import environment as _inherited
 from .journal import Journal
 from .journal import read as read_journal
 from .shapes import Shape
+from .trials import Guilty
 
-#: how often the workers of a GPU may die before the run is given up
+#: how often the workers of a GPU may die, with nobody found guilty, before the run is given up
 _DEATHS = 25
 Say = Callable[[str], None]
 
@@ -135,8 +137,11 @@ def _work(path: Path, plan: dict[str, Any], index: int, gpus: int, say: Say) -> 
     """Run workers on one GPU until its shapes are in the journal."""
     plan = {**plan, "journal": str(path)}
     plan_path = path.with_suffix(".plan.json")
-    plan_path.write_text(json.dumps(plan))
-    for _ in range(_DEATHS):
+    careful: set[str] = set()
+    deaths = 0
+    while deaths < _DEATHS:
+        guilty = [asdict(g) for g in _guilty(path)]
+        plan_path.write_text(json.dumps({**plan, "careful": sorted(careful), "guilty": guilty}))
         status = _watched(plan_path, path, _environment(index, gpus))
         if status == 0:
             plan_path.unlink(missing_ok=True)
@@ -145,13 +150,40 @@ def _work(path: Path, plan: dict[str, Any], index: int, gpus: int, say: Say) -> 
             break
         journal = Journal(path, read_journal(path)[0]["header"])
         lost = journal.interrupted()
-        for shape in lost:
-            band = Shape.parse(shape).band
-            journal.finish({"shape": shape, "band": band, "error": f"the worker ended with status {status}"})
+        found = [_blamed(journal, shape, status, careful, plan["mode"] == "select") for shape in lost]
+        deaths += not any(found)
+        for name in filter(None, found):
+            say(f"{name} lost the context: its instance is not tried again")
         say(f"a worker ended with status {status}" + (f" in {', '.join(lost)}" if lost else ""))
         if not lost and status == 1:
             break
     raise DeviceError(f"the {plan['mode']} worker cannot finish; its messages are above", where=path.name)
+
+
+def _blamed(journal: Journal, shape: str, status: int, careful: set[str], selecting: bool) -> str:
+    """Decide about a shape that a worker died in; the guilty candidate's name, "" when nobody was found.
+
+    A selection goes on with the shape: with care when nobody is known to be guilty, without the guilty one
+    when somebody is. What dies nevertheless has its failure on record.
+    """
+    why = f"the worker ended with status {status}"
+    if said := journal.last(shape, "lost"):
+        why += f": {said}"
+    name = journal.last(shape, "trying") if selecting else ""
+    if name:
+        journal.note(shape, guilty=name, why=why)
+    elif selecting and shape not in careful:
+        careful.add(shape)
+    else:
+        journal.finish({"shape": shape, "band": Shape.parse(shape).band, "error": why})
+    return name
+
+
+def _guilty(path: Path) -> list[Guilty]:
+    """Who has lost a context, by all journals of this one's stem."""
+    stem = path.name.split(".gpu")[0]
+    lines = [r for file in journals(path.parent, stem) for r in read_journal(file)[1:] if "guilty" in r]
+    return [Guilty(r["guilty"], r["begun"], r["why"]) for r in lines]
 
 
 def _watched(plan: Path, journal: Path, environment: dict[str, str]) -> int:

@@ -24,6 +24,7 @@ from .families import Config
 from .graphs import Block, Enqueue, timed
 from .isolated import Isolated
 from .shapes import Shape
+from .trials import Trials
 
 #: graphs alive at once while screening
 _BATCH = 64
@@ -194,12 +195,15 @@ def _block(tools: Any, enqueue: Enqueue, launches: int) -> Block:
     return make(enqueue, launches) if make else Block(tools.gpu, enqueue, launches)
 
 
-def choose(stage: Any, shape: Shape, options: Options) -> dict[str, Any]:
+def choose(stage: Any, shape: Shape, options: Options, trials: Trials | None = None) -> dict[str, Any]:
     """A JSON-able record.
 
     ``ours``: the best configuration of either layout, or None; ``best``: layout -> [configuration, us];
     ``rungs``: configuration -> [us, rung]; ``lt``, ``heuristic``: cuBLASLt's by layout; ``torch``: layout
     -> us.
+
+    Args:
+        trials: which candidates have lost a context before, and are not tried.
 
     Raises:
         CudaError: the context is lost.
@@ -212,14 +216,17 @@ def choose(stage: Any, shape: Shape, options: Options) -> dict[str, Any]:
     lt_finalists, facts = _lt_finalists(stage, operands, problems, options)
     record |= facts
     rungs: dict[str, tuple[float, int]] = {}
-    wrong: list[str] = []
+    trials = trials or Trials()
+    wrong = trials.wrong(str(shape))
     ours: list[tuple[float, Any, Enqueue]] = []
     why_not = None
     if shape.flop > options.ours_up_to:
         why_not = f"more than {options.ours_up_to:.0e} FLOP"
     else:
         for layout in LAYOUTS:
-            ours += _our_finalists(stage, operands, layout, options, facts["baseline_us"], rungs, wrong)
+            ours += _our_finalists(
+                stage, operands, layout, options, facts["baseline_us"], rungs, wrong, trials
+            )
         if not ours:
             why_not = "no legal configuration" if not rungs and not wrong else "none right"
     record |= _final(stage, operands, options, lt_finalists, ours, rungs)
@@ -290,19 +297,22 @@ def _lt_candidates(stage: Any, problem: Any, options: Options) -> list[Any]:
 
 def _our_finalists(
     stage: Any, operands: Any, layout: str, options: Options, baseline_us: float,
-    rungs: dict[str, tuple[float, int]], wrong: list[str],
+    rungs: dict[str, tuple[float, int]], wrong: list[str], trials: Trials,
 ) -> list[Finalist]:  # fmt: skip
     """A probe of every family, two rungs, the leaders in every mode; survivors are checked against FP64."""
 
     def bound(configs: list[Config]) -> list[tuple[Any, Enqueue]]:
         found: list[tuple[Any, Enqueue]] = []
-        for config in configs:
+        for config in filter(trials.allows, configs):
             try:
-                found.append((config, stage.ours(config, operands)))
+                enqueue = stage.ours(config, operands)
+                trials.alone(stage, config, enqueue)
+                found.append((config, enqueue))
             except CudaError as error:
                 if error.sticky:
                     raise
                 wrong.append(f"{config.name}: {error}")
+        trials.done()
         return found
 
     known: list[Config] = []

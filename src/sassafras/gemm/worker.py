@@ -21,6 +21,7 @@ from .journal import read as read_journal
 from .judge import Judge, answer
 from .select import MEASURING, SELECTING, Options, choose
 from .shapes import Shape
+from .trials import Trials, of_plan
 
 LOST = 3
 
@@ -69,16 +70,19 @@ class Station:
         self.header = conditions(plan, self.stage)
         self._judge: Judge | None = None
 
-    def work(self, text: str, selection: dict[str, Any] | None) -> tuple[dict[str, Any], bool]:
+    def work(
+        self, text: str, selection: dict[str, Any] | None, trials: Trials | None = None
+    ) -> tuple[dict[str, Any], bool]:
         """(the shape's record, whether the context is lost); a failure is a record with ``error``.
 
         Args:
             text: the shape.
             selection: what was chosen for it, for a measurement.
+            trials: which candidates have lost a context, for a selection.
         """
-        return self.answer({"shape": text, "selection": selection})
+        return self.answer({"shape": text, "selection": selection}, trials)
 
-    def answer(self, question: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+    def answer(self, question: dict[str, Any], trials: Trials | None = None) -> tuple[dict[str, Any], bool]:
         """The same for a question of any mode; see `judge.answer` for those of a search."""
         from sassafras.device.cuda.driver import CudaError
 
@@ -87,7 +91,7 @@ class Station:
         started = time.perf_counter()
         lost = False
         try:
-            record = self._answer(shape, question)
+            record = self._answer(shape, question, trials)
         except Exception as error:
             record = {
                 "shape": text,
@@ -100,11 +104,11 @@ class Station:
             record["seconds"] = round(time.perf_counter() - started, 3)
         return record, lost
 
-    def _answer(self, shape: Shape, question: dict[str, Any]) -> dict[str, Any]:
+    def _answer(self, shape: Shape, question: dict[str, Any], trials: Trials | None) -> dict[str, Any]:
         from .measure import measure
 
         if self.plan["mode"] == "select":
-            return choose(self.stage, shape, self.options)
+            return choose(self.stage, shape, self.options, trials)
         if self.plan["mode"] != "measure":
             if self._judge is None:
                 self._judge = Judge(self.stage, self.options)
@@ -135,10 +139,11 @@ def main(path: str) -> int:
             )
             return 0
         journal.begin(text)
-        record, lost = station.work(text, selections.get(text))
-        journal.finish(record)
-        if lost:
+        record, lost = station.work(text, selections.get(text), of_plan(plan, text, journal))
+        if lost:  # whoever started this process decides whether the shape is tried again
+            journal.note(text, lost=record["error"])
             return LOST
+        journal.finish(record)
         if (every := plan.get("progress")) and number % every == 0:
             spent = time.perf_counter() - begin
             print(
