@@ -85,11 +85,10 @@ struct ClusterSplit {
         }
     }
 
-    // k tiles of products under way at once. Between the end of one and the next that is issued lie some 120 cycles (a barrier,
-    // a descriptor); the narrower the tile, the more k tiles have to cover them. Stages are released so much later.
-    static constexpr int DEPTH = BN >= 128 || STAGES < 5 ? 1 : BN > 32 ? 2 : 3;
-    // asked so often whether a k tile has landed, the products under way (2 * BN cycles a warpgroup and k tile) are done
-    static constexpr int PATIENCE = DEPTH * CONSUMERS * BN / 22 + 1;
+    // While a k tile is late, wide tiles give back all stages that have been read: asked so often whether it has landed, the
+    // products under way (2 * BN cycles a warpgroup) are done. Asking, and keeping count of stages, makes the way from one k tile's
+    // products to the next ones' longer (40 ns, measured), which narrow tiles do not cover: those wait at once.
+    static constexpr int PATIENCE = BN >= 128 && CONSUMERS * BN >= 192 ? CONSUMERS * BN / 22 + 1 : 0;
 
     static __device__ __forceinline__ void multiply(float (&acc)[REGISTERS], u32 base, int row, int tiles, u32 senders, int lane) {
         int stage = 0, behind = 0, under_way = 0; // next to be read, next to be released, k tiles between the two
@@ -105,10 +104,14 @@ struct ClusterSplit {
         for (int k = 0; k < tiles; ++k) {
             // from lane 0, so that the compiler knows it to be uniform, and sums stay off the vector units
             const u32 b = broadcast(first_b + stage * (STAGE / 16)), a = b + to_a, full = base + BARRIERS_AT + 16 * stage;
-            if (!barrier_soon<PATIENCE>(full, phase)) { // it will take longer: stages that have been read can be loaded
-                products_wait<0>();
+            if constexpr (PATIENCE > 0) {
+                if (!barrier_soon<PATIENCE>(full, phase)) { // it will take longer
+                    products_wait<0>();
 #pragma unroll 1
-                while (under_way > 0) release_one();
+                    while (under_way > 0) release_one();
+                    barrier_wait<2>(full, phase);
+                }
+            } else {
                 barrier_wait<2>(full, phase);
             }
             products_fence();
@@ -117,8 +120,13 @@ struct ClusterSplit {
                 Products<BN>::template issue<BF16, A_MN, B_MN>(acc, A::describe_from(a, 0, step), B::describe_from(b, 0, step),
                                                               k > 0 || step > 0);
             products_commit();
-            products_wait<DEPTH>();
-            if (under_way++ == DEPTH) release_one();
+            products_wait<1>(); // the k tile before this one has been read
+            if constexpr (PATIENCE > 0) {
+                if (under_way++ == 1) release_one();
+            } else {
+                if (k > 0) release(base + BARRIERS_AT + 16 * behind + 8, senders, lane);
+                behind = stage;
+            }
             if (++stage == STAGES) {
                 stage = 0;
                 phase ^= 1;

@@ -190,9 +190,6 @@ struct WarpSpecialized {
     static constexpr bool MOVES_REGISTERS = CONSUMERS > 1;
 #endif
 
-    // asked so often whether a k tile has landed, the products under way (2 * BN cycles a block) are done
-    static constexpr int PATIENCE = SHARERS * BLOCKS * BN / 22 + 1;
-
     struct Place { // of shared memory, as 32-bit addresses
         u32 base;
         __device__ __forceinline__ u32 stage(int s) const { return base + s * STAGE; }
@@ -259,16 +256,8 @@ struct WarpSpecialized {
         const u32 first_b = B::describe_first(at.base + A::BYTES);
         const u32 to_a = A::describe_first(0) - B::describe_first(A::BYTES) + first_row * (ROW_BYTES / 16);
         int last = 0;
-        bool held = false; // `last` is to be released
         for (int k = 0; k < k_tiles; ++k) {
-            if (!barrier_soon<PATIENCE>(at.full(ring.stage), ring.phase)) { // it will take longer: what has been read can be loaded
-                if (held) {
-                    products_wait<0>();
-                    release(at, last, lane);
-                    held = false;
-                }
-                barrier_wait<2>(at.full(ring.stage), ring.phase);
-            }
+            barrier_wait<2>(at.full(ring.stage), ring.phase);
             // from lane 0, so that the compiler knows them to be uniform, and sums stay off the vector units
             const u32 b = broadcast(first_b + ring.stage * (STAGE / 16));
             const u32 a = b + to_a;
@@ -281,9 +270,8 @@ struct WarpSpecialized {
                                                                   B::describe_from(b, 0, step), k > 0 || step > 0);
             products_commit();
             products_wait<1>(); // the k tile before this one has been read
-            if (held) release(at, last, lane);
+            if (k > 0) release(at, last, lane);
             last = ring.stage;
-            held = true;
             ring.advance();
         }
         if (PING_PONG && lane == 0) barrier_arrive(at.turn(next));
@@ -449,7 +437,7 @@ struct WarpSpecialized {
             meet_cluster();
         if (group == 0) {
             if constexpr (MOVES_REGISTERS) fewer_registers<LOADER_REGISTERS>();
-            if (threadIdx.x < 32 && elected()) {
+            if (threadIdx.x == 0) {
                 wait_for_predecessors(); // the others touch global memory only after what these copies bring
                 load(p, at, work, rank);
                 if (p.late) start_successors();
