@@ -58,7 +58,8 @@ class Pairs:
         plain: list[Any] = []
         modes: list[Any] = []
         for index, entry in enumerate(entries):
-            names = [name for name in sorted(entry.ours) if "+" not in name]
+            timed = [name for name in sorted(entry.ours) if dataset.layout_of(name)]  # others are gone
+            names = [name for name in timed if "+" not in name]
             if not names or "torch" not in entry.baselines:
                 continue
             configs = [families.parse(name) for name in names]
@@ -68,7 +69,7 @@ class Pairs:
                 torch_us = entry.baselines["torch"].get(configs[i].layout)
                 if torch_us is not None:
                     plain.append((index, found[i], math.log(torch_us / entry.ours[name][0])))
-            for name in sorted(set(entry.ours) - set(names)):
+            for name in sorted(set(timed) - set(names)):
                 config = families.parse(name)
                 if config.stem in row:
                     gain = math.log(entry.ours[config.stem][0] / entry.ours[name][0])
