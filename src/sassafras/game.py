@@ -8,17 +8,17 @@ python -m sassafras.game pretrain --minutes 40 --out policy.npz
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sassafras.core import Case, Device, SassafrasError, SearchError, ToolMissing, Workload
+from sassafras.core import Case, Device, SearchError, ToolMissing, Workload
 
 GAME = "sassafras/AssemblyGame-v0"
-#: families of suite kernels that the shipped policy was trained on; the others are held out, so that its
-#: transfer can be measured on kernels that it has never seen
+
+#: families of suite kernels that policies are trained on (`sassafras.corpus` varies them); the others are
+#: held out, so that their transfer can be measured on kernels that it has never seen
 FAMILIES: dict[str, tuple[str, ...]] = {
     "norm": ("layernorm", "rmsnorm"),
     "loss": ("cross_entropy",),
@@ -34,8 +34,6 @@ HELD_OUT: dict[str, tuple[str, ...]] = {
     "gemv": ("gemv_int8", "gemv_int4"),
     "quantise": ("quantise_fp8",),
 }
-#: kernels with more instructions are left out of training: thoughts about them take too long
-MOST_ROWS = 700
 
 
 def register() -> None:
@@ -124,41 +122,6 @@ def table(
     return space, lambda state: judge.evaluate(space.candidate(state))
 
 
-def variants(workload: Workload) -> Iterator[tuple[str, Case]]:
-    """Each case of a workload with its own number of warps and stages and some others."""
-    for case in workload.cases:
-        warps, stages = int(case.options.get("num_warps", 4)), case.options.get("num_stages")
-        for w in sorted({warps, max(1, warps // 2), min(16, 2 * warps)}):
-            for s in {stages} if stages is None else {int(stages), max(1, int(stages) - 1)}:
-                options = dict(case.options) | {"num_warps": w} | ({} if s is None else {"num_stages": s})
-                yield f"{case.name}/w{w}s{s or ''}", dataclasses.replace(case, options=options)
-
-
-def boards(families: dict[str, tuple[str, ...]]) -> dict[str, list[Callable[[], Any]]]:
-    """Makers of training kernels by family, on the timing model; those with equal code are kept once.
-
-    Compiles everything once (cached by Triton), which takes some minutes the first time.
-    """
-    from sassafras.frontend import load
-    from sassafras.wiring import DEFAULT_ARCH
-
-    made: dict[str, list[Callable[[], Any]]] = {}
-    for family, names in families.items():
-        seen: set[str] = set()
-        for name in names:
-            workload = load(f"suite:{name}")
-            for label, case in variants(workload):
-                try:
-                    kernel = workload.build(case, DEFAULT_ARCH)
-                except SassafrasError:
-                    continue  # that many warps or stages do not fit
-                if kernel.digest in seen or _rows(kernel) > MOST_ROWS:
-                    continue
-                seen.add(kernel.digest)
-                made.setdefault(family, []).append(_maker(f"{name}/{label}", family, workload, case))
-    return made
-
-
 def lonely(case: Case) -> Case:
     """The case with one CTA an SM at most.
 
@@ -170,57 +133,9 @@ def lonely(case: Case) -> Case:
     return dataclasses.replace(case, grid=(min(x * y * z, 132), 1, 1))
 
 
-def _rows(kernel: Any) -> int:
-    from sassafras.sass.cubin import Cubin
-
-    try:
-        sections = Cubin.parse(kernel.cubin).sections
-        return int(next(s.size for s in sections if s.name == f".text.{kernel.name}") // 16)
-    except (SassafrasError, StopIteration):
-        return MOST_ROWS + 1
-
-
-def _maker(name: str, family: str, workload: Workload, case: Case) -> Callable[[], Any]:
-    def make() -> Any:
-        from sassafras.device import ModelDevice
-        from sassafras.search.ppo.pretrain import Board
-        from sassafras.wiring import DEFAULT_ARCH
-
-        space, evaluate = table(workload, lonely(case), ModelDevice(DEFAULT_ARCH), DEFAULT_ARCH)
-        return Board(name, family, space, evaluate)
-
-    return make
-
-
-def main() -> None:
-    """``python -m sassafras.game pretrain``: train the kernel-independent policy on the timing model."""
-    parse = argparse.ArgumentParser(description=main.__doc__)
-    parse.add_argument("what", choices=["pretrain"])
-    parse.add_argument("--minutes", type=float, default=40.0, help="of this sitting")
-    parse.add_argument(
-        "--out", type=Path, default=Path("policy.npz"), help="the policy, without Adam's state"
-    )
-    parse.add_argument("--checkpoint", type=Path, help="to resume from [default: OUT.training.npz]")
-    parse.add_argument("--seed", type=int, default=0)
-    parse.add_argument("--all-families", action="store_true", help="hold nothing out")
-    given = parse.parse_args()
-    from sassafras.search.ppo.pretrain import Trainer
-
-    families = FAMILIES | HELD_OUT if given.all_families else FAMILIES
-    held = {} if given.all_families else HELD_OUT
-    drawn = boards(families)
-    print({family: len(made) for family, made in drawn.items()}, flush=True)
-    kept = given.checkpoint or given.out.with_suffix(".training.npz")
-    trainer = Trainer(drawn, seed=given.seed, path=kept)
-    trainer.train(seconds=60 * given.minutes, every=5, say=lambda line: print(line, flush=True))
-    trainer.save(
-        given.out, optimizer=False, held_out=sorted(n for names in held.values() for n in names),
-        kernels={family: len(made) for family, made in drawn.items()}, device="timing model of sm_90",
-    )  # fmt: skip
-    print(f"{trainer.iteration} iterations, {trainer.evaluations} evaluations -> {given.out}")
-
-
 register()
 
 if __name__ == "__main__":
+    from sassafras.pretraining import main
+
     main()

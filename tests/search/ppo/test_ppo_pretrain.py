@@ -1,7 +1,9 @@
-"""Training on several kernels: it lowers its loss, and resumes bit for bit."""
+"""Training on several kernels: it teaches, resumes bit for bit, and many processes learn what one does."""
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +14,14 @@ pytest.importorskip("torch")
 pytest.importorskip("sb3_contrib")
 
 from sassafras.core import SearchError
+from sassafras.pretraining import stoppable
 from sassafras.search.ppo import checkpoint
+from sassafras.search.ppo.crew import Crew, Table
+from sassafras.search.ppo.exam import Exam, compare
 from sassafras.search.ppo.pretrain import Board, Lessons, Trainer
 from tests.search.ppo.board import Judge, space
 
-LESSONS = Lessons(width=16, depth=1, boards=2, moves=4, looks=6, batch=4, play_steps=4)
+LESSONS = Lessons(width=16, depth=1, boards=2, moves=4, looks=6, batch=4, games=4, play_steps=4)
 
 
 def board() -> Board:
@@ -24,8 +29,19 @@ def board() -> Board:
     return Board("small", "softmax", made, lambda state: judge.evaluate(made.candidate(state)))
 
 
-def trainer(path: Path | None = None, lessons: Lessons = LESSONS) -> Trainer:
-    return Trainer({"softmax": [board]}, lessons, seed=4, path=path)
+def unusable() -> Board:
+    raise SearchError("the timing model does not know this instruction")
+
+
+def trainer(path: Path | None = None, lessons: Lessons = LESSONS, **rest: int) -> Trainer:
+    return Trainer({"softmax": [board]}, lessons, seed=4, path=path, **rest)
+
+
+def same(first: Path, second: Path) -> None:
+    a, b = checkpoint.load(first)[0], checkpoint.load(second)[0]
+    assert a.keys() == b.keys() and any(name.startswith("adam/") for name in a)
+    for name, value in a.items():
+        np.testing.assert_array_equal(b[name], value, err_msg=name)
 
 
 def test_training_taken_up_again_ends_as_if_it_never_stopped(tmp_path: Path) -> None:
@@ -37,18 +53,80 @@ def test_training_taken_up_again_ends_as_if_it_never_stopped(tmp_path: Path) -> 
     assert resumed.iteration == 2
     resumed.train(look=3, play=2, say=lambda _: None)
     assert resumed.log == whole.log and [r["lesson"] for r in whole.log] == ["look"] * 3 + ["play"] * 2
-    first, _ = checkpoint.load(tmp_path / "whole.npz")
-    second, facts = checkpoint.load(part)
-    assert first.keys() == second.keys() and any(name.startswith("adam/") for name in first)
-    for name, value in first.items():
-        np.testing.assert_array_equal(second[name], value, err_msg=name)
+    same(tmp_path / "whole.npz", part)
+    facts = checkpoint.load(part)[1]
     assert facts["iteration"] == 5 and facts["lessons"]["width"] == 16
     with pytest.raises(SearchError, match="other lessons"):
         trainer(part, Lessons(width=8))
 
 
-def test_looking_around_teaches_which_moves_gain() -> None:
-    pupil = trainer(lessons=Lessons(width=32, depth=2, boards=2, moves=6, looks=12, batch=6, rate=3e-3))
+def test_many_processes_and_threads_learn_what_one_does(tmp_path: Path) -> None:
+    """Two kernels in other processes, one of them unusable, against the same walked here, bit for bit."""
+    makers = {"broken": [unusable], "softmax": [board, board]}
+    logs = []
+    for workers, threads in ((1, 1), (2, 2)):
+        path = tmp_path / f"{workers}.npz"
+        with Trainer(makers, LESSONS, seed=3, path=path, workers=workers, threads=threads) as one:
+            one.train(look=3, say=lambda _: None)
+            assert one.unusable == {("broken", 0): "the timing model does not know this instruction"}
+            logs.append(one.log)
+    assert logs[0] == logs[1] and len(logs[0]) == 3
+    same(tmp_path / "1.npz", tmp_path / "2.npz")
+
+
+def test_what_is_stopped_in_the_middle_keeps_its_last_whole_iteration(tmp_path: Path) -> None:
+    """SIGTERM while an iteration learns: the checkpoint is that of the iteration before."""
+    path, policies = tmp_path / "kept.npz", []
+    one = trainer(path)
+    step, calls = one.learner.step, []
+
+    def interrupted(shown):  # type: ignore[no-untyped-def]
+        calls.append(one.iteration)
+        found = step(shown)  # the weights have changed already
+        if one.iteration == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return found
+
+    one.learner.step = interrupted  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt), stoppable():
+        one.train(look=9, say=lambda _: None, saved=lambda: policies.append(one.iteration))
+    assert calls.count(2) >= 1 and policies == [2]
+    whole = trainer(tmp_path / "whole.npz")
+    whole.train(look=2, say=lambda _: None)
+    same(path, tmp_path / "whole.npz")
+
+
+def test_kernels_that_cannot_be_used_are_passed_over() -> None:
+    table = Table({"broken": [unusable], "softmax": [board]})
+    found, failed = table.first([("broken", 0), ("softmax", 0)])
+    assert found.name == "small" and list(failed) == [("broken", 0)]
+    with pytest.raises(SearchError, match="none can be used"):
+        table.first([("broken", 0)])
+    with pytest.raises(SearchError, match="no kernel to examine"):
+        Exam.prepare(Crew({"broken": [unusable]}))
+
+
+def test_looking_around_teaches_which_moves_gain(tmp_path: Path) -> None:
+    lessons = Lessons(width=32, depth=2, boards=2, moves=6, looks=12, batch=6, rate=3e-3)
+    pupil = trainer(lessons=lessons)
+    exam = Exam.prepare(Crew({"broken": [unusable], "softmax": [board]}))
+    assert list(exam.unusable) == [("broken", 0)] and len(exam.walks) == 1
+    before = exam.sit(pupil.network, pupil.layout)
+    pupil.save(tmp_path / "before.npz", optimizer=False)
     rows = [pupil.look_around() for _ in range(14)]
     early, late = (np.mean([r["gain_over_uniform"] for r in part]) for part in (rows[:4], rows[-4:]))
     assert late > early and late > 0
+    after = exam.sit(pupil.network, pupil.layout)
+    assert (
+        abs(before["held_out_gain"])
+        < after["held_out_gain"]
+        < exam.best
+        == pytest.approx(after["held_out_best"], abs=1e-4)
+    )
+    assert after["held_out_gain_softmax"] == after["held_out_gain"]
+    pupil.save(tmp_path / "after.npz", optimizer=False)
+    first, second = compare(exam, [tmp_path / "before.npz", tmp_path / "after.npz"])
+    assert first["held_out_gain"] == before["held_out_gain"] and "difference" not in first
+    gained = after["held_out_gain"] - before["held_out_gain"]
+    assert second["difference"] == pytest.approx(gained, abs=2e-4)
+    assert second["interval"] == [second["difference"]] * 2  # of one kernel
