@@ -281,6 +281,8 @@ inline void copy_box(unsigned to, const sassafras::TensorMap *map, int x, int y,
     layer_of(map, z);
     check_predecessors();
     const int row_bytes = 2 * map->box[0];
+    // found on an H200, 2026-11-22: an illegal instruction; no manual says it
+    if (x % 8) fail("a tensor copy that does not begin at a multiple of 16 bytes");
     if (to % 128) fail("a tensor copy to an address that is not a multiple of 128");
     if (row_bytes % 16 || (map->swizzle && row_bytes > map->swizzle)) fail("a box wider than its swizzle");
     std::vector<unsigned> ranks;
@@ -429,6 +431,7 @@ inline void store_tile(const TensorMap *map, u32 from, int x, int y, int z = -1)
     emulator::layer_of(map, z);
     const int row_bytes = 2 * map->box[0];
     const unsigned offset = from & 0xffffff, size = row_bytes * map->box[1], rank = cluster_rank();
+    if (x % 8) emulator::fail("a tensor store that does not begin at a multiple of 16 bytes");
     if (from % 128) emulator::fail("a tensor store from an address that is not a multiple of 128");
     emulator::bytes_at(rank, offset, size);
     for (unsigned at = offset; at < offset + size; at += 16) {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -93,8 +94,8 @@ def values(bits: np.ndarray, dtype: str) -> np.ndarray:
     return (bits.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
 
 
-def build(shared: Path, instances: list[Instance]) -> Emulator:
-    """Compile the emulator for these instances, once a run."""
+def build(shared: Path, instances: list[Instance], edit: Callable[[str], str] | None = None) -> Emulator:
+    """Compile the emulator for these instances, once a run; `edit` spoils the kernels' text."""
     kernels = (
         "hopper_tile",
         "epilogue",
@@ -103,6 +104,8 @@ def build(shared: Path, instances: list[Instance]) -> Emulator:
         "sm90_hgemm_any_rows",
     )
     files = {f"{name}.cuh": (KERNELS / f"{name}.cuh").read_text() for name in kernels}
+    if edit is not None:
+        files = {name: edit(text) for name, text in files.items()}
     files["ptx_hopper.cuh"] = (HERE / "hopper_emulator.hpp").read_text()  # what the kernels include
     files["ptx_rows.cuh"] = (HERE / "rows_emulator.hpp").read_text()
     files |= {name: (HERE / name).read_text() for name in ("lane_emulator.hpp", "emulated_hopper.cpp")}

@@ -41,7 +41,7 @@ INSTANCES: list[Instance] = [
     _W("nn", 128, 64, 2, False, 3, cluster_m=1, dtype="bf16", epilogue=True),
     _W("tn", 64, 16, 1, False, 3, swapped=True, epilogue=True),
     AnyRowsInstance("tn", 64, 64, 3, epilogue=True),
-    AnyRowsInstance("nn", 64, 64, 3, epilogue=True),
+    AnyRowsInstance("tn", 64, 128, 3, epilogue=True),
 ]
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")

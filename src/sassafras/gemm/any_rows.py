@@ -5,14 +5,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from sassafras.core import SassafrasError
 
 from . import hopper
 from .configuration import PLAIN, Configuration, Mode
 from .entry import EPILOGUE_PARAMETERS, entry
-from .hopper import TILE_K, truth
+from .hopper import TILE_K
 from .launch import GRID_LIMIT, MULTIPROCESSORS, SHARED_LIMIT, Launch, TensorMap, ceil_div
 from .shapes import Shape
 
@@ -27,13 +27,13 @@ class AnyRowsInstance:
     """One compiled kernel: the template's parameters.
 
     Attributes:
-        layout: ``tn`` (B is n x k) or ``nn`` (B is k x n).
+        layout: ``tn`` (B is n x k).
         rows, columns: the CTA's tile; 64 rows a warpgroup.
         stages: k tiles in shared memory.
         epilogue: more than the product (`epilogue`), of one matrix.
     """
 
-    layout: Literal["tn", "nn"]
+    layout: str
     rows: int
     columns: int
     stages: int
@@ -64,8 +64,8 @@ class AnyRowsInstance:
 
     @property
     def registers(self) -> int:
-        """Registers a thread, roughly: accumulators, two fragments of A in nn, addresses."""
-        return self.columns // 2 + (72 if self.layout == "nn" else 40)
+        """Registers a thread, roughly: accumulators, a row's chunks that move, addresses."""
+        return self.columns // 2 + 48
 
     @property
     def shared_bytes(self) -> int:
@@ -85,12 +85,12 @@ class AnyRowsInstance:
 
     def reject(self) -> str | None:
         """Why it cannot be compiled or run at all; None when it can."""
-        if self.layout not in ("tn", "nn"):
-            return f"layout {self.layout}: tn or nn"
+        if self.layout != "tn":
+            return f"layout {self.layout}: tn only"
         if self.rows not in (64, 128) or self.columns not in (64, 128, 256):
             return f"a tile of {self.rows} x {self.columns}: 64 or 128 rows, 64, 128 or 256 columns"
-        if self.stages < 2:
-            return "at least two stages"
+        if self.stages < 3:
+            return "at least three stages: a row may end in the next"
         if self.shared_bytes > SHARED_LIMIT:
             return f"{self.shared_bytes} bytes of shared memory, {SHARED_LIMIT} are there"
         return None
@@ -98,7 +98,7 @@ class AnyRowsInstance:
     @property
     def template(self) -> str:
         """The kernel's type in C++."""
-        numbers = (self.rows, self.columns, self.stages, truth(self.layout == "nn"))
+        numbers = (self.rows, self.columns, self.stages)
         return f"AnyRows<{', '.join(map(str, numbers))}{', true' * self.epilogue}>"
 
     @property
@@ -110,15 +110,10 @@ class AnyRowsInstance:
 
 #: rows, columns, stages: as many as 200 KB hold, for one CTA a multiprocessor; half of it for small tiles
 _TILES = ((64, 64, 6), (64, 128, 8), (128, 128, 6), (128, 256, 4))
-_LAYOUTS: tuple[Literal["tn", "nn"], ...] = ("tn", "nn")
 #: all that are compiled
-INSTANCES: tuple[AnyRowsInstance, ...] = tuple(
-    AnyRowsInstance(layout, *tile) for layout in _LAYOUTS for tile in _TILES
-)
+INSTANCES: tuple[AnyRowsInstance, ...] = tuple(AnyRowsInstance("tn", *tile) for tile in _TILES)
 #: those with an epilogue (`epilogue`)
-EPILOGUE_INSTANCES: tuple[AnyRowsInstance, ...] = tuple(
-    AnyRowsInstance(layout, 64, 128, 8, epilogue=True) for layout in _LAYOUTS
-)
+EPILOGUE_INSTANCES: tuple[AnyRowsInstance, ...] = (AnyRowsInstance("tn", 64, 128, 8, epilogue=True),)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -166,8 +161,6 @@ class AnyRowsConfig(Configuration):
             return f"cluster {self.slices}, 1 to 8 are possible"
         if KINDS * max(shape.n, shape.k) >= 1 << 31 or shape.m >= 1 << 31:
             return f"{shape}: eight rows are more than 32-bit coordinates reach"
-        if self.layout == "nn" and shape.k < KINDS:
-            return f"k {shape.k}: rows of B are brought by eights"
         if max(self.tiles(shape)) > GRID_LIMIT:
             return f"{max(self.tiles(shape))} tiles, a grid takes {GRID_LIMIT} along each extent"
         tiles = hopper.k_tiles(shape)
@@ -191,20 +184,14 @@ class AnyRowsConfig(Configuration):
 
     def _maps(self, shape: Shape) -> dict[str, TensorMap]:
         rows, columns = self.tile
-        made = dict(
-            zip(("a_more", "a_less"), kinds("a", shape.m, shape.k, (TILE_K, rows // KINDS)), strict=True)
-        )
-        if self.layout == "nn":
-            b = kinds("b", shape.k, shape.n, (64, TILE_K // KINDS))
-        else:
-            b = kinds("b", shape.n, shape.k, (TILE_K, columns // KINDS))
-        return made | dict(zip(("b_more", "b_less"), b, strict=True))
+        a = kinds("a", shape.m, shape.k, (TILE_K, rows // KINDS))
+        b = kinds("b", shape.n, shape.k, (TILE_K, columns // KINDS))
+        return dict(zip(("a_more", "a_less", "b_more", "b_less"), (*a, *b), strict=True))
 
     def _launch(self, shape: Shape) -> Launch:
         tiles_m, tiles_n = self.tiles(shape)
         scalars = {
-            "m": shape.m, "n": shape.n, "k": shape.k, "lda": shape.k,
-            "ldb": shape.n if self.layout == "nn" else shape.k, "ldc": shape.n,
+            "m": shape.m, "n": shape.n, "k": shape.k, "lda": shape.k, "ldb": shape.k, "ldc": shape.n,
             "tiles_per_slice": ceil_div(hopper.k_tiles(shape), self.slices), "late": 0,
         }  # fmt: skip
         return Launch(
@@ -214,7 +201,8 @@ class AnyRowsConfig(Configuration):
 
 
 def kinds(operand: str, rows: int, length: int, box: tuple[int, int]) -> tuple[TensorMap, TensorMap]:
-    """Two tensor maps of a matrix's rows j, j + 8, j + 16 ...; row j begins at element j * length of either.
+    """Two tensor maps of a matrix's rows j, j + 8, j + 16 ...; row j begins at element j * length of either,
+    its copies at the multiple of 8 before.
 
     The first is of the j below rows % 8, of which there is one more row than of the others, which the second
     is of. Each ends with its last row, so that no copy reads beyond the matrix. Where there are no rows of a

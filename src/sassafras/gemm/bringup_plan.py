@@ -121,8 +121,6 @@ def jobs(variant: str = "plain", instances: Iterable[Instance] | None = None) ->
 def variants_for(instance: Instance) -> list[str]:
     """Which variants may tell what is wrong with an instance that fails as it ships."""
     found = ["watchdog"]
-    if isinstance(instance, AnyRowsInstance):
-        return [*found, "offsets"] if instance.layout == "nn" else found
     if isinstance(instance, ClusterSplitInstance | WarpSpecializedInstance):
         if any(majors(instance.layout, instance.swapped)):
             found.append("offsets")

@@ -161,6 +161,8 @@ def _cluster_split_us(config: ClusterSplitConfig, shape: Shape, c: _ClusterSplit
 _ANY_LAUNCH, _ANY_COPY, _ANY_SUM, _ANY_SLICE = 1670, 1340, 500, 580
 #: operands from the L2 (five sectors for four), partial sums, stores, memory; a loading warp's cycles a copy
 _ANY_LOAD, _ANY_PARTIAL, _ANY_STORE, _ANY_MEMORY, _ANY_ISSUE = 42, 11.3, 10, 14, 60
+#: of shared memory, a row of a k tile that moves into place: it arrives, is read twice, written, multiplied
+_ANY_MOVE = 5.5
 
 
 def _any_rows_us(config: AnyRowsConfig, shape: Shape) -> float:
@@ -175,7 +177,8 @@ def _any_rows_us(config: AnyRowsConfig, shape: Shape) -> float:
     step = max(
         share * rows * columns * TILE_K / _PRODUCTS / _SUSTAINED,
         share * 2 * TILE_K * (rows + columns) / _ANY_LOAD,
-        share * 2 * (1 + (columns / 64 if config.layout == "nn" else 1)) * _ANY_ISSUE,
+        share * 4 * _ANY_ISSUE,
+        share * (rows + columns) * _ANY_MOVE * bool(shape.k % 8),
         _ANY_COPY / instance.stages,
     )
     store = share * rows * columns * (8 / 128 + 2 / _ANY_STORE / config.slices)

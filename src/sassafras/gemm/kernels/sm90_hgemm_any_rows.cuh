@@ -1,11 +1,11 @@
 // HGEMM for rows of any length, on tensor copies and WGMMA: C = A * B, FP16 in and out, FP32 accumulation.
 //
-// Tensor copies want rows that lie a multiple of 16 bytes apart. Of rows of any length every eighth does: rows j, j + 8,
-// j + 16 ... are a matrix whose rows lie 16 * length bytes apart, and a copy may begin at any element of it. So a tile of R rows
-// is brought by eight copies, of R / 8 rows each. In shared memory row 8i + j of the tile is then number j * R / 8 + i:
-//   rows of A (and of B in TN) come permuted, which is undone when C is written;
-//   in NN B's rows are k. A permutation of k is harmless if A follows it: A passes through registers, where a lane of a
-//   multiplying warp loads 16 contiguous k of its rows, and pairs halves of words as that permutation wants them.
+// B is N x K. Tensor copies want rows that lie a multiple of 16 bytes apart. Of rows of any length every eighth does: rows
+// j, j + 8, j + 16 ... are a matrix whose rows lie 16 * length bytes apart. So a tile of R rows is brought by eight copies, of
+// R / 8 rows each. In shared memory row 8i + j of the tile is then number j * R / 8 + i, which is undone when C is written.
+// A copy has to begin at a multiple of 16 bytes, too (any other is an illegal instruction): those of kind j begin
+// j * length mod 8 elements early, at every k tile. The multiplying warps move such rows to where they belong, in place,
+// with what the next k tile's stage begins with, while the products of the k tile before are under way.
 // What lies behind a row's end is the next row: those elements of the last k tile are made zeros (of both operands, since
 // NaN times 0 is NaN). Nothing outside of the matrices is read: two tensor maps an operand, one of the rows that have one
 // more of their kind than the others.
@@ -17,11 +17,10 @@
 // Template parameters
 //   BM, BN    the CTA's tile: BM 64 or 128 (64 a multiplying warpgroup), BN 64, 128 or 256
 //   STAGES    k tiles of 64 in flight
-//   NN        B is K x N; otherwise N x K (TN)
 //   EPILOGUE  what epilogue.cuh describes, of one matrix
 //
 // Launch: grid (slices, tiles of N, tiles of M), cluster (slices, 1, 1) of 1 to 8 CTAs; 2 * BM + 128 threads; dynamic
-// shared memory as `AnyRowsInstance.shared_bytes` says. Requires A and B at multiples of 16 bytes; C anywhere; NN: k >= 8.
+// shared memory as `AnyRowsInstance.shared_bytes` says. Requires A and B at multiples of 16 bytes; C anywhere.
 #pragma once
 #include "hopper_tile.cuh"
 #include "ptx_rows.cuh"
@@ -29,7 +28,7 @@
 namespace sassafras {
 
 struct AnyRowsProblem {
-    // Boxes of 64 elements by R / 8 rows (B in NN: by 8). `more`: of rows j < rows % 8, the others of the rest; where
+    // Boxes of 64 elements by R / 8 rows. `more`: of rows j < rows % 8, the others of the rest; where
     // there are none of a kind, its map is never used.
     const TensorMap *a_more, *a_less, *b_more, *b_less;
     u16 *c;            // (m, n), row-major
@@ -39,39 +38,47 @@ struct AnyRowsProblem {
     int late;            // successors may start when the operands have been read (0: at once)
 };
 
-template <int BM, int BN, int STAGES, bool NN, bool EPILOGUE = false> struct AnyRows {
+template <int BM, int BN, int STAGES, bool EPILOGUE = false> struct AnyRows {
     using Problem = typename ProblemOf<EPILOGUE, AnyRowsProblem>::Type;
     static constexpr int CONSUMERS = BM / 64, MULTIPLIERS = 128 * CONSUMERS, LOADERS = 4, THREADS = MULTIPLIERS + 32 * LOADERS;
-    // three warpgroups have 168 registers a thread, too few for 128 accumulators and two fragments of A
-    static constexpr bool MOVES_REGISTERS = NN && BM == 128 && BN == 256;
     static constexpr int REGISTERS = BN / 2, KINDS = 8; // kinds of rows, by their number modulo 8
     using A = Operand<BM, false, 1>;
-    using B = Operand<BN, NN, 1>;
+    using B = Operand<BN, false, 1>;
     static constexpr int STAGE = A::BYTES + B::BYTES, BARRIERS_AT = STAGES * STAGE;
     // FP32 sums take the stages' place: natural columns, rows as the accumulators have them. A row's 16-byte chunks are
     // exchanged in pairs where bit 3 of their number is set: with 8 words of padding nothing meets bank conflicts.
     static constexpr int P_ROW = BN + 8, P_BYTES = 4 * BM * P_ROW;
     static constexpr int BYTES = (BARRIERS_AT > P_BYTES ? BARRIERS_AT : P_BYTES) + 16 * STAGES, SHARED_BYTES = 1024 + BYTES;
     static constexpr int FULL_AT = BYTES - 16 * STAGES;
-    static_assert(BM % 64 == 0 && BN % 64 == 0 && STAGES >= 2, "eight kinds of rows, eight of each");
+    static_assert(BM % 64 == 0 && BN % 64 == 0 && STAGES >= 3, "eight kinds of rows, eight of each; a row may end in the next stage");
 
     // --- from global to shared memory ------------------------------------------------------------------------
 
+    // Elements by which a row of this kind begins after the multiple of 8 that its copies begin at.
+    static __device__ __forceinline__ int shift_of(int kind, int ld) { return kind * ld & 7; }
+
+    // Whether rows begin elsewhere than at multiples of 8 elements.
+    static __device__ __forceinline__ bool shifted(const Problem &p) { return ((p.lda | p.ldb) & 7) != 0; }
+
+    // k tiles to bring for the `tiles` from `first` on: the last one's rows may end in the next.
+    static __device__ __forceinline__ int brought(const Problem &p, int first, int tiles) {
+        return tiles + (shifted(p) && p.k - (first + tiles - 1) * TILE_K > TILE_K - 7);
+    }
+
     // Loading warp `warp` brings kinds `warp` and `warp + 4` of both operands; lane 0 does it all.
     static __device__ __forceinline__ void load(const Problem &p, u32 base, int warp, int first, int tiles) {
-        constexpr int A_BOX = BM / KINDS, B_BOX = (NN ? TILE_K : BN) / KINDS;
-        const int b_rows = NN ? p.k : p.n;
+        constexpr int A_BOX = BM / KINDS, B_BOX = BN / KINDS;
         const int a_y = blockIdx.z * A_BOX, b_y = blockIdx.y * B_BOX;
         // a kind that no row is of is not brought: what its place holds ends in rows and columns that are not stored
         u32 bytes = 0;
 #pragma unroll
         for (int i = 0; i < KINDS / LOADERS; ++i) {
             const int kind = warp + LOADERS * i;
-            bytes += (kind < p.m ? A_BOX * ROW_BYTES : 0) + (kind < b_rows ? BN / KINDS * ROW_BYTES : 0);
+            bytes += (kind < p.m ? A_BOX * ROW_BYTES : 0) + (kind < p.n ? B_BOX * ROW_BYTES : 0);
         }
         int stage = 0;
         u32 phase = 0;
-        for (int k = 0; k < tiles; ++k) {
+        for (int k = 0, all = brought(p, first, tiles); k < all; ++k) {
             const u32 full = base + FULL_AT + 16 * stage, tile = base + stage * STAGE;
             const int at = (first + k) * TILE_K;
             if (k >= STAGES) barrier_wait<1>(full + 8, phase ^ 1);
@@ -80,16 +87,10 @@ template <int BM, int BN, int STAGES, bool NN, bool EPILOGUE = false> struct Any
             for (int i = 0; i < KINDS / LOADERS; ++i) {
                 const int kind = warp + LOADERS * i;
                 if (kind < p.m)
-                    copy_tile(tile + kind * A_BOX * ROW_BYTES, kind < (p.m & 7) ? p.a_more : p.a_less, kind * p.lda + at, a_y, full);
-                const TensorMap *const map = kind < (b_rows & 7) ? p.b_more : p.b_less;
-                const u32 to = tile + A::BYTES + kind * B_BOX * ROW_BYTES;
-                if constexpr (NN) {
-#pragma unroll
-                    for (int block = 0; block < BN / 64; ++block)
-                        copy_tile(to + block * BLOCK_BYTES, map, kind * p.ldb + (int)blockIdx.y * BN + 64 * block, at / KINDS, full);
-                } else {
-                    if (kind < b_rows) copy_tile(to, map, kind * p.ldb + at, b_y, full);
-                }
+                    copy_tile(tile + kind * A_BOX * ROW_BYTES, kind < (p.m & 7) ? p.a_more : p.a_less, (kind * p.lda & ~7) + at, a_y, full);
+                if (kind < p.n)
+                    copy_tile(tile + A::BYTES + kind * B_BOX * ROW_BYTES, kind < (p.n & 7) ? p.b_more : p.b_less,
+                              (kind * p.ldb & ~7) + at, b_y, full);
             }
             if (++stage == STAGES) {
                 stage = 0;
@@ -99,6 +100,46 @@ template <int BM, int BN, int STAGES, bool NN, bool EPILOGUE = false> struct Any
     }
 
     // --- products --------------------------------------------------------------------------------------------
+
+    // Every row of both tiles moves to where it belongs, in place; what it lacks begins the next k tile. A warp moves four
+    // rows of one kind at a time, 16 bytes a lane, and reads four such steps before it writes: first A's, then B's.
+    static __device__ __forceinline__ void move_rows(const Problem &p, u32 tile, u32 next, int warp, int lane) {
+        constexpr int WARPS = MULTIPLIERS / 32, AT_ONCE = BM / 4 / WARPS, STEPS = (BM + BN) / 4 / WARPS;
+        static_assert(STEPS % AT_ONCE == 0);
+        const int chunk = lane & 7;
+#pragma unroll 1
+        for (int first = 0; first < STEPS; first += AT_ONCE) {
+            const int ld = first ? p.ldb : p.lda, each = (first ? BN : BM) / KINDS, begins = first ? BM : 0;
+            u32 x[AT_ONCE][4], y[AT_ONCE][4];
+            const auto place = [&](int i, int which) { // of one's own 16 bytes and of the next ones
+                const int row = 4 * (warp + WARPS * (first + i)) + (lane >> 3);
+                return (chunk + which < 8 ? tile : next) + row * ROW_BYTES + (((chunk + which & 7) ^ (row & 7)) << 4);
+            };
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; ++i) {
+                load_shared(x[i], place(i, 0));
+                load_shared(y[i], place(i, 1));
+            }
+            sync_warp(); // all have read
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; ++i) {
+                const int shift = shift_of((4 * (warp + WARPS * (first + i)) - begins) / each, ld);
+                u32 by_four[6], by_two[5], out[4];
+#pragma unroll
+                for (int w = 0; w < 6; ++w) {
+                    const u32 here = w < 4 ? x[i][w] : y[i][w - 4], there = w < 2 ? x[i][w + 2] : y[i][w - 2];
+                    by_four[w] = shift & 4 ? there : here;
+                }
+#pragma unroll
+                for (int w = 0; w < 5; ++w) by_two[w] = shift & 2 ? by_four[w + 1] : by_four[w];
+#pragma unroll
+                for (int w = 0; w < 4; ++w) out[w] = shift & 1 ? middle_halves(by_two[w], by_two[w + 1]) : by_two[w];
+                store_shared(place(i, 0), out);
+            }
+        }
+        async_fence();
+        sync_threads(1, MULTIPLIERS);
+    }
 
     // Elements `valid` .. 63 of every row of both tiles become zeros.
     static __device__ __forceinline__ void end_rows(u32 tile, int valid, int thread) {
@@ -144,75 +185,28 @@ template <int BM, int BN, int STAGES, bool NN, bool EPILOGUE = false> struct Any
                 phase ^= 1;
             }
         };
-        if constexpr (NN) {
-            // this lane's 16 contiguous k of two rows; four loads, and what they bring is A of all four steps
-            const u32 own = base + (row + 16 * ((thread >> 5) & 3) + (lane >> 2)) * ROW_BYTES;
-            const u32 left = ((2 * (lane & 3)) ^ (lane >> 2)) << 4, right = left ^ 16;
-            u32 even[16], odd[16];
-            const auto one = [&](u32 (&a)[16], u32 (&other)[16], int k) {
-                u32 b;
-                begin(b);
-                const u32 at = own + stage * STAGE;
-                u32 words[2][8];
-#pragma unroll
-                for (int h = 0; h < 2; ++h) {
-                    u32 low[4], high[4];
-                    load_shared(low, at + h * 8 * ROW_BYTES + left);
-                    load_shared(high, at + h * 8 * ROW_BYTES + right);
-#pragma unroll
-                    for (int w = 0; w < 4; ++w) words[h][w] = low[w], words[h][4 + w] = high[w];
-                }
-                const int valid = p.k - (first + k) * TILE_K - 16 * (lane & 3);
-                if (p.k - (first + k) * TILE_K < TILE_K) {
-#pragma unroll
-                    for (int w = 0; w < 8; ++w)
-#pragma unroll
-                        for (int h = 0; h < 2; ++h) words[h][w] = first_of(words[h][w], valid - 2 * w);
-                }
-                // B's slot 8j + i of a k tile is k 8i + j: of step s, slots 0 to 7 are k 2s + 8i, slots 8 to 15 k 2s + 1 + 8i
-#pragma unroll
-                for (int s = 0; s < 4; ++s)
-#pragma unroll
-                    for (int h = 0; h < 2; ++h) {
-                        a[4 * s + h] = lower_halves(words[h][s], words[h][4 + s]);
-                        a[4 * s + 2 + h] = upper_halves(words[h][s], words[h][4 + s]);
-                    }
-                products_fence();
-#pragma unroll
-                for (int s = 0; s < 4; ++s)
-                    RegisterProducts<BN>::template issue<true>(acc, a + 4 * s, B::describe_from(b, 0, s), k > 0 || s > 0);
-                end(k);
-                keep(other); // their products are done
-            };
-#pragma unroll
-            for (int i = 0; i < 16; ++i) even[i] = odd[i] = 0;
-            int k = 0;
-#pragma unroll 1
-            for (; k + 1 < tiles; k += 2) {
-                one(even, odd, k);
-                one(odd, even, k + 1);
+        const u32 to_a = A::describe_first(0) - B::describe_first(A::BYTES) + row * (ROW_BYTES / 16);
+        const bool moves = shifted(p);
+        const int all = brought(p, first, tiles), warp = (int)broadcast(thread >> 5);
+        for (int k = 0; k < tiles; ++k) {
+            u32 b;
+            begin(b);
+            const u32 a = b + to_a;
+            if (moves) {
+                const int next = stage + 1 < STAGES ? stage + 1 : 0;
+                if (k + 1 < all) barrier_wait<2>(base + FULL_AT + 16 * next, phase ^ (next == 0));
+                move_rows(p, base + stage * STAGE, base + next * STAGE, warp, lane);
             }
-            if (k < tiles) one(even, odd, k);
-            products_wait<0>();
-            keep(even);
-            keep(odd);
-        } else {
-            const u32 to_a = A::describe_first(0) - B::describe_first(A::BYTES) + row * (ROW_BYTES / 16);
-            for (int k = 0; k < tiles; ++k) {
-                u32 b;
-                begin(b);
-                const u32 a = b + to_a;
-                const int left = p.k - (first + k) * TILE_K;
-                if (left < TILE_K) end_rows(base + stage * STAGE, left, thread);
-                products_fence();
+            const int left = p.k - (first + k) * TILE_K;
+            if (left < TILE_K) end_rows(base + stage * STAGE, left, thread);
+            products_fence();
 #pragma unroll
-                for (int step = 0; step < TILE_K / 16; ++step)
-                    Products<BN>::template issue<false, false, false>(acc, A::describe_from(a, 0, step), B::describe_from(b, 0, step),
-                                                                     k > 0 || step > 0);
-                end(k);
-            }
-            products_wait<0>();
+            for (int step = 0; step < TILE_K / 16; ++step)
+                Products<BN>::template issue<false, false, false>(acc, A::describe_from(a, 0, step), B::describe_from(b, 0, step),
+                                                                 k > 0 || step > 0);
+            end(k);
         }
+        products_wait<0>();
         settle(acc);
     }
 
@@ -224,26 +218,18 @@ template <int BM, int BN, int STAGES, bool NN, bool EPILOGUE = false> struct Any
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             const u32 at = partial + 4 * P_ROW * (row + 8 * half);
-            if constexpr (NN) {
+            // column 8x + 2t + b of the tile is kind x / (BN / 64): eight kinds are eight neighbours
+            constexpr int GROUPS = BN / 64;
 #pragma unroll
-                for (int x = 0; x < BN / 8; ++x) { // columns 8x + 2t, 8x + 2t + 1: half of chunk 2x + t / 2
-                    const u32 chunk = 2 * x + ((t >> 1) ^ (x >> 2 & 1));
-                    store_shared(at + 16 * chunk + 8 * (t & 1), acc[4 * x + 2 * half], acc[4 * x + 2 * half + 1]);
-                }
-            } else {
-                // column 8x + 2t + b of the tile is kind x / (BN / 64): eight kinds are eight neighbours
-                constexpr int GROUPS = BN / 64;
+            for (int h = 0; h < GROUPS; ++h)
 #pragma unroll
-                for (int h = 0; h < GROUPS; ++h)
+                for (int b = 0; b < 2; ++b)
 #pragma unroll
-                    for (int b = 0; b < 2; ++b)
-#pragma unroll
-                        for (int e = 0; e < 2; ++e) {
-                            const u32 chunk = 16 * h + 4 * t + 2 * b + (e ^ (t >> 1));
-                            const auto of = [&](int kind) { return acc[4 * (kind * GROUPS + h) + 2 * half + b]; };
-                            store_shared(at + 16 * chunk, of(4 * e), of(4 * e + 1), of(4 * e + 2), of(4 * e + 3));
-                        }
-            }
+                    for (int e = 0; e < 2; ++e) {
+                        const u32 chunk = 16 * h + 4 * t + 2 * b + (e ^ (t >> 1));
+                        const auto of = [&](int kind) { return acc[4 * (kind * GROUPS + h) + 2 * half + b]; };
+                        store_shared(at + 16 * chunk, of(4 * e), of(4 * e + 1), of(4 * e + 2), of(4 * e + 3));
+                    }
         }
     }
 
@@ -337,7 +323,6 @@ template <int BM, int BN, int STAGES, bool NN, bool EPILOGUE = false> struct Any
         }
         sync_cta();
         if (warp >= MULTIPLIERS / 32) {
-            if constexpr (MOVES_REGISTERS) fewer_registers<40>();
             if ((thread & 31) == 0) {
                 wait_for_predecessors();
                 load(p, base, warp - MULTIPLIERS / 32, first, tiles); // uniform: one lane's copies need no loop over lanes
@@ -348,7 +333,6 @@ template <int BM, int BN, int STAGES, bool NN, bool EPILOGUE = false> struct Any
                 meet_cluster();
             }
         } else {
-            if constexpr (MOVES_REGISTERS) more_registers<232>();
             float acc[REGISTERS];
             if constexpr (EPILOGUE) wait_for_predecessors(); // all threads read bias and addend
             multiply(p, acc, base, first, tiles, thread);
