@@ -12,6 +12,7 @@ from sassafras.gemm import bench, dry
 from sassafras.gemm.dataset import shipped
 from sassafras.gemm.graphs import Block
 from sassafras.gemm.isolated import Isolated
+from sassafras.gemm.measure import hopeful
 from sassafras.gemm.select import Options, choose, of_known
 from sassafras.gemm.shapes import Shape
 
@@ -26,6 +27,24 @@ def test_times_hold_the_calls_and_no_pause() -> None:
     assert np.median(table, 0) == pytest.approx([5.0, 40.0], rel=0.02)
     assert (walls >= table - 1e-6).all()
     assert stage.now() - began > 10 * 1e-3, "fourteen pauses of a millisecond on average"
+
+
+def test_some_take_part() -> None:
+    stage = dry.DryStage()
+    contest = Isolated(stage, [[lambda us=us: stage.gpu.launch(us)] for us in (5.0, 40.0, 80.0)])  # type: ignore[misc]
+    table, walls, _ = contest.calls(4, 1000.0, np.random.default_rng(0), [2, 0])
+    assert table.shape == walls.shape == (4, 2)
+    assert np.median(table, 0) == pytest.approx([80.0, 5.0], rel=0.02)
+
+
+def test_layouts_that_are_clearly_slower_get_no_pause() -> None:
+    names = ["ours", "ours_nn", "lt_autotune_nn", "lt_autotune_tn", "torch_nn", "torch_tn", "null"]
+    times = [10.0, 11.0, 12.0, 10.0, 10.0, 10.4, 12.0]
+    kept = [names[index] for index in hopeful(names, times, "lt_autotune_nn")]
+    assert kept == ["ours", "lt_autotune_nn", "lt_autotune_tn", "torch_nn", "torch_tn", "null"]
+    assert "lt_autotune_nn" not in [names[index] for index in hopeful(names, times, "lt_autotune_tn")]
+    slow = [names[index] for index in hopeful(names, [20.0, *times[1:]], "lt_autotune_tn")]
+    assert slow[:2] == ["ours", "ours_nn"], "what the selection chose stays, whatever a trial says"
 
 
 def test_long_calls_lower_the_rate() -> None:

@@ -6,7 +6,8 @@ Server: one isolated call after an exponential gap, on rotated buffers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,9 @@ BASELINE_RMS_LIMIT = 10.0
 FAMILIES = ("lt_autotune", "lt_heuristic", "cublas", "torch", "portfolio")
 #: sets of buffers that server mode rotates through, at most
 _SERVER_SETS = 24
+#: calls of each contestant, hardly any pause between, that tell which layouts of server mode are hopeless:
+#: so many times as slow as the other layout of the same contestant
+_TRIAL_CALLS, _HOPELESS = 3, 1.05
 #: GPU time that wall times of a shape may take, microseconds
 _WALL_US = 5e4
 
@@ -226,11 +230,14 @@ def _server(
     operands: Any,
 ) -> dict[str, Any]:  # fmt: skip
     """Isolated calls: GPU time by events around each, and wall time of the whole call, waits untimed."""
-    names, sets = list(binds), stage.sets(operands, _SERVER_SETS)
+    everybody, sets = list(binds), stage.sets(operands, _SERVER_SETS)
     rng = np.random.default_rng((options.seed, process, operands.shape.flop % (1 << 31)))
-    contest = Isolated(stage, [[binds[name](buffers) for buffers in sets] for name in names])
-    table, walls, rate = contest.calls(options.calls, options.rate, rng)
+    contest = Isolated(stage, [[binds[name](buffers) for buffers in sets] for name in everybody])
+    trial, _, _ = contest.calls(_TRIAL_CALLS, math.inf, rng)
+    kept = hopeful(everybody, np.median(trial, axis=0).tolist(), selection_best(selection))
+    table, walls, rate = contest.calls(options.calls, options.rate, rng, kept)
     contest.close()
+    names = [everybody[index] for index in kept]
     row = _ours_columns(selection) | judged(table, names, selection)
     row |= {"rounds": options.calls, "rate": rate, "sets": len(sets)}
     after = _checked(operands, "ours", binds["ours"](operands)) if "ours" in binds else None
@@ -243,6 +250,24 @@ def _server(
             row[f"wall_p50_{family}"] = float(np.median(walls[:, best]))
             row[f"wall_p99_{family}"] = float(np.quantile(walls[:, best], 0.99))
     return row
+
+
+def hopeful(names: Sequence[str], trial_us: Sequence[float], twin: str) -> list[int]:
+    """Indices of the contestants worth a pause: without the layouts that are clearly slower than the other.
+
+    Args:
+        names: of contestants (`_contestants`).
+        trial_us: microseconds of each in a short trial.
+        twin: whom ``null`` repeats; stays, as ``ours`` and ``null`` do.
+    """
+    fastest: dict[str, float] = {}
+    families = [name if name in ("ours", "null") else name[:-3] for name in names]  # without _nn, _tn
+    for family, us in zip(families, trial_us, strict=True):
+        fastest[family] = min(us, fastest.get(family, math.inf))
+    return [
+        index for index, (name, family) in enumerate(zip(names, families, strict=True))
+        if name in ("ours", twin) or trial_us[index] <= _HOPELESS * fastest[family]
+    ]  # fmt: skip
 
 
 def _ours_columns(selection: dict[str, Any]) -> dict[str, Any]:
