@@ -111,7 +111,7 @@ def test_what_is_too_large_to_travel_stays(tmp_path: Path, monkeypatch: pytest.M
 )
 def test_committed_plans_can_be_read_and_their_programs_exist(plan: Path) -> None:
     for one in sitting.read(plan):
-        found = re.findall(r"(?:benchmarks|examples|tests)/[\w/.]+", one.command)
+        found = re.findall(r"(?:benchmarks|examples|tests)/[\w/.-]+", one.command)
         assert found or "python -c" in one.command
         assert all((sitting.ROOT / path).exists() for path in found), one.name
 
