@@ -8,7 +8,7 @@ one legal configuration of ours is drawn, launched on a C filled with NaN betwee
 with FP64: RMS error at most 1.1 times that of cuBLAS with FP32 reductions, and every element within the
 rounding to FP16 and 2e-4 sqrt(k) (a single wrong one hides in an RMS of millions). Then it is launched once
 more: equal bit for bit. Configurations are launched by name, so no library serves in their place.
-One process and one GPU; what is done when the minutes are over is reported.
+One process and one GPU; what is done when the minutes are over, or the context is lost, is reported.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def main() -> int:
     instances = list(by_instance)
     counts: Counter[str] = Counter()
     faults: list[dict[str, Any]] = []  # of ours, and of the yardstick
-    worst, checks, without = 0.0, 0, 0
+    worst, checks, without, lost = 0.0, 0, 0, False
     begin = time.monotonic()
     while checks < given.count and time.monotonic() - begin < 60 * given.minutes:
         shape = drawn(rng, given.most, given.odd)
@@ -132,18 +132,25 @@ def main() -> int:
         config = legal[int(rng.integers(len(legal)))]
         checks += 1
         counts[type(config).__name__] += 1
-        why, ratio = checked(stage, shape, config, given.seed + checks)
+        try:
+            why, ratio = checked(stage, shape, config, given.seed + checks)
+        except Exception as error:
+            if not (getattr(error, "sticky", False) or "CUDA error" in str(error)):
+                raise
+            why, ratio, lost = f"the context is lost: {error}".splitlines()[0], 0.0, True
         worst = max(worst, ratio)
         if why:
             faults.append({"shape": str(shape), "config": config.name, "why": why})
             print(json.dumps(faults[-1]), flush=True)
+        if lost:  # nothing more can be done in this process
+            break
         if checks % 1000 == 0:
             print(f"{checks} checks, {len(faults)} wrong, {time.monotonic() - begin:.0f} s", flush=True)
     summary = {
         "checks": checks, "wrong": sum(not f["why"].startswith("yardstick") for f in faults),
         "yardstick_off": sum(f["why"].startswith("yardstick") for f in faults),
         "worst_rms_ratio": worst, "by_family": dict(counts),
-        "shapes_without_a_configuration": without, "modelled": given.dry_run,
+        "shapes_without_a_configuration": without, "context_lost": lost, "modelled": given.dry_run,
     }  # fmt: skip
     name = "hgemm-random" + ("-dry" if given.dry_run else "")
     out = given.out or Path(os.environ.get("OUT") or ROOT / "benchmarks/results")
