@@ -107,10 +107,17 @@ def pretrain(given: argparse.Namespace) -> None:
         if given.count:
             return
     apart = survey(list(samples(HELD_OUT)), DEFAULT_ARCH, given.workers)
-    from sassafras.search.ppo.crew import Crew
+    from sassafras.search.ppo.crew import Crew, Table
     from sassafras.search.ppo.exam import Exam, compare
+    from sassafras.search.ppo.walks import Lessons, walk
 
-    crew = Crew(openers(apart), given.workers)
+    # what numba compiles on first use is compiled here, before many processes would do it at the same time
+    table = Table(openers(apart))
+    first = table.first(
+        [(family, n) for family in sorted(apart.kept) for n in range(len(apart.kept[family]))]
+    )
+    walk(first[0], Lessons(moves=2, looks=4), [0])
+    crew = Crew(openers(apart), given.workers, table)
     try:
         exam = Exam.prepare(crew)
     finally:
@@ -120,7 +127,7 @@ def pretrain(given: argparse.Namespace) -> None:
             print(json.dumps(row), flush=True)
         return
     from sassafras.game import HELD_OUT as NAMES
-    from sassafras.search.ppo.pretrain import Lessons, Trainer
+    from sassafras.search.ppo.pretrain import Trainer
 
     kept = given.checkpoint or given.out.with_suffix(".training.npz")
     told = given.metrics or given.out.with_name("metrics.txt")

@@ -60,8 +60,6 @@ class Trainer:
             raise SearchError("there are no kernels to train on")
         self.makers, self.lessons, self.seed, self.path = boards, lessons or Lessons(), seed, path
         self.unusable: dict[Place, str] = {}
-        # the first kernel is opened, and evaluated, here: that compiles what numba compiles on first use
-        # once, before many processes would do it at the same time
         self.table = Table(boards)
         every = [(family, n) for family in sorted(boards) for n in range(len(boards[family]))]
         first, _ = self.table.first(every)
