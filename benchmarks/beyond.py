@@ -18,7 +18,8 @@ the fastest prepared kernel over the frontend's own. The others start from that 
 ``identity`` (its own order with control codes from scratch), ``swaps`` (moves under the compiler's control
 codes), ``control`` (control codes from scratch, moves bound by true dependences only), ``renaming`` (the same
 on a copy with other register names, which is proved first), ``blocks`` (likewise with instructions moved over
-branches). Tuned HGEMM kernels (``gemm:``) have no ``knobs``, ``renaming`` and ``blocks``.
+branches). A search begins with the best schedules of the steps before it, as far as they are in its space.
+Tuned HGEMM kernels (``gemm:``) have no ``knobs``, ``renaming`` and ``blocks``.
 """
 
 from __future__ import annotations
@@ -105,10 +106,18 @@ def current(rows: Sequence[Row]) -> list[Row]:
     """Rows but for those of a time when their kernel's code, or what is made of it, was another.
 
     A row names the code of its baseline and of that under control codes from scratch
-    (`beyond_ladder.codes`); of each kernel those of the last row count.
+    (`beyond_ladder.codes`); of each kernel those of the last row count. Steps under the compiler's own codes
+    stand as long as the baseline does.
     """
-    last = {r["kernel"]: _codes(r) for r in rows if _codes(r)}
-    return [r for r in rows if _codes(r) == last.get(r["kernel"]) or (r["stage"] == "all" and "error" in r)]
+    last = {r["kernel"]: codes for r in rows if (codes := _codes(r))}
+
+    def stands(row: Row) -> bool:
+        now, then = last.get(row["kernel"]), _codes(row)
+        if now and then and row["stage"] in ("knobs", "swaps"):
+            return now["baseline_code"] == then["baseline_code"]
+        return then == now or (row["stage"] == "all" and "error" in row)
+
+    return [r for r in rows if stands(r)]
 
 
 def _codes(row: Row) -> Row | None:
@@ -289,6 +298,7 @@ def run(options: argparse.Namespace) -> None:
     settings = {
         "out": str(folder), "device": options.device, "seconds": options.seconds, "seed": options.seed,
         "evaluations": options.evaluations, "bundle": str(options.bundle), "stages": stages,
+        "baselines": {k: r["baseline_code"] for (k, _), r in have.items() if "baseline_code" in r},
     }  # fmt: skip
     wanted: list[tuple[str, Row | None]] = []
     again: list[tuple[str, Row | None]] = []

@@ -25,6 +25,8 @@ GEMM_STAGES = ("identity", "swaps", "control")
 #: looks at every prepared kernel, and at the few fastest; what a setting must promise to replace the
 #: frontend's own
 LOOKS, MORE_LOOKS, LEADERS, WORTH = 3, 9, 4, 0.998
+#: schedules of a step that the next ones begin with
+SEEDS = 3
 
 
 @dataclass
@@ -50,11 +52,47 @@ class Keeper:
         return Recorded(outcome, took)
 
 
+@dataclass(frozen=True)
+class Onward:
+    """A strategy that looks at some schedules first."""
+
+    strategy: Any
+    seeds: Sequence[Any]
+
+    @property
+    def name(self) -> str:
+        """Whose search it is."""
+        return str(self.strategy.name)
+
+    def search(self, space: Any, evaluate: Any, session: Any) -> None:
+        """See `sassafras.search.contract`."""
+        for state in self.seeds:
+            evaluate(state)
+        self.strategy.search(space, evaluate, session)
+
+
+def taken_over(space: Any, states: Sequence[Any]) -> list[Any]:
+    """Orders of other spaces of the same kernel with stall counts of this one; those that are none of its are
+    left out."""
+    from sassafras.core import SassafrasError
+
+    if "moved over" in getattr(space, "description", ""):
+        return []
+    found: list[Any] = []
+    for state in states:
+        with contextlib.suppress(SassafrasError):
+            own = space.tightened(state)
+            if own not in found and not space.violation(own):
+                found.append(own)
+    return found
+
+
 @dataclass
 class Step(Job):
     """A `Job` in parts, so that those that need no GPU run while another kernel has it."""
 
     found: Any = None
+    begun: int = 0
     notes: list[str] = field(default_factory=list)
     leaders: Sequence[Any] = ()
 
@@ -65,9 +103,19 @@ class Step(Job):
         self._warm_up()
         self._warm_up = lambda: None  # type: ignore[method-assign]
 
-    def walk(self, keeper: Keeper) -> None:
-        """Search; on the GPU."""
+    def walk(self, keeper: Keeper, earlier: Sequence[Any] = ()) -> None:
+        """Search; on the GPU. First of all the best schedules of `earlier` steps, as far as they are in this
+        space, so that a step begins where the one before it ended."""
+        seeds = taken_over(self.space, earlier)
+        self.begun, self.strategy = len(seeds), Onward(self.strategy, seeds)
         self.found = self.search(None, recorder=keeper)
+
+    def best(self) -> list[Any]:
+        """The few best schedules that were found, for the steps behind this one."""
+        if self.found is None or "moved over" in getattr(self.space, "description", ""):
+            return []  # of a copy with other blocks: nobody else knows its positions
+        limit = self.found.baseline.cost
+        return [f.state for f in self.found.leaders if f.cost < limit][:SEEDS]
 
     def judge(self) -> None:
         """Validate the leaders from scratch; no GPU."""
@@ -87,7 +135,8 @@ class Step(Job):
         return {
             "evaluations": found.evaluations, "search_seconds": round(found.seconds, 1),
             "ended": found.reason, "verdicts": dict(found.verdicts), "failed_after_validation": failed,
-            "space": getattr(self.space, "description", ""), "notes": list(self.notes),
+            "space": getattr(self.space, "description", ""), "begun_from": self.begun,
+            "notes": list(self.notes),
         }  # fmt: skip
 
 
@@ -159,13 +208,18 @@ class _Ladder:
         if "knobs" in stages:
             with self.alone("knobs"):
                 kernel, knobs = best_of(device, workload, case, own, folder)
+        elif code := self.options.get("baselines", {}).get(common["kernel"]):
+            kernel = prepared(own, folder, code) or own
         if self.ready is not None:
             self.ready.wait(120)
         steps, notes = self._prepared(device, workload, case, kernel, stages)
         with self.alone("searches"):
             device.open(workload, case, kernel)
+            earlier: list[Any] = []
             for stage, step in steps.items():
-                step.walk(Keeper(Path(self.options["out"]) / "failures", f"{workload.name}-{stage}"))
+                folder = Path(self.options["out"]) / "failures"
+                step.walk(Keeper(folder, f"{workload.name}-{stage}"), earlier)
+                earlier = [*step.best(), *earlier]
         for step in steps.values():
             step.judge()
         frozen = self._frozen(own, kernel, stages, notes)
@@ -285,18 +339,25 @@ def stands(subject: str, known: Row, bundle: str) -> bool:
     """
     from sassafras.core import SassafrasError
     from sassafras.frontend import load
-    from sassafras.frontend.knobs import fingerprint
 
     try:
         workload = load(subject)
         kernel = workload.build(workload.case(), "sm_90a")
     except SassafrasError:
         return False
-    cubins = (path.read_bytes() for path in sorted((Path(bundle) / workload.name).glob("*.cubin")))
-    for cubin in itertools.chain([kernel.cubin], cubins):
-        if fingerprint(cubin)[:16] == known["baseline_code"]:
-            return codes(kernel.with_cubin(cubin)) == known
-    return False
+    baseline = prepared(kernel, Path(bundle) / workload.name, known["baseline_code"])
+    return baseline is not None and codes(baseline) == known
+
+
+def prepared(own: Any, folder: Path, code: str) -> Any:
+    """The frontend's own kernel or a prepared one, by the fingerprint of its code; None if none is it."""
+    from sassafras.frontend.knobs import fingerprint
+
+    cubins = (path.read_bytes() for path in sorted(folder.glob("*.cubin")))
+    for cubin in itertools.chain([own.cubin], cubins):
+        if fingerprint(cubin)[:16] == code:
+            return own.with_cubin(cubin)
+    return None
 
 
 def reported(stage: str, outcome: Any, unchanged: bool) -> Row:

@@ -121,7 +121,7 @@ def test_a_sitting_goes_on_from_the_published_result(tmp_path: Path) -> None:
 
 def test_rows_of_other_code_count_no_more_but_for_what_they_tried() -> None:
     old = {"baseline_code": "a", "identity_code": "b", "evaluations": 5, "failed_after_validation": 0}
-    new = {**old, "identity_code": "c", "evaluations": 7}
+    new = {**old, "baseline_code": "c", "evaluations": 7}
     rows = [
         row("softmax", "swaps", 1.3, **old), row("softmax", "control", 1.2, **old),
         row("rotary", "swaps", 1.1, **old), row("softmax", "swaps", 1.0, **new),
@@ -132,6 +132,37 @@ def test_rows_of_other_code_count_no_more_but_for_what_they_tried() -> None:
         ("rotary", "swaps"): 1.1,
     }
     assert len(beyond.everything(rows)) == 3
+
+
+def test_swaps_stand_while_the_baseline_does() -> None:
+    old = {"baseline_code": "a", "identity_code": "b"}
+    rows = [
+        row("softmax", "swaps", 1.3, **old), row("softmax", "control", 1.2, **old),
+        row("softmax", "identity", 1.0, **{**old, "identity_code": "c"}),
+    ]  # fmt: skip
+    assert {stage for _, stage in beyond.done(rows)} == {"swaps", "identity"}
+
+
+def test_a_step_begins_with_the_schedules_of_the_one_before_it() -> None:
+    import numpy as np
+
+    from sassafras.frontend import load
+    from sassafras.spaces import space_of
+    from sassafras.validate import Validator
+
+    workload = load("suite:softmax")
+    kernel = workload.build(workload.case(), "sm_90a")
+    swaps, control = space_of("swaps")(kernel), space_of("control")(kernel)
+    state, rng = swaps.start(), np.random.default_rng(0)
+    for _ in range(20):
+        move = swaps.sample(state, rng)
+        assert move is not None
+        state = swaps.apply(state, move)
+    (seed,) = beyond_ladder.taken_over(control, [state, state])
+    assert (seed.order == state.order).all()
+    assert Validator(kernel.cubin, kernel.name).check(control.emit(seed)).ok
+    backwards = type(state)(state.order[::-1].copy(), state.stall.copy())
+    assert beyond_ladder.taken_over(control, [backwards]) == []
 
 
 def test_evaluations_of_replaced_rows_are_not_forgotten(tmp_path: Path) -> None:

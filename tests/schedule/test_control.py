@@ -137,3 +137,21 @@ def test_more_moves_are_legal_without_the_compilers_waits() -> None:
 def test_an_unknown_mode_is_refused() -> None:
     with pytest.raises(SassafrasError, match="keep or regenerate"):
         ScheduleSpace(space("softmax").kernel, control="both")  # type: ignore[arg-type]
+
+
+def test_what_waits_for_a_later_operation_of_a_queue_does_not_wait_for_an_earlier_one() -> None:
+    """Loops of asynchronous copies: the compiler sets no scoreboard for most of them, as the last vouches."""
+    workload = load("suite:gemm_leakyrelu")
+    kernel = workload.build(workload.case(), "sm_90a")
+    s = ScheduleSpace(kernel, control="regenerate")
+    new = s.emit(s.tightened(s.start()))
+    assert Validator(kernel.cubin).check(new).ok
+    before, after = (Program.parse(x).function() for x in (kernel.cubin, new))
+    loop = next(b for b in before.blocks if b.index in b.successors and len(range(b.start, b.end)) > 50)
+    waits = [
+        sum(i.control.wait_mask.bit_count() for i in f.instructions[loop.start : loop.end])
+        for f in (before, after)
+    ]
+    assert waits[1] <= waits[0]
+    copies = [i for i in after.instructions if i.base == "LDGSTS"]
+    assert sum(i.control.read_barrier is None for i in copies) > len(copies) // 3

@@ -12,8 +12,9 @@ for each schedule, from the registers that instructions write late and read late
    from the compiler's own choice; then single changes as long as they help.
 3. with the scoreboards given out, walk again and set the waits.
 
-Queues are not leaned on, but where ptxas does: a load may overwrite an operand of an earlier operation of its
-own queue. What the validator accepts beyond that is not used.
+Queues are leaned on where ptxas does: within one, results return and operands are read in order, so that
+what waits for a later operation need not wait for an earlier one, and a load may overwrite an operand of an
+earlier operation of its own queue.
 """
 
 from __future__ import annotations
@@ -47,6 +48,22 @@ _QUEUED = {
     "LDG": "LDG LDL", "LDS": "LDS LDSM", "LDSM": "LDSM", "STG": "LDS LDSM", "STL": "LDS LDSM SHFL",
     "STS": "LDS LDSM SHFL", "STSM": "LDS LDSM", "SHFL": "SHFL", "MOVM": "MOVM", "MUFU": "MUFU",
 }  # fmt: skip
+#: results return in order within a queue, and operands are read in order (queues by number)
+_RESULT_QUEUE = {
+    name: number
+    for number, names in enumerate((
+        "LDS LDSM SHFL REDUX", "S2R S2UR", "LDC", "MOVM", "MUFU I2F F2I F2F FRND FCHK POPC FLO BREV I2I",
+        "DADD DMUL DFMA DSETP DMNMX DMMA",
+    ))
+    for name in names.split()
+}  # fmt: skip
+_READ_QUEUE = {name: number + 10 for name, number in _RESULT_QUEUE.items() if number > 1} | {
+    name: number
+    for number, names in enumerate((
+        "LDG LD STG ST LDL STL LDGSTS LDS LDSM STS STSM SHFL", "ATOM ATOMG RED REDG", "SYNCS UBLKCP",
+    ), start=20)
+    for name in names.split()
+}  # fmt: skip
 #: expected cycles until a result is there, and until operands are read; only for sharing scoreboards well
 RESULT = {
     Queue.LSU: 400, Queue.MIO: 30, Queue.XU: 24, Queue.CONST: 40, Queue.SPECIAL: 40, Queue.FP64: 40,
@@ -54,6 +71,8 @@ RESULT = {
 }  # fmt: skip
 READ = {Queue.LSU: 24, Queue.MIO: 14, Queue.XU: 10, Queue.TMA: 40}
 _LOOP = 8.0
+#: rounds of giving scoreboards to what has none and needs one
+_TRIALS = 6
 
 
 class Facts(NamedTuple):
@@ -67,6 +86,7 @@ class Facts(NamedTuple):
         conflict_at, conflict: CSR by instruction: items that must not be pending when it issues.
         keeps: by item: a scoreboard that is named in an operand and stays, or -1.
         hint: by item: the compiler's own scoreboard, or -1.
+        queue: by item: in-order queue, or -1.
         usable: bit mask of scoreboards that may be given out.
         latency: by item: expected cycles.
         weight: by block: expected executions.
@@ -81,6 +101,7 @@ class Facts(NamedTuple):
     conflict: np.ndarray
     keeps: np.ndarray
     hint: np.ndarray
+    queue: np.ndarray
     usable: int
     latency: np.ndarray
     weight: np.ndarray
@@ -140,6 +161,7 @@ def facts(function: Function, graph: Graph) -> Facts:
     late_bits = np.zeros((items, _WORDS), dtype=np.uint64)
     keeps, hint = np.full(items, -1, dtype=np.int32), np.full(items, -1, dtype=np.int32)
     latency = np.zeros(items, dtype=np.float64)
+    in_order = np.full(items, -1, dtype=np.int32)
     queued = np.full(len(tracked), -1, dtype=np.int32)
     classes = sorted(_QUEUED)
     for v, n in enumerate(tracked):
@@ -156,6 +178,7 @@ def facts(function: Function, graph: Graph) -> Facts:
                 # DEPBAR counts this scoreboard, or it belongs to an instruction that stays as it is
                 if barrier_set in reserved and i.base in ("LDGDEPBAR", "UTMACMDFLUSH", "DEPBAR"):
                     keeps[k] = barrier_set
+        in_order[2 * v : 2 * v + 2] = _RESULT_QUEUE.get(i.base, -1), _READ_QUEUE.get(i.base, -1)
         if i.base in _QUEUED:
             queued[v] = classes.index(i.base)
     behind = np.zeros(count, dtype=np.int64)
@@ -177,6 +200,7 @@ def facts(function: Function, graph: Graph) -> Facts:
         conflict=conflict,
         keeps=keeps,
         hint=hint,
+        queue=in_order,
         usable=sum(1 << s for s in range(6) if s not in reserved),
         latency=latency,
         weight=weights(graph),
@@ -270,14 +294,7 @@ def _original_pending(
     A later operation of the same in-order queue vouches for an earlier one, as ptxas leans on it.
     """
     code = function.instructions
-    results = {"LDS": 0, "LDSM": 0, "SHFL": 0, "REDUX": 0, "S2R": 1, "S2UR": 1, "LDC": 2, "MOVM": 3}
-    results |= dict.fromkeys(("MUFU", "I2F", "F2I", "F2F", "FRND", "FCHK", "POPC", "FLO", "BREV", "I2I"), 4)
-    results |= dict.fromkeys(("DADD", "DMUL", "DFMA", "DSETP", "DMNMX", "DMMA"), 5)
-    reads = {k: v + 10 for k, v in results.items() if v > 1}
-    reads |= dict.fromkeys(
-        ("LDG", "LD", "STG", "ST", "LDL", "STL", "LDGSTS", "LDS", "LDSM", "STS", "STSM", "SHFL"), 20
-    )
-    reads |= dict.fromkeys(("ATOM", "ATOMG", "RED", "REDG"), 21) | dict.fromkeys(("SYNCS", "UBLKCP"), 22)
+    results, reads = _RESULT_QUEUE, _READ_QUEUE
     entry: list[dict[int, int] | None] = [None] * len(graph.blocks)
     entry[0] = {}
     out: dict[int, np.ndarray] = {}
@@ -351,10 +368,17 @@ def regenerate(f: Facts, order: np.ndarray, stall: np.ndarray) -> Codes:
     first = np.full(items, len(order), dtype=np.int32)
     demand(f, order, stall, needed, first, cost)
     color, total = give_out(needed, first, cost, f.keeps, f.hint, f.usable)
-    write, read, wait = waits(f, order, color)
+    write, read, wait, missing = waits(f, order, color)
+    for trial in range(_TRIALS):
+        if not missing.any():
+            break
+        # what was left to a later operation of its queue, on all paths but one: it gets its own after all
+        needed |= missing | (trial == _TRIALS - 2)
+        color, total = give_out(needed, first, cost, f.keeps, f.hint, f.usable)
+        write, read, wait, missing = waits(f, order, color)
     new = apart(f, order, stall, write, read, wait)
     new.setflags(write=False)
-    placed = not (wait.astype(np.bool_) & ~f.may_wait[order]).any()
+    placed = not missing.any() and not (wait.astype(np.bool_) & ~f.may_wait[order]).any()
     return Codes(write, read, wait, new, float(total), bool(placed))
 
 

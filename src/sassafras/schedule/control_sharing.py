@@ -54,11 +54,24 @@ def conflicts(
 
 
 @njit(cache=True)
+def _covers(queue: np.ndarray, issued: np.ndarray, a: int, k: int) -> bool:
+    """Whether item `k` is done when `a` is: operands are read before the result is there, and queues are in
+    order."""
+    if k == a or (k & 1 and k - 1 == a):
+        return True
+    if issued[k] > issued[a] or (k >> 1) == (a >> 1):
+        return False
+    if k & 1 and queue[k] >= 0 and queue[k] == queue[a | 1]:
+        return True
+    return a & 1 == 0 and queue[a] >= 0 and queue[k & ~1] == queue[a]
+
+
+@njit(cache=True)
 def _run(
     order: np.ndarray, stall: np.ndarray, begin: int, finish: int, weight: float,
-    number: np.ndarray, latency: np.ndarray, at: np.ndarray, conflict: np.ndarray,
+    number: np.ndarray, latency: np.ndarray, at: np.ndarray, conflict: np.ndarray, queue: np.ndarray,
     issued: np.ndarray, pending: np.ndarray, record: np.uint8,
-    needed: np.ndarray, first: np.ndarray, cost: np.ndarray, active: np.ndarray,
+    needed: np.ndarray, first: np.ndarray, cost: np.ndarray, active: np.ndarray, asked: np.ndarray,
 ) -> float:  # fmt: skip
     """One block with a scoreboard for everything; returns its expected cycles. `issued`: by item, the cycle
     of its issue (the block starts at 0). `record`: whether to fill in `needed`, `first` and `cost`."""
@@ -71,37 +84,44 @@ def _run(
     for p in range(begin, finish):
         c = order[p]
         passed = 0.0
-        gone = False
+        size = 0
         for e in range(at[c], at[c + 1]):
             k = conflict[e]
             if pending[k]:
-                gone = True
                 passed = max(passed, latency[k] - (now - issued[k]))
-                if record:
-                    needed[k] = True
-                    first[k] = min(first[k], p)
-        if gone:
-            if record:
-                for e in range(at[c], at[c + 1]):
-                    if pending[conflict[e]]:
-                        a = conflict[e]
-                        for n in range(count):
-                            k = active[n]
-                            longer = latency[k] - (now - issued[k]) - passed
-                            if longer > 0 and pending[k]:
-                                cost[a, k] += weight * longer
-            for e in range(at[c], at[c + 1]):
-                k = conflict[e]
-                if pending[k]:
-                    pending[k] = False
-                    if k & 1 == 0:
-                        pending[k + 1] = False  # operands are read before the result is there
+                # of what is done in order the last alone is asked for
+                for n in range(size):
+                    if _covers(queue, issued, asked[n], k):
+                        break
+                else:
+                    kept = 0
+                    for n in range(size):
+                        if not _covers(queue, issued, k, asked[n]):
+                            asked[kept] = asked[n]
+                            kept += 1
+                    asked[kept] = k
+                    size = kept + 1
+        if size:
             kept = 0
             for n in range(count):
-                if pending[active[n]]:
-                    active[kept] = active[n]
+                k = active[n]
+                for m in range(size):
+                    if _covers(queue, issued, asked[m], k):
+                        pending[k] = False
+                        break
+                else:
+                    active[kept] = k
                     kept += 1
             count = kept
+            if record:
+                for m in range(size):
+                    a = asked[m]
+                    needed[a] = True
+                    first[a] = min(first[a], p)
+                    for n in range(count):
+                        longer = latency[active[n]] - (now - issued[active[n]]) - passed
+                        if longer > 0:
+                            cost[a, active[n]] += weight * longer
             now += passed
         v = number[c]
         if v >= 0:
@@ -127,7 +147,7 @@ def demand(
     entry = np.full((blocks, items), -1.0)  # cycles since issue, negative where not pending
     queued = np.ones(blocks, dtype=np.bool_)
     issued, pending = np.empty(items), np.empty(items, dtype=np.bool_)
-    active = np.empty(items, dtype=np.int32)
+    active, asked = np.empty(items, dtype=np.int32), np.empty(items, dtype=np.int32)
     again = True
     rounds = 0
     while again and rounds < 4 * blocks + 8:
@@ -141,8 +161,8 @@ def demand(
                 pending[k] = entry[b, k] >= 0
                 issued[k] = -entry[b, k]
             now = _run(
-                order, stall, start[b], end[b], weight[b], number, latency, at, conflict, issued, pending,
-                _RUN, needed, first, cost, active,
+                order, stall, start[b], end[b], weight[b], number, latency, at, conflict, f.queue,
+                issued, pending, _RUN, needed, first, cost, active, asked,
             )  # fmt: skip
             for e in range(f.follow_at[b], f.follow_at[b + 1]):
                 m = f.follow[e]
@@ -157,8 +177,8 @@ def demand(
             pending[k] = entry[b, k] >= 0
             issued[k] = -entry[b, k]
         _run(
-            order, stall, start[b], end[b], weight[b], number, latency, at, conflict, issued, pending,
-            _RECORD, needed, first, cost, active,
+            order, stall, start[b], end[b], weight[b], number, latency, at, conflict, f.queue,
+            issued, pending, _RECORD, needed, first, cost, active, asked,
         )  # fmt: skip
 
 

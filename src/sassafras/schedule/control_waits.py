@@ -12,6 +12,8 @@ from .control import Facts
 
 #: no barrier
 NONE = 7
+#: nothing is pending (otherwise: the scoreboards that say that it is done, of six)
+CLEAR = np.uint8(0xFF)
 #: setters of one scoreboard that may be outstanding: its counter has six bits
 _MOST = 60
 
@@ -31,18 +33,38 @@ def _clearing(color: np.ndarray) -> np.ndarray:
 
 @njit(cache=True)
 def _needed(
-    f: Facts, c: int, mask: np.uint8, state: np.ndarray, color: np.ndarray, clears: np.ndarray
+    f: Facts, c: int, mask: np.uint8, by: np.ndarray, color: np.ndarray, missing: np.ndarray
 ) -> np.uint8:
-    """`mask` and what instruction `c` must wait for besides, of what is pending (`state`)."""
-    for e in range(f.conflict_at[c], f.conflict_at[c + 1]):
-        k = f.conflict[e]
-        if state[k] and not clears[k] & mask:
-            # its own scoreboard; the result's only where it has no other
-            if k & 1 and color[k] >= 0:
+    """`mask` and what instruction `c` must wait for besides, of what is pending.
+
+    Args:
+        by: which scoreboards say of each item that it is done.
+        missing: set where an item that nobody vouches for has no scoreboard.
+    """
+    for trial in range(3):
+        for e in range(f.conflict_at[c], f.conflict_at[c + 1]):
+            k = f.conflict[e]
+            if by[k] == CLEAR or by[k] & mask:
+                continue
+            # its own scoreboard: first where no other says it
+            if color[k] >= 0 and (trial > 0 or by[k] == 1 << color[k]):
                 mask |= np.uint8(1 << color[k])
-            else:
-                mask |= clears[k]
+            elif color[k] < 0 and trial == 2:
+                missing[k] = True
     return mask
+
+
+@njit(cache=True)
+def _raise(f: Facts, v: int, write: int, read: int, by: np.ndarray, active: np.ndarray, size: int) -> None:
+    """Instruction `v` vouches for what is pending and earlier in its queues."""
+    sets = np.uint8(0 if write == NONE else 1 << write)
+    both = sets | np.uint8(0 if read == NONE else 1 << read)
+    for a in range(size):
+        k = active[a]
+        if k & 1 and f.queue[k] >= 0 and f.queue[k] == f.queue[2 * v + 1]:
+            by[k] |= both
+        if f.queue[k & ~1] >= 0 and f.queue[k & ~1] == f.queue[2 * v]:
+            by[k] |= sets
 
 
 @njit(cache=True)
@@ -55,8 +77,8 @@ def _carrier(f: Facts, order: np.ndarray, b: int, p: int) -> int:
 
 @njit(cache=True)
 def _wait_earlier(
-    f: Facts, order: np.ndarray, where: np.ndarray, b: int, p: int, mask: np.uint8, state: np.ndarray,
-    clears: np.ndarray, wait: np.ndarray,
+    f: Facts, order: np.ndarray, where: np.ndarray, b: int, p: int, mask: np.uint8, by: np.ndarray,
+    wait: np.ndarray,
 ) -> tuple[bool, bool]:  # fmt: skip
     """Put the wait of an instruction that cannot carry one on a place before it.
 
@@ -79,7 +101,7 @@ def _wait_earlier(
         return False, moved
     for e in range(f.conflict_at[c], f.conflict_at[c + 1]):
         k = f.conflict[e]
-        if state[k] and clears[k] & mask and q <= where[f.tracked[k >> 1]] < p:
+        if by[k] != CLEAR and by[k] & mask and q <= where[f.tracked[k >> 1]] < p:
             return False, False  # what is waited for has not issued by then
     if (wait[q] | mask) == wait[q]:
         return False, False
@@ -88,8 +110,11 @@ def _wait_earlier(
 
 
 @njit(cache=True)
-def waits(f: Facts, order: np.ndarray, color: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Barriers set and wait masks by position, with these scoreboards.
+def waits(
+    f: Facts, order: np.ndarray, color: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Barriers set and wait masks by position, with these scoreboards; and items that are waited for though
+    they have none, and nothing else that is waited for says that they are done.
 
     Walks blocks until nothing changes: what is pending on entry only grows, and so do the masks.
     """
@@ -109,9 +134,10 @@ def waits(f: Facts, order: np.ndarray, color: np.ndarray) -> tuple[np.ndarray, n
             if color[2 * v + 1] >= 0:
                 read[p] = color[2 * v + 1]
     clears = _clearing(color)
-    pending = np.zeros((blocks, items), dtype=np.bool_)  # on entry of a block
+    missing = np.zeros(items, dtype=np.bool_)
+    pending = np.full((blocks, items), CLEAR)  # on entry of a block: what says so on all paths
     raised = np.zeros((blocks, 6), dtype=np.int32)  # setters outstanding on entry, by scoreboard
-    state = np.empty(items, dtype=np.bool_)  # pending here; `active[:size]` lists them
+    by = np.empty(items, dtype=np.uint8)  # the same here; `active[:size]` lists what is pending
     active = np.empty(items, dtype=np.int32)
     count = np.empty(6, dtype=np.int32)
     queued = np.ones(blocks, dtype=np.bool_)
@@ -120,27 +146,27 @@ def waits(f: Facts, order: np.ndarray, color: np.ndarray) -> tuple[np.ndarray, n
             if not queued[b]:
                 continue
             queued[b] = False
-            state[:] = pending[b]
+            by[:] = pending[b]
             count[:] = raised[b]
             size = 0
             for k in range(items):
-                if state[k]:
+                if by[k] != CLEAR:
                     active[size] = k
                     size += 1
             again = False
             for p in range(f.start[b], f.end[b]):
                 c = order[p]
-                mask = _needed(f, c, wait[p], state, color, clears)
+                mask = _needed(f, c, wait[p], by, color, missing)
                 for w in (write[p], read[p]):
                     if w != NONE and count[w] >= _MOST and f.keeps[2 * number[c]] < 0:
                         mask |= np.uint8(1 << w)  # the counter would run over
                 if mask and not f.may_wait[c] and mask != wait[p]:
-                    here, before = _wait_earlier(f, order, where, b, p, mask, state, clears, wait)
+                    here, before = _wait_earlier(f, order, where, b, p, mask, by, wait)
                     if here:
                         queued[b] = True
                     if before:
                         # what is pending is found again, also in other blocks behind those that wait now
-                        pending[:, :] = False
+                        pending[:, :] = CLEAR
                         raised[:, :] = 0
                         queued[:] = True
                     if here or before:
@@ -151,8 +177,8 @@ def waits(f: Facts, order: np.ndarray, color: np.ndarray) -> tuple[np.ndarray, n
                     kept = 0
                     for a in range(size):
                         k = active[a]
-                        if clears[k] & mask:
-                            state[k] = False
+                        if by[k] & mask:
+                            by[k] = CLEAR
                         else:
                             active[kept] = k
                             kept += 1
@@ -162,12 +188,16 @@ def waits(f: Facts, order: np.ndarray, color: np.ndarray) -> tuple[np.ndarray, n
                             count[s] = 0
                 v = number[c]
                 if v >= 0:
+                    if write[p] != NONE or read[p] != NONE:
+                        _raise(f, v, write[p], read[p], by, active, size)
                     for k in (2 * v, 2 * v + 1):
                         # what nobody ever waits for need not be followed
-                        if clears[k] and not state[k]:
-                            state[k] = True
+                        if clears[k] == 0 and f.queue[k] < 0 and f.queue[2 * v] < 0:
+                            continue
+                        if by[k] == CLEAR:
                             active[size] = k
                             size += 1
+                        by[k] = clears[k]
                     for w in (write[p], read[p]):
                         if w != NONE:
                             count[w] = min(_MOST + 1, count[w] + 1)
@@ -176,14 +206,14 @@ def waits(f: Facts, order: np.ndarray, color: np.ndarray) -> tuple[np.ndarray, n
             for e in range(f.follow_at[b], f.follow_at[b + 1]):
                 m = f.follow[e]
                 for k in range(items):
-                    if state[k] and not pending[m, k]:
-                        pending[m, k] = True
+                    if by[k] & pending[m, k] != pending[m, k]:
+                        pending[m, k] &= by[k]
                         queued[m] = True
                 for s in range(6):
                     if count[s] > raised[m, s]:
                         raised[m, s] = count[s]
                         queued[m] = True
-    return write, read, wait
+    return write, read, wait, missing
 
 
 @njit(cache=True)
