@@ -32,9 +32,9 @@ def test_the_corpus_lists_hundreds_of_samples_none_of_a_held_out_family() -> Non
 
 def test_every_kernel_of_the_corpus_compiles_and_its_samples_differ() -> None:
     found = survey(list(samples(most=1)), ARCH)
-    names = {s.kernel for members in found.kept.values() for s in members}
-    assert {s.kernel for s in samples() if s.kernel.startswith("corpus:")} - names <= {"corpus:transpose"}
-    assert "does not compile" not in found.skipped
+    kept = [s.kernel for members in found.kept.values() for s in members]
+    assert len(kept) == len(set(kept)) and len(kept) >= 0.8 * len({s.kernel for s in samples()})
+    assert "does not compile" not in found.skipped and "same code as another" not in found.skipped
     with pytest.raises(SassafrasError, match="no kernel 'nothing'"):
         kernels.load("nothing")
 
