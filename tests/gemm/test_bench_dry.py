@@ -132,6 +132,12 @@ def test_time_may_be_up(tmp_path: Path) -> None:
     assert summary["pending"] == 0 and rows[0]["ours"] > 0
 
 
+def test_selection_leaves_time_to_measure() -> None:
+    assert bench.share_of(None, 0.6, 100.0) is None
+    assert bench.share_of(200.0, 0.6, 100.0) == pytest.approx(160.0)
+    assert 0 < bench.SELECTING_SHARE < 1
+
+
 def test_a_dead_worker_costs_one_shape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two workers die in the second shape, and no candidate is to blame; another takes over."""
     real, started = pool._watched, []

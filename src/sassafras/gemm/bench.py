@@ -19,6 +19,8 @@ from .shapes import Shape
 
 SELECT = "hgemm-select"
 MODES = ("offline", "server")
+#: of the time of `run`, what selection may take: a run that only chose would have nothing to report
+SELECTING_SHARE = 0.6
 Say = Callable[[str], None]
 
 
@@ -46,7 +48,8 @@ def run(
         processes: fresh processes that measure; the speed-up's interval is hierarchical from 2 on.
         gpus: GPUs of this host to work on at once, a worker on each.
         crew: who works instead, for example a cluster (`sassafras.cluster.gemm`).
-        minutes: start no shape after so long; what is missing is counted as pending.
+        minutes: start no shape after so long (selection ends earlier, so that some of what it chose is
+            measured); what is missing is counted as pending.
         dry: rehearse on a modelled clock, without a GPU; every row says so.
         fresh: delete earlier journals of this folder.
         cache: folder of compiled cubins.
@@ -67,7 +70,8 @@ def run(
     # shapes that must stay untuned have journals of their own, which no dataset is made of
     apart = "" if options.tuned else "-untuned"
     chosen_in = SELECT + apart + ("-isolated" if options.isolated else "")
-    crew.work(folder, [(chosen_in, {**base, "mode": "select"})], texts, say)
+    until = share_of(base["deadline"], SELECTING_SHARE, time.time())
+    crew.work(folder, [(chosen_in, {**base, "mode": "select", "deadline": until})], texts, say)
     chosen = records(folder, chosen_in)
     usable = [text for text in texts if text in chosen and "error" not in chosen[text]]
     stems = [f"hgemm-{mode}{apart}-{process}" for process in range(processes)]
@@ -77,6 +81,11 @@ def run(
     measured = [records(folder, stem) for stem in stems]
     rows = [_row(text, chosen, measured) for text in texts]
     return rows, summary.summarise(rows)
+
+
+def share_of(deadline: float | None, share: float, now: float) -> float | None:
+    """The moment when so much of the time that is left will have passed; None without a deadline."""
+    return None if deadline is None else now + share * (deadline - now)
 
 
 def sweep(
