@@ -72,7 +72,7 @@ class Settings:
     use_estimate: bool = True
     caution: float = 1.0
     candidates: int = 48
-    model_margin: float = 1.05
+    model_margin: float = 1.08
 
 
 class Chooser:
