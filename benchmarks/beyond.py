@@ -411,6 +411,8 @@ def main() -> None:
         beyond_limits.launch_all(names, Path(options.out))
     elif options.do == "merge":
         rows = [r for file in options.files for r in read_rows(file)]
+        if not rows:  # or a published result would become an empty one
+            parser.error("there is no row in " + ", ".join(map(str, options.files)))
         seen = [json.loads(f.read_text())["summary"] for f in options.files if f.suffix == ".json"]
         limits = next((s["limits"] for s in reversed(seen) if "limits" in s), None)
         if options.limits:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sassafras.cluster.remote import interruptible
 from sassafras.core import SassafrasError
 from sassafras.corpus import HELD_OUT, VARIED, Sample, Survey, open_sample, samples, survey
 
@@ -36,20 +36,6 @@ class Opener:
 def openers(found: Survey) -> dict[str, list[Callable[[], Any]]]:
     """Makers of what a survey kept, by family."""
     return {family: [Opener(sample) for sample in members] for family, members in found.kept.items()}
-
-
-@contextlib.contextmanager
-def stoppable() -> Iterator[None]:
-    """SIGTERM (what `timeout` and a sitting send first) ends what is within as Ctrl-C would."""
-
-    def stop(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def arguments(parse: argparse.ArgumentParser) -> None:
@@ -153,7 +139,7 @@ def pretrain(given: argparse.Namespace) -> None:
 
         write(json.dumps({"iteration": trainer.iteration, **exam.sit(trainer.network, trainer.layout)}))
         left = 60.0 * given.minutes - (time.monotonic() - begun)
-        with contextlib.suppress(KeyboardInterrupt), stoppable():
+        with contextlib.suppress(KeyboardInterrupt), interruptible():
             trainer.train(
                 seconds=max(0.0, left), every=given.every, say=write, play_share=given.play_share,
                 exam=exam, saved=policy,

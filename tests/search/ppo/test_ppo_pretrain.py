@@ -9,12 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sassafras.cluster.remote import interruptible
+
 pytest.importorskip("gymnasium")
 pytest.importorskip("torch")
 pytest.importorskip("sb3_contrib")
 
 from sassafras.core import SearchError
-from sassafras.pretraining import stoppable
 from sassafras.search.ppo import checkpoint
 from sassafras.search.ppo.crew import Crew, Table
 from sassafras.search.ppo.exam import Exam, compare
@@ -88,7 +89,7 @@ def test_what_is_stopped_in_the_middle_keeps_its_last_whole_iteration(tmp_path: 
         return found
 
     one.learner.step = interrupted  # type: ignore[method-assign]
-    with pytest.raises(KeyboardInterrupt), stoppable():
+    with pytest.raises(KeyboardInterrupt), interruptible():
         one.train(look=9, say=lambda _: None, saved=lambda: policies.append(one.iteration))
     assert calls.count(2) >= 1 and policies == [2]
     whole = trainer(tmp_path / "whole.npz")
