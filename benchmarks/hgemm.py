@@ -10,6 +10,7 @@
     python benchmarks/hgemm.py off-grid --grid off-grid-third         shapes that nothing has learnt from
     python benchmarks/hgemm.py off-grid --grid off-grid-odd           rows that are no multiple of 16 bytes
     python benchmarks/hgemm.py sweep    --grid learning --out FOLDER  shapes to learn from: choosers.py
+    python benchmarks/hgemm.py sweep    --grid backward --layouts nt,tt   gradients of weights
 
 Sweep, offline and server share the selection journals in --out ($OUT, or benchmarks/results): after a sweep
 the others only measure. The same command resumes. --dry-run rehearses all of it on a modelled clock.
@@ -66,6 +67,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("stage", choices=STAGES)
     parser.add_argument("--grid", help="another one: off-grid-third, off-grid-odd, learning, -odd, -few")
+    parser.add_argument("--layouts", default="nn,tn", help="of a sweep: of nn and tn, or of nt and tt")
     parser.add_argument("--bands", help="only these bands, for example '<1e8,1e8-1e9'")
     parser.add_argument("--shapes", type=int, help="only a stratified sample of so many")
     parser.add_argument("--configs", type=int, help="screened a shape and layout (128; --only-configs: 24)")
@@ -118,6 +120,7 @@ def main() -> int:
     options = Options(
         configs=given.configs or 128, seconds=given.seconds, seed=given.seed, rate=given.rate,
         calls=given.calls, tuned=not grid.startswith("off-grid"), exclude=given.exclude,
+        layouts=tuple(given.layouts.split(",")),
     )  # fmt: skip
     if given.only_configs:
         options = retuning(options, given.only_configs, given.recorded, given.configs)

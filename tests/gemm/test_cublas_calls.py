@@ -25,13 +25,14 @@ def calls(libraries: list[str]) -> None:
     rng = np.random.default_rng(0)
     a = rng.standard_normal((5, 24)).astype(np.float16)
     b = rng.standard_normal((24, 16)).astype(np.float16)
-    laid = {"nn": b, "tn": np.ascontiguousarray(b.T)}
+    a_t, b_t = np.ascontiguousarray(a.T), np.ascontiguousarray(b.T)
+    laid = {"nn": (a, b), "tn": (a, b_t), "nt": (a_t, b), "tt": (a_t, b_t)}
     exact = (a.astype(float) @ b.astype(float)).astype(np.float16)
     c = np.zeros((5, 16), np.float16)
     lt = CublasLt(0x10, 0x20, 128 << 20)
     assert lt.version == 130100
-    for layout, operand in laid.items():
-        addresses = (a.ctypes.data, operand.ctypes.data, c.ctypes.data)
+    for layout, (left, right) in laid.items():
+        addresses = (left.ctypes.data, right.ctypes.data, c.ctypes.data)
         for strict in (False, True):
             c[:] = 0
             Cublas(0x10, 0x20, 32 << 20, reduced_precision=not strict).enqueue(shape, layout, *addresses)

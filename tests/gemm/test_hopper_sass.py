@@ -22,7 +22,8 @@ NAMES = (
     "cs_nn_128x128_s6m", "cs_tn_64x128_s8m",
     "ws_tn_128x256_co2s4b2c2x1", "ws_nn_256x128_co2s4b2c1x2", "ws_nn_128x128_pp2s6b2c1x1",
     "ws_tn_192x128_co3s4b2c1x1", "ws_tn_64x64_co1s5b2c1x1", "ws_nn_swapped_128x32_co2s8b2c1x1",
-    "ws_tt_bf16_128x128_pp2s6b2c1x1", "ws_tn_128x176_pp2s5b4c2x1", "ws_tn_128x192_pp2s4b3c2x1",
+    "ws_tt_bf16_128x128_pp2s6b2c1x1", "ws_nt_128x192_pp2s4b3c1x2", "ws_nt_bf16_128x128_pp2s6b2c2x1",
+    "ws_tn_128x176_pp2s5b4c2x1", "ws_tn_128x192_pp2s4b3c2x1",
 )  # fmt: skip
 
 

@@ -35,6 +35,8 @@ INSTANCES: list[Instance] = [
     _W("tn", 64, 64, 2, True, 4, cluster_m=2),
     _W("tn", 128, 112, 2, True, 3, cluster_m=2, buffers=4),
     _W("nn", 128, 192, 2, True, 2, cluster_n=2),
+    _W("nt", 128, 192, 2, True, 2, cluster_n=2),
+    _W("nt", 128, 128, 2, True, 2, cluster_m=2),
     _C("nn", 128, 64, 4),
     _C("nn", 64, 32, 5, swapped=True),
     _C("tn", 64, 16, 6, swapped=True),

@@ -112,6 +112,7 @@ def tune(
     exclude: Exclude = "",
     only_configs: Only = "",
     recorded: Recorded = 4,
+    layouts: Annotated[str, typer.Option(help="nn,tn, or those of weights' gradients: nt,tt.")] = "nn,tn",
     gpus: Gpus = 1,
     cluster: Cluster = None,
     workers: Workers = None,
@@ -140,7 +141,7 @@ def tune(
     from sassafras.gemm.select import Options, retuning
 
     console = stderr()
-    options = Options(configs=configs or 128, seed=seed, exclude=exclude)
+    options = Options(configs=configs or 128, seed=seed, exclude=exclude, layouts=tuple(layouts.split(",")))
     if only_configs:
         options = retuning(options, only_configs, recorded, configs)
     chosen = choose_shapes(grid, bands, shapes, seed)
@@ -197,6 +198,7 @@ def choose(
     """Say who would serve a product: ours, cuBLASLt or torch, and why. Needs no GPU."""
     from sassafras.core import SassafrasError
     from sassafras.gemm import learned
+    from sassafras.gemm.backward import PART
     from sassafras.gemm.choose import Chooser, Settings
     from sassafras.gemm.choose import evaluate as judge
     from sassafras.gemm.dispatch.engine import load_table
@@ -220,7 +222,10 @@ def choose(
         return
     if not shapes:
         raise SassafrasError("a shape is missing", hint="sassafras gemm choose 64x64x64")
-    chooser = Chooser(table, lt_version=table.header.get("cublaslt"), model=learned.shipped(gpu))
+    chooser = Chooser(
+        table, lt_version=table.header.get("cublaslt"), model=learned.shipped(gpu),
+        backward=learned.shipped(gpu, PART),
+    )  # fmt: skip
     rows = []
     for text in shapes:
         shape = Shape.parse(text)

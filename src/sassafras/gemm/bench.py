@@ -11,6 +11,7 @@ from typing import Any
 from sassafras.core import SassafrasError
 
 from . import summary
+from .backward import instances, part
 from .dataset import Dataset, Entry
 from .journal import read as read_journal
 from .pool import Crew, Local, journals, records
@@ -66,6 +67,10 @@ def run(
         raise SassafrasError("the benchmark needs at least one shape, one process and one GPU")
     options = options or Options()
     crew = crew or Local(gpus)
+    if part(options.layouts):
+        raise SassafrasError(
+            "the benchmark measures nn and tn", where=",".join(options.layouts), hint="matmul_backward.py"
+        )
     base, texts = _begin(crew, shapes, folder, options, minutes, dry, fresh, cache, progress, say)
     # shapes that must stay untuned have journals of their own, which no dataset is made of
     apart = "" if options.tuned else "-untuned"
@@ -113,20 +118,29 @@ def sweep(
     options = options or Options()
     crew = crew or Local(gpus)
     base, texts = _begin(crew, shapes, folder, options, minutes, dry, fresh, cache, progress, say)
-    crew.work(folder, [(SELECT, {**base, "mode": "select"})], texts, say)
-    return collected(folder)
+    of = part(options.layouts)
+    crew.work(folder, [(_stem(of), {**base, "mode": "select"})], texts, say)
+    return collected(folder, of)
 
 
-def collected(folder: Path) -> Dataset:
-    """The dataset that the selection journals of a folder hold. Raises SassafrasError when there are none."""
-    paths = journals(folder, SELECT)
+def _stem(of: str) -> str:
+    return f"{SELECT}-{of}" if of else SELECT
+
+
+def collected(folder: Path, of: str = "") -> Dataset:
+    """The dataset that the selection journals of a folder hold, of one part (`backward.part`).
+
+    Raises:
+        SassafrasError: there are none.
+    """
+    paths = journals(folder, _stem(of))
     if not paths:
         raise SassafrasError("no selection journal here", where=str(folder), hint="run the sweep first")
     conditions = read_journal(paths[0])[0]["header"]
     header = {key: conditions[key] for key in ("gpu", "kernels", "cublaslt", "torch", "modelled", "options")
               if key in conditions}  # fmt: skip
     entries = []
-    for text, record in records(folder, SELECT).items():
+    for text, record in records(folder, _stem(of)).items():
         if "error" in record:
             continue
         baselines = {
@@ -148,7 +162,7 @@ def _begin(
 ) -> tuple[dict[str, Any], list[str]]:  # fmt: skip
     """What all plans share, and the shapes' names; kernels are built, old journals deleted if asked."""
     if not dry:
-        crew.prepare(cache, say)
+        crew.prepare(cache, say, instances(options.layouts))
     folder.mkdir(parents=True, exist_ok=True)
     if fresh:
         for path in folder.glob("hgemm-*.gpu*.jsonl"):

@@ -14,6 +14,7 @@ from functools import lru_cache
 import numpy as np
 
 from . import families
+from .cublas import BACKWARD
 from .estimate import estimate_us
 from .families import Config
 from .learned import Model
@@ -81,7 +82,8 @@ class Chooser:
     Args:
         table: tuned rows of one GPU.
         lt_version: the cuBLASLt at hand; its algorithms are used only if the table's are of the same one.
-        model: ranks configurations for shapes never tuned; None: their neighbours do.
+        model: ranks configurations for shapes never tuned, in its layouts; None: their neighbours do.
+        backward: another, of the layouts nt and tt.
     """
 
     def __init__(
@@ -91,9 +93,10 @@ class Chooser:
         *,
         lt_version: int | None = None,
         model: Model | None = None,
+        backward: Model | None = None,
     ) -> None:
         self.table = table
-        self.model = model
+        self._models = {layout: one for one in (model, backward) if one is not None for layout in one.layouts}
         self.settings = settings or Settings()
         known = table.header.get("cublaslt")
         self._lt_usable = lt_version is not None and known == lt_version
@@ -110,7 +113,8 @@ class Chooser:
             for layout, (points, rows) in self._near.items()
         }
         for layout, (points, winners) in self._winners.items():
-            if more := [(s, names) for s, of, names in (model.known if model else ()) if of == layout]:
+            learnt = self._models[layout].known if layout in self._models else ()
+            if more := [(s, names) for s, of, names in learnt if of == layout]:
                 known = np.log2([[s.m, s.n, s.k] for s, _ in more])
                 self._winners[layout] = (
                     np.concatenate([points, known]), winners + [names for _, names in more]
@@ -162,15 +166,16 @@ class Chooser:
         settings = self.settings
         if layout not in self._near:
             return Choice("torch", None, None, 1.0, f"nothing was tuned in layout {layout}")
-        points = (self._near if self.model is None else self._winners)[layout][0]
+        model = self._models.get(layout)
+        points = (self._near if model is None else self._winners)[layout][0]
         distances = np.linalg.norm(points - np.log2([shape.m, shape.n, shape.k]), axis=1)
         order = np.argsort(distances, kind="stable")
         if distances[order[0]] > settings.reach:
             return Choice("torch", None, None, 1.0, "no tuned shape is near")
-        if self.model is not None:
+        if model is not None:
             winners = self._winners[layout][1]
             names = (name for i in order[: settings.candidates] for name in winners[i])
-            best = self._ranked(self.model, names, shape, legal, translate)
+            best = self._ranked(model, names, shape, legal, translate)
             margin, why = settings.model_margin, "chosen by what was learnt from tuned shapes"
         else:
             rows = self._near[layout][1]
@@ -220,7 +225,10 @@ class Chooser:
 
         Where the configuration itself was timed, its own speed-up counts. Elsewhere the winner's does,
         reduced by what the static estimate says the configuration loses against that winner on that shape.
+        For nt and tt, and by what it says that the configuration fills the GPU worse here than there: that
+        shapes off the grid do so was what misled this rule in nn and tn (docs/matmul.md).
         """
+        careful = config.layout in BACKWARD
         logs, weights = [], []
         for row, weight in near:
             assert row.speedup is not None and row.torch_us is not None
@@ -234,6 +242,8 @@ class Chooser:
                 loss = math.log(estimate_us(config, row.shape) / estimate_us(winner, row.shape))
                 value = math.log(row.speedup) - max(0.0, loss)
                 weight *= 0.5
+            if careful:
+                value -= max(0.0, math.log(_share(config, row.shape) / _share(config, shape)))
             logs.append(value)
             weights.append(weight)
         if not logs:
@@ -241,6 +251,11 @@ class Chooser:
         mean = float(np.average(logs, weights=weights))
         spread = math.sqrt(float(np.average((np.array(logs) - mean) ** 2, weights=weights)))
         return math.exp(mean - self.settings.caution * spread)
+
+
+def _share(config: Config, shape: Shape) -> float:
+    """What the static estimate leaves of the machine's peak (1 at most, roughly)."""
+    return max(shape.flop / 790e6, shape.nbytes / 4.3e6) / estimate_us(config, shape)
 
 
 @lru_cache(maxsize=4096)

@@ -1,8 +1,9 @@
 """cuBLAS and cuBLASLt through ctypes: the very libraries that torch loaded.
 
 Matrices are row-major here. cuBLAS is column-major, so C = A * B is asked for as C^T = B^T * A^T: cuBLAS's
-first operand is our B. ``nn``: B is k x n; ``tn``: B is n x k. FP16 in and out, FP32 compute and scale type,
-alpha 1, beta 0. (cuBLAS documentation, "cublasGemmEx", "cublasLtMatmul", "cublasLtMatmulAlgoGetHeuristic".)
+first operand is our B. A layout's first letter says how B lies (n: k x n, t: n x k), the second how A does
+(n: m x k, t: k x m). FP16 in and out, FP32 compute and scale type, alpha 1, beta 0. (cuBLAS
+documentation, "cublasGemmEx", "cublasLtMatmul", "cublasLtMatmulAlgoGetHeuristic".)
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ _STATUS = {
 WORKSPACES = (0, 4 << 20, 32 << 20, 128 << 20)
 #: the size that NVIDIA recommends for Hopper, used for cublasGemmEx and the plain heuristic
 RECOMMENDED_WORKSPACE = 32 << 20
+#: the layouts of the benchmark's task; and those whose A lies as k x m (gradients of weights)
 LAYOUTS = ("nn", "tn")
+BACKWARD = ("nt", "tt")
 
 
 class _Algo(ctypes.Structure):
@@ -63,7 +66,7 @@ class LtAlgorithm:
     """An algorithm that cuBLASLt proposed; the blob is valid for one library version only.
 
     Attributes:
-        layout: ``nn`` or ``tn``.
+        layout: ``nn``, ``tn``, ``nt`` or ``tt``.
         blob: the 64 opaque bytes.
         workspace: bytes it needs.
     """
@@ -141,11 +144,11 @@ class Cublas:
 
     def enqueue(self, shape: Shape, layout: str, a: int, b: int, c: int) -> None:
         """C = A * B by addresses. Raises CublasError."""
-        nn = layout == "nn"
+        b_t, a_t = (letter == "t" for letter in layout)
         self._gemm(
-            self._handle, _OP_N if nn else _OP_T, _OP_N, shape.n, shape.m, shape.k, byref(self._one), b,
-            _R_16F, shape.n if nn else shape.k, a, _R_16F, shape.k, byref(self._zero), c, _R_16F, shape.n,
-            _COMPUTE_32F, _GEMM_DEFAULT,
+            self._handle, _OP_T if b_t else _OP_N, _OP_T if a_t else _OP_N, shape.n, shape.m, shape.k,
+            byref(self._one), b, _R_16F, shape.k if b_t else shape.n, a, _R_16F,
+            shape.m if a_t else shape.k, byref(self._zero), c, _R_16F, shape.n, _COMPUTE_32F, _GEMM_DEFAULT,
         )  # fmt: skip
 
 
@@ -155,14 +158,14 @@ class LtProblem:
     def __init__(self, lt: CublasLt, shape: Shape, layout: str) -> None:
         self.shape, self.layout = shape, layout
         self._lt = lt
-        nn = layout == "nn"
+        b_t, a_t = (letter == "t" for letter in layout)
         self.operation = c_void_p()
         lt.desc_create(byref(self.operation), _COMPUTE_32F, _R_32F)
-        for attribute, value in ((_DESC_TRANSA, _OP_N if nn else _OP_T), (_DESC_TRANSB, _OP_N)):
-            lt.desc_set(self.operation, attribute, byref(c_int(value)), 4)
+        for attribute, transposed in ((_DESC_TRANSA, b_t), (_DESC_TRANSB, a_t)):
+            lt.desc_set(self.operation, attribute, byref(c_int(_OP_T if transposed else _OP_N)), 4)
         m, n, k = shape.m, shape.n, shape.k
-        self.first = self._matrix(*((n, k, n) if nn else (k, n, k)))
-        self.second = self._matrix(k, m, k)
+        self.first = self._matrix(*((k, n, k) if b_t else (n, k, n)))
+        self.second = self._matrix(*((m, k, m) if a_t else (k, m, k)))
         self.out = self._matrix(n, m, n)
 
     def _matrix(self, rows: int, columns: int, leading: int) -> c_void_p:

@@ -254,11 +254,16 @@ def slug(gpu: str) -> str:
     return "-".join(gpu.lower().split())
 
 
-def shipped(gpu: str = "NVIDIA H200") -> Dataset:
+def stem(gpu: str, part: str = "") -> str:
+    """What a GPU's files begin with: ``nvidia-h200``, or ``nvidia-h200.backward`` (`backward.part`)."""
+    return slug(gpu) + (f".{part}" if part else "")
+
+
+def shipped(gpu: str = "NVIDIA H200", part: str = "") -> Dataset:
     """The dataset that comes with the package. Raises SassafrasError when there is none for this GPU."""
-    path = DATA / f"{slug(gpu)}.jsonl.gz"
+    path = DATA / f"{stem(gpu, part)}.jsonl.gz"
     if not path.is_file():
-        raise SassafrasError("no dataset for this GPU comes with the package", where=gpu)
+        raise SassafrasError("no dataset for this GPU comes with the package", where=f"{gpu} {part}".strip())
     return Dataset.load(path)
 
 

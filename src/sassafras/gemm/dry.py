@@ -16,7 +16,7 @@ import numpy as np
 
 from sassafras.device.cuda.timing import Stopwatch
 
-from .cublas import LtAlgorithm
+from .cublas import LAYOUTS, LtAlgorithm
 from .estimate import estimate_us
 from .families import Config
 from .graphs import Block, Enqueue
@@ -132,9 +132,9 @@ class DryStage:
 
     def _baseline_us(self, shape: Shape, layout: str, algorithm: int = 1) -> float:
         us = 2.0 + max(shape.flop / 7.5e8, shape.nbytes / 4e6)
-        return us * (1.02 if layout == "nn" else 1.0) * (1 + 0.02 * (algorithm - 1))
+        return us * (1.02 if layout[0] == "n" else 1.0) * (1 + 0.02 * (algorithm - 1))
 
-    def operands(self, shape: Shape, seed: int) -> Any:
+    def operands(self, shape: Shape, seed: int, layouts: Sequence[str] = LAYOUTS) -> Any:
         """No memory."""
         return DryOperands(shape)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import replace
 from functools import lru_cache
@@ -12,6 +13,7 @@ import numpy as np
 from sassafras.core import SassafrasError
 
 from . import families
+from .backward import configurations, part
 from .configuration import PLAIN
 from .cublas import LtAlgorithm
 from .dataset import Dataset, shipped
@@ -42,9 +44,7 @@ def entrants(
         return families.kind(config) not in without and not (banned and banned.search(config.name))
 
     by_family: dict[str, list[Config]] = {}
-    for config in ranked(shape):
-        if config.layout != layout or not tried(config):
-            continue
+    for config in filter(tried, ranked(shape, layout)):
         by_family.setdefault(families.kind(config), []).append(config)
     winners = neighbours_winners(shape, layout)
     chosen: dict[Config, None] = dict.fromkeys(c for c in winners if tried(c))
@@ -56,10 +56,11 @@ def entrants(
     return list(chosen)
 
 
-@lru_cache(maxsize=2)
-def ranked(shape: Shape) -> tuple[Config, ...]:
-    """All legal configurations, best estimate first; kept for the second layout."""
-    return tuple(sorted(families.legal(shape), key=lambda c: (expected_us(c, shape), c.name)))
+@lru_cache(maxsize=4)
+def ranked(shape: Shape, layout: str) -> tuple[Config, ...]:
+    """All legal configurations of a layout, best estimate first."""
+    legal = families.legal(shape, layouts=(layout,))
+    return tuple(sorted(legal, key=lambda c: (expected_us(c, shape), c.name)))
 
 
 def neighbours_winners(shape: Shape, layout: str, count: int = 4) -> list[Config]:
@@ -67,7 +68,7 @@ def neighbours_winners(shape: Shape, layout: str, count: int = 4) -> list[Config
     from .choose import parsed
     from .table import Table, shipped_path
 
-    path = shipped_path(_GPU)
+    path = shipped_path(_GPU, part((layout,)))
     if not path.is_file():
         return []
     if path not in _TABLES:
@@ -88,7 +89,7 @@ def recorded(shape: Shape, layout: str, count: int, exclude: str = "") -> list[C
 
     They are proposals: a name means the same parameters whatever the kernels' text was when it was timed.
     """
-    entry = _entry(shape)
+    entry = _entry(shape, layout)
     if entry is None:
         return []
     banned = re.compile(exclude) if exclude else None
@@ -112,7 +113,7 @@ def changed(shape: Shape, layout: str, only: str, count: int, exclude: str = "")
     Every second place goes to the favourite of another instance, so that one does not fill all of them.
     """
     banned = re.compile(exclude) if exclude else None
-    entry = _entry(shape)
+    entry = _entry(shape, layout)
     best = entry.ranked() if entry else []
     limit = _HOPELESS * best[0][1] if best else float("inf")
     ranked = sorted(
@@ -136,7 +137,7 @@ def changed(shape: Shape, layout: str, only: str, count: int, exclude: str = "")
 
 def recorded_algorithm(shape: Shape, layout: str, version: int) -> LtAlgorithm | None:
     """cuBLASLt's fastest of the shipped dataset; None when unknown, or of another version of the library."""
-    entry, dataset = _entry(shape), _dataset()
+    entry, dataset = _entry(shape, layout), _dataset(part((layout,)))
     if entry is None or dataset is None or dataset.header.get("cublaslt") != version:
         return None
     found = entry.lt.get(layout)
@@ -150,7 +151,8 @@ def matching(only: str) -> tuple[Config, ...]:
         wanted = re.compile(only)
     except re.error as error:
         raise SassafrasError(f"not a regular expression: {error}", where=only) from error
-    found = tuple(c for c in families.configurations() if wanted.search(c.name))
+    every = itertools.chain(families.configurations(), configurations())
+    found = tuple(c for c in every if wanted.search(c.name))
     if not found:
         raise SassafrasError(
             "no configuration has such a name", where=only, hint="sassafras gemm configs SHAPE"
@@ -158,14 +160,14 @@ def matching(only: str) -> tuple[Config, ...]:
     return found
 
 
-@lru_cache(maxsize=1)
-def _dataset() -> Dataset | None:
+@lru_cache(maxsize=2)
+def _dataset(of: str) -> Dataset | None:
     try:
-        return shipped(_GPU)
+        return shipped(_GPU, of)
     except SassafrasError:
         return None
 
 
-def _entry(shape: Shape) -> Any:
-    dataset = _dataset()
+def _entry(shape: Shape, layout: str) -> Any:
+    dataset = _dataset(part((layout,)))
     return dataset.entries.get(shape) if dataset else None

@@ -21,7 +21,8 @@ import numpy as np
 from sassafras.core import SassafrasError
 
 from .configuration import PLAIN, Mode
-from .dataset import DATA, slug
+from .cublas import LAYOUTS
+from .dataset import DATA, stem
 from .estimate import estimate_us
 from .families import Config
 from .launch import MULTIPROCESSORS
@@ -46,7 +47,7 @@ def _own(config: Config) -> tuple[float, ...]:
         value: Any = getattr(config, name, None)
         numbers.append(float(getattr(config.instance, name, 0) if value is None else value))
     return (
-        float(_FAMILIES.index(type(config).__name__)), float(config.layout == "nn"), float(config.swapped),
+        float(_FAMILIES.index(type(config).__name__)), float(config.layout[0] == "n"), float(config.swapped),
         float(rows), float(columns), float(config.threads), float(config.shared_bytes), *numbers,
     )  # fmt: skip
 
@@ -151,6 +152,11 @@ class Model:
     header: dict[str, Any]
 
     @property
+    def layouts(self) -> tuple[str, ...]:
+        """The layouts of what it learnt from."""
+        return tuple(self.header.get("layouts", LAYOUTS))
+
+    @property
     def known(self) -> list[tuple[Shape, str, tuple[str, ...]]]:
         """(shape, layout, configurations that won there) of what it learnt from beside the dispatch table."""
         return [
@@ -198,7 +204,7 @@ class Model:
                     raise ValueError("it knows other features; train it again")
                 header = json.loads(data["header"].tobytes())
                 made = cls(Trees.of_arrays("plain", data), Trees.of_arrays("modes", data), header)
-            _ = made.known  # read once here: whoever has a model may rely on it
+            _ = made.known, made.layouts  # read once here: whoever has a model may rely on it
             return made
         except Exception as error:  # a damaged archive raises whatever zip, zlib and NumPy stumble over
             raise SassafrasError(f"not a chooser's model: {error}", where=path.name) from error
@@ -212,15 +218,15 @@ def _first(pair: tuple[float, Config]) -> float:
     return pair[0]
 
 
-def shipped_path(gpu: str) -> Path:
-    """Where the package keeps a GPU's model."""
-    return DATA / f"{slug(gpu)}.chooser.npz"
+def shipped_path(gpu: str, part: str = "") -> Path:
+    """Where the package keeps a GPU's model; of nt and tt with `backward.PART`."""
+    return DATA / f"{stem(gpu, part)}.chooser.npz"
 
 
 @lru_cache(maxsize=4)
-def shipped(gpu: str) -> Model | None:
+def shipped(gpu: str, part: str = "") -> Model | None:
     """The model that comes with the package, None for a GPU that has none."""
-    path = shipped_path(gpu)
+    path = shipped_path(gpu, part)
     if not path.is_file():
         return None
     try:

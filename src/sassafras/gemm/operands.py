@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sassafras.core import DeviceError
 
+from .cublas import LAYOUTS
 from .shapes import Shape
 
 #: guard band on either side of a buffer (bytes)
@@ -28,6 +30,14 @@ class Check:
     rms: float
     rms_ratio: float
     why: str
+
+
+def factors(buffers: Any, layout: str) -> tuple[Any, Any]:
+    """A (m x k) and B (k x n) of `Operands` or a set of them, lying as `layout` says."""
+    return (
+        buffers.a_t.t() if layout[1] == "t" else buffers.a,
+        buffers.b["tn"].t() if layout[0] == "t" else buffers.b["nn"],
+    )
 
 
 class _Guarded:
@@ -62,12 +72,16 @@ class _Guarded:
 
 
 class Operands:
-    """A (m x k), B both as k x n and as n x k, C (m x n), in FP16, random normal.
+    """A (m x k, and as k x m where a layout wants it), B both as k x n and as n x k, C (m x n), in FP16,
+    random normal.
 
     All work runs on torch's current stream. `reference` is computed in FP64 from the FP16 inputs.
+
+    Args:
+        layouts: that will be asked for; `nn` is always there.
     """
 
-    def __init__(self, shape: Shape, seed: int) -> None:
+    def __init__(self, shape: Shape, seed: int, layouts: Sequence[str] = LAYOUTS) -> None:
         self.shape = shape
         m, n, k = shape.m, shape.n, shape.k
         self._buffers = {
@@ -76,11 +90,20 @@ class Operands:
         }  # fmt: skip
         self.a, self.c = self._buffers["a"].view(m, k), self._buffers["c"].view(m, n)
         self.b = {"nn": self._buffers["nn"].view(k, n), "tn": self._buffers["tn"].view(n, k)}
+        self.a_t: Any = None
+        if any(layout[1] == "t" for layout in layouts):
+            self._buffers["a_t"] = _Guarded(2 * k * m)
+            self.a_t = self._buffers["a_t"].view(k, m)
         self.refill(seed)
 
     def addresses(self, layout: str) -> tuple[int, int, int]:
-        """Device addresses of A, of B as it lies in `layout`, and of C."""
-        return self._buffers["a"].address, self._buffers[layout].address, self._buffers["c"].address
+        """Device addresses of A and of B as they lie in `layout`, and of C."""
+        a, b = ("a_t" if layout[1] == "t" else "a"), layout[0] + "n"
+        return self._buffers[a].address, self._buffers[b].address, self._buffers["c"].address
+
+    def factors(self, layout: str) -> tuple[Any, Any]:
+        """A (m x k) and B (k x n) as torch sees them, lying as `layout` says."""
+        return factors(self, layout)
 
     def refill(self, seed: int) -> None:
         """Fresh inputs and their reference."""
@@ -91,6 +114,8 @@ class Operands:
         for to in (self.a, self.b["nn"]):
             to.normal_(generator=generator)
         self.b["tn"].copy_(self.b["nn"].t())
+        if self.a_t is not None:
+            self.a_t.copy_(self.a.t())
         self.reference = self.a.double() @ self.b["nn"].double()
         self._sums = self._input_sums()
         self._cublas_rms: float | None = None
@@ -155,5 +180,6 @@ class Operands:
     def _input_sums(self) -> list[int]:
         import torch
 
-        parts = [self._buffers[name].view(1, -1).view(torch.int16) for name in ("a", "nn", "tn")]
+        names = [name for name in self._buffers if name != "c"]
+        parts = [self._buffers[name].view(1, -1).view(torch.int16) for name in names]
         return list(torch.stack([part.sum(dtype=torch.int64) for part in parts]).tolist())

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from sassafras.core import DeviceError
 
 from .compile import build
-from .families import INSTANCES
+from .families import INSTANCES, Instance
 from .feed import STALL
 from .feed import environment as _inherited
 from .journal import Journal
@@ -36,8 +36,8 @@ class Crew(Protocol):
         """What the machines that measure say of themselves; None where it is this one."""
         ...
 
-    def prepare(self, cache: Path | None, say: Say) -> None:
-        """Have all our kernels compiled where they will be needed.
+    def prepare(self, cache: Path | None, say: Say, instances: Sequence[Instance] = INSTANCES) -> None:
+        """Have these kernels of ours compiled where they will be needed.
 
         Raises:
             DeviceError: there is no GPU.
@@ -73,7 +73,7 @@ class Local:
     def environment(self) -> None:
         """See `Crew.environment`."""
 
-    def prepare(self, cache: Path | None, say: Say) -> None:
+    def prepare(self, cache: Path | None, say: Say, instances: Sequence[Instance] = INSTANCES) -> None:
         """See `Crew.prepare`."""
         from sassafras.device.cuda import available
 
@@ -81,8 +81,8 @@ class Local:
         if not found:
             raise DeviceError(f"the benchmark needs a GPU: {reason}", hint="--dry-run rehearses without one")
         begin = time.perf_counter()
-        build(INSTANCES, cache)
-        say(f"{len(INSTANCES)} kernels built or found in {time.perf_counter() - begin:.1f} s")
+        build(instances, cache)
+        say(f"{len(instances)} kernels built or found in {time.perf_counter() - begin:.1f} s")
 
     def work(
         self, folder: Path, jobs: Sequence[tuple[str, dict[str, Any]]], shapes: Sequence[str], say: Say

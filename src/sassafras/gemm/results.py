@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import SassafrasError
-from . import bench
-from .dataset import Dataset, merge, shipped, slug
+from . import backward, bench
+from .dataset import Dataset, merge, shipped, stem
 from .page import as_csv, as_html
 from .select import Options
 from .shapes import (
@@ -36,6 +36,7 @@ GRIDS = {
     "cuda-l2": cuda_l2_grid, "off-grid": off_grid, "off-grid-anew": off_grid_anew,
     "off-grid-third": off_grid_third, "learning": for_learning,
     "off-grid-odd": off_grid_odd, "learning-odd": for_learning_odd, "learning-few": for_learning_few,
+    "backward": backward.grid,
 }  # fmt: skip
 
 
@@ -77,8 +78,8 @@ def benchmark(
     Files of a dry run are called ``...-dry``.
     """
     rows, summary = bench.run(shapes, folder, options, mode=mode, **keywords)
-    stem = (name or f"hgemm-{mode}") + ("-dry" if keywords.get("dry") else "")
-    path = folder / f"{stem}.json"
+    file = (name or f"hgemm-{mode}") + ("-dry" if keywords.get("dry") else "")
+    path = folder / f"{file}.json"
     crew = keywords.get("crew")
     write(path, rows, summary, options.seed, crew.environment() if crew is not None else None)
     return path, summary
@@ -94,23 +95,25 @@ def save_sweep(
             dataset with the sweep's shapes replaced (`dataset.merge`); the sweep alone lies beside it.
         install: where else the table goes, merged over what is there; None: nowhere.
     """
-    stem = slug(str(dataset.header.get("gpu") or "gpu"))
+    of = backward.part(dataset.header.get("options", {}).get("layouts", ()))
+    name = stem(str(dataset.header.get("gpu") or "gpu"), of)
     dataset.header |= {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         "commit": os.environ.get("SASSAFRAS_COMMIT"),
     }
-    paths = [folder / (f"{stem}.jsonl.gz" if not dataset.modelled else "sweep-dry.jsonl.gz")]
+    rehearsal = f"sweep-{of}-dry.jsonl.gz" if of else "sweep-dry.jsonl.gz"
+    paths = [folder / (rehearsal if dataset.modelled else f"{name}.jsonl.gz")]
     dataset.save(paths[0])
     if dataset.modelled:
         return paths
     if changed:
-        alone = folder / f"{stem}.retuned.jsonl.gz"
+        alone = folder / f"{name}.retuned.jsonl.gz"
         paths[0].replace(alone)
-        merge(shipped(str(dataset.header.get("gpu"))), Dataset.load(alone), changed).save(paths[0])
+        merge(shipped(str(dataset.header.get("gpu")), of), Dataset.load(alone), changed).save(paths[0])
         paths.append(alone)
     table = Table.from_dataset(Dataset.load(paths[0]))  # of what was written, rounded as it is
-    paths.append(folder / f"{stem}.table.json")
+    paths.append(folder / f"{name}.table.json")
     table.save(paths[-1])
     if install is not None:
         (Table.load(install).merged(table) if install.is_file() else table).save(install)

@@ -6,7 +6,7 @@ interleaved with cuBLASLt's and torch. Every time is recorded: the journals of a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from sassafras.device.cuda.timing import launches_a_block
 
 from . import families
 from .configuration import PLAIN
-from .cublas import LAYOUTS, CublasError, LtAlgorithm
+from .cublas import BACKWARD, LAYOUTS, CublasError, LtAlgorithm
 from .entrants import changed, entrants, matching, ranked, recorded, recorded_algorithm
 from .families import Config
 from .graphs import Block, Enqueue, timed
@@ -68,6 +68,7 @@ class Options:
         rate: server mode: calls a second.
         calls: server mode: calls of each contestant.
         tuned: the portfolio knows this run's selection; False: only what is shipped (shapes never tuned).
+        layouts: which are swept (`cublas`): of nn and tn, or of nt and tt.
         seed: of inputs.
     """
 
@@ -88,13 +89,22 @@ class Options:
     rate: float = 1000.0
     calls: int = 30
     tuned: bool = True
+    layouts: Sequence[str] = LAYOUTS
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        asked = tuple(dict.fromkeys(self.layouts))
+        if not asked or not any(set(asked) <= set(known) for known in (LAYOUTS, BACKWARD)):
+            raise SassafrasError(
+                "layouts are of nn and tn, or of nt and tt", where=",".join(asked), hint="one sweep for each"
+            )
+        object.__setattr__(self, "layouts", asked)  # JSON gives a list back
 
 
 #: options that the selection follows, and those that the measurement follows
 SELECTING = (
     "configs", "finalists", "screen_seconds", "final_seconds", "block_us", "ours_up_to", "exclude",
-    "only", "recorded", "known", "isolated", "seed",
+    "only", "recorded", "known", "isolated", "layouts", "seed",
 )  # fmt: skip
 MEASURING = ("seconds", "block_us", "cold", "walls", "rate", "calls", "tuned", "seed")
 
@@ -198,7 +208,7 @@ def _block(tools: Any, enqueue: Enqueue, launches: int) -> Block:
 def choose(stage: Any, shape: Shape, options: Options, trials: Trials | None = None) -> dict[str, Any]:
     """A JSON-able record.
 
-    ``ours``: the best configuration of either layout, or None; ``best``: layout -> [configuration, us];
+    ``ours``: the best configuration of any of the layouts, or None; ``best``: layout -> [configuration, us];
     ``rungs``: configuration -> [us, rung]; ``lt``, ``heuristic``: cuBLASLt's by layout; ``torch``: layout
     -> us.
 
@@ -209,10 +219,10 @@ def choose(stage: Any, shape: Shape, options: Options, trials: Trials | None = N
         CudaError: the context is lost.
         SassafrasError: no baseline works.
     """
-    operands = stage.operands(shape, options.seed)
+    operands = stage.operands(shape, options.seed, options.layouts)
     operands.calibrate(stage.gemm_ex("nn", operands, strict=True))
     record: dict[str, Any] = {"shape": str(shape), "options": asdict(options)}
-    problems = {layout: stage.lt.problem(shape, layout) for layout in LAYOUTS}
+    problems = {layout: stage.lt.problem(shape, layout) for layout in options.layouts}
     lt_finalists, facts = _lt_finalists(stage, operands, problems, options)
     record |= facts
     rungs: dict[str, tuple[float, int]] = {}
@@ -223,7 +233,7 @@ def choose(stage: Any, shape: Shape, options: Options, trials: Trials | None = N
     if shape.flop > options.ours_up_to:
         why_not = f"more than {options.ours_up_to:.0e} FLOP"
     else:
-        for layout in LAYOUTS:
+        for layout in options.layouts:
             ours += _our_finalists(
                 stage, operands, layout, options, facts["baseline_us"], rungs, wrong, trials
             )
@@ -366,7 +376,7 @@ def _probed(
 ) -> list[tuple[Any, Enqueue]]:  # fmt: skip
     """Who enters the first rung: neighbours' winners, the estimate's favourites of families with a chance."""
     # a family whose favourites are hopeless here does not take the others' places, nor their time
-    kinds = {families.kind(c) for c in ranked(operands.shape) if c.layout == layout}
+    kinds = {families.kind(c) for c in ranked(operands.shape, layout)}
     favourites = entrants(operands.shape, layout, _PROBES * len(kinds), exclude=options.exclude)
     probes = screen(stage, bound(favourites), baseline_us, _RUNGS[0][0], 1)
     fastest = min([baseline_us, *(us for us, _, _ in probes)])
@@ -386,7 +396,7 @@ def _final(
 ) -> dict[str, Any]:  # fmt: skip
     """The last rung: ours, cuBLASLt's and torch, interleaved."""
     entries: list[Finalist] = [*lt, *ours]
-    for layout in LAYOUTS:
+    for layout in options.layouts:
         enqueue = stage.torch_matmul(layout, operands)
         entries.append((stage.watch.one(enqueue), f"torch_{layout}", enqueue))
     if options.isolated and operands.shape.flop >= _ISOLATED_FROM:

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from .cublas import LtAlgorithm, LtProblem
+from .cublas import LAYOUTS, LtAlgorithm, LtProblem
 from .graphs import Block, Enqueue
-from .operands import Operands
+from .operands import Operands, factors
 from .shapes import Shape
 from .table import Row, Table
 from .tools import Tools
@@ -29,8 +29,12 @@ class OperandSet:
         self.b = {"nn": nn, "tn": tn}
 
     def addresses(self, layout: str) -> tuple[int, int, int]:
-        """Device addresses of A, of B as it lies in `layout`, and of C."""
+        """Device addresses of A (row-major), of B as it lies in `layout`, and of C."""
         return self.a.data_ptr(), self.b[layout].data_ptr(), self.c.data_ptr()
+
+    def factors(self, layout: str) -> tuple[Any, Any]:
+        """A (m x k) and B (k x n) as torch sees them, lying as `layout` says."""
+        return factors(self, layout)
 
 
 class Stage(Tools):
@@ -50,9 +54,9 @@ class Stage(Tools):
 
     # -- buffers ------------------------------------------------------------------------------------------
 
-    def operands(self, shape: Shape, seed: int) -> Operands:
+    def operands(self, shape: Shape, seed: int, layouts: Sequence[str] = LAYOUTS) -> Operands:
         """Guarded buffers with an FP64 reference."""
-        return Operands(shape, seed)
+        return Operands(shape, seed, layouts)
 
     def sets(self, operands: Operands, most: int = MOST_SETS) -> list[OperandSet]:
         """Copies of the inputs over more than twice the L2, `most` at the utmost; at least one."""
@@ -92,8 +96,7 @@ class Stage(Tools):
         """sassafras.matmul on buffers, as a user calls it."""
         from .matmul import matmul
 
-        b = operands.b["nn"] if layout == "nn" else operands.b["tn"].t()
-        a, c = operands.a, operands.c
+        (a, b), c = operands.factors(layout), operands.c
         return lambda: matmul(a, b, c)
 
     def tell_portfolio(self, rows: Sequence[Row]) -> None:

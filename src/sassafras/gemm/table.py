@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from sassafras.core import SassafrasError
 
-from .dataset import DATA, Dataset, slug
+from .dataset import DATA, Dataset, stem
 from .shapes import Shape
 
 FORMAT = 1
@@ -65,8 +65,16 @@ class Table:
         return Table(self.header, (row for row in self.rows.values() if row.shape not in gone))
 
     def merged(self, other: Table) -> Table:
-        """This table with the other's rows added; the other's win."""
-        return Table({**self.header, **other.header}, {**self.rows, **other.rows}.values())
+        """This table with the other's rows added; the other's win.
+
+        cuBLASLt's algorithms stay only where they are of the version that the header names: the other's.
+        """
+        header = {**self.header, **other.header}
+        rows: dict[tuple[Shape, str], Row] = {}
+        for table in (self, other):
+            fits = table.header.get("cublaslt") == header.get("cublaslt")
+            rows |= {at: row if fits else replace(row, lt=None) for at, row in table.rows.items()}
+        return Table(header, rows.values())
 
     @classmethod
     def from_dataset(cls, dataset: Dataset) -> Table:
@@ -123,6 +131,6 @@ class Table:
         return cls(found["header"], rows)
 
 
-def shipped_path(gpu: str) -> Path:
-    """Where the package keeps a GPU's table."""
-    return DATA / f"{slug(gpu)}.table.json"
+def shipped_path(gpu: str, part: str = "") -> Path:
+    """Where the package keeps a GPU's table; of nt and tt with `backward.PART`."""
+    return DATA / f"{stem(gpu, part)}.table.json"

@@ -108,6 +108,5 @@ class Tools:
         """torch.matmul with ``out=``, as a user of either layout calls it."""
         import torch
 
-        b: Any = operands.b["nn"] if layout == "nn" else operands.b["tn"].t()
-        a, c = operands.a, operands.c
+        (a, b), c = operands.factors(layout), operands.c
         return lambda: torch.matmul(a, b, out=c)

@@ -233,10 +233,23 @@ INSTANCES: tuple[WarpSpecializedInstance, ...] = (
     *(deepest(layout, *tile, swapped=True) for layout in ("tn", "nn") for tile in _SWAPPED),
 )
 _GENERAL = tuple(tile for tile in _TILES if tile in (_TILES[0], (128, 128, 2, True, {})))
+#: for weights' gradients (nt) as well: those that lead most often where torch is beaten in nn
+_GRADIENT = tuple(
+    tile
+    for tile in _TILES
+    if tile
+    in (
+        (128, 256, 2, False, {}),
+        (128, 128, 2, True, {"cluster_m": 2}),
+        (128, 192, 2, True, {"cluster_n": 2, "most": 4, "buffers": 3}),
+    )
+)
 #: compiled for other callers: BF16, and the layouts of training's backward pass
 OTHER_INSTANCES: tuple[WarpSpecializedInstance, ...] = (
     *_instances(("tn", "nn", "tt", "nt"), "bf16", _GENERAL),
     *_instances(("tt", "nt"), "fp16", _GENERAL),
+    *_instances(("nt",), "fp16", _GRADIENT),
+    *_instances(("nt",), "bf16", _GRADIENT),
     *(deepest(layout, *_SWAPPED[2], swapped=True, dtype="bf16") for layout in ("tn", "nn")),
 )
 #: those with an epilogue (`epilogue`)

@@ -11,11 +11,13 @@ import json
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from sassafras.core import SassafrasError
 
+from .cublas import LAYOUTS
 from .journal import Journal
 from .journal import read as read_journal
 from .judge import Judge, answer
@@ -26,12 +28,12 @@ from .trials import Trials, of_plan
 LOST = 3
 
 
-def kernels_digest() -> str:
-    """Hash of the text of all our kernels: what measurements belong to."""
+def kernels_digest(layouts: Sequence[str] = LAYOUTS) -> str:
+    """Hash of the text of all our kernels for these layouts: what measurements belong to."""
+    from .backward import instances
     from .compile import source
-    from .families import INSTANCES
 
-    return hashlib.sha256("".join(source(i) for i in INSTANCES).encode()).hexdigest()[:16]
+    return hashlib.sha256("".join(source(i) for i in instances(layouts)).encode()).hexdigest()[:16]
 
 
 def conditions(plan: dict[str, Any], stage: Any) -> dict[str, Any]:
@@ -41,7 +43,8 @@ def conditions(plan: dict[str, Any], stage: Any) -> dict[str, Any]:
     wanted = SELECTING if plan["mode"] == "select" else MEASURING
     header = {
         "mode": plan["mode"], "options": {name: plan["options"][name] for name in wanted},
-        "kernels": kernels_digest(), "cublaslt": stage.lt.version, "modelled": stage.modelled,
+        "kernels": kernels_digest(plan["options"]["layouts"]), "cublaslt": stage.lt.version,
+        "modelled": stage.modelled,
     }  # fmt: skip
     if not stage.modelled:
         import torch

@@ -20,6 +20,7 @@ from sassafras.core import SassafrasError
 
 from .. import learned
 from .. import table as tables
+from ..backward import PART
 from ..choose import Choice, Chooser, parsed
 from ..compile import ARCH, cached_path, cubin, default_cache
 from ..dataset import DATA, slug
@@ -71,7 +72,7 @@ def load_table(gpu: str) -> Table | None:
     if given := os.environ.get("SASSAFRAS_GEMM_TABLE"):
         return Table.load(Path(given))
     found: Table | None = None
-    for path in (tables.shipped_path(gpu), tuned_path(gpu)):
+    for path in (tables.shipped_path(gpu, PART), tables.shipped_path(gpu), tuned_path(gpu)):
         if path.is_file():
             try:
                 loaded = Table.load(path)
@@ -149,8 +150,9 @@ class Engine:
                     else:
                         lt = self._lt_member()
                         chooser = Chooser(
-                            found, lt_version=lt.version if lt else None, model=learned.shipped(name)
-                        )
+                            found, lt_version=lt.version if lt else None, model=learned.shipped(name),
+                            backward=learned.shipped(name, PART),
+                        )  # fmt: skip
                 self._gpus[ordinal] = Gpu(name, capability, chooser, why)
             return self._gpus[ordinal]
 

@@ -62,10 +62,21 @@ def _backward(ctx: Any, grad: Any) -> tuple[Any, Any]:
 
     a, b = ctx.saved_tensors
     mm = torch.ops.sassafras.mm.default
+
+    def product(left: Any, right: Any, like: Any) -> Any:
+        # a gradient that lies as its tensor does is accumulated as it is; any other is copied first
+        return mm(right.t(), left.t()).t() if _by_columns(like) else mm(left, right)
+
     return (
-        mm(grad, b.t()) if ctx.needs_input_grad[0] else None,
-        mm(a.t(), grad) if ctx.needs_input_grad[1] else None,
+        product(grad, b.t(), a) if ctx.needs_input_grad[0] else None,
+        product(a.t(), grad, b) if ctx.needs_input_grad[1] else None,
     )
+
+
+def _by_columns(tensor: Any) -> bool:
+    """Column-major without gaps, and not row-major as well."""
+    rows, columns = tensor.shape
+    return bool(tensor.stride(0) == 1 and tensor.stride(1) == rows and columns > 1 and rows > 1)
 
 
 def _vmap(info: Any, in_dims: tuple[int | None, int | None], a: Any, b: Any) -> tuple[Any, int]:
