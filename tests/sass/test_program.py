@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 
 from sassafras.core.errors import CubinError, UnsupportedArch
+from sassafras.corpus.sampling import Sample, open_sample
 from sassafras.sass import Program, check_schedulable, disassembly, parameters
 from sassafras.sass.cubin import Cubin
-from sassafras.sass.eiattr import ANNOTATIONS
+from sassafras.sass.eiattr import ANNOTATIONS, UNUSED_LOAD_BYTES, Record, unknown_attributes
 from sassafras.sass.registers import GPR, PRED, UGPR
+from sassafras.schedule import ScheduleSpace
+from sassafras.validate import Validator
 from tests import kernels
 
 
@@ -170,3 +173,59 @@ def test_annotations_of_spills_follow_their_instructions() -> None:
     assert annotated <= {offset for _, offset in function.offset_slots}
     assert {function.instructions[offset // 16].base for offset in annotated} <= {"LDL", "STL"}
     assert not function.pinned_reason
+
+
+def unused(program: Program) -> list[int]:
+    """Offsets of the loads that `.nv.info` says are not used whole."""
+    info = program.cubin.entries[program.function().name].info
+    return [o for r in info if r.attribute == UNUSED_LOAD_BYTES for o in r.words()[::2]]
+
+
+def test_loads_with_unused_bytes_are_followed() -> None:
+    """A prefix sum reads its warps' totals by four and needs three: `.nv.info` says of which load."""
+    changes = {"ROWS": 4, "COLS": 1024, "num_warps": 4}
+    workload, case = open_sample(Sample("scan", "corpus:cumsum", tuple(changes.items())))
+    kernel = workload.build(case, "sm_90a")
+    program = Program.parse(kernel.cubin)
+    marked = unused(program)
+    assert marked, "ptxas marks loads of this kernel"
+    code = program.function().instructions
+    assert {code[offset // 16].base for offset in marked} == {"LDS"}
+    space, validator = ScheduleSpace(kernel, program), Validator(kernel.cubin)
+    rng, state = np.random.default_rng(0), space.start()
+    places = set()
+    for _ in range(60):
+        move = space.sample(state, rng)
+        assert move is not None
+        state = space.apply(state, move)
+        changed = space.emit(state)
+        assert validator.check(changed).ok
+        moved = Program.parse(changed)
+        where = unused(moved)
+        places.add(tuple(where))
+        now = moved.function().instructions
+        assert [now[o // 16].text for o in where] == [code[o // 16].text for o in marked]
+        if len(places) > 1:
+            break
+    assert places != {tuple(marked)}, "none of them has moved"
+    left = bytearray(changed)
+    for (at, offset), (_, old) in zip(
+        moved.function().offset_slots, program.function().offset_slots, strict=True
+    ):
+        if offset != old:
+            left[at : at + 4] = old.to_bytes(4, "little")
+            break
+    assert "info" in {v.kind for v in validator.check(bytes(left)).violations}
+
+
+@pytest.mark.parametrize(
+    ("words", "known"),
+    [
+        ((0x110, 0xFFF), True), ((0x60, 0xFF0F, 0x70, 0xF), True), ((), True),
+        ((0x118, 0xFFF), False), ((0x110, 0), False), ((0x110, 0xFFFF), False), ((0x110,), False),
+        ((0xFFF, 0x110), False), ((0x110, 0x10FFF), False),
+    ],
+)  # fmt: skip
+def test_unused_bytes_in_another_form_are_not_guessed_about(words: tuple[int, ...], known: bool) -> None:
+    record = Record(UNUSED_LOAD_BYTES, 0, b"".join(w.to_bytes(4, "little") for w in words))
+    assert unknown_attributes((record,)) == (() if known else (UNUSED_LOAD_BYTES,))

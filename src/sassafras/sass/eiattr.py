@@ -3,13 +3,14 @@
 A record is a format byte, an attribute byte and two bytes that are either the value itself or the
 size of the payload that follows. Some payloads hold offsets of instructions; when instructions
 move, these must follow (observed: EXIT 0x1c, cooperative groups 0x28, warp-wide integer 0x31, mbarrier
-0x39, spill annotations 0x55). A record whose attribute we do not know may hold offsets too: such a kernel
-is pinned rather than guessed about (`Function.pinned_reason`).
+0x39, loads of which not all bytes are used 0x44, spill annotations 0x55). A record whose attribute we do not
+know may hold offsets too: such a kernel is pinned rather than guessed about (`Function.pinned_reason`).
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..core.errors import CubinError
@@ -20,6 +21,9 @@ REGCOUNT = 0x2F
 KPARAM_INFO = 0x17
 INDIRECT_BRANCH_TARGETS = 0x34
 
+#: u32 offset of a load, u32 mask of the bytes that somebody uses (0xff0f: of four words not the second);
+#: for tools that look for reads of what was never written. cuobjdump names it; seen from ptxas 12.8 and 13
+UNUSED_LOAD_BYTES = 0x44
 ANNOTATIONS = 0x55
 #: the one kind of annotation seen: a spill or a refill, u32 kind and u32 instruction offset
 _SPILL_REFILL = 1
@@ -31,12 +35,13 @@ OFFSET_ATTRIBUTES: dict[int, tuple[str, int, int]] = {
     0x28: ("COOP_GROUP_INSTR_OFFSETS", 4, 0),
     0x31: ("INT_WARP_WIDE_INSTR_OFFSETS", 4, 0),
     0x39: ("MBARRIER_INSTR_OFFSETS", 16, 0),
+    UNUSED_LOAD_BYTES: ("UNUSED_LOAD_BYTE_OFFSET", 8, 0),
     ANNOTATIONS: ("ANNOTATIONS", 8, 4),
 }
 
 #: attributes that hold no instruction offset, named as cuobjdump 13.5 prints each number. Not
 #: listed, and so refused, are those whose payload may hold offsets in a form not seen yet: 0x03, 0x14-0x16,
-#: 0x25, 0x27, 0x2D, 0x2E, 0x3A, 0x40, 0x44, 0x46, 0x4B, 0x4F, 0x57, 0x59, 0x65, 0x6A, 0x6C.
+#: 0x25, 0x27, 0x2D, 0x2E, 0x3A, 0x40, 0x46, 0x4B, 0x4F, 0x57, 0x59, 0x65, 0x6A, 0x6C.
 PLAIN_ATTRIBUTES: dict[int, str] = {
     0x01: "PAD", 0x02: "IMAGE_SLOT", 0x04: "CTAIDZ_USED", 0x05: "MAX_THREADS", 0x06: "IMAGE_OFFSET",
     0x07: "IMAGE_SIZE", 0x08: "TEXTURE_NORMALIZED", 0x09: "SAMPLER_INIT", 0x0A: "PARAM_CBANK",
@@ -129,9 +134,23 @@ def offset_slots(records: tuple[Record, ...]) -> list[tuple[int, int]]:
 def unknown_attributes(records: tuple[Record, ...]) -> tuple[int, ...]:
     """Attributes that are in neither table, or of which an entry is of no known form; sorted."""
     known = OFFSET_ATTRIBUTES.keys() | PLAIN_ATTRIBUTES.keys()
-    strange = {r.attribute for r in records if r.attribute == ANNOTATIONS and not _all_spills(r)}
+    strange = {r.attribute for r in records if r.attribute in _FORMS and not _FORMS[r.attribute](r)}
     return tuple(sorted({r.attribute for r in records} - known | strange))
 
 
 def _all_spills(record: Record) -> bool:
     return len(record.payload) % 8 == 0 and set(record.words()[::2]) <= {_SPILL_REFILL}
+
+
+def _loads_and_masks(record: Record) -> bool:
+    """Each entry is the offset of an instruction and a mask of some, not all, of a load's bytes."""
+    words = record.words()
+    aligned = len(record.payload) % 8 == 0 and all(offset % 16 == 0 for offset in words[::2])
+    return aligned and all(0 < mask < 0xFFFF for mask in words[1::2])
+
+
+#: attributes whose entries are looked at
+_FORMS: dict[int, Callable[[Record], bool]] = {
+    ANNOTATIONS: _all_spills,
+    UNUSED_LOAD_BYTES: _loads_and_masks,
+}
