@@ -11,7 +11,8 @@ from figure_results import Row, result
 NOT_YET = "Not measured yet.\n"
 #: strategies and ablations as a reader calls them
 NAMES = {
-    "random_walk": "random walk", "ppo_fresh": "PPO fresh (CuAsmRL's preset)",
+    "random_walk": "random walk", "guided": "guided annealing",
+    "guided_experience": "guided, no network", "ppo_fresh": "PPO fresh (CuAsmRL's preset)",
     "ppo_pretrained": "PPO pre-trained", "ppo_twin": "PPO, untrained twin",
     "fresh_as_it_is": "the preset", "fresh_no_mask": "no mask",
     "fresh_all_features": "all features", "fresh_all_moves": "all moves",
@@ -100,6 +101,12 @@ def said(of: Row) -> str:
         + (f"that of {same}." if same else "no other."),
         f"The pre-trained policy ended above its untrained twin on {twin['better']} of {twin['pairs']}, "
         f"below on {twin['worse']}.",
+        *(
+            f"Guided annealing ended above {other} on {it['better']} of {it['pairs']}, "
+            f"below on {it['worse']}."
+            for other, key in (("annealing", "anneal"), ("itself without the network", "experience"))
+            if (it := of[f"guided_over_{key}"])["pairs"]
+        ),
     ]
     training, rank = of["training"], of["prerank"]
     for key, where in (("alone", "with a GPU to itself"), ("shared_gpu", "of GPU and thought added up")):
@@ -122,15 +129,22 @@ def said(of: Row) -> str:
 def transfer(of: Row) -> str:
     """Evaluations to 90 % of annealing's log-gain, on kernels of unseen families."""
     it = of["transfer"]
+    names = list(it["median_ratio"])
     rows = [
         [k["kernel"], _times(k["annealing_final"]),
-         *(_count(k["evaluations_to_90_percent"][n]) for n in ("anneal", "ppo_pretrained", "ppo_twin"))]
+         *(_count(k["evaluations_to_90_percent"][n]) for n in ("anneal", *names))]
         for k in it["kernels"]
     ]  # fmt: skip
-    ratio = "" if it["median_ratio"] is None else f" (median ratio {it['median_ratio']:.2f})"
+
+    def concluded(name: str) -> str:
+        ratio = it["median_ratio"][name]
+        return f"{_name(name)} **{it['conclusion'][name]}**" + (
+            f" (median ratio {ratio:.2f})" if ratio else ""
+        )
+
     return (
-        _table("kernel | annealing's gain | annealing | PPO pre-trained | untrained twin", rows)
-        + f"\nThe goal, {it['goal']}: **{it['conclusion']}**{ratio}.\n"
+        _table(" | ".join(["kernel", "annealing's gain", "annealing", *map(_name, names)]), rows)
+        + f"\nThe goal, {it['goal']}: {'; '.join(map(concluded, it['conclusion']))}.\n"
     )
 
 

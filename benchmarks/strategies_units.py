@@ -28,10 +28,13 @@ STRATEGIES: dict[str, tuple[str, Row]] = {
     "random_walk": ("random_walk", {}),
     "greedy": ("greedy", {}),
     "anneal": ("anneal", {}),
+    "guided": ("guided", {"policy": "pretrained"}),
+    "guided_experience": ("guided", {"policy": "none"}),
     "ppo_fresh": ("ppo", _FRESH),
     "ppo_pretrained": ("ppo", {"policy": "pretrained"}),
     "ppo_twin": ("ppo", {"policy": "twin"}),
     # not of the comparison itself
+    "guided_twin": ("guided", {"policy": "twin"}),
     "anneal_prerank8": ("anneal", {"prerank": 8}),
     "fresh_as_it_is": ("ppo", _FRESH),
     "fresh_no_mask": ("ppo", _FRESH | {"mask": False}),
@@ -42,7 +45,7 @@ STRATEGIES: dict[str, tuple[str, Row]] = {
     "twin_memory_moves": ("ppo", {"policy": "twin", "moves": "memory"}),
     "fresh_alone": ("ppo", _FRESH | {"threads": 12}),
 }
-DEFAULT = tuple(STRATEGIES)[:6]
+DEFAULT = tuple(STRATEGIES)[:8]
 #: one change each to CuAsmRL's preset, beside the preset itself with the same evaluations
 ABLATIONS = (
     "fresh_as_it_is", "fresh_no_mask", "fresh_all_features", "fresh_all_moves", "fresh_noisy_reward",

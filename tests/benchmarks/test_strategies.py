@@ -63,13 +63,22 @@ def test_the_summary_names_the_best_and_counts_who_never_got_there() -> None:
     assert found["strategies"]["anneal"]["geomean_final"] == pytest.approx(1.10)
     assert found["strategies"]["random_walk"]["geomean_believed_at_equal_gpu_seconds"] == pytest.approx(1.01)
     assert len(found["transfer"]["kernels"]) == 4
-    assert found["transfer"]["median_ratio"] == pytest.approx(20 / 80)
-    assert found["transfer"]["conclusion"] == "not reached"  # a quarter is no fifth
+    assert found["transfer"]["median_ratio"]["ppo_pretrained"] == pytest.approx(20 / 80)
+    assert found["transfer"]["conclusion"]["ppo_pretrained"] == "not reached"  # a quarter is no fifth
+    assert found["transfer"]["median_ratio"]["guided"] is None
+    assert "not been run" in found["transfer"]["conclusion"]["guided"]
     assert found["not_told_apart_from_it"] == []
     assert found["errors"][0]["error"] == "DeviceError: gone"
     assert summary.middle_or_none([1.0, float("inf")]) is None  # half of them never got there
     few = summary.summarise([r for r in rows if r["kernel"] != "softmax"])
-    assert "inconclusive" in few["transfer"]["conclusion"]
+    assert "fewer than four" in few["transfer"]["conclusion"]["ppo_pretrained"]
+    for kernel in ("softmax", "attention", "quantise_fp8", "gemv_int4"):
+        for seed in range(4):
+            rows.append(unit(kernel, "guided", seed, 1.13, [[1, 0, 1.0, 0], [16, 2.0, 1.13, 2.0]]))
+    guided = summary.summarise(rows)
+    assert guided["transfer"]["conclusion"]["guided"] == "reached"  # sixteen of eighty are a fifth
+    assert guided["guided_over_anneal"] == {"pairs": 16, "better": 16, "worse": 0}
+    assert guided["guided_over_experience"]["pairs"] == 0
 
 
 def test_strategies_are_judged_by_what_all_of_them_did() -> None:
@@ -92,9 +101,9 @@ def test_pages_say_what_the_file_says_or_that_there_is_none(monkeypatch: pytest.
     monkeypatch.setattr(figures, "result", lambda name: {"summary": summary.summarise(rows)})
     made = {name: make() for name, make in figures.TABLES.items()}
     assert figures.NOT_YET not in made.values()
-    assert "12 searches (2 seeds)" in made["strategies-said"] and "67 %" in made["strategies-said"]
+    assert "16 searches (2 seeds)" in made["strategies-said"] and "67 %" in made["strategies-said"]
     assert "1.090x" in made["strategies-remeasured"] and "no mask" in made["strategies-ablations"]
-    assert "inconclusive" in made["strategies-transfer"] and made["strategies"].count("\n") == 8
+    assert "inconclusive" in made["strategies-transfer"] and made["strategies"].count("\n") == 10
 
     def gone(name: str) -> Any:
         raise FileNotFoundError(name)
@@ -118,7 +127,7 @@ def test_ablations_training_and_preranking_have_figures_of_their_own() -> None:
 def test_seeds_are_outermost_and_every_unit_has_one_gpu() -> None:
     planned = list(strategies.plan(strategies.KERNELS, strategies.DEFAULT, 5, 3000))
     main = [u for u in planned if u.strategy in strategies.DEFAULT]
-    assert len(main) == 180 and [u.seed for u in main] == sorted(u.seed for u in main)
+    assert len(main) == 240 and [u.seed for u in main] == sorted(u.seed for u in main)
     assert len(set(planned)) == len(planned) and len({u.path(Path()) for u in planned}) == len(planned)
     extra = [u for u in planned if u.strategy not in strategies.DEFAULT]
     assert {u.strategy for u in extra} == {*units.ABLATIONS, "anneal_prerank8"}

@@ -39,13 +39,14 @@ def command(
     ] = "swaps",
     device: Annotated[str, typer.Option(help="auto, cuda (measures), or model (the timing model).")] = "auto",
     strategy: Annotated[
-        str, typer.Option(help="anneal, greedy, random_walk, list, beam, exact or ppo.")
+        str, typer.Option(help="anneal, greedy, random_walk, list, beam, exact, ppo or guided.")
     ] = "anneal",
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="A setting of the strategy, NAME=VALUE; repeatable.")
     ] = None,
     policy: Annotated[
-        str | None, typer.Option(help="For ppo: pretrained, fresh, twin, or a checkpoint's path.")
+        str | None,
+        typer.Option(help="For ppo and guided: pretrained, twin, a checkpoint; ppo: fresh; guided: none."),
     ] = None,
     budget: Annotated[
         str, typer.Option(help="Seconds or evaluations: 60s, 5m, 3000e, or 60s,3000e.")

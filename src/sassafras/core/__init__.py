@@ -16,7 +16,17 @@ from .errors import (
 )
 from .evaluation import Candidate, Evaluation, Interval, Modelled, Outcome
 from .kernel import Kernel
-from .protocols import Builder, Constructive, Device, Enumerable, Evaluator, Observable, Playable, Space
+from .protocols import (
+    Builder,
+    Constructive,
+    Device,
+    Enumerable,
+    Evaluator,
+    Observable,
+    Playable,
+    Space,
+    Tracked,
+)
 from .verdict import Verdict
 from .workload import Buffer, Case, Custom, Fill, Normal, Tolerance, Uniform, Workload
 
@@ -24,6 +34,6 @@ __all__ = [
     "Budget", "Buffer", "Builder", "Candidate", "Case", "CompileError", "Constructive", "CubinError",
     "Custom", "Device", "DeviceError", "DisassemblyError", "Enumerable", "Evaluation", "Evaluator",
     "Fill", "Interval", "Kernel", "LatencyTableError", "Modelled", "Normal", "Observable", "Outcome",
-    "Playable", "SassafrasError", "SearchError", "Space", "StoreError", "Tolerance", "ToolMissing",
+    "Playable", "SassafrasError", "SearchError", "Space", "StoreError", "Tolerance", "ToolMissing", "Tracked",
     "Uniform", "UnsupportedArch", "Verdict", "Workload", "WorkloadError",
 ]  # fmt: skip

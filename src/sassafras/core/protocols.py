@@ -84,6 +84,15 @@ class Playable(Protocol[StateIn, MoveOut]):
 
 
 @runtime_checkable
+class Tracked(Protocol[StateIn]):
+    """A playable space that says which thing stands in each row, so that it is known again elsewhere."""
+
+    def things(self, state: StateIn) -> np.ndarray:
+        """int32 (rows,): a number from 0 to rows - 1 that stays with a thing in every state of the space."""
+        ...
+
+
+@runtime_checkable
 class Builder(Protocol[State]):
     """Builds states from scratch, one part at a time, by what it expects of them."""
 

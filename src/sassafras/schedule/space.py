@@ -42,8 +42,8 @@ _LINKS = 4
 
 
 class ScheduleSpace:
-    """Schedules of one kernel. Implements `core.Space`, `Enumerable`, `Observable`, `Playable`
-    and `Constructive`.
+    """Schedules of one kernel. Implements `core.Space`, `Enumerable`, `Observable`, `Playable`,
+    `Tracked` and `Constructive`.
 
     Barriers and wait masks travel with their instructions, or are made anew (`control`). Every schedule in
     the space keeps the register, scoreboard and memory dependences of the original and the smallest issue
@@ -329,6 +329,10 @@ class ScheduleSpace:
         from .leaves import neighbours
 
         return neighbours(self.tables, state.order, _LINKS)
+
+    def things(self, state: ScheduleState) -> np.ndarray:
+        """int32 (instructions,): the original index of what stands at each position."""
+        return state.order
 
     def legal(self, state: ScheduleState) -> np.ndarray:
         """bool (instructions, verbs): what an agent may try.

@@ -5,6 +5,7 @@ from .beam import Beam
 from .contract import Evaluate, Found, Recorded, Recorder, Session, Strategy
 from .exact import Exact
 from .greedy import Greedy
+from .guided import Guided
 from .list_schedule import ListSchedule
 from .loop import Finished, Progress, run
 from .ppo import Ppo
@@ -12,7 +13,7 @@ from .random_walk import RandomWalk
 from .registry import check_settings, get, names, parse_settings, settings_of
 
 __all__ = [
-    "Anneal", "Beam", "Evaluate", "Exact", "Finished", "Found", "Greedy", "ListSchedule", "Ppo", "Progress",
-    "RandomWalk", "Recorded", "Recorder", "Session", "Strategy", "check_settings", "get", "names",
+    "Anneal", "Beam", "Evaluate", "Exact", "Finished", "Found", "Greedy", "Guided", "ListSchedule", "Ppo",
+    "Progress", "RandomWalk", "Recorded", "Recorder", "Session", "Strategy", "check_settings", "get", "names",
     "parse_settings", "run", "settings_of",
 ]  # fmt: skip

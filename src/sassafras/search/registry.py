@@ -16,6 +16,7 @@ from .beam import Beam
 from .contract import Strategy
 from .exact import Exact
 from .greedy import Greedy
+from .guided import Guided
 from .list_schedule import ListSchedule
 from .ppo import Ppo
 from .random_walk import RandomWalk
@@ -24,6 +25,7 @@ _STRATEGIES: dict[str, Callable[..., Strategy]] = {
     RandomWalk.name: RandomWalk,
     Greedy.name: Greedy,
     Anneal.name: Anneal,
+    Guided.name: Guided,
     Ppo.name: Ppo,
     ListSchedule.name: ListSchedule,
     Beam.name: Beam,

@@ -205,18 +205,8 @@ class AssemblyGame(gymnasium.Env[np.ndarray, np.int64]):
         return mask
 
     def _observation(self) -> np.ndarray:
-        seen = self.space.features(self.state)
-        count, columns = seen.shape
-        out = np.zeros((self.layout.rows, self.layout.width), dtype=np.float32)
-        out[:count, :columns] = seen
-        out[:count, columns] = 1.0
-        if 0 <= self._touched < count:
-            out[self._touched, columns + 1] = 1.0
-        out[:count, columns + 2] = np.clip(10.0 * (1.0 - self.cost), -3.0, 3.0)
-        out[:count, columns + 3] = 1.0 - self._steps / self.horizon
-        out[:, columns + 4 :] = -1.0
-        out[:count, columns + 4 :] = self.space.links(self.state)
-        return out
+        left = 1.0 - self._steps / self.horizon
+        return observe(self.space, self.layout, self.state, self.cost, self._touched, left)
 
     def _info(self) -> dict[str, Any]:
         info: dict[str, Any] = {"cost": self.cost, "best_cost": self.best_cost}
@@ -227,3 +217,28 @@ class AssemblyGame(gymnasium.Env[np.ndarray, np.int64]):
     def render(self) -> str:  # type: ignore[override]
         """One line: where the episode stands."""
         return f"move {self._steps} of {self.horizon}: {1 / self.cost:.4f}x of the baseline's speed"
+
+
+def observe(space: Any, layout: Layout, state: Any, cost: float, touched: int, left: float) -> np.ndarray:
+    """A state as networks see it: float32 (layout.rows, layout.width).
+
+    Args:
+        space: the state's space.
+        layout: of the observation.
+        state: what is looked at.
+        cost: its runtime relative to the baseline's.
+        touched: row that the last move brought to where it stands, or -1.
+        left: share of the episode that is left.
+    """
+    seen = space.features(state)
+    count, columns = seen.shape
+    out = np.zeros((layout.rows, layout.width), dtype=np.float32)
+    out[:count, :columns] = seen
+    out[:count, columns] = 1.0
+    if 0 <= touched < count:
+        out[touched, columns + 1] = 1.0
+    out[:count, columns + 2] = np.clip(10.0 * (1.0 - cost), -3.0, 3.0)
+    out[:count, columns + 3] = left
+    out[:, columns + 4 :] = -1.0
+    out[:count, columns + 4 :] = space.links(state)
+    return out
