@@ -2,6 +2,7 @@
 
     python benchmarks/choosers.py --train       # from the shipped dataset: writes gemm/data/*.chooser.npz
     python benchmarks/choosers.py               # on shapes held out: writes choosers.json
+    python benchmarks/choosers.py --backward [--train]   # the same for nt and tt: choosers-backward.json
 
 No GPU; scikit-learn trains. Times are looked up in the dataset. What a chooser may name is what the sweep
 timed for the shape; a mode of launching that was not timed there counts as the plain launch, which is
@@ -26,6 +27,7 @@ from common import write
 
 from sassafras.core import SassafrasError, ToolMissing
 from sassafras.gemm import dataset, families, learned
+from sassafras.gemm.backward import PART
 from sassafras.gemm.choose import Chooser, Settings
 from sassafras.gemm.shapes import Shape
 from sassafras.gemm.table import Table
@@ -33,6 +35,8 @@ from sassafras.gemm.table import Table
 #: trees, leaves and depth of both sets: small enough for a few milliseconds
 PLAIN = {"max_iter": 400, "max_leaf_nodes": 63, "max_depth": 10, "learning_rate": 0.1}
 MODES = {"max_iter": 60, "max_leaf_nodes": 15, "max_depth": 6, "learning_rate": 0.1}
+#: of the layouts nt and tt, which have a tenth of the pairs
+PLAIN_BACKWARD = {"max_iter": 200, "max_leaf_nodes": 31, "max_depth": 8, "learning_rate": 0.1}
 SEED = 0
 #: folds: (name, which shapes are held out)
 HELD_OUT: dict[str, Callable[[int, Shape], bool]] = {
@@ -40,6 +44,13 @@ HELD_OUT: dict[str, Callable[[int, Shape], bool]] = {
     "m of 256, 2048, 12288": lambda index, shape: shape.m in (256, 2048, 12288),
     "n of 64, 512, 4096": lambda index, shape: shape.n in (64, 512, 4096),
     "k of 128, 1024, 8192": lambda index, shape: shape.k in (128, 1024, 8192),
+}
+#: the same for nt and tt: k is the number of tokens there, m and n are a layer's widths
+HELD_OUT_BACKWARD: dict[str, Callable[[int, Shape], bool]] = {
+    "every fifth shape": HELD_OUT["every fifth shape"],
+    "every fourth shape": lambda index, shape: index % 4 == 1,
+    "k of 1024": lambda index, shape: shape.k == 1024,
+    "n of 768, 4096": lambda index, shape: shape.n in (768, 4096),
 }
 #: times of shapes off the grid, which no table holds: the model learns from them what the grid cannot show
 OFF_GRID = sorted(dataset.DATA.glob("nvidia-h200.offgrid*.jsonl.gz"))
@@ -78,11 +89,13 @@ class Pairs:
             [np.array(part) for part in zip(*rows, strict=True)] for rows in (plain, modes)
         )
 
-    def train(self, without: set[int], header: dict[str, Any]) -> learned.Model:
+    def train(
+        self, without: set[int], header: dict[str, Any], settings: dict[str, Any] = PLAIN
+    ) -> learned.Model:
         """The model of all shapes but some."""
         sets = [
-            fitted(*(part[~np.isin(rows[0], list(without))] for part in rows[1:]), settings)
-            for rows, settings in ((self.plain, PLAIN), (self.modes, MODES))
+            fitted(*(part[~np.isin(rows[0], list(without))] for part in rows[1:]), of)
+            for rows, of in ((self.plain, settings), (self.modes, MODES))
         ]
         return learned.Model(*sets, header)
 
@@ -228,17 +241,20 @@ def best(entry: dataset.Entry, layout: str) -> dict[str, Any]:
     return {"config": ranked[0][0] if faster else None, "over_torch": over, "fraction_of_best": 1.0}
 
 
-def compare(found: dataset.Dataset) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def compare(
+    found: dataset.Dataset, folds: dict[str, Callable[[int, Shape], bool]], settings: dict[str, Any] = PLAIN
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Rows by fold and chooser, and each chooser over all folds."""
+    layouts = {"layouts": layouts_of(found)}
     entries = [found[shape] for shape in sorted(found.entries)]
     table, pairs = Table.from_dataset(found), Pairs(entries)
     rows, every = [], dict[str, list[dict[str, Any]]]()
-    for fold, held in HELD_OUT.items():
+    for fold, held in folds.items():
         out = {i for i, entry in enumerate(entries) if held(i, entry.shape)}
         test = [entries[i] for i in sorted(out)]
         rest = table.without(entry.shape for entry in test)
         choosers = {"torch": Chooser(Table({}, [])), "neighbours": Chooser(rest)}
-        model = pairs.train(out, {})
+        model = pairs.train(out, layouts, settings)
         for margin in MARGINS:
             choosers[f"trees, margin {margin}"] = Chooser(rest, Settings(model_margin=margin), model=model)
         for name, chooser in choosers.items():
@@ -247,6 +263,31 @@ def compare(found: dataset.Dataset) -> tuple[list[dict[str, Any]], dict[str, Any
             rows.append({"held_out": fold, "chooser": name, **summed(judged)})
             print(rows[-1], flush=True)
     return rows, {name: summed(judged) for name, judged in every.items()}
+
+
+def layouts_of(found: dataset.Dataset) -> list[str]:
+    """What it was swept in, by its baselines."""
+    return sorted({layout for entry in found for layout in entry.baselines.get("torch", {})})
+
+
+def backward(args: argparse.Namespace) -> None:
+    """The layouts nt and tt, from their own dataset; shapes off the grid are in it."""
+    found = dataset.Dataset.load(args.dataset) if args.dataset else dataset.shipped(part=PART)
+    if found.modelled:
+        sys.exit("this dataset was modelled, not measured: nothing is learnt from it")
+    header = {name: found.header.get(name) for name in ("gpu", "date", "commit", "torch")}
+    header |= {"pairs": found.pairs, "layouts": layouts_of(found)}
+    if args.train:
+        entries = [found[shape] for shape in sorted(found.entries)]
+        path = args.model or learned.shipped_path(str(header["gpu"]), PART)
+        Pairs(entries).train(set(), header, PLAIN_BACKWARD).save(path)
+        print(f"wrote {path} ({path.stat().st_size:,} bytes)")
+        return
+    rows, summary = compare(found, HELD_OUT_BACKWARD, PLAIN_BACKWARD)
+    for layout in header["layouts"]:
+        every = [best(entry, layout) for entry in found]
+        summary[f"the best known, {layout}"] = summed([{"shape": "", **row} for row in every])
+    print("wrote", write("choosers-backward", rows, {"backward": summary}, header, seed=SEED, out=args.out))
 
 
 def milliseconds(model: learned.Model, table: Table) -> float:
@@ -266,10 +307,14 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--dataset", type=Path, help="[default: the one that comes with the package]")
+    parser.add_argument("--backward", action="store_true", help="the layouts nt and tt")
     parser.add_argument("--train", action="store_true", help="write the model instead of comparing")
     parser.add_argument("--model", type=Path, help="file to write with --train [default: the package's]")
     parser.add_argument("--out", help="folder of the result file")
     args = parser.parse_args()
+    if args.backward:
+        backward(args)
+        return
     found = dataset.Dataset.load(args.dataset) if args.dataset else dataset.shipped()
     if found.modelled:
         sys.exit("this dataset was modelled, not measured: nothing is learnt from it")
@@ -287,7 +332,7 @@ def main() -> None:
         took = milliseconds(model, Table.from_dataset(found))
         print(f"wrote {path} ({path.stat().st_size:,} bytes); a choice takes {took:.2f} ms here")
         return
-    rows, summary = compare(found)
+    rows, summary = compare(found, HELD_OUT)
     more, apart = off_grid(found, others)
     last, judged = unseen(found, others)
     rows, summary = [*rows, *more, *last], {"grid": summary, "off_grid": apart, "unseen": judged}

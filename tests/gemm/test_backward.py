@@ -355,3 +355,43 @@ def test_the_benchmark_of_a_step_rehearses_and_resumes(tmp_path: Path) -> None:
             )
             assert row[f"{product}_torch"] > 0 and row[f"{product}_null"] > 0
         assert row["failed"] == row["wrong"] == [] and row["sets"] >= 2
+
+
+def test_trees_are_trained_and_compared_on_them(
+    swept: tuple[Path, Dataset], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("sklearn")
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import choosers
+
+    from sassafras.gemm import learned
+
+    shapes = [
+        Shape(m, n, k) for m in (256, 512, 1024) for n in (256, 768, 2048) for k in (512, 1000, 1024, 4096)
+    ]
+    entries = []
+    for shape in shapes:  # the modelled clock's times
+        record = choose(DryStage(), shape, OPTIONS)
+        lt = {layout: found["us"] for layout, found in record["lt"].items()}
+        ours = {name: (us, rung) for name, (us, rung) in record["rungs"].items()}
+        entries.append(dataset.Entry(shape, ours, {"torch": record["torch"], "lt_autotune": lt}))
+    Dataset({"gpu": GPU}, entries).save(tmp_path / "made.jsonl.gz")
+    words = ["choosers.py", "--backward", "--dataset", str(tmp_path / "made.jsonl.gz")]
+    monkeypatch.setattr(choosers, "MARGINS", (1.08,))
+    few = {"max_iter": 8, "max_leaf_nodes": 15, "learning_rate": 0.3}
+    for name in ("PLAIN_BACKWARD", "MODES"):
+        monkeypatch.setattr(choosers, name, few)
+    held = {"every fifth shape": choosers.HELD_OUT["every fifth shape"]}
+    monkeypatch.setattr(choosers, "HELD_OUT_BACKWARD", held)
+    monkeypatch.setattr(sys, "argv", [*words, "--out", str(tmp_path)])
+    choosers.main()
+    summary = json.loads((tmp_path / "choosers-backward.json").read_text())["summary"]["backward"]
+    assert summary["trees, margin 1.08"]["problems"] == summary["neighbours"]["problems"] == 14
+    monkeypatch.setattr(sys, "argv", [*words, "--train", "--model", str(tmp_path / "m.npz")])
+    choosers.main()
+    model = learned.Model.load(tmp_path / "m.npz")
+    assert model.layouts == ("nt", "tt")
+    chooser = Chooser(Table.from_dataset(Dataset.load(tmp_path / "made.jsonl.gz")), backward=model)
+    shape = Shape(640, 768, 1024)
+    choice = chooser.choose(shape, "nt", lambda c: c.layout == "nt" and c.reject(shape) is None)
+    assert "learnt" in choice.why or "predicted" in choice.why
