@@ -35,8 +35,6 @@ INSTANCES: list[Instance] = [
     _W("tn", 64, 64, 2, True, 4, cluster_m=2),
     _W("tn", 128, 112, 2, True, 3, cluster_m=2, buffers=4),
     _W("nn", 128, 192, 2, True, 2, cluster_n=2),
-    _W("nt", 128, 192, 2, True, 2, cluster_n=2),
-    _W("nt", 128, 128, 2, True, 2, cluster_m=2),
     _C("nn", 128, 64, 4),
     _C("nn", 64, 32, 5, swapped=True),
     _C("tn", 64, 16, 6, swapped=True),
@@ -45,7 +43,12 @@ INSTANCES: list[Instance] = [
     _C("tn", 128, 80, 3, shared=True),
     _C("nn", 128, 128, 3, shared=True),
     _C("nn", 128, 80, 4, swapped=True, shared=True),
+    _W("nt", 128, 192, 2, True, 2, cluster_n=2),
+    _W("nt", 128, 128, 2, True, 2, cluster_m=2),
 ]
+
+_MULTICAST, _SPLIT = INSTANCES[1], _C("nn", 128, 64, 4)
+assert _SPLIT in INSTANCES
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +145,7 @@ def test_planted_faults_are_noticed(
     fault: int, what: str, emulator: Emulator, tmp_path: Path, few_multiprocessors: None
 ) -> None:
     """The checks must be able to fail: each fault is planted in what the kernel asks for."""
-    instance = INSTANCES[1]  # clusters with multicast, B contiguous along n
+    instance = _MULTICAST  # clusters with multicast, B contiguous along n
     config = WarpSpecializedConfig(instance, 2, 2)
     shape = Shape(264, 136, 776)
     assert emulator.run(config, shape, tmp_path) == ""
@@ -156,7 +159,7 @@ def test_planted_faults_are_noticed(
 
 def test_sums_read_before_they_have_landed_are_noticed(emulator: Emulator, tmp_path: Path) -> None:
     """Slices exchange their sums without a barrier of the cluster: each receiver waits for its bytes."""
-    config = ClusterSplitConfig(INSTANCES[12], 3)
+    config = ClusterSplitConfig(_SPLIT, 3)
     shape = Shape(136, 72, 520)
     assert emulator.run(config, shape, tmp_path) == ""
     assert "what is read has not landed" in emulator.run(config, shape, tmp_path, fault=11)
@@ -164,7 +167,7 @@ def test_sums_read_before_they_have_landed_are_noticed(emulator: Emulator, tmp_p
 
 def test_a_wrong_byte_count_is_printed(emulator: Emulator, tmp_path: Path) -> None:
     """A hang names its barriers: 16 bytes are announced that nothing brings."""
-    config = ClusterSplitConfig(INSTANCES[12], 1)
+    config = ClusterSplitConfig(_SPLIT, 1)
     assert "0 of 1 arrivals and 16 bytes to come" in emulator.run(
         config, Shape(64, 64, 64), tmp_path, fault=3
     )
