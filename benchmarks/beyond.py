@@ -36,7 +36,7 @@ from typing import Any
 
 import beyond_ladder
 from beyond_ladder import GEMM_STAGES, STAGES, stages_of
-from common import ROOT, geomean, gpu_count, use_gpu, write
+from common import ROOT, geomean, gpu_count, read_lines, read_result, use_gpu, write
 
 Row = dict[str, Any]
 BUNDLE = ROOT / "build" / "beyond"
@@ -97,9 +97,9 @@ def read_rows(path: Path) -> list[Row]:
     if not path.is_file():
         return []
     if path.suffix == ".json":
-        whole = json.loads(path.read_text())
+        whole = read_result(path, "environment")
         return [{"environment": whole["environment"], **r} for r in whole["rows"]]
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    return read_lines(path)
 
 
 def current(rows: Sequence[Row]) -> list[Row]:
@@ -413,7 +413,9 @@ def main() -> None:
         rows = [r for file in options.files for r in read_rows(file)]
         if not rows:  # or a published result would become an empty one
             parser.error("there is no row in " + ", ".join(map(str, options.files)))
-        seen = [json.loads(f.read_text())["summary"] for f in options.files if f.suffix == ".json"]
+        seen = [
+            read_result(f, "summary")["summary"] for f in options.files if f.suffix == ".json" and f.is_file()
+        ]
         limits = next((s["limits"] for s in reversed(seen) if "limits" in s), None)
         if options.limits:
             import beyond_limits
@@ -421,7 +423,9 @@ def main() -> None:
             limits = beyond_limits.read(options.limits)
         finish(rows, options.name, options.seed, options.out, limits)
     else:
-        print(table(json.loads(options.files[0].read_text())))
+        if len(options.files) != 1:
+            parser.error("table: which result file?")
+        print(table(read_result(options.files[0], "summary")))
 
 
 if __name__ == "__main__":

@@ -315,7 +315,10 @@ def main() -> None:
     if args.backward:
         backward(args)
         return
-    found = dataset.Dataset.load(args.dataset) if args.dataset else dataset.shipped()
+    try:
+        found = dataset.Dataset.load(args.dataset) if args.dataset else dataset.shipped()
+    except SassafrasError as error:
+        sys.exit(f"error: {error}")
     if found.modelled:
         sys.exit("this dataset was modelled, not measured: nothing is learnt from it")
     header = {name: found.header.get(name) for name in ("gpu", "date", "commit", "torch")}

@@ -58,6 +58,50 @@ def write(
     return path
 
 
+def read_result(path: Path, *needed: str, of: str = "") -> dict[str, Any]:
+    """A result file that the command line names.
+
+    Args:
+        path: the file.
+        needed: what it must say besides its rows.
+        of: what its benchmark's name begins with.
+
+    Raises:
+        SystemExit: it cannot be read, is no result file, or is of another benchmark.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SystemExit(f"error: {path} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise SystemExit(f"error: {path} is no result file: {error}") from None
+    rows = found.get("rows") if isinstance(found, dict) else None
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise SystemExit(f"error: {path} is no result file: it has no rows")
+    if not str(found.get("benchmark", "")).startswith(of):
+        raise SystemExit(f"error: {path} is a result of {found.get('benchmark')!r}, not of {of!r}")
+    if missing := [key for key in needed if key not in found]:
+        raise SystemExit(f"error: {path} has no {' and no '.join(missing)}")
+    return dict(found)
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """A file of JSON Lines that the command line names: its rows.
+
+    Raises:
+        SystemExit: it cannot be read, or a line is no row.
+    """
+    try:
+        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    except OSError as error:
+        raise SystemExit(f"error: {path} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise SystemExit(f"error: {path} holds no rows, one a line: {error}") from None
+    if not all(isinstance(row, dict) for row in rows):
+        raise SystemExit(f"error: {path} holds no rows, one a line")
+    return rows
+
+
 def commit() -> str | None:
     """The commit that this tree is at, if it is known."""
     if given := os.environ.get("SASSAFRAS_COMMIT"):

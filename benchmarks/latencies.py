@@ -36,7 +36,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
-from benchmarks.common import write  # noqa: E402
+from benchmarks.common import read_result, write  # noqa: E402
 from benchmarks.latency import plan as plans  # noqa: E402
 from benchmarks.latency import report, words  # noqa: E402
 from benchmarks.latency.analysis import Tally  # noqa: E402
@@ -67,6 +67,8 @@ def main(arguments: list[str] | None = None) -> int:
         if options.step == "plan":
             return make(options)
         if options.step == "words":
+            if missing := [str(folder) for folder in options.cubins if not folder.is_dir()]:
+                raise SassafrasError("there is no such folder", where=", ".join(missing))
             words.save(words.harvest(options.cubins))
             return 0
         if options.step == "publish":
@@ -126,7 +128,7 @@ def publish(options: argparse.Namespace) -> int:
     """Write what is kept of a result."""
     if len(options.cubins) != 1:
         raise SassafrasError("which result is to be published?", hint="publish latencies.json --out FOLDER")
-    made = json.loads(options.cubins[0].read_text())
+    made = read_result(options.cubins[0], of="latencies")
     folder = Path(options.out)
     rows = [{k: v for k, v in r.items() if k not in DROPPED} for r in made["rows"]]
     pairs = folder / "latencies-pairs.json.xz"

@@ -198,6 +198,8 @@ def main() -> None:
     if args.worker:
         worker(args)
         return
+    if not args.policy.exists():
+        parser.error(f"there is no policy at {args.policy}: llm_policy.py --save writes one")
     until = time.time() + args.seconds
     for step in ("choose", *(f"compare{i}" for i in range(PROCESSES))):
         for _ in range(10):  # a worker that dies costs one shape

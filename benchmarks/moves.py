@@ -15,13 +15,12 @@ import argparse
 import base64
 import dataclasses
 import html
-import json
 import traceback
 import zlib
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, write
+from common import ROOT, read_result, write
 from strategies_units import DEFAULT, read
 
 Row = dict[str, Any]
@@ -155,7 +154,7 @@ def main() -> None:
     parse.add_argument("--out")
     given = parse.parse_args()
     if given.page:
-        found = json.loads(given.page.read_text())
+        found = read_result(given.page, "summary", of="moves")
         (given.docs / "figures").mkdir(parents=True, exist_ok=True)
         (given.docs / PAGE.name).write_text(page(found))
         summary = found["summary"]

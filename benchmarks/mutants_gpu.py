@@ -63,7 +63,10 @@ def main(arguments: list[str] | None = None) -> int:
     only = [name for name in options.only.split(",") if name]
     options.folders = options.folder or [Path("plans/mutants")]
     options.folder = options.folders[0]
-    return {"plan": make, "run": run, "summary": summarise}[options.step](options, only)
+    try:
+        return {"plan": make, "run": run, "summary": summarise}[options.step](options, only)
+    except plan.NoPlan as error:
+        parser.error(str(error))
 
 
 def make(options: argparse.Namespace, only: list[str]) -> int:

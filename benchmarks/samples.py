@@ -16,7 +16,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from common import gpu_count, per_gpu, write
+from common import gpu_count, per_gpu, read_result, write
 
 Row = dict[str, Any]
 
@@ -72,9 +72,11 @@ def main() -> int:
     from sassafras.device.cuda import environment
 
     if options.merge:
-        files = [json.loads(path.read_text()) for path in options.merge]
-        kept = {row["kernel"]: row for file in files for row in file["rows"]}
+        files = [read_result(path, "environment", of="samples") for path in options.merge]
+        kept = {row.get("kernel"): row for file in files for row in file["rows"]}
         merged = [kept[name] for name in map(str, suite.names()) if name in kept]
+        if not merged:  # or a published result would become an empty one
+            parser.error("no kernel of the suite in " + ", ".join(map(str, options.merge)))
         print("wrote", write("samples", merged, summarise(merged), files[-1]["environment"], out=options.out))
         return 0
     if not (options.gpus or gpu_count()):

@@ -23,7 +23,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from common import geomean, per_gpu, write
+from common import geomean, per_gpu, read_lines, read_result, write
 
 Row = dict[str, Any]
 #: what a row takes beside its search: the choice of a ptxas and fresh processes
@@ -161,13 +161,12 @@ def summarise(rows: list[Row]) -> Row:
 
 def sitting(file: Path) -> tuple[list[Row], list[Row]]:
     """The rows of a result file or of a rows.jsonl, and the sittings that they come from: what ran where."""
-    text = file.read_text()
     if file.suffix == ".json":
-        data = json.loads(text)
+        data = read_result(file, "date", "command", "commit", "environment")
         head = {name: data[name] for name in ("date", "command", "commit")}
         old = data["environment"].pop("sittings", None)
         return data["rows"], old or [{**head, "rows": len(data["rows"]), "environment": data["environment"]}]
-    rows = [json.loads(line) for line in text.splitlines()]
+    rows = read_lines(file)
     environments = [e for row in rows if (e := row.pop("environment", None))]
     if not environments:
         raise ValueError(f"{file}: no row says where it was measured")
@@ -238,7 +237,7 @@ def main() -> None:
     parser.add_argument("--table", type=Path)
     options = parser.parse_args()
     if options.table:
-        print(table(json.loads(options.table.read_text())))
+        print(table(read_result(options.table, "summary")))
         return
     if options.merge:
         merge(options.merge, options.name, options.seed, options.out)

@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import ROOT, per_gpu, write
+from common import ROOT, per_gpu, read_result, write
 
 Row = dict[str, Any]
 PUBLISHED = ROOT / "src" / "sassafras" / "device" / "model" / "correlation.json"
@@ -259,7 +259,7 @@ def show(rows: list[Row]) -> None:
 
 def publish(results: Path) -> None:
     """Write the table that ships with the package."""
-    found = json.loads(results.read_text())
+    found = read_result(results, "date", "environment", of="timing-model")
     table = {
         f"{row['kernel']}/{row['shape']}": {
             "kendall_tau": round(row["kendall_tau"], 3),
@@ -324,7 +324,7 @@ def main() -> None:
     if given.remodel:
         joined: dict[str, Row] = {}
         for path in given.remodel:
-            joined |= {r["kernel"]: r for r in json.loads(path.read_text())["rows"]}
+            joined |= {r["kernel"]: r for r in read_result(path, of="timing-model")["rows"]}
         raws = [r for r in joined.values() if not only or r["kernel"] in only]
         rows = [judge(raw, remodel(raw, changes)) for raw in raws]
         show(rows)

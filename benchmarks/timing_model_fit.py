@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import ROOT, write
+from common import ROOT, read_result, write
 from timing_model import ARCH, unpack
 
 Row = dict[str, Any]
@@ -213,7 +213,7 @@ def main() -> None:
     parse.add_argument("--only", default="", help="kernels, for --prerank")
     parse.add_argument("--out")
     given = parse.parse_args()
-    kernels = [Measured(raw) for raw in json.loads(given.raw.read_text())["rows"]]
+    kernels = [Measured(raw) for raw in read_result(given.raw, of="timing-model")["rows"]]
     environment = kernels[0].raw["environment"]
     if given.prerank:
         only = set(filter(None, given.only.split(",")))

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import write
+from common import read_lines, write
 from planted import SOURCES, Subject, moves, names, permutations, places, scoreboards, swaps, timing
 
 Row = dict[str, Any]
@@ -191,7 +191,7 @@ def main() -> None:
     parser.add_argument("--latencies", choices=("mined", "measured"), default="mined")
     parser.add_argument("--out")
     options = parser.parse_args()
-    lines = [json.loads(x) for x in (options.corpus / "index.jsonl").read_text().splitlines()]
+    lines = read_lines(options.corpus / "index.jsonl")
     if options.limit:
         lines = [lines[n] for n in np.linspace(0, len(lines) - 1, options.limit).astype(int)]
     asked = {x["name"]: 0 if n % options.plant else options.quota for n, x in enumerate(lines)}

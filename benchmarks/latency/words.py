@@ -123,7 +123,11 @@ def harvest(folders: Iterable[Path], arch: str = "sm_90a") -> dict[str, list[For
 
     Returns:
         form -> words, one for each immediate that does not fill its field.
+
+    Raises:
+        SassafrasError: there is no cubin for it.
     """
+    folders = list(folders)
     examples: dict[tuple[str, int | None], set[tuple[tuple[tuple[str, int], ...], int]]] = {}
     for folder in folders:
         for path in sorted(folder.rglob("*.cubin")):
@@ -156,6 +160,8 @@ def harvest(folders: Iterable[Path], arch: str = "sm_90a") -> dict[str, list[For
                     seen = examples.setdefault(key, set())
                     if len(seen) < _MOST_EXAMPLES:
                         seen.add((text.registers, word))
+    if not examples:  # or the book would lose what it holds
+        raise SassafrasError(f"no cubin of {arch} in {', '.join(map(str, folders)) or 'no folder'}")
     book: dict[str, list[Form]] = {}
     for (form, immediate), seen in sorted(examples.items(), key=str):
         found = _places(form, seen, "#" in form and immediate is None)

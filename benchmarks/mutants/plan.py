@@ -22,6 +22,10 @@ CHANCES = {"wide": (0.2, 0.25, 0.25, 0.12, 0.1, 0.08), "near": (0.3, 0.0, 0.3, 0
 FORMAT = 2
 
 
+class NoPlan(ValueError):
+    """There is no plan, or it is one of another version or another validator."""
+
+
 def mutate(
     function: Any, rng: np.random.Generator, edits: str = "wide"
 ) -> tuple[np.ndarray, np.ndarray, list[str]]:
@@ -149,8 +153,8 @@ def make(name: str, count: int, seed: int, path: str, edits: str = "wide") -> Ro
 
 
 def read(path: Path) -> Row:
-    """A plan file. Raises ValueError when it was made by another version of this script."""
+    """A plan file. Raises NoPlan when it was made by another version of this script."""
     plan: Row = json.loads(lzma.decompress(path.read_bytes()))
     if plan.get("format") != FORMAT:
-        raise ValueError(f"{path.name} was made by another version: make the plan again")
+        raise NoPlan(f"{path.name} was made by another version: make the plan again")
     return plan

@@ -14,7 +14,7 @@ from threading import Condition, Thread
 from typing import Any
 
 from . import lean
-from .plan import patched, read, validator_digest
+from .plan import NoPlan, patched, read, validator_digest
 
 Row = dict[str, Any]
 #: seconds that an approved mutant may take, and that one may take again when it did not answer (a GPU that
@@ -280,7 +280,7 @@ def run(
     Returns: rows a kernel, the summary, and what was left.
 
     Raises:
-        ValueError: no plan, or a stale one.
+        NoPlan: no plan, or a stale one.
     """
     begin = time.monotonic()
     deadline = begin + seconds
@@ -354,13 +354,13 @@ def _look(work: Work, place: Path, wanted: list[str], makers: list[Any]) -> None
 
 
 def current(folder: Path, only: list[str]) -> dict[str, Row]:
-    """The plans of a folder by kernel. Raises ValueError: no plan, or another validator's verdicts."""
+    """The plans of a folder by kernel. Raises NoPlan: no plan, or another validator's verdicts."""
     plans = {path.stem: read(path) for path in sorted(folder.glob("*.xz")) if not only or path.stem in only}
     if not plans:
-        raise ValueError(f"no plans in {folder}: make them with `mutants_gpu.py plan` first")
+        raise NoPlan(f"no plans in {folder}: make them with `mutants_gpu.py plan` first")
     stale = [name for name, plan in plans.items() if plan["validator"] != validator_digest()]
     if stale:
-        raise ValueError(f"the validator changed since {', '.join(stale)} was planned: make the plans again")
+        raise NoPlan(f"the validator changed since {', '.join(stale)} was planned: make the plans again")
     return plans
 
 

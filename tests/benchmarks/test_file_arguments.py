@@ -1,0 +1,88 @@
+"""Files that a benchmark's command line names: missing, cut short, of something else. No traceback."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+import common  # noqa: E402
+
+COMMANDS = [
+    "samples.py --merge {}",
+    "beyond.py merge {} --out {out}",
+    "beyond.py table {}",
+    "beyond.py table",
+    "moves.py --page {} --docs {out}",
+    "schedule_suite.py --merge {} --out {out}",
+    "schedule_suite.py --table {}",
+    "timing_model.py --remodel {}",
+    "timing_model.py --publish {}",
+    "timing_model_fit.py --raw {} --out {out}",
+    "latencies.py publish {} --out {out}",
+    "latencies.py words {}",
+    "choosers.py --dataset {} --out {out}",
+    "llm_live.py --policy {} --out {out}",
+    "mutants_gpu.py summary --folder {} --out {out}",
+    "validator.py {} --out {out}",
+]
+
+
+def said(command: str, path: Path, out: Path) -> str:
+    """The one line that a command ends with, having failed."""
+    words = [word.format(str(path), out=str(out)) for word in command.split()]
+    run = subprocess.run(
+        [sys.executable, str(ROOT / "benchmarks" / words[0]), *words[1:]], cwd=out, capture_output=True,
+        text=True, timeout=120, check=False, env={**os.environ, "OUT": str(out)},
+    )  # fmt: skip
+    assert run.returncode, run.stdout
+    assert "Traceback" not in run.stderr, run.stderr
+    assert not [file for file in out.iterdir() if file.suffix == ".json"], "nothing is published"
+    return (run.stderr or run.stdout).strip().splitlines()[-1]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_missing_file_is_named(command: str, tmp_path: Path) -> None:
+    path = tmp_path / "missing" / "result.json"
+    out = tmp_path / "out"
+    out.mkdir()
+    line = said(command, path, out)
+    assert any(word in line for word in ("error: ", "cannot be read", "no such folder")), line
+    assert "{}" not in command or "result.json" in line, line
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ('{"rows": [', "no result file"), ("[1]", "has no rows"), ('{"rows": 3}', "has no rows"),
+        ('{"rows": [1]}', "has no rows"), ('{"benchmark": "soak", "rows": []}', "'soak'"),
+        ('{"benchmark": "samples", "rows": []}', "no environment"),
+        ('{"benchmark": "samples", "rows": [], "environment": {}}', "no kernel of the suite"),
+    ],
+)  # fmt: skip
+def test_a_file_of_something_else_is_no_sampling_result(text: str, why: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(text)
+    out = tmp_path / "out"
+    out.mkdir()
+    assert why in said("samples.py --merge {}", path, out)
+
+
+def test_a_result_file_is_read_and_lines_are_rows(tmp_path: Path) -> None:
+    found = common.read_result(ROOT / "benchmarks" / "results" / "samples.json", "environment", of="samples")
+    assert found["rows"] and found["environment"]
+    lines = tmp_path / "rows.jsonl"
+    lines.write_text('{"a": 1}\n{"a": 2}\n')
+    assert [row["a"] for row in common.read_lines(lines)] == [1, 2]
+    for text in ('{"a": 1}\n{"a"', "3\n"):
+        lines.write_text(text)
+        with pytest.raises(SystemExit, match="one a line"):
+            common.read_lines(lines)
+    with pytest.raises(SystemExit, match="cannot be read"):
+        common.read_result(tmp_path)
