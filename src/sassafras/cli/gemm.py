@@ -186,6 +186,37 @@ def configs(
     print_table(f"{len(rows)} legal", ["configuration", "tile", "k slices", "estimate (us)"], rows[:limit])
 
 
+@app.command("build")
+def build(
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder, for $SASSAFRAS_GEMM_CACHE of the deployment [default: the cache]."),
+    ] = None,
+    only: Annotated[str, typer.Option(help="Regular expression: only these kernels.")] = "",
+    workers: Annotated[int | None, typer.Option(help="Processes [default: one a core].")] = None,
+    launcher: Annotated[bool, typer.Option(help="The compiled launcher of this Python, too.")] = True,
+    check: Annotated[
+        bool, typer.Option("--check", help="Build nothing; status 1 when something is missing.")
+    ] = False,
+) -> None:
+    """Compile ahead every kernel that sassafras.matmul may ask for. Needs no GPU; what is there is kept."""
+    from sassafras.gemm import ahead
+    from sassafras.gemm.compile import default_cache
+
+    console, folder = stderr(), out or default_cache()
+    instances = ahead.kernels(only)
+    if not check:
+        console.print(f"{len(ahead.missing(folder, instances, launcher))} to build", style="dim")
+        for note in ahead.build(folder, instances, workers, launcher):
+            console.print(note, style="dim", markup=False)
+    left = ahead.missing(folder, instances, launcher)
+    for name in left[:10]:
+        console.print(f"missing: {name}", markup=False)
+    print(f"{len(instances)} kernels, {len(left)} files missing in {folder}")
+    if left:
+        raise typer.Exit(1)
+
+
 @app.command("choose")
 def choose(
     shapes: Annotated[list[str] | None, typer.Argument(help="MxNxK ...")] = None,

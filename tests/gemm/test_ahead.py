@@ -1,0 +1,81 @@
+"""Kernels compiled ahead for a deployment, and a program that finds them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from sassafras.cli.app import app
+from sassafras.core import SassafrasError, ToolMissing
+from sassafras.gemm import ahead, families
+from sassafras.gemm.compile import cached_path, cubin
+from sassafras.gemm.dispatch import build as launchers
+
+ONE = "^lean_tn_m1n1s2$"
+
+
+def test_all_that_dispatch_may_load() -> None:
+    every = ahead.kernels()
+    assert set(every) == {*families.INSTANCES, *families.OTHER_INSTANCES, *families.EPILOGUE_INSTANCES}
+    assert not set(every) & set(families.UNPROVEN_INSTANCES)
+    assert [i.name for i in ahead.kernels(ONE)] == ["lean_tn_m1n1s2"]
+    for only, what in (("(", "not a regular expression"), ("^nobody$", "no kernel has such a name")):
+        with pytest.raises(SassafrasError, match=what):
+            ahead.kernels(only)
+
+
+def test_what_is_missing_is_said_and_then_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, folder = CliRunner(), tmp_path / "kernels"
+    words = ["gemm", "build", "--only", ONE, "--out", str(folder)]
+    checked = run.invoke(app, [*words, "--check"])
+    assert checked.exit_code == 1 and "1 kernels, 2 files missing" in checked.output
+    assert not folder.exists(), "checking builds nothing"
+    (instance,) = ahead.kernels(ONE)
+    try:
+        cubin(instance, tmp_path / "try")
+    except ToolMissing as missing:
+        pytest.skip(f"no compiler here: {missing}")
+    built = run.invoke(app, [*words, "--workers", "1", "--no-launcher"])
+    assert built.exit_code == 0 and "0 files missing" in built.output
+    assert cached_path(instance, folder).read_bytes()[:4] == b"\x7fELF"
+    assert ahead.missing(folder, [instance]) == [launchers.path(folder).name]
+    written = cached_path(instance, folder).stat().st_mtime_ns
+    monkeypatch.setattr(launchers, "compiler", lambda: None)
+    again = run.invoke(app, words)
+    assert again.exit_code == 1 and "no C++ compiler" in again.output, "the launcher is still missing"
+    assert cached_path(instance, folder).stat().st_mtime_ns == written, "what is there is kept"
+
+
+def test_a_read_only_folder_serves(tmp_path: Path, shared: Path) -> None:
+    """As a container has it: nothing can be written, and what is there is loaded."""
+    torch = pytest.importorskip("torch")
+    from sassafras.gemm import matmul as room
+    from sassafras.gemm.dispatch.driver import Driver
+    from sassafras.gemm.dispatch.engine import Engine
+    from sassafras.gemm.shapes import Shape
+    from sassafras.gemm.table import Row, Table
+    from tests.gemm import stand_in
+
+    names = {"tn": "lean_tn_m1n2s2/w1x1x1/c1", "nn": "lean_nn_m1n2s1/w1x1x1/c1"}
+    library = stand_in.build_driver(tmp_path, shared)
+    folder = tmp_path / "kernels"
+    folder.mkdir()
+    cached_path(families.parse(names["tn"]).instance, folder).write_bytes(b"\x7fELF")
+    elsewhere = tmp_path / "no folder"
+    elsewhere.write_text("a file: nothing can be kept below it")
+    rows = [Row(Shape(32, 48, 64), layout, ((name, 1.0),), 2.0) for layout, name in names.items()]
+    members = {}
+    for where in (folder, elsewhere):
+        driver, side = Driver(str(library)), stand_in.torch_side(modes=room.observers(), strict=room._strict)
+        engine = Engine(driver, side, cache=where, background=False, table=Table({}, rows))
+        engine.launcher = stand_in.make("python", driver, side, folder)
+        room.use(engine, device="cpu")
+        try:
+            a, b = torch.randn(32, 64).half(), torch.randn(48, 64).half().t()
+            assert torch.allclose(room.matmul(a, b).float(), (a.double() @ b.double()).float(), atol=0.1)
+            members[where] = [p["member"] for p in room.status()["problems"]]
+        finally:
+            room.use(None)
+    assert members == {folder: ["ours"], elsewhere: ["torch"]}
