@@ -96,6 +96,32 @@ def test_the_network_is_asked_once_a_state_and_no_action_is_drawn_twice() -> Non
     assert around.draw(rng) == -1 and asked == [(0.99, 3)]
 
 
+def test_an_answer_goes_with_the_instructions_for_some_proposals() -> None:
+    board, rng = space(), np.random.default_rng(0)
+    asked: list[Any] = []
+
+    def logits(state: Any, cost: float, touched: int) -> np.ndarray:
+        asked.append(state)
+        return np.repeat(np.arange(len(state.order))[:, None], len(board.verbs), axis=1) / 7.0
+
+    odds = Odds(board, logits, Guided(policy="none", every=3))
+    first = board.start()
+    odds.around(first, 1.0, -1).draw(rng)
+    move = board.sample(first, rng)
+    assert move is not None
+    second = board.apply(first, move)
+    around = odds.around(second, 1.0, -1)
+    around.draw(rng)
+    assert asked == [first]
+    kept = odds.logits(second, 1.0, -1, board.things(second))
+    np.testing.assert_array_equal(kept[:, 0], second.order / 7.0)
+    around.draw(rng)
+    odds.around(first, 1.0, -1).draw(rng)
+    assert asked == [first, first]  # three proposals later
+    assert [odds.around(second, 1.0, -1).draw(rng) >= 0 for _ in range(3)] == [True] * 3
+    assert asked == [first, first, second]
+
+
 def test_what_the_network_likes_is_proposed_more_often_and_heat_makes_it_less_sure() -> None:
     board, state = space(), space().start()
     actions = np.flatnonzero(board.legal(state).reshape(-1))

@@ -1,9 +1,10 @@
 """The strategy ``guided``: annealing that knows where to look, from training and from its own experience.
 
 Annealing draws its proposals blindly. Here most are drawn from what the pre-trained network expects of every
-legal action, times how often such actions have paid in this very search. The network is asked once a state,
-and no such proposal is made twice in it. Whether to go there is decided as in annealing, but colder: a walk
-that is refused again and again warms up by itself, whether it sits in a valley or on a lucky measurement.
+legal action, times how often such actions have paid in this very search. The network is asked once a state
+at most, and no such proposal is made twice in it. Whether to go there is decided as in annealing, but colder:
+a walk that is refused again and again warms up by itself, whether it sits in a valley or on a lucky
+measurement.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from .ppo import checkpoint
 Asked = Callable[[Any, float, int], np.ndarray]
 #: most doublings of the temperature
 _WARMEST = 60.0
+#: rows of a space for which an answer of the network is good for one proposal more
+_ROWS_A_PROPOSAL = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,10 @@ class Guided:
         policy: ``pretrained`` (the kernel-independent network, trained on the timing model), ``twin`` (the
             same untrained: a control), ``none`` (experience only), or the path of a checkpoint.
         uniform: share of proposals that the space draws, as it does for annealing.
+        every: proposals for which an answer of the network is good at least: until then it goes with the
+            instructions from state to state, which is cheaper than to ask in every state that is accepted.
+            0: one for each 400 instructions begun, so that thinking about a proposal takes no longer in
+            large kernels.
         heat: what the network's log-odds are divided by; above 1 it is believed less.
         learn: exponent of the rate at which such moves have paid in this search; 0 learns nothing.
         keep: what past experience is multiplied by with each new proposal.
@@ -49,6 +56,7 @@ class Guided:
 
     policy: str = "pretrained"
     uniform: float = 0.2
+    every: int = 0
     heat: float = 1.0
     learn: float = 1.0
     keep: float = 0.995
@@ -64,12 +72,13 @@ class Guided:
         if (
             min(self.start, self.end, self.heat) <= 0
             or min(self.cycles, self.patience) < 1
+            or self.every < 0
             or not (0 <= self.uniform <= 1 and 0 <= self.keep <= 1 and self.learn >= 0)
         ):
             raise SearchError(
                 f"guided cannot run with {self}",
                 hint="start, end and heat are above 0, cycles and patience at least 1, "
-                "uniform and keep from 0 to 1, learn not negative",
+                "uniform and keep from 0 to 1, every and learn not negative",
             )
         if self.policy == "fresh":
             raise SearchError(
@@ -165,10 +174,21 @@ class Odds:
         rows, self.verbs = space.legal(space.start()).shape
         self.things: Callable[[Any], np.ndarray] = getattr(space, "things", lambda _: np.arange(rows))
         self.experience = Experience(rows, self.verbs, settings.keep)
+        self._answer = np.zeros((rows, self.verbs))
+        self.every = settings.every or math.ceil(rows / _ROWS_A_PROPOSAL)
+        self.good_for = 0
 
     def around(self, state: Any, cost: float, touched: int) -> Around:
-        """The proposals of a state; the network is asked when the first one is drawn."""
+        """The proposals of a state; the network is asked, if at all, when the first one is drawn."""
         return Around(self, state, cost, touched)
+
+    def logits(self, state: Any, cost: float, touched: int, things: np.ndarray) -> np.ndarray:
+        """float64 (rows, verbs): the network's log-odds, or those of its last answer by thing."""
+        if self.asked is not None and self.good_for <= 0:
+            self._answer[things] = self.asked(state, cost, touched) / self.settings.heat
+            self.good_for = self.every
+        answer: np.ndarray = self._answer[things]
+        return answer
 
 
 class Around:
@@ -183,6 +203,7 @@ class Around:
         """An action, row * verbs + verb; -1 where none is left."""
         if self.expected is None:
             self.expected = self._expect()
+        self.odds.good_for -= 1
         weights = self.expected
         if self.odds.settings.learn:
             paid = self.odds.experience.rates()[self.things] ** self.odds.settings.learn
@@ -203,9 +224,9 @@ class Around:
     def _expect(self) -> np.ndarray:
         legal = self.odds.space.legal(self.state)
         self.things = self.odds.things(self.state)
-        if self.odds.asked is None or not legal.any():
-            return legal.astype(np.float64).reshape(-1)
-        logits = self.odds.asked(self.state, self.cost, self.touched) / self.odds.settings.heat
+        if not legal.any():
+            return np.zeros(legal.size)
+        logits = self.odds.logits(self.state, self.cost, self.touched, self.things)
         logits = np.where(legal, logits, -np.inf)
         expected: np.ndarray = np.exp(logits - logits.max()).reshape(-1)
         return expected
