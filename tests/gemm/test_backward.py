@@ -287,6 +287,27 @@ def test_gradients_of_a_weight_kept_as_inputs_by_outputs(install: Install) -> No
     assert near(dw, x.detach().double().t() @ grad.double()) and dw.is_contiguous()
 
 
+@pytest.mark.parametrize("leading", [(), (2,)])
+def test_gradients_of_a_layer_with_an_epilogue_are_plain_products(
+    install: Install, leading: tuple[int, ...]
+) -> None:
+    import torch
+
+    room = install(tuned((Shape(M, K, N), "nn"), (Shape(N, K, M), "nt")))
+    x, w = half(M, K).requires_grad_(), half(N, K, seed=1).requires_grad_()
+    bias, grad = half(N, seed=3).requires_grad_(), half(M, N, seed=2)
+    rows = x.view(*leading, M // (leading or (1,))[0], K)
+    y = room.matmul(rows, w.t(), bias=bias, activation="relu")
+    y.backward(grad.view(y.shape))
+    assert {at: who for at, who in members(room).items() if at[1] in ("nn", "nt")} == {
+        (f"{M}x{K}x{N}", "nn"): "ours", (f"{N}x{K}x{M}", "nt"): "ours",
+    }  # fmt: skip
+    through = torch.where(y.detach().view(M, N) > 0, grad, 0)
+    assert near(w.grad, through.double().t() @ x.detach().double())
+    assert near(x.grad, through.double() @ w.detach().double())
+    assert w.grad.stride() == w.stride() and near(bias.grad, through.double().sum(0))
+
+
 def test_a_column_major_left_side_has_a_column_major_gradient(install: Install) -> None:
     room = install(tuned((Shape(K, M, N), "nt"), (Shape(M, N, K), "nt")))
     x, w = half(K, M).t().requires_grad_(), half(K, N, seed=1).requires_grad_()
@@ -317,6 +338,23 @@ def test_a_column_major_result_is_the_transposed_problem(install: Install) -> No
     a_t = half(K, M).t()
     assert near(room.matmul(a_t, b, out=columns), a_t.double() @ b.double())
     assert members(room)[f"{N}x{M}x{K}", "nt"] == "ours", "nt into columns is nt"
+
+
+@pytest.mark.parametrize("layout", ["nn", "tn", "nt", "tt"])
+@pytest.mark.parametrize("columns", [False, True])
+def test_every_layout_into_rows_and_columns(install: Install, layout: str, columns: bool) -> None:
+    """C column-major: the transposed problem, whose operands have changed places."""
+    import torch
+
+    every = [(Shape(*size), name) for size in ((M, N, K), (N, M, K)) for name in LAYER]
+    room = install(tuned(*every))
+    a = half(K, M).t() if layout[1] == "t" else half(M, K)
+    b = half(N, K, seed=1).t() if layout[0] == "t" else half(K, N, seed=1)
+    out = torch.empty(N, M, dtype=torch.float16).t() if columns else torch.empty(M, N, dtype=torch.float16)
+    assert near(room.matmul(a, b, out=out), a.double() @ b.double())
+    turned = {"nn": "tt", "tt": "nn"}.get(layout, layout)
+    expected = (f"{N}x{M}x{K}", turned) if columns else (f"{M}x{N}x{K}", layout)
+    assert members(room) == {expected: "ours"}
 
 
 def test_a_compiled_step_has_the_same_layouts(install: Install) -> None:

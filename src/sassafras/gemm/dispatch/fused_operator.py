@@ -1,8 +1,8 @@
 """``torch.ops.sassafras.fused``: activation(alpha * a @ b + bias) for torch.compile, autograd and modes.
 
 a: (..., m, k), b: (..., k, n), leading extents as torch.matmul broadcasts them; bias: (n) or None;
-activation: ``none`` or a name of `epilogue.ACTIVATIONS`. The backward pass is made of products by the same
-operator.
+activation: ``none`` or a name of `epilogue.ACTIVATIONS`. The backward pass is made of products: plain
+ones (`operator`) of matrices, by the same operator of batches and where alpha is a factor.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .operator import _KEPT, _tags
+from .operator import _KEPT, _tags, gradient
 
 
 def register(run: Callable[..., Any]) -> Any:
@@ -65,12 +65,18 @@ def _backward(ctx: Any, grad: Any) -> tuple[Any, ...]:
         before = product(a, b, more[0] if more else None, "none", ctx.alpha)
         grad = _slope(grad, before, ctx.activation)
     for_a = for_b = for_bias = None
-    if ctx.needs_input_grad[0]:
+    lines = grad.reshape(-1, grad.shape[-1])
+    plain = b.dim() == 2 and ctx.alpha == 1  # of plain products more is known, and they read any layout
+    if ctx.needs_input_grad[0] and plain:
+        for_a = gradient(lines, b.t(), a if a.dim() == 2 else lines).reshape(a.shape)
+    elif ctx.needs_input_grad[0]:
         for_a = product(grad, b.mT, None, "none", ctx.alpha).sum_to_size(a.shape)
     if ctx.needs_input_grad[1]:
         if b.dim() == 2:
-            rows, lines = a.reshape(-1, a.shape[-1]), grad.reshape(-1, grad.shape[-1])
-            for_b = product(rows.t(), lines, None, "none", ctx.alpha)
+            rows = a.reshape(-1, a.shape[-1])
+            for_b = (
+                gradient(rows.t(), lines, b) if plain else product(rows.t(), lines, None, "none", ctx.alpha)
+            )
         else:
             for_b = product(a.mT, grad, None, "none", ctx.alpha).sum_to_size(b.shape)
     if ctx.has_bias and ctx.needs_input_grad[2]:

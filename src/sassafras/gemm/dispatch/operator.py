@@ -58,19 +58,20 @@ def _save(ctx: Any, inputs: tuple[Any, Any], output: Any) -> None:
 
 
 def _backward(ctx: Any, grad: Any) -> tuple[Any, Any]:
+    a, b = ctx.saved_tensors
+    return (
+        gradient(grad, b.t(), a) if ctx.needs_input_grad[0] else None,
+        gradient(a.t(), grad, b) if ctx.needs_input_grad[1] else None,
+    )
+
+
+def gradient(left: Any, right: Any, like: Any) -> Any:
+    """The product of two matrices as a gradient of `like`, lying as it does: autograd accumulates such a
+    gradient as it is, and copies any other first."""
     import torch
 
-    a, b = ctx.saved_tensors
     mm = torch.ops.sassafras.mm.default
-
-    def product(left: Any, right: Any, like: Any) -> Any:
-        # a gradient that lies as its tensor does is accumulated as it is; any other is copied first
-        return mm(right.t(), left.t()).t() if _by_columns(like) else mm(left, right)
-
-    return (
-        product(grad, b.t(), a) if ctx.needs_input_grad[0] else None,
-        product(a.t(), grad, b) if ctx.needs_input_grad[1] else None,
-    )
+    return mm(right.t(), left.t()).t() if _by_columns(like) else mm(left, right)
 
 
 def _by_columns(tensor: Any) -> bool:
