@@ -142,6 +142,32 @@ def _of_epilogue() -> dict[str, str]:
     }  # fmt: skip
 
 
+def _of_backward() -> dict[str, str]:
+    """A training step's products, and what the sweep of nt and tt found (its last rung)."""
+    from sassafras.gemm.backward import PART
+    from sassafras.gemm.dataset import shipped
+
+    of = result("matmul-backward")["summary"]
+    found = {"rows": f"{of['rows']}", "three": f"{of['three_products_geomean']:.3f}"}
+    for product in ("forward", "dA", "dW", "step"):
+        part = of[product]
+        found |= {
+            product: f"{part['geomean_vs_torch']:.3f}", f"{product}.worst": f"{part['worst_vs_torch']:.2f}",
+            f"{product}.wins": f"{part['wins']}", f"{product}.ours": f"{part['ours']}",
+        }  # fmt: skip
+    data = shipped(part=PART)
+    found |= {"shapes": f"{len(data)}", "pairs": f"{data.pairs:,}"}
+    for layout in ("nt", "tt"):
+        over: dict[str, list[float]] = {"lt_autotune": [], "torch": []}
+        for entry in data:
+            if ranked := entry.ranked(layout):
+                for name, logs in over.items():
+                    logs.append(math.log((entry.baseline_us(name, layout) or math.nan) / ranked[0][1]))
+        for name, logs in over.items():
+            found[f"{layout}.over_{name}"] = f"{math.exp(statistics.fmean(logs)):.3f}"
+    return found
+
+
 def _of_choosers() -> dict[str, str]:
     """What choosers for shapes never tuned are worth on shapes held out."""
     found = {}
@@ -164,5 +190,5 @@ GROUPS: dict[str, Callable[[], dict[str, str]]] = {
     "hgemm": _of_hgemm, "matmul": _of_matmul, "splits": _of_splits, "server": _of_server,
     "offgrid": _of_offgrid,
     "anew": functools.partial(_of_offgrid, "hgemm-offgrid-anew"),
-    "epilogue": _of_epilogue, "choosers": _of_choosers,
+    "epilogue": _of_epilogue, "backward": _of_backward, "choosers": _of_choosers,
 }  # fmt: skip

@@ -246,7 +246,7 @@ def run(layer: Layer, room: Any, clock: Clock, rounds: int) -> dict[str, Any]:
 
     device, l2 = "cpu", 1 << 12
     if not clock.dry:
-        device, l2 = "cuda", int(torch.cuda.get_device_properties(0).L2_cache_size)
+        device, l2 = "cuda", int(getattr(torch.cuda.get_device_properties(0), "L2_cache_size", 50 << 20))
     nbytes = 2 * (layer.tokens * (layer.inputs + layer.outputs) + layer.inputs * layer.outputs)
     sets = [Buffers(layer, device, seed) for seed in range(int(min(SETS, max(2, 2 * l2 // nbytes + 1))))]
     found: dict[str, Any] = {**asdict(layer), "sets": len(sets), "wrong": [], "failed": []}
