@@ -4,9 +4,9 @@
 //   count, then the scalars in the order of the kernel's parameters
 //   count, then of each tensor map: operand(0 a, 1 b, 2 c)  extent x y  stride  box x y  swizzle
 //   workspace_bytes  counters  files a b c
-// INSTANCES is a list of X(number, type, kind): kind `ws` (WarpSpecialized), `cs` (ClusterSplit) or `any` (AnyRows).
+// INSTANCES is a list of X(number, type, kind): kind `ws` (WarpSpecialized), `cs` (ClusterSplit, QuickSplit) or `any` (AnyRows).
 #include "sm90_hgemm_any_rows.cuh"
-#include "sm90_hgemm_cluster_split.cuh"
+#include "sm90_hgemm_quick_split.cuh"
 #include "sm90_hgemm_warp_specialized.cuh"
 #include <fstream>
 #include <iostream>
@@ -23,6 +23,12 @@ static char *aligned(const std::vector<char> &data) {
     char *raw = (char *)std::aligned_alloc(256, (data.size() + 255) / 256 * 256);
     std::memcpy(raw, data.data(), data.size());
     return raw;
+}
+
+// Dynamic shared memory that a kernel wants when so many CTAs split k.
+template <class Kernel> static int wanted_bytes(int slices) {
+    if constexpr (requires { Kernel::with_sums(1); }) return Kernel::with_sums(slices);
+    return Kernel::SHARED_BYTES;
 }
 
 int main(int, char **argv) {
@@ -60,6 +66,7 @@ int main(int, char **argv) {
     emulator::fault = (emulator::Fault)number();
     std::vector<int> s(number());
     for (int &value : s) value = (int)number();
+    const int parts = s.size() > 10 ? s[5] : 1; // of the cluster-split family
     std::vector<TensorMap> maps(number());
     std::vector<int> operands;
     for (TensorMap &map : maps) {
@@ -93,7 +100,7 @@ int main(int, char **argv) {
         emulator::stores.assign(size / 2, 0);
 #define X(id, type, kind)                                                                                              \
     if (instance == id) {                                                                                             \
-        if (type::SHARED_BYTES != (int)shared_bytes || type::THREADS != (int)threads)                                 \
+        if (wanted_bytes<type>((int)(grid.x / parts)) != (int)shared_bytes || type::THREADS != (int)threads)                                 \
             emulator::fail("host and kernel disagree on shared memory or threads");                                   \
         emulator::launch_clusters(grid, cluster, threads, shared_bytes, turn > 0, [&] { type::run(kind); });           \
     }

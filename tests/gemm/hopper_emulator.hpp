@@ -372,6 +372,10 @@ inline void barrier_arrive_remote(u32 barrier, u32 rank) {
     if (emulator::fault == emulator::NO_REMOTE_ARRIVAL) rank = cluster_rank();
     emulator::arrive(rank, barrier & 0xffffff);
 }
+inline void barrier_arrive_there(u32 barrier) {
+    const u32 rank = emulator::fault == emulator::NO_REMOTE_ARRIVAL ? cluster_rank() : barrier >> 24;
+    emulator::arrive(rank, barrier & 0xffffff);
+}
 template <int TAG> inline void barrier_wait(u32 barrier, u32 parity) {
     own(barrier);
     using namespace emulator;
@@ -386,6 +390,17 @@ inline void sync_threads(int barrier, int threads) {
     named.expected = threads;
     emulator::wait(named);
 }
+inline void arrive_threads(int barrier, int threads) {
+    if (barrier < 1 || barrier > 15) emulator::fail("named barriers are 1 to 15");
+    emulator::Barrier &named = emulator::here().named[barrier];
+    if (named.expected && named.expected != (unsigned)threads) emulator::fail("a barrier with two counts");
+    named.expected = threads;
+    if (++named.arrived == named.expected) {
+        named.arrived = 0;
+        ++named.generation;
+    }
+}
+inline void keep(u32 &) {}
 inline void sync_warp() { emulator::wait(emulator::lane->cta->warps[threadIdx.x / 32].barrier); }
 
 inline u32 broadcast(u32 value) {

@@ -101,6 +101,7 @@ def build(shared: Path, instances: list[Instance], edit: Callable[[str], str] | 
         "epilogue",
         "sm90_hgemm_warp_specialized",
         "sm90_hgemm_cluster_split",
+        "sm90_hgemm_quick_split",
         "sm90_hgemm_any_rows",
     )
     files = {f"{name}.cuh": (KERNELS / f"{name}.cuh").read_text() for name in kernels}

@@ -19,7 +19,7 @@ from sassafras.validate import Validator
 
 NAMES = (
     "cs_tn_64x64_s12", "cs_nn_128x256_s4", "cs_tn_swapped_bf16_64x32_s16", "cs_tn_64x32_s16m",
-    "cs_nn_128x128_s6m", "cs_tn_64x128_s8m",
+    "cs_nn_128x128_s6m", "cs_tn_64x128_s8m", "cs_nn_64x64_s6q1", "cs_tn_64x32_s4q2", "cs_tn_64x128_s8mq1",
     "ws_tn_128x256_co2s4b2c2x1", "ws_nn_256x128_co2s4b2c1x2", "ws_nn_128x128_pp2s6b2c1x1",
     "ws_tn_192x128_co3s4b2c1x1", "ws_tn_64x64_co1s5b2c1x1", "ws_nn_swapped_128x32_co2s8b2c1x1",
     "ws_tt_bf16_128x128_pp2s6b2c1x1", "ws_nt_128x192_pp2s4b3c1x2", "ws_nt_bf16_128x128_pp2s6b2c2x1",
@@ -42,7 +42,7 @@ def test_sass(name: str, tmp_path: Path) -> None:
     split = isinstance(instance, ClusterSplitInstance)
     products = [op for op in opcodes if "MMA" in op]
     # one k tile of 64 for each 64 rows of a warpgroup; FP32 accumulators, nothing but warpgroup products
-    blocks = 1 if split else instance.rows // instance.sharers // 64  # type: ignore[union-attr]
+    blocks = max(1, instance.blocks) if split else instance.rows // instance.sharers // 64  # type: ignore[union-attr]
     kind = ".BF16" if instance.dtype == "bf16" else ""
     assert products == [f"HGMMA.64x{instance.columns}x16.F32{kind}"] * (4 * blocks)
     assert not [op for op in opcodes if op.startswith(("LDL", "STL"))], "no spills"

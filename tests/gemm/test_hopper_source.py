@@ -45,10 +45,17 @@ INSTANCES: list[Instance] = [
     _C("nn", 128, 80, 4, swapped=True, shared=True),
     _W("nt", 128, 192, 2, True, 2, cluster_n=2),
     _W("nt", 128, 128, 2, True, 2, cluster_m=2),
+    _C("nn", 128, 64, 3, blocks=1),
+    _C("tn", 64, 32, 3, swapped=True, blocks=2),
+    _C("tt", 64, 64, 2, dtype="bf16", blocks=2),
+    _C("nn", 128, 128, 3, shared=True, blocks=1),
+    _C("tn", 64, 64, 2, shared=True, blocks=2),
 ]
 
 _MULTICAST, _SPLIT = INSTANCES[1], _C("nn", 128, 64, 4)
-assert _SPLIT in INSTANCES
+_QUICK, _QUICK_PAIRS = _C("nn", 128, 64, 3, blocks=1), _C("tn", 64, 32, 3, swapped=True, blocks=2)
+_QUICK_SHARED = _C("nn", 128, 128, 3, shared=True, blocks=1)
+assert {_SPLIT, _QUICK, _QUICK_PAIRS, _QUICK_SHARED} < set(INSTANCES)
 
 
 @pytest.fixture(scope="module")
@@ -154,6 +161,55 @@ def test_planted_faults_are_noticed(
     first = EAGER if fault == 6 else LATE
     found = [emulator.run(config, shape, tmp_path, fault=fault, policy=RANDOM if seed else first, seed=seed)
              for seed in range(12 if fault == 9 else 1)]  # fmt: skip
+    assert any(re.search(what, text) for text in found), found
+
+
+_OVERWRITES = "overwrites a stage that products still read|two copies to one place|more arrivals"
+
+
+@pytest.mark.parametrize(
+    ("instance", "fault", "what"),
+    [
+        (_QUICK, 1, _OVERWRITES),
+        (_QUICK, 2, "has not landed"),
+        (_QUICK_PAIRS, 1, _OVERWRITES),
+        (_QUICK_PAIRS, 6, _OVERWRITES),
+        (_QUICK_PAIRS, 11, "what is read has not landed"),
+        (_QUICK_SHARED, 9, f"{_OVERWRITES}|has not landed|wait for each other"),
+    ],
+    ids=lambda x: x if isinstance(x, int) else getattr(x, "name", ""),
+)
+def test_planted_faults_of_the_quick_start_are_noticed(
+    instance: ClusterSplitInstance, fault: int, what: str, emulator: Emulator, tmp_path: Path
+) -> None:
+    config = ClusterSplitConfig(instance, *((1, 2, 1) if instance.shared else (2,)))
+    shape = Shape(264, 136, 1160)
+    assert emulator.run(config, shape, tmp_path) == ""
+    # early copies: where they are late, products are over before anything could overwrite what they read
+    first = EAGER if fault == 6 else LATE
+    found = [emulator.run(config, shape, tmp_path, fault=fault, policy=RANDOM if seed else first, seed=seed)
+             for seed in range(12 if fault == 9 else 1)]  # fmt: skip
+    assert any(re.search(what, text) for text in found), found
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "what"),
+    [
+        # multiplying warps that do not wait for the loading one
+        ("sync_threads(2, THREADS);", "", "a barrier that was not initialised"),
+        # a stage is given back while its own products are under way
+        ("mine + 16 * last;", "mine + 16 * stage;", "overwrites a stage|more arrivals|wait for each other"),
+    ],
+    ids=["start", "release"],
+)
+def test_faults_in_the_quick_start_are_noticed(
+    before: str, after: str, what: str, shared: Path, tmp_path: Path
+) -> None:
+    """Faults in the text itself, of what the quick start orders otherwise."""
+    spoilt = build(shared, [_QUICK], lambda text: text.replace(before, after))
+    config, shape = ClusterSplitConfig(_QUICK, 2), Shape(136, 72, 1160)
+    found = [spoilt.run(config, shape, tmp_path, policy=policy, seed=seed)
+             for seed, policy in enumerate((LATE, EAGER, *([RANDOM] * 4)))]  # fmt: skip
     assert any(re.search(what, text) for text in found), found
 
 

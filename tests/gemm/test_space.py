@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
 from collections import Counter
 
 import numpy as np
@@ -22,7 +25,8 @@ from sassafras.gemm import (
 )
 from sassafras.gemm.any_rows import AnyRowsConfig
 from sassafras.gemm.choose import parsed
-from sassafras.gemm.cluster_split import ClusterSplitConfig, ClusterSplitInstance
+from sassafras.gemm.cluster_split import CANDIDATES, ClusterSplitConfig, ClusterSplitInstance
+from sassafras.gemm.dataset import Entry
 from sassafras.gemm.estimate import estimate_us
 from sassafras.gemm.launch import Launch
 from sassafras.gemm.results import choose_shapes
@@ -159,7 +163,10 @@ def test_a_launch_covers_everything_once() -> None:
             continue
         assert (launch.grid[2] - launch.cluster[2]) * rows < seen.m <= launch.grid[2] * rows
         assert (launch.grid[1] - launch.cluster[1]) * columns < seen.n <= launch.grid[1] * columns
-        each = launch.scalars.get("steps_per_slice", 0) * 32 + launch.scalars.get("tiles_per_slice", 0) * 64
+        k_tile = 64 * max(1, getattr(config.instance, "blocks", 0))
+        each = (
+            launch.scalars.get("steps_per_slice", 0) * 32 + launch.scalars.get("tiles_per_slice", 0) * k_tile
+        )
         parts = getattr(config, "parts", 1)
         assert each * config.slices * parts >= shape.k
         assert launch.grid[0] == launch.cluster[0] * parts and math.prod(launch.cluster) == config.cluster
@@ -201,6 +208,8 @@ def _covers(config: WarpSpecializedConfig, launch: Launch, seen: Shape) -> None:
         (ClusterSplitInstance("nn", 64, 32, 4), "no multiple of 64"),
         (ClusterSplitInstance("tn", 128, 256, 2), "partial sums"),
         (ClusterSplitInstance("tn", 192, 64, 4), "64 or 128"),
+        (ClusterSplitInstance("tn", 64, 64, 4, blocks=3), "1 or 2"),
+        (ClusterSplitInstance("tn", 64, 64, 14, blocks=1), "shared memory"),
     ],
 )
 def test_an_instance_that_cannot_be_says_why(
@@ -218,6 +227,42 @@ def test_other_dtypes_and_layouts_have_configurations() -> None:
     assert len(families.INSTANCES) + len(families.OTHER_INSTANCES) <= 178
     for instance in (*families.INSTANCES, *families.OTHER_INSTANCES):
         assert families.parse_instance(instance.name) == instance
+
+
+def test_candidates_are_named_but_not_chosen() -> None:
+    """What no GPU has timed is known by name, and proposed to nobody who does not ask for it."""
+    shape = Shape(512, 512, 4096)
+    names = {instance.name for instance in CANDIDATES}
+    assert len(names) == len(CANDIDATES) and not names & {i.name for i in families.INSTANCES}
+    assert all(i.reject() is None for i in CANDIDATES)
+    config = families.parse("cs_tn_64x64_s6q1/c4p2+ol")
+    assert config.name == "cs_tn_64x64_s6q1/c4p2+ol" and not families.proven(config)
+    assert families.parse_instance(config.instance.name) == config.instance
+    assert config not in families.legal(shape)
+    assert not names & {c.instance.name for c in families.configurations()}
+    assert names <= {c.instance.name for c in families.unproven_configurations()}
+    assert parsed(config.name) is None, "a table that names one does not make anybody use it"
+    with pytest.raises(SassafrasError, match="no configuration has such a name"):
+        entrants.matching("q[12]/")
+    found = Entry(shape, {"cs_tn_64x64_s6q1/c4": (5.0, 2), "cs_tn_64x64_s6q9/c4": (4.0, 2)})
+    assert Entry.from_json(found.to_json()).ours == found.ours  # an unknown name stays what it is
+    # sums of slices lie beside the stages: more shared memory, and too much of it is refused
+    plain, split = (families.parse(f"cs_tn_64x128_s7q1/c{slices}") for slices in (1, 2))
+    assert split.shared_bytes == -(-plain.shared_bytes // 128) * 128 + 64 * 128 * 4
+    assert "shared memory" in (families.parse("cs_tn_128x256_s4q1/c2").reject(shape) or "")
+    # two blocks of k a stage: half as many of them
+    one, two = (families.parse(name).launch(shape) for name in ("cs_tn_64x32_s8q1/c1", "cs_tn_64x32_s4q2/c1"))
+    assert one.scalars["k_tiles"] == 2 * two.scalars["k_tiles"] == 64 and one.shared_bytes == two.shared_bytes
+    assert families.parse("cs_tn_64x32_s4q2/c2").reject(
+        Shape(64, 64, 128)
+    )  # one stage, nothing for the other
+    for value, proven in (("1", "True"), ("", "False")):
+        code = "from sassafras.gemm import families as f; print(f.proven(f.parse('cs_tn_64x64_s6q1/c1')))"
+        told = subprocess.run(
+            [sys.executable, "-c", code], env={**os.environ, "SASSAFRAS_GEMM_TRIAL": value},
+            capture_output=True, text=True, timeout=120, check=True,
+        )  # fmt: skip
+        assert told.stdout.strip() == proven
 
 
 def test_modes_are_read_and_written() -> None:

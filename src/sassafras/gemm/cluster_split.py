@@ -33,6 +33,8 @@ class ClusterSplitInstance:
         dtype: ``fp16`` or ``bf16``.
         shared: CTAs of a cluster may share operands.
         epilogue: batches, and more than the product (`epilogue`).
+        blocks: 1 or 2: the quick start (`kernels/sm90_hgemm_quick_split.cuh`), with so many blocks of 64 k in
+            a stage; 0: without it.
     """
 
     layout: str
@@ -43,18 +45,22 @@ class ClusterSplitInstance:
     dtype: str = "fp16"
     shared: bool = False
     epilogue: bool = False
+    blocks: int = 0
 
     @property
     def name(self) -> str:
-        """Entry name, for example ``cs_tn_64x128_s6``; with an ``m`` at its end: operands may be shared."""
+        """Entry name, for example ``cs_tn_64x128_s6``.
+
+        At its end: ``m``: operands may be shared; ``e``: epilogue; ``q1``, ``q2``: quick start, blocks.
+        """
         kind = ("_swapped" if self.swapped else "") + ("_bf16" if self.dtype == "bf16" else "")
-        ending = "m" * self.shared + "e" * self.epilogue
+        ending = "m" * self.shared + "e" * self.epilogue + (f"q{self.blocks}" if self.blocks else "")
         return f"cs_{self.layout}{kind}_{self.rows}x{self.columns}_s{self.stages}{ending}"
 
     @classmethod
     def parse(cls, name: str) -> ClusterSplitInstance:
         """The instance of an entry name. Raises SassafrasError."""
-        for instance in (*INSTANCES, *OTHER_INSTANCES, *EPILOGUE_INSTANCES):
+        for instance in (*INSTANCES, *OTHER_INSTANCES, *EPILOGUE_INSTANCES, *CANDIDATES):
             if instance.name == name:
                 return instance
         raise SassafrasError("no cluster-split instance has this name", where=name)
@@ -75,24 +81,51 @@ class ClusterSplitInstance:
         return self.columns // 2 + 40
 
     @property
+    def ring(self) -> int:
+        """Blocks of 64 k that the stages hold."""
+        return self.stages * max(1, self.blocks)
+
+    @property
     def shared_bytes(self) -> int:
         """Dynamic shared memory a CTA, as the kernel lays it out."""
-        stages = self.stages * hopper.stage_bytes(self.rows, self.columns)
+        stages = self.ring * hopper.stage_bytes(self.rows, self.columns)
         return (
             1024
             + stages
             + self.consumers * 4 * hopper.staging(self.columns, self.swapped)[2]
-            + 16 * (self.stages + 1)
+            + 16 * (self.ring + 1)
         )
+
+    def k_tiles(self, shape: Shape) -> int:
+        """Stages' worth of k."""
+        return ceil_div(shape.k, hopper.TILE_K * max(1, self.blocks))
 
     def exchange(self, slices: int) -> str | None:
         """Why so many slices cannot exchange their partial sums; None when they can."""
-        units = self.columns // 16
-        received = slices * ceil_div(units, slices) * 64 * self.rows
-        stages = self.stages * hopper.stage_bytes(self.rows, self.columns)
+        received = self.received_bytes(slices)
+        if self.sums_apart:
+            if (needed := self.shared_bytes_of(slices)) > SHARED_LIMIT:
+                return f"with partial sums of {slices} slices {needed} bytes of shared memory"
+            return None
+        stages = self.ring * hopper.stage_bytes(self.rows, self.columns)
         if slices > 1 and received > stages:
             return f"partial sums of {slices} slices take {received} bytes, more than the stages"
         return None
+
+    @property
+    def sums_apart(self) -> bool:
+        """Slices exchange their partial sums beside the stages, not in their place."""
+        return self.blocks > 0 and not self.shared
+
+    def received_bytes(self, slices: int) -> int:
+        """Partial sums that a CTA receives."""
+        return slices * ceil_div(self.columns // 16, slices) * 64 * self.rows if slices > 1 else 0
+
+    def shared_bytes_of(self, slices: int) -> int:
+        """Dynamic shared memory of a CTA where so many split k (`with_sums` of the quick kernel)."""
+        if slices == 1 or not self.sums_apart:
+            return self.shared_bytes
+        return ceil_div(self.shared_bytes, 128) * 128 + self.received_bytes(slices)
 
     @property
     def parameters(self) -> tuple[tuple[str, str], ...]:
@@ -114,9 +147,11 @@ class ClusterSplitInstance:
             return f"{self.rows} rows: 64 or 128"
         if why := hopper.bad_tile(self.rows, self.columns, *hopper.majors(self.layout, self.swapped)):
             return why
-        if self.stages < 2:
-            return "at least two stages"
-        if why := self.exchange(2):
+        if not 2 <= self.stages <= 32:
+            return "at least two stages, and at most 32"
+        if self.blocks not in (0, 1, 2) or (self.blocks and self.epilogue):
+            return f"{self.blocks} blocks of k a stage: 1 or 2, and not with an epilogue"
+        if not self.sums_apart and (why := self.exchange(2)):
             return why
         if self.shared_bytes > SHARED_LIMIT:
             return f"{self.shared_bytes} bytes of shared memory, {SHARED_LIMIT} are there"
@@ -130,12 +165,14 @@ class ClusterSplitInstance:
             self.rows, self.columns, self.stages, self.consumers, truth(mn_a), truth(mn_b),
             truth(self.dtype == "bf16"), truth(self.swapped), truth(self.shared),
         )  # fmt: skip
+        if self.blocks:
+            return f"QuickSplit<{', '.join(map(str, numbers))}, {self.blocks}>"
         return f"ClusterSplit<{', '.join(map(str, numbers))}{', true' * self.epilogue}>"
 
     @property
     def source(self) -> str:
         """CUDA C++ of the entry."""
-        header = "sm90_hgemm_cluster_split.cuh"
+        header = f"sm90_hgemm_{'quick' if self.blocks else 'cluster'}_split.cuh"
         return entry(self.name, header, self.template, self.parameters, self.threads, epilogue=self.epilogue)
 
 
@@ -187,6 +224,30 @@ OTHER_INSTANCES: tuple[ClusterSplitInstance, ...] = (
     *_instances(("tt", "nt"), _GENERAL),
 )
 
+#: rows, columns, stages, swapped, blocks: with the quick start, of what wins most without it. Fewer stages
+#: where slices want room for sums beside them. No GPU has timed them yet (`families.CANDIDATES`)
+_QUICK = (
+    (64, 64, 6, False, 1), (64, 64, 10, False, 1), (64, 64, 3, False, 2), (64, 64, 5, False, 2),
+    (64, 128, 7, False, 1), (64, 128, 4, False, 2), (64, 256, 5, False, 1), (128, 64, 7, False, 1),
+    (128, 128, 6, False, 1), (128, 256, 4, False, 1), (64, 32, 8, True, 1), (64, 32, 4, True, 2),
+    (64, 64, 10, True, 1), (128, 64, 7, True, 1),
+)  # fmt: skip
+_QUICK_TN = (
+    (64, 32, 8, False, 1), (64, 32, 4, False, 2), (64, 32, 7, False, 2), (64, 80, 9, False, 1),
+    (64, 96, 8, False, 1), (128, 96, 6, False, 1),
+)  # fmt: skip
+_QUICK_SHARED = ((64, 64, 12, False, 1), (64, 128, 8, False, 1), (128, 128, 6, False, 1))
+_QUICK_SHARED_TN = ((64, 32, 8, False, 2), (128, 192, 5, False, 1), (128, 256, 4, False, 1))
+CANDIDATES: tuple[ClusterSplitInstance, ...] = tuple(
+    ClusterSplitInstance(layout, rows, columns, stages, swapped, shared=shared, blocks=blocks)
+    for layouts, tiles, shared in (
+        (("tn", "nn"), _QUICK, False), (("tn",), _QUICK_TN, False),
+        (("tn", "nn"), _QUICK_SHARED, True), (("tn",), _QUICK_SHARED_TN, True),
+    )
+    for layout in layouts
+    for rows, columns, stages, swapped, blocks in tiles
+)  # fmt: skip
+
 #: those with an epilogue (`epilogue`)
 _FUSED = ((64, 64, 6, False), (64, 32, 8, True), (64, 128, 8, False), (128, 128, 6, False))
 EPILOGUE_INSTANCES: tuple[ClusterSplitInstance, ...] = tuple(
@@ -233,6 +294,11 @@ class ClusterSplitConfig(Configuration):
         raise SassafrasError("not a cluster-split configuration", where=stem)
 
     @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory a CTA needs."""
+        return self.instance.shared_bytes_of(self.slices)
+
+    @property
     def cluster(self) -> int:
         """CTAs of a cluster."""
         return self.slices * self.share_m * self.share_n
@@ -258,7 +324,7 @@ class ClusterSplitConfig(Configuration):
             return why
         if max(self.tiles(shape)) > GRID_LIMIT:
             return f"{max(self.tiles(shape))} tiles, a grid takes {GRID_LIMIT} along each extent"
-        tiles = hopper.k_tiles(shape)
+        tiles = i.k_tiles(shape)
         ranges = self.slices * self.parts
         if self.parts < 1:
             return f"{self.parts} parts: at least one"
@@ -303,7 +369,7 @@ class ClusterSplitConfig(Configuration):
 
     def _launch(self, shape: Shape) -> Launch:
         tiles_m, tiles_n = self.tiles(shape)
-        seen, k_tiles = self.seen(shape), hopper.k_tiles(shape)
+        seen, k_tiles = self.seen(shape), self.instance.k_tiles(shape)
         scalars = {
             "m": seen.m, "n": seen.n, "ldc": shape.n, "k_tiles": k_tiles,
             "tiles_per_slice": ceil_div(k_tiles, self.slices * self.parts),

@@ -141,7 +141,7 @@ def _cluster_split_us(config: ClusterSplitConfig, shape: Shape, c: _ClusterSplit
         share * asked / c.load,
         share * 2 * TILE_K * (rows + columns) / (c.arrive or c.load),
         share * rows / 64 * 2 * TILE_K * (64 + columns) / 128,
-        c.copy / instance.stages,
+        c.copy / instance.ring,
     )
     once = c.copy + steps * step + 300 + share * 2 * rows * columns / config.slices / config.parts / c.store
     if config.share_m * config.share_n > 1:

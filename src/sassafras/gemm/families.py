@@ -1,12 +1,14 @@
 """All kernel families together: what is compiled, what can be launched, what a name means.
 
-`UNPROVEN` families are apart: nothing here but `parse`, `parse_instance`, `unproven_configurations` and
-`UNPROVEN_INSTANCES` knows them, so that nobody builds, tries or chooses one of them without naming it.
+`UNPROVEN` families and `CANDIDATES` are apart: nothing here but `parse`, `parse_instance`,
+`unproven_configurations` and `UNPROVEN_INSTANCES` knows them, so that nobody builds, tries or chooses one of
+them without naming it.
 """
 
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable, Iterator
 
 from sassafras.core import SassafrasError
@@ -27,14 +29,21 @@ Config = LeanConfig | StagedConfig | ClusterSplitConfig | WarpSpecializedConfig 
 UNPROVEN: tuple[type, ...] = (AnyRowsInstance, AnyRowsConfig)
 
 
+#: single instances of proven families that no GPU has timed yet. With ``SASSAFRAS_GEMM_TRIAL=1`` they count
+#: as proven, in all processes: a benchmark then judges them beside the others, before they become `INSTANCES`
+CANDIDATES: frozenset[Instance] = frozenset(
+    () if os.environ.get("SASSAFRAS_GEMM_TRIAL") == "1" else cluster_split.CANDIDATES
+)
+
+
 def proven(item: Instance | Config) -> bool:
-    """Whether an instance's or a configuration's family may be used without being asked for by name."""
-    return not isinstance(item, UNPROVEN)
+    """Whether an instance or a configuration may be used without being asked for by name."""
+    return not isinstance(item, UNPROVEN) and getattr(item, "instance", item) not in CANDIDATES
 
 
 _TASK: tuple[Instance, ...] = (
-    *lean.INSTANCES, *staged.INSTANCES, *cluster_split.INSTANCES, *warp_specialized.INSTANCES,
-    *any_rows.INSTANCES,
+    *lean.INSTANCES, *staged.INSTANCES, *cluster_split.INSTANCES, *cluster_split.CANDIDATES,
+    *warp_specialized.INSTANCES, *any_rows.INSTANCES,
 )  # fmt: skip
 #: compiled for the benchmark's task: FP16, B as k x n (nn) or n x k (tn), A row-major
 INSTANCES: tuple[Instance, ...] = tuple(filter(proven, _TASK))
@@ -47,7 +56,7 @@ _EPILOGUE: tuple[Instance, ...] = (
 )  # fmt: skip
 #: compiled when a call asks for an epilogue or batches (`epilogue`)
 EPILOGUE_INSTANCES: tuple[Instance, ...] = tuple(filter(proven, _EPILOGUE))
-#: of `UNPROVEN` families; what brings kernels up builds and runs them
+#: of `UNPROVEN` families, and `CANDIDATES`; what brings kernels up builds and runs them
 UNPROVEN_INSTANCES: tuple[Instance, ...] = tuple(i for i in (*_TASK, *_EPILOGUE) if not proven(i))
 
 _PARSERS: dict[str, Callable[[str], Config]] = {
@@ -62,13 +71,14 @@ def configurations() -> Iterator[Config]:
 
 
 def unproven_configurations() -> Iterator[Config]:
-    """The same for `UNPROVEN` families."""
+    """The same for `UNPROVEN` families and `CANDIDATES`."""
     return itertools.filterfalse(proven, _task())
 
 
 def _task() -> Iterator[Config]:
     return itertools.chain(
-        lean.configurations(), staged.configurations(), cluster_split.configurations(),
+        lean.configurations(), staged.configurations(),
+        cluster_split.configurations((*cluster_split.INSTANCES, *cluster_split.CANDIDATES)),
         warp_specialized.configurations(), any_rows.configurations(),
     )  # fmt: skip
 

@@ -56,6 +56,11 @@ __device__ __forceinline__ void barrier_arrive_remote(u32 barrier, u32 rank) {
 #endif
 }
 
+// The same where its address in the cluster is known (`remote_address`).
+__device__ __forceinline__ void barrier_arrive_there(u32 barrier) {
+    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
 __device__ __forceinline__ bool barrier_try(u32 barrier, u32 parity) {
     u32 done;
     asm volatile("{\n .reg .pred p;\n mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n selp.u32 %0, 1, 0, p;\n}"
@@ -112,7 +117,15 @@ __device__ __forceinline__ void sync_threads(int barrier, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
+// Counts as having met them, without waiting: what was written before is seen by those that wait.
+__device__ __forceinline__ void arrive_threads(int barrier, int threads) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
 __device__ __forceinline__ void sync_warp() { __syncwarp(); }
+
+// Stays in its register: the compiler does not compute it again where it is used.
+__device__ __forceinline__ void keep(u32 &value) { asm volatile("" : "+r"(value)); }
 
 // Lane 0's value, for the whole warp.
 __device__ __forceinline__ u32 broadcast(u32 value) { return __shfl_sync(0xffffffffu, value, 0); }

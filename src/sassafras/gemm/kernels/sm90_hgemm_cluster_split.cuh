@@ -283,11 +283,12 @@ struct ClusterSplit {
     // Slices (two and more) exchange partial sums, and each stores its units of the tile: the sums over all slices, in their
     // order. Everybody sends at once, and begins with another receiver: one that all send to first would hold up all.
     // What a thread holds of a unit goes to the thread that holds the same elsewhere, so nothing is transposed on the way.
-    // rank0: slice 0's.
+    // rank0: slice 0's. SUMS_AT: where in shared memory they meet; 0: in place of the stages.
+    template <int SUMS_AT = 0>
     static __device__ __forceinline__ void sum_up(const Problem &p, const float (&acc)[REGISTERS], u32 base, int rank0, int slice,
                                                   int slices, int row0, int column0, int thread) {
         const int lane = thread & 31, warp = thread >> 5, each = units_each(slices);
-        const u32 mine = base + 16 * thread;
+        const u32 mine = base + SUMS_AT + 16 * thread;
 #pragma unroll 1
         for (int turn = 0; turn < slices; ++turn) {
             const int to = slice + turn < slices ? slice + turn : slice + turn - slices;

@@ -1,0 +1,206 @@
+// The cluster-split kernel (sm90_hgemm_cluster_split.cuh) with another way from launch to the last product; how CTAs add up and
+// store is shared. What differs, and why (docs/experiments/2026-11-22-hgemm-chain.md):
+//   - The loading warp lets the multiplying ones go as soon as the barriers exist. There, they meet after its first STAGES copies
+//     have been issued: what those take was added to what their products take.
+//   - The warp's lanes initialise the barriers, one stage each, not one thread all of them.
+//   - A multiplying warp has what the next k tile needs in registers before the last one's products are done, and its accumulators
+//     begin at zero, so that from a barrier's wait to the first product there is next to nothing.
+//   - Slices of k that share no operands meet while they load, not after the last product, and exchange their sums beside the
+//     stages: nobody has to wait until the others have read theirs.
+//   - A stage may hold two blocks of 64 k: half as many waits, and releases, for tiles whose products are over sooner than these.
+//
+// Template parameters: those of ClusterSplit without EPILOGUE, and
+//   BLOCKS       of 64 k in a stage; k_tiles and tiles_per_slice count stages
+// Dynamic shared memory: `with_sums(slices)`.
+#pragma once
+#include "sm90_hgemm_cluster_split.cuh"
+
+namespace sassafras {
+
+template <int BM, int BN, int STAGES, int CONSUMERS, bool A_MN, bool B_MN, bool BF16, bool SWAPPED, bool SHARED, int BLOCKS>
+struct QuickSplit : ClusterSplit<BM, BN, STAGES * BLOCKS, CONSUMERS, A_MN, B_MN, BF16, SWAPPED, SHARED> {
+    using Base = ClusterSplit<BM, BN, STAGES * BLOCKS, CONSUMERS, A_MN, B_MN, BF16, SWAPPED, SHARED>;
+    using typename Base::A;
+    using typename Base::B;
+    using typename Base::Out;
+    using typename Base::Problem;
+    using Base::BARRIERS_AT, Base::OUT_AT, Base::REGISTERS, Base::THREADS, Base::OWN, Base::OTHERS;
+    static constexpr int BLOCK = Base::STAGE, STAGE = BLOCKS * BLOCK;
+    static_assert(STAGES <= 32, "a lane for each stage");
+    // Of operands that no other CTA reads: stages filled before the cluster has met. Fewer than there are (see `load`).
+    static constexpr int EARLY = STAGES > 2 ? 2 : 1;
+
+    // Where slices exchange their sums: beside all else, if they share no operands.
+    static constexpr int SUMS_AT = SHARED ? 0 : (Base::BYTES + 127) / 128 * 128;
+    static constexpr int with_sums(int slices) {
+        if (SHARED || slices == 1) return Base::SHARED_BYTES;
+        return 1024 + SUMS_AT + slices * ((Base::UNITS + slices - 1) / slices) * Base::UNIT;
+    }
+
+    // acc += products of `tiles` stages. mine: the first stage's `empty`, where this lane tells who sends that it has read
+    // (remote if SHARED); 0 for a lane that tells nobody.
+    static __device__ __forceinline__ void multiply(float (&acc)[REGISTERS], u32 base, int row, int tiles, u32 mine) {
+        const u32 first_b = B::describe_first(base + A::BYTES);
+        const u32 to_a = A::describe_first(0) - B::describe_first(A::BYTES) + row * (ROW_BYTES / 16);
+        int stage = 0, last = 0;
+        u32 phase = 0, full = base + BARRIERS_AT, next = broadcast(first_b);
+        for (int k = 0; k < tiles; ++k) {
+            const u32 b = next, a = b + to_a;
+            barrier_wait<2>(full, phase);
+            products_fence();
+#pragma unroll
+            for (int block = 0; block < BLOCKS; ++block)
+#pragma unroll
+                for (int step = 0; step < TILE_K / 16; ++step)
+                    Products<BN>::template issue<BF16, A_MN, B_MN>(acc, A::describe_from(a + block * (BLOCK / 16), 0, step),
+                                                                  B::describe_from(b + block * (BLOCK / 16), 0, step), 1);
+            products_commit();
+            const u32 before = mine + 16 * last;
+            last = stage;
+            if (++stage == STAGES) {
+                stage = 0;
+                phase ^= 1;
+            }
+            full = base + BARRIERS_AT + 16 * stage;
+            next = first_b + stage * (STAGE / 16);
+            products_wait<1>(); // the stage before this one has been read
+            if (k > 0 && mine) release_at(before);
+        }
+        products_wait<0>();
+        settle(acc);
+    }
+
+    static __device__ __forceinline__ void release_at(u32 empty) {
+        if constexpr (SHARED)
+            barrier_arrive_there(empty);
+        else
+            barrier_arrive(empty);
+    }
+
+    // Copies of stage contents from..to-1 of this CTA's slice. WHAT as in Base.
+    template <int WHAT>
+    static __device__ __forceinline__ void load(const Problem &p, const Neighbours &near, u32 base, int row, int column, int first,
+                                                int from, int to) {
+        int stage = from; // below STAGES
+        u32 phase = 1;
+        for (int k = from; k < to; ++k) {
+            const u32 full = base + BARRIERS_AT + 16 * stage, tile = base + stage * STAGE;
+            if constexpr (WHAT & OWN) {
+                if (k >= STAGES) barrier_wait<1>(full + 8, phase);
+                barrier_expect(full, STAGE);
+            }
+#pragma unroll
+            for (int block = 0; block < BLOCKS; ++block) {
+                const int at = ((first + k) * BLOCKS + block) * TILE_K;
+                const u32 to_a = tile + block * BLOCK, to_b = to_a + A::BYTES;
+                if constexpr (SHARED) {
+                    if (p.share_n > 1) {
+                        if constexpr (WHAT & OTHERS) A::load_part(to_a, p.map_a, row, at, near.n, p.rows_a, near.want_a, full);
+                    } else if constexpr (WHAT & OWN) {
+                        A::load(to_a, p.map_a, row, at, 0, full);
+                    }
+                    if (p.share_m > 1) {
+                        if constexpr (WHAT & OTHERS) B::load_part(to_b, p.map_b, column, at, near.m, p.rows_b, near.want_b, full);
+                    } else if constexpr (WHAT & OWN) {
+                        B::load(to_b, p.map_b, column, at, 0, full);
+                    }
+                } else {
+                    A::load(to_a, p.map_a, row, at, 0, full);
+                    B::load(to_b, p.map_b, column, at, 0, full);
+                }
+            }
+            if (++stage == STAGES) {
+                stage = 0;
+                phase ^= 1;
+            }
+        }
+    }
+
+    static __device__ __forceinline__ void run(const Problem &p) {
+        if (!p.late) start_successors();
+        const u32 base = broadcast((shared_address(shared_floats()) + 1023) & ~1023u);
+        const int thread = threadIdx.x, lane = thread & 31, warp = thread >> 5;
+        const int slices = p.parts == 1 ? gridDim.x : 1 << p.log2_slices;
+        const int slice = p.parts == 1 ? blockIdx.x : blockIdx.x & (slices - 1);
+        const Neighbours near(p, slice, slices);
+        const int row0 = blockIdx.z * BM, column0 = blockIdx.y * BN;
+        const int first = blockIdx.x * p.tiles_per_slice, tiles = min(p.tiles_per_slice, p.k_tiles - first);
+        float acc[REGISTERS];
+
+        if (warp == 4 * CONSUMERS) {
+            if (lane == 0) {
+                prefetch_map(p.map_a);
+                prefetch_map(p.map_b);
+            }
+            if (lane < STAGES) {
+                const u32 full = base + BARRIERS_AT + 16 * lane;
+                barrier_init(full, 1);
+                barrier_init(full + 8, SHARED ? 4 * CONSUMERS * (p.share_m + p.share_n - 1) : 4 * CONSUMERS);
+            }
+            barrier_init_fence();
+            sync_warp();
+            if constexpr (SHARED) {
+                arrive_at_cluster();
+                if (elected()) {
+                    wait_for_predecessors(); // the others touch global memory only after what these copies bring
+                    load<OWN>(p, near, base, row0, column0, first, 0, min(tiles, EARLY));
+                }
+                sync_warp();
+                wait_for_cluster(); // nobody sends before all barriers are there
+                if (elected()) {
+                    load<OTHERS>(p, near, base, row0, column0, first, 0, min(tiles, EARLY));
+                    load<OWN | OTHERS>(p, near, base, row0, column0, first, EARLY, tiles);
+                    if (slices > 1) Base::expect_sums(base, slice, slices);
+                }
+            } else {
+                arrive_threads(2, THREADS); // the multiplying warps go on, this one does not wait for them
+                if (elected()) {
+                    wait_for_predecessors();
+                    load<OWN>(p, near, base, row0, column0, first, 0, min(tiles, EARLY));
+                    if (slices > 1) Base::expect_sums(base, slice, slices);
+                }
+                sync_warp();
+                if (slices > 1) arrive_at_cluster(); // the other slices may send
+                if (elected()) load<OWN>(p, near, base, row0, column0, first, EARLY, tiles);
+            }
+            sync_warp();
+            if (SHARED && slices == 1) arrive_at_cluster();
+        } else {
+#pragma unroll
+            for (int i = 0; i < REGISTERS; ++i) acc[i] = 0;
+            u32 mine = base + BARRIERS_AT + 8;
+            if constexpr (SHARED)
+                mine = lane < 8 && ((near.want_a | near.want_b) >> lane & 1) ? remote_address(mine, lane) : 0;
+            else
+                mine = lane == 0 ? mine : 0;
+            keep(mine);
+            if constexpr (SHARED) {
+                arrive_at_cluster();
+                wait_for_cluster();
+            } else {
+                if (slices > 1) arrive_at_cluster();
+                sync_threads(2, THREADS); // the barriers are there
+                // never; but without a branch here the compiler computes the descriptors in all lanes, and moves them
+                if (tiles < 1) return;
+            }
+            multiply(acc, base, 64 * (int)broadcast(warp >> 2), tiles, mine);
+            if (p.late) start_successors();
+            if (SHARED && slices == 1) arrive_at_cluster();
+            if (slices == 1 && (gridDim.x == 1 || Base::add_parts(p, acc, base, thread)))
+                Base::template store<0>(p, acc, base + OUT_AT + warp * Out::SIZE, row0 + 16 * warp, column0, lane);
+        }
+        if (slices == 1) {
+            if constexpr (SHARED) wait_for_cluster(); // others may still arrive at our barriers
+            return;
+        }
+        if constexpr (SHARED)
+            meet_cluster(); // all stages of all slices have been read, and they expect each other's sums
+        else
+            wait_for_cluster(); // they expect each other's sums
+        if (warp < 4 * CONSUMERS)
+            Base::template sum_up<SUMS_AT>(p, acc, base, SHARED ? slices * (near.n + p.share_n * near.m) : 0, slice, slices, row0,
+                                           column0, thread);
+    }
+};
+
+} // namespace sassafras
