@@ -2,7 +2,7 @@
 // store is shared. What differs, and why (docs/experiments/2026-11-22-hgemm-chain.md):
 //   - The loading warp lets the multiplying ones go as soon as the barriers exist. There, they meet after its first STAGES copies
 //     have been issued: what those take was added to what their products take.
-//   - The warp's lanes initialise the barriers, one stage each, not one thread all of them.
+//   - The first two stages' barriers are initialised first; the others, while the first copies are under way.
 //   - A multiplying warp has what the next k tile needs in registers before the last one's products are done, and its accumulators
 //     begin at zero, so that from a barrier's wait to the first product there is next to nothing.
 //   - Slices of k that share no operands meet while they load, not after the last product, and exchange their sums beside the
@@ -26,8 +26,7 @@ struct QuickSplit : ClusterSplit<BM, BN, STAGES * BLOCKS, CONSUMERS, A_MN, B_MN,
     using typename Base::Problem;
     using Base::BARRIERS_AT, Base::OUT_AT, Base::REGISTERS, Base::THREADS, Base::OWN, Base::OTHERS;
     static constexpr int BLOCK = Base::STAGE, STAGE = BLOCKS * BLOCK;
-    static_assert(STAGES <= 32, "a lane for each stage");
-    // Of operands that no other CTA reads: stages filled before the cluster has met. Fewer than there are (see `load`).
+    // Stages that are filled before the others' barriers exist (of operands that no other CTA reads). Not all (see `load`).
     static constexpr int EARLY = STAGES > 2 ? 2 : 1;
 
     // Where slices exchange their sums: beside all else, if they share no operands.
@@ -77,8 +76,19 @@ struct QuickSplit : ClusterSplit<BM, BN, STAGES * BLOCKS, CONSUMERS, A_MN, B_MN,
             barrier_arrive(empty);
     }
 
-    // Copies of stage contents from..to-1 of this CTA's slice. WHAT as in Base.
-    template <int WHAT>
+    // By one thread (a lane for each stage would take turns: the instruction's address is uniform).
+    template <int FROM, int TO> static __device__ __forceinline__ void initialise(const Problem &p, u32 base) {
+        const int releases = SHARED ? 4 * CONSUMERS * (p.share_m + p.share_n - 1) : 4 * CONSUMERS;
+#pragma unroll
+        for (int stage = FROM; stage < TO; ++stage) {
+            barrier_init(base + BARRIERS_AT + 16 * stage, 1);
+            barrier_init(base + BARRIERS_AT + 16 * stage + 8, releases);
+        }
+        barrier_init_fence();
+    }
+
+    // Copies of stage contents from..to-1 of this CTA's slice. WHAT as in Base; AGAIN: some stages are used again.
+    template <int WHAT, bool AGAIN>
     static __device__ __forceinline__ void load(const Problem &p, const Neighbours &near, u32 base, int row, int column, int first,
                                                 int from, int to) {
         int stage = from; // below STAGES
@@ -86,7 +96,7 @@ struct QuickSplit : ClusterSplit<BM, BN, STAGES * BLOCKS, CONSUMERS, A_MN, B_MN,
         for (int k = from; k < to; ++k) {
             const u32 full = base + BARRIERS_AT + 16 * stage, tile = base + stage * STAGE;
             if constexpr (WHAT & OWN) {
-                if (k >= STAGES) barrier_wait<1>(full + 8, phase);
+                if (AGAIN && k >= STAGES) barrier_wait<1>(full + 8, phase);
                 barrier_expect(full, STAGE);
             }
 #pragma unroll
@@ -128,40 +138,26 @@ struct QuickSplit : ClusterSplit<BM, BN, STAGES * BLOCKS, CONSUMERS, A_MN, B_MN,
         float acc[REGISTERS];
 
         if (warp == 4 * CONSUMERS) {
-            if (lane == 0) {
-                prefetch_map(p.map_a);
+            if (elected()) {
+                prefetch_map(p.map_a); // under way while barriers are initialised
                 prefetch_map(p.map_b);
+                initialise<0, EARLY>(p, base);
+                wait_for_predecessors(); // the others touch global memory only after what these copies bring
+                load<OWN, false>(p, near, base, row0, column0, first, 0, min(tiles, EARLY));
+                initialise<EARLY, STAGES>(p, base);
+                if (!SHARED && slices > 1) Base::expect_sums(base, slice, slices);
             }
-            if (lane < STAGES) {
-                const u32 full = base + BARRIERS_AT + 16 * lane;
-                barrier_init(full, 1);
-                barrier_init(full + 8, SHARED ? 4 * CONSUMERS * (p.share_m + p.share_n - 1) : 4 * CONSUMERS);
-            }
-            barrier_init_fence();
             sync_warp();
             if constexpr (SHARED) {
-                arrive_at_cluster();
-                if (elected()) {
-                    wait_for_predecessors(); // the others touch global memory only after what these copies bring
-                    load<OWN>(p, near, base, row0, column0, first, 0, min(tiles, EARLY));
-                }
-                sync_warp();
-                wait_for_cluster(); // nobody sends before all barriers are there
-                if (elected()) {
-                    load<OTHERS>(p, near, base, row0, column0, first, 0, min(tiles, EARLY));
-                    load<OWN | OTHERS>(p, near, base, row0, column0, first, EARLY, tiles);
-                    if (slices > 1) Base::expect_sums(base, slice, slices);
-                }
+                meet_cluster(); // nobody sends before all barriers are there
             } else {
                 arrive_threads(2, THREADS); // the multiplying warps go on, this one does not wait for them
-                if (elected()) {
-                    wait_for_predecessors();
-                    load<OWN>(p, near, base, row0, column0, first, 0, min(tiles, EARLY));
-                    if (slices > 1) Base::expect_sums(base, slice, slices);
-                }
-                sync_warp();
                 if (slices > 1) arrive_at_cluster(); // the other slices may send
-                if (elected()) load<OWN>(p, near, base, row0, column0, first, EARLY, tiles);
+            }
+            if (elected()) {
+                if constexpr (SHARED) load<OTHERS, false>(p, near, base, row0, column0, first, 0, min(tiles, EARLY));
+                load<OWN | OTHERS, true>(p, near, base, row0, column0, first, EARLY, tiles);
+                if (SHARED && slices > 1) Base::expect_sums(base, slice, slices);
             }
             sync_warp();
             if (SHARED && slices == 1) arrive_at_cluster();
@@ -175,8 +171,7 @@ struct QuickSplit : ClusterSplit<BM, BN, STAGES * BLOCKS, CONSUMERS, A_MN, B_MN,
                 mine = lane == 0 ? mine : 0;
             keep(mine);
             if constexpr (SHARED) {
-                arrive_at_cluster();
-                wait_for_cluster();
+                meet_cluster();
             } else {
                 if (slices > 1) arrive_at_cluster();
                 sync_threads(2, THREADS); // the barriers are there
