@@ -14,7 +14,7 @@ from sassafras.sass import Instruction
 from sassafras.sass.registers import UGPR
 from sassafras.schedule import blocks as moving
 from sassafras.schedule import flow
-from sassafras.schedule.renaming import live
+from sassafras.schedule.webs import live
 
 from .subject import Mutant, Quota, Subject
 

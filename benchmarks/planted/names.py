@@ -14,7 +14,8 @@ import numpy as np
 from sassafras.sass import Emitter
 from sassafras.sass.control import REUSE_MASK
 from sassafras.sass.registers import PRED, UGPR
-from sassafras.schedule.renaming import Web, encode, values
+from sassafras.schedule.renaming import encode
+from sassafras.schedule.webs import Web, values
 
 from .subject import Mutant, Quota, Subject
 

@@ -21,7 +21,7 @@ from ..sass.registers import UGPR
 from . import control, flow, reuse
 from .flow import Block
 from .graph import is_fence
-from .renaming import live
+from .webs import live
 
 _PURE = (Queue.ALU, Queue.FMA, Queue.HALF)
 #: a kernel with one of these may hold addresses of its code in registers

@@ -2,10 +2,10 @@
 
 ptxas reuses a register as soon as it is free, which is right for its own order and binds every other one:
 the next value cannot be made before the last one was read. Here each value that lives and dies within one
-basic block (a *web*: its definitions and their readers) may get the name that has been out of use for
-longest. Nothing is spilled and the register count stays. Operands of several registers, predicates behind
-masks and everything that fences, asynchronous products and copies touch keep their names. Whether the
-outcome is the same program is for `validate` to prove.
+basic block (`webs`) may get the name that has been out of use for longest. Nothing is spilled and the
+register count stays. Operands of several registers, predicates behind masks and everything that fences,
+asynchronous products and copies touch keep their names. Whether the outcome is the same program is for
+`validate` to prove.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..core.errors import DisassemblyError
-from ..sass import Emitter, Function, Instruction, Program, Queue
+from ..sass import Emitter, Function, Instruction, Program
 from ..sass.control import REUSE_MASK
 from ..sass.latency import opcode_key, slots
 from ..sass.registers import GPR, PRED, UGPR
 from . import flow
 from .distances import HORIZON, Table
-from .graph import is_fence
+from .webs import Web, fixed_registers, live, values
 
 #: (word, first bit, bits) of the fields that name general registers: output, inputs
 _OUTPUT = ((0, 16),)
@@ -35,27 +35,6 @@ _PREDICATE_INPUTS = ((1, 23), (1, 13), (1, 4))
 _NAME = re.compile(r"(?<![A-Za-z0-9_.])(UR|UP|R|P|B)\d+(?![A-Za-z0-9_])")
 #: a free name must have been out of use for so many instructions longer than the old one
 _GAIN = 4
-
-
-@dataclass(slots=True)
-class Web:
-    """A value: positions of its definitions and of its readers, in one block; `name` is its register."""
-
-    register: int
-    writes: list[int]
-    reads: list[int]
-    movable: bool = True
-    name: int = -1
-
-    @property
-    def first(self) -> int:
-        """Where it begins."""
-        return min(self.writes)
-
-    @property
-    def last(self) -> int:
-        """Where it is needed last."""
-        return max(*self.writes, *self.reads, -1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,97 +86,6 @@ def rename(program: Program, name: str, most: int | None = None, table: Table | 
     raise DisassemblyError("the renamed code cannot be read back", where=name)
 
 
-# -- values -----------------------------------------------------------------------------------------------
-
-
-def _single(i: Instruction) -> dict[int, bool]:
-    """Registers that an instruction names, and whether each stands alone in its operands."""
-    found: dict[int, bool] = {}
-    uses = slots(i)
-    wide = {u.slot.partition("+")[0] for u in uses if "+" in u.slot}
-    for u in uses:
-        alone = u.slot != "?" and u.slot not in wide and "+" not in u.slot
-        found[u.register] = found.get(u.register, True) and alone
-    for r in i.reads | i.writes:
-        found.setdefault(r, False)
-    return found
-
-
-def values(function: Function) -> list[Web]:
-    """Every value that lives within one block, in order of its first definition."""
-    code = function.instructions
-    found: list[Web] = []
-    fixed = _fixed(function)
-    blocks = flow.blocks(function)
-    entry = live(function, blocks)
-    for b in blocks:
-        out = set().union(*(entry[s] for s in b.successors)) if b.successors else set()
-        current: dict[int, Web] = {}
-        local: list[Web] = []
-        for n in range(b.start, b.end):
-            i = code[n]
-            single = _single(i)
-            bank = i.base in ("P2R", "R2P")
-            still = is_fence(i) or i.op.queue in (Queue.WGMMA, Queue.TMA) or bool(i.unexplained)
-            for r in i.reads:
-                if r not in current:
-                    current[r] = Web(r, [], [], movable=False)
-                web = current[r]
-                web.reads.append(n)
-                if still or (bank and r >= PRED) or not single.get(r, False):
-                    web.movable = False
-            for r in i.writes:
-                guarded = i.guard not in ("", "PT")
-                if guarded and r in current:
-                    current[r].writes.append(n)  # the old value may live on
-                elif guarded:
-                    current[r] = Web(r, [n], [], movable=False)
-                else:
-                    current[r] = Web(r, [n], [])
-                    local.append(current[r])
-                if still or bank or not single.get(r, False):
-                    current[r].movable = False
-        for r, web in current.items():
-            if r in out:
-                web.movable = False
-        found += [w for w in local if w.movable and w.register not in fixed and w.reads]
-    return sorted(found, key=lambda w: w.first)
-
-
-def _fixed(function: Function) -> set[int]:
-    """Registers whose uses no scoreboard or distance tells."""
-    out: set[int] = set()
-    for i in function.instructions:
-        if i.op.queue in (Queue.WGMMA, Queue.TMA) or i.unexplained or (
-            is_fence(i) and i.base not in ("BRA", "EXIT", "NOP")
-        ):  # fmt: skip
-            out |= i.reads | i.writes
-    return out
-
-
-def live(
-    function: Function, blocks: tuple[flow.Block, ...], lists: list[list[int]] | None = None
-) -> list[set[int]]:
-    """Registers that are live on entry of each block (`lists`: what stands in each, if not the original)."""
-    code = function.instructions
-    rows = [list(range(b.start, b.end)) for b in blocks] if lists is None else lists
-    entry: list[set[int]] = [set() for _ in blocks]
-    again = True
-    while again:
-        again = False
-        for b in reversed(blocks):
-            state = set().union(*(entry[s] for s in b.successors)) if b.successors else set()
-            for n in reversed(rows[b.index]):
-                i = code[n]
-                if i.guard in ("", "PT"):
-                    state -= i.writes
-                state |= i.reads
-            if state != entry[b.index]:
-                entry[b.index] = state
-                again = True
-    return entry
-
-
 # -- names ------------------------------------------------------------------------------------------------
 
 
@@ -232,7 +120,7 @@ def _assign(function: Function, webs: list[Web], table: Table) -> None:
             if i.guard in ("", "PT"):
                 alive -= i.writes
             alive |= i.reads
-    fixed = _fixed(function)
+    fixed = fixed_registers(function)
     fixed.add(GPR + 1)  # the stack pointer, though many kernels never use it
     general = [r for r in range(GPR, GPR + function.registers) if r not in fixed and touched[r].any()]
     writers, readers = defaultdict[int, set[int]](set), defaultdict[int, set[int]](set)
