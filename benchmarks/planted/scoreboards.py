@@ -1,7 +1,8 @@
 """Scoreboards: waits dropped, barriers dropped or moved to another one, setters moved, order in queues.
 
 Each uses a producer whose only cover is its own scoreboard: in its block, no other instruction between it and
-the one that needs it sets any scoreboard, and exactly one of them waits for it.
+the one that needs it sets any scoreboard, and exactly one of them waits for it. Where the in-order queue of
+stores, shared memory and shuffles is the only cover, the order in it is broken.
 """
 
 from __future__ import annotations
@@ -14,6 +15,15 @@ from sassafras.sass.registers import BREG, PRED
 
 from .subject import READ, STALL, WAIT, WRITE, Mutant, Quota, Subject, drop, put, shuffled
 
+#: ptxas never lets these overwrite an operand without a wait, though some of them share a queue
+#: (docs/experiments/2026-11-22-queues.md)
+_NEVER_QUEUED = {
+    "STG": ("LDL", "LDG", "LDC", "S2R"), "STL": ("LDL", "LDG", "LDC"), "STS": ("LDL", "LDG", "LDC"),
+    "LDGSTS": ("LDS", "LDSM", "LDL", "LDG"),
+}  # fmt: skip
+#: what queues behind one another where ptxas leaves no wait: (earlier, later)
+_QUEUE = ("LDS", "LDSM", "SHFL", "STG", "STL", "STS", "STSM")
+
 
 def scoreboards(s: Subject, rng: np.random.Generator, most: int) -> Iterator[Mutant]:
     """Mutants of this kind, at most `most` a class."""
@@ -23,6 +33,7 @@ def scoreboards(s: Subject, rng: np.random.Generator, most: int) -> Iterator[Mut
         for i in range(start, end):
             yield from _one(s, rng, quota, i, end)
             yield from _completion(s, quota, i, end)
+            yield from _overtaken(s, quota, i, end)
 
 
 def _completion(s: Subject, quota: Quota, i: int, end: int) -> Iterator[Mutant]:
@@ -53,6 +64,9 @@ def _one(s: Subject, rng: np.random.Generator, quota: Quota, i: int, end: int) -
         # what BMOV clears is in order with the next BSSY: ptxas lets most of those pairs go without a wait
         results = frozenset(r for r in s.code[i].writes if s.code[i].base != "BMOV" or r < BREG)
         needed = _first(s, i, end, results, True)
+        if needed >= 0 and not s.code[needed].reads & results and s.code[i].base == "LDS":
+            # the unused part of a wide load is overwritten: ptxas leaves that to the queue
+            needed = -1 if s.code[needed].base in ("LDS", "SHFL") else needed
         yield from _covered(s, rng, quota, i, needed, c.write_barrier, WRITE, "result")
         yield from _behind_its_waiter(s, quota, i, end)
         yield from _too_soon(s, quota, i, c.write_barrier)
@@ -65,6 +79,8 @@ def _one(s: Subject, rng: np.random.Generator, quota: Quota, i: int, end: int) -
             yield from _covered(s, rng, quota, i, needed, c.read_barrier, READ, "operand")
         elif (s.code[i].base, s.code[needed].base) == ("STL", "LDL"):
             yield from _covered(s, rng, quota, i, needed, c.read_barrier, READ, "a spill's operand")
+        elif s.code[needed].base in _NEVER_QUEUED.get(s.code[i].base, ()):
+            yield from _covered(s, rng, quota, i, needed, c.read_barrier, READ, "a store's operand")
         yield from _too_soon(s, quota, i, c.read_barrier)
     elif s.code[i].op.variable and s.code[i].writes:
         yield from _queue(s, quota, i, end)
@@ -142,6 +158,51 @@ def _too_soon(s: Subject, quota: Quota, i: int, barrier: int) -> Iterator[Mutant
         high = list(s.high)
         high[i] = put(high[i], STALL, 4, 1)
         yield Mutant(kind, s.code[i].text, s.emit(s.identity(), high))
+
+
+def _overtaken(s: Subject, quota: Quota, i: int, end: int) -> Iterator[Mutant]:
+    """j overwrites what i reads, or what i loads and nobody uses, and the queue alone keeps it from coming
+    too early. With j above i, i reads j's result, or destroys it before it is used."""
+    if s.still[i] or s.code[i].base not in _QUEUE:
+        return
+    for what, registers in (("operand", s.code[i].reads), ("result", s.code[i].writes)):
+        kind = f"what overwrites a queued {what} moved above it"
+        late = frozenset(r for r in registers if r < PRED)
+        j = _first(s, i, end, late, what == "result")
+        if j < 0 or not quota.free(kind) or s.code[j].base not in _QUEUE:
+            continue
+        between = range(i + 1, j)
+        if _waited(s, i, j) or s.code[j].reads & s.code[i].writes or (s.guard(i) and s.guard(j)):
+            continue
+        if any(s.still[n] for n in range(i, j + 1)) or any(any(s.conflicts(n, j)) for n in between):
+            continue
+        if what == "result" and not _needed_later(s, j, end, late & s.code[j].writes):
+            continue
+        quota.take(kind)
+        order, note = s.moved(j, i), f"{s.code[j].text}  above  {s.code[i].text}"
+        start = next(a for a, b in s.stretches if a <= i < b)
+        yield Mutant(kind, note, s.emit(order, s.generous(start, j + 1)))
+        yield Mutant(kind, note, s.emit(order, s.high))
+
+
+def _waited(s: Subject, i: int, j: int) -> bool:
+    """Up to j somebody waits for a scoreboard that i, or somebody behind it, sets."""
+    raised = 0
+    for n in range(i, j + 1):
+        c = s.code[n].control
+        if c.wait_mask & raised:
+            return True
+        raised |= sum(1 << b for b in (c.write_barrier, c.read_barrier) if b is not None)
+    return False
+
+
+def _needed_later(s: Subject, j: int, end: int, registers: frozenset[int]) -> bool:
+    """Somebody in the block reads one of the registers behind j before it is written again."""
+    for n in range(j + 1, end):
+        if registers & s.code[n].reads and not s.exclusive(j, n):
+            return True
+        registers -= s.code[n].writes
+    return False
 
 
 def _queue(s: Subject, quota: Quota, i: int, end: int) -> Iterator[Mutant]:

@@ -233,6 +233,9 @@ class Analysis:
         first, second = pair.first, pair.second
         if pair.register >= operands.B:
             return None  # convergence barriers: only fences touch them
+        queued = classes.QUEUED_RESULTS.get(self.code[first].base, ())
+        if pair.kind in (WAW, ORDER) and self.variable[second] and self.code[second].base in queued:
+            return None  # results of this queue come in order
         if pair.kind in (RAW, WAW, ORDER):
             return 0 if self.variable[first] else None
         if pair.kind == WAR and self._late(first, pair.register):

@@ -52,15 +52,19 @@ READ_QUEUES: dict[str, int] = {
     for name in names.split()
 }
 #: a write after a read needs no wait where the writer queues behind the reader: only these pairs does ptxas
-#: ever leave without one (it waits in all 3,647 pairs of STL and LDL, all 740 of LDG and LDS, ...)
+#: ever leave without one (it waits in all 3,647 pairs of STL and LDL, all 740 of LDG and LDS, thousands of
+#: STG and LDL, LDG, LDC or S2R, ...: docs/experiments/2026-11-22-queues.md)
 QUEUED_WRITERS: dict[str, frozenset[str]] = {
-    "LDG": _names("LDG LDL"), "LD": _names("LD"), "LDS": _names("LDS LDSM"), "LDSM": _names("LDSM"),
-    "STG": _names("LDS LDSM"),
+    "LDG": _names("LDG LDL"), "LD": _names("LD"), "LDS": _names("LDS LDSM SHFL"), "LDSM": _names("LDSM"),
+    "STG": _names("LDS LDSM SHFL"),
     "STL": _names("LDS LDSM SHFL"), "STS": _names("LDS LDSM SHFL"), "STSM": _names("LDS LDSM"),
-    "SHFL": _names("SHFL"), "MOVM": _names("MOVM"), "MUFU": _names("MUFU"), "I2F": _names("I2F F2I"),
+    "SHFL": _names("SHFL LDS"), "MOVM": _names("MOVM"), "MUFU": _names("MUFU"), "I2F": _names("I2F F2I"),
     "F2I": _names("F2I"), "DFMA": _names("DFMA DMUL"), "DADD": _names("DADD DMUL"),
     "DMUL": _names("DADD DFMA"), "SYNCS": _names("SYNCS"),
 }  # fmt: skip
+#: a write after a write needs no wait where results return in order and ptxas relies on it: it overwrites the
+#: part of a wide load that nobody uses. (SHFL's results, and all others, it waits for in every pair.)
+QUEUED_RESULTS: dict[str, frozenset[str]] = {"LDS": _names("LDS SHFL")}
 _VARIABLE = (
     frozenset(WRITE_QUEUES) | frozenset(READ_QUEUES)
     | {"ATOMS", "MATCH", "LDCU", "B2R", "BMOV", "SYNCS", "UBLKCP", "R2B"}
