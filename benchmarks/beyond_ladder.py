@@ -25,6 +25,8 @@ GEMM_STAGES = ("identity", "swaps", "control")
 #: looks at every prepared kernel, and at the few fastest; what a setting must promise to replace the
 #: frontend's own
 LOOKS, MORE_LOOKS, LEADERS, WORTH = 3, 9, 4, 0.998
+#: of one search; thousands of a fault that is found again and again once cost a sitting's results
+COUNTER_EXAMPLES = 8
 #: schedules of a step that the next ones begin with
 SEEDS = 3
 
@@ -35,6 +37,7 @@ class Keeper:
 
     folder: Path
     label: str
+    kept: int = 0
 
     def known(self, digest: str) -> None:
         """Nothing: a row is searched in one sitting."""
@@ -43,7 +46,8 @@ class Keeper:
         """Write a counter-example down, with what it did."""
         from sassafras.search import Recorded
 
-        if outcome.verdict in FAILURES:
+        if outcome.verdict in FAILURES and self.kept < COUNTER_EXAMPLES:
+            self.kept += 1
             self.folder.mkdir(parents=True, exist_ok=True)
             stem = self.folder / f"{self.label}-{candidate.digest[:16]}"
             stem.with_suffix(".cubin").write_bytes(candidate.kernel.cubin)

@@ -23,6 +23,8 @@ _NEVER_QUEUED = {
 }  # fmt: skip
 #: what queues behind one another where ptxas leaves no wait: (earlier, later)
 _QUEUE = ("LDS", "LDSM", "SHFL", "STG", "STL", "STS", "STSM")
+#: not in order with these, though one would think so
+ELSEWHERE = {"LDG": ("LDS", "LDSM"), "S2R": ("S2UR",)}
 
 
 def scoreboards(s: Subject, rng: np.random.Generator, most: int) -> Iterator[Mutant]:
@@ -34,6 +36,7 @@ def scoreboards(s: Subject, rng: np.random.Generator, most: int) -> Iterator[Mut
             yield from _one(s, rng, quota, i, end)
             yield from _completion(s, quota, i, end)
             yield from _overtaken(s, quota, i, end)
+            yield from _other_queue(s, quota, i, end)
 
 
 def _completion(s: Subject, quota: Quota, i: int, end: int) -> Iterator[Mutant]:
@@ -203,6 +206,44 @@ def _needed_later(s: Subject, j: int, end: int, registers: frozenset[int]) -> bo
             return True
         registers -= s.code[n].writes
     return False
+
+
+def _other_queue(s: Subject, quota: Quota, i: int, end: int) -> Iterator[Mutant]:
+    """A later operation that goes elsewhere is waited for, its own scoreboard no longer: not enough.
+
+    On an H200 that was wrong for LDG in front of LDSM; S2R in front of S2UR ptxas never leaves to chance.
+    """
+    base = s.code[i].base
+    if base not in ELSEWHERE or s.code[i].guard in ("!PT", "!UPT"):
+        return
+    c, result = s.code[i].control, base == "S2R"
+    barrier = c.write_barrier if result else c.read_barrier
+    kind = f"{base} left to an operation of another queue"
+    if barrier is None or not quota.free(kind):
+        return
+    j = _first(
+        s, i, end, s.code[i].writes if result else frozenset(r for r in s.code[i].reads if r < PRED), result
+    )
+    waits = _waits(s, i, j, barrier) if j > 0 else []
+    if len(waits) != 1 or not (result or s.fixed(j)):
+        return
+    own = {c.write_barrier, c.read_barrier}
+    others: set[int | None] = set()
+    for n in range(i + 1, j):
+        sets = {s.code[n].control.write_barrier, s.code[n].control.read_barrier}
+        if s.code[n].base == base:
+            own |= sets
+        elif s.code[n].base in ELSEWHERE[base] and any(
+            w != barrier and w in sets and _waits(s, n, j, w) for w in range(6)
+        ):
+            others |= sets
+    own -= {None, barrier}
+    if not others - {None, barrier} or any(_waits(s, i, j, w) for w in own if w is not None):
+        return
+    quota.take(kind)
+    high = list(s.high)
+    high[waits[0]] &= ~(1 << (WAIT + barrier))
+    yield Mutant(kind, f"{s.code[j].text}  needs  {s.code[i].text}", s.emit(s.identity(), high))
 
 
 def _queue(s: Subject, quota: Quota, i: int, end: int) -> Iterator[Mutant]:

@@ -155,3 +155,13 @@ def test_what_waits_for_a_later_operation_of_a_queue_does_not_wait_for_an_earlie
     assert waits[1] <= waits[0]
     copies = [i for i in after.instructions if i.base == "LDGSTS"]
     assert sum(i.control.read_barrier is None for i in copies) > len(copies) // 3
+
+
+def test_what_other_queues_vouch_for_gets_a_scoreboard() -> None:
+    """INT4 GEMV: 465 schedules were wrong on an H200 when LDSM vouched for LDG and S2UR for S2R."""
+    workload = load("suite:gemv_int4")
+    kernel = workload.build(workload.case(), "sm_90a")
+    s = ScheduleSpace(kernel, control="regenerate")
+    new = Program.parse(s.emit(s.tightened(s.start()))).function()
+    assert all(i.control.write_barrier is not None for i in new.instructions if i.base == "S2R")
+    assert Validator(kernel.cubin).check(s.emit(s.tightened(s.start()))).ok

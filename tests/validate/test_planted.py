@@ -159,3 +159,15 @@ def test_violations_planted_in_a_renamed_copys_schedule_are_caught() -> None:
             planted.append(mutant.kind)
             assert not validator.check(mutant.cubin).ok, f"{mutant.kind}: {mutant.note}"
     assert {"wait for result dropped", "raw register", "stall below a register's latency"} <= set(planted)
+
+
+def test_what_goes_elsewhere_does_not_vouch() -> None:
+    """Seen on an H200: LDSM's result was back before a load issued ahead of it had read its address."""
+    cubin = suite("gemv_int4")
+    program = Program.parse(cubin)
+    name = next(iter(program.functions))
+    validator = Validator(cubin, name)
+    planted = scoreboards(Subject(program, name), np.random.default_rng(0), 9)
+    found = [m for m in planted if "another queue" in m.kind]
+    assert {m.kind.split()[0] for m in found} == {"LDG", "S2R"}
+    assert not [m.note for m in found if validator.check(m.cubin).ok]

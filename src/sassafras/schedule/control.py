@@ -29,6 +29,7 @@ from ..sass import Block, Function, Instruction, Memory, Queue
 from ..sass.control import READ_BARRIER_SHIFT, WAIT_SHIFT, WRITE_BARRIER_SHIFT
 from ..sass.opcodes import BRANCHES
 from ..sass.registers import COUNT, GPR, PRED, UGPR, UPRED
+from ..sass.vouching import VOICES, vouchers, vouches
 from . import scoreboards
 from .graph import Graph
 
@@ -47,22 +48,6 @@ NO_WAIT = frozenset(
 _QUEUED = {
     "LDG": "LDG LDL", "LDS": "LDS LDSM", "LDSM": "LDSM", "STG": "LDS LDSM", "STL": "LDS LDSM SHFL",
     "STS": "LDS LDSM SHFL", "STSM": "LDS LDSM", "SHFL": "SHFL", "MOVM": "MOVM", "MUFU": "MUFU",
-}  # fmt: skip
-#: results return in order within a queue, and operands are read in order (queues by number)
-_RESULT_QUEUE = {
-    name: number
-    for number, names in enumerate((
-        "LDS LDSM SHFL REDUX", "S2R S2UR", "LDC", "MOVM", "MUFU I2F F2I F2F FRND FCHK POPC FLO BREV I2I",
-        "DADD DMUL DFMA DSETP DMNMX DMMA",
-    ))
-    for name in names.split()
-}  # fmt: skip
-_READ_QUEUE = {name: number + 10 for name, number in _RESULT_QUEUE.items() if number > 1} | {
-    name: number
-    for number, names in enumerate((
-        "LDG LD STG ST LDL STL LDGSTS LDS LDSM STS STSM SHFL", "ATOM ATOMG RED REDG", "SYNCS UBLKCP",
-    ), start=20)
-    for name in names.split()
 }  # fmt: skip
 #: expected cycles until a result is there, and until operands are read; only for sharing scoreboards well
 RESULT = {
@@ -86,7 +71,8 @@ class Facts(NamedTuple):
         conflict_at, conflict: CSR by instruction: items that must not be pending when it issues.
         keeps: by item: a scoreboard that is named in an operand and stays, or -1.
         hint: by item: the compiler's own scoreboard, or -1.
-        queue: by item: in-order queue, or -1.
+        voice: by tracked number: which voice it is (`sass.vouching`), or -1.
+        by: by item: bit mask of the voices that vouch for it.
         usable: bit mask of scoreboards that may be given out.
         latency: by item: expected cycles.
         weight: by block: expected executions.
@@ -101,7 +87,8 @@ class Facts(NamedTuple):
     conflict: np.ndarray
     keeps: np.ndarray
     hint: np.ndarray
-    queue: np.ndarray
+    voice: np.ndarray
+    by: np.ndarray
     usable: int
     latency: np.ndarray
     weight: np.ndarray
@@ -161,7 +148,7 @@ def facts(function: Function, graph: Graph) -> Facts:
     late_bits = np.zeros((items, _WORDS), dtype=np.uint64)
     keeps, hint = np.full(items, -1, dtype=np.int32), np.full(items, -1, dtype=np.int32)
     latency = np.zeros(items, dtype=np.float64)
-    in_order = np.full(items, -1, dtype=np.int32)
+    voice, by = np.full(len(tracked), -1, dtype=np.int32), np.zeros(items, dtype=np.uint64)
     queued = np.full(len(tracked), -1, dtype=np.int32)
     classes = sorted(_QUEUED)
     for v, n in enumerate(tracked):
@@ -178,7 +165,8 @@ def facts(function: Function, graph: Graph) -> Facts:
                 # DEPBAR counts this scoreboard, or it belongs to an instruction that stays as it is
                 if barrier_set in reserved and i.base in ("LDGDEPBAR", "UTMACMDFLUSH", "DEPBAR"):
                     keeps[k] = barrier_set
-        in_order[2 * v : 2 * v + 2] = _RESULT_QUEUE.get(i.base, -1), _READ_QUEUE.get(i.base, -1)
+        voice[v] = VOICES.get(i.base, -1)
+        by[2 * v : 2 * v + 2] = vouchers(i.base, True), vouchers(i.base, False)
         if i.base in _QUEUED:
             queued[v] = classes.index(i.base)
     behind = np.zeros(count, dtype=np.int64)
@@ -200,7 +188,8 @@ def facts(function: Function, graph: Graph) -> Facts:
         conflict=conflict,
         keeps=keeps,
         hint=hint,
-        queue=in_order,
+        voice=voice,
+        by=by,
         usable=sum(1 << s for s in range(6) if s not in reserved),
         latency=latency,
         weight=weights(graph),
@@ -294,7 +283,6 @@ def _original_pending(
     A later operation of the same in-order queue vouches for an earlier one, as ptxas leans on it.
     """
     code = function.instructions
-    results, reads = _RESULT_QUEUE, _READ_QUEUE
     entry: list[dict[int, int] | None] = [None] * len(graph.blocks)
     entry[0] = {}
     out: dict[int, np.ndarray] = {}
@@ -319,11 +307,11 @@ def _original_pending(
             if write or read:
                 for k in state:
                     other = code[tracked[k // 2]].base
-                    if not k & 1 and results.get(other, -1) == results.get(i.base, -2):
+                    if not k & 1 and vouches(i.base, other, True):
                         state[k] |= write
                         if k + 1 in state:
                             state[k + 1] |= write
-                    if k & 1 and reads.get(other, -1) == reads.get(i.base, -2):
+                    if k & 1 and vouches(i.base, other, False):
                         state[k] |= write | read
             state[2 * v], state[2 * v + 1] = write, write | read
         return state

@@ -54,23 +54,24 @@ def conflicts(
 
 
 @njit(cache=True)
-def _covers(queue: np.ndarray, issued: np.ndarray, a: int, k: int) -> bool:
-    """Whether item `k` is done when `a` is: operands are read before the result is there, and queues are in
-    order."""
+def _covers(voice: np.ndarray, by: np.ndarray, issued: np.ndarray, a: int, k: int) -> bool:
+    """Whether item `k` is done when `a` is: operands are read before the result is there, and later
+    operations vouch for earlier ones."""
     if k == a or (k & 1 and k - 1 == a):
         return True
-    if issued[k] > issued[a] or (k >> 1) == (a >> 1):
+    if issued[k] > issued[a] or (k >> 1) == (a >> 1) or voice[a >> 1] < 0:
         return False
-    if k & 1 and queue[k] >= 0 and queue[k] == queue[a | 1]:
+    mine = np.uint64(1) << np.uint64(voice[a >> 1])
+    if k & 1 and by[k] & mine:
         return True
-    return a & 1 == 0 and queue[a] >= 0 and queue[k & ~1] == queue[a]
+    return a & 1 == 0 and by[k & ~1] & mine != 0
 
 
 @njit(cache=True)
 def _run(
     order: np.ndarray, stall: np.ndarray, begin: int, finish: int, weight: float,
-    number: np.ndarray, latency: np.ndarray, at: np.ndarray, conflict: np.ndarray, queue: np.ndarray,
-    issued: np.ndarray, pending: np.ndarray, record: np.uint8,
+    number: np.ndarray, latency: np.ndarray, at: np.ndarray, conflict: np.ndarray, voice: np.ndarray,
+    by: np.ndarray, issued: np.ndarray, pending: np.ndarray, record: np.uint8,
     needed: np.ndarray, first: np.ndarray, cost: np.ndarray, active: np.ndarray, asked: np.ndarray,
 ) -> float:  # fmt: skip
     """One block with a scoreboard for everything; returns its expected cycles. `issued`: by item, the cycle
@@ -91,12 +92,12 @@ def _run(
                 passed = max(passed, latency[k] - (now - issued[k]))
                 # of what is done in order the last alone is asked for
                 for n in range(size):
-                    if _covers(queue, issued, asked[n], k):
+                    if _covers(voice, by, issued, asked[n], k):
                         break
                 else:
                     kept = 0
                     for n in range(size):
-                        if not _covers(queue, issued, k, asked[n]):
+                        if not _covers(voice, by, issued, k, asked[n]):
                             asked[kept] = asked[n]
                             kept += 1
                     asked[kept] = k
@@ -106,7 +107,7 @@ def _run(
             for n in range(count):
                 k = active[n]
                 for m in range(size):
-                    if _covers(queue, issued, asked[m], k):
+                    if _covers(voice, by, issued, asked[m], k):
                         pending[k] = False
                         break
                 else:
@@ -161,7 +162,7 @@ def demand(
                 pending[k] = entry[b, k] >= 0
                 issued[k] = -entry[b, k]
             now = _run(
-                order, stall, start[b], end[b], weight[b], number, latency, at, conflict, f.queue,
+                order, stall, start[b], end[b], weight[b], number, latency, at, conflict, f.voice, f.by,
                 issued, pending, _RUN, needed, first, cost, active, asked,
             )  # fmt: skip
             for e in range(f.follow_at[b], f.follow_at[b + 1]):
@@ -177,7 +178,7 @@ def demand(
             pending[k] = entry[b, k] >= 0
             issued[k] = -entry[b, k]
         _run(
-            order, stall, start[b], end[b], weight[b], number, latency, at, conflict, f.queue,
+            order, stall, start[b], end[b], weight[b], number, latency, at, conflict, f.voice, f.by,
             issued, pending, _RECORD, needed, first, cost, active, asked,
         )  # fmt: skip
 

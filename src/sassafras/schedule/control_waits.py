@@ -56,14 +56,15 @@ def _needed(
 
 @njit(cache=True)
 def _raise(f: Facts, v: int, write: int, read: int, by: np.ndarray, active: np.ndarray, size: int) -> None:
-    """Instruction `v` vouches for what is pending and earlier in its queues."""
+    """Instruction `v` vouches for what is pending."""
+    mine = np.uint64(1) << np.uint64(f.voice[v])
     sets = np.uint8(0 if write == NONE else 1 << write)
     both = sets | np.uint8(0 if read == NONE else 1 << read)
     for a in range(size):
         k = active[a]
-        if k & 1 and f.queue[k] >= 0 and f.queue[k] == f.queue[2 * v + 1]:
+        if k & 1 and f.by[k] & mine:
             by[k] |= both
-        if f.queue[k & ~1] >= 0 and f.queue[k & ~1] == f.queue[2 * v]:
+        if f.by[k & ~1] & mine:
             by[k] |= sets
 
 
@@ -188,11 +189,11 @@ def waits(
                             count[s] = 0
                 v = number[c]
                 if v >= 0:
-                    if write[p] != NONE or read[p] != NONE:
+                    if f.voice[v] >= 0 and (write[p] != NONE or read[p] != NONE):
                         _raise(f, v, write[p], read[p], by, active, size)
                     for k in (2 * v, 2 * v + 1):
                         # what nobody ever waits for need not be followed
-                        if clears[k] == 0 and f.queue[k] < 0 and f.queue[2 * v] < 0:
+                        if clears[k] == 0 and f.by[k] == 0 and f.by[2 * v] == 0:
                             continue
                         if by[k] == CLEAR:
                             active[size] = k

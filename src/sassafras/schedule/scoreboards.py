@@ -19,9 +19,10 @@ from dataclasses import dataclass, field
 
 from ..sass import Block, Instruction, Queue
 from ..sass.registers import GPR, PRED, UGPR, UPRED
+from ..sass.vouching import vouches
 
-#: queues whose operands are read in order, together
-_READ_ORDER = {Queue.LSU: "memory", Queue.MIO: "memory"}
+#: a load's result cannot overtake the operands of what is before it here
+_MEMORY = (Queue.LSU, Queue.MIO)
 _DEPBAR = re.compile(r"SB(\d+)")
 #: read their uniform address at issue, as all uniform registers (docs/sass.md, "Variable latency")
 _EARLY_UNIFORM = frozenset(["LDS", "LDSM", "STS", "STSM", "ATOMS", "S2UR", "S2R"])
@@ -45,7 +46,7 @@ class Effects:
         results: registers that it writes late.
         late: registers that it reads late.
         write_bit, read_bit: masks of the scoreboards that it sets.
-        queue: return order group; reads: operand order group.
+        base: the opcode, which says who vouches for it (`sass.vouching`); memory: whether it goes to memory.
         writes, touches, kills: all registers written; read or written; written unconditionally.
     """
 
@@ -54,8 +55,8 @@ class Effects:
     late: frozenset[int]
     write_bit: int
     read_bit: int
-    queue: str
-    reads: str
+    base: str
+    memory: bool
     writes: frozenset[int]
     touches: frozenset[int]
     kills: frozenset[int]
@@ -85,10 +86,9 @@ def effects(i: Instruction, fixed_fp64: bool = True) -> Effects:
         late = frozenset(r for r in i.reads if GPR <= r < PRED)
         if i.base not in _EARLY_UNIFORM:
             late |= frozenset(r for r in i.reads if UGPR <= r < UPRED)
-    queue = i.op.queue.value
     guarded = i.guard not in ("", "PT")
     return Effects(
-        waits, results, late, write_bit, read_bit, queue, _READ_ORDER.get(i.op.queue, queue),
+        waits, results, late, write_bit, read_bit, i.base, i.op.queue in _MEMORY,
         i.writes, i.reads | i.writes, frozenset() if guarded else i.writes,
     )  # fmt: skip
 
@@ -199,7 +199,8 @@ class _Walk:
         self.any_voucher = any_voucher
         # (item, bit) -> the instruction of this block that vouches for it
         self.voucher: dict[tuple[Item, int], int] = {}
-        self.by_queue: dict[tuple[str, bool], set[Item]] = {}
+        # (opcode, result) -> items
+        self.by_base: dict[tuple[str, bool], set[Item]] = {}
         for item in state:
             self._index(item)
         # register -> waiters of this block that whoever touches (or writes) it stays behind
@@ -207,9 +208,16 @@ class _Walk:
         self.after_reads: dict[int, set[int]] = {}
 
     def _index(self, item: Item) -> None:
-        fact = self.facts[item[0]]
-        key = (fact.queue if item[1] else fact.reads, item[1])
-        self.by_queue.setdefault(key, set()).add(item)
+        self.by_base.setdefault((self.facts[item[0]].base, item[1]), set()).add(item)
+
+    def _vouched(self, fact: Effects, result: bool) -> list[Item]:
+        """Items that an instruction vouches for, if they are pending."""
+        return [
+            item
+            for (base, of_result), items in self.by_base.items()
+            if of_result is result and vouches(fact.base, base, result)
+            for item in items
+        ]
 
     def run(self) -> State:
         for i in range(self.block.start, self.block.end):
@@ -263,7 +271,7 @@ class _Walk:
         for (a, result), _ in self.state.items():
             other = self.facts[a]
             hit = other.results & fact.touches if result else other.late & fact.writes
-            if hit and not result and other.reads == fact.reads == "memory":
+            if hit and not result and other.memory and fact.memory:
                 # the later operation's result cannot overtake the earlier one's operands: same queue
                 hit -= fact.results
             for register in hit:
@@ -283,14 +291,14 @@ class _Walk:
         """A scoreboard of this instruction also covers earlier ones of its queue."""
         if fact.write_bit:
             bit = fact.write_bit.bit_length() - 1
-            for item in list(self.by_queue.get((fact.queue, True), ())):
+            for item in self._vouched(fact, True):
                 # one that sets a scoreboard itself is waited for by that
                 if item in self.state and (self.any_voucher or not self.facts[item[0]].write_bit):
                     self._add(item, bit, i)
         for mask in (fact.write_bit, fact.read_bit):
             if mask:
                 bit = mask.bit_length() - 1
-                for item in list(self.by_queue.get((fact.reads, False), ())):
+                for item in self._vouched(fact, False):
                     if item in self.state and (self.any_voucher or not self.facts[item[0]].read_bit):
                         self._add(item, bit, i)
 
@@ -353,8 +361,7 @@ class _Done(_Walk):
         fact = self.facts[a]
         for i in range(a + 1, self.home[a].end):
             other = self.facts[i]
-            if result and other.queue == fact.queue and other.write_bit & usable:
-                return i
-            if not result and other.reads == fact.reads and (other.write_bit | other.read_bit) & usable:
+            sets = other.write_bit if result else other.write_bit | other.read_bit
+            if sets & usable and vouches(other.base, fact.base, result):
                 return i
         return None

@@ -151,8 +151,10 @@ class Analysis:
         ]
         self.number[tracked] = np.arange(len(tracked))
         self.tracked = np.array(tracked, dtype=np.int32)
-        self.write_queue = np.array([self.kinds[n].write_queue for n in tracked], dtype=np.int8)
-        self.read_queue = np.array([self.kinds[n].read_queue for n in tracked], dtype=np.int8)
+        kinds = [self.kinds[n] for n in tracked]
+        self.voice = np.array([kind.voice for kind in kinds], dtype=np.int8)
+        self.results_by = np.array([kind.results_by for kind in kinds], dtype=np.uint64)
+        self.reads_by = np.array([kind.reads_by for kind in kinds], dtype=np.uint64)
 
     def _late(self, index: int, register: int) -> bool:
         """Whether an instruction reads a register some time after its issue.
@@ -390,9 +392,9 @@ class Analysis:
         read = ((high >> np.uint64(READ_BARRIER_SHIFT)) & np.uint64(7)).astype(np.uint8)
         return kernels.scoreboards(
             self.block_start, self.block_end, self.follow_at, self.follow, order, times, lengths,
-            wait, write, read, self.number, self.write_queue, self.read_queue, self.watched, self.counted,
-            self.check_at, self.check, self.fence_row, self.allowed, SETTER_TO_WAITER, MOST_RAISED,
-            record, out,
+            wait, write, read, self.number, self.voice, self.results_by, self.reads_by, self.watched,
+            self.counted, self.check_at, self.check, self.fence_row, self.allowed, SETTER_TO_WAITER,
+            MOST_RAISED, record, out,
         )  # fmt: skip
 
     def _across(self, known: list[tuple[Pair, int, bool]], unknown: list[tuple[Pair, int]]) -> None:

@@ -20,37 +20,34 @@ def _names(*text: str) -> frozenset[str]:
     return frozenset(" ".join(text).split())
 
 
-#: results return in order within a queue: waiting for a later one covers an earlier one
-WRITE_QUEUES: dict[str, int] = {
-    name: number
-    for number, names in enumerate(
-        (
-            "LDS LDSM SHFL REDUX",
-            "MUFU I2F F2I F2F FRND FCHK POPC FLO BREV I2I",
-            "S2R S2UR",
-            "LDC",
-            "DADD DMUL DFMA DSETP DMNMX DMMA",
-            "MOVM",
-        )
+#: one unit, in order: transcendentals, conversions, bit counting; and FP64 where it is of variable latency
+_UNITS = {
+    name: unit
+    for unit in (
+        _names("MUFU I2F F2I F2F FRND FCHK POPC FLO BREV I2I"), _names("DADD DMUL DFMA DSETP DMNMX DMMA")
     )
-    for name in names.split()
-}
-#: operands are read in order within a queue: a later op's barrier covers an earlier op's reads
-READ_QUEUES: dict[str, int] = {
-    name: number
-    for number, names in enumerate(
-        (
-            "LDG LD STG ST LDL STL LDGSTS LDS LDSM STS STSM SHFL",
-            "MOVM",
-            "ATOM ATOMG RED REDG",
-            "MUFU I2F F2I F2F FRND FCHK POPC FLO BREV I2I",
-            "LDC",
-            "DADD DMUL DFMA DSETP DMNMX DMMA",
-            "SYNCS UBLKCP",
-        )
-    )
-    for name in names.split()
-}
+    for name in unit
+}  # fmt: skip
+#: results: which later operations' results say that an earlier one's is there, too (results return in order).
+#: Only pairs that ptxas leans on, and nothing that two of them suggest of a third: it gives all of 2,400 S2R
+#: and LDC a scoreboard of their own
+RESULT_VOUCHERS: dict[str, frozenset[str]] = _UNITS | {
+    "LDS": _names("LDS LDSM SHFL"), "LDSM": _names("LDSM"), "SHFL": _names("LDS SHFL"),
+    "S2UR": _names("S2UR"), "MOVM": _names("MOVM"),
+}  # fmt: skip
+#: operands: which later operations' scoreboards, of either kind, say that an earlier one has read its own.
+#: Only LDG says it of LDG: on an H200, LDSM's result was there before a load issued ahead of it had read its
+#: address (docs/experiments/2026-11-22-vouching.md)
+READ_VOUCHERS: dict[str, frozenset[str]] = _UNITS | {
+    "LDG": _names("LDG"), "LDGSTS": _names("LDGSTS"), "LDL": _names("LDL"), "STL": _names("STG STL"),
+    "LDS": _names("LDS SHFL STG"), "LDSM": _names("LDSM STG"), "SHFL": _names("SHFL"),
+    "STG": _names("LDS SHFL STG STL"), "STS": _names("LDL LDS LDSM SHFL STG STS"),
+    "STSM": _names("LDS LDSM STSM"), "MOVM": _names("MOVM"),
+}  # fmt: skip
+#: vouching operations by number
+VOICES = {name: n for n, name in enumerate(sorted(
+    frozenset().union(*RESULT_VOUCHERS.values(), *READ_VOUCHERS.values())
+))}  # fmt: skip
 #: a write after a read needs no wait where the writer queues behind the reader: only these pairs does ptxas
 #: ever leave without one (it waits in all 3,647 pairs of STL and LDL, all 740 of LDG and LDS, thousands of
 #: STG and LDL, LDG, LDC or S2R, ...: docs/experiments/2026-11-22-queues.md)
@@ -66,7 +63,10 @@ QUEUED_WRITERS: dict[str, frozenset[str]] = {
 #: part of a wide load that nobody uses. (SHFL's results, and all others, it waits for in every pair.)
 QUEUED_RESULTS: dict[str, frozenset[str]] = {"LDS": _names("LDS SHFL")}
 _VARIABLE = (
-    frozenset(WRITE_QUEUES) | frozenset(READ_QUEUES)
+    _names(
+        "LDS LDSM SHFL REDUX MUFU I2F F2I F2F FRND FCHK POPC FLO BREV I2I S2R S2UR LDC DADD DMUL DFMA DSETP "
+        "DMNMX DMMA MOVM LDG LD STG ST LDL STL LDGSTS STS STSM ATOM ATOMG RED REDG"
+    )
     | {"ATOMS", "MATCH", "LDCU", "B2R", "BMOV", "SYNCS", "UBLKCP", "R2B"}
 )  # fmt: skip
 #: variable before Hopper only: sm_90 code never sets a scoreboard on these
@@ -130,7 +130,8 @@ class Kind:
     Attributes:
         fence: nothing may pass it, and it keeps its address.
         variable: its results and its reads of general registers take a variable time.
-        write_queue, read_queue: in-order queues, -1 for none.
+        voice: its number among operations that vouch for earlier ones, -1 for none.
+        results_by, reads_by: bit masks of the voices that say that its results are there, its operands read.
         loads, stores: memory spaces it reads and writes, bit masks; 0 for none.
         ordered: no memory operation may pass it (atomics, ``.STRONG``).
         address: (registers with suffixes, offset, bytes) for accesses whose extent each lane's own
@@ -139,8 +140,9 @@ class Kind:
 
     fence: bool
     variable: bool
-    write_queue: int
-    read_queue: int
+    voice: int
+    results_by: int
+    reads_by: int
     loads: int
     stores: int
     ordered: bool
@@ -173,13 +175,18 @@ def classify(name: str, mods: tuple[str, ...], guard: str, ops: tuple[Operand, .
     return Kind(
         fence=fence,
         variable=variable,
-        write_queue=WRITE_QUEUES.get(name, -1) if variable else -1,
-        read_queue=READ_QUEUES.get(name, -1) if variable else -1,
+        voice=VOICES.get(name, -1) if variable else -1,
+        results_by=_mask(RESULT_VOUCHERS, name) if variable else 0,
+        reads_by=_mask(READ_VOUCHERS, name) if variable else 0,
         loads=GLOBAL if name == "LDGSTS" else 0 if name in _STORES else space,
         stores=space if name in _STORES or name in _BOTH else 0,
         ordered=bool(space) and ("STRONG" in mods or "MMIO" in mods or name.startswith(("ATOM", "RED"))),
         address=_address(name, mods, ops) if name in _PER_LANE else None,
     )
+
+
+def _mask(vouchers: dict[str, frozenset[str]], name: str) -> int:
+    return sum(1 << VOICES[other] for other in vouchers.get(name, ()))
 
 
 def _address(

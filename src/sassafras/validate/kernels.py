@@ -161,7 +161,8 @@ def broken_crossings(
 def scan_block(
     begin: int, finish: int, order: np.ndarray, times: np.ndarray,
     wait: np.ndarray, write_barrier: np.ndarray, read_barrier: np.ndarray,
-    number: np.ndarray, write_queue: np.ndarray, read_queue: np.ndarray, watched: np.ndarray,
+    number: np.ndarray, voice: np.ndarray, results_by: np.ndarray, reads_by: np.ndarray,
+    watched: np.ndarray,
     counted: np.ndarray, check_at: np.ndarray, check: np.ndarray, fence: np.ndarray, allowed: np.ndarray,
     length: int, minimum: int, most: int,
     written: np.ndarray, read: np.ndarray, age: np.ndarray, raised: np.ndarray,
@@ -244,16 +245,17 @@ def scan_block(
         u = number[i]
         if u < 0:
             continue
-        if sets or reads:
+        if (sets or reads) and voice[u] >= 0:
+            mine = np.uint64(1) << np.uint64(voice[u])
             for k in range(active):
                 v = pending[k]
                 # a setter whose guard is false keeps its place in the queue all the same: ptxas leans on
                 # that for reads everywhere, and for results in its reciprocal's slow path
-                if write_queue[u] >= 0 and write_queue[v] == write_queue[u] and written[v] != CLEAR:
+                if results_by[v] & mine and written[v] != CLEAR:
                     written[v] |= sets
                     if read[v] != CLEAR:
                         read[v] |= sets
-                if read_queue[u] >= 0 and read_queue[v] == read_queue[u] and read[v] != CLEAR:
+                if reads_by[v] & mine and read[v] != CLEAR:
                     read[v] |= sets | reads
         if watched[u] == 0:
             continue
@@ -274,7 +276,8 @@ def scoreboards(
     start: np.ndarray, end: np.ndarray, follow_at: np.ndarray, follow: np.ndarray,
     order: np.ndarray, times: np.ndarray, lengths: np.ndarray,
     wait: np.ndarray, write_barrier: np.ndarray, read_barrier: np.ndarray,
-    number: np.ndarray, write_queue: np.ndarray, read_queue: np.ndarray, watched: np.ndarray,
+    number: np.ndarray, voice: np.ndarray, results_by: np.ndarray, reads_by: np.ndarray,
+    watched: np.ndarray,
     counted: np.ndarray, check_at: np.ndarray, check: np.ndarray, fence: np.ndarray, allowed: np.ndarray,
     minimum: int, most: int, record: bool, out: np.ndarray,
 ) -> int:  # fmt: skip
@@ -285,7 +288,7 @@ def scoreboards(
     than `minimum` cycles after its setter; (position, -11 - s) for one raised more than `most` times. With
     `record`, fills `allowed` instead.
     """
-    blocks, tracked = len(start), len(write_queue)
+    blocks, tracked = len(start), len(voice)
     written = np.full((blocks, tracked), CLEAR, np.uint8)
     read = np.full((blocks, tracked), CLEAR, np.uint8)
     age = np.full((blocks, 6), np.int32(1000), np.int32)
@@ -308,7 +311,7 @@ def scoreboards(
         counts[:] = raised[b]
         scan_block(
             start[b], end[b], order, times, wait, write_barrier, read_barrier,
-            number, write_queue, read_queue, watched, counted, check_at, check, fence, allowed,
+            number, voice, results_by, reads_by, watched, counted, check_at, check, fence, allowed,
             lengths[b], minimum, most, one, two, ages, counts, pending, int64(0), out, int64(0),
         )  # fmt: skip
         for k in range(follow_at[b], follow_at[b + 1]):
@@ -338,7 +341,7 @@ def scoreboards(
     for b in range(blocks):
         found = scan_block(
             start[b], end[b], order, times, wait, write_barrier, read_barrier,
-            number, write_queue, read_queue, watched, counted, check_at, check, fence, allowed,
+            number, voice, results_by, reads_by, watched, counted, check_at, check, fence, allowed,
             lengths[b], minimum, most, written[b], read[b], age[b], raised[b], pending,
             2 if record else 1, out, found,
         )  # fmt: skip
