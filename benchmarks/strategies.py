@@ -80,11 +80,14 @@ def plan(kernels: Sequence[str], names: Sequence[str], seeds: int, evaluations: 
 
 
 def shares(units: Sequence[Unit], kernels: Sequence[str], gpus: int) -> list[list[Unit]]:
-    """Units by GPU: each kernel has one of its own choice, or several where there are more GPUs."""
+    """Units by GPU. All strategies of a kernel and seed have the same one; with every seed kernels move on by
+    two, so that four GPUs have as much to do each though there are six kernels."""
     found: list[list[Unit]] = [[] for _ in range(gpus)]
     for unit in units:
         at = list(kernels).index(unit.kernel)
-        mine = [g for g in range(gpus) if g % len(kernels) == at] if gpus > len(kernels) else [at % gpus]
+        mine = [g for g in range(gpus) if g % len(kernels) == at] if gpus > len(kernels) else []
+        if not mine:
+            mine = [(at + 2 * unit.seed) % gpus]
         found[mine[unit.seed % len(mine)]].append(unit)
     return found
 
