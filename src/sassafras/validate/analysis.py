@@ -21,6 +21,8 @@ HORIZON = 64
 BARRIER_TO_MEMORY = 6
 #: a scoreboard counts to 63 in 6 bits (ptxas never lets more than 60 be outstanding, but for `UNCOUNTED`)
 MOST_RAISED = 63
+#: between two of a queue whose results meet, with no wait (no lower case in thousands of pairs)
+IN_QUEUE = 4
 #: a scoreboard's setter -> its waiter
 SETTER_TO_WAITER = 2
 _CLEAN = np.uint64(~CONTROL_MASK & (2**64 - 1))
@@ -235,8 +237,7 @@ class Analysis:
         first, second = pair.first, pair.second
         if pair.register >= operands.B:
             return None  # convergence barriers: only fences touch them
-        queued = classes.QUEUED_RESULTS.get(self.code[first].base, ())
-        if pair.kind in (WAW, ORDER) and self.variable[second] and self.code[second].base in queued:
+        if self._queued_result(pair):
             return None  # results of this queue come in order
         if pair.kind in (RAW, WAW, ORDER):
             return 0 if self.variable[first] else None
@@ -247,6 +248,12 @@ class Analysis:
             return 1
         return None
 
+    def _queued_result(self, pair: Pair) -> bool:
+        """Whether the second overwrites what the first writes in a queue that keeps the two in order."""
+        queued = classes.QUEUED_RESULTS.get(self.code[pair.first].base, ())
+        written = pair.kind in (WAW, ORDER) and pair.register < operands.P
+        return written and self.variable[pair.second] and self.code[pair.second].base in queued
+
     def _need(self, pair: Pair) -> tuple[int, bool]:
         """The least distance of a pair, and True; or for an unknown one the most that may be asked of it, and
         False: it keeps its original distance up to there."""
@@ -255,6 +262,8 @@ class Analysis:
             return 1, True  # a reader in between, WARPGROUP.DEPBAR or the queue of products keeps them apart
         if self.pinned[first] or self.pinned[second] or pair.register >= operands.B:
             return HORIZON, False
+        if self._queued_result(pair):
+            return IN_QUEUE, True
         if pair.kind == WAR and (
             self._late(first, pair.register) or self.code[first].base in classes.ENDS_BLOCK
         ):
