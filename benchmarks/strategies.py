@@ -153,10 +153,11 @@ def run(parts: list[list[Unit]], folder: Path, given: argparse.Namespace, deadli
         os.environ.setdefault(name, "1")
     options = {"lonely": given.lonely, "looks": given.looks, "deadline": deadline}
     owners, players = [], []
-    for gpu, units in enumerate(parts):
+    # kept here: a lock that nobody in this process knows any more is gone before its processes have begun
+    shared = [Lists(context, units) for units in parts]
+    for gpu, (units, lists) in enumerate(zip(parts, shared, strict=True)):
         if not units:
             continue
-        lists = Lists(context, units)
         heavy, light = (min(len(part), most) for part, most in zip(lists.lists, given.players, strict=True))
         pipes = [context.Pipe() for _ in range(heavy + light)]
         theirs = [end for end, _ in pipes]

@@ -201,8 +201,9 @@ def test_a_small_comparison_on_the_timing_model_is_taken_up_where_it_stopped(
     def run(*more: str) -> str:
         command = [
             sys.executable, str(ROOT / "benchmarks" / "strategies.py"), "--folder", str(tmp_path / "units"),
-            "--device", "model", "--lonely", "--kernels", "kv_append", "--strategies", "anneal,greedy",
-            "--seeds", "1", "--evaluations", "12", "--players", "1,2", "--out", str(tmp_path), *more,
+            "--device", "model", "--lonely", "--kernels", "kv_append,rotary", "--strategies", "anneal,greedy",
+            "--gpus", "2", "--seeds", "1", "--evaluations", "12", "--players", "1,2", "--out", str(tmp_path),
+            *more,
         ]  # fmt: skip
         path = f"{ROOT / 'src'}{os.pathsep}{without_torch(shared)}"
         environment = os.environ | {"PYTHONPATH": path, "SASSAFRAS_COMMIT": "test"}
@@ -213,7 +214,7 @@ def test_a_small_comparison_on_the_timing_model_is_taken_up_where_it_stopped(
     assert "0 units left" in run()
     (tmp_path / "units" / "kv_append--greedy--0.json").unlink()
     again = run()
-    assert "kv_append greedy 0" in again and "kv_append anneal 0:" not in again
+    assert "kv_append greedy 0" in again and "kv_append anneal 0:" not in again and "rotary" not in again
     held = json.loads((tmp_path / "strategies-modelled.json").read_text())
     assert held["summary"]["modelled"] and {r["strategy"] for r in held["rows"]} == {"anneal", "greedy"}
     for row in held["rows"]:
