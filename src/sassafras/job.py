@@ -13,6 +13,7 @@ import numpy as np
 
 from sassafras import __version__, search
 from sassafras.core import (
+    VALIDATOR_RULES,
     Budget,
     Candidate,
     Case,
@@ -381,8 +382,8 @@ class Job:
             return
         candidate = Candidate(result.kernel, result.recipe)
         facts = {
-            "validator": "legal", "environment": result.environment, "strategy": result.strategy,
-            "recipe": result.recipe, "facts": result.facts,
+            "validator": "legal", "rules": VALIDATOR_RULES, "environment": result.environment,
+            "strategy": result.strategy, "recipe": result.recipe, "facts": result.facts,
         }  # fmt: skip
         place: dict[str, Any] = {"workload": result.workload, "case": result.case}
         place |= {"run_id": self.run_id, "facts": facts}

@@ -82,7 +82,10 @@ def retuned(cubin: bytes) -> bytes:
     raise AssertionError("no instruction to lengthen")
 
 
-def save(path: Path, original: Kernel, tuned: bytes, *, speedup: float = 1.1, gpu: str = H200) -> None:
+def save(
+    path: Path, original: Kernel, tuned: bytes, *, speedup: float = 1.1, gpu: str = H200,
+    facts: dict[str, object] | None = None,
+) -> None:  # fmt: skip
     """A measured winner in the store at `path`."""
     candidate = Candidate(original.with_cubin(tuned), {"moves": []})
     outcome = Evaluation(
@@ -90,4 +93,4 @@ def save(path: Path, original: Kernel, tuned: bytes, *, speedup: float = 1.1, gp
         Interval(speedup - 0.002, speedup + 0.002), 1.0, Interval(0.999, 1.001), 60,
     )  # fmt: skip
     with Store.open(path) as store:
-        store.save_winner(original, candidate, outcome, gpu=gpu, workload="stock", case="1000")
+        store.save_winner(original, candidate, outcome, gpu=gpu, workload="stock", case="1000", facts=facts)

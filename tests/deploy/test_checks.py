@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sassafras import deploy
-from sassafras.core import Kernel
+from sassafras.core import VALIDATOR_RULES, Kernel
 from sassafras.deploy.check import resident_blocks
 from sassafras.sass import Cubin
 from sassafras.sass.eiattr import KPARAM_INFO
@@ -168,6 +168,24 @@ def test_an_imported_winner_is_validated_before_its_first_use(
     forget(stock)
     launch(stock.scale)
     assert driver.loads[-1][1] == sha(bad)
+
+
+def test_what_earlier_rules_approved_is_proved_again(driver: Driver, tmp_path: Path, kernel: Kernel) -> None:
+    """A local winner is believed only as far as today's rules approved it."""
+    bad = without_wait(kernel.cubin)
+    for rules, loaded in (
+        (None, kernel.digest),
+        (VALIDATOR_RULES - 1, kernel.digest),
+        (VALIDATOR_RULES, sha(bad)),
+    ):
+        store = tmp_path / f"{rules}.sqlite"
+        save(store, kernel, bad, facts={"validator": "legal"} | ({} if rules is None else {"rules": rules}))
+        deploy.uninstall()
+        forget(stock)
+        deploy.install(store)
+        launch(stock.scale)
+        assert driver.loads[-1][1] == loaded
+        assert ("the validator refuses it" in deploy.status().kernels[-1].reason) is (loaded == kernel.digest)
 
 
 def test_without_a_validator_nothing_imported_is_used(

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+#: the validator's rules, by number: one more whenever they refuse what they approved. A stored winner names
+#: those that approved it, and is proved again before its first use where they are others. 2: who vouches for
+#: whom is pairs (2026-11-22)
+VALIDATOR_RULES = 2
+
 
 class Verdict(StrEnum):
     """The one outcome of a candidate on a device. Only `CORRECT` may carry a speed-up."""

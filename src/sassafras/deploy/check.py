@@ -144,6 +144,13 @@ def _shared_facts(cubin: Cubin) -> Counter[tuple[int, bytes]]:
     return total
 
 
+def outdated(winner: Winner) -> bool:
+    """Whether earlier rules of the validator approved it."""
+    from sassafras.core import VALIDATOR_RULES
+
+    return winner.facts.get("validator") == "legal" and winner.facts.get("rules") != VALIDATOR_RULES
+
+
 def revalidate(winner: Winner, original: bytes) -> str | None:
     """Why the validator refuses the tuned cubin, or None where it proves it legal."""
     try:

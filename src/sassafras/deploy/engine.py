@@ -119,7 +119,7 @@ class Engine:
     def _choose(
         self, index: Index, settings: Settings, cubin: bytes, digest: str, launch: Launch, gpu: str
     ) -> Decision:
-        from .check import refusal, revalidate
+        from .check import outdated, refusal, revalidate
 
         here, reasons = (("gpu", gpu),), []
         for winner in index.winners(digest, gpu, settings.wait_s):
@@ -130,7 +130,7 @@ class Engine:
             elif self._is_denied(winner.kernel.name, settings):
                 why = "denied by name"
             elif (why := refusal(winner, cubin, launch)) is None and (
-                again == "always" or (again == "imported" and winner.origin != "local")
+                again == "always" or (again == "imported" and (winner.origin != "local" or outdated(winner)))
             ):
                 key = (digest, winner.tuned)
                 if key not in self._verdicts:
@@ -232,7 +232,8 @@ def install(
         deny: names (``*`` and ``?`` as in a shell) of kernels that keep the compiler's code; names in
             ``$SASSAFRAS_DENY`` are added.
         revalidate: which tuned cubins the validator proves legal again before their first use:
-            ``"imported"`` (default), ``"always"`` or ``"never"``.
+            ``"imported"`` (default: these, and what earlier rules of the validator approved), ``"always"``
+            or ``"never"``.
         wait_s: seconds to wait for the store at most, here and at each match.
         status_dir: folder for a status file that `sassafras status` can read (``$SASSAFRAS_STATUS``).
 
