@@ -31,9 +31,10 @@ from .verdict import VALIDATOR_RULES, Verdict
 from .workload import Buffer, Case, Custom, Fill, Normal, Tolerance, Uniform, Workload
 
 __all__ = [
-    "VALIDATOR_RULES", "Budget", "Buffer", "Builder", "Candidate", "Case", "CompileError", "Constructive",
-    "CubinError", "Custom", "Device", "DeviceError", "DisassemblyError", "Enumerable", "Evaluation",
-    "Evaluator", "Fill", "Interval", "Kernel", "LatencyTableError", "Modelled", "Normal", "Observable", "Outcome",
-    "Playable", "SassafrasError", "SearchError", "Space", "StoreError", "Tolerance", "ToolMissing", "Tracked",
-    "Uniform", "UnsupportedArch", "Verdict", "Workload", "WorkloadError",
+    "VALIDATOR_RULES", "Budget", "Buffer", "Builder", "Candidate", "Case", "CompileError",
+    "Constructive", "CubinError", "Custom", "Device", "DeviceError", "DisassemblyError", "Enumerable",
+    "Evaluation", "Evaluator", "Fill", "Interval", "Kernel", "LatencyTableError", "Modelled", "Normal",
+    "Observable", "Outcome", "Playable", "SassafrasError", "SearchError", "Space", "StoreError",
+    "Tolerance", "ToolMissing", "Tracked", "Uniform", "UnsupportedArch", "Verdict", "Workload",
+    "WorkloadError",
 ]  # fmt: skip
