@@ -1,16 +1,19 @@
-"""Which overwriting ptxas leaves to in-order queues: writes queues.json. Needs nvcc, no GPU.
+"""What ptxas leaves to in-order queues, pair by pair: writes queues.json. Needs nvcc, no GPU.
 
     python benchmarks/queues.py [--seeds 20] [--archs sm_90a,sm_80] [--jobs 2] [--work FOLDER] [CORPUS ...]
 
-Where an instruction overwrites what an earlier one reads late ("war"), or what an earlier one loads and
-nobody uses ("waw"), ptxas waits for a scoreboard, unless it knows that the later one queues behind. For each
-pair of opcodes: how often nothing that is waited for proves the earlier one done. The validator may accept
-such a pair only if ptxas leaves it so (`QUEUED_WRITERS`, `QUEUED_RESULTS`), and must, or it refuses compiled
-code.
+An operation of variable latency reads its operands late, and its results come late. Before a register is read
+or overwritten, something must say that the operation is done. Within basic blocks, for every such register:
 
-A seed is 25 made kernels, random mixtures of stores, loads, shuffles and arithmetic under few registers,
-compiled by nvcc's ptxas and by Triton's. CORPUS: folders of further cubins. Each finished cubin is a line of
-queues.rows.jsonl in the work folder; the same command goes on behind them.
+* its own scoreboard was waited for; or
+* scoreboards of later operations were: which? Where all of them are one kind, that kind *vouches* for it; or
+* nothing was: then whoever overwrites the register is *queued* behind it.
+
+The validator may rely on a pair only if ptxas does (`validate/classes.py`), and must, or it refuses compiled
+code. A seed is 25 made kernels, random mixtures of stores, loads, shuffles and arithmetic under few
+registers, compiled by nvcc's ptxas and by Triton's. CORPUS: folders of further cubins. Each finished cubin is
+a line of queues.rows.jsonl in the work folder; the same command goes on behind them. What is read and written
+is taken from the disassembler's liveness oracle, not from the validator.
 """
 
 from __future__ import annotations
@@ -23,12 +26,13 @@ import random
 import re
 import subprocess
 from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from common import read_lines, write
 
 Row = dict[str, Any]
@@ -121,117 +125,144 @@ def _run(*command: str | Path) -> None:
         raise SystemExit(f"error: {Path(command[0]).name}: {done.stderr.strip()[:500]}")
 
 
-def pairs(path: str) -> Row:
-    """One cubin's pairs: [kind, first, second, guarded, waited, cycles (-1 over a branch), kernel]."""
-    from sassafras.core import SassafrasError
-    from sassafras.sass import ARCHS, Function, Program
-    from sassafras.sass.latency import LatencyTable
-    from sassafras.validate import classes, kernels
-    from sassafras.validate.analysis import Analysis
-    from sassafras.validate.dependences import ORDER, RAW, Pair
+def relied_on(path: str) -> Row:
+    """One cubin: by (kind, first opcode, who, second opcode), how often, and in how many kernels.
 
-    classes.QUEUED_WRITERS, classes.QUEUED_RESULTS = {}, {}  # of this process: every pair is looked at
-
-    class Watched(Analysis):
-        """Notes by (second, first, rule) how the two meet."""
-
-        def __init__(self, function: Function, table: LatencyTable) -> None:
-            self.met: dict[tuple[int, int, int], set[int]] = defaultdict(set)
-            super().__init__(function, table)
-
-        def _rule(self, pair: Pair) -> int | None:
-            rule = super()._rule(pair)
-            if rule is not None:
-                self.met[pair.second, pair.first, rule].add(pair.kind)
-            return rule
+    Kinds are ``reads`` and ``results`` of the first; who is ``own``, the only opcode to vouch,
+    several joined by ``|``, or ``""`` where nothing was waited for and the second is queued. The second
+    is ``""`` where it is of fixed latency, or reads a result.
+    """
+    from sassafras.sass import ARCHS, Program
 
     program = Program.parse(Path(path).read_bytes())
-    row: Row = {"path": path, "arch": program.arch, "kernels": 0, "unsupported": 0, "pairs": []}
+    row: Row = {"path": path, "arch": program.arch, "kernels": 0, "counts": []}
     if program.arch not in ARCHS or ARCHS[program.arch].scheduled is False:
         return row
-    latencies = LatencyTable.load(ARCHS[program.arch].table)
-    for name, function in program.functions.items():
-        try:
-            a = Watched(function, latencies)
-        except SassafrasError:
-            row["unsupported"] += 1
-            continue
+    counts: Counter[tuple[str, str, str, str]] = Counter()
+    kernels: Counter[tuple[str, str, str, str]] = Counter()
+    for function in program.functions.values():
         row["kernels"] += 1
-        stall = np.array([i.control.stall for i in a.code], dtype=np.uint8)
-        times, lengths = np.empty(a.count, dtype=np.int32), np.empty(len(a.blocks), dtype=np.int32)
-        kernels.issue_times(stall, a.block_start, a.block_end, times, lengths)
-        out = np.empty((1 << 16, 2), dtype=np.int32)
-        found = a.pending(np.arange(a.count, dtype=np.int32), a.original_high, times, lengths, out)
-        pending = {(int(p), int(code)) for p, code in out[:found] if 0 <= code < kernels.AT_FENCE}
-        for (second, first, rule), kinds in a.met.items():
-            if not a.variable[second] or RAW in kinds or kinds == {ORDER}:
-                continue  # of fixed latency; or somebody has used the result, hence waited for it
-            i, j = a.code[first], a.code[second]
-            near = a.block_of[first] == a.block_of[second] and first < second
-            cycles = int(times[second] - times[first]) if near else -1
-            waited = (second, 2 * int(a.number[first]) + rule) not in pending
-            row["pairs"].append(
-                ["war" if rule else "waw", i.base, j.base, bool(i.guard), waited, cycles, name]
-            )
+        one: Counter[tuple[str, str, str, str]] = Counter()
+        for block in function.blocks:
+            one.update(_block(function.instructions[block.start : block.end], program.arch))
+        counts.update(one)
+        kernels.update(one.keys())
+    row["counts"] = [[*key, count, kernels[key]] for key, count in sorted(counts.items())]
     return row
 
 
+@dataclass(slots=True)
+class _Late:
+    """What of an operation is late: registers nobody has needed yet, and by scoreboard who would vouch."""
+
+    base: str
+    guard: str
+    results: bool
+    registers: set[int]
+    by: dict[int, set[str]]
+    done: set[str] = field(default_factory=set)
+
+
+def _block(code: Sequence[Any], arch: str) -> Iterator[tuple[str, str, str, str]]:
+    from sassafras.sass.registers import GPR, PRED
+
+    late: list[_Late] = []
+    for i in code:
+        if i.guard in ("!PT", "!UPT"):
+            continue
+        c = i.control
+        for one in late:
+            for bit, who in one.by.items():
+                if c.wait_mask >> bit & 1:
+                    one.done |= who
+        for one in late:
+            hit = one.registers & ((i.reads | i.writes) if one.results else i.writes)
+            if hit and not _exclusive(one.guard, i.guard):
+                one.registers -= hit
+                who = "own" if "own" in one.done else "|".join(sorted(one.done))
+                # (what is read without a wait would be a fault: whoever reads is not queued behind)
+                second = i.base if _variable(i, arch) and not (one.results and hit & i.reads) else ""
+                yield "results" if one.results else "reads", one.base, who, second
+        late = [one for one in late if one.registers]
+        write = () if c.write_barrier is None else (c.write_barrier,)
+        read = () if c.read_barrier is None else (c.read_barrier,)
+        for one in late:
+            for bit in write if one.results else (*write, *read):
+                one.by.setdefault(bit, set()).add(i.base)
+        if _variable(i, arch):
+            own: set[str] = {"own"}
+            operands = {r for r in i.reads if GPR <= r < PRED}
+            results = {r for r in i.writes if GPR <= r < PRED}
+            late.append(_Late(i.base, i.guard, False, operands, {b: set(own) for b in (*write, *read)}))
+            late.append(_Late(i.base, i.guard, True, results, {b: set(own) for b in write}))
+
+
+def _exclusive(a: str, b: str) -> bool:
+    return a not in ("", "PT") and b not in ("", "PT") and a.lstrip("!") == b.lstrip("!") and a != b
+
+
+def _variable(i: Any, arch: str) -> bool:
+    fixed = arch.startswith("sm_90") and i.base in ("DADD", "DMUL", "DFMA", "DSETP", "DMNMX")
+    return bool(i.op.variable) and not fixed and str(i.op.fence) == "none"
+
+
 def table(rows: list[Row]) -> list[Row]:
-    """By kind, opcodes, architecture and compiler: how many pairs are waited for, and how many are not."""
+    """By kind, opcodes, architecture and compiler: how often, in how many kernels."""
     counts: dict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
-    where: dict[tuple[str, ...], set[str]] = defaultdict(set)
-    least: dict[tuple[str, ...], int] = {}
     for row in rows:
         made_by = re.search(r"-(nvcc|triton)\.cubin$", row["path"])
-        compiler = made_by[1] if made_by else "corpus"
-        for kind, first, second, guarded, waited, cycles, kernel in row["pairs"]:
-            key = (kind, first, second, row["arch"], compiler)
-            counts[key]["waited" if waited else "unwaited"] += 1
-            if not waited:
-                counts[key]["unwaited_guarded"] += guarded
-                where[key].add(f"{row['path']}:{kernel}")
-                if cycles >= 0:
-                    least[key] = min(cycles, least.get(key, cycles))
-    names = ("kind", "first", "second", "arch", "compiler")
-    return [
-        {
-            **dict(zip(names, key, strict=True)), "unwaited": c["unwaited"], "waited": c["waited"],
-            "unwaited_guarded": c["unwaited_guarded"], "kernels": len(where[key]),
-            "least_cycles": least.get(key),
-        }
-        for key, c in sorted(counts.items())
-    ]  # fmt: skip
+        for kind, first, who, second, count, kernels in row["counts"]:
+            key = (kind, first, who, second, row["arch"], made_by[1] if made_by else "corpus")
+            counts[key].update(count=count, kernels=kernels)
+    names = ("kind", "first", "who", "second", "arch", "compiler")
+    return [{**dict(zip(names, key, strict=True)), **c} for key, c in sorted(counts.items())]
 
 
 def summarise(rows: list[Row], cubins: list[Row]) -> Row:
-    """Totals of each pair that is ever left to a queue; what the validator makes of them."""
+    """Totals of each pair that ptxas relies on alone, and what the validator makes of it."""
     from sassafras.validate import classes
 
-    accepted = {("war", a, b) for a, behind in classes.QUEUED_WRITERS.items() for b in behind}
-    accepted |= {("waw", a, b) for a, behind in classes.QUEUED_RESULTS.items() for b in behind}
-    totals: dict[tuple[str, str, str], Counter[str]] = defaultdict(Counter)
+    vouched = {"reads": classes.READ_VOUCHERS, "results": classes.RESULT_VOUCHERS}
+    queued = {"reads": classes.QUEUED_WRITERS, "results": classes.QUEUED_RESULTS}
+    alone: dict[str, Counter[str]] = defaultdict(Counter)
+    behind: dict[str, Counter[str]] = defaultdict(Counter)
+    own: Counter[str] = Counter()
+    refused: Counter[str] = Counter()
     for row in rows:
-        one = totals[row["kind"], row["first"], row["second"]]
-        one.update({name: row[name] for name in ("unwaited", "waited", "kernels", "unwaited_guarded")})
-    seen = {key for key, c in totals.items() if c["unwaited"]}
-
-    def said(keys: Any) -> Row:
-        return {" ".join(key): dict(totals[key]) for key in sorted(keys)}
-
+        kind, first, who, second = row["kind"], row["first"], row["who"], row["second"]
+        n = {"count": row["count"], "kernels": row["kernels"]}
+        name = f"{kind} of {first}"
+        if who == "own":
+            own[name] += row["count"]
+        elif who and second in queued[kind].get(first, ()):
+            continue  # either may be why
+        elif not who:
+            behind[f"{name}: {second or 'fixed latency'}"].update(n)
+            if second not in queued[kind].get(first, ()):
+                refused[f"{name}: {second or 'fixed latency'} behind"] += row["count"]
+        else:
+            if "|" not in who:
+                alone[f"{name}: {who}"].update(n)
+            if not set(who.split("|")) & vouched[kind].get(first, frozenset()):
+                refused[f"{name}: {who}"] += row["count"]
+    accepted = {
+        f"{kind} of {first}: {who}"
+        for kind, pairs in vouched.items()
+        for first, others in pairs.items()
+        for who in others
+    }
     return {
         "cubins": len(cubins), "kernels": sum(row["kernels"] for row in cubins),
-        "unsupported": sum(row["unsupported"] for row in cubins),
-        "pairs": sum(c["unwaited"] + c["waited"] for c in totals.values()),
-        "unwaited": said(seen), "unwaited_but_refused": said(seen - accepted),
-        "accepted_but_not_seen": [" ".join(key) for key in sorted(accepted - seen)],
-        "always_waited": said(
-            key for key, c in totals.items() if key not in seen and key[1] in ("STG", "STL", "STS", "LDG")
-        ),
+        "own": dict(own.most_common()),
+        "vouched_by_one_kind": {key: dict(c) for key, c in sorted(alone.items())},
+        "queued": {key: dict(c) for key, c in sorted(behind.items())},
+        "relied_on_but_refused": dict(refused.most_common()),
+        "accepted_but_not_alone": sorted(accepted - alone.keys()),
     }  # fmt: skip
 
 
 def main() -> int:
-    """Make, read, count; 1 where the validator refuses what ptxas does."""
+    """Make, read, count; 1 where the validator refuses what ptxas relies on."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -253,7 +284,7 @@ def main() -> int:
     rows = {row["path"]: row for row in (read_lines(journal) if journal.exists() else ())}
     left = [str(path) for path in paths if str(path) not in rows]
     with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool, journal.open("a") as file:
-        for row in pool.map(pairs, left):
+        for row in pool.map(relied_on, left):
             rows[row["path"]] = row
             file.write(json.dumps(row) + "\n")
             file.flush()
@@ -267,7 +298,7 @@ def main() -> int:
     command += " CORPUS" * len(options.corpus)  # paths of this machine mean nothing
     path = write("queues", counted, summary, environment, out=options.out, command=command)
     print(json.dumps(summary, indent=1), f"\nwrote {path.name}")
-    return 1 if summary["unwaited_but_refused"] else 0
+    return 1 if summary["relied_on_but_refused"] else 0
 
 
 if __name__ == "__main__":
