@@ -125,6 +125,22 @@ def _of_validator() -> dict[str, str]:
     return {name: f"{summary[name]:,}" for name in names} | {"pinned": f"{summary['pinned_instructions']}"}
 
 
+def _of_queues() -> dict[str, str]:
+    summary = result("queues")["summary"]
+    found = {"kernels": f"{summary['kernels']:,}"}
+    for name, kind, key in (
+        ("stg_lds", "queued", "reads of STG: LDS"), ("stg_shfl", "queued", "reads of STG: SHFL"),
+        ("shfl_lds", "queued", "reads of SHFL: LDS"), ("lds_shfl", "queued", "reads of LDS: SHFL"),
+        ("waw_lds", "queued", "results of LDS: LDS"), ("waw_shfl", "queued", "results of LDS: SHFL"),
+        ("ldg_ldg", "vouched_by_one_kind", "reads of LDG: LDG"),
+        ("shfl_stg", "vouched_by_one_kind", "reads of SHFL: STG"),
+        ("stg_sts", "vouched_by_one_kind", "reads of STG: STS"),
+    ):  # fmt: skip
+        found[name] = f"{summary[kind][key]['count']:,}"
+        found[f"{name}_kernels"] = f"{summary[kind][key]['kernels']:,}"
+    return found
+
+
 def _of_mutants() -> dict[str, str]:
     summary = result("validator-mutants")["summary"]
     old = summary["was_approved"]
@@ -285,7 +301,7 @@ def _of_latency() -> dict[str, str]:
 #: figures by the first part of their names
 GROUPS: dict[str, Callable[[], dict[str, str]]] = {
     "schedules": _of_schedules, "cluster": _of_cluster, "model": _of_model, "prerank": _of_prerank,
-    "validator": _of_validator,
+    "validator": _of_validator, "queues": _of_queues,
     "mutants": _of_mutants, "cheats": _of_cheats, "agreement": _of_agreement, "codes": _of_codes,
     "latency": _of_latency,
     "deploy": _of_deploy, "capture": _of_capture,

@@ -218,6 +218,18 @@ def table(rows: list[Row]) -> list[Row]:
     return [{**dict(zip(names, key, strict=True)), **c} for key, c in sorted(counts.items())]
 
 
+def published(rows: list[Row]) -> list[Row]:
+    """The rows where one kind of operation, or none, is why; all seconds of what is waited for as one."""
+    counts: dict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
+    for row in rows:
+        if "|" not in row["who"]:
+            second = "" if row["who"] else row["second"]
+            key = (row["kind"], row["first"], row["who"], second, row["arch"], row["compiler"])
+            counts[key].update(count=row["count"], kernels=row["kernels"])
+    names = ("kind", "first", "who", "second", "arch", "compiler")
+    return [{**dict(zip(names, key, strict=True)), **c} for key, c in sorted(counts.items())]
+
+
 def summarise(rows: list[Row], cubins: list[Row]) -> Row:
     """Totals of each pair that ptxas relies on alone, and what the validator makes of it."""
     from sassafras.validate import classes
@@ -296,7 +308,7 @@ def main() -> int:
     environment = {"gpu": None, "python": platform.python_version(), "nvcc": told[1] if told else None}
     command = f"python benchmarks/queues.py --seeds {options.seeds} --archs {options.archs}"
     command += " CORPUS" * len(options.corpus)  # paths of this machine mean nothing
-    path = write("queues", counted, summary, environment, out=options.out, command=command)
+    path = write("queues", published(counted), summary, environment, out=options.out, command=command)
     print(json.dumps(summary, indent=1), f"\nwrote {path.name}")
     return 1 if summary["relied_on_but_refused"] else 0
 
