@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from sassafras.frontend import load
 from sassafras.sass import Program
 from sassafras.schedule import ScheduleSpace
 from sassafras.schedule.control import regenerate
+from sassafras.schedule.pipes import busy, holds, plain, uses
 from sassafras.schedule.state import REORDER, Move, ScheduleState
 from sassafras.validate import Validator
 from tests import kernels
@@ -46,6 +48,29 @@ def test_start_is_the_baseline_and_its_order_under_new_codes_is_legal(name: str)
     assert [i.text for i in before] == [i.text for i in after]
     differ = [(a, b) for a, b in zip(before, after, strict=True) if a.control != b.control]
     assert differ
+
+
+@pytest.mark.parametrize("name", ["softmax", "matmul", "hmma"])
+def test_stalls_leave_pipes_their_time_and_yield_bits_follow_stalls(name: str) -> None:
+    s = space(name)
+    code = Program.parse(s.emit(s.tightened(s.start()))).function()
+    for b in code.blocks:
+        for i, after in pairwise(code.instructions[b.start : b.end]):
+            if busy(i) & uses(after):
+                original = s.function.instructions[i.index].control.stall
+                assert i.control.stall >= min(holds(i), max(original, 1)), i.text
+            assert i.control.stall != 1 or i.control.yield_hint, i.text
+            if plain(i) and i.control.stall > 2 and not i.control.reuse:
+                assert not i.control.yield_hint, i.text
+
+
+def test_what_the_compiler_shares_stays_shared_in_its_order() -> None:
+    for name in ("softmax", "matmul", "hmma"):
+        s = space(name)
+        new = Program.parse(s.emit(s.tightened(s.start()))).function().instructions
+        for before, after in zip(s.function.instructions, new, strict=True):
+            if after.control.write_barrier is not None:
+                assert after.control.write_barrier == before.control.write_barrier, after.text
 
 
 @pytest.mark.parametrize("name", CUBINS)

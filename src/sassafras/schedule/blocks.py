@@ -198,6 +198,7 @@ def _words(function: Function, order: np.ndarray, gone: set[int], block_start: d
     words = encode(
         np.ascontiguousarray(function.words), order.astype(np.int32),
         np.array([stall[n] for n in order.tolist()], dtype=np.uint8), reuse.reaches(function),
+        np.zeros(len(code), dtype=np.bool_),
     )  # fmt: skip
     for p, n in enumerate(order.tolist()):
         high = int(words[p, 1]) & ~(0x3F << WAIT_SHIFT) | wait[n] << WAIT_SHIFT

@@ -149,7 +149,7 @@ class Constructor:
         s, e = int(t.start[part]), int(t.end[part])
         order, stall = state.order.copy(), state.stall.copy()
         order[s:e] = local + s
-        stall[s:e] = t.own[order[s:e]]
+        stall[s:e] = self.space.least_stalls(order)[s:e]
         time = np.empty(len(order) + 1, dtype=np.int64)
         if not settle(t, order, stall, positions(order), time, s, e - 1):
             return None

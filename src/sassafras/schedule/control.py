@@ -46,8 +46,9 @@ NO_WAIT = frozenset(
 )
 #: reader -> writers whose result cannot overtake its operands: no wait (seen in ptxas output)
 _QUEUED = {
-    "LDG": "LDG LDL", "LDS": "LDS LDSM", "LDSM": "LDSM", "STG": "LDS LDSM", "STL": "LDS LDSM SHFL",
-    "STS": "LDS LDSM SHFL", "STSM": "LDS LDSM", "SHFL": "SHFL", "MOVM": "MOVM", "MUFU": "MUFU",
+    "LDG": "LDG LDL", "LDS": "LDS LDSM SHFL", "LDSM": "LDSM", "STG": "LDS LDSM SHFL", "STL": "LDS LDSM SHFL",
+    "STS": "LDS LDSM SHFL", "STSM": "LDS LDSM", "SHFL": "SHFL LDS", "MOVM": "MOVM", "MUFU": "MUFU",
+    "I2F": "I2F F2I", "F2I": "F2I",
 }  # fmt: skip
 #: expected cycles until a result is there, and until operands are read; only for sharing scoreboards well
 RESULT = {
@@ -56,6 +57,8 @@ RESULT = {
 }  # fmt: skip
 READ = {Queue.LSU: 24, Queue.MIO: 14, Queue.XU: 10, Queue.TMA: 40}
 _LOOP = 8.0
+#: by how much what the compiler shares may get worse, as expected, before it is shared otherwise
+_TOLERANCE = 1.1
 #: rounds of giving scoreboards to what has none and needs one
 _TRIALS = 6
 
@@ -79,6 +82,8 @@ class Facts(NamedTuple):
         start, end, follow_at, follow: blocks by position and their successors (CSR).
         may_wait: whether an instruction can carry a wait mask (`NO_WAIT`).
         frozen: 1 where the stall count must not be raised.
+        shared, accepted: pairs of items that share a scoreboard in the original, (pairs, 2), and what that
+            costs there.
     """
 
     number: np.ndarray
@@ -98,6 +103,8 @@ class Facts(NamedTuple):
     follow: np.ndarray
     may_wait: np.ndarray
     frozen: np.ndarray
+    shared: np.ndarray
+    accepted: np.ndarray
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +188,7 @@ def facts(function: Function, graph: Graph) -> Facts:
     )  # fmt: skip
     follow_at = np.zeros(len(graph.blocks) + 1, dtype=np.int32)
     follow_at[1:] = np.cumsum([len(s) for s in graph.successors])
-    return Facts(
+    made = Facts(
         number=number,
         tracked=np.array(tracked, dtype=np.int32),
         conflict_at=at,
@@ -199,7 +206,27 @@ def facts(function: Function, graph: Graph) -> Facts:
         follow=np.array([s for successors in graph.successors for s in successors], dtype=np.int32),
         may_wait=np.array([_may_wait(i) for i in code], dtype=np.bool_),
         frozen=np.array([i.base in BRANCHES or i.control.stall == 0 for i in code], dtype=np.int32),
+        shared=np.zeros((0, 2), dtype=np.int32),
+        accepted=np.zeros(0),
     )
+    shared, accepted = _accepted(made, np.array([i.control.stall for i in code], dtype=np.uint8))
+    return made._replace(shared=shared, accepted=accepted)
+
+
+def _accepted(f: Facts, stall: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Pairs of items that share a scoreboard in the original, and what that costs there by expectation.
+
+    The compiler knows better than these latencies which results return together: what it shares is no worse
+    than it was there, until a schedule makes it so.
+    """
+    from .control_sharing import demand
+
+    items = len(f.latency)
+    cost, needed = np.zeros((items, items)), np.zeros(items, dtype=np.bool_)
+    first = np.full(items, len(stall), dtype=np.int32)
+    demand(f, np.arange(len(stall), dtype=np.int32), stall, needed, first, cost)
+    pairs = np.argwhere((cost > 0) & (f.hint[:, None] == f.hint[None, :]) & (f.hint >= 0)[:, None])
+    return pairs.astype(np.int32), _TOLERANCE * cost[pairs[:, 0], pairs[:, 1]]
 
 
 def _late(i: Instruction, fixed_fp64: bool) -> tuple[frozenset[int], frozenset[int]]:
@@ -355,6 +382,8 @@ def regenerate(f: Facts, order: np.ndarray, stall: np.ndarray) -> Codes:
     needed = np.zeros(items, dtype=np.bool_)
     first = np.full(items, len(order), dtype=np.int32)
     demand(f, order, stall, needed, first, cost)
+    a, b = f.shared[:, 0], f.shared[:, 1]
+    cost[a, b] = np.maximum(0.0, cost[a, b] - f.accepted)
     color, total = give_out(needed, first, cost, f.keeps, f.hint, f.usable)
     write, read, wait, missing = waits(f, order, color)
     for trial in range(_TRIALS):

@@ -158,8 +158,9 @@ def waits(
             for p in range(f.start[b], f.end[b]):
                 c = order[p]
                 mask = _needed(f, c, wait[p], by, color, missing)
-                for w in (write[p], read[p]):
-                    if w != NONE and count[w] >= _MOST and f.keeps[2 * number[c]] < 0:
+                for item, w in enumerate((write[p], read[p])):
+                    # (groups are counted by DEPBAR, and never too many: a wait would drain them)
+                    if w != NONE and count[w] >= _MOST and f.keeps[2 * number[c] + item] < 0:
                         mask |= np.uint8(1 << w)  # the counter would run over
                 if mask and not f.may_wait[c] and mask != wait[p]:
                     here, before = _wait_earlier(f, order, where, b, p, mask, by, wait)

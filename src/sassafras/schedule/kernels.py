@@ -71,7 +71,10 @@ def _rotate(order: np.ndarray, stall: np.ndarray, where: np.ndarray, i: int, j: 
 @njit(cache=True)
 def _lower(t: Tables, order: np.ndarray, stall: np.ndarray, p: int) -> None:
     least = t.own[order[p]]
-    if stall[p] > least:
+    shared = p + 1 < t.end[t.block_of[p]] and t.busy[order[p]] & t.uses[order[p + 1]] != 0
+    if least >= 1 and shared:
+        stall[p] = max(least, t.holds[order[p]])  # sooner they meet in their pipe
+    elif stall[p] > least:
         stall[p] = least
 
 

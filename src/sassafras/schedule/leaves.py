@@ -9,17 +9,21 @@ from .tables import Tables
 
 
 @njit(cache=True)
-def encode(words: np.ndarray, order: np.ndarray, stall: np.ndarray, reach: np.ndarray) -> np.ndarray:
+def encode(
+    words: np.ndarray, order: np.ndarray, stall: np.ndarray, reach: np.ndarray, plain: np.ndarray
+) -> np.ndarray:  # fmt: skip
     """The instructions' words in a schedule's order, with its control codes.
 
     The stall field is replaced; a stall of 12 or more clears the yield bit (those combinations are never
-    emitted by ptxas), otherwise an instruction keeps its own; `.reuse` is cleared where one of the
+    emitted by ptxas), otherwise an instruction keeps its own, or gets what ptxas gives its new stall
+    count; `.reuse` is cleared where one of the
     instructions that it reaches does not follow as originally.
 
     Args:
         words: uint64 (instructions, 2), original order.
         order, stall: the schedule.
         reach: instructions that each one's `.reuse` flags reach (`schedule.reuse.reaches`).
+        plain: bool, those whose yield bit follows from the stall count (`schedule.pipes.plain`).
 
     Returns:
         uint64 (instructions, 2), by position.
@@ -27,7 +31,8 @@ def encode(words: np.ndarray, order: np.ndarray, stall: np.ndarray, reach: np.nd
     n = len(order)
     out = np.empty((n, 2), dtype=np.uint64)
     stall_field = ~(np.uint64(0xF) << np.uint64(41))
-    yield_bit = ~(np.uint64(1) << np.uint64(45))
+    yield_set = np.uint64(1) << np.uint64(45)
+    yield_bit = ~yield_set
     reuse_field = ~(np.uint64(0xF) << np.uint64(58))
     for p in range(n):
         x = order[p]
@@ -40,6 +45,11 @@ def encode(words: np.ndarray, order: np.ndarray, stall: np.ndarray, reach: np.nd
             if p + k >= n or order[p + k] != x + k:
                 high &= reuse_field
                 break
+        if plain[x] and stall[p] != (words[x, 1] >> np.uint64(41)) & np.uint64(0xF):
+            # (a clear bit would end what `.reuse` keeps)
+            high = high & yield_bit if stall[p] > 2 and not high & ~reuse_field else high | yield_set
+        if stall[p] >= 12:
+            high &= yield_bit
         out[p, 0] = words[x, 0]
         out[p, 1] = high
     return out

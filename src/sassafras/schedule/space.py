@@ -12,7 +12,7 @@ from ..core.evaluation import Candidate
 from ..core.kernel import Kernel
 from ..sass import Emitter, Program, check_schedulable
 from . import control as codes
-from . import graph, reuse, tables
+from . import graph, pipes, reuse, tables
 from .construct import Constructor
 from .control import Facts
 from .distances import Distances, Table, Unknown
@@ -143,6 +143,8 @@ class ScheduleSpace:
         self._emitter = Emitter(self.program, kernel.name)
         self._words = np.ascontiguousarray(self.function.words)
         self._reach = reuse.reaches(self.function)
+        code = self.function.instructions
+        self._plain = np.array([free and pipes.plain(i) for i in code], dtype=np.bool_)
         if rename is not None:
             self.via = (self.emit(self.tightened(self._start)),)
             self.description += ", renamed"
@@ -239,10 +241,10 @@ class ScheduleSpace:
         if self.control is not None and state == self._start:
             return self._baseline
         if self.control is None:
-            words = encode(self._words, state.order, state.stall, self._reach)
+            words = encode(self._words, state.order, state.stall, self._reach, self._plain)
         else:
             made = self._codes(self.control, state)
-            words = encode(self._words, state.order, made.stall, self._reach)
+            words = encode(self._words, state.order, made.stall, self._reach, self._plain)
             codes.put(words, made)
         return self._emitter.write(state.order, words)
 
@@ -255,12 +257,21 @@ class ScheduleSpace:
         from .kernels import positions, settle
 
         t, order = self.tables, state.order.copy()
-        stall = np.minimum(state.stall, t.own[order].astype(np.uint8))
+        stall = np.minimum(state.stall, self.least_stalls(order))
         where, time = positions(order), np.empty(len(order) + 1, dtype=np.int64)
         for start, end in zip(t.start, t.end, strict=True):
             if not settle(t, order, stall, where, time, int(start), int(end) - 1):
                 raise SassafrasError("no stall counts will do", where=f"the block at position {start}")
         return ScheduleState(order, stall, state.depth + 1)
+
+    def least_stalls(self, order: np.ndarray) -> np.ndarray:
+        """The least stall counts to begin with (uint8, by position): what an instruction needs itself, and
+        what it keeps its pipe for where the next one of its block goes there (`schedule.pipes`)."""
+        t = self.tables
+        own = t.own[order].astype(np.uint8)
+        meet = (t.busy[order[:-1]] & t.uses[order[1:]] != 0) & (t.block_of[:-1] == t.block_of[1:])
+        own[:-1] = np.where(meet & (own[:-1] > 0), np.maximum(own[:-1], t.holds[order[:-1]]), own[:-1])
+        return own
 
     def moves(self, state: ScheduleState) -> list[Move]:
         """Every legal reordering of this state: of memory instructions by one (``moves="memory"``), or of

@@ -12,6 +12,7 @@ from ..sass import Function, Instruction, Memory, Queue
 from ..sass.opcodes import BRANCHES
 from .distances import HORIZON, Distances, Table
 from .graph import Graph, issue_cycles
+from .pipes import busy, holds, uses
 
 FAR = 1 << 20
 
@@ -26,6 +27,8 @@ class Tables(NamedTuple):
         later_at, later: CSR of the instructions that name this one in `near`.
         head, tail: cycles needed from the block's start, to the block's end.
         own: smallest stall count.
+        busy, uses: bit masks of pipes kept for more than a cycle, and needed (`schedule.pipes`; 0 where
+            control codes are kept); holds: for how many cycles.
         frozen: 1 where the stall count must not be raised (control transfers).
         sets, waits: bit masks of scoreboards.
         kind: row of `spacing`, or -1.
@@ -51,6 +54,9 @@ class Tables(NamedTuple):
     head: np.ndarray
     tail: np.ndarray
     own: np.ndarray
+    busy: np.ndarray
+    uses: np.ndarray
+    holds: np.ndarray
     frozen: np.ndarray
     sets: np.ndarray
     waits: np.ndarray
@@ -128,6 +134,9 @@ def build(
         head=_i32(graph.head.get(n, 0) for n in range(count)),
         tail=_i32(graph.tail.get(n, 0) for n in range(count)),
         own=_i32(own),
+        busy=_i32(busy(i) if free else 0 for i in code),
+        uses=_i32(uses(i) if free else 0 for i in code),
+        holds=_i32(holds(i) for i in code),
         frozen=_i32(i.base in BRANCHES or i.control.stall == 0 for i in code),
         sets=_i32(0 if free else _sets(i) for i in code),
         waits=_i32(0 if free else i.control.wait_mask for i in code),
