@@ -28,10 +28,10 @@ from typing import Any
 
 import numpy as np
 from common import ROOT, geomean, write
+from graph_clock import Clock
 
 #: an RMS error this many times torch's is wrong
 TOLERANCE = 1.1
-BLOCK_US = 200.0
 
 
 @dataclass(frozen=True)
@@ -151,61 +151,6 @@ def candidates(case: Case, x: Any, w: Any, bias: Any, room: Any, most: int) -> l
     return [mode for c in unique for mode in c.in_modes()[:2]]
 
 
-class Clock:
-    """Graphs of calls, timed by events, everybody in turn."""
-
-    def __init__(self, dry: bool) -> None:
-        self.dry = dry
-
-    def graph(self, call: Callable[[], Any]) -> tuple[Any, int]:
-        """(graph of `count` calls, count)."""
-        import torch
-
-        for _ in range(2):
-            call()
-        if self.dry:
-            return call, 1
-        torch.cuda.synchronize()
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        for _ in range(3):
-            call()
-        end.record()
-        torch.cuda.synchronize()
-        once = max(1.0, 1e3 * begin.elapsed_time(end) / 3)
-        count = int(min(200, max(1, BLOCK_US // once)))
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            for _ in range(count):
-                call()
-        return graph, count
-
-    def times(self, graphs: Sequence[tuple[Any, int]], rounds: int) -> np.ndarray:
-        """Microseconds a call, (rounds, graphs); the first round is not counted."""
-        import torch
-
-        from sassafras.device.cuda.timing import interleaved
-
-        order = interleaved(len(graphs), rounds + 1)
-        table = np.empty((rounds + 1, len(graphs)))
-        if self.dry:
-            for position, which in enumerate(order):
-                begin = time.perf_counter()
-                graphs[which][0]()
-                table[position // len(graphs), which] = 1e6 * (time.perf_counter() - begin)
-            return table[1:]
-        events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in order]
-        graphs[order[0]][0].replay()
-        for (begin, end), which in zip(events, order, strict=True):
-            begin.record()
-            graphs[which][0].replay()
-            end.record()
-        torch.cuda.synchronize()
-        for position, ((begin, end), which) in enumerate(zip(events, order, strict=True)):
-            table[position // len(graphs), which] = 1e3 * begin.elapsed_time(end) / graphs[which][1]
-        return table[1:]
-
-
 def run(case: Case, room: Any, clock: Clock, given: argparse.Namespace) -> dict[str, Any]:
     """One row. Raises what a contestant raises."""
     from sassafras.core.statistics import bootstrap_median
@@ -230,7 +175,7 @@ def run(case: Case, room: Any, clock: Clock, given: argparse.Namespace) -> dict[
             else:
                 bound.append((config, call))
         if bound:
-            screened = clock.times([clock.graph(call) for _, call in bound], 4)
+            screened = clock.times([clock.graph([call]) for _, call in bound], 4)
             best = bound[int(np.argmin(np.median(screened, axis=0)))]
             calls["ours"], found["config"] = best[1], best[0].name
             errors["ours"] = rms(best[1](), exact)
@@ -239,7 +184,7 @@ def run(case: Case, room: Any, clock: Clock, given: argparse.Namespace) -> dict[
                 c.name: round(float(us), 3) for (c, _), us in zip(bound, medians, strict=True)
             }
     names = list(calls)
-    table = clock.times([clock.graph(calls[name]) for name in names], given.rounds)
+    table = clock.times([clock.graph([calls[name]]) for name in names], given.rounds)
     for at, name in enumerate(names):
         found[name] = round(float(np.median(table[:, at])), 3)
     torchs = table[:, names.index("torch")]

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from sassafras.cli.app import app
 from sassafras.core import SassafrasError, ToolMissing
 from sassafras.gemm import ahead, families
+from sassafras.gemm import compile as compiling
 from sassafras.gemm.compile import cached_path, cubin
 from sassafras.gemm.dispatch import build as launchers
 
@@ -46,6 +47,19 @@ def test_what_is_missing_is_said_and_then_built(tmp_path: Path, monkeypatch: pyt
     again = run.invoke(app, words)
     assert again.exit_code == 1 and "no C++ compiler" in again.output, "the launcher is still missing"
     assert cached_path(instance, folder).stat().st_mtime_ns == written, "what is there is kept"
+
+
+def test_a_folder_that_takes_nothing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    instance = families.parse("lean_nn_m1n2s1/w1x1x1/c1").instance
+    file = tmp_path / "file"
+    file.write_text("no folder")
+    said = CliRunner().invoke(app, ["gemm", "build", "--only", f"^{instance.name}$", "--out", str(file)])
+    assert said.exit_code and isinstance(said.exception, SassafrasError)
+    assert "this is a file" in str(said.exception) and file.read_text() == "no folder"
+    monkeypatch.setattr(compiling, "_compile", lambda text, name: b"\x7fELF")
+    with pytest.raises(SassafrasError, match="kernels cannot be kept there") as caught:
+        ahead.build(file, [instance], launcher=False)
+    assert str(file) in str(caught.value)
 
 
 def test_a_read_only_folder_serves(tmp_path: Path, shared: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from . import files
 from .console import print_json, print_table, stderr
 
 app = typer.Typer(help="HGEMM: our kernels against cuBLAS and cuBLASLt.", no_args_is_help=True)
@@ -206,6 +207,7 @@ def build(
     console, folder = stderr(), out or default_cache()
     instances = ahead.kernels(only)
     if not check:
+        files.folder(folder)
         console.print(f"{len(ahead.missing(folder, instances, launcher))} to build", style="dim")
         for note in ahead.build(folder, instances, workers, launcher):
             console.print(note, style="dim", markup=False)

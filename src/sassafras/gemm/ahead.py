@@ -53,8 +53,15 @@ def build(
 
     Raises:
         CompileError, ToolMissing: a kernel cannot be compiled.
+        SassafrasError: the folder does not take it; what was kept before stays.
     """
-    compiling.build(instances, folder, workers)
+    try:
+        compiling.build(instances, folder, workers)
+    except OSError as error:
+        raise SassafrasError(
+            f"kernels cannot be kept there: {error.strerror or error}", where=str(folder),
+            hint="make room or name another folder; the same command goes on",
+        ) from error  # fmt: skip
     if launcher:
         try:
             launchers.build(folder)

@@ -12,6 +12,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from sassafras.core import CompileError
+from sassafras.writing import write_whole
 
 from .families import Instance
 
@@ -63,15 +64,13 @@ def cubin(instance: Instance, cache: Path | None = None, defines: Sequence[str] 
     Raises:
         CompileError: the compiler refused it.
         ToolMissing: neither NVRTC nor nvcc is there.
+        OSError: it cannot be kept.
     """
     path = cached_path(instance, cache, defines)
     if path.is_file() and (data := path.read_bytes())[:4] == b"\x7fELF":
         return data
     data = _compile(source(instance, defines), instance.name)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    temporary.write_bytes(data)
-    temporary.replace(path)
+    write_whole(path, data)
     return data
 
 
