@@ -54,8 +54,8 @@ def test_a_folder_that_takes_nothing_is_named(tmp_path: Path, monkeypatch: pytes
     file = tmp_path / "file"
     file.write_text("no folder")
     said = CliRunner().invoke(app, ["gemm", "build", "--only", f"^{instance.name}$", "--out", str(file)])
-    assert said.exit_code and isinstance(said.exception, SassafrasError)
-    assert "this is a file" in str(said.exception) and file.read_text() == "no folder"
+    assert said.exit_code == 2 and "this is a file" in " ".join(said.output.split())
+    assert file.read_text() == "no folder"
     monkeypatch.setattr(compiling, "_compile", lambda text, name: b"\x7fELF")
     with pytest.raises(SassafrasError, match="kernels cannot be kept there") as caught:
         ahead.build(file, [instance], launcher=False)
