@@ -31,7 +31,7 @@ struct QuickSplit : ClusterSplit<BM, BN, STAGES * BLOCKS, CONSUMERS, A_MN, B_MN,
 
     // Where slices exchange their sums: beside all else, if they share no operands.
     static constexpr int SUMS_AT = SHARED ? 0 : (Base::BYTES + 127) / 128 * 128;
-    static constexpr int with_sums(int slices) {
+    static constexpr __device__ int with_sums(int slices) {
         if (SHARED || slices == 1) return Base::SHARED_BYTES;
         return 1024 + SUMS_AT + slices * ((Base::UNITS + slices - 1) / slices) * Base::UNIT;
     }
