@@ -48,6 +48,24 @@ def test_bootstrap_is_reproducible_and_one_value_is_a_point() -> None:
     assert (point.low, point.high) == (1.25, 1.25)
 
 
+@pytest.mark.parametrize("size", [2, 3, 4, 6, 8, 11, 12, 64, 65])
+@pytest.mark.parametrize("draws", [1, 2, 41, 300, 500])
+def test_bootstrap_of_a_few_values_is_numpys_own_to_the_last_bit(size: int, draws: int) -> None:
+    for seed in range(4):
+        values = np.random.default_rng([7, seed, size]).lognormal(0.0, 0.01, size).round(3 + 3 * (seed % 2))
+        rng = np.random.default_rng(seed)
+        medians = np.median(values[rng.integers(0, size, (draws, size))], axis=1)
+        low, high = np.quantile(medians, (0.025, 0.975))
+        for _ in range(2):  # the second time from what was kept
+            found = bootstrap_median(values, seed=seed, draws=draws)
+            assert (found.low, found.high) == (low, high)
+
+
+def test_bootstrap_of_what_is_not_finite_says_so() -> None:
+    found = bootstrap_median([1.0, float("nan"), 1.1])
+    assert math.isnan(found.low) and math.isnan(found.high)
+
+
 def _processes(rng: np.random.Generator, between: float, within: float, count: int = 5) -> list[np.ndarray]:
     """Ratios of `count` processes around a true speed-up of 1.1."""
     centres = 1.1 * np.exp(rng.normal(0, between, count))

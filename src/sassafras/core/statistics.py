@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -16,6 +17,8 @@ _T = {
     12: 2.179, 15: 2.131, 20: 2.086, 30: 2.042, 60: 2.000,
 }  # fmt: skip
 _NORMAL = 1.959964
+#: up to so many values a bootstrap's draws are kept, at most 32 of them
+_SMALL = 64
 
 
 def paired_ratios(baseline: Sequence[float], candidate: Sequence[float]) -> np.ndarray:
@@ -35,10 +38,38 @@ def bootstrap_median(values: Sequence[float] | np.ndarray, *, seed: int = 0, dra
         raise SassafrasError("an interval needs at least one value")
     if data.size == 1:
         return Interval(float(data[0]), float(data[0]))
+    if data.size <= _SMALL and np.isfinite(data).all():
+        return _small_bootstrap_median(data, seed, draws)
     rng = np.random.default_rng(seed)
     medians = np.median(data[rng.integers(0, data.size, (draws, data.size))], axis=1)
     low, high = np.quantile(medians, (0.025, 0.975))
     return Interval(float(low), float(high))
+
+
+def _small_bootstrap_median(data: np.ndarray, seed: int, draws: int) -> Interval:
+    """`bootstrap_median` of a few finite values, to the last bit, in a fifth of the time: a search asks for
+    one an evaluation, and the GPU waits meanwhile."""
+    drawn = np.sort(data[_draws(seed, draws, data.size)], axis=1)
+    half = data.size // 2
+    medians = drawn[:, half] if data.size % 2 else (drawn[:, half - 1] + drawn[:, half]) / 2
+    medians = np.sort(medians)
+
+    def quantile(q: float) -> float:
+        at = q * (draws - 1)
+        below = math.floor(at)
+        a, b, share = float(medians[below]), float(medians[min(below + 1, draws - 1)]), at - below
+        # as NumPy interpolates, from the nearer end
+        return b - (b - a) * (1 - share) if share >= 0.5 else a + (b - a) * share
+
+    return Interval(quantile(0.025), quantile(0.975))
+
+
+@lru_cache(maxsize=32)
+def _draws(seed: int, draws: int, size: int) -> np.ndarray:
+    """(draws, size) indices of a bootstrap: the same for every candidate."""
+    drawn = np.random.default_rng(seed).integers(0, size, (draws, size))
+    drawn.flags.writeable = False
+    return drawn
 
 
 def hierarchical_median(groups: Sequence[Sequence[float]]) -> float:
