@@ -177,7 +177,8 @@ class Bench:
             stop_above: relative runtime above which timing stops after the first pairs.
 
         Returns: ``verdict``, ``detail``, ``baseline_us`` and ``candidate_us`` (a launch, per pair),
-            ``samples``, ``stopped`` (timing was cut short), ``sticky`` (this process is lost).
+            ``samples``, ``stopped`` (timing was cut short), ``sticky`` (this process is lost), ``phases_ms``
+            (milliseconds of every phase, by the host's clock).
         """
         function: Function | None = None
         graph: Any = None
@@ -204,6 +205,7 @@ class Bench:
             clock.end("recheck")
             base, mine = times
             caught, seen = self._remembers(plans[0], function, mine)
+            clock.end("repetition")
             if caught:
                 return {**caught, **seen, "samples": samples}
             return {
@@ -216,6 +218,7 @@ class Bench:
             return self._refused(error)
         finally:
             self._release(graph, function)
+            clock.end("release")
 
     def _refused(self, error: DeviceError) -> dict[str, Any]:
         """The answer for an error: a driver's verdict, or ``unsupported`` for a mismatch of parameters."""

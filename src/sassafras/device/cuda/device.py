@@ -252,14 +252,15 @@ class CudaDevice:
         worker = self._ready()
         begin = time.perf_counter()
         try:
-            answer = worker.ask(
+            worker.send(
                 "run",
-                self.limits.candidate_s,
                 [candidate.kernel.cubin],
                 kernel=kernel_facts(candidate.kernel),
                 pairs=self._pairs,
                 stop_above=self._stop_above,
             )
+            digest = candidate.digest  # hashed while the GPU works
+            answer = worker.receive(self.limits.candidate_s)
         except (WorkerTimeout, WorkerTooLarge, WorkerDied) as error:
             if _killed_from_outside(error):
                 raise
@@ -276,7 +277,7 @@ class CudaDevice:
                 candidate.digest, Verdict(verdict), detail=str(error), seconds=time.perf_counter() - begin
             )
         self.last_answer = answer
-        evaluation = quick_evaluation(candidate, answer, time.perf_counter() - begin)
+        evaluation = quick_evaluation(candidate, answer, time.perf_counter() - begin, digest)
         if answer.get("sticky") or answer.get("restart"):
             self._replace()
         return evaluation

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -53,12 +54,14 @@ class SampleReport:
         return self.samples / self.seconds if self.seconds > 0 else 0.0
 
 
-def quick_evaluation(candidate: Candidate, answer: Mapping[str, Any], seconds: float) -> Evaluation:
-    """An `Evaluation` from the worker's answer to ``run``."""
+def quick_evaluation(
+    candidate: Candidate, answer: Mapping[str, Any], seconds: float, digest: str | None = None
+) -> Evaluation:
+    """An `Evaluation` from the worker's answer to ``run``. `digest`: the candidate's, if it is known already."""
     verdict = Verdict(answer["verdict"])
     facts = {key: answer[key] for key in ("stopped", "kinds", *SEEN) if key in answer}
     common: dict[str, Any] = {
-        "digest": candidate.digest,
+        "digest": digest or candidate.digest,
         "verdict": verdict,
         "samples": int(answer.get("samples", 0)),
         "detail": answer.get("detail", ""),
@@ -70,9 +73,9 @@ def quick_evaluation(candidate: Candidate, answer: Mapping[str, Any], seconds: f
     return Evaluation(
         **common,
         facts={**facts, "pairs": len(ratios)},
-        time_us=float(np.median(answer["candidate_us"])),
-        baseline_us=float(np.median(answer["baseline_us"])),
-        speedup=float(np.median(ratios)),
+        time_us=float(statistics.median(answer["candidate_us"])),
+        baseline_us=float(statistics.median(answer["baseline_us"])),
+        speedup=float(statistics.median(ratios.tolist())),
         interval=bootstrap_median(ratios, draws=300),
     )
 
