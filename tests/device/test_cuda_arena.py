@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+import random
 import struct
 from collections import Counter
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +15,7 @@ import pytest
 from sassafras.core import Buffer, Case, Custom, DeviceError, Normal, Uniform
 from sassafras.device.cuda.arena import ALIGN, GUARD, Layout, guard_pattern, make_image, view
 from sassafras.device.cuda.sampling import job_table
-from sassafras.device.cuda.timing import interleaved, launches_a_block
+from sassafras.device.cuda.timing import interleaved, launches_a_block, with_one_checked
 
 CASE = Case(
     "c",
@@ -158,3 +162,54 @@ def test_sample_table_matches_the_struct_of_the_kernel() -> None:
     assert words == at
     custom = Case("c", (1, 1, 1), {"p": Buffer("i64", (4,), fill=Custom(lambda *a: None))})
     assert job_table(Layout.of(custom)) == (b"", 0, ["p"])
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 3, 4, 6, 8, 11])
+def test_one_block_of_the_candidate_is_checked_and_all_pairs_are_counted(rounds: int) -> None:
+    rng = random.Random(rounds)
+    places = set()
+    for _ in range(40 * rounds):
+        order, marked, pairs = with_one_checked(rounds, rng)
+        places.add(marked)
+        assert len(order) == 2 * rounds + 1 and len(pairs) == rounds
+        assert order[marked] == 1 and order[-1] == 1
+        assert all(order[base] == 0 and order[mine] == 1 and abs(base - mine) == 1 for base, mine in pairs)
+        assert sorted([marked, *(index for pair in pairs for index in pair)]) == list(range(len(order)))
+        # forward and backward by turns: a linear drift over the counted blocks cancels
+        turns = [base < mine for base, mine in pairs]
+        assert all(a != b for a, b in itertools.pairwise(turns))
+    assert places == set(range(0, 2 * rounds + 1, 2))
+
+
+def test_a_bench_checks_what_it_does_not_count_and_what_the_last_block_leaves() -> None:
+    """The host's part of timing, with a stopwatch that notes what it is told to do."""
+    from sassafras.device.cuda.bench import Bench
+
+    said: list[Any] = []
+
+    def blocks(graphs: Any, order: Any, *, before: Any, after: Any) -> list[float]:
+        times = []
+        for index, which in enumerate(order):
+            before(index)
+            said.append(graphs[which])
+            times.append(10.0 * (1 + which))
+            after(index)
+            if said[-1] == "compare, block":  # restored memory: its time tells nothing
+                times[-1] = 1e6
+        return times
+
+    bench = Bench.__new__(Bench)
+    bench._rng, bench.launches, bench.graph = random.Random(5), 10, "baseline"
+    bench.headline = SimpleNamespace(  # type: ignore[assignment]
+        images=["image"], idempotent=True, exact=True, restore=lambda image: said.append("restore"),
+        compare=lambda image, label, block=False: said.append("compare, block" if block else label),
+    )  # fmt: skip
+    bench.stopwatch = SimpleNamespace(blocks=blocks)  # type: ignore[assignment]
+    for rounds in (4, 8, 5):
+        said.clear()
+        assert bench._rounds("candidate", rounds) == ([1.0] * rounds, [2.0] * rounds)
+        at = said.index("restore")
+        assert said[at : at + 3] == ["restore", "candidate", "compare, block"]
+        assert said.count("candidate") == rounds + 1 and said.count("baseline") == rounds
+        assert said[-1] == "left by timed launches"
+        assert [s for s in said if s in ("candidate", "baseline")][-1] == "candidate"

@@ -13,7 +13,7 @@ from .checker import Checker, arch_of
 from .cold import POISONS, launch_cold
 from .driver import CudaError, Function, Gpu
 from .scene import Failure, Plan, Scene
-from .timing import LONGEST_BLOCK_US, Stopwatch, interleaved, launches_a_block
+from .timing import LONGEST_BLOCK_US, Stopwatch, interleaved, launches_a_block, with_one_checked
 
 
 class _Phases:
@@ -288,10 +288,9 @@ class Bench:
         return (base + more_base, mine + more_mine), False, samples + 1
 
     def _rounds(self, graph: Any, rounds: int) -> tuple[list[float], list[float]]:
-        """Time rounds of baseline and candidate; a random candidate block is checked too, and not counted."""
+        """Time rounds of baseline and candidate; one more of the candidate's is checked, not counted."""
         scene, image = self.headline, self.headline.images[0]
-        order = interleaved(2, rounds + 1)
-        marked = self._rng.choice([i for i, which in enumerate(order) if which == 1])
+        order, marked, pairs = with_one_checked(rounds, self._rng)
 
         def before(index: int) -> None:
             if index == marked:
@@ -304,14 +303,10 @@ class Bench:
         times = self.stopwatch.blocks([self.graph, graph], order, before=before, after=after)
         if scene.idempotent and scene.exact:
             scene.compare(image, "left by timed launches")
-        base, mine = [], []
-        for start in range(0, len(order), 2):
-            if start <= marked < start + 2:
-                continue
-            pair = dict(zip(order[start : start + 2], times[start : start + 2], strict=True))
-            base.append(pair[0] / self.launches)
-            mine.append(pair[1] / self.launches)
-        return base, mine
+        return (
+            [times[base] / self.launches for base, _ in pairs],
+            [times[mine] / self.launches for _, mine in pairs],
+        )
 
     # -- measuring a frozen candidate ---------------------------------------------------------------------
 

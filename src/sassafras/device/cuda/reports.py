@@ -57,7 +57,7 @@ class SampleReport:
 def quick_evaluation(
     candidate: Candidate, answer: Mapping[str, Any], seconds: float, digest: str | None = None
 ) -> Evaluation:
-    """An `Evaluation` from the worker's answer to ``run``. `digest`: the candidate's, if it is known already."""
+    """An `Evaluation` from the worker's answer to ``run``. `digest`: the candidate's, where it is known."""
     verdict = Verdict(answer["verdict"])
     facts = {key: answer[key] for key in ("stopped", "kinds", *SEEN) if key in answer}
     common: dict[str, Any] = {

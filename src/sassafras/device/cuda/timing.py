@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -29,6 +30,28 @@ def interleaved(contestants: int, rounds: int) -> list[int]:
     for index in range(rounds):
         order += forward if index % 2 == 0 else forward[::-1]
     return order
+
+
+def with_one_checked(rounds: int, rng: random.Random) -> tuple[list[int], int, list[tuple[int, int]]]:
+    """Rounds of baseline (0) and candidate (1), and one more block of the candidate somewhere between them.
+
+    That block is checked, not counted: it starts from restored memory. It has no partner, since nobody would
+    look at its time. The last block is the candidate's, so that what it leaves can be checked too.
+
+    Returns: the order; the index of the block to check; of each round, the indices of baseline and candidate.
+    """
+    order = interleaved(2, rounds)
+    if order[-1] == 0:
+        order = [1 - which for which in order]
+    before = rng.randrange(rounds + 1)
+    marked = 2 * before
+    order.insert(marked, 1)
+    pairs = []
+    for index in range(rounds):
+        first = 2 * index + (index >= before)
+        base = first + order[first]
+        pairs.append((base, 2 * first + 1 - base))
+    return order, marked, pairs
 
 
 class Stopwatch:
