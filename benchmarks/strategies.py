@@ -18,6 +18,9 @@ that were its own, and beside them those of its thinking. A unit's curve is its 
 evaluation that improved on it: evaluations, seconds of the GPU, speed-up, seconds of GPU and thought together
 (as if the two never overlapped). Equal evaluations and equal seconds come from the same log.
 
+Every minute, and at its end, a GPU's owner prints a line, "GPU 0: {...}": how long nobody asked (idle_s),
+and the mean milliseconds of every part of an evaluation (`shared_device.Spent`).
+
 What the search believed is not what is reported: its best few are looked at --looks times more, the one
 with the best median is chosen by the first half of the looks, and final_speedup is the median of the second
 half. --remeasure takes the winner of each kernel (--each: of each strategy on it) to fresh processes beside
@@ -57,6 +60,8 @@ ABLATION_EVALUATIONS, ABLATION_CAP_S = 1000, 150.0
 ALONE_CAP_S = 70.0
 #: searches that share a GPU: those that mostly think, and the others
 THINKERS, OTHERS = 3, 6
+#: most pairs of blocks that time a candidate, as in `CudaDevice`
+PAIRS = 12
 #: seconds before the deadline in which nothing new begins
 LAST_S = 5.0
 
@@ -100,8 +105,8 @@ def lonely_or_not(workload: Any, case: str | None, lonely: bool) -> Any:
     return game.lonely(chosen) if lonely else chosen
 
 
-def opener(device: str, lonely: bool, kernel: str) -> Any:
-    """(baseline, device, what opens it) of a kernel."""
+def opener(device: str, lonely: bool, kernel: str, pairs: int = PAIRS) -> Any:
+    """(baseline, device, what opens it) of a kernel. `pairs`: of blocks, most that time a candidate."""
     from sassafras.device import CudaDevice, ModelDevice
     from sassafras.frontend import load
     from sassafras.wiring import DEFAULT_ARCH
@@ -109,7 +114,7 @@ def opener(device: str, lonely: bool, kernel: str) -> Any:
     name, _, case = kernel.partition("/")
     workload = load(f"suite:{name}")
     chosen = lonely_or_not(workload, case or None, lonely)
-    made: Any = CudaDevice() if device == "cuda" else ModelDevice("sm_90a")
+    made: Any = CudaDevice(pairs=pairs) if device == "cuda" else ModelDevice("sm_90a")
     baseline = workload.build(chosen, getattr(made, "arch", None) or DEFAULT_ARCH)
     return baseline, made, partial(made.open, workload, chosen, baseline)
 
@@ -163,7 +168,8 @@ def run(parts: list[list[Unit]], folder: Path, given: argparse.Namespace, deadli
         theirs = [end for end, _ in pipes]
         kernels = list(dict.fromkeys(u.kernel for u in units))
         owner = context.Process(
-            target=serve, args=(gpu, kernels, partial(opener, given.device, given.lonely), theirs)
+            target=serve,
+            args=(gpu, kernels, partial(opener, given.device, given.lonely, pairs=given.pairs), theirs),
         )
         owner.start()
         owners.append(owner)
@@ -268,6 +274,11 @@ def main() -> None:
     parse.add_argument("--looks", type=int, default=14, help="at the leaders, after the search")
     parse.add_argument("--gpus", type=int, help="[default: all]")
     parse.add_argument("--players", default=f"{THINKERS},{OTHERS}", help="searches at a GPU: thinkers,others")
+    parse.add_argument(
+        "--pairs", type=int, default=PAIRS,
+        help="most pairs of blocks that time a candidate: fewer take less time and leave more noise; "
+        "the same in all sittings of a comparison",
+    )  # fmt: skip
     parse.add_argument("--seconds", type=float, default=1e7, help="stop after so many")
     parse.add_argument("--remeasure", action="store_true")
     parse.add_argument("--each", action="store_true", help="re-measure every strategy's winner")
@@ -288,6 +299,8 @@ def main() -> None:
         raise SystemExit(f"unknown strategies {unknown}; there are {', '.join(STRATEGIES)}")
     if len(given.players) != 2 or min(given.players) < 1:
         raise SystemExit("--players are two numbers of at least 1")
+    if not 4 <= given.pairs <= 1000:
+        raise SystemExit("--pairs is a number of at least 4")
     gpus = given.gpus or (gpu_count() if given.device == "cuda" else 1) or 1
     if given.remeasure:
         items = [(k, names, given.each, str(given.folder), deadline) for k in kernels]

@@ -142,7 +142,7 @@ def play(unit: Unit, device: Any, folder: Path, lonely: bool, looks: int, deadli
     path = unit.path(folder)
     row: Row = {
         "kernel": unit.kernel, "strategy": unit.strategy, "seed": unit.seed, "modelled": device.modelled,
-        "lonely": lonely, "environment": device.environment(),
+        "lonely": lonely, "pairs": getattr(device, "pairs", None), "environment": device.environment(),
     }  # fmt: skip
     record = Record(path.with_suffix(".part"), device)
     try:

@@ -6,7 +6,9 @@ import json
 import os
 import subprocess
 import sys
+from multiprocessing import Pipe
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -195,6 +197,61 @@ def test_a_failing_unit_leaves_its_words_and_is_tried_again(tmp_path: Path) -> N
     assert "error" not in row and row["evaluations"] == 5
 
 
+def test_who_waits_together_is_served_kernel_by_kernel_and_the_time_is_told(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Real pipes; the device only notes who came."""
+    owner = pytest.importorskip("shared_device")
+    came: list[tuple[str, str]] = []
+
+    class Table:
+        def __init__(self, kernel: str) -> None:
+            self.kernel = kernel
+            self.last_answer: dict[str, Any] = {}
+
+        def run(self, candidate: str) -> str:
+            came.append((self.kernel, candidate))
+            if candidate == "bad":
+                raise ValueError("planted")
+            self.last_answer = {"phases_ms": {"load": 1.5, "time": 2.5}, "seconds_in_worker": 0.0}
+            return f"{candidate}!"
+
+    pipes = [Pipe() for _ in range(6)]
+    asked = [("a", "1"), ("b", "2"), ("a", "3"), ("c", "bad"), ("b", "5")]
+    for (_, mine), question in zip(pipes, asked, strict=False):
+        mine.send(question)
+        mine.send(("b", f"again {question[1]}"))
+    for _, mine in pipes[5:]:
+        mine.close()  # a search that is gone
+    answers: list[Any] = []
+
+    def searches() -> None:
+        for _, mine in pipes[:5]:
+            answers.append((mine.recv(), mine.recv()))
+            mine.close()
+
+    thread = Thread(target=searches, daemon=True)
+    thread.start()
+    owner._answer({k: (None, Table(k)) for k in "abc"}, [end for end, _ in pipes], 3)
+    thread.join(timeout=60)
+    # nobody twice before all were served once; one kernel's together
+    assert came[:5] == [("a", "1"), ("a", "3"), ("b", "2"), ("b", "5"), ("c", "bad")]
+    assert sorted(came[5:]) == sorted(("b", f"again {question}") for _, question in asked)
+    assert answers[0][0][0] == "1!" and answers[0][1][0] == "again 1!"
+    assert answers[3][0] == "ValueError: planted" and answers[3][1][0] == "again bad!"
+    (line,) = [x for x in capsys.readouterr().out.splitlines() if x.startswith("GPU 3: ")]
+    told = json.loads(line.removeprefix("GPU 3: "))
+    assert told["candidates"] == 9 and told["changes_of_kernel"] == 3
+    assert told["mean_ms"]["load"] == 1.5 and told["mean_ms"]["time"] == 2.5
+    assert {"run", "same", "other", "worker", "around", "receive", "send"} <= told["mean_ms"].keys()
+    # the kernel before comes first
+    assert [k for _, k, _ in owner.in_turns([(0, "a", ""), (1, "b", ""), (2, "a", "")], "b")] == [
+        "b",
+        "a",
+        "a",
+    ]
+
+
 def test_a_small_comparison_on_the_timing_model_is_taken_up_where_it_stopped(
     tmp_path: Path, shared: Path
 ) -> None:
@@ -211,7 +268,10 @@ def test_a_small_comparison_on_the_timing_model_is_taken_up_where_it_stopped(
         assert done.returncode == 0, done.stderr[-3000:]
         return done.stdout
 
-    assert "0 units left" in run()
+    first = run()
+    assert "0 units left" in first
+    spent = [json.loads(x.split(": ", 1)[1]) for x in first.splitlines() if x.startswith("GPU ")]
+    assert len(spent) == 2 and all(s["candidates"] > 0 and s["mean_ms"]["run"] > 0 for s in spent)
     (tmp_path / "units" / "kv_append--greedy--0.json").unlink()
     again = run()
     assert "kv_append greedy 0" in again and "kv_append anneal 0:" not in again and "rotary" not in again

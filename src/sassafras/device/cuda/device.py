@@ -73,7 +73,7 @@ class CudaDevice:
         self.limits = limits or Limits()
         self._seeds, self._base_seed = seeds, base_seed
         self._all_cases, self._special = all_cases, special
-        self._pairs, self._stop_above = pairs, stop_above
+        self.pairs, self._stop_above = pairs, stop_above
         self._bitwise = bitwise
         self._worker: WorkerProcess | None = None
         self._opening = False
@@ -256,7 +256,7 @@ class CudaDevice:
                 "run",
                 [candidate.kernel.cubin],
                 kernel=kernel_facts(candidate.kernel),
-                pairs=self._pairs,
+                pairs=self.pairs,
                 stop_above=self._stop_above,
             )
             digest = candidate.digest  # hashed while the GPU works
