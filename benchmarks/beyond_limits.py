@@ -28,6 +28,8 @@ SHARES = {
 DURATION = "gpu__time_duration.sum"
 STALL = "smsp__average_warps_issue_stalled_"
 STALL_END = "_per_issue_active.ratio"
+#: a warp that issues, or could have, is not held up
+NO_STALL = ("selected", "not_selected")
 #: below this share of its peak no unit is said to limit a kernel
 BUSY = 60.0
 
@@ -136,7 +138,7 @@ def _facts(row: dict[str, str], units: dict[str, str]) -> dict[str, Any]:
         for key, value in row.items()
         if key.startswith(STALL) and key.endswith(STALL_END) and value
     }
-    top = sorted(stalls, key=lambda name: -stalls[name])[:3]
+    top = sorted(stalls.keys() - set(NO_STALL), key=lambda name: (-stalls[name], name))[:3]
     facts["stalls"] = {name: stalls[name] for name in top}
     units_busy = {name: facts[name] for name in ("compute", "dram", "l2", "l1") if name in facts}
     if units_busy and max(units_busy.values()) >= BUSY:
