@@ -2,6 +2,8 @@
 
     python benchmarks/moves.py --folder runs                         # winners of strategies.py, on a GPU
     python benchmarks/moves.py --folder runs --device model          # on the timing model, labelled so
+    python benchmarks/moves.py --folder runs --kernels softmax/512x2048,layernorm/2048x1024   # some of them
+    python benchmarks/moves.py --merge A/moves.json B/moves.json --out benchmarks/results
     python benchmarks/moves.py --page benchmarks/results/moves.json  # docs/moves.md from it
 
 For each kernel in the folder the winner with the best figure (by strategy, with --each) is explained: reduced
@@ -139,12 +141,36 @@ def page(found: Row) -> str:
     return "\n".join(lines)
 
 
+def merge(files: list[Path], out: str | None) -> Path:
+    """One moves.json of several, their kernels in the order of what their winners gained.
+
+    Raises:
+        SystemExit: a winner is in two of them, or some were measured and some modelled.
+    """
+    found = [read_result(file, "summary", of="moves") for file in files]
+    rows = sorted((r for f in found for r in f["rows"]), key=lambda r: -r["search_speedup"])
+    names = [(r["kernel"], r["strategy"], r["seed"]) for r in rows]
+    if twice := sorted({"/".join(map(str, n)) for n in names if names.count(n) > 1}):
+        raise SystemExit(f"in two of the files: {', '.join(twice)}")
+    if len({f["summary"]["modelled"] for f in found}) > 1:
+        raise SystemExit("some of the files are measured, some modelled: they cannot be one result")
+    summary = found[0]["summary"] | {
+        "patterns": patterns(rows), "failed": [r for f in found for r in f["summary"]["failed"]],
+    }  # fmt: skip
+    name = Path(summary["file"]).stem
+    commands = "; ".join(dict.fromkeys(f["command"] for f in found))
+    commits = "; ".join(dict.fromkeys(f["commit"] for f in found if f["commit"])) or None
+    return write(name, rows, summary, found[0]["environment"], out=out, commits=commits, command=commands)
+
+
 def main() -> None:
     """Command line."""
     parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parse.add_argument("--folder", type=Path, help="units of strategies.py")
     parse.add_argument("--device", choices=("cuda", "model"), default="cuda")
     parse.add_argument("--each", action="store_true", help="the winner of every strategy, not of the kernel")
+    parse.add_argument("--kernels", default="", help="only the winners of these [default: of all]")
+    parse.add_argument("--merge", type=Path, nargs="+", help="several moves.json of different kernels: one")
     parse.add_argument("--limit", type=int, default=400, help="schedules judged for each winner")
     parse.add_argument(
         "--remeasure", type=int, default=1, help="largest moves of each winner to measure in fresh processes"
@@ -161,12 +187,17 @@ def main() -> None:
         (given.docs / "figures" / FIGURE.name).write_text(figure(summary["patterns"], summary["modelled"]))
         print(f"{given.docs / PAGE.name}")
         return
+    if given.merge:
+        print(merge(given.merge, given.out))
+        return
     if given.folder is None:
-        raise SystemExit("--folder or --page is needed")
+        raise SystemExit("--folder, --merge or --page is needed")
     rows, failed = list[Row](), list[Row]()
-    units = winners(given.folder, given.each)
+    wanted = set(filter(None, given.kernels.split(",")))
+    units = [u for u in winners(given.folder, given.each) if not wanted or u["kernel"] in wanted]
     if not units:
-        raise SystemExit(f"no unit in {given.folder} gained anything")
+        of = f" of {given.kernels}" if wanted else ""
+        raise SystemExit(f"no unit{of} in {given.folder} gained anything")
     name = "moves-modelled" if given.device == "model" else "moves"
     for unit in units:
         try:

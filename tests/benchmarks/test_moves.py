@@ -65,3 +65,31 @@ def test_a_winner_is_taken_apart_and_described(tmp_path: Path, monkeypatch: pyte
     drawn = ElementTree.parse(tmp_path / "docs" / "figures" / "moves.svg").getroot()
     bars = drawn.findall("{http://www.w3.org/2000/svg}rect")
     assert len(bars) == len(kinds)
+
+
+def test_moves_of_several_gpus_become_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def written(folder: str, kernel: str, gain: float, modelled: bool = False) -> Path:
+        move = {"kind": "load hoisted", "gain": gain, "words": "up"}
+        row = {
+            "kernel": kernel, "strategy": "greedy", "seed": 0, "search_speedup": gain,
+            "explanation": {"moves": [move], "summary": "one move", "device": "a GPU"},
+        }  # fmt: skip
+        summary = {
+            "modelled": modelled, "file": "benchmarks/results/moves.json",
+            "patterns": moves.patterns([row]), "failed": [],
+        }  # fmt: skip
+        return moves.write("moves", [row], summary, {"gpu": "a GPU"}, out=tmp_path / folder)
+
+    monkeypatch.setenv("SASSAFRAS_COMMIT", "test")
+    one, two = written("one", "softmax/512x2048", 1.01), written("two", "layernorm/2048x1024", 1.03)
+    arguments = ["moves.py", "--merge", str(one), str(two), "--out", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", arguments)
+    moves.main()
+    held = json.loads((tmp_path / "moves.json").read_text())
+    assert [r["kernel"] for r in held["rows"]] == ["layernorm/2048x1024", "softmax/512x2048"]
+    (pattern,) = held["summary"]["patterns"]
+    assert pattern["kernels"] == 2 and pattern["mean_gain"] == pytest.approx(1.02)
+    with pytest.raises(SystemExit, match="softmax/512x2048/greedy/0"):
+        moves.merge([one, one], str(tmp_path))
+    with pytest.raises(SystemExit, match="modelled"):
+        moves.merge([one, written("three", "rotary/1", 1.1, modelled=True)], str(tmp_path))
