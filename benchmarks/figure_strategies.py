@@ -77,6 +77,22 @@ def comparison(of: Row) -> str:
 
 
 @_measured
+def unfinished(of: Row) -> str:
+    """Strategies whose searches were cut, beside the others after as many evaluations."""
+    lines = []
+    for name, it in of["unfinished"].items():
+        apart = ", ".join(f"{_name(o)} {_times(v)}" for o, v in it["others"].items())
+        lines.append(
+            f"**{_name(name)}** is not in the tables: {it['over']} of its {len(it['searches'])} searches are "
+            f"over, the others were cut by the end of the sitting after {it['median_evaluations']:,.0f} "
+            f"evaluations in the median. By then it believed {_times(it['geomean_believed'])} in geometric "
+            f"mean ({it['judged']} searches); after as many evaluations on the same kernels the others "
+            f"believed: {apart}."
+        )
+    return "\n".join(lines) + "\n" if lines else "All strategies are in the tables.\n"
+
+
+@_measured
 def kernels(of: Row) -> str:
     """One row a kernel: geometric mean over seeds by strategy."""
     names = list(of["strategies"])
@@ -97,8 +113,12 @@ def said(of: Row) -> str:
     lines = [
         f"{of['units']} searches ({how_many}), {of['searched_evaluations']:,} evaluations with ablations and "
         f"pre-ranking; {refused} refused by the validator, {wrong} wrong or crashed. "
-        f"**The winner is {_name(best)}**, by interquartile mean; its interval overlaps with "
-        + (f"that of {same}." if same else "no other."),
+        + (
+            f"The highest interquartile mean is that of **{_name(best)}**, which these searches do not tell "
+            f"apart from {same} (intervals overlap)."
+            if same
+            else f"**The winner is {_name(best)}**, by interquartile mean; no other interval reaches its."
+        ),
         f"The pre-trained policy ended above its untrained twin on {twin['better']} of {twin['pairs']}, "
         f"below on {twin['worse']}.",
         *(
@@ -181,5 +201,6 @@ def remeasured(of: Row) -> str:
 
 TABLES: dict[str, Callable[[], str]] = {
     "strategies": comparison, "strategies-kernels": kernels, "strategies-said": said,
-    "strategies-transfer": transfer, "strategies-ablations": ablations, "strategies-remeasured": remeasured,
+    "strategies-unfinished": unfinished, "strategies-transfer": transfer,
+    "strategies-ablations": ablations, "strategies-remeasured": remeasured,
 }  # fmt: skip

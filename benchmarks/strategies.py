@@ -43,7 +43,7 @@ from typing import Any
 from common import gpu_count, per_gpu, write
 from shared_device import SharedDevice, serve
 from strategies_summary import summarise
-from strategies_units import ABLATIONS, DEFAULT, STRATEGIES, Unit, play, read
+from strategies_units import ABLATIONS, DEFAULT, STRATEGIES, Unit, cut, play, read
 
 #: kernels whose strongest baseline is the bundled ptxas's and that annealing made at least 2.8 % faster
 #: (schedule-suite.json); five of four families that the shipped policy has not seen, one that it has.
@@ -239,13 +239,14 @@ def publish(folder: Path, out: str | None) -> Path:
     if not rows:
         raise SystemExit(f"no units in {folder}: run some first")
     environment = next((r["environment"] for r in rows if r.get("environment")), {})
+    under_way = [] if any(r.get("modelled") for r in rows) else cut(folder)
     kept = [
         {k: round(v, 6) if isinstance(v, float) else v for k, v in r.items()
          if k not in ("environment", "winner", "curve")} | {"curve": thinned(r.get("curve", []))}
-        for r in rows
+        for r in (*rows, *under_way)
     ]  # fmt: skip
     name = "strategies-modelled" if any(r.get("modelled") for r in rows) else "strategies"
-    summary = summarise(rows)
+    summary = summarise(rows, under_way)
     for strategy, of in summary["strategies"].items():
         print(
             f"{strategy:16} {of['units']:3} units, interquartile mean {of['iqm_final']:.4f} "

@@ -67,6 +67,14 @@ def _of(rows: Sequence[Row], kernel: str, name: str) -> list[Row]:
     return [r for r in rows if r["kernel"] == kernel and r["strategy"] == name]
 
 
+def compared(rows: list[Row]) -> list[str]:
+    """Strategies that have done at least half as many searches as the one that has done most: the others
+    would leave nearly nothing to judge by (`balanced`), and are looked at apart (`_unfinished`)."""
+    done = {n: len({(r["kernel"], r["seed"]) for r in rows if r["strategy"] == n}) for n in DEFAULT}
+    most = max(done.values(), default=0)
+    return [n for n, count in done.items() if count and 2 * count >= most]
+
+
 def balanced(rows: list[Row]) -> list[Row]:
     """Those of kernels and seeds that every strategy has done, so that all are judged by the same; all
     where there are none."""
@@ -78,11 +86,16 @@ def balanced(rows: list[Row]) -> list[Row]:
     return [r for r in rows if not common or (r["kernel"], r["seed"]) in common]
 
 
-def summarise(rows: list[Row]) -> Row:
-    """The comparison: everything relative to annealing on the same kernel."""
+def summarise(rows: list[Row], cut: Sequence[Row] = ()) -> Row:
+    """The comparison: everything relative to annealing on the same kernel.
+
+    Args:
+        cut: searches that are under way (`strategies_units.cut`).
+    """
     good = [r for r in rows if "error" not in r]
     every = [r for r in good if r["strategy"] in DEFAULT]
-    main = balanced(every)
+    able = compared(every)
+    main = balanced([r for r in every if r["strategy"] in able])
     kernels = list(dict.fromkeys(r["kernel"] for r in main))
     by = {name: _strategy(main, name) for name in DEFAULT if any(r["strategy"] == name for r in main)}
     winner = max(by, key=lambda n: by[n]["iqm_final"]) if by else None
@@ -90,7 +103,7 @@ def summarise(rows: list[Row]) -> Row:
         "modelled": any(r.get("modelled") for r in good), "units": len(main), "kernels": kernels,
         "left_out_for_balance": len(every) - len(main),
         "seeds": {name: sorted({r["seed"] for r in main if r["strategy"] == name}) for name in by},
-        "searched_evaluations": sum(r["evaluations"] for r in good),
+        "searched_evaluations": sum(r["evaluations"] for r in (*good, *cut)),
         "strategies": by, "best_interquartile_mean": winner,
         "not_told_apart_from_it": [
             n for n in by if winner and n != winner and by[n]["iqm_high"] >= by[winner]["iqm_low"]
@@ -103,6 +116,7 @@ def summarise(rows: list[Row]) -> Row:
         "guided_over_anneal": _pairs(main, "guided", "anneal"),
         "guided_over_experience": _pairs(main, "guided", "guided_experience"),
         "transfer": _transfer(main, kernels),
+        "unfinished": _unfinished([*every, *(r for r in cut if r["strategy"] in DEFAULT)], able),
         "ablations": _ablations(good), "prerank": _prerank(good), "training": _training(good),
         "remeasured": [
             {k: r[k] for k in ("kernel", "strategy", "seed", "final_speedup", "remeasured")}
@@ -110,6 +124,36 @@ def summarise(rows: list[Row]) -> Row:
         ],
         "errors": [{k: r[k] for k in ("kernel", "strategy", "seed", "error")} for r in rows if "error" in r],
     }  # fmt: skip
+
+
+def _unfinished(rows: list[Row], able: Sequence[str]) -> Row:
+    """Strategies too few of whose searches are over: what they believed when they were cut, beside what the
+    others believed on the same kernel after as many evaluations (geometric mean over seeds)."""
+    found: Row = {}
+    for name in (n for n in DEFAULT if n not in able):
+        searches = [
+            {
+                "kernel": r["kernel"], "seed": r["seed"], "evaluations": r["evaluations"],
+                "over": not r.get("cut", False), "believed": r["curve"][-1][SPEEDUP],
+                "others": {
+                    other: geomean(
+                        best_at(o["curve"], r["evaluations"], EVALUATIONS)
+                        for o in _of(rows, r["kernel"], other) if not o.get("cut")
+                    )
+                    for other in able if any(not o.get("cut") for o in _of(rows, r["kernel"], other))
+                },
+            }
+            for r in rows if r["strategy"] == name
+        ]  # fmt: skip
+        if searches:
+            whole = [s for s in searches if set(s["others"]) == set(able)]
+            found[name] = {
+                "searches": searches, "over": sum(s["over"] for s in searches),
+                "median_evaluations": float(np.median([s["evaluations"] for s in searches])),
+                "judged": len(whole), "geomean_believed": geomean(s["believed"] for s in whole),
+                "others": {o: geomean(s["others"][o] for s in whole) for o in able},
+            }  # fmt: skip
+    return found
 
 
 def _strategy(rows: list[Row], name: str) -> Row:

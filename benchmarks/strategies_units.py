@@ -21,6 +21,8 @@ Row = dict[str, Any]
 LEADERS = 4
 #: seconds between two writings of a search that is under way
 SAVE_S = 20.0
+#: columns of a `Record`'s rows (`store.records.outcome_row`) on a GPU
+VERDICT_OF_ROW, SPEEDUP_OF_ROW = 2, 5
 #: threads of CuAsmRL's network, whose 27 million weights are updated after every other step
 THREADS = 4
 _FRESH: Row = {"policy": "fresh", "threads": THREADS}
@@ -72,6 +74,27 @@ def read(folder: Path) -> list[Row]:
     done = {(r["kernel"], r["strategy"], r["seed"]) for r in rows}
     failed = [json.loads(path.read_text()) for path in sorted(folder.glob("*--*--*.error"))]
     return rows + [r for r in failed if (r["kernel"], r["strategy"], r["seed"]) not in done]
+
+
+def cut(folder: Path) -> list[Row]:
+    """Searches that are under way: how far they are, and their curves (without seconds of thought)."""
+    found: list[Row] = []
+    names = {r["kernel"].replace("/", "-"): r["kernel"] for r in read(folder)}
+    for path in sorted(folder.glob("*--*--*.part")):
+        kernel, strategy, seed = path.stem.rsplit("--", 2)
+        name = names.get(kernel, kernel)
+        curve: list[tuple[int, float, float]] = []
+        spent, rows = 0.0, json.loads(zlib.decompress(path.read_bytes()))
+        for n, row in enumerate(rows, 1):
+            speedup, spent = row[SPEEDUP_OF_ROW], spent + row[-1]
+            if speedup and row[VERDICT_OF_ROW] == "correct" and (not curve or speedup > curve[-1][2]):
+                curve.append((n, round(spent, 4), speedup))
+        if curve:
+            found.append({
+                "kernel": name, "strategy": strategy, "seed": int(seed), "cut": True,
+                "evaluations": len(rows), "gpu_seconds": spent, "curve": curve,
+            })  # fmt: skip
+    return found
 
 
 class Record:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import zlib
 from multiprocessing import Pipe
 from pathlib import Path
 from threading import Thread
@@ -90,6 +91,37 @@ def test_strategies_are_judged_by_what_all_of_them_did() -> None:
     assert found["units"] == 4 and found["left_out_for_balance"] == 1 and found["kernels"] == ["a"]
     assert found["strategies"]["anneal"]["geomean_final"] == pytest.approx(1.1)
     assert found["not_told_apart_from_it"] == ["anneal"]
+
+
+def test_a_strategy_that_is_far_behind_is_judged_apart_by_equal_evaluations(tmp_path: Path) -> None:
+    quick = [[1, 0.1, 1.0, 0.1], [40, 4.0, 1.04, 4.0], [90, 9.0, 1.2, 9.0]]
+    rows = [unit(k, n, s, 1.1, quick) for k in "ab" for n in ("anneal", "greedy") for s in range(2)]
+    rows.append(unit("a", "ppo_fresh", 0, 1.01, [[1, 0.1, 1.0, 0.1], [30, 3.0, 1.01, 30.0]]))
+    # one more was cut after fifty evaluations, its third the best
+    found = [["d1", 0, "correct", 9.0, 10.0, 1.01], ["d2", 0, "wrong_result", None, None, None]]
+    found += [["d3", 0, "correct", 9.0, 10.0, 1.03]] + [["d", 0, "correct", 9.0, 10.0, 1.0]] * 47
+    packed = json.dumps([[*row, *[None] * 11, 0.25] for row in found]).encode()
+    (tmp_path / "b--ppo_fresh--1.part").write_bytes(zlib.compress(packed))
+    (tmp_path / "b--anneal--0.json").write_text(json.dumps(rows[4]))
+    cut = units.cut(tmp_path)
+    assert [r["curve"] for r in cut] == [[(1, 0.25, 1.01), (3, 0.75, 1.03)]]
+    assert cut[0]["evaluations"] == 50 and cut[0]["gpu_seconds"] == pytest.approx(12.5)
+    made = summary.summarise(rows, cut)
+    assert set(made["strategies"]) == {"anneal", "greedy"} and made["units"] == 8
+    assert made["left_out_for_balance"] == 1 and made["searched_evaluations"] == 950
+    fresh = made["unfinished"]["ppo_fresh"]
+    assert fresh["over"] == 1 and fresh["judged"] == 2
+    assert fresh["geomean_believed"] == pytest.approx((1.01 * 1.03) ** 0.5)
+    # within 100 evaluations (the search that is over) and within 50
+    assert fresh["others"]["anneal"] == pytest.approx((1.2 * 1.04) ** 0.5)
+
+
+def test_rows_of_a_record_are_those_that_the_store_keeps() -> None:
+    from sassafras.core import Evaluation, Verdict
+    from sassafras.store.records import outcome_row
+
+    row = outcome_row(Evaluation("d", Verdict("correct"), 9.0, 10.0, 1.25, None, None, None, 6, "", 0.1, {}))
+    assert row[units.VERDICT_OF_ROW] == "correct" and row[units.SPEEDUP_OF_ROW] == 1.25
 
 
 def test_pages_say_what_the_file_says_or_that_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
