@@ -11,7 +11,7 @@ import pytest
 from sassafras.core import SassafrasError
 from sassafras.gemm import dataset, families, lean
 from sassafras.gemm.choose import Chooser, Settings, evaluate
-from sassafras.gemm.dataset import Dataset, Entry, from_results
+from sassafras.gemm.dataset import Dataset, Entry, Replay, from_results
 from sassafras.gemm.estimate import estimate_us
 from sassafras.gemm.shapes import Shape
 from sassafras.gemm.table import Row, Table, shipped_path
@@ -68,9 +68,24 @@ def test_bad_files_say_what_is_wrong(tmp_path: Path) -> None:
         Dataset.load(packed)
 
 
-def test_names_of_another_version_are_kept_but_never_ranked_by_layout() -> None:
+def test_names_of_another_version_are_kept_but_never_ranked() -> None:
     found = Entry(Shape(8, 8, 8), {"quantum_tn_9000": (1.0, 3), A: (2.0, 0)})
-    assert found.ranked()[0][0] == "quantum_tn_9000" and found.ranked("tn") == [(A, 2.0)]
+    assert found.ranked() == found.ranked("tn") == [(A, 2.0)] and Replay(found).configs == [A]
+    assert Entry.from_json(found.to_json()).ours == found.ours
+
+
+def test_a_table_names_something_for_bf16() -> None:
+    """Where no winner multiplies BF16, the fastest that does comes last, of an earlier run even."""
+    shape, quick, plain = Shape(512, 512, 1024), "cs_tn_64x64_s6q1/c1", "cs_tn_64x64_s12/c1"
+    slow = {f"cs_tn_64x64_s12/c{slices}": (4.0 + slices, -8) for slices in (2, 4)}
+
+    def rows(ours: dict[str, tuple[float, int]]) -> tuple[tuple[str, float], ...]:
+        entry = Entry(shape, ours, {"torch": {"tn": 6.0}})
+        return Table.from_dataset(Dataset({}, [entry])).rows[shape, "tn"].ours
+
+    assert rows({quick: (3.0, 2), plain: (4.0, -8), **slow}) == ((quick, 3.0), (plain, 4.0))
+    assert rows({quick: (3.0, 2), plain: (6.5, -8)}) == ((quick, 3.0),), "torch is faster"
+    assert rows({quick: (3.0, 2), plain: (3.1, 2), **slow}) == ((quick, 3.0), (plain, 3.1))
 
 
 def test_replay_counts_and_judges() -> None:

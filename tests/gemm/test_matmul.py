@@ -148,7 +148,7 @@ def test_unaligned_addresses_and_odd_gaps_are_torchs(engine: Engine, library: Pa
 
 def test_bf16_runs_the_twin_of_what_was_tuned(install: Install, library: Path, tmp_path: Path) -> None:
     from sassafras.gemm import families
-    from sassafras.gemm.dispatch.plans import twin
+    from sassafras.gemm.families import twin
 
     shape = Shape(64, 128, 512)
     found = [(c, twin(c, "bf16")) for c in families.legal(shape, layouts=("tn",))]

@@ -122,15 +122,15 @@ def test_merged_winners_are_of_the_new_run_alone() -> None:
 
 
 def test_what_is_written_is_the_whole_dataset(tmp_path: Path) -> None:
-    new = _dataset(_512x256x16384={"cs_tn_64x128_s8m/c1m2n1p8": (9.0, 2)})
+    new = _dataset(_512x256x16384={"cs_tn_64x160_s7m/c1m2n1p8": (9.0, 2)})
     paths = results.save_sweep(new, tmp_path, changed=PARTS)
     assert [path.name for path in paths] == [
         "nvidia-h200.jsonl.gz", "nvidia-h200.retuned.jsonl.gz", "nvidia-h200.table.json",
     ]  # fmt: skip
     merged = Dataset.load(paths[0])
     assert len(merged) == len(shipped()) and len(Dataset.load(paths[1])) == 1
-    assert merged[LONG].ranked()[0][0] == "cs_tn_64x128_s8m/c1m2n1p8"
-    assert Table.load(paths[2]).rows[LONG, "tn"].ours == (("cs_tn_64x128_s8m/c1m2n1p8", 9.0),)
+    assert merged[LONG].ranked()[0][0] == "cs_tn_64x160_s7m/c1m2n1p8"
+    assert Table.load(paths[2]).rows[LONG, "tn"].ours == (("cs_tn_64x160_s7m/c1m2n1p8", 9.0),)
 
 
 def test_scripts(tmp_path: Path) -> None:

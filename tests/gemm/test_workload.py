@@ -20,7 +20,7 @@ from sassafras.sass import Cubin
 
 TARGETS = (
     "gemm:64x64x512/lean_tn_m1n2s4/w2x1x4/c1",
-    "gemm:256x512x512/staged_nn_64x64_w2x2s4/c2",
+    "gemm:256x512x512/staged_nn_32x64_w2x2s4/c2",
     "gemm:64x128x16384/cs_nn_64x64_s6/c4p8+ol",
     "gemm:64x1024x128/lean_tn_swapped_m1n1s4/w2x2x1/c1+os",
     "gemm:1024x1024x512/ws_tn_128x128_pp2s6b2c1x1/g4/k1+o",
@@ -66,8 +66,8 @@ def test_the_reference_is_the_product_of_what_the_layout_says() -> None:
     rng = np.random.default_rng(0)
     a, b = rng.standard_normal((64, 128)), rng.standard_normal((128, 256))
     for name, first, second in (
-        ("staged_nn_64x64_w2x2s4/c1", a, b),
-        ("staged_tn_64x64_w2x2s4/c1", a, b.T),
+        ("staged_nn_32x64_w2x2s4/c1", a, b),
+        ("staged_tn_64x64_w2x2s4a1/c1", a, b.T),
         ("lean_tn_swapped_m1n1s4/w2x2x1/c1", b.T, a),
     ):
         workload = load(f"gemm:64x256x128/{name}")

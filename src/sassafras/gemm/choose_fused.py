@@ -20,6 +20,9 @@ from .shapes import Shape
 
 #: predicted speed-up over torch that ours needs
 MARGIN = 1.05
+#: by what a kernel without the quick start is slower than the same with it, where it gains most
+#: (docs/experiments/2026-11-22-hgemm-chain.md)
+QUICK_START = 1.1
 #: plain batches that torch serves faster than this (microseconds) are left to it: our call costs more
 LEAST_US = 8.0
 #: of an elementwise pass over C by torch: microseconds at least, and bytes a microsecond
@@ -86,15 +89,20 @@ def choose(
     row = chooser.nearest(together, layout)
     if row is None:
         return None, "no tuned shape is near"
-    winner = parsed(row.ours[0][0])
-    if winner is None:
+    # a kernel with an epilogue starts and loops as those without the quick start do: theirs is the time
+    # that tells something of it
+    tuned = [(config, us) for name, us in row.ours if (config := parsed(name)) is not None]
+    if not tuned:
         return None, "the tuned winner is not of this version"
+    winner, tuned_us = next((t for t in tuned if not getattr(t[0].instance, "blocks", 0)), tuned[0])
+    if getattr(winner.instance, "blocks", 0):
+        tuned_us *= QUICK_START
     best = min(found, key=lambda c: (estimate_us(c, flat(c, shape, batch)), c.name))
     best = replace(best, mode=winner.mode if winner.mode in _modes(best) else best.mode)  # type: ignore[type-var]
     same = twin(winner, dtype)
     if same is not None and same.layout == layout and _can(same, found):
         best = same
-    ours = estimate_us(best, flat(best, shape, batch)) / estimate_us(winner, row.shape) * row.ours[0][1]
+    ours = estimate_us(best, flat(best, shape, batch)) / estimate_us(winner, row.shape) * tuned_us
     assert row.torch_us is not None
     torchs = row.torch_us * estimate_us(winner, together) / estimate_us(winner, row.shape)
     torchs += torch_passes(extra, batch, shape)

@@ -9,8 +9,8 @@ JSON Lines, gzip-compressed when the name ends in ``.gz``. The first line is the
 
 ``ours`` maps a configuration to microseconds (GPU time, CUDA graph, warm L2, median) and to the rung of
 successive halving that it reached: higher rungs were timed longer, negative ones in an earlier run than the
-rest of the line (`merge`). ``lt`` holds cuBLASLt's fastest
-algorithm of each layout.
+rest of the line (`merge`). Names that no instance of this version has stay in the file; `Entry.ranked`, so
+tables, choosers and sweeps, pass them over. ``lt`` holds cuBLASLt's fastest algorithm of each layout.
 """
 
 from __future__ import annotations
@@ -58,8 +58,16 @@ class Entry:
         return found[0] if found else None
 
     def ranked(self, layout: str | None = None) -> list[tuple[str, float]]:
-        """(configuration, microseconds) of a layout (None: any), fastest first; longer timed ones first."""
-        rows = [(name, *value) for name, value in self.ours.items() if layout in (None, layout_of(name))]
+        """(configuration, microseconds) of a layout (None: any), fastest first; longer timed ones first.
+
+        Of names that this version knows: a file keeps the times of instances that are gone, and nobody is
+        told to run them.
+        """
+        rows = [
+            (name, *value)
+            for name, value in self.ours.items()
+            if (of := layout_of(name)) and layout in (None, of)
+        ]
         return [(name, us) for name, us, rung in sorted(rows, key=lambda row: (-row[2], row[1], row[0]))]
 
     def baseline_us(self, name: str = "lt_autotune", layout: str | None = None) -> float | None:
@@ -226,8 +234,8 @@ class Replay:
 
     @property
     def configs(self) -> list[str]:
-        """All that can be asked for, in the order of their names."""
-        return sorted(self.entry.ours)
+        """All that can be asked for, in the order of their names; of names that this version knows."""
+        return sorted(name for name, _ in self.entry.ranked())
 
     def measure(self, config: str) -> float | None:
         """Microseconds, None for a configuration that was not timed."""

@@ -10,6 +10,9 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
+from functools import lru_cache
+from typing import Any
 
 from sassafras.core import SassafrasError
 
@@ -112,8 +115,24 @@ def kind(config: Config) -> str:
 
 
 def dtype(config: Config) -> str:
-    """``fp16`` or ``bf16``."""
-    return getattr(config, "dtype", "fp16")
+    """``fp16`` or ``bf16``: what a configuration multiplies."""
+    return str(getattr(config.instance, "dtype", "fp16"))
+
+
+def twin(config: Config, wanted: str) -> Config | None:
+    """The configuration that differs in nothing but the type it multiplies; None where none is compiled."""
+    if dtype(config) == wanted:
+        return config
+    instance = config.instance
+    if not any(field.name == "dtype" for field in fields(instance)):
+        return None
+    other: Any = replace(instance, **{"dtype": wanted})  # type: ignore[arg-type]
+    return replace(config, instance=other) if other in _compiled() else None
+
+
+@lru_cache(maxsize=1)
+def _compiled() -> frozenset[Instance]:
+    return frozenset((*INSTANCES, *OTHER_INSTANCES))
 
 
 def legal(

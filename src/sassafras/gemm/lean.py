@@ -93,10 +93,8 @@ class LeanInstance:
 
 
 #: mt, nt, steps. What won somewhere on the grid, or was close (docs/hgemm.md).
-_TN = (
-    (1, 1, 2), (1, 1, 4), (1, 2, 1), (1, 2, 2), (1, 2, 4), (1, 4, 1), (1, 4, 2), (2, 2, 2), (2, 4, 2),
-)  # fmt: skip
-_NN = ((1, 2, 1), (1, 2, 4), (1, 4, 1), (2, 4, 2))
+_TN = ((1, 1, 2), (1, 1, 4), (1, 2, 1), (1, 2, 2), (1, 2, 4), (1, 4, 1), (1, 4, 2), (2, 4, 2))
+_NN = ((1, 2, 1), (1, 2, 4), (1, 4, 1))
 _SWAPPED = ((1, 1, 4), (1, 2, 2))
 _MANY_THREADS = frozenset({(1, 1, 1), (1, 1, 2), (1, 2, 1), (1, 2, 2)})
 _FEW_THREADS_TN = frozenset({(1, 8, 1), (2, 4, 1), (2, 4, 2), (2, 8, 1), (4, 4, 1)})
@@ -108,7 +106,7 @@ INSTANCES: tuple[LeanInstance, ...] = (
     *(LeanInstance("nn", *tile) for tile in _NN),
     *(LeanInstance("tn_swapped", *tile) for tile in _SWAPPED),
     *(LeanInstance("tn", *tile, exact=True) for tile in ((1, 1, 2), (1, 1, 4), (1, 2, 2))),
-    *(LeanInstance("nn", *tile, exact=True) for tile in ((1, 2, 2), (1, 4, 1))),
+    LeanInstance("nn", 1, 2, 2, exact=True),
 )
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from sassafras.core import SassafrasError
 
-from .dataset import DATA, Dataset, stem
+from . import families
+from .dataset import DATA, Dataset, Entry, stem
 from .shapes import Shape
 
 FORMAT = 1
@@ -78,7 +80,14 @@ class Table:
 
     @classmethod
     def from_dataset(cls, dataset: Dataset) -> Table:
-        """The winners of a dataset. Raises SassafrasError when it was not measured (a dry run)."""
+        """The winners of a dataset, by names that this version knows.
+
+        Where none of them multiplies BF16, the fastest that does comes last, by a time of an earlier run if
+        need be: it serves callers with BF16, and others hardly ever.
+
+        Raises:
+            SassafrasError: it was not measured (a dry run).
+        """
         if dataset.modelled:
             raise SassafrasError("this dataset was modelled, not measured: dispatch does not use it")
         rows = []
@@ -89,6 +98,7 @@ class Table:
                 torch_us = entry.baseline_us("torch", layout)
                 if not kept and torch_us is None:
                     continue
+                kept += _for_bf16(entry, layout, kept, torch_us or 0.0)
                 lt_us = entry.baseline_us("lt_autotune", layout)
                 rows.append(Row(entry.shape, layout, tuple(kept), torch_us, lt_us, entry.lt.get(layout)))
         keys = ("gpu", "kernels", "cublaslt", "torch", "commit", "date")
@@ -129,6 +139,21 @@ class Table:
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise SassafrasError(f"not a table of tuned shapes: {error}", where=path.name) from error
         return cls(found["header"], rows)
+
+
+def _for_bf16(
+    entry: Entry, layout: str, kept: list[tuple[str, float]], faster_than: float
+) -> list[tuple[str, float]]:
+    """The fastest configuration with a BF16 twin, where none of `kept` has one; at most one."""
+    if any(_multiplies_bf16(name) for name, _ in kept):
+        return []
+    found = [(us, name) for name, us in entry.ranked(layout) if us < faster_than and _multiplies_bf16(name)]
+    return [(name, us) for us, name in sorted(found)[:1]]
+
+
+@lru_cache(maxsize=8192)
+def _multiplies_bf16(name: str) -> bool:
+    return families.twin(families.parse(name), "bf16") is not None
 
 
 def shipped_path(gpu: str, part: str = "") -> Path:

@@ -209,7 +209,6 @@ _TILES: tuple[tuple[int, int, int, bool, dict[str, Any]], ...] = (
     (128, 256, 2, False, {"most": 3, "buffers": 4}),
     (128, 128, 2, True, {"most": 4, "buffers": 4}),
     # between waves, or less traffic a product; C leaves 16 columns at a time, so more store buffers
-    (192, 128, 3, False, {"cluster_m": 2}),
     (128, 112, 2, True, {"cluster_m": 2, "buffers": 4}),
     (128, 144, 2, True, {"cluster_m": 2, "buffers": 4}),
     (128, 176, 2, True, {"cluster_m": 2, "buffers": 4}),

@@ -24,7 +24,7 @@ from ..backward import PART
 from ..choose import Choice, Chooser, parsed
 from ..compile import ARCH, cached_path, cubin, default_cache
 from ..dataset import DATA, slug
-from ..families import Config, Instance
+from ..families import Config, Instance, twin
 from ..launch import SHARED_LIMIT
 from ..shapes import Shape
 from ..table import Table
@@ -32,7 +32,7 @@ from . import build
 from .driver import Driver
 from .fused import Fused
 from .lt import LtMember
-from .plans import plan, reject, twin
+from .plans import plan, reject
 from .problem import DTYPES, Problem
 from .slow import PythonLauncher, Torch, compiled
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from functools import lru_cache
+from dataclasses import dataclass
 from typing import Any
 
-from .. import families
-from ..families import Config
+from ..families import Config, dtype
 from ..launch import TensorMap
 from ..shapes import Shape
 from .problem import DTYPES, Problem
@@ -42,35 +40,12 @@ class KernelPlan:
     overlap: bool
 
 
-def dtype_of(config: Config) -> str:
-    """``fp16`` or ``bf16``: what a configuration multiplies."""
-    return str(getattr(config.instance, "dtype", "fp16"))
-
-
-def twin(config: Config, dtype: str) -> Config | None:
-    """The configuration that differs in nothing but the type it multiplies; None where none is compiled."""
-    if dtype_of(config) == dtype:
-        return config
-    instance = config.instance
-    if not any(field.name == "dtype" for field in fields(instance)):
-        return None
-    other: Any = replace(instance, **{"dtype": dtype})  # type: ignore[arg-type]
-    if other not in _instances():
-        return None
-    return replace(config, instance=other)
-
-
-@lru_cache(maxsize=1)
-def _instances() -> frozenset[Any]:
-    return frozenset((*families.INSTANCES, *families.OTHER_INSTANCES))
-
-
 def reject(config: Config, problem: Problem) -> str | None:
     """Why a configuration cannot serve a problem, None when it can."""
     if config.layout != problem.layout:
         return f"it reads {config.layout}, the tensors are {problem.layout}"
-    if dtype_of(config) != DTYPES[problem.dtype]:
-        return f"it multiplies {dtype_of(config)}"
+    if dtype(config) != DTYPES[problem.dtype]:
+        return f"it multiplies {dtype(config)}"
     if not getattr(config, "deterministic", True):
         return "two launches may differ"
     if why := config.reject(Shape(problem.m, problem.n, problem.k)):

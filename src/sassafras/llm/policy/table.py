@@ -99,10 +99,10 @@ class Table:
         """A sweep's dataset (`sassafras.gemm.dataset.Dataset`): entries with ``shape`` and ``ours``.
 
         Plain launches only: a sweep times the modes in which launches overlap for its leaders alone, so that
-        a mode among the choices would give the leaders away.
+        a mode among the choices would give the leaders away. Without configurations of kernels that are gone.
         """
         times = {
-            entry.shape: {name: float(us) for name, (us, _) in entry.ours.items() if "+" not in name}
+            entry.shape: {name: float(us) for name, us in entry.ranked() if "+" not in name}
             for entry in dataset
         }
         header = dataset.header
