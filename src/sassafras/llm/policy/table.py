@@ -15,6 +15,7 @@ import numpy as np
 
 from sassafras.core import SassafrasError
 from sassafras.gemm import families
+from sassafras.gemm.dataset import layout_of
 from sassafras.gemm.estimate import estimate_us
 from sassafras.gemm.launch import MULTIPROCESSORS
 from sassafras.gemm.shapes import Shape
@@ -102,7 +103,9 @@ class Table:
         a mode among the choices would give the leaders away. Without configurations of kernels that are gone.
         """
         times = {
-            entry.shape: {name: float(us) for name, us in entry.ranked() if "+" not in name}
+            entry.shape: {
+                name: float(us) for name, (us, _) in entry.ours.items() if "+" not in name and layout_of(name)
+            }
             for entry in dataset
         }
         header = dataset.header
