@@ -40,7 +40,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from common import gpu_count, per_gpu, write
+from common import gpu_count, per_gpu, use_gpu, write
 from shared_device import SharedDevice, serve
 from strategies_summary import summarise
 from strategies_units import ABLATIONS, DEFAULT, STRATEGIES, Unit, cut, play, read
@@ -141,11 +141,14 @@ class Lists:
 
 def player(connection: Any, lists: Lists, first: int, folder: str, given: dict[str, Any]) -> None:
     """A process: plays one unit after the other at a GPU that it shares."""
+    if given["network_gpu"] is not None:  # the only one that this process sees; nothing is timed on it
+        use_gpu(given["network_gpu"])
+    on = "cpu" if given["network_gpu"] is None else "cuda"
     hello = connection.recv()
     while time.time() < given["deadline"] - LAST_S and (unit := lists.take(first)) is not None:
         try:
             device = SharedDevice(connection, hello, unit.kernel)
-            play(unit, device, Path(folder), given["lonely"], given["looks"], given["deadline"])
+            play(unit, device, Path(folder), given["lonely"], given["looks"], given["deadline"], on)
         except EOFError:
             return
         except Exception:
@@ -158,7 +161,10 @@ def run(parts: list[list[Unit]], folder: Path, given: argparse.Namespace, deadli
     # one thread each, but for those whose settings say otherwise: there are many, and their seconds count
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, "1")
-    options = {"lonely": given.lonely, "looks": given.looks, "deadline": deadline}
+    options = {
+        "lonely": given.lonely, "looks": given.looks, "deadline": deadline,
+        "network_gpu": given.network_gpu,
+    }  # fmt: skip
     owners, players = [], []
     # kept here: a lock that nobody in this process knows any more is gone before its processes have begun
     shared = [Lists(context, units) for units in parts]
@@ -282,6 +288,10 @@ def main() -> None:
         help="most pairs of blocks that time a candidate: fewer take less time and leave more noise; "
         "the same in all sittings of a comparison",
     )  # fmt: skip
+    parse.add_argument(
+        "--network-gpu", type=int,
+        help="the last GPU's number: agents' networks are on it and nothing is timed there [default: CPU]",
+    )  # fmt: skip
     parse.add_argument("--seconds", type=float, default=1e7, help="stop after so many")
     parse.add_argument("--remeasure", action="store_true")
     parse.add_argument("--each", action="store_true", help="re-measure every strategy's winner")
@@ -305,6 +315,12 @@ def main() -> None:
     if not 4 <= given.pairs <= 1000:
         raise SystemExit("--pairs is a number of at least 4")
     gpus = given.gpus or (gpu_count() if given.device == "cuda" else 1) or 1
+    if given.network_gpu is not None:
+        gpus = given.gpus or gpus - 1
+        if not 0 < gpus <= given.network_gpu:
+            raise SystemExit(
+                f"GPU {given.network_gpu} cannot hold networks: GPUs 0 to {gpus - 1} are timed on"
+            )
     if given.remeasure:
         items = [(k, names, given.each, str(given.folder), deadline) for k in kernels]
         for number, result in per_gpu(remeasure, items, gpus):

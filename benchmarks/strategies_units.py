@@ -160,8 +160,14 @@ class Counting:
         return self.space.legal(state)
 
 
-def play(unit: Unit, device: Any, folder: Path, lonely: bool, looks: int, deadline: float) -> bool:
-    """Run a unit, or go on with it; True when it is done. An error is kept as a row that says so."""
+def play(
+    unit: Unit, device: Any, folder: Path, lonely: bool, looks: int, deadline: float, on: str = "cpu"
+) -> bool:
+    """Run a unit, or go on with it; True when it is done. An error is kept as a row that says so.
+
+    Args:
+        on: where an agent's network is (`search.ppo.Ppo.on`).
+    """
     path = unit.path(folder)
     row: Row = {
         "kernel": unit.kernel, "strategy": unit.strategy, "seed": unit.seed, "modelled": device.modelled,
@@ -169,7 +175,7 @@ def play(unit: Unit, device: Any, folder: Path, lonely: bool, looks: int, deadli
     }  # fmt: skip
     record = Record(path.with_suffix(".part"), device)
     try:
-        found = one(unit, device, record, looks, deadline)
+        found = one(unit, device, record, looks, deadline, on)
     except EOFError:  # the GPU's owner is gone, with the sitting
         record.save()
         raise
@@ -193,7 +199,7 @@ def play(unit: Unit, device: Any, folder: Path, lonely: bool, looks: int, deadli
     return True
 
 
-def one(unit: Unit, device: Any, record: Record, looks: int, deadline: float) -> Row | None:
+def one(unit: Unit, device: Any, record: Record, looks: int, deadline: float, on: str = "cpu") -> Row | None:
     """One search and an honest figure for what it found; None when the deadline cut it."""
     from sassafras import search
     from sassafras.core import Budget
@@ -207,6 +213,8 @@ def one(unit: Unit, device: Any, record: Record, looks: int, deadline: float) ->
     name, settings = STRATEGIES[unit.strategy]
     settings = dict(settings)
     pool = int(settings.pop("prerank", 1))
+    if name == "ppo" and on != "cpu":
+        settings |= {"on": on, "threads": 1}
     made = search.get(name, settings)
     baseline = device.baseline
     counting = space = Counting(ScheduleSpace(baseline, **getattr(made, "space_options", {})))
@@ -221,8 +229,9 @@ def one(unit: Unit, device: Any, record: Record, looks: int, deadline: float) ->
     capped = False
 
     def cpu() -> float:
-        """Seconds of thinking: the processor's, or with several threads those outside of the device."""
-        if settings.get("threads", 1) == 1:
+        """Seconds of thinking: the processor's, or with several threads, or a network on a GPU, those outside
+        of the device."""
+        if settings.get("threads", 1) == 1 and "on" not in settings:
             return time.process_time() - begun
         return time.monotonic() - wall - (device.inside - inside)
 

@@ -38,13 +38,16 @@ def test_the_game_is_played_on_the_gpu(moves: str) -> None:
     game.close()
 
 
-@pytest.mark.parametrize("policy", ["fresh", "twin", "pretrained"])
-def test_the_agent_searches_on_the_gpu(policy: str, tmp_path: Any) -> None:
+@pytest.mark.parametrize(
+    "policy, on",
+    [("fresh", "cpu"), ("twin", "cpu"), ("pretrained", "cpu"), ("fresh", "cuda"), ("twin", "cuda")],
+)
+def test_the_agent_searches_on_the_gpu(policy: str, on: str, tmp_path: Any) -> None:
     import sassafras
 
     result = sassafras.optimize(
-        "suite:quantise_fp8", strategy="ppo", settings={"policy": policy, "patience": 400}, budget="200e",
-        device="cuda", store=tmp_path / "store.sqlite",
+        "suite:quantise_fp8", strategy="ppo", settings={"policy": policy, "patience": 400, "on": on},
+        budget="200e", device="cuda", store=tmp_path / "store.sqlite",
     )  # fmt: skip
     assert set(result.verdicts) == {"correct"} and result.failed_after_validation == 0
     assert result.evaluations > 20

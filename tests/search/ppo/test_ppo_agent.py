@@ -154,6 +154,14 @@ def test_the_paper_preset_plays_and_leaves_global_chance_alone() -> None:
     assert torch.equal(torch.get_rng_state(), before[1])
 
 
+@pytest.mark.parametrize("on", ["gpu", "cuda:", "cuda:x", "cuda:63"])
+def test_a_device_that_is_none_is_refused_before_anything_begins(on: str) -> None:
+    board = space(moves="memory")
+    strategy = search.get("ppo", {"policy": "twin", "on": on})
+    with pytest.raises(SearchError, match=r"no device is called|torch sees"):
+        search.run(strategy, board, Judge(), Budget(evaluations=20), seed=1)
+
+
 def test_one_group_collects_what_the_parent_would() -> None:
     from sb3_contrib import MaskablePPO
 

@@ -23,16 +23,34 @@ from .network import GamePolicy, PaperNetwork, RowNetwork
 from .settings import Preset
 
 
+def network_device(name: str) -> str:
+    """The device of a network, checked: ``cpu``, ``cuda`` or ``cuda:N``.
+
+    Raises:
+        SearchError: it is none of these, or torch sees no such GPU.
+    """
+    kind, _, number = name.partition(":")
+    if name == "cpu":
+        return name
+    if kind != "cuda" or not (number.isdecimal() or name == "cuda"):
+        raise SearchError(f"no device is called {name!r}", hint="on=cpu, on=cuda or on=cuda:1")
+    there = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if int(number or 0) >= there:
+        raise SearchError(f"the network cannot be on {name}: torch sees {there} GPUs", hint="on=cpu")
+    return name
+
+
 @contextmanager
-def chance(seed: int, threads: int = 1) -> Iterator[None]:
+def chance(seed: int, threads: int = 1, device: str = "cpu") -> Iterator[None]:
     """Seed the generators that torch and sb3 draw from, and leave them afterwards as they were.
 
     Args:
         seed: of the block's chance.
+        device: whose generator is meant besides the processor's.
         threads: of torch within the block; results may differ in the last bit between numbers of threads.
     """
     before = random.getstate(), np.random.get_state(), torch.get_num_threads()
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[] if device == "cpu" else [torch.device(device).index or 0]):
         random.seed(seed)
         np.random.seed(seed % 2**32)
         torch.manual_seed(seed)
@@ -56,7 +74,7 @@ def maker(preset: Preset, layout: Layout, size: Mapping[str, int] | None = None)
 
 def agent(
     lanes: Lanes, preset: Preset, *, left: Callable[[], float], seed: int | None = None,
-    tensorboard: str = "", size: Mapping[str, int] | None = None,
+    tensorboard: str = "", size: Mapping[str, int] | None = None, device: str = "cpu",
 ) -> LanesPPO:  # fmt: skip
     """A MaskablePPO agent for these games.
 
@@ -67,6 +85,7 @@ def agent(
         seed: None inside `chance`, which has seeded everything.
         tensorboard: folder to write metrics to, or "".
         size: width and depth of the kernel-independent network, where they are not the usual ones.
+        device: of the network (`network_device`).
 
     Raises:
         ToolMissing: `tensorboard` is given but the package is not installed.
@@ -85,7 +104,7 @@ def agent(
         policy_kwargs={
             "make": maker(preset, first.layout, size), "optimizer_kwargs": {"eps": 1e-5, "fused": True},
         },
-        seed=seed, device="cpu", verbose=0,
+        seed=seed, device=device, verbose=0,
     )  # fmt: skip
     model.set_logger(_logger(tensorboard))
     return model

@@ -32,6 +32,8 @@ class Ppo:
             sets of moves are exhausted.
         groups: 2: one half of the games is evaluated while the policy thinks about the other.
         threads: of torch.
+        on: where the network is: ``cpu``, or ``cuda`` or ``cuda:1``. One GPU cannot time kernels and train at
+            once, so this should be another than the one that is measured on; the last bits differ.
         tensorboard: folder for metrics, or "". Not part of what makes two searches the same.
         digest: of the policy's file; set by itself.
     """
@@ -51,6 +53,7 @@ class Ppo:
     patience: int = 1500
     groups: int = 2
     threads: int = 1
+    on: str = "cpu"
     tensorboard: str = field(default="", metadata={"identity": False})
     digest: str = field(default="", repr=False)
 
@@ -82,10 +85,10 @@ class Ppo:
 
         Raises:
             ToolMissing: torch, gymnasium or sb3-contrib is not installed.
-            SearchError: the space cannot be played, or the policy does not fit it.
+            SearchError: the space cannot be played, the policy does not fit it, or there is no such GPU.
         """
         try:
-            from .agent import Watch, agent, chance, load_weights, size_of
+            from .agent import Watch, agent, chance, load_weights, network_device, size_of
             from .game import AssemblyGame
             from .lanes import Lanes
         except ImportError as error:
@@ -95,6 +98,7 @@ class Ppo:
         preset = self.preset
         if preset.envs < 1 or preset.steps < 1 or preset.horizon < 1:
             raise SearchError("envs, steps and horizon must be at least 1")
+        where = network_device(self.on)
         baseline = session.best
 
         def begin(rng: np.random.Generator) -> tuple[Any, float]:
@@ -108,7 +112,7 @@ class Ppo:
         desk = Desk()
 
         def think() -> None:
-            with chance(seed, self.threads):
+            with chance(seed, self.threads, where):
                 games = [
                     AssemblyGame(
                         space, evaluate, horizon=preset.horizon, trusted=False, begin=begin,
@@ -120,7 +124,7 @@ class Ppo:
                 lanes.seed(first)
                 model = agent(
                     lanes, preset, left=lambda: 1.0 - session.progress, tensorboard=self.tensorboard,
-                    size=size,
+                    size=size, device=where,
                 )  # fmt: skip
                 if path is not None:
                     load_weights(model, path)
