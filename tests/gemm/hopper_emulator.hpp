@@ -4,7 +4,7 @@
 // allow, at random, or at once, by `policy`. The emulator stops with a message when a kernel
 //   - waits for something that cannot come (it then prints all barriers: wrong byte counts show),
 //   - lets a copy overwrite what queued products still read, or reads what a queued copy has yet to write,
-//   - reads or changes accumulators of queued products (they hold NaN meanwhile),
+//   - reads or changes accumulators of queued products (they hold NaN meanwhile), or queues products of another width on them,
 //   - overwrites a buffer that a queued tensor store still reads, or ends before it has been read,
 //   - stores by TMA what was written without a proxy fence,
 //   - touches the shared memory of a CTA that has ended.
@@ -624,6 +624,9 @@ template <int N> struct Products {
         if (p.a != a || p.b != b || p.n != N || p.accumulate != (accumulate != 0)) fail("a warpgroup's threads disagree on a product");
         p.d[index] = d;
         ++p.issued;
+        for (const auto &[other, values] : group.held)
+            if (other < d + N / 2 && d < other + values.size() && (other != d || values.size() != N / 2))
+                fail("products of two widths share accumulators");
         if (!group.held.count(d)) {
             group.held[d].assign(d, d + N / 2);
             group.queued[d] = 0;

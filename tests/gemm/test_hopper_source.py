@@ -50,6 +50,10 @@ INSTANCES: list[Instance] = [
     _C("tt", 64, 64, 2, dtype="bf16", blocks=2),
     _C("nn", 128, 128, 3, shared=True, blocks=1),
     _C("tn", 64, 64, 2, shared=True, blocks=2),
+    _W("tn", 256, 32, 2, False, 4, edge=2),
+    _W("tn", 256, 32, 2, False, 2, cluster_m=2, edge=1),
+    _W("nn", 256, 64, 2, False, 4, cluster_n=2, edge=2),
+    _W("tt", 256, 96, 2, False, 3, dtype="bf16", edge=1),
 ]
 
 _MULTICAST, _SPLIT = INSTANCES[1], _C("nn", 128, 64, 4)
@@ -83,6 +87,8 @@ def configs(instance: Instance) -> list[Config]:
         )  # fmt: skip
         return [ClusterSplitConfig(instance, *cluster, mode=Mode(late=True)) for cluster in shared]
     orders = ((3, 1), (-2, 1), (0, 1), (4, 2), (-3, 3), (2, 0), (0, 0))
+    if instance.edge:  # whole tiles
+        orders = ((3, 1), (-2, 1), (0, 1), (1, 1), (2, 1), (-1, 1), (4, 1))
     return [WarpSpecializedConfig(instance, group, k) for group, k in orders]
 
 
@@ -93,6 +99,8 @@ def test_every_path_is_right(
     instance = INSTANCES[number]
     rows, columns = instance.rows, instance.columns
     exact = Shape(columns, rows, 64) if instance.swapped else Shape(rows, columns, 64)
+    if edge := getattr(instance, "edge", 0):  # as many k tiles as there are by halves, and none between
+        exact = Shape(3 * rows, 2 * columns, 128 * edge)
     launched = 0
     for at, shape in enumerate((exact, Shape(8, 16, 8), Shape(136, 200, 328), Shape(320, 72, 520))):
         chosen = configs(instance)

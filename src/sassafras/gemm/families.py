@@ -35,7 +35,9 @@ UNPROVEN: tuple[type, ...] = (AnyRowsInstance, AnyRowsConfig)
 #: single instances of proven families that no GPU has timed yet. With ``SASSAFRAS_GEMM_TRIAL=1`` they count
 #: as proven, in all processes: a benchmark then judges them beside the others, before they become `INSTANCES`
 CANDIDATES: frozenset[Instance] = frozenset(
-    () if os.environ.get("SASSAFRAS_GEMM_TRIAL") == "1" else cluster_split.CANDIDATES
+    ()
+    if os.environ.get("SASSAFRAS_GEMM_TRIAL") == "1"
+    else (*cluster_split.CANDIDATES, *warp_specialized.CANDIDATES)
 )
 
 
@@ -46,7 +48,7 @@ def proven(item: Instance | Config) -> bool:
 
 _TASK: tuple[Instance, ...] = (
     *lean.INSTANCES, *staged.INSTANCES, *cluster_split.INSTANCES, *cluster_split.CANDIDATES,
-    *warp_specialized.INSTANCES, *any_rows.INSTANCES,
+    *warp_specialized.INSTANCES, *warp_specialized.CANDIDATES, *any_rows.INSTANCES,
 )  # fmt: skip
 #: compiled for the benchmark's task: FP16, B as k x n (nn) or n x k (tn), A row-major
 INSTANCES: tuple[Instance, ...] = tuple(filter(proven, _TASK))
@@ -82,7 +84,8 @@ def _task() -> Iterator[Config]:
     return itertools.chain(
         lean.configurations(), staged.configurations(),
         cluster_split.configurations((*cluster_split.INSTANCES, *cluster_split.CANDIDATES)),
-        warp_specialized.configurations(), any_rows.configurations(),
+        warp_specialized.configurations((*warp_specialized.INSTANCES, *warp_specialized.CANDIDATES)),
+        any_rows.configurations(),
     )  # fmt: skip
 
 
