@@ -54,6 +54,10 @@ INSTANCES: list[Instance] = [
     _W("tn", 256, 32, 2, False, 2, cluster_m=2, edge=1),
     _W("nn", 256, 64, 2, False, 4, cluster_n=2, edge=2),
     _W("tt", 256, 96, 2, False, 3, dtype="bf16", edge=1),
+    _W("nn", 128, 128, 2, False, 4, cluster_m=2, lead=3),
+    _W("tn", 256, 32, 2, False, 3, lead=2),
+    _C("nn", 128, 64, 4, blocks=1, lead=3),
+    _C("tn", 128, 64, 3, shared=True, blocks=1, lead=2),
 ]
 
 _MULTICAST, _SPLIT = INSTANCES[1], _C("nn", 128, 64, 4)

@@ -35,6 +35,7 @@ class ClusterSplitInstance:
         epilogue: batches, and more than the product (`epilogue`).
         blocks: 1 or 2: the quick start (`kernels/sm90_hgemm_quick_split.cuh`), with so many blocks of 64 k in
             a stage; 0: without it.
+        lead: stages by which the first of two warpgroups is ahead at the end; with the quick start.
     """
 
     layout: str
@@ -46,15 +47,18 @@ class ClusterSplitInstance:
     shared: bool = False
     epilogue: bool = False
     blocks: int = 0
+    lead: int = 0
 
     @property
     def name(self) -> str:
         """Entry name, for example ``cs_tn_64x128_s6``.
 
-        At its end: ``m``: operands may be shared; ``e``: epilogue; ``q1``, ``q2``: quick start, blocks.
+        At its end: ``m``: operands may be shared; ``e``: epilogue; ``q1``, ``q2``: quick start, blocks;
+        ``l3``: lead.
         """
         kind = ("_swapped" if self.swapped else "") + ("_bf16" if self.dtype == "bf16" else "")
         ending = "m" * self.shared + "e" * self.epilogue + (f"q{self.blocks}" if self.blocks else "")
+        ending += f"l{self.lead}" if self.lead else ""
         return f"cs_{self.layout}{kind}_{self.rows}x{self.columns}_s{self.stages}{ending}"
 
     @classmethod
@@ -151,6 +155,8 @@ class ClusterSplitInstance:
             return "at least two stages, and at most 32"
         if self.blocks not in (0, 1, 2) or (self.blocks and self.epilogue):
             return f"{self.blocks} blocks of k a stage: 1 or 2, and not with an epilogue"
+        if self.lead and not (self.blocks and self.consumers == 2 and self.lead < self.stages):
+            return "the first of two warpgroups leads, with the quick start, by fewer stages than there are"
         if not self.sums_apart and (why := self.exchange(2)):
             return why
         if self.shared_bytes > SHARED_LIMIT:
@@ -166,7 +172,8 @@ class ClusterSplitInstance:
             truth(self.dtype == "bf16"), truth(self.swapped), truth(self.shared),
         )  # fmt: skip
         if self.blocks:
-            return f"QuickSplit<{', '.join(map(str, numbers))}, {self.blocks}>"
+            lead = f", {self.lead}" if self.lead else ""
+            return f"QuickSplit<{', '.join(map(str, numbers))}, {self.blocks}{lead}>"
         return f"ClusterSplit<{', '.join(map(str, numbers))}{', true' * self.epilogue}>"
 
     @property
@@ -246,8 +253,16 @@ OTHER_INSTANCES: tuple[ClusterSplitInstance, ...] = (
     *_instances(("tt", "nt"), _GENERAL),
 )
 
-#: what no GPU has timed yet, to be judged beside the others (`families.CANDIDATES`); none at present
-CANDIDATES: tuple[ClusterSplitInstance, ...] = ()
+#: layouts, rows, columns, stages, shared, lead: tiles of one wave, whose first warpgroup stores while the second
+#: multiplies. No GPU has timed them yet (`families.CANDIDATES`)
+CANDIDATES: tuple[ClusterSplitInstance, ...] = tuple(
+    ClusterSplitInstance(layout, rows, columns, stages, shared=shared, blocks=1, lead=lead)
+    for layouts, rows, columns, stages, shared, lead in (
+        (("tn", "nn"), 128, 256, 4, False, 3), (("tn", "nn"), 128, 128, 6, False, 4),
+        (("tn",), 128, 256, 4, True, 3), (("tn",), 128, 128, 6, True, 4), (("tn",), 128, 192, 5, False, 3),
+    )
+    for layout in layouts
+)  # fmt: skip
 
 #: those with an epilogue (`epilogue`)
 _FUSED = ((64, 64, 6, False), (64, 32, 8, True), (64, 128, 8, False), (128, 128, 6, False))

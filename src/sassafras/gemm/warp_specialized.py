@@ -50,6 +50,7 @@ class WarpSpecializedInstance:
         epilogue: batches, and more than the product (`epilogue`).
         edge: k tiles at either end of a tile that are multiplied half a tile at a time, so that one half is
             stored while the other is multiplied (`kernels/sm90_hgemm_by_halves.cuh`); 0: another kernel.
+        lead: k tiles by which the first of two cooperative warpgroups is ahead at the end of a tile.
     """
 
     layout: str
@@ -65,16 +66,21 @@ class WarpSpecializedInstance:
     dtype: str = "fp16"
     epilogue: bool = False
     edge: int = 0
+    lead: int = 0
 
     @property
     def name(self) -> str:
-        """Entry name, for example ``ws_tn_128x256_co2s4b2c2x1``; ``pp`` for ping-pong, ``h2`` for an edge."""
+        """Entry name, for example ``ws_tn_128x256_co2s4b2c2x1``; ``pp`` for ping-pong.
+
+        At its end: ``e``: epilogue; ``h2``: edge; ``l3``: lead.
+        """
         mode = "pp" if self.ping_pong else "co"
         kind = ("_swapped" if self.swapped else "") + ("_bf16" if self.dtype == "bf16" else "")
         return (
             f"ws_{self.layout}{kind}_{self.rows}x{self.columns}_{mode}{self.consumers}s{self.stages}"
             f"b{self.buffers}c{self.cluster_m}x{self.cluster_n}{'e' * self.epilogue}"
             + (f"h{self.edge}" if self.edge else "")
+            + (f"l{self.lead}" if self.lead else "")
         )
 
     @classmethod
@@ -148,6 +154,8 @@ class WarpSpecializedInstance:
             return "swapped tiles have 64 rows a warpgroup"
         if self.edge and (why := self._bad_edge()):
             return why
+        if self.lead and (self.edge or self.ping_pong or self.consumers != 2 or self.lead >= self.stages):
+            return "the first of two cooperative warpgroups leads, by fewer k tiles than there are stages"
         overhead = hopper.OVERHEAD_REGISTERS if self.splits else hopper.WHOLE_TILES_REGISTERS
         if self.accumulators + overhead > self.registers:
             return f"{self.accumulators} accumulators a thread, which may use {self.registers} registers"
@@ -174,8 +182,10 @@ class WarpSpecializedInstance:
         """The kernel's type in C++."""
         mn_a, mn_b = hopper.majors(self.layout, self.swapped)
         if self.edge:
-            kept = (self.rows, self.columns, self.stages, self.consumers, self.cluster_m, self.cluster_n,
-                    truth(mn_a), truth(mn_b), truth(self.dtype == "bf16"), self.buffers, self.edge)  # fmt: skip
+            kept = (
+                self.rows, self.columns, self.stages, self.consumers, self.cluster_m, self.cluster_n,
+                truth(mn_a), truth(mn_b), truth(self.dtype == "bf16"), self.buffers, self.edge,
+            )  # fmt: skip
             return f"ByHalves<{', '.join(map(str, kept))}>"
         numbers = (
             self.rows, self.columns, self.stages, self.consumers, truth(self.ping_pong), self.cluster_m,
@@ -183,6 +193,8 @@ class WarpSpecializedInstance:
             self.buffers,
         )  # fmt: skip
         more = ", true" * self.epilogue if self.splits else f", {truth(self.epilogue)}, false"
+        if self.lead:
+            more = f", {truth(self.epilogue)}, {truth(self.splits)}, {self.lead}"
         return f"WarpSpecialized<{', '.join(map(str, numbers))}{more}>"
 
     @property
@@ -285,15 +297,20 @@ EPILOGUE_INSTANCES: tuple[WarpSpecializedInstance, ...] = tuple(
 )  # fmt: skip
 
 
-_HALVES: tuple[tuple[int, int, int, bool, dict[str, Any]], ...] = (
+_WITHOUT_PAUSE: tuple[tuple[int, int, int, bool, dict[str, Any]], ...] = (
     (256, 128, 2, False, {"cluster_n": 2, "edge": 2}),
     (256, 128, 2, False, {"edge": 2}),
     (256, 192, 2, False, {"cluster_n": 2, "edge": 1}),
     (256, 192, 2, False, {"edge": 1}),
     (256, 192, 2, False, {"cluster_m": 2, "edge": 1}),
+    (128, 256, 2, False, {"cluster_m": 2, "lead": 3}),
+    (128, 256, 2, False, {"lead": 3}),
+    (128, 192, 2, False, {"cluster_m": 2, "lead": 3}),
+    (128, 192, 2, False, {"lead": 3}),
 )
-#: cooperative tiles by halves, beside those that pause to store. No GPU has timed them yet (`families.CANDIDATES`)
-CANDIDATES: tuple[WarpSpecializedInstance, ...] = tuple(_instances(("tn", "nn"), "fp16", _HALVES))
+#: cooperative tiles that need not pause to store, beside those that do. No GPU has timed them yet
+#: (`families.CANDIDATES`)
+CANDIDATES: tuple[WarpSpecializedInstance, ...] = tuple(_instances(("tn", "nn"), "fp16", _WITHOUT_PAUSE))
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -11,13 +11,15 @@
 //
 // Template parameters: those of ClusterSplit without EPILOGUE, and
 //   BLOCKS       of 64 k in a stage; k_tiles and tiles_per_slice count stages
+//   LEAD         stages by which the first of two multipliers is ahead at the end, so that it stores while the other multiplies
 // Dynamic shared memory: `with_sums(slices)`.
 #pragma once
 #include "sm90_hgemm_cluster_split.cuh"
 
 namespace sassafras {
 
-template <int BM, int BN, int STAGES, int CONSUMERS, bool A_MN, bool B_MN, bool BF16, bool SWAPPED, bool SHARED, int BLOCKS>
+template <int BM, int BN, int STAGES, int CONSUMERS, bool A_MN, bool B_MN, bool BF16, bool SWAPPED, bool SHARED, int BLOCKS,
+          int LEAD = 0>
 struct QuickSplit : ClusterSplit<BM, BN, STAGES * BLOCKS, CONSUMERS, A_MN, B_MN, BF16, SWAPPED, SHARED> {
     using Base = ClusterSplit<BM, BN, STAGES * BLOCKS, CONSUMERS, A_MN, B_MN, BF16, SWAPPED, SHARED>;
     using typename Base::A;
@@ -28,6 +30,8 @@ struct QuickSplit : ClusterSplit<BM, BN, STAGES * BLOCKS, CONSUMERS, A_MN, B_MN,
     static constexpr int BLOCK = Base::STAGE, STAGE = BLOCKS * BLOCK;
     // Stages that are filled before the others' barriers exist (of operands that no other CTA reads). Not all (see `load`).
     static constexpr int EARLY = STAGES > 2 ? 2 : 1;
+    static_assert(LEAD == 0 || (CONSUMERS == 2 && LEAD < STAGES), "the first is ahead by stages that are there");
+    static constexpr int LEADING = 3; // a named barrier: the first multiplier has issued its last stage
 
     // Where slices exchange their sums: beside all else, if they share no operands.
     static constexpr int SUMS_AT = SHARED ? 0 : (Base::BYTES + 127) / 128 * 128;
@@ -43,8 +47,17 @@ struct QuickSplit : ClusterSplit<BM, BN, STAGES * BLOCKS, CONSUMERS, A_MN, B_MN,
         const u32 to_a = A::describe_first(0) - B::describe_first(A::BYTES) + row * (ROW_BYTES / 16);
         int stage = 0, last = 0;
         u32 phase = 0, full = base + BARRIERS_AT, next = broadcast(first_b);
+        const bool apart = LEAD > 0 && tiles > STAGES;
+        const int pause = apart && row > 0 ? tiles - LEAD : -1;
         for (int k = 0; k < tiles; ++k) {
             const u32 b = next, a = b + to_a;
+            if constexpr (LEAD > 0) {
+                if (k == pause) { // the first one goes on alone; it needs all stages
+                    products_wait<0>();
+                    if (mine) release_at(mine + 16 * last);
+                    sync_threads(LEADING, 256);
+                }
+            }
             barrier_wait<2>(full, phase);
             products_fence();
 #pragma unroll
@@ -63,7 +76,10 @@ struct QuickSplit : ClusterSplit<BM, BN, STAGES * BLOCKS, CONSUMERS, A_MN, B_MN,
             full = base + BARRIERS_AT + 16 * stage;
             next = first_b + stage * (STAGE / 16);
             products_wait<1>(); // the stage before this one has been read
-            if (k > 0 && mine) release_at(before);
+            if (k > 0 && mine && !(LEAD > 0 && k == pause)) release_at(before);
+        }
+        if constexpr (LEAD > 0) {
+            if (apart && row == 0) arrive_threads(LEADING, 256);
         }
         products_wait<0>();
         settle(acc);

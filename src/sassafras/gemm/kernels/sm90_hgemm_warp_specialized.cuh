@@ -27,6 +27,8 @@
 //   BUFFERS      store buffers of each warp
 //   SPLITS       k may be split; without it, the widest ping-pong tiles leave no registers for that
 //   EPILOGUE     batches, and what epilogue.cuh describes; tiles_m counts the tiles of all matrices of the batch
+//   LEAD         k tiles by which the first of two cooperative multipliers is ahead at a tile's end, so that it stores while the
+//                other still multiplies; 0: they end together, and nobody multiplies while both store
 //
 // Launch: grid (clusters * cluster size), cluster (CLUSTER_M * CLUSTER_N), 128 * (CONSUMERS + 1) threads, dynamic shared
 // memory as `WarpSpecializedConfig.shared_bytes` says. Requires leading dimensions that are multiples of 8 elements and
@@ -160,7 +162,7 @@ struct Work {
 };
 
 template <int BM, int BN, int STAGES, int CONSUMERS, bool PING_PONG, int CLUSTER_M, int CLUSTER_N, bool A_MN, bool B_MN,
-          bool BF16, bool SWAPPED, int BUFFERS, bool EPILOGUE = false, bool SPLITS = true>
+          bool BF16, bool SWAPPED, int BUFFERS, bool EPILOGUE = false, bool SPLITS = true, int LEAD = 0>
 struct WarpSpecialized {
     using Problem = typename ProblemOf<EPILOGUE, WarpSpecializedProblem>::Type;
     static constexpr int CLUSTER = CLUSTER_M * CLUSTER_N;
@@ -169,6 +171,8 @@ struct WarpSpecialized {
     static constexpr int THREADS = 128 * (CONSUMERS + 1);
     static_assert(CLUSTER <= 2 && ROWS % 64 == 0 && BM % SHARERS == 0, "see the list above");
     static_assert(!SWAPPED || BLOCKS == 1, "swapped tiles are narrow");
+    static_assert(LEAD == 0 || (CONSUMERS == 2 && !PING_PONG && LEAD < STAGES), "the first is ahead by stages that are there");
+    static constexpr int LEADING = 4; // a named barrier: the first multiplier has issued its last k tile
     using A = Operand<BM, A_MN, CLUSTER_N>;
     using B = Operand<BN, B_MN, CLUSTER_M>;
     static constexpr int STAGE = A::BYTES + B::BYTES;
@@ -255,8 +259,18 @@ struct WarpSpecialized {
         // lower words of descriptors: B's of stage 0, and from there to A's
         const u32 first_b = B::describe_first(at.base + A::BYTES);
         const u32 to_a = A::describe_first(0) - B::describe_first(A::BYTES) + first_row * (ROW_BYTES / 16);
+        // With more k tiles than stages the first multiplier cannot end two tiles before the second has met it.
+        const bool apart = LEAD > 0 && k_tiles > STAGES;
+        const int pause = apart && first_row > 0 ? k_tiles - LEAD : -1;
         int last = 0;
         for (int k = 0; k < k_tiles; ++k) {
+            if constexpr (LEAD > 0) {
+                if (k == pause) { // the first one goes on alone; it needs all stages
+                    products_wait<0>();
+                    release(at, last, lane);
+                    sync_threads(LEADING, 256);
+                }
+            }
             barrier_wait<2>(at.full(ring.stage), ring.phase);
             // from lane 0, so that the compiler knows them to be uniform, and sums stay off the vector units
             const u32 b = broadcast(first_b + ring.stage * (STAGE / 16));
@@ -270,9 +284,12 @@ struct WarpSpecialized {
                                                                   B::describe_from(b, 0, step), k > 0 || step > 0);
             products_commit();
             products_wait<1>(); // the k tile before this one has been read
-            if (k > 0) release(at, last, lane);
+            if (k > 0 && !(LEAD > 0 && k == pause)) release(at, last, lane);
             last = ring.stage;
             ring.advance();
+        }
+        if constexpr (LEAD > 0) {
+            if (apart && first_row == 0) arrive_threads(LEADING, 256);
         }
         if (PING_PONG && lane == 0) barrier_arrive(at.turn(next));
         return last;
