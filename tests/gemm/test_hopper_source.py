@@ -53,7 +53,7 @@ INSTANCES: list[Instance] = [
     _W("tn", 256, 32, 2, False, 4, edge=2),
     _W("tn", 256, 32, 2, False, 2, cluster_m=2, edge=1),
     _W("nn", 256, 64, 2, False, 4, cluster_n=2, edge=2),
-    _W("tt", 256, 96, 2, False, 3, dtype="bf16", edge=1),
+    _W("tt", 256, 96, 2, False, 3, buffers=3, dtype="bf16", edge=1),
     _W("nn", 128, 128, 2, False, 4, cluster_m=2, lead=3),
     _W("tn", 256, 32, 2, False, 3, lead=2),
     _C("nn", 128, 64, 4, blocks=1, lead=3),
@@ -63,7 +63,8 @@ INSTANCES: list[Instance] = [
 _MULTICAST, _SPLIT = INSTANCES[1], _C("nn", 128, 64, 4)
 _QUICK, _QUICK_PAIRS = _C("nn", 128, 64, 3, blocks=1), _C("tn", 64, 32, 3, swapped=True, blocks=2)
 _QUICK_SHARED = _C("nn", 128, 128, 3, shared=True, blocks=1)
-assert {_SPLIT, _QUICK, _QUICK_PAIRS, _QUICK_SHARED} < set(INSTANCES)
+_HALVES, _LEAD = _W("tn", 256, 32, 2, False, 4, edge=2), _W("tn", 256, 32, 2, False, 3, lead=2)
+assert {_SPLIT, _QUICK, _QUICK_PAIRS, _QUICK_SHARED, _HALVES, _LEAD} < set(INSTANCES)
 
 
 @pytest.fixture(scope="module")
@@ -220,6 +221,35 @@ def test_faults_in_the_quick_start_are_noticed(
     """Faults in the text itself, of what the quick start orders otherwise."""
     spoilt = build(shared, [_QUICK], lambda text: text.replace(before, after))
     config, shape = ClusterSplitConfig(_QUICK, 2), Shape(136, 72, 1160)
+    found = [spoilt.run(config, shape, tmp_path, policy=policy, seed=seed)
+             for seed, policy in enumerate((LATE, EAGER, *([RANDOM] * 4)))]  # fmt: skip
+    assert any(re.search(what, text) for text in found), found
+
+
+@pytest.mark.parametrize(
+    ("instance", "before", "after", "what"),
+    [
+        # the second block is stored while its products are under way
+        (_HALVES, "products_wait<0>(); // it was", "products_wait<1>(); // it was",
+         "wrong, first at|overwrites a stage"),
+        # the stages of a tile's end are given back when their first block has been read
+        (_HALVES, "give_back(owed);\n            ring.skip", "give_back(owed + EDGE);\n            ring.skip",
+         "overwrites a stage|more arrivals"),
+        # who waits for the first multiplier gives the same stage back twice
+        (_LEAD, " && !(LEAD > 0 && k == pause)", "", "overwrites a stage|more arrivals"),
+    ],
+    ids=["store", "stages", "pause"],
+)  # fmt: skip
+def test_faults_at_the_ends_of_tiles_are_noticed(
+    instance: WarpSpecializedInstance, before: str, after: str, what: str, shared: Path, tmp_path: Path,
+    few_multiprocessors: None,
+) -> None:  # fmt: skip
+    config, shape = WarpSpecializedConfig(instance, 2), Shape(520, 136, 776)
+
+    def edit(text: str) -> str:
+        return text.replace(before, after)
+
+    spoilt = build(shared, [instance], edit)
     found = [spoilt.run(config, shape, tmp_path, policy=policy, seed=seed)
              for seed, policy in enumerate((LATE, EAGER, *([RANDOM] * 4)))]  # fmt: skip
     assert any(re.search(what, text) for text in found), found

@@ -253,8 +253,8 @@ OTHER_INSTANCES: tuple[ClusterSplitInstance, ...] = (
     *_instances(("tt", "nt"), _GENERAL),
 )
 
-#: layouts, rows, columns, stages, shared, lead: tiles of one wave, whose first warpgroup stores while the second
-#: multiplies. No GPU has timed them yet (`families.CANDIDATES`)
+#: layouts, rows, columns, stages, shared, lead: for shapes of one wave; the first warpgroup stores while the
+#: second multiplies. No GPU has timed them yet (`families.CANDIDATES`)
 CANDIDATES: tuple[ClusterSplitInstance, ...] = tuple(
     ClusterSplitInstance(layout, rows, columns, stages, shared=shared, blocks=1, lead=lead)
     for layouts, rows, columns, stages, shared, lead in (

@@ -174,6 +174,9 @@ class WarpSpecializedInstance:
             return "halves are for cooperative warpgroups, and for the product alone"
         if self.stages < 2 * self.edge:
             return f"{self.stages} stages, and {2 * self.edge} k tiles wait for their other half"
+        pieces = self.columns // hopper.staging(self.columns, False)[1]
+        if self.buffers < pieces:
+            return f"{self.buffers} store buffers, and a block has {pieces} pieces"
         blocks = self.rows // self.sharers // 64
         return None if blocks == 2 else f"{blocks} blocks of rows a warpgroup are no two halves"
 
@@ -300,9 +303,9 @@ EPILOGUE_INSTANCES: tuple[WarpSpecializedInstance, ...] = tuple(
 _WITHOUT_PAUSE: tuple[tuple[int, int, int, bool, dict[str, Any]], ...] = (
     (256, 128, 2, False, {"cluster_n": 2, "edge": 2}),
     (256, 128, 2, False, {"edge": 2}),
-    (256, 192, 2, False, {"cluster_n": 2, "edge": 1}),
-    (256, 192, 2, False, {"edge": 1}),
-    (256, 192, 2, False, {"cluster_m": 2, "edge": 1}),
+    (256, 192, 2, False, {"cluster_n": 2, "buffers": 3, "edge": 1}),
+    (256, 192, 2, False, {"buffers": 3, "edge": 1}),
+    (256, 192, 2, False, {"cluster_m": 2, "buffers": 3, "edge": 1}),
     (128, 256, 2, False, {"cluster_m": 2, "lead": 3}),
     (128, 256, 2, False, {"lead": 3}),
     (128, 192, 2, False, {"cluster_m": 2, "lead": 3}),

@@ -29,7 +29,8 @@ struct ByHalves
     using typename Base::Place;
     using typename Base::Problem;
     using typename Base::Ring;
-    using Base::BLOCKS, Base::CLUSTER, Base::OUT_AT, Base::REGISTERS, Base::ROWS, Base::STAGE;
+    using Base::BLOCKS, Base::CLUSTER, Base::OUT_AT, Base::REGISTERS, Base::ROWS, Base::STAGE, Base::WIDTH;
+    static_assert(BUFFERS >= BN / WIDTH, "a block is stored at once");
     static_assert(BLOCKS == 2 && EDGE >= 1 && 2 * EDGE <= STAGES, "two blocks; the next tile begins before this one's stages are free");
     static constexpr int MEETING = 1; // the named barrier of the loading warp and the multiplying ones
 
@@ -58,6 +59,27 @@ struct ByHalves
         products_commit();
     }
 
+    template <int FROM> static __device__ __forceinline__ void write(u32 buffers, float (&d)[REGISTERS], int lane) {
+        if constexpr (FROM < BN) {
+            Out::template write<FROM>(buffers + FROM / WIDTH * Out::SIZE, d, lane);
+            write<FROM + WIDTH>(buffers, d, lane);
+        }
+    }
+
+    // A warp's 16 rows of a block, all columns: one fence and one group of stores for all.
+    static __device__ __forceinline__ void store(const Problem &p, float (&d)[REGISTERS], u32 buffers, int row, int column, int lane) {
+        if (lane == 0) store_wait<0>(); // the block before this one has been read
+        sync_warp();
+        write<0>(buffers, d, lane);
+        async_fence();
+        sync_warp();
+        if (lane == 0) {
+#pragma unroll
+            for (int from = 0; from < BN; from += WIDTH) store_tile(p.map_c, buffers + from / WIDTH * Out::SIZE, column + from, row);
+            store_commit();
+        }
+    }
+
     static __device__ __forceinline__ void consume(const Problem &p, const Place &at, Work work, int rank, int consumer) {
         const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5 & 3;
         const int rank_m = CLUSTER_M == 2 ? rank : 0, rank_n = CLUSTER_N == 2 ? rank : 0;
@@ -67,7 +89,7 @@ struct ByHalves
         const u32 to_a = A::describe_first(0) - B::describe_first(A::BYTES) + consumer * ROWS * (ROW_BYTES / 16);
         float acc[BLOCKS][REGISTERS];
         Ring ring, behind; // the next stage to be read, and to be given back
-        int buffer = 0, row, column;
+        int row, column;
         const auto give_back = [&](int stages) {
 #pragma unroll 1
             for (; stages > 0; --stages) {
@@ -101,16 +123,16 @@ struct ByHalves
             give_back(owed);
             ring.skip(EDGE);
             settle(acc[0]);
-            Base::template store<0>(p, acc[0], buffers, buffer, row, column, 0, lane);
+            store(p, acc[0], buffers, row, column, lane);
             products_wait<0>(); // it was under way all the while
             give_back(EDGE);
             settle(acc[1]);
             if (!work.template next<false>(p, Base::clusters())) break;
             multiply_edge<0>(acc, at, ring, first_b, to_a, true);
-            Base::template store<0>(p, acc[1], buffers, buffer, row + 64, column, 0, lane);
+            store(p, acc[1], buffers, row + 64, column, lane);
             multiply_edge<1>(acc, at, ring, first_b, to_a, true);
         }
-        Base::template store<0>(p, acc[1], buffers, buffer, row + 64, column, 0, lane);
+        store(p, acc[1], buffers, row + 64, column, lane);
         if (lane == 0) store_wait<0>(); // shared memory must live until it has been read
         sync_warp();
     }
