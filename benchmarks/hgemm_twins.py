@@ -1,10 +1,11 @@
-"""Candidates of the cluster-split family against the instances that they copy, from one sweep's times.
+"""Candidates of the two TMA families against the instances that they copy, from one sweep's times.
 
     python benchmarks/hgemm_twins.py DATASET.jsonl.gz [--out FOLDER]
 
-Twins are two configurations of one shape that differ in the quick start (and in stages) alone, both timed in
-the dataset's last run. Prints medians of new over old by tile, slices and k tiles of a CTA, and writes
-hgemm-twins.json to --out ($OUT, or benchmarks/results).
+Twins are two configurations of one shape that differ in one of these alone (and in stages): the quick start,
+a lead of the first warpgroup, halves at the ends of tiles; both timed in the dataset's last run.
+Prints medians of new over old by tile, slices and k tiles of a CTA, and writes hgemm-twins.json to --out
+($OUT, or benchmarks/results).
 """
 
 from __future__ import annotations
@@ -29,34 +30,50 @@ def twins(dataset: Any) -> list[dict[str, Any]]:
     from sassafras.gemm import families
     from sassafras.gemm.cluster_split import ClusterSplitConfig
     from sassafras.gemm.hopper import k_tiles
+    from sassafras.gemm.warp_specialized import WarpSpecializedConfig
 
     rows = []
     for entry in dataset:
-        plain: dict[Any, tuple[str, float]] = {}
-        quick: list[tuple[Any, Any, str, float]] = []
+        old: dict[Any, tuple[str, float]] = {}
+        new: list[tuple[Any, Any, str, str, float]] = []
         for name, (us, rung) in entry.ours.items():
             try:
                 config = families.parse(name)
             except SassafrasError:  # a kernel that is gone
                 continue
-            if rung < 0 or not isinstance(config, ClusterSplitConfig):
+            if rung < 0 or not isinstance(config, ClusterSplitConfig | WarpSpecializedConfig):
                 continue
-            key = replace(config, instance=replace(config.instance, stages=0, blocks=0))
-            if config.instance.blocks:
-                quick.append((key, config, name, us))
-            elif key not in plain or us < plain[key][1]:  # of several numbers of stages the best
-                plain[key] = (name, us)
-        for key, config, name, us in quick:
-            if key in plain:
+            i = config.instance
+            key = replace(config, instance=replace(i, stages=0, lead=0))
+            what = "lead" if i.lead else ""
+            if isinstance(config, WarpSpecializedConfig):
+                key = replace(key, instance=replace(key.instance, edge=0, buffers=0))
+                what = "halves" if i.edge else what
+            else:  # a lead comes with the quick start, and is compared with the better of both
+                without = replace(key, instance=replace(key.instance, blocks=0))
+                what = what or ("quick" if i.blocks else "")
+                key = without
+                if not i.lead and ((key, "lead") not in old or us < old[key, "lead"][1]):
+                    old[key, "lead"] = (name, us)
+            if what:
+                new.append((key, config, what, name, us))
+            else:
+                for kind in ("quick", "halves", "lead"):  # of several numbers of stages the best
+                    if (key, kind) not in old or us < old[key, kind][1]:
+                        old[key, kind] = (name, us)
+        for key, config, what, name, us in new:
+            if (key, what) in old:
                 i = config.instance
-                ranges = config.slices * config.parts
+                parts = getattr(config, "parts", 1)
+                ranges = max(1, config.slices) * parts
+                tiles = config.tiles(entry.shape)
+                ending = " swapped" * i.swapped + " shared" * getattr(i, "shared", False)
                 rows.append({
-                    "shape": str(entry.shape), "new": name, "old": plain[key][0],
-                    "new_us": us, "old_us": plain[key][1],
-                    "blocks": i.blocks, "slices": config.slices, "parts": config.parts,
-                    "tile": f"{i.rows}x{i.columns}" + " swapped" * i.swapped + " shared" * i.shared,
-                    "k_tiles": -(-k_tiles(entry.shape) // ranges),
-                    "ctas": config.tiles(entry.shape)[0] * config.tiles(entry.shape)[1] * ranges,
+                    "shape": str(entry.shape), "new": name, "old": old[key, what][0],
+                    "new_us": us, "old_us": old[key, what][1], "what": what,
+                    "blocks": getattr(i, "blocks", 0), "slices": config.slices, "parts": parts,
+                    "tile": f"{i.rows}x{i.columns}{ending}",
+                    "k_tiles": -(-k_tiles(entry.shape) // ranges), "ctas": tiles[0] * tiles[1] * ranges,
                 })  # fmt: skip
     return rows
 
@@ -67,14 +84,15 @@ def table(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for row in rows:
         group = next(top for top in GROUPS if row["k_tiles"] <= top)
         kind = "slices" if row["slices"] > 1 else "parts" if row["parts"] > 1 else "whole"
-        groups[row["tile"], row["blocks"], kind, group].append(row)
+        groups[row["what"], row["tile"], row["blocks"], kind, group].append(row)
     return [
         {
-            "tile": tile, "blocks": blocks, "kind": kind, "k_tiles_up_to": group, "pairs": len(members),
+            "what": what, "tile": tile, "blocks": blocks, "kind": kind, "k_tiles_up_to": group,
+            "pairs": len(members),
             "ratio": round(float(np.median([r["new_us"] / r["old_us"] for r in members])), 4),
             "gained_us": round(float(np.median([r["old_us"] - r["new_us"] for r in members])), 3),
         }
-        for (tile, blocks, kind, group), members in sorted(groups.items())
+        for (what, tile, blocks, kind, group), members in sorted(groups.items())
         if len(members) >= 3
     ]  # fmt: skip
 

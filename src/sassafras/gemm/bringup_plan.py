@@ -101,7 +101,7 @@ def shapes_for(config: Config) -> list[Shape]:
             Shape(1031, 2053, 394), Shape(4095, 3081, 137), Shape(333, 776, 999), Shape(333, 777, 1000),
         )  # fmt: skip
         return [s for s in odd if config.reject(s) is None]
-    candidates = (
+    candidates: tuple[Shape, ...] = (
         Shape(rows, columns, 64), Shape(rows, columns, 1024), Shape(rows + 8, columns + 8, 520),
         Shape(8, 16, 8), Shape(3 * rows + 24, 2 * columns + 40, 2056), Shape(1032, 2056, 392),
         Shape(4096, 3080, 136),
