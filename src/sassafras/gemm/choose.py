@@ -65,6 +65,7 @@ class Settings:
         caution: how many standard deviations of the neighbours' speed-ups are subtracted.
         candidates: known shapes whose winners a model ranks.
         model_margin: predicted speed-up that ours needs where a model predicts.
+        odd_margin: the same where rows are no multiple of 16 bytes: what torch takes then is hard to predict.
     """
 
     neighbours: int = 6
@@ -73,7 +74,12 @@ class Settings:
     use_estimate: bool = True
     caution: float = 1.0
     candidates: int = 48
-    model_margin: float = 1.08
+    model_margin: float = 1.2
+    odd_margin: float = 1.3
+
+    def margin_of(self, shape: Shape) -> float:
+        """What a model has to predict for ours."""
+        return self.odd_margin if shape.n % 8 or shape.k % 8 else self.model_margin
 
 
 class Chooser:
@@ -176,7 +182,7 @@ class Chooser:
             winners = self._winners[layout][1]
             names = (name for i in order[: settings.candidates] for name in winners[i])
             best = self._ranked(model, names, shape, legal, translate)
-            margin, why = settings.model_margin, "chosen by what was learnt from tuned shapes"
+            margin, why = settings.margin_of(shape), "chosen by what was learnt from tuned shapes"
         else:
             rows = self._near[layout][1]
             near = [(rows[i], 1.0 / (0.1 + float(distances[i])) ** 2) for i in order[: settings.neighbours]]
@@ -196,7 +202,7 @@ class Chooser:
     ) -> tuple[float, str] | None:
         """(predicted speed-up, configuration) of the model's first choice that may run."""
         known = [config for name in dict.fromkeys(names) if (config := parsed(name)) is not None]
-        for speedup, config in model.speedups([c for c in known if c.reject(shape) is None], shape):
+        for speedup, config in model.speedups([c for c in known if _fits(c, shape)], shape):
             served = translate(config)
             if served is not None and legal(served):
                 return speedup, served.name
@@ -211,7 +217,7 @@ class Chooser:
         for name in names:
             config = parsed(name)
             served = translate(config) if config is not None else None
-            if config is None or served is None or not legal(served):
+            if config is None or served is None or not legal(served) or not _fits(config, shape):
                 continue
             speedup = self._predicted(config, name, shape, near)
             if best is None or speedup > best[0]:
@@ -251,6 +257,12 @@ class Chooser:
         mean = float(np.average(logs, weights=weights))
         spread = math.sqrt(float(np.average((np.array(logs) - mean) ** 2, weights=weights)))
         return math.exp(mean - self.settings.caution * spread)
+
+
+def _fits(config: Config, shape: Shape) -> bool:
+    """Whether it can run a shape and no smaller one is surely better: no sweep times such configurations
+    (`wasteful`), so nothing is learnt of them."""
+    return config.reject(shape) is None and config.wasteful(shape) is None
 
 
 def _share(config: Config, shape: Shape) -> float:

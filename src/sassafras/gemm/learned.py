@@ -29,12 +29,13 @@ from .launch import MULTIPROCESSORS
 from .shapes import Shape
 
 #: of the columns of `features`: a model of another number is not used
-VERSION = 1
+VERSION = 2
 _FAMILIES = ("LeanConfig", "StagedConfig", "ClusterSplitConfig", "WarpSpecializedConfig", "AnyRowsConfig")
 #: numbers of a configuration or of its instance; 0 where a family has none
 _NUMBERS = (
     "cluster", "warps_m", "warps_n", "warps_k", "mt", "nt", "steps", "stages", "consumers", "ping_pong",
     "cluster_m", "cluster_n", "parts", "share_m", "share_n", "group", "exact", "shared", "buffers", "align",
+    "blocks",
 )  # fmt: skip
 
 
@@ -177,7 +178,7 @@ class Model:
         plain = self.plain.predict(found)
         # modes are looked at where they could still matter
         near = [int(i) for i in np.argsort(-plain, kind="stable")[:_WITH_MODES]]
-        asked = [(i, config) for i in near for config in stems[i].in_modes()[1:]]
+        asked = [(i, config) for i in near for config in _modes(stems[i], shape)]
         score = {stems[i]: (float(plain[i]), stems[i]) for i in range(len(stems))}
         if asked:
             gains = self.modes.predict(with_mode(found[[i for i, _ in asked]], [c.mode for _, c in asked]))
@@ -216,6 +217,13 @@ _WITH_MODES = 6
 
 def _first(pair: tuple[float, Config]) -> float:
     return pair[0]
+
+
+def _modes(config: Config, shape: Shape) -> list[Config]:
+    """Modes that may pay. Where not all CTAs run at once, one a multiprocessor takes nearly twice as long."""
+    launch = config.launch(shape)
+    one_wave = math.prod(launch.grid) <= MULTIPROCESSORS
+    return [other for other in config.in_modes()[1:] if one_wave or not other.mode.solo]
 
 
 def shipped_path(gpu: str, part: str = "") -> Path:
