@@ -40,16 +40,10 @@ MODES = {"max_iter": 120, "max_leaf_nodes": 31, "max_depth": 8, "learning_rate":
 #: of the layouts nt and tt, which have a tenth of the pairs
 PLAIN_BACKWARD = {"max_iter": 200, "max_leaf_nodes": 31, "max_depth": 8, "learning_rate": 0.1}
 SEED = 0
-#: folds: (name, which shapes are held out)
-HELD_OUT: dict[str, Callable[[int, Shape], bool]] = {
-    "every fifth shape": lambda index, shape: index % 5 == 2,
-    "m of 256, 2048, 12288": lambda index, shape: shape.m in (256, 2048, 12288),
-    "n of 64, 512, 4096": lambda index, shape: shape.n in (64, 512, 4096),
-    "k of 128, 1024, 8192": lambda index, shape: shape.k in (128, 1024, 8192),
-}
-#: the same for nt and tt: k is the number of tokens there, m and n are a layer's widths
+#: folds of nt and tt: (name, which shapes are held out); k is the number of tokens there, m and n are a
+#: layer's widths. nn and tn have `FOLDS`
 HELD_OUT_BACKWARD: dict[str, Callable[[int, Shape], bool]] = {
-    "every fifth shape": HELD_OUT["every fifth shape"],
+    "every fifth shape": lambda index, shape: index % 5 == 2,
     "every fourth shape": lambda index, shape: index % 4 == 1,
     "k of 1024": lambda index, shape: shape.k == 1024,
     "n of 768, 4096": lambda index, shape: shape.n in (768, 4096),
@@ -62,6 +56,8 @@ UNSEEN = dataset.DATA / "nvidia-h200.unseen.jsonl.gz"
 FOLDS = 3
 #: predicted speed-ups asked for, of all shapes alike
 MARGINS = (1.0, 1.03, 1.08, 1.12, 1.2)
+#: whatever is predicted is taken: what a prediction is worth
+ANY = Settings(model_margin=0.0, odd_margin=0.0)
 
 
 class Pairs:
@@ -183,12 +179,12 @@ def judge(chooser: Chooser, entries: Sequence[dataset.Entry]) -> list[dict[str, 
 
             choice = chooser.choose(entry.shape, layout, legal)
             us = look_up(entry, choice.config) if choice.member == "ours" and choice.config else torch_us
+            best = min([torch_us, *(us for _, us in entry.ranked(layout))])
             row = {
                 "shape": str(entry.shape), "layout": layout, "config": choice.config,
-                "predicted": choice.speedup,
+                "predicted": choice.speedup, "torch_of_best": best / torch_us,
             }  # fmt: skip
             if us is not None:
-                best = min([torch_us, *(us for _, us in entry.ranked(layout))])
                 row |= {"over_torch": torch_us / us, "fraction_of_best": best / us}
             rows.append(row)
     return rows
@@ -211,38 +207,68 @@ def summed(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def compared(table: Table, model: learned.Model) -> dict[str, Chooser]:
-    """Who is compared: by name."""
-    choosers = {"torch": Chooser(Table({}, [])), "neighbours": Chooser(table)}
+def asking(rows: Sequence[dict[str, Any]], settings: Settings) -> list[dict[str, Any]]:
+    """What was chosen whatever was predicted (`ANY`), where these settings would have torch instead."""
+    return [
+        row
+        if row["predicted"] >= settings.margin_of(Shape.parse(row["shape"]))
+        else row | {"config": None, "over_torch": 1.0, "fraction_of_best": row["torch_of_best"]}
+        for row in rows
+    ]
+
+
+def compared(
+    table: Table, model: learned.Model, entries: Sequence[dataset.Entry]
+) -> dict[str, list[dict[str, Any]]]:
+    """What choosers say of these entries (`judge`), by their names."""
+    rows = {
+        "torch": judge(Chooser(Table({}, [])), entries), "neighbours": judge(Chooser(table), entries),
+    }  # fmt: skip
+    chosen = judge(Chooser(table, ANY, model=model, backward=model), entries)
     for margin in MARGINS:
-        asked = Settings(model_margin=margin, odd_margin=margin)
-        choosers[f"trees, margin {margin}"] = Chooser(table, asked, model=model, backward=model)
-    return choosers | {"trees as shipped": Chooser(table, model=model, backward=model)}
+        rows[f"trees, margin {margin}"] = asking(chosen, Settings(model_margin=margin, odd_margin=margin))
+    return rows | {"trees as shipped": asking(chosen, Settings())}
 
 
-def off_grid(found: dataset.Dataset, others: dataset.Dataset) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Shapes off the grid, each judged by choosers that have not seen it: rows by fold, and all together."""
-    off = [others[shape] for shape in sorted(others.entries)]
-    entries, table = [*off, *(found[shape] for shape in sorted(found.entries))], Table.from_dataset(found)
-    pairs = Pairs(entries)
-    rows, every = [], dict[str, list[dict[str, Any]]]()
+def in_folds(
+    found: dataset.Dataset, others: dataset.Dataset, kept: Path | None = None
+) -> tuple[list[dict[str, Any]], dict[str, Any], dict[str, Any]]:
+    """All shapes, each judged by choosers that have not seen it: rows by fold, and all together on the grid
+    and off it.
+
+    Args:
+        kept: folder of the folds' models; those that are there are not trained again.
+    """
+    grid = [found[shape] for shape in sorted(found.entries)]
+    entries = [*grid, *(others[shape] for shape in sorted(others.entries))]
+    table, pairs = Table.from_dataset(found), None
+    rows, every = [], dict[str, dict[str, list[dict[str, Any]]]](grid={}, off_grid={})
     for fold in range(FOLDS):
-        out = set(range(fold, len(off), FOLDS))
-        rest = [entry for i, entry in enumerate(off) if i not in out]
-        model = pairs.train(out, {"known": known(rest)})
-        for name, chooser in compared(table, model).items():
-            judged = judge(chooser, [off[i] for i in sorted(out)])
-            every.setdefault(name, []).extend(judged)
-            rows.append({"held_out": f"off the grid, part {fold}", "chooser": name, **summed(judged)})
-            print(rows[-1], flush=True)
-    return rows, {name: summed(judged) for name, judged in every.items()}
+        out = set(range(fold, len(entries), FOLDS))
+        path = kept / f"fold{fold}.npz" if kept is not None else None
+        if path is not None and path.is_file():
+            model = learned.Model.load(path)
+        else:
+            pairs = pairs or Pairs(entries)
+            rest = [entry for i, entry in enumerate(entries) if i not in out and i >= len(grid)]
+            model = pairs.train(out, {"known": known(rest)})
+            if path is not None:
+                model.save(path)
+        less = table.without(entries[i].shape for i in out)
+        for part, of in (("grid", range(len(grid))), ("off_grid", range(len(grid), len(entries)))):
+            for name, judged in compared(less, model, [entries[i] for i in of if i in out]).items():
+                every[part].setdefault(name, []).extend(judged)
+                rows.append({"held_out": f"{part}, part {fold}", "chooser": name, **summed(judged)})
+                print(rows[-1], flush=True)
+    grid_summary, off = ({n: summed(judged) for n, judged in by.items()} for by in every.values())
+    return rows, grid_summary, off
 
 
 def unseen(found: dataset.Dataset, model: learned.Model) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Shapes off the grid that nothing has learnt from, judged by the choosers as they are shipped."""
     apart, table = dataset.Dataset.load(UNSEEN), Table.from_dataset(found)
     test = [apart[shape] for shape in sorted(apart.entries)]
-    every = {name: summed(judge(chooser, test)) for name, chooser in compared(table, model).items()}
+    every = {name: summed(judged) for name, judged in compared(table, model, test).items()}
     # the most that anybody could reach
     every["the best known"] = summed(
         [best(entry, layout) for entry in test for layout in entry.baselines["torch"]]
@@ -271,8 +297,7 @@ def compare(
         test = [entries[i] for i in sorted(out)]
         rest = table.without(entry.shape for entry in test)
         model = pairs.train(out, layouts, settings)
-        for name, chooser in compared(rest, model).items():
-            judged = judge(chooser, test)
+        for name, judged in compared(rest, model, test).items():
             every.setdefault(name, []).extend(judged)
             rows.append({"held_out": fold, "chooser": name, **summed(judged)})
             print(rows[-1], flush=True)
@@ -324,6 +349,7 @@ def main() -> None:
     parser.add_argument("--backward", action="store_true", help="the layouts nt and tt")
     parser.add_argument("--train", action="store_true", help="write the model instead of comparing")
     parser.add_argument("--model", type=Path, help="file to write with --train [default: the package's]")
+    parser.add_argument("--folds", type=Path, help="folder that keeps the folds' models")
     parser.add_argument("--out", help="folder of the result file")
     args = parser.parse_args()
     if args.backward:
@@ -350,11 +376,10 @@ def main() -> None:
         took = milliseconds(model, table)
         print(f"wrote {path} ({path.stat().st_size:,} bytes); a choice takes {took:.2f} ms here")
         return
-    more, apart = off_grid(found, others)
-    rows, summary = compare(found, HELD_OUT)
+    rows, grid, apart = in_folds(found, others, args.folds)
     model = learned.Model.load(args.model or learned.shipped_path(header["gpu"]))
     last, judged = unseen(found, model)
-    rows, summary = [*rows, *more, *last], {"grid": summary, "off_grid": apart, "unseen": judged}
+    rows, summary = [*rows, *last], {"grid": grid, "off_grid": apart, "unseen": judged}
     print("wrote", write("choosers", rows, summary, header, seed=SEED, out=args.out))
 
 
