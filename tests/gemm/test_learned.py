@@ -120,15 +120,42 @@ def test_the_shipped_model_chooses_for_new_shapes() -> None:
             assert choice == Chooser(table, model=model).choose(shape, layout, legal)
             if choice.member == "ours":
                 ours += 1
-                assert (
-                    legal(families.parse(choice.config or "")) and choice.speedup >= Settings().model_margin
-                )
+                config = families.parse(choice.config or "")
+                assert legal(config) and config.wasteful(shape) is None
+                assert choice.speedup >= Settings().margin_of(shape)
                 assert "learnt" in choice.why
     assert ours > len(shapes) // 2
     assert chooser.choose(shapes[0], "tn", lambda c: False).member == "torch"
     assert chooser.choose(Shape(1, 65536, 65536), "tn", lambda c: True).why == "no tuned shape is near"
     margin = Chooser(table, Settings(model_margin=1e9), model=model)
     assert margin.choose(shapes[0], "tn", lambda c: c.layout == "tn").member == "torch"
+
+
+def test_what_no_sweep_times_is_not_chosen_for_new_shapes() -> None:
+    """Clusters of which half would idle (chosen for shapes off the grid once, at 1.7 times torch's time), and
+    CTAs alone on a multiprocessor where not all fit at once."""
+    idle, fits = "cs_tn_64x192_s6m/c1m2n4", "cs_tn_64x192_s6m/c1m1n4"
+    near, shape = Shape(128, 18304, 4416), Shape(29, 18304, 4416)
+    row = Row(near, "tn", ((idle, 1.0), (fits, 1.1)), 5.0)
+    praising = Model(constant(1.0), constant(-1.0), {})
+    for model in (praising, None):
+        settings = Settings(reach=9.0)
+        choice = Chooser(Table({}, [row]), settings, model=model).choose(shape, "tn", lambda c: True)
+        assert choice.config == fits, choice
+        only = Chooser(Table({}, [replace(row, ours=row.ours[:1])]), settings, model=model)
+        assert only.choose(shape, "tn", lambda c: True).member == "torch"
+    odd = families.parse("staged_tn_64x64_w2x2s4a1/c1")
+    liked = Model(constant(1.0), constant(0.5), {})
+    for shape, solo in ((Shape(264, 1824, 37), False), (Shape(264, 1600, 37), True)):
+        (_, chosen), *_ = liked.speedups([odd], shape)
+        assert chosen.mode.overlap
+        assert any(config.mode.solo for config in learned.modes_that_may_pay(odd, shape)) == solo
+
+
+def test_rows_of_odd_lengths_need_more() -> None:
+    settings = Settings(model_margin=1.2, odd_margin=1.3)
+    assert settings.margin_of(Shape(7, 64, 640)) == 1.2
+    assert settings.margin_of(Shape(8, 60, 640)) == settings.margin_of(Shape(8, 64, 636)) == 1.3
 
 
 def test_a_tuned_shape_is_served_by_its_row_whatever_was_learnt() -> None:
@@ -151,13 +178,29 @@ def test_training_and_comparing_on_a_part_of_the_dataset(
 
     whole = dataset.shipped()
     part = dataset.Dataset(whole.header, [whole[shape] for shape in sorted(whole.entries)[::10]])
-    held = {"every fifth shape": choosers.HELD_OUT["every fifth shape"]}
+    held = {"every fifth shape": choosers.HELD_OUT_BACKWARD["every fifth shape"]}
     monkeypatch.setattr(choosers, "MARGINS", (1.08,))
+    monkeypatch.setattr(choosers, "FOLDS", 2)
+    few = {"max_iter": 20, "max_leaf_nodes": 15, "learning_rate": 0.3}
+    for name in ("PLAIN", "MODES"):
+        monkeypatch.setattr(choosers, name, few)
     rows, summary = choosers.compare(part, held)
-    assert [row["chooser"] for row in rows] == ["torch", "neighbours", "trees, margin 1.08"]
-    assert all(row["problems"] == 40 for row in rows) and rows[0]["geomean_over_torch"] == 1.0
-    trees = summary["trees, margin 1.08"]
+    assert [row["chooser"] for row in rows] == [
+        "torch", "neighbours", "trees, margin 1.08", "trees as shipped",
+    ]  # fmt: skip
+    assert all(row["problems"] + row["unknown"] == 40 for row in rows) and rows[0]["problems"] == 40
+    trees, careful = summary["trees, margin 1.08"], summary["trees as shipped"]
     assert trees["geomean_over_torch"] > 1.1 and 0 < trees["worst_fraction"] <= trees["fraction_of_best"] < 1
+    assert careful["ours"] <= trees["ours"] and careful["worst_over_torch"] >= min(
+        1.0, trees["worst_over_torch"]
+    )
+    # on the grid and off it, by folds, whose models are kept
+    few_others = dataset.Dataset({}, list(dataset.Dataset.load(choosers.UNSEEN))[:9])
+    tenth = dataset.Dataset(part.header, [part[shape] for shape in sorted(part.entries)[::10]])
+    by_fold, grid, off = choosers.in_folds(tenth, few_others, tmp_path)
+    assert len(by_fold) == 2 * choosers.FOLDS * len(grid) and grid["torch"]["problems"] == 20
+    assert off["torch"]["problems"] == 18 and (tmp_path / "fold1.npz").is_file()
+    assert choosers.in_folds(tenth, few_others, tmp_path)[1:] == (grid, off)
     part.save(tmp_path / "part.jsonl.gz")
     words = ["choosers.py", "--train", "--dataset", str(tmp_path / "part.jsonl.gz")]
     monkeypatch.setattr(sys, "argv", [*words, "--model", str(tmp_path / "m.npz")])

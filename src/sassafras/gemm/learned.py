@@ -178,7 +178,7 @@ class Model:
         plain = self.plain.predict(found)
         # modes are looked at where they could still matter
         near = [int(i) for i in np.argsort(-plain, kind="stable")[:_WITH_MODES]]
-        asked = [(i, config) for i in near for config in _modes(stems[i], shape)]
+        asked = [(i, config) for i in near for config in modes_that_may_pay(stems[i], shape)]
         score = {stems[i]: (float(plain[i]), stems[i]) for i in range(len(stems))}
         if asked:
             gains = self.modes.predict(with_mode(found[[i for i, _ in asked]], [c.mode for _, c in asked]))
@@ -219,8 +219,9 @@ def _first(pair: tuple[float, Config]) -> float:
     return pair[0]
 
 
-def _modes(config: Config, shape: Shape) -> list[Config]:
-    """Modes that may pay. Where not all CTAs run at once, one a multiprocessor takes nearly twice as long."""
+def modes_that_may_pay(config: Config, shape: Shape) -> list[Config]:
+    """A configuration in modes other than the plain one. Where not all CTAs run at once, one a multiprocessor
+    would take nearly twice as long."""
     launch = config.launch(shape)
     one_wave = math.prod(launch.grid) <= MULTIPROCESSORS
     return [other for other in config.in_modes()[1:] if one_wave or not other.mode.solo]
