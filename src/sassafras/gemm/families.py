@@ -161,6 +161,7 @@ def legal(
     ]
 
 
+@lru_cache(maxsize=1 << 16)
 def parse(name: str) -> Config:
     """The configuration of a name, of an `UNPROVEN` family, too. Raises SassafrasError."""
     family = name.split("_")[0]
