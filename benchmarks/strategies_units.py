@@ -76,6 +76,14 @@ def read(folder: Path) -> list[Row]:
     return rows + [r for r in failed if (r["kernel"], r["strategy"], r["seed"]) not in done]
 
 
+def recorded(path: Path) -> list[Any]:
+    """The rows of a search under way. Raises SystemExit, saying what to do, where the file is damaged."""
+    try:
+        return list(json.loads(zlib.decompress(path.read_bytes())))
+    except (zlib.error, ValueError, OSError) as error:
+        raise SystemExit(f"{path} cannot be read ({error}): without it that search begins anew") from error
+
+
 def cut(folder: Path) -> list[Row]:
     """Searches that are under way: how far they are, and their curves (without seconds of thought)."""
     found: list[Row] = []
@@ -84,7 +92,7 @@ def cut(folder: Path) -> list[Row]:
         kernel, strategy, seed = path.stem.rsplit("--", 2)
         name = names.get(kernel, kernel)
         curve: list[tuple[int, float, float]] = []
-        spent, rows = 0.0, json.loads(zlib.decompress(path.read_bytes()))
+        spent, rows = 0.0, recorded(path)
         for n, row in enumerate(rows, 1):
             speedup, spent = row[SPEEDUP_OF_ROW], spent + row[-1]
             if speedup and row[VERDICT_OF_ROW] == "correct" and (not curve or speedup > curve[-1][2]):
@@ -109,7 +117,7 @@ class Record:
         self.gpu = 0.0
         self._saved = time.monotonic()
         if path.exists():
-            self.rows = {row[0]: row for row in json.loads(zlib.decompress(path.read_bytes()))}
+            self.rows = {row[0]: row for row in recorded(path)}
 
     def known(self, digest: str) -> Any:
         """See `search.contract.Recorder`."""

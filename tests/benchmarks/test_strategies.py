@@ -105,6 +105,9 @@ def test_a_strategy_that_is_far_behind_is_judged_apart_by_equal_evaluations(tmp_
     (tmp_path / "b--anneal--0.json").write_text(json.dumps(rows[4]))
     cut = units.cut(tmp_path)
     assert [r["curve"] for r in cut] == [[(1, 0.25, 1.01), (3, 0.75, 1.03)]]
+    (tmp_path / "b--greedy--1.part").write_bytes(zlib.compress(packed)[:60])
+    with pytest.raises(SystemExit, match=r"b--greedy--1\.part cannot be read"):
+        units.cut(tmp_path)
     assert cut[0]["evaluations"] == 50 and cut[0]["gpu_seconds"] == pytest.approx(12.5)
     made = summary.summarise(rows, cut)
     assert set(made["strategies"]) == {"anneal", "greedy"} and made["units"] == 8
