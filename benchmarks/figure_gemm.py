@@ -133,6 +133,8 @@ def _of_offgrid(name: str = "hgemm-offgrid") -> dict[str, str]:
         "shapes": f"{of['shapes']}", "tuned": f"{of['geomean_vs_lt_autotune']:.3f}",
         "portfolio": f"{of['portfolio_geomean_vs_lt_autotune']:.3f}",
         "worst": f"{of['portfolio_worst_vs_lt_autotune']:.3f}",
+        "torch": f"{of['portfolio_geomean_vs_torch']:.3f}",
+        "worst_torch": f"{min(row['torch'] / row['portfolio'] for row in rows):.3f}",
     }  # fmt: skip
 
 
@@ -183,6 +185,8 @@ def _of_choosers() -> dict[str, str]:
             f"{name}.geomean": f"{of['geomean_over_torch']:.3f}x",
             f"{name}.worst": f"{of['worst_over_torch']:.2f}x",
             f"{name}.slower": f"{of['slower_by_1_percent']}",
+            f"{name}.slower3": f"{of['slower_by_3_percent']}",
+            f"{name}.unknown": f"{of['unknown']}",
             f"{name}.fraction": f"{of['fraction_of_best']:.3f}",
             f"{name}.problems": f"{of['problems']:,}",
         }
@@ -193,5 +197,7 @@ GROUPS: dict[str, Callable[[], dict[str, str]]] = {
     "hgemm": _of_hgemm, "matmul": _of_matmul, "splits": _of_splits, "server": _of_server,
     "server-100": functools.partial(_of_server, "hgemm-server-100"), "offgrid": _of_offgrid,
     "anew": functools.partial(_of_offgrid, "hgemm-offgrid-anew"),
+    "third": functools.partial(_of_offgrid, "hgemm-offgrid-third"),
+    "server-100-small": functools.partial(_of_server, "hgemm-server-100-small"),
     "epilogue": _of_epilogue, "backward": _of_backward, "choosers": _of_choosers,
 }  # fmt: skip

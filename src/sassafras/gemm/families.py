@@ -30,8 +30,8 @@ Config = LeanConfig | StagedConfig | ClusterSplitConfig | WarpSpecializedConfig 
 #: ``SASSAFRAS_GEMM_TRIAL=1``: what is not proven counts as proven, in all processes, so that a sweep or a
 #: benchmark judges it beside the others
 _TRIAL = os.environ.get("SASSAFRAS_GEMM_TRIAL") == "1"
-#: instances and configurations of families that no GPU has found right on all that they are meant for, or that
-#: no sweep has timed. Taking one out of here makes it a family like the others
+#: instances and configurations of families that no GPU has found right on all that they are meant for, or
+#: that no sweep has timed. Taking one out of here makes it a family like the others
 UNPROVEN: tuple[type, ...] = () if _TRIAL else (AnyRowsInstance, AnyRowsConfig)
 #: single instances of proven families that no GPU has timed yet, before they become `INSTANCES`
 CANDIDATES: frozenset[Instance] = frozenset(
