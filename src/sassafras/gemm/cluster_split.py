@@ -51,7 +51,7 @@ class ClusterSplitInstance:
 
     @property
     def name(self) -> str:
-        """Entry name, for example ``cs_tn_64x128_s6``.
+        """Entry name, for example ``cs_tn_64x128_s8``.
 
         At its end: ``m``: operands may be shared; ``e``: epilogue; ``q1``, ``q2``: quick start, blocks;
         ``l3``: lead.
@@ -298,7 +298,7 @@ class ClusterSplitConfig(Configuration):
 
     @property
     def stem(self) -> str:
-        """For example ``cs_tn_64x128_s8/c2`` (two slices), ``cs_tn_64x128_s8m/c2m2n1p4`` (and four parts)."""
+        """For example ``cs_tn_64x128_s8/c2`` (two slices), ``cs_tn_64x160_s7m/c2m2n1p4`` (and four parts)."""
         shared = f"m{self.share_m}n{self.share_n}" if self.share_m * self.share_n > 1 else ""
         return f"{self.instance.name}/c{self.slices}{shared}" + (f"p{self.parts}" if self.parts > 1 else "")
 

@@ -48,7 +48,7 @@ class StagedInstance:
 
     @property
     def name(self) -> str:
-        """Entry name, for example ``staged_tn_64x64_w2x2s4``; ``a1`` behind it for rows of any length."""
+        """Entry name, for example ``staged_nn_32x64_w2x2s4``; ``a1`` behind it for rows of any length."""
         tile = f"{self.rows}x{self.columns}_w{self.warps_m}x{self.warps_n}s{self.stages}"
         return (
             f"staged_{self.layout}_{tile}"
@@ -115,7 +115,7 @@ class StagedConfig(Configuration):
 
     @property
     def stem(self) -> str:
-        """For example ``staged_tn_64x64_w2x2s4/c2``."""
+        """For example ``staged_nn_32x64_w2x2s4/c2``."""
         return f"{self.instance.name}/c{self.cluster}"
 
     @classmethod
