@@ -198,6 +198,7 @@ GROUPS: dict[str, Callable[[], dict[str, str]]] = {
     "server-100": functools.partial(_of_server, "hgemm-server-100"), "offgrid": _of_offgrid,
     "anew": functools.partial(_of_offgrid, "hgemm-offgrid-anew"),
     "third": functools.partial(_of_offgrid, "hgemm-offgrid-third"),
+    "third-again": functools.partial(_of_offgrid, "hgemm-offgrid-third-again"),
     "server-100-small": functools.partial(_of_server, "hgemm-server-100-small"),
     "epilogue": _of_epilogue, "backward": _of_backward, "choosers": _of_choosers,
 }  # fmt: skip

@@ -74,8 +74,8 @@ class Settings:
     use_estimate: bool = True
     caution: float = 1.0
     candidates: int = 48
-    model_margin: float = 1.2
-    odd_margin: float = 1.3
+    model_margin: float = 1.08
+    odd_margin: float = 1.2
 
     def margin_of(self, shape: Shape) -> float:
         """What a model has to predict for ours."""
