@@ -70,7 +70,7 @@ class Settings:
 
     neighbours: int = 6
     reach: float = 1.6
-    margin: float = 1.03
+    margin: float = 1.3
     use_estimate: bool = True
     caution: float = 1.0
     candidates: int = 48
