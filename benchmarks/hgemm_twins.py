@@ -3,7 +3,7 @@
     python benchmarks/hgemm_twins.py DATASET.jsonl.gz [--out FOLDER]
 
 Twins are two configurations of one shape that differ in one of these alone (and in stages): the quick start,
-a lead of the first warpgroup, halves at the ends of tiles; both timed in the dataset's last run.
+a lead of the first warpgroup; both timed in the dataset's last run.
 Prints medians of new over old by tile, slices and k tiles of a CTA, and writes hgemm-twins.json to --out
 ($OUT, or benchmarks/results).
 """
@@ -46,10 +46,8 @@ def twins(dataset: Any) -> list[dict[str, Any]]:
             i = config.instance
             key = replace(config, instance=replace(i, stages=0, lead=0))
             what = "lead" if i.lead else ""
-            if isinstance(config, WarpSpecializedConfig):
-                key = replace(key, instance=replace(key.instance, edge=0, buffers=0))
-                what = "halves" if i.edge else what
-            else:  # a lead comes with the quick start, and is compared with the better of both
+            if isinstance(config, ClusterSplitConfig):
+                # a lead comes with the quick start, and is compared with the better of both
                 without = replace(key, instance=replace(key.instance, blocks=0))
                 what = what or ("quick" if i.blocks else "")
                 key = without
@@ -58,7 +56,7 @@ def twins(dataset: Any) -> list[dict[str, Any]]:
             if what:
                 new.append((key, config, what, name, us))
             else:
-                for kind in ("quick", "halves", "lead"):  # of several numbers of stages the best
+                for kind in ("quick", "lead"):  # of several numbers of stages the best
                     if (key, kind) not in old or us < old[key, kind][1]:
                         old[key, kind] = (name, us)
         for key, config, what, name, us in new:

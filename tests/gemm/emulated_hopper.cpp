@@ -4,9 +4,8 @@
 //   count, then the scalars in the order of the kernel's parameters
 //   count, then of each tensor map: operand(0 a, 1 b, 2 c)  extent x y  stride  box x y  swizzle
 //   workspace_bytes  counters  files a b c
-// INSTANCES is a list of X(number, type, kind): kind `ws` (WarpSpecialized, ByHalves), `cs` (ClusterSplit, QuickSplit) or `any` (AnyRows).
+// INSTANCES is a list of X(number, type, kind): kind `ws` (WarpSpecialized), `cs` (ClusterSplit, QuickSplit) or `any` (AnyRows).
 #include "sm90_hgemm_any_rows.cuh"
-#include "sm90_hgemm_by_halves.cuh"
 #include "sm90_hgemm_quick_split.cuh"
 #include "sm90_hgemm_warp_specialized.cuh"
 #include <fstream>

@@ -100,7 +100,6 @@ def build(shared: Path, instances: list[Instance], edit: Callable[[str], str] | 
         "hopper_tile",
         "epilogue",
         "sm90_hgemm_warp_specialized",
-        "sm90_hgemm_by_halves",
         "sm90_hgemm_cluster_split",
         "sm90_hgemm_quick_split",
         "sm90_hgemm_any_rows",

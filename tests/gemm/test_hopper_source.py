@@ -50,10 +50,6 @@ INSTANCES: list[Instance] = [
     _C("tt", 64, 64, 2, dtype="bf16", blocks=2),
     _C("nn", 128, 128, 3, shared=True, blocks=1),
     _C("tn", 64, 64, 2, shared=True, blocks=2),
-    _W("tn", 256, 32, 2, False, 4, edge=2),
-    _W("tn", 256, 32, 2, False, 2, cluster_m=2, edge=1),
-    _W("nn", 256, 64, 2, False, 4, cluster_n=2, edge=2),
-    _W("tt", 256, 96, 2, False, 3, buffers=3, dtype="bf16", edge=1),
     _W("nn", 128, 128, 2, False, 4, cluster_m=2, lead=3),
     _W("tn", 256, 32, 2, False, 3, lead=2),
     _C("nn", 128, 64, 4, blocks=1, lead=3),
@@ -63,8 +59,8 @@ INSTANCES: list[Instance] = [
 _MULTICAST, _SPLIT = INSTANCES[1], _C("nn", 128, 64, 4)
 _QUICK, _QUICK_PAIRS = _C("nn", 128, 64, 3, blocks=1), _C("tn", 64, 32, 3, swapped=True, blocks=2)
 _QUICK_SHARED = _C("nn", 128, 128, 3, shared=True, blocks=1)
-_HALVES, _LEAD = _W("tn", 256, 32, 2, False, 4, edge=2), _W("tn", 256, 32, 2, False, 3, lead=2)
-assert {_SPLIT, _QUICK, _QUICK_PAIRS, _QUICK_SHARED, _HALVES, _LEAD} < set(INSTANCES)
+_LEAD = _W("tn", 256, 32, 2, False, 3, lead=2)
+assert {_SPLIT, _QUICK, _QUICK_PAIRS, _QUICK_SHARED, _LEAD} < set(INSTANCES)
 
 
 @pytest.fixture(scope="module")
@@ -92,8 +88,6 @@ def configs(instance: Instance) -> list[Config]:
         )  # fmt: skip
         return [ClusterSplitConfig(instance, *cluster, mode=Mode(late=True)) for cluster in shared]
     orders = ((3, 1), (-2, 1), (0, 1), (4, 2), (-3, 3), (2, 0), (0, 0))
-    if instance.edge:  # whole tiles
-        orders = ((3, 1), (-2, 1), (0, 1), (1, 1), (2, 1), (-1, 1), (4, 1))
     return [WarpSpecializedConfig(instance, group, k) for group, k in orders]
 
 
@@ -104,8 +98,6 @@ def test_every_path_is_right(
     instance = INSTANCES[number]
     rows, columns = instance.rows, instance.columns
     exact = Shape(columns, rows, 64) if instance.swapped else Shape(rows, columns, 64)
-    if edge := getattr(instance, "edge", 0):  # as many k tiles as there are by halves, and none between
-        exact = Shape(3 * rows, 2 * columns, 128 * edge)
     launched = 0
     for at, shape in enumerate((exact, Shape(8, 16, 8), Shape(136, 200, 328), Shape(320, 72, 520))):
         chosen = configs(instance)
@@ -226,33 +218,13 @@ def test_faults_in_the_quick_start_are_noticed(
     assert any(re.search(what, text) for text in found), found
 
 
-@pytest.mark.parametrize(
-    ("instance", "before", "after", "what"),
-    [
-        # the second block is stored while its products are under way
-        (_HALVES, "products_wait<0>(); // it was", "products_wait<1>(); // it was",
-         "wrong, first at|overwrites a stage"),
-        # the stages of a tile's end are given back when their first block has been read
-        (_HALVES, "give_back(owed);\n            ring.skip", "give_back(owed + EDGE);\n            ring.skip",
-         "overwrites a stage|more arrivals"),
-        # who waits for the first multiplier gives the same stage back twice
-        (_LEAD, " && !(LEAD > 0 && k == pause)", "", "overwrites a stage|more arrivals"),
-    ],
-    ids=["store", "stages", "pause"],
-)  # fmt: skip
-def test_faults_at_the_ends_of_tiles_are_noticed(
-    instance: WarpSpecializedInstance, before: str, after: str, what: str, shared: Path, tmp_path: Path,
-    few_multiprocessors: None,
-) -> None:  # fmt: skip
-    config, shape = WarpSpecializedConfig(instance, 2), Shape(520, 136, 776)
-
-    def edit(text: str) -> str:
-        return text.replace(before, after)
-
-    spoilt = build(shared, [instance], edit)
+def test_a_fault_of_the_lead_is_noticed(shared: Path, tmp_path: Path, few_multiprocessors: None) -> None:
+    """Who waits for the first multiplier gives the same stage back twice."""
+    spoilt = build(shared, [_LEAD], lambda text: text.replace(" && !(LEAD > 0 && k == pause)", ""))
+    config, shape = WarpSpecializedConfig(_LEAD, 2), Shape(520, 136, 776)
     found = [spoilt.run(config, shape, tmp_path, policy=policy, seed=seed)
              for seed, policy in enumerate((LATE, EAGER, *([RANDOM] * 4)))]  # fmt: skip
-    assert any(re.search(what, text) for text in found), found
+    assert any(re.search("overwrites a stage|more arrivals", text) for text in found), found
 
 
 def test_sums_read_before_they_have_landed_are_noticed(emulator: Emulator, tmp_path: Path) -> None:

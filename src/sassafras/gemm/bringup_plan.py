@@ -82,8 +82,7 @@ def configs_of(instance: Instance) -> list[Config]:
         clusters = shared if instance.shared else alone
         return [ClusterSplitConfig(instance, *cluster) for cluster in clusters]
     if isinstance(instance, WarpSpecializedInstance):
-        orders = ((8, 1), (-2, 1), (0, 1)) if instance.edge else ((8, 1), (4, 3), (8, 0))
-        return [WarpSpecializedConfig(instance, g, k) for g, k in orders]
+        return [WarpSpecializedConfig(instance, g, k) for g, k in ((8, 1), (4, 3), (8, 0))]
     if isinstance(instance, AnyRowsInstance):
         return [AnyRowsConfig(instance, slices) for slices in (1, 2, 5, 8)]
     return []
@@ -106,7 +105,7 @@ def shapes_for(config: Config) -> list[Shape]:
         Shape(8, 16, 8), Shape(3 * rows + 24, 2 * columns + 40, 2056), Shape(1032, 2056, 392),
         Shape(4096, 3080, 136),
     )  # fmt: skip
-    if getattr(config.instance, "edge", 0) or getattr(config.instance, "lead", 0):
+    if getattr(config.instance, "lead", 0):
         candidates += (Shape(4096, 3080, 264), Shape(4104, 3080, 1032))  # several tiles a CTA, more k tiles
     return [s for s in candidates if config.reject(s) is None]
 

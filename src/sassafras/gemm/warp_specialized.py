@@ -48,8 +48,6 @@ class WarpSpecializedInstance:
         buffers: store buffers of each warp.
         dtype: ``fp16`` or ``bf16``.
         epilogue: batches, and more than the product (`epilogue`).
-        edge: k tiles at either end of a tile that are multiplied half a tile at a time, so that one half is
-            stored while the other is multiplied (`kernels/sm90_hgemm_by_halves.cuh`); 0: another kernel.
         lead: k tiles by which the first of two cooperative warpgroups is ahead at the end of a tile.
     """
 
@@ -65,21 +63,19 @@ class WarpSpecializedInstance:
     buffers: int = 2
     dtype: str = "fp16"
     epilogue: bool = False
-    edge: int = 0
     lead: int = 0
 
     @property
     def name(self) -> str:
         """Entry name, for example ``ws_tn_128x256_co2s4b2c2x1``; ``pp`` for ping-pong.
 
-        At its end: ``e``: epilogue; ``h2``: edge; ``l3``: lead.
+        At its end: ``e``: epilogue; ``l3``: lead.
         """
         mode = "pp" if self.ping_pong else "co"
         kind = ("_swapped" if self.swapped else "") + ("_bf16" if self.dtype == "bf16" else "")
         return (
             f"ws_{self.layout}{kind}_{self.rows}x{self.columns}_{mode}{self.consumers}s{self.stages}"
             f"b{self.buffers}c{self.cluster_m}x{self.cluster_n}{'e' * self.epilogue}"
-            + (f"h{self.edge}" if self.edge else "")
             + (f"l{self.lead}" if self.lead else "")
         )
 
@@ -113,8 +109,8 @@ class WarpSpecializedInstance:
 
     @property
     def splits(self) -> bool:
-        """Whether it can split k: the widest tiles leave no registers for that, and halves no way."""
-        return not (self.edge or (self.ping_pong and self.accumulators > WIDEST_SPLIT))
+        """Whether it can split k: the widest tiles leave no registers for that."""
+        return not (self.ping_pong and self.accumulators > WIDEST_SPLIT)
 
     @property
     def registers(self) -> int:
@@ -152,9 +148,7 @@ class WarpSpecializedInstance:
             return f"a cluster of {self.cluster}: at most 2"
         if self.swapped and self.rows != 64 * self.sharers:
             return "swapped tiles have 64 rows a warpgroup"
-        if self.edge and (why := self._bad_edge()):
-            return why
-        if self.lead and (self.edge or self.ping_pong or self.consumers != 2 or self.lead >= self.stages):
+        if self.lead and (self.ping_pong or self.consumers != 2 or self.lead >= self.stages):
             return "the first of two cooperative warpgroups leads, by fewer k tiles than there are stages"
         overhead = hopper.OVERHEAD_REGISTERS if self.splits else hopper.WHOLE_TILES_REGISTERS
         if self.accumulators + overhead > self.registers:
@@ -168,28 +162,10 @@ class WarpSpecializedInstance:
             return f"{self.shared_bytes} bytes of shared memory, {SHARED_LIMIT} are there"
         return None
 
-    def _bad_edge(self) -> str | None:
-        """Why a tile cannot be multiplied by halves."""
-        if self.ping_pong or self.swapped or self.epilogue or self.consumers < 2:
-            return "halves are for cooperative warpgroups, and for the product alone"
-        if self.stages < 2 * self.edge:
-            return f"{self.stages} stages, and {2 * self.edge} k tiles wait for their other half"
-        pieces = self.columns // hopper.staging(self.columns, False)[1]
-        if self.buffers < pieces:
-            return f"{self.buffers} store buffers, and a block has {pieces} pieces"
-        blocks = self.rows // self.sharers // 64
-        return None if blocks == 2 else f"{blocks} blocks of rows a warpgroup are no two halves"
-
     @property
     def template(self) -> str:
         """The kernel's type in C++."""
         mn_a, mn_b = hopper.majors(self.layout, self.swapped)
-        if self.edge:
-            kept = (
-                self.rows, self.columns, self.stages, self.consumers, self.cluster_m, self.cluster_n,
-                truth(mn_a), truth(mn_b), truth(self.dtype == "bf16"), self.buffers, self.edge,
-            )  # fmt: skip
-            return f"ByHalves<{', '.join(map(str, kept))}>"
         numbers = (
             self.rows, self.columns, self.stages, self.consumers, truth(self.ping_pong), self.cluster_m,
             self.cluster_n, truth(mn_a), truth(mn_b), truth(self.dtype == "bf16"), truth(self.swapped),
@@ -205,7 +181,7 @@ class WarpSpecializedInstance:
         """CUDA C++ of the entry."""
         # setmaxnreg needs a cap at entry: one CTA a multiprocessor
         blocks = 1 if self.consumers > 1 else 0
-        header = f"sm90_hgemm_{'by_halves' if self.edge else 'warp_specialized'}.cuh"
+        header = "sm90_hgemm_warp_specialized.cuh"
         return entry(
             self.name, header, self.template, self.parameters, self.threads, blocks, epilogue=self.epilogue
         )
@@ -301,18 +277,13 @@ EPILOGUE_INSTANCES: tuple[WarpSpecializedInstance, ...] = tuple(
 
 
 _WITHOUT_PAUSE: tuple[tuple[int, int, int, bool, dict[str, Any]], ...] = (
-    (256, 128, 2, False, {"cluster_n": 2, "edge": 2}),
-    (256, 128, 2, False, {"edge": 2}),
-    (256, 192, 2, False, {"cluster_n": 2, "buffers": 3, "edge": 1}),
-    (256, 192, 2, False, {"buffers": 3, "edge": 1}),
-    (256, 192, 2, False, {"cluster_m": 2, "buffers": 3, "edge": 1}),
     (128, 256, 2, False, {"cluster_m": 2, "lead": 3}),
     (128, 256, 2, False, {"lead": 3}),
     (128, 192, 2, False, {"cluster_m": 2, "lead": 3}),
     (128, 192, 2, False, {"lead": 3}),
 )
-#: cooperative tiles that need not pause to store, beside those that do. No GPU has timed them yet
-#: (`families.CANDIDATES`)
+#: cooperative tiles that need not pause to store, beside those that do. A GPU has timed them on the largest
+#: shapes alone (`families.CANDIDATES`)
 CANDIDATES: tuple[WarpSpecializedInstance, ...] = tuple(_instances(("tn", "nn"), "fp16", _WITHOUT_PAUSE))
 
 
@@ -410,8 +381,6 @@ class WarpSpecializedConfig(Configuration):
         for described in self._maps(shape).values():
             if why := described.reject():
                 return why
-        if k_tiles < 2 * self.instance.edge:
-            return f"{k_tiles} k tiles: {self.instance.edge} at either end are multiplied by halves"
         if self.split == 1:
             return None
         split_tiles, units = self.work(shape)
