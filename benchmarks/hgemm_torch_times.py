@@ -40,9 +40,7 @@ def torch_us(timed: float, autotune: float) -> float:
 
 
 def corrected(dataset: Dataset) -> Dataset:
-    """The dataset with other times of torch. Raises SassafrasError where that has been done before."""
-    if "torch_times" in dataset.header:
-        raise SassafrasError("its times of torch have been corrected before")
+    """The dataset with other times of torch."""
     entries: list[Entry] = []
     for entry in dataset:
         lt = entry.baselines.get("lt_autotune", {})
@@ -60,14 +58,20 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("files", type=Path, nargs="+")
+    failed = 0
     for path in parser.parse_args().files:
         try:
-            corrected(Dataset.load(path)).save(path)
-        except SassafrasError as error:
-            print(f"{path.name}: left alone: {error}")
-        else:
-            print(f"{path.name}: corrected")
-    return 0
+            found = Dataset.load(path)
+            if "torch_times" in found.header:
+                said = "left alone: its times of torch have been corrected before"
+            else:
+                corrected(found).save(path)
+                said = "corrected"
+        except (SassafrasError, OSError) as error:  # a file is replaced whole or not at all
+            said = f"as it was: {error}"
+            failed += 1
+        print(f"{path.name}: {said}")
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

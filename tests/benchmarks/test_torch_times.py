@@ -47,6 +47,20 @@ def test_a_file_is_corrected_once_and_keeps_all_else(
         assert held.baselines["torch"] == {"nn": pytest.approx(2.025), "tn": 4.0}
 
 
+def test_files_that_are_none_are_named_and_left_as_they_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    empty, cut = tmp_path / "empty.jsonl.gz", tmp_path / "cut.jsonl.gz"
+    empty.write_bytes(b"")
+    whole = next(DATA.glob("*few.jsonl.gz")).read_bytes()
+    cut.write_bytes(whole[:500])
+    names = [str(empty), str(cut), str(tmp_path / "missing.jsonl.gz")]
+    monkeypatch.setattr(sys, "argv", ["hgemm_torch_times.py", *names])
+    assert times.main() == 1
+    assert capsys.readouterr().out.count("as it was: ") == 3
+    assert empty.read_bytes() == b"" and cut.read_bytes() == whole[:500]
+
+
 def test_all_shipped_datasets_say_that_they_were() -> None:
     files = sorted(DATA.glob("*.jsonl.gz"))
     assert len(files) >= 8
