@@ -25,6 +25,7 @@ from sassafras.gemm.journal import read as read_journal
 from sassafras.gemm.pool import records
 from sassafras.gemm.shapes import Shape
 from sassafras.gemm.worker import brief
+from sassafras.writing import write_whole
 
 from .pool import Pool, Task
 from .worker import Context
@@ -79,18 +80,9 @@ def _receive(cubins: Any) -> None:
     import ray
 
     for name, data in ray.get(cubins).items():
-        _keep(cached_path(parse_instance(name)), data)
+        if not (path := cached_path(parse_instance(name))).is_file():
+            write_whole(path, data)
     _written.add(cubins.hex())
-
-
-def _keep(path: Path, data: bytes) -> None:
-    """Write a file at once or not at all, unless it is there."""
-    if path.is_file():
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    temporary.write_bytes(data)
-    temporary.replace(path)
 
 
 def compiled(name: str) -> bytes:
@@ -121,7 +113,7 @@ class ClusterCrew:
         begin = time.perf_counter()
         missing = [i for i in instances if not cached_path(i, cache).is_file()]
         for instance, data in zip(missing, self._pool.map(compiled, [i.name for i in missing]), strict=True):
-            _keep(cached_path(instance, cache), data)
+            write_whole(cached_path(instance, cache), data)
         self._cubins = self._pool.share({i.name: cached_path(i, cache).read_bytes() for i in instances})
         say(
             f"{len(missing)} kernels compiled on the cluster, {len(instances) - len(missing)} found, "

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from sassafras.core import SassafrasError
+from sassafras.writing import write_whole
 
 from . import families
 from .shapes import Shape
@@ -166,10 +167,7 @@ class Dataset:
             with gzip.GzipFile(fileobj=packed, mode="wb", filename="", mtime=0, compresslevel=9) as file:
                 file.write(data)
             data = packed.getvalue()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(path.name + ".tmp")
-        temporary.write_bytes(data)
-        temporary.replace(path)
+        write_whole(path, data)
 
     @classmethod
     def load(cls, path: Path) -> Dataset:

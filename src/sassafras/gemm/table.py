@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sassafras.core import SassafrasError
+from sassafras.writing import write_whole
 
 from . import families
 from .dataset import DATA, Dataset, Entry, stem
@@ -118,12 +119,7 @@ class Table:
             for row in ordered
         ]  # fmt: skip
         body = ",\n".join(lines)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(path.name + ".tmp")
-        temporary.write_text(
-            f'{{"header": {json.dumps(self.header, sort_keys=True)},\n"rows": [\n{body}\n]}}\n'
-        )
-        temporary.replace(path)
+        write_whole(path, f'{{"header": {json.dumps(self.header, sort_keys=True)},\n"rows": [\n{body}\n]}}\n')
 
     @classmethod
     def load(cls, path: Path) -> Table:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from sassafras.core import SassafrasError
+from sassafras.writing import write_whole
 
 #: width of a performance bucket, in the logarithm of the speed-up (0.02: two per cent)
 BUCKET = 0.02
@@ -126,10 +127,7 @@ class Archive:
 
     def save(self, path: str | Path) -> None:
         """Write one JSON object a line, replacing the file at once."""
-        path = Path(path)
-        temporary = path.with_suffix(path.suffix + ".tmp")
-        temporary.write_text("".join(json.dumps(asdict(v)) + "\n" for v in self), encoding="utf-8")
-        temporary.replace(path)
+        write_whole(Path(path), "".join(json.dumps(asdict(v)) + "\n" for v in self))
 
     @classmethod
     def load(cls, path: str | Path, bucket: float = BUCKET) -> Archive:
