@@ -2,6 +2,7 @@
 
     python benchmarks/hgemm_probe.py --cache .carry/gemm --prepare    # compiles; no GPU needed
     python benchmarks/hgemm_probe.py --cache .carry/gemm              # writes hgemm-probe.json
+    python benchmarks/hgemm_probe.py --cache .carry/gemm --ask 64x8192x8192=cs_tn_64x64_s10q1/c1,... --ask ...
     ncu ... python benchmarks/hgemm_probe.py --cache .carry/gemm --once SHAPES   # for ncu
 
 Every configuration is timed in all its modes (`sassafras.gemm.configuration.Mode`). Baseline: cuBLASLt's
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +40,12 @@ QUESTIONS: dict[str, tuple[str, ...]] = {
 }
 
 
-def prepare(cache: Path | None) -> None:
+def prepare(cache: Path | None, questions: Mapping[str, Sequence[str]]) -> None:
     """Compile the kernels in question."""
     from sassafras.gemm import families
     from sassafras.gemm.compile import build
 
-    instances = list({families.parse(c).instance for configs in QUESTIONS.values() for c in configs})
+    instances = list({families.parse(c).instance for configs in questions.values() for c in configs})
     build(instances, cache)
 
 
@@ -73,11 +75,17 @@ def main() -> None:
     parser.add_argument("--cache", type=Path)
     parser.add_argument("--prepare", action="store_true")
     parser.add_argument("--once", help="shapes, comma-separated: launch each contestant once, timing nothing")
+    parser.add_argument(
+        "--ask", action="append", default=[], metavar="SHAPE=CONFIG,...",
+        help="these questions instead of the usual ones; may be given again",
+    )  # fmt: skip
     parser.add_argument("--out")
     parser.add_argument("--seconds", type=float, default=90)
     options = parser.parse_args()
+    asked = dict(text.partition("=")[::2] for text in options.ask)
+    questions = {shape: tuple(configs.split(",")) for shape, configs in asked.items()} or QUESTIONS
     if options.prepare:
-        prepare(options.cache)
+        prepare(options.cache, questions)
         return
     from sassafras.device.cuda import environment
     from sassafras.gemm import families
@@ -88,7 +96,7 @@ def main() -> None:
 
     tools, rows, begin = Tools(options.cache), [], time.perf_counter()
     screen = Screen(tools)
-    wanted = options.once.split(",") if options.once else list(QUESTIONS)
+    wanted = options.once.split(",") if options.once else list(questions)
     for text in wanted:
         if time.perf_counter() - begin > options.seconds:
             break
@@ -101,7 +109,7 @@ def main() -> None:
 
             torch.cuda.profiler.start()
             ranked[0][2]()
-            for config in QUESTIONS.get(text, ()):
+            for config in questions.get(text, ()):
                 tools.ours(families.parse(config), operands)()
             tools.gpu.sync()
             torch.cuda.profiler.stop()
@@ -113,7 +121,7 @@ def main() -> None:
             "lt": [best[1][0], str(best[1][1])],
             "times": [],
         }
-        for name in QUESTIONS[text]:
+        for name in questions[text]:
             config = families.parse(name)
             if why := config.reject(shape):
                 row["times"].append({"config": name, "rejected": why})

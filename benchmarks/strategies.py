@@ -36,6 +36,7 @@ import time
 import traceback
 from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import cycle
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -141,12 +142,14 @@ class Lists:
         return None
 
 
-def player(connection: Any, lists: Lists, first: int, folder: str, given: dict[str, Any]) -> None:
-    """A process: plays one unit after the other at a GPU that it shares."""
+def player(
+    connection: Any, lists: Lists, first: int, folder: str, given: dict[str, Any], network: int | None
+) -> None:
+    """A process: plays one unit after the other at a GPU that it shares; `network`: the networks' GPU."""
     os.nice(PLAYERS_NICE)
-    if given["network_gpu"] is not None:  # the only one that this process sees; nothing is timed on it
-        use_gpu(given["network_gpu"])
-    on = "cpu" if given["network_gpu"] is None else "cuda"
+    if network is not None:  # the only one that this process sees; nothing is timed on it
+        use_gpu(network)
+    on = "cpu" if network is None else "cuda"
     hello = connection.recv()
     while time.time() < given["deadline"] - LAST_S and (unit := lists.take(first)) is not None:
         try:
@@ -165,11 +168,10 @@ def run(parts: list[list[Unit]], folder: Path, given: argparse.Namespace, deadli
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, "1")
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that wait leave their cores to others
-    options = {
-        "lonely": given.lonely, "looks": given.looks, "deadline": deadline,
-        "network_gpu": given.network_gpu,
-    }  # fmt: skip
+    options = {"lonely": given.lonely, "looks": given.looks, "deadline": deadline}
     owners, players = [], []
+    # in turn: processes that share a GPU wait for each other's slices of it
+    networks = cycle(range(len(parts), len(parts) + given.network_gpus) if given.network_gpus else [None])
     # kept here: a lock that nobody in this process knows any more is gone before its processes have begun
     shared = [Lists(context, units) for units in parts]
     for gpu, (units, lists) in enumerate(zip(parts, shared, strict=True)):
@@ -187,7 +189,8 @@ def run(parts: list[list[Unit]], folder: Path, given: argparse.Namespace, deadli
         owners.append(owner)
         for n, (_, mine) in enumerate(pipes):
             which = 0 if n < heavy else 1
-            process = context.Process(target=player, args=(mine, lists, which, str(folder), options))
+            its = (mine, lists, which, str(folder), options, next(networks))
+            process = context.Process(target=player, args=its)
             process.start()
             players.append(process)
         for pipe in pipes:  # each end is held by one process alone, so that its death is noticed
@@ -293,8 +296,9 @@ def main() -> None:
         "the same in all sittings of a comparison",
     )  # fmt: skip
     parse.add_argument(
-        "--network-gpu", type=int,
-        help="the last GPU's number: agents' networks are on it and nothing is timed there [default: CPU]",
+        "--network-gpus", type=int, default=0,
+        help="so many GPUs, the last ones, hold agents' networks, and nothing is timed there [default: 0, "
+        "networks are on the CPU]",
     )  # fmt: skip
     parse.add_argument("--seconds", type=float, default=1e7, help="stop after so many")
     parse.add_argument("--remeasure", action="store_true")
@@ -318,13 +322,10 @@ def main() -> None:
         raise SystemExit("--players are two numbers of at least 1")
     if not 4 <= given.pairs <= 1000:
         raise SystemExit("--pairs is a number of at least 4")
-    gpus = given.gpus or (gpu_count() if given.device == "cuda" else 1) or 1
-    if given.network_gpu is not None:
-        gpus = given.gpus or gpus - 1
-        if not 0 < gpus <= given.network_gpu:
-            raise SystemExit(
-                f"GPU {given.network_gpu} cannot hold networks: GPUs 0 to {gpus - 1} are timed on"
-            )
+    there = (gpu_count() if given.device == "cuda" else 1) or 1
+    gpus = given.gpus or there - given.network_gpus
+    if given.network_gpus and not 0 < gpus <= there - given.network_gpus < there:
+        raise SystemExit(f"{given.network_gpus} of {there} GPUs for networks leave too few to time on")
     if given.remeasure:
         items = [(k, names, given.each, str(given.folder), deadline) for k in kernels]
         for number, result in per_gpu(remeasure, items, gpus):

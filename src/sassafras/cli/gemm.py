@@ -13,7 +13,7 @@ from .console import print_json, print_table, stderr
 app = typer.Typer(help="HGEMM: our kernels against cuBLAS and cuBLASLt.", no_args_is_help=True)
 
 _GRID = (
-    "cuda-l2 (1,000 shapes), off-grid (60), off-grid-anew, off-grid-third, off-grid-odd, learning, "
+    "cuda-l2 (1,000 shapes), off-grid (60), off-grid-anew, off-grid-third, -fourth, -odd, learning, "
     "learning-odd, learning-few, or 64x64x64,128x64x512"
 )
 Grid = Annotated[str, typer.Option(help=_GRID)]

@@ -24,6 +24,7 @@ from .shapes import (
     in_bands,
     off_grid,
     off_grid_anew,
+    off_grid_fourth,
     off_grid_odd,
     off_grid_third,
     stratified,
@@ -34,7 +35,7 @@ from .worker import kernels_digest
 #: names that ``--grid`` knows
 GRIDS = {
     "cuda-l2": cuda_l2_grid, "off-grid": off_grid, "off-grid-anew": off_grid_anew,
-    "off-grid-third": off_grid_third, "learning": for_learning,
+    "off-grid-third": off_grid_third, "off-grid-fourth": off_grid_fourth, "learning": for_learning,
     "off-grid-odd": off_grid_odd, "learning-odd": for_learning_odd, "learning-few": for_learning_few,
     "backward": backward.grid,
 }  # fmt: skip

@@ -180,6 +180,12 @@ def for_learning_few() -> tuple[Shape, ...]:
     return tuple(sorted(found, key=lambda s: (s.flop, s)))
 
 
+def off_grid_fourth() -> tuple[Shape, ...]:
+    """60 more that nothing has learnt from: the chooser's margins were settled with an eye on the third."""
+    known = (*cuda_l2_grid(), *off_grid(), *off_grid_anew(), *off_grid_third(), *off_grid_odd())
+    return _drawn(60, 10, (*known, *for_learning(), *for_learning_odd(), *for_learning_few()))
+
+
 def in_bands(shapes: Iterable[Shape], bands: Sequence[str] | None) -> tuple[Shape, ...]:
     """The shapes of the named bands, all for None. Raises SassafrasError on an unknown band."""
     if bands is None:
