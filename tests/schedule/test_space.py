@@ -163,6 +163,17 @@ def test_saved_predicates_stay_behind_their_compare() -> None:
         assert all(where[a] < where[b] for a, b in pairs)
 
 
+def test_who_tries_every_action_makes_the_moves_that_are_legal_and_no_others() -> None:
+    s = space("softmax", moves="memory")
+    state = s.start()
+    tried = [
+        [s.act(state, row, verb) is not None for verb in range(len(s.verbs))]
+        for row in range(len(s.function))
+    ]
+    assert np.array_equal(np.array(tried), s.legal(state))
+    assert 0 < s.legal(state).sum() < s.legal(state).size / 4
+
+
 def test_memory_moves_are_those_of_the_papers() -> None:
     s = space("softmax", moves="memory")
     memory = {i.index for i in s.function.instructions if i.base in ("LDG", "STG", "LDS", "STS")}

@@ -361,9 +361,11 @@ class ScheduleSpace:
 
     def act(self, state: ScheduleState, row: int, verb: int) -> tuple[Move, int] | None:
         """The move that a verb on a position is, and where the instruction then stands; None where no stall
-        counts, or no control codes, make it legal."""
+        counts, or no control codes, make it legal, or these moves do not touch the instruction."""
         from .kernels import carry_out, goals, positions
 
+        if state.order[row] not in self.movable:
+            return None
         order = state.order.copy()
         aim = int(goals(self.tables, order, state.stall, positions(order), row, self._steps)[verb])
         if aim < 0:
