@@ -7,7 +7,9 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,6 +45,30 @@ def test_version_and_help() -> None:
     assert code == 0
     for command in ("optimize", "doctor", "store", "latency", "validate", "disasm", "suite", "version"):
         assert command in out
+
+
+def _commands(command: Any, *path: str) -> Iterator[tuple[tuple[str, ...], Any]]:
+    yield path, command
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from _commands(inner, *path, name)
+
+
+def test_every_command_explains_all_of_its_options_in_full() -> None:
+    import typer.main
+    from typer.testing import CliRunner
+
+    from sassafras.cli.app import app
+
+    seen = 0
+    for path, command in _commands(typer.main.get_command(app)):
+        done = CliRunner().invoke(app, [*path, "--help"])
+        assert done.exit_code == 0, (path, done.exception)
+        words = "".join(done.output.split())  # as far as lines are broken
+        for option in command.params:
+            text = getattr(option, "help", None)
+            assert text is None or "".join(text.split()) in words, (path, option.name)
+            seen += text is not None
+    assert seen > 100
 
 
 def test_starting_up_imports_nothing_heavy() -> None:

@@ -53,6 +53,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # help says [:attribute] and [/CASE]: Rich takes these for markup, and fails
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Makes GPU kernels faster after the compiler has finished, and believes only speed-ups that it can "
     "prove correct and measure honestly.",

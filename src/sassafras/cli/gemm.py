@@ -10,7 +10,9 @@ import typer
 from . import files
 from .console import print_json, print_table, stderr
 
-app = typer.Typer(help="HGEMM: our kernels against cuBLAS and cuBLASLt.", no_args_is_help=True)
+app = typer.Typer(
+    help="HGEMM: our kernels against cuBLAS and cuBLASLt.", no_args_is_help=True, rich_markup_mode=None
+)
 
 _GRID = (
     "cuda-l2 (1,000 shapes), off-grid (60), off-grid-anew, off-grid-third, -fourth, -odd, learning, "

@@ -10,7 +10,10 @@ import typer
 from .console import print_table
 from .files import new_file
 
-app = typer.Typer(no_args_is_help=True, help="Tables of the smallest issue distances that ptxas emits.")
+app = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None,
+    help="Tables of the smallest issue distances that ptxas emits.",
+)  # fmt: skip
 
 Arch = Annotated[str, typer.Option(help="Architecture.")]
 

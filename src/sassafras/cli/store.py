@@ -9,7 +9,7 @@ import typer
 
 from .console import print_json, print_table
 
-app = typer.Typer(no_args_is_help=True, help="Look at, move and clean what was found.")
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Look at, move and clean what was found.")
 
 StorePath = Annotated[
     Path | None,
