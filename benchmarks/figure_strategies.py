@@ -122,10 +122,13 @@ def said(of: Row) -> str:
         f"The pre-trained policy ended above its untrained twin on {twin['better']} of {twin['pairs']}, "
         f"below on {twin['worse']}.",
         *(
-            f"Guided annealing ended above {other} on {it['better']} of {it['pairs']}, "
-            f"below on {it['worse']}."
-            for other, key in (("annealing", "anneal"), ("itself without the network", "experience"))
-            if (it := of[f"guided_over_{key}"])["pairs"]
+            f"{name} ended above {other} on {it['better']} of {it['pairs']}, below on {it['worse']}."
+            for name, other, key in (
+                ("Guided annealing", "annealing", "guided_over_anneal"),
+                ("Without the network it", "annealing", "experience_over_anneal"),
+                ("With the network it", "itself without", "guided_over_experience"),
+            )
+            if (it := of[key])["pairs"]
         ),
     ]
     training, rank = of["training"], of["prerank"]
@@ -138,8 +141,8 @@ def said(of: Row) -> str:
             )
     if rank["median_saved"] is not None:
         lines.append(
-            f"Pre-ranking annealing's proposals with the timing model (best of {rank['pool']}) saved "
-            f"{100 * rank['median_saved']:.0f} % of the evaluations to the same result, in the median of "
+            f"Annealing whose proposals the timing model had ranked before (best of {rank['pool']}) needed "
+            f"{1 - rank['median_saved']:.1f} times as many evaluations to the same result, in the median of "
             f"{rank['pairs']} pairs."
         )
     return "\n".join(lines) + "\n"

@@ -114,6 +114,7 @@ def summarise(rows: list[Row], cut: Sequence[Row] = ()) -> Row:
         },
         "pretrained_over_twin": _pairs(main, "ppo_pretrained", "ppo_twin"),
         "guided_over_anneal": _pairs(main, "guided", "anneal"),
+        "experience_over_anneal": _pairs(main, "guided_experience", "anneal"),
         "guided_over_experience": _pairs(main, "guided", "guided_experience"),
         "transfer": _transfer(main, kernels),
         "unfinished": _unfinished([*every, *(r for r in cut if r["strategy"] in DEFAULT)], able),

@@ -22,7 +22,7 @@ DEFAULT_ARCH = "sm_90a"
 def optimize(
     target: str | Path | Workload,
     *,
-    strategy: str | Strategy | type = "anneal",
+    strategy: str | Strategy | type | None = None,
     settings: Mapping[str, Any] | None = None,
     budget: str | Budget = "60s",
     device: str | Device = "auto",
@@ -48,7 +48,9 @@ def optimize(
     Args:
         target: a workload, or what `sassafras.frontend.load` reads: ``file.py[:attribute]``, ``file.toml``,
             ``suite:NAME[/CASE]``.
-        strategy: a name of `sassafras.search.names()`, or your own strategy (class or object).
+        strategy: a name of `sassafras.search.names()`, or your own strategy (class or object). By default
+            ``"guided"``, which found most on an H200 (docs/assembly-game.md); ``"anneal"`` in a space of your
+            own, of which it asks no more than moves.
         settings: fields of a strategy given by name or class; ``prerank=n`` goes with every strategy: of n
             proposals only the one that the timing model likes best is evaluated.
         budget: for example ``"60s"``, ``"3000e"`` (evaluations), ``"60s,3000e"``.
@@ -78,6 +80,8 @@ def optimize(
     check_workers(cluster, workers)
     settings = dict(settings or {})
     prerank = settings.pop("prerank", 1)
+    if strategy is None:
+        strategy = "guided" if space is None or isinstance(space, str) else "anneal"
     chosen = search.get(strategy, settings)
     limit = Budget.parse(budget) if isinstance(budget, str) else budget
     workload = load_workload(target)

@@ -126,7 +126,7 @@ def optimize_captured(
     *,
     device: str | Callable[[], Device] = "auto",
     budget: str = "60s",
-    strategy: Any = "anneal",
+    strategy: Any = None,
     settings: Mapping[str, Any] | None = None,
     seed: int = 0,
     store: Any = None,

@@ -39,14 +39,17 @@ def command(
     ] = "swaps",
     device: Annotated[str, typer.Option(help="auto, cuda (measures), or model (the timing model).")] = "auto",
     strategy: Annotated[
-        str, typer.Option(help="anneal, greedy, random_walk, list, beam, exact, ppo or guided.")
-    ] = "anneal",
+        str, typer.Option(help="guided, anneal, greedy, random_walk, list, beam, exact or ppo.")
+    ] = "guided",
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="A setting of the strategy, NAME=VALUE; repeatable.")
     ] = None,
     policy: Annotated[
         str | None,
-        typer.Option(help="For ppo and guided: pretrained, twin, a checkpoint; ppo: fresh; guided: none."),
+        typer.Option(
+            help="Network of ppo (pretrained, fresh, twin, a checkpoint) or guided (none, pretrained, ...) "
+            "[default: pretrained, none]."
+        ),
     ] = None,
     budget: Annotated[
         str, typer.Option(help="Seconds or evaluations: 60s, 5m, 3000e, or 60s,3000e.")

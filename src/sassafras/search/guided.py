@@ -1,8 +1,8 @@
-"""The strategy ``guided``: annealing that knows where to look, from training and from its own experience.
+"""The strategy ``guided``: annealing that knows where to look, from its own experience and from training.
 
-Annealing draws its proposals blindly. Here most are drawn from what the pre-trained network expects of every
-legal action, times how often such actions have paid in this very search. The network is asked once a state
-at most, and no such proposal is made twice in it. Whether to go there is decided as in annealing, but colder:
+Annealing draws its proposals blindly. Here most are drawn by how often such actions have paid in this very
+search; with a network, times what it expects of every legal action. The network is asked once a state at most,
+and no such proposal is made twice in it. Whether to go there is decided as in annealing, but colder:
 a walk that is refused again and again warms up by itself, whether it sits in a valley or on a lucky
 measurement.
 """
@@ -35,8 +35,9 @@ class Guided:
     """Anneal, with proposals of a network and of what has paid so far.
 
     Attributes:
-        policy: ``pretrained`` (the kernel-independent network, trained on the timing model), ``twin`` (the
-            same untrained: a control), ``none`` (experience only), or the path of a checkpoint.
+        policy: ``none`` (experience only: on an H200 as good as with the network, and no torch is needed),
+            ``pretrained`` (the kernel-independent network, trained on the timing model), ``twin`` (the
+            same untrained: a control), or the path of a checkpoint.
         uniform: share of proposals that the space draws, as it does for annealing.
         every: proposals for which an answer of the network is good at least: until then it goes with the
             instructions from state to state, which is cheaper than to ask in every state that is accepted.
@@ -54,7 +55,7 @@ class Guided:
         SearchError: a setting is out of bounds, or there is no such policy.
     """
 
-    policy: str = "pretrained"
+    policy: str = "none"
     uniform: float = 0.2
     every: int = 0
     heat: float = 1.0
