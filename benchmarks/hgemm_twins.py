@@ -3,7 +3,8 @@
     python benchmarks/hgemm_twins.py DATASET.jsonl.gz [--out FOLDER]
 
 Twins are two configurations of one shape that differ in one of these alone (and in stages): the quick start,
-a lead of the first warpgroup; both timed in the dataset's last run.
+a lead of the first warpgroup, hints for the L2, wide copies (or both of these); both timed in the dataset's
+last run.
 Prints medians of new over old by tile, slices and k tiles of a CTA, and writes hgemm-twins.json to --out
 ($OUT, or benchmarks/results).
 """
@@ -22,6 +23,8 @@ from common import ROOT, write
 
 #: upper ends of the groups of k tiles of 64 that a CTA has
 GROUPS = (1, 2, 4, 8, 16, 32, 1 << 20)
+#: in what twins may differ; all but the first come with it
+KINDS = ("quick", "lead", "hints", "wide", "hints wide")
 
 
 def twins(dataset: Any) -> list[dict[str, Any]]:
@@ -45,20 +48,17 @@ def twins(dataset: Any) -> list[dict[str, Any]]:
                 continue
             i = config.instance
             key = replace(config, instance=replace(i, stages=0, lead=0))
-            what = "lead" if i.lead else ""
+            what, kinds = "lead" if i.lead else "", ("quick", "lead")
             if isinstance(config, ClusterSplitConfig):
-                # a lead comes with the quick start, and is compared with the better of both
-                without = replace(key, instance=replace(key.instance, blocks=0))
-                what = what or ("quick" if i.blocks else "")
-                key = without
-                if not i.lead and ((key, "lead") not in old or us < old[key, "lead"][1]):
-                    old[key, "lead"] = (name, us)
-            if what:
-                new.append((key, config, what, name, us))
-            else:
-                for kind in ("quick", "lead"):  # of several numbers of stages the best
-                    if (key, kind) not in old or us < old[key, kind][1]:
-                        old[key, kind] = (name, us)
+                # what comes with the quick start is compared with the better of both
+                key = replace(key, instance=replace(key.instance, blocks=0, hints=False, wide=False))
+                what = what or " ".join(word for word in ("hints", "wide") if getattr(i, word))
+                kinds = tuple(kind for kind in KINDS if kind != "quick" or not i.blocks)
+            for kind in () if what else kinds:  # of several numbers of stages the best
+                if (key, kind) not in old or us < old[key, kind][1]:
+                    old[key, kind] = (name, us)
+            if what or "quick" not in kinds:
+                new.append((key, config, what or "quick", name, us))
         for key, config, what, name, us in new:
             if (key, what) in old:
                 i = config.instance

@@ -2,7 +2,7 @@
 // Runs launches of TMA kernels on the CPU. JOB is a text file of whitespace-separated words:
 //   instance  grid x y z  cluster x y z  threads  shared_bytes  policy(0 late, 1 random, 2 eager)  seed  repeats  fault
 //   count, then the scalars in the order of the kernel's parameters
-//   count, then of each tensor map: operand(0 a, 1 b, 2 c)  extent x y  stride  box x y  swizzle
+//   count, then of each tensor map: operand(0 a, 1 b, 2 c)  rank  extents  strides  box  swizzle
 //   workspace_bytes  counters  files a b c
 // INSTANCES is a list of X(number, type, kind): kind `ws` (WarpSpecialized), `cs` (ClusterSplit, QuickSplit) or `any` (AnyRows).
 #include "sm90_hgemm_any_rows.cuh"
@@ -71,9 +71,13 @@ int main(int, char **argv) {
     std::vector<int> operands;
     for (TensorMap &map : maps) {
         operands.push_back((int)number());
+        map.rank = (int)number();
         for (long long &extent : map.extent) extent = number();
+        if (map.rank == 3) map.layers = number();
         map.stride = number();
+        if (map.rank == 3) map.apart = number();
         for (int &extent : map.box) extent = (int)number();
+        if (map.rank == 3) map.deep = (int)number();
         map.swizzle = (int)number();
     }
     std::vector<float> workspace(number() / 4 + 4, NAN);

@@ -24,6 +24,7 @@ struct TensorMap { // what the driver encodes
     long long extent[2], stride; // elements along x and y; bytes from row to row
     int box[2], swizzle;         // elements; bytes
     long long layers = 1, apart = 0; // a third dimension: extent; bytes from one to the next
+    int deep = 0; // layers of a box; 0: one of a batch, past whose end nobody copies
     int rank = 2;
 };
 } // namespace sassafras
@@ -201,6 +202,17 @@ inline void report() {
                          phase.parity, phase.pending, phase.count, phase.bytes);
 }
 
+// What the L2 is told of a copy, and how often each box was read with a word about that.
+enum Word { NOTHING, ONCE, OFTEN };
+inline std::map<std::array<long long, 4>, std::pair<Word, int>> told;
+
+inline void tell(const sassafras::TensorMap *map, int x, int y, int z, Word word) {
+    if (word == NOTHING) return;
+    auto &[before, times] = told[{(long long)map->base, x, y, z}];
+    if (times++ && (word == ONCE || before == ONCE)) fail("what the L2 is told nobody reads again is read again");
+    before = word;
+}
+
 // Clusters run one after the other, in an order drawn from the dice when `shuffle`.
 inline void launch_clusters(Dim grid, Dim shape, unsigned threads, size_t shared_bytes, bool shuffle,
                             std::function<void()> kernel) {
@@ -232,6 +244,7 @@ inline void launch_clusters(Dim grid, Dim shape, unsigned threads, size_t shared
             if (!group.empty()) fail("a thread ends before its tensor stores have been read");
         --here().running;
     };
+    told.clear();
     std::vector<Dim> order;
     for (unsigned z = 0; z < grid.z; z += shape.z)
         for (unsigned y = 0; y < grid.y; y += shape.y)
@@ -256,6 +269,8 @@ inline void launch_clusters(Dim grid, Dim shape, unsigned threads, size_t shared
         run_cluster(cluster);
         if (!copies.empty()) fail("a CTA ends before its copies have landed");
     }
+    for (const auto &[box, read] : told)
+        if (read.first == OFTEN && read.second == 1) fail("the L2 is not told of what nobody reads again");
 }
 
 inline void generic_write(unsigned offset, size_t size) {
@@ -274,11 +289,13 @@ inline void generic_write(unsigned offset, size_t size) {
 // z: -1 for instructions of two dimensions
 inline void layer_of(const sassafras::TensorMap *map, int z) {
     if ((z < 0) != (map->rank == 2)) fail("an instruction of other dimensions than its tensor map");
-    if (z >= map->layers) fail("a layer past the end of the batch");
+    if (!map->deep && z >= map->layers) fail("a layer past the end of the batch");
 }
 
-inline void copy_box(unsigned to, const sassafras::TensorMap *map, int x, int y, unsigned barrier, unsigned mask, int z = -1) {
+inline void copy_box(unsigned to, const sassafras::TensorMap *map, int x, int y, unsigned barrier, unsigned mask, int z = -1,
+                     Word word = NOTHING) {
     layer_of(map, z);
+    tell(map, x, y, z, word);
     check_predecessors();
     const int row_bytes = 2 * map->box[0];
     // found on an H200, 2026-11-22: an illegal instruction; no manual says it
@@ -288,7 +305,8 @@ inline void copy_box(unsigned to, const sassafras::TensorMap *map, int x, int y,
     std::vector<unsigned> ranks;
     for (unsigned r = 0; r < 16; ++r)
         if (mask >> r & 1) ranks.push_back(r);
-    const unsigned size = row_bytes * map->box[1], offset = to & 0xffffff, bar = barrier & 0xffffff;
+    const int deep = std::max(1, map->deep), lines = map->box[1]; // a box's layers follow each other
+    const unsigned size = row_bytes * lines * deep, offset = to & 0xffffff, bar = barrier & 0xffffff;
     for (unsigned r : ranks) {
         bytes_at(r, offset, size);
         for (unsigned at = offset; at < offset + size; at += 16) {
@@ -305,12 +323,12 @@ inline void copy_box(unsigned to, const sassafras::TensorMap *map, int x, int y,
         Lane *const before = lane;
         lane = issuer; // for its cluster
         for (unsigned r : ranks) {
-            for (int row = 0; row < tensor.box[1]; ++row)
+            for (int row = 0; row < lines * deep; ++row)
                 for (int i = 0; i < tensor.box[0]; ++i) {
                     uint16_t value = 0;
-                    const long long ex = (long long)x + i, ey = (long long)y + row;
-                    if (ex >= 0 && ex < tensor.extent[0] && ey >= 0 && ey < tensor.extent[1]) {
-                        const char *from = tensor.base + ey * tensor.stride + 2 * ex + std::max(z, 0) * tensor.apart;
+                    const long long ex = (long long)x + i, ey = (long long)y + row % lines, ez = std::max(z, 0) + row / lines;
+                    if (ex >= 0 && ex < tensor.extent[0] && ey >= 0 && ey < tensor.extent[1] && ez < tensor.layers) {
+                        const char *from = tensor.base + ey * tensor.stride + 2 * ex + ez * tensor.apart;
                         check_read(from, 2);
                         std::memcpy(&value, from, 2);
                     }

@@ -51,7 +51,8 @@ class Emulator:
         maps = [plan.tensor_maps[n] for n, kind in config.instance.parameters if kind == "tensormap"]
         words.append(len(maps))
         for tensor in maps:
-            words += [place[tensor.operand], *tensor.dims, *tensor.strides, *tensor.box, tensor.swizzle]
+            rank = len(tensor.dims)
+            words += [place[tensor.operand], rank, *tensor.dims, *tensor.strides, *tensor.box, tensor.swizzle]
         words += [plan.workspace_bytes, plan.counters, "a", "b", "c"]
         (folder / "job").write_text(" ".join(map(str, words)))
         done = subprocess.run(
@@ -108,6 +109,7 @@ def build(shared: Path, instances: list[Instance], edit: Callable[[str], str] | 
     if edit is not None:
         files = {name: edit(text) for name, text in files.items()}
     files["ptx_hopper.cuh"] = (HERE / "hopper_emulator.hpp").read_text()  # what the kernels include
+    files["ptx_hints.cuh"] = (HERE / "hints_emulator.hpp").read_text()
     files["ptx_rows.cuh"] = (HERE / "rows_emulator.hpp").read_text()
     files |= {name: (HERE / name).read_text() for name in ("lane_emulator.hpp", "emulated_hopper.cpp")}
     table = " ".join(

@@ -25,6 +25,7 @@ NAMES = (
     "ws_tt_bf16_128x128_pp2s6b2c1x1", "ws_nt_128x192_pp2s4b3c1x2", "ws_nt_bf16_128x128_pp2s6b2c2x1",
     "ws_tn_128x176_pp2s5b4c2x1", "ws_tn_128x192_pp2s4b3c2x1",
     "ws_tn_128x256_co2s4b2c1x1l3", "cs_nn_128x128_s6q1l4",
+    "cs_nn_64x128_s7q1f", "cs_nn_128x128_s6mq1w", "cs_nn_128x128_s6q1fw", "cs_tn_swapped_64x96_s8q1",
 )  # fmt: skip
 
 
@@ -55,6 +56,10 @@ def test_sass(name: str, tmp_path: Path) -> None:
     assert len(moved) <= 2, "descriptors pass through the registers of threads"
     assert not [op for op in opcodes if op.startswith(("HADD2", "HFMA2", "RED"))]
     assert any(op.startswith("UTMALDG.2D") for op in opcodes)
+    copies = [i.text for i in function.instructions if i.opcode.startswith("UTMALDG")]
+    hints, wide = (getattr(instance, name, False) for name in ("hints", "wide"))
+    assert {"desc[" in text for text in copies} == {hints}, "each copy has a policy of the L2, or none"
+    assert any(text.startswith("UTMALDG.3D") for text in copies) == wide
     loads = [number for number, op in enumerate(opcodes) if op.startswith("UTMALDG")]
     assert opcodes.index("PREEXIT") < opcodes.index("ACQBULK") < loads[0], "waits for the launch before it"
     multicast = any(op.startswith("UTMALDG.2D.MULTICAST") for op in opcodes)
@@ -64,8 +69,8 @@ def test_sass(name: str, tmp_path: Path) -> None:
     counters = 2 if split else int(instance.splits)  # type: ignore[union-attr]
     assert len([op for op in opcodes if op.startswith("ATOM")]) == counters, "one counter a path"
     # partial sums on their way to shared memory: a group of four loads after the other, no registers held
-    copies = [op for op in opcodes if op.startswith("LDGSTS")]
-    assert (len(copies) >= 8 and set(copies) == {"LDGSTS.E.BYPASS.128"}) if split else not copies
+    ahead = [op for op in opcodes if op.startswith("LDGSTS")]
+    assert (len(ahead) >= 8 and set(ahead) == {"LDGSTS.E.BYPASS.128"}) if split else not ahead
     assert any(op.startswith("USETMAXREG") for op in opcodes) == (instance.threads > 256 and not split)
     # with setmaxnreg the multiplying threads may use more than a launch gives each
     text = " ".join(instruction.text for instruction in function.instructions)

@@ -9,7 +9,7 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from sassafras.core import SassafrasError
 
@@ -36,6 +36,9 @@ class ClusterSplitInstance:
         blocks: 1 or 2: the quick start (`kernels/sm90_hgemm_quick_split.cuh`), with so many blocks of 64 k in
             a stage; 0: without it.
         lead: stages by which the first of two warpgroups is ahead at the end; with the quick start.
+        hints: the L2 is told what nobody reads again; with the quick start.
+        wide: one copy brings 128 rows and more of an operand that is contiguous along them; with the quick
+            start.
     """
 
     layout: str
@@ -48,17 +51,19 @@ class ClusterSplitInstance:
     epilogue: bool = False
     blocks: int = 0
     lead: int = 0
+    hints: bool = False
+    wide: bool = False
 
     @property
     def name(self) -> str:
         """Entry name, for example ``cs_tn_64x128_s8``.
 
         At its end: ``m``: operands may be shared; ``e``: epilogue; ``q1``, ``q2``: quick start, blocks;
-        ``l3``: lead.
+        ``l3``: lead; ``f``: hints; ``w``: wide.
         """
         kind = ("_swapped" if self.swapped else "") + ("_bf16" if self.dtype == "bf16" else "")
         ending = "m" * self.shared + "e" * self.epilogue + (f"q{self.blocks}" if self.blocks else "")
-        ending += f"l{self.lead}" if self.lead else ""
+        ending += (f"l{self.lead}" if self.lead else "") + "f" * self.hints + "w" * self.wide
         return f"cs_{self.layout}{kind}_{self.rows}x{self.columns}_s{self.stages}{ending}"
 
     @classmethod
@@ -117,6 +122,12 @@ class ClusterSplitInstance:
         return None
 
     @property
+    def wide_operands(self) -> tuple[bool, bool]:
+        """Whether one copy brings the kernel's A, its B, in whole blocks of 64 rows."""
+        mn_a, mn_b = hopper.majors(self.layout, self.swapped)
+        return self.wide and mn_a and self.rows >= 128, self.wide and mn_b and self.columns >= 128
+
+    @property
     def sums_apart(self) -> bool:
         """Slices exchange their partial sums beside the stages, not in their place."""
         return self.blocks > 0 and not self.shared
@@ -157,6 +168,10 @@ class ClusterSplitInstance:
             return f"{self.blocks} blocks of k a stage: 1 or 2, and not with an epilogue"
         if self.lead and not (self.blocks and self.consumers == 2 and self.lead < self.stages):
             return "the first of two warpgroups leads, with the quick start, by fewer stages than there are"
+        if (self.hints or self.wide) and not self.blocks:
+            return "hints and wide copies come with the quick start"
+        if self.wide and not any(self.wide_operands):
+            return "no operand is contiguous along 128 rows and more of its tile"
         if not self.sums_apart and (why := self.exchange(2)):
             return why
         if self.shared_bytes > SHARED_LIMIT:
@@ -172,8 +187,10 @@ class ClusterSplitInstance:
             truth(self.dtype == "bf16"), truth(self.swapped), truth(self.shared),
         )  # fmt: skip
         if self.blocks:
-            lead = f", {self.lead}" if self.lead else ""
-            return f"QuickSplit<{', '.join(map(str, numbers))}, {self.blocks}{lead}>"
+            more = f", {self.lead}" if self.lead or self.hints or self.wide else ""
+            if self.hints or self.wide:
+                more += f", {truth(self.hints)}, {truth(self.wide)}"
+            return f"QuickSplit<{', '.join(map(str, numbers))}, {self.blocks}{more}>"
         return f"ClusterSplit<{', '.join(map(str, numbers))}{', true' * self.epilogue}>"
 
     @property
@@ -254,14 +271,46 @@ OTHER_INSTANCES: tuple[ClusterSplitInstance, ...] = (
 )
 
 #: layouts, rows, columns, stages, shared, lead: for shapes of one wave; the first warpgroup stores while the
-#: second multiplies. No GPU has timed them yet (`families.CANDIDATES`)
-CANDIDATES: tuple[ClusterSplitInstance, ...] = tuple(
-    ClusterSplitInstance(layout, rows, columns, stages, shared=shared, blocks=1, lead=lead)
-    for layouts, rows, columns, stages, shared, lead in (
-        (("tn", "nn"), 128, 256, 4, False, 3), (("tn", "nn"), 128, 128, 6, False, 4),
-        (("tn",), 128, 256, 4, True, 3), (("tn",), 128, 128, 6, True, 4), (("tn",), 128, 192, 5, False, 3),
-    )
-    for layout in layouts
+#: second multiplies
+_LEADING = (
+    (("tn", "nn"), 128, 256, 4, False, 3), (("tn", "nn"), 128, 128, 6, False, 4),
+    (("tn",), 128, 256, 4, True, 3), (("tn",), 128, 128, 6, True, 4), (("tn",), 128, 192, 5, False, 3),
+)  # fmt: skip
+#: layouts; rows, columns, stages; what else of an instance
+_Kinds = tuple[tuple[tuple[str, ...], tuple[tuple[int, int, int], ...], dict[str, Any]], ...]
+_BY_MEMORY = ((64, 64, 10), (64, 128, 7), (128, 64, 7), (128, 128, 6))
+#: for products bound by memory (docs/experiments/2026-11-22-hgemm-memory.md), all with the quick start: hints
+_HINTED: _Kinds = (
+    (("tn", "nn"), _BY_MEMORY, {}), (("tn",), ((64, 96, 8), (128, 96, 6)), {}),
+    (("tn", "nn"), ((64, 128, 8), (128, 128, 6)), {"shared": True}),
+)  # fmt: skip
+#: wide copies, with and without hints
+_WIDE: _Kinds = (
+    (("nn",), ((64, 128, 7), (128, 128, 6), (64, 256, 5)), {}),
+    (("nn",), ((64, 128, 8), (128, 128, 6), (64, 256, 5)), {"shared": True}),
+    (("nn",), ((64, 128, 7), (128, 128, 6)), {"hints": True}),
+)  # fmt: skip
+#: 96 rows of the weights, which are A: 12288 of them are 128 tiles
+_TRANSPOSED: _Kinds = (
+    (("tn", "nn"), ((64, 96, 8), (128, 96, 6)), {}), (("tn", "nn"), ((128, 96, 6),), {"shared": True}),
+)  # fmt: skip
+
+
+def _quick(kinds: _Kinds, **of_all: Any) -> Iterator[ClusterSplitInstance]:
+    for layouts, tiles, own in kinds:
+        given: dict[str, Any] = {"blocks": 1, **of_all, **own}
+        for layout, (rows, columns, stages) in itertools.product(layouts, tiles):
+            yield ClusterSplitInstance(layout, rows, columns, stages, **given)
+
+
+#: no GPU has timed them yet (`families.CANDIDATES`)
+CANDIDATES: tuple[ClusterSplitInstance, ...] = (
+    *(
+        ClusterSplitInstance(layout, rows, columns, stages, shared=shared, blocks=1, lead=lead)
+        for layouts, rows, columns, stages, shared, lead in _LEADING
+        for layout in layouts
+    ),
+    *_quick(_HINTED, hints=True), *_quick(_WIDE, wide=True), *_quick(_TRANSPOSED, swapped=True),
 )  # fmt: skip
 
 #: those with an epilogue (`epilogue`)
@@ -338,6 +387,8 @@ class ClusterSplitConfig(Configuration):
         majors = hopper.majors(i.layout, i.swapped)
         if why := hopper.bad_tile(i.rows, i.columns, *majors, self.share_n, self.share_m):
             return why
+        if any(i.wide_operands) and shape.n % 64:
+            return f"{shape.n} columns of B: wide copies bring whole blocks of 64"
         if max(self.tiles(shape)) > GRID_LIMIT:
             return f"{max(self.tiles(shape))} tiles, a grid takes {GRID_LIMIT} along each extent"
         tiles = i.k_tiles(shape)
@@ -362,7 +413,8 @@ class ClusterSplitConfig(Configuration):
         seen, (rows, columns) = self.seen(shape), self.tile
         if rows > 64 and rows // 2 >= seen.m:
             return f"{rows} rows a CTA for {seen.m}"
-        if self.swapped and seen.n > (4 if columns >= 80 else 2) * columns:
+        few = seen.n <= (4 if columns >= 80 else 2) * columns
+        if self.swapped and not few and not self._fits_better(seen):
             return f"transposed tiles of {columns} for {seen.n} rows of C: they are for few"
         if columns > 16 and columns // 2 >= seen.n:
             return f"{columns} columns a CTA for {seen.n}"
@@ -375,12 +427,24 @@ class ClusterSplitConfig(Configuration):
                 return f"{share} CTAs share along {extent}, and there are {tiles} tiles"
         return None
 
+    def _fits_better(self, seen: Shape) -> bool:
+        """Whether transposed tiles fill the multiprocessors where tiles of 64 and of 128 rows would not.
+
+        Of problems with one tile across, whole in k. With the quick start alone: no sweep has timed the
+        others there, and what nobody has timed must not be chosen.
+        """
+        rows, columns = self.tile
+        if columns < 80 or seen.m > rows or self.slices * self.parts > 1 or not self.instance.blocks:
+            return False
+        return _fill(ceil_div(seen.n, columns)) and not any(_fill(ceil_div(seen.n, r)) for r in (64, 128))
+
     def _maps(self, shape: Shape) -> dict[str, TensorMap]:
         i, seen = self.instance, self.seen(shape)
-        mn_a, mn_b = hopper.majors(i.layout, i.swapped)
+        (mn_a, mn_b), (wide_a, wide_b) = hopper.majors(i.layout, i.swapped), i.wide_operands
+        box_a, box_b = i.rows // self.share_n, i.columns // self.share_m
         return {
-            "map_a": hopper.operand_map("a", seen.m, shape.k, i.rows // self.share_n, mn_a, i.dtype),
-            "map_b": hopper.operand_map("b", seen.n, shape.k, i.columns // self.share_m, mn_b, i.dtype),
+            "map_a": hopper.operand_map("a", seen.m, shape.k, box_a, mn_a, i.dtype, wide_a),
+            "map_b": hopper.operand_map("b", seen.n, shape.k, box_b, mn_b, i.dtype, wide_b),
         }
 
     def _launch(self, shape: Shape) -> Launch:
@@ -404,6 +468,11 @@ class ClusterSplitConfig(Configuration):
             grid, self.threads, self.shared_bytes, cluster, scalars, self._maps(shape),
             4 * self.parts * tiles * rows * columns, tiles * counters,
         )  # fmt: skip
+
+
+def _fill(tiles: int) -> bool:
+    """Whether their last wave leaves at most a tenth of the multiprocessors without a tile."""
+    return -tiles % MULTIPROCESSORS <= MULTIPROCESSORS // 10
 
 
 def _whole(tiles: int, share: int) -> int:
