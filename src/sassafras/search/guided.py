@@ -1,8 +1,8 @@
 """The strategy ``guided``: annealing that knows where to look, from its own experience and from training.
 
 Annealing draws its proposals blindly. Here most are drawn by how often such actions have paid in this very
-search; with a network, times what it expects of every legal action. The network is asked once a state at most,
-and no such proposal is made twice in it. Whether to go there is decided as in annealing, but colder:
+search; with a network, times what it expects of every legal action. The network is asked once a state at
+most, and no such proposal is made twice in it. Whether to go there is decided as in annealing, but colder:
 a walk that is refused again and again warms up by itself, whether it sits in a valley or on a lucky
 measurement.
 """
