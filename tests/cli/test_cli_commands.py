@@ -126,7 +126,7 @@ def test_disasm_prints_every_instruction(cubin: Path) -> None:
         (["optimize", "nothing.py"], "error: .*nothing.py: no such file"),
         (["optimize", "suite:softmax", "--budget", "soon"], "error: cannot read the budget 'soon'.*60s"),
         (["optimize", "suite:softmax", "--strategy", "magic"], "error: there is no strategy 'magic'.*anneal"),
-        (["optimize", "suite:softmax", "--set", "heat=3"], "error: .*heat"),
+        (["optimize", "suite:softmax", "--set", "warmth=3"], "error: .*warmth"),
         (["optimize", "suite:softmax", "--device", "abacus"], "error: there is no device 'abacus'"),
         (["optimize", "suite:softmax", "--device", "model", "--case", "7"], "error: softmax: no case '7'"),
         (["latency", "show", "--arch", "sm_100a"], "error: no latency table"),

@@ -62,7 +62,7 @@ def wait_for(process: subprocess.Popen[str], folder: Path, count: int) -> None:
 def test_optimize_repeat_and_start_over(tmp_path: Path) -> None:
     example = str(Path(__file__).parents[2] / "examples" / "softmax.py")
     out, err = finish(start(tmp_path, "--budget", "200e", target=example))
-    assert re.fullmatch(LINE + r".*\n", out) and "searching 200e with anneal" in err
+    assert re.fullmatch(LINE + r".*\n", out) and "searching 200e with guided" in err
     assert "model assumes: " in err
     (written,) = (tmp_path / "out").glob("*.json")
     facts = json.loads(written.read_text())

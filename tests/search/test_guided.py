@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -70,9 +72,23 @@ def test_a_network_changes_where_it_looks_and_what_was_trained_is_part_of_its_id
     pytest.importorskip("sb3_contrib")
     paths = {policy: tuple(walk(30, policy=policy)[0]) for policy in ("none", "twin", "pretrained")}
     assert len(set(paths.values())) == 3
-    trained, twin = search.get("guided"), search.get("guided", {"policy": "twin"})
-    assert search.settings_of(trained)["digest"] and not search.settings_of(twin)["digest"]
+    trained, *others = (search.get("guided", {"policy": name}) for name in ("pretrained", "twin", "none"))
+    assert search.settings_of(trained)["digest"]
+    assert not any(search.settings_of(other)["digest"] for other in others)
     assert trained.space_options == {"moves": "all", "view": "all"}  # type: ignore[attr-defined]
+
+
+def test_it_is_what_optimize_does_by_itself_and_needs_no_torch() -> None:
+    program = (
+        "import sys; sys.modules['torch'] = None\n"
+        "import sassafras\n"
+        "result = sassafras.optimize('suite:kv_append', budget='6e', device='model', store=False)\n"
+        "print(result.strategy, result.evaluations)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.stdout.split() == ["guided", "6"], done.stderr
 
 
 def test_the_network_is_asked_once_a_state_and_no_action_is_drawn_twice() -> None:

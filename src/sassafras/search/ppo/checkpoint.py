@@ -60,11 +60,16 @@ def find(policy: str) -> Path | None:
     """The file that a policy's name stands for; None for networks that start from nothing.
 
     Raises:
-        SearchError: the pre-trained policy is not installed.
+        SearchError: the pre-trained policy is not installed, or there is no such file.
     """
     if policy in ("fresh", "twin"):
         return None
     if policy != "pretrained":
+        if not Path(policy).is_file():
+            raise SearchError(
+                f"there is no policy {policy!r}",
+                hint="none, pretrained, twin (guided); pretrained, fresh, twin (ppo); or a checkpoint's file",
+            )
         return Path(policy)
     path = Path(str(resources.files(__package__).joinpath(PRETRAINED)))
     if not path.exists():
