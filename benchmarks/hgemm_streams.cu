@@ -8,6 +8,7 @@
 // The matrix is cut into slabs (what a CTA of an HGEMM would multiply: WIDTH columns of B), a slab into steps along k. A step
 // is a stage: `copies` boxes of the matrix, and of a small operand, which every CTA reads, `small_copies` boxes.
 #include "ptx_hopper.cuh"
+#include "ptx_hints.cuh"
 
 namespace sassafras {
 
@@ -30,7 +31,6 @@ struct Pattern {
 
 static constexpr int READERS = 4, WINDOW = 8 * 1024; // of so many bytes of a stage 2 KB are read: 16 bytes a thread
 
-// --- what ptx_hopper.cuh lacks: hints for the L2 ---------------------------------------------------------
 #ifndef SASSAFRAS_EMULATED
 // PTX names these priorities for createpolicy; there is no "no allocate" for tensor copies (unchanged is nearest).
 __device__ __forceinline__ u64 policy(int hint) {
@@ -39,28 +39,6 @@ __device__ __forceinline__ u64 policy(int hint) {
     if (hint == 2) asm volatile("createpolicy.fractional.L2::evict_unchanged.b64 %0, 1.0;" : "=l"(made));
     if (hint == 3) asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(made));
     return made;
-}
-
-__device__ __forceinline__ void copy_tile_hinted(u32 to, const TensorMap *map, int x, int y, u32 barrier, u64 policy) {
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint "
-                 "[%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
-                 "l"(map), "r"(x), "r"(y), "r"(barrier), "l"(policy)
-                 : "memory");
-}
-
-__device__ __forceinline__ void copy_tile_hinted(u32 to, const TensorMap *map, int x, int y, int z, u32 barrier, u64 policy) {
-    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint "
-                 "[%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(to),
-                 "l"(map), "r"(x), "r"(y), "r"(z), "r"(barrier), "l"(policy)
-                 : "memory");
-}
-
-__device__ __forceinline__ void copy_tile_multicast_hinted(u32 to, const TensorMap *map, int x, int y, u32 barrier, u16 mask,
-                                                           u64 policy) {
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster"
-                 ".L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5, %6;" ::"r"(to),
-                 "l"(map), "r"(x), "r"(y), "r"(barrier), "h"(mask), "l"(policy)
-                 : "memory");
 }
 #endif
 

@@ -8,7 +8,8 @@ One kernel without products (hgemm_streams.cu) reads an n x k matrix of FP16 in 
 hgemm_streams_plan.py lists. Each way's checksums are compared with NumPy's first, on a small matrix and for
 one CTA on the large one. Then all are timed in turn, in graphs of calls back to back (warm) and one call
 after a read of twice the L2 (cold). Beside them: a plain reduction of the same bytes, cuBLASLt's best
-algorithms and our best kernels with 64 rows. Last, what gained is put together.
+algorithms and our best kernels with 64 rows. Then what gained is put together. Last come, beside the bases,
+those who ask the L2 to keep lines longest: these outlive a call, and would change others' times.
 
 Rates count the matrix alone. `ratio` is the time of `against` over this one's (above 1: faster): the median
 over rounds, with a 95 % bootstrap interval. A layout's base is among its variants twice: the second is the
@@ -146,12 +147,20 @@ def measure(
             raise
         except Exception as error:  # a library that is missing: what the variants say is worth having
             wrong[f"beside {n}x{k}"] = f"{type(error).__name__}: {error}"
-    rows = raced(field_of(chosen) + beside, begin + 0.75 * (deadline - begin))
+    share = deadline - begin
+    calm = [v for v in chosen if not v.lasting]
+    rows = raced(field_of(calm) + beside, begin + 0.65 * share)
     best = [Variant("nn")]
     for layout in ("nn", "tn"):
         best += [Variant(layout), *plan.together(Variant(layout), gains(rows, layout), n, k)]
-    again = raced(field_of(list(dict.fromkeys(best))), deadline)
-    return rows + [{**row, "phase": "together"} for row in again]
+    again = raced(field_of(list(dict.fromkeys(best))), begin + 0.9 * share)
+    rows += [{**row, "phase": "together"} for row in again]
+    if lasting := [v for v in chosen if v.lasting]:
+        bases = [Variant(layout) for layout in dict.fromkeys(v.layout for v in lasting)]
+        again = raced(field_of(bases + lasting), deadline)
+        rows += [{**row, "phase": "evict_last"} for row in again]
+        reader.forget()
+    return rows
 
 
 def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -163,7 +172,7 @@ def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
             key = row["name"] if row["kind"] != "null" else f"null of {row['name']}"
             of_shape[key] = [row["warm_gbs"], row["cold_gbs"], *row["warm_ratio"]]
         layout = row["name"].split()[0]
-        if layout in plan.LAYOUTS and "small=" not in row["name"]:
+        if layout in plan.LAYOUTS and "small=" not in row["name"] and row.get("phase") != "evict_last":
             best = of_shape.setdefault(f"best {layout}", row)
             if row["warm_gbs"] > best["warm_gbs"]:
                 of_shape[f"best {layout}"] = row

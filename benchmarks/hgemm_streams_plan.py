@@ -88,6 +88,11 @@ class Variant:
         return {name: value for name, value, other in both if value != other}
 
     @property
+    def lasting(self) -> bool:
+        """Whether it leaves lines in the L2 that keep a privilege after the kernel: others pay for it."""
+        return "evict_last" in (self.hint, self.small_hint)
+
+    @property
     def name(self) -> str:
         """Its layout, and what differs from `base`."""
         changed = self.changes(Variant(self.layout))
@@ -319,8 +324,7 @@ def together(base: Variant, gains: list[tuple[float, Variant]], n: int, k: int) 
         best, taken = tried, taken | names
         made.append(best)
     for small in (64, 128):
-        alone = {"small": small, "small_hint": "evict_last" if best.hint != "none" else "none"}
         for one in (best, replace(best, flight=min(best.flight, 96))):
-            with_small = [replace(one, **alone), replace(one, **alone, shared=True, cluster=2)]
+            with_small = [replace(one, small=small), replace(one, small=small, shared=True, cluster=2)]
             made += [v for v in with_small if not reject(v, n, k)]
     return [v for v in dict.fromkeys(made) if v != base]

@@ -128,6 +128,13 @@ class Reader:
         facts = {"stages": laid.pattern["stages"], "stage_bytes": laid.stage_bytes, "ctas": laid.grid}
         return Contestant(variant.name, enqueue, variant, {**facts, "sums": sums})
 
+    def forget(self) -> None:
+        """Lines that were to be kept longest are like all others again."""
+        from sassafras.device.cuda.driver import call
+
+        self.gpu.sync()
+        call(self.gpu.driver.cuCtxResetPersistingL2Cache)
+
     def clusters(self) -> dict[str, Any]:
         """cuOccupancyMaxActiveClusters with 200 KB of shared memory a CTA, by CTAs of a cluster."""
         from sassafras.device.cuda.driver import CudaError, call
@@ -182,6 +189,9 @@ class DryReader:
         rate = 4.4e6 * min(1, 0.6 + variant.flight / 400) * (0.98 if variant.layout == "tn" else 1)
         us = 2 * n * k / rate
         return Contestant(variant.name, lambda: self.gpu.launch(us), variant, {"ctas": laid.grid})
+
+    def forget(self) -> None:
+        """Nothing is kept."""
 
     def clusters(self) -> dict[str, Any]:
         """Nobody to ask."""

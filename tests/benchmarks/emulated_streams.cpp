@@ -8,30 +8,21 @@
 #include <fstream>
 #include <iterator>
 
-static int depth = 1; // of the matrix's boxes
-
-namespace sassafras {
+namespace sassafras { // instead of ptx_hints.cuh: hints change nothing here
 inline u64 policy(int) { return 0; }
 inline void copy_tile_hinted(u32 to, const TensorMap *map, int x, int y, u32 barrier, u64) { copy_tile(to, map, x, y, barrier); }
+inline void copy_tile_hinted(u32 to, const TensorMap *map, int x, int y, int z, u32 barrier, u64) {
+    copy_tile(to, map, x, y, z, barrier);
+}
 inline void copy_tile_multicast_hinted(u32 to, const TensorMap *map, int x, int y, u32 barrier, u16 mask, u64) {
     copy_tile_multicast(to, map, x, y, barrier, mask);
-}
-// The emulator's boxes are one layer deep.
-inline void copy_layers(u32 to, const TensorMap *map, int x, int y, int z, u32 barrier) {
-    for (int i = 0; i < depth; ++i) copy_tile(to + i * 2 * map->box[0] * map->box[1], map, x, y, z + i, barrier);
-}
-inline void copy_layers(u32 to, const TensorMap *map, int x, int y, u32 barrier) { copy_tile(to, map, x, y, barrier); }
-inline void copy_tile_hinted(u32 to, const TensorMap *map, int x, int y, int z, u32 barrier, u64) {
-    copy_layers(to, map, x, y, z, barrier);
 }
 } // namespace sassafras
 
 #define SASSAFRAS_EMULATED
 #define __grid_constant__
 #define __launch_bounds__(...)
-#define copy_tile copy_layers
 #include "hgemm_streams.cu"
-#undef copy_tile
 
 using namespace sassafras;
 
@@ -64,8 +55,7 @@ int main(int, char **argv) {
         map.stride = number();
         map.apart = number();
         for (int &extent : map.box) extent = (int)number();
-        const int layers = (int)number();
-        if (&map == maps) depth = layers;
+        map.deep = (int)number();
         map.swizzle = (int)number();
     }
     std::string files[3];

@@ -115,6 +115,7 @@ class Emulated:
         for name in ("hopper_emulator.hpp", "lane_emulator.hpp"):
             files[name] = (EMULATOR / name).read_text()
         files["ptx_hopper.cuh"] = files["hopper_emulator.hpp"]  # what the kernel includes
+        files["ptx_hints.cuh"] = "// see emulated_streams.cpp\n"
         files["emulated_streams.cpp"] = (HERE / "emulated_streams.cpp").read_text()
         command = ["g++", "-std=c++20", "-O1", "-o", "emulated", "emulated_streams.cpp"]
         self.path, self.folder, self.plan = compiled(shared, files, command) / "emulated", folder, plan
@@ -198,7 +199,7 @@ def test_options(streams: Any) -> None:
 def test_a_dry_run(tmp_path: Path) -> None:
     command = [sys.executable, str(BENCHMARKS / "hgemm_streams.py"), "--dry-run", "--out", str(tmp_path)]
     run = subprocess.run(
-        [*command, "--seconds", "8"], capture_output=True, text=True, timeout=240, check=False
+        [*command, "--seconds", "60"], capture_output=True, text=True, timeout=240, check=False
     )
     assert run.returncode == 0, run.stderr
     told = json.loads((tmp_path / "hgemm-streams-dry.json").read_text())
@@ -210,6 +211,10 @@ def test_a_dry_run(tmp_path: Path) -> None:
     assert 0.99 < of["null of nn"][2] < 1.01
     assert {r["kind"] for r in rows} == {"base", "null", "variant", "other"}
     assert any(r.get("phase") == "together" and "small=" in r["name"] for r in rows)
+    lasting = {r["name"] for r in rows if "evict_last" in r["name"]}
+    apart = {r["name"] for r in rows if r.get("phase") == "evict_last"}
+    assert lasting and apart == lasting | {"nn", "tn"}, "timed apart, beside the bases"
+    assert not [r for r in rows if r["name"] in lasting and r.get("phase") != "evict_last"]
     for row in rows:
         low, high = row["warm_ratio"][1:]
         assert low <= row["warm_ratio"][0] <= high and row["rounds"] >= 4
