@@ -18,6 +18,7 @@
 //   HINTS        copies carry a policy of the L2
 //   WIDE         an operand of 128 rows or more that is contiguous along them has a tensor map of three dimensions (64 rows, k, blocks
 //                of 64 rows); there are whole blocks
+//   LEAVES       parts (two and more, of one slice) only leave their sums: a second launch adds them up (sm90_hgemm_add_parts.cuh)
 // Dynamic shared memory: `with_sums(slices)`.
 #pragma once
 #include "sm90_hgemm_cluster_split.cuh"
@@ -79,7 +80,7 @@ template <int ROWS, bool MN, bool HINTS, bool WIDE> struct Copies {
 };
 
 template <int BM, int BN, int STAGES, int CONSUMERS, bool A_MN, bool B_MN, bool BF16, bool SWAPPED, bool SHARED, int BLOCKS,
-          int LEAD = 0, bool HINTS = false, bool WIDE = false>
+          int LEAD = 0, bool HINTS = false, bool WIDE = false, bool LEAVES = false>
 struct QuickSplit : ClusterSplit<BM, BN, STAGES * BLOCKS, CONSUMERS, A_MN, B_MN, BF16, SWAPPED, SHARED> {
     using Base = ClusterSplit<BM, BN, STAGES * BLOCKS, CONSUMERS, A_MN, B_MN, BF16, SWAPPED, SHARED>;
     using typename Base::A;
@@ -204,12 +205,23 @@ struct QuickSplit : ClusterSplit<BM, BN, STAGES * BLOCKS, CONSUMERS, A_MN, B_MN,
         }
     }
 
+    // Leaves this warp's sums in the workspace, as its lanes hold them: part after part, in those tile after tile.
+    static __device__ __forceinline__ void leave(const Problem &p, const float (&acc)[REGISTERS], int warp, int lane) {
+        const long long tile = blockIdx.y + gridDim.y * (blockIdx.z + (long long)gridDim.z * blockIdx.x);
+        float *const to = p.workspace + tile * (BM * BN) + warp * (16 * BN) + 4 * lane;
+#pragma unroll
+        for (int i = 0; i < REGISTERS / 4; ++i) {
+            const float v[4] = {acc[4 * i], acc[4 * i + 1], acc[4 * i + 2], acc[4 * i + 3]};
+            store_partial(to + 128 * i, v);
+        }
+    }
+
     static __device__ __forceinline__ void run(const Problem &p) {
         if (!p.late) start_successors();
         const u32 base = broadcast((shared_address(shared_floats()) + 1023) & ~1023u);
         const int thread = threadIdx.x, lane = thread & 31, warp = thread >> 5;
-        const int slices = p.parts == 1 ? gridDim.x : 1 << p.log2_slices;
-        const int slice = p.parts == 1 ? blockIdx.x : blockIdx.x & (slices - 1);
+        const int slices = LEAVES ? 1 : p.parts == 1 ? gridDim.x : 1 << p.log2_slices;
+        const int slice = LEAVES ? 0 : p.parts == 1 ? blockIdx.x : blockIdx.x & (slices - 1);
         const Neighbours near(p, slice, slices);
         const int row0 = blockIdx.z * BM, column0 = blockIdx.y * BN;
         const int first = blockIdx.x * p.tiles_per_slice, tiles = min(p.tiles_per_slice, p.k_tiles - first);
@@ -265,7 +277,9 @@ struct QuickSplit : ClusterSplit<BM, BN, STAGES * BLOCKS, CONSUMERS, A_MN, B_MN,
             multiply(acc, base, 64 * (int)broadcast(warp >> 2), tiles, mine);
             if (p.late) start_successors();
             if (SHARED && slices == 1) arrive_at_cluster();
-            if (slices == 1 && (gridDim.x == 1 || Base::add_parts(p, acc, base, thread)))
+            if constexpr (LEAVES)
+                leave(p, acc, warp, lane);
+            else if (slices == 1 && (gridDim.x == 1 || Base::add_parts(p, acc, base, thread)))
                 Base::template store<0>(p, acc, base + OUT_AT + warp * Out::SIZE, row0 + 16 * warp, column0, lane);
         }
         if (slices == 1) {

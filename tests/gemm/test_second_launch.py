@@ -1,0 +1,267 @@
+"""Split k in two launches: both kernels' own source on the CPU, their SASS, and which pairs are tried."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sassafras.core import DisassemblyError, SassafrasError, ToolMissing
+from sassafras.gemm.cluster_split import ClusterSplitConfig, ClusterSplitInstance
+from sassafras.gemm.compile import KERNELS, cubin
+from sassafras.gemm.configuration import Mode
+from sassafras.gemm.second_launch import (
+    ADD_INSTANCES,
+    FIRST_INSTANCES,
+    AddPartsInstance,
+    LeavingInstance,
+    SecondLaunch,
+    candidates,
+    terms_of,
+)  # fmt: skip
+from sassafras.gemm.shapes import Shape
+from sassafras.sass import Program
+from tests.shared import compiled
+
+from .hopper_launch import EAGER, HERE, LATE, RANDOM, operands, values
+
+ROOT = Path(__file__).parents[2]
+_L = LeavingInstance
+#: layouts, one and two multiplying warpgroups, operands shared and not, two blocks a stage, swapped, BF16
+FIRST = (
+    _L("nn", 64, 64, 3, blocks=1), _L("tn", 128, 128, 2, shared=True, blocks=1),
+    _L("tn", 64, 32, 2, swapped=True, blocks=2), _L("tn", 64, 80, 3, dtype="bf16", blocks=1),
+)  # fmt: skip
+SECOND = (
+    AddPartsInstance(2), AddPartsInstance(5), AddPartsInstance(9), AddPartsInstance(2, swapped=True),
+    AddPartsInstance(3, dtype="bf16"),
+)  # fmt: skip
+
+
+#: what the second kernel does, and what it does when this fault is planted; what is then noticed
+FAULTS = (
+    ("if (!waited) wait", "if (!waited && planted != 1) wait", "does not wait for the launch"),
+    ("part < parts;", "part < parts - (planted == 2 ? TERMS : 0);", "wrong"),
+    ("if (r < (SWAPPED ? p.n : p.m)", "if ((planted == 3 || r < (SWAPPED ? p.n : p.m))", "store outside"),
+    ("unit / across, tile", "unit / (planted == 4 ? down : across), tile", "is stored twice|was not stored"),
+)  # fmt: skip
+
+
+def build(shared: Path) -> Path:
+    """The emulator of both kernels, compiled once a run."""
+    names = ("hopper_tile", "epilogue", "sm90_hgemm_cluster_split", "sm90_hgemm_quick_split")
+    files = {f"{name}.cuh": (KERNELS / f"{name}.cuh").read_text() for name in names}
+    second = (KERNELS / "sm90_hgemm_add_parts.cuh").read_text()
+    for before, after, _ in FAULTS:
+        assert second.count(before) == 1, f"the text has no {before!r}"
+        second = second.replace(before, after)
+    files["sm90_hgemm_add_parts.cuh"] = second
+    for kernel, ours in (("ptx_hopper", "hopper"), ("ptx_hints", "hints"), ("ptx_sums", "sums")):
+        files[f"{kernel}.cuh"] = (HERE / f"{ours}_emulator.hpp").read_text()
+    files |= {name: (HERE / name).read_text() for name in ("lane_emulator.hpp", "emulated_second.cpp")}
+
+    def table(instances: tuple[Any, ...]) -> str:
+        return " ".join(f"X({n}, {i.template.replace(',', ' COMMA')})" for n, i in enumerate(instances))
+
+    command = [
+        "g++", "-std=c++20", "-O1", "-DCOMMA=,", f"-DFIRST_KERNELS={table(FIRST)}",
+        f"-DSECOND_KERNELS={table(SECOND)}", "-o", "emulated", "emulated_second.cpp",
+    ]  # fmt: skip
+    return compiled(shared, files, command) / "emulated"
+
+
+@pytest.fixture(scope="module")
+def emulator(shared: Path) -> Path:
+    if shutil.which("g++") is None:
+        pytest.skip("needs g++")
+    return build(shared)
+
+
+def run(
+    program: Path, pair: SecondLaunch, shape: Shape, folder: Path, *, policy: int = LATE, repeats: int = 1,
+    fault: int = 0,
+) -> str:  # fmt: skip
+    """Both launches, compared with FP64; what is wrong, ``""`` when nothing is."""
+    a, b, exact = operands(pair.first, shape, 5)
+    a.tofile(folder / "a")
+    b.tofile(folder / "b")
+    np.zeros((shape.m, shape.n), np.uint16).tofile(folder / "c")
+    first, second = pair.first.launch(shape), pair.second.launch(shape)
+    words: list[Any] = [FIRST.index(pair.first.instance), *first.grid, *first.cluster, first.threads]
+    words += [first.shared_bytes, SECOND.index(pair.second.instance), second.grid[0], second.threads]
+    words += [second.shared_bytes, policy, 7, repeats, fault]
+    for parameters, plan in (
+        (pair.first.instance.parameters, first),
+        (pair.second.instance.parameters, second),
+    ):
+        numbers = [plan.scalars[name] for name, kind in parameters if kind == "i32"]
+        words += [len(numbers), *numbers]
+    place = {"a": 1, "b": 0} if pair.first.swapped else {"a": 0, "b": 1}
+    for name in ("map_a", "map_b"):
+        tensor = first.tensor_maps[name]
+        words += [place[tensor.operand], *tensor.dims, *tensor.strides, *tensor.box, tensor.swizzle]
+    assert second.workspace_bytes == first.workspace_bytes
+    words += [first.workspace_bytes, "a", "b", "c"]
+    (folder / "job").write_text(" ".join(map(str, words)))
+    done = subprocess.run(
+        [str(program), "job"], cwd=folder, capture_output=True, text=True, timeout=120, check=False
+    )
+    if done.returncode:
+        return done.stderr.strip() or f"status {done.returncode}"
+    c = values(np.fromfile(folder / "c", np.uint16).reshape(shape.m, shape.n), pair.first.dtype)
+    unit = 2.0**-8 if pair.first.dtype == "bf16" else 2.0**-11
+    allowed = np.abs(exact) * unit + 1e-5 * np.sqrt(shape.k) + 2.0**-25
+    wrong = ~(np.abs(c - exact) <= allowed)
+    return f"{wrong.sum()} of {wrong.size} wrong" if wrong.any() else ""
+
+
+def pair_of(number: int, parts: int, share: tuple[int, int] = (1, 1), ctas: int = 3) -> SecondLaunch:
+    first = ClusterSplitConfig(FIRST[number], 1, *share, parts, mode=Mode(late=number % 2 == 0))
+    return SecondLaunch(first, ctas)
+
+
+@pytest.mark.parametrize(
+    ("pair", "shape"),
+    [
+        (pair_of(0, 2), Shape(136, 72, 264)),
+        (pair_of(0, 5, ctas=1), Shape(64, 64, 320)),
+        (pair_of(0, 18), Shape(72, 136, 1152)),  # nine and nine
+        (pair_of(1, 5, (2, 1)), Shape(264, 136, 640)),  # a row of tiles that lies outside of C
+        (pair_of(1, 2, (1, 2), ctas=200), Shape(136, 72, 328)),
+        (pair_of(2, 2), Shape(24, 200, 392)),
+        (pair_of(3, 3), Shape(72, 168, 264)),
+    ],
+    ids=lambda x: x.name if isinstance(x, SecondLaunch) else str(x),
+)
+def test_two_launches_are_right(pair: SecondLaunch, shape: Shape, emulator: Path, tmp_path: Path) -> None:
+    assert pair.reject(shape) is None
+    assert run(emulator, pair, shape, tmp_path, policy=RANDOM, repeats=2) == ""
+    assert run(emulator, pair, shape, tmp_path, policy=EAGER) == ""
+
+
+@pytest.mark.parametrize("fault", range(1, len(FAULTS) + 1))
+def test_faults_of_the_second_kernel_are_noticed(fault: int, emulator: Path, tmp_path: Path) -> None:
+    pair, shape = pair_of(3, 3), Shape(72, 168, 264)
+    assert run(emulator, pair, shape, tmp_path) == ""
+    assert re.search(FAULTS[fault - 1][2], run(emulator, pair, shape, tmp_path, fault=fault))
+
+
+def program(instance: Any, folder: Path) -> tuple[Program, list[str]]:
+    try:
+        found = Program.parse(cubin(instance, folder))
+    except (ToolMissing, DisassemblyError) as missing:
+        if isinstance(missing, DisassemblyError) and "nvdisasm" not in str(missing):
+            raise
+        pytest.skip(f"no compiler, or no disassembler for its output: {missing}")
+    return found, [i.opcode for i in found.function(instance.name).instructions]
+
+
+@pytest.mark.parametrize("instance", FIRST_INSTANCES[2:10:3], ids=lambda i: i.name)
+def test_sass_of_the_first(instance: LeavingInstance, tmp_path: Path) -> None:
+    _, opcodes = program(instance, tmp_path)
+    products = [op for op in opcodes if "MMA" in op]
+    assert products == [f"HGMMA.64x{instance.columns}x16.F32"] * 4
+    assert len([op for op in opcodes if op.startswith("WARPGROUP.DEPBAR")]) <= 3
+    assert not [op for op in opcodes if op.startswith(("LDL", "STL", "ATOM", "RED", "LDG", "F2F"))]
+    # nothing but the sums is stored: 16 bytes for each four of a thread
+    stores = [op for op in opcodes if op.startswith("STG")]
+    assert stores == ["STG.E.128.STRONG.GPU"] * (instance.columns // 8)
+    loads = [number for number, op in enumerate(opcodes) if op.startswith("UTMALDG")]
+    assert opcodes.index("PREEXIT") < opcodes.index("ACQBULK") < loads[0]
+
+
+@pytest.mark.parametrize(
+    "instance", (ADD_INSTANCES[0], ADD_INSTANCES[6], ADD_INSTANCES[-1]), ids=lambda i: i.name
+)
+def test_sass_of_the_second(instance: AddPartsInstance, tmp_path: Path) -> None:
+    found, opcodes = program(instance, tmp_path)
+    assert not [op for op in opcodes if op.startswith(("LDL", "STL", "ATOM"))]
+    order = "".join({"LDG": "L", "FAD": "+", "STG": "S"}.get(op[:3], "") for op in opcodes)
+    # all parts' loads before the first addition
+    assert order == "L" * (2 * instance.terms) + "+" * (8 * instance.terms) + "S"
+    assert {op for op in opcodes if op.startswith("LDG")} == {"LDG.E.128.STRONG.GPU"}
+    assert opcodes.index("PREEXIT") < opcodes.index("ACQBULK") < opcodes.index("LDG.E.128.STRONG.GPU")
+    text = " ".join(i.text for i in found.function(instance.name).instructions)
+    registers = -(-(max(int(n) for n in re.findall(r"\bR(\d+)\b", text)) + 1) // 8) * 8 * instance.threads
+    # one fits beside a CTA of 288 threads with 88 registers
+    assert registers <= 65536 - 9 * 32 * 88
+
+
+def test_what_cannot_be_a_pair_is_said() -> None:
+    shape, tile = Shape(512, 512, 2048), ("tn", 64, 128, 7)
+    leaving = LeavingInstance(*tile, blocks=1)
+    with pytest.raises(SassafrasError, match="no cluster-split instance"):
+        ClusterSplitInstance.parse(leaving.name)  # nothing else knows of them
+    assert "quick start" in (LeavingInstance(*tile).reject() or "")
+    pairs = {
+        "adds its parts up itself": ClusterSplitConfig(ClusterSplitInstance(*tile, blocks=1), parts=4),
+        "one slice and several parts": ClusterSplitConfig(leaving),
+        "no 8 to 16 of them": ClusterSplitConfig(leaving, parts=17),
+        "some would be empty": ClusterSplitConfig(leaving, parts=30),
+    }
+    for why, first in pairs.items():
+        assert why in (SecondLaunch(first).reject(shape) or ""), why
+    assert [terms_of(parts) for parts in (2, 7, 16, 18, 22, 24, 32)] == [2, 7, 16, 9, 11, 12, 16]
+
+
+@pytest.mark.parametrize("layout", ["tn", "nn"])
+def test_candidates_fill_the_multiprocessors_once(layout: str) -> None:
+    shape = Shape(1024, 128, 16384)
+    found = candidates(shape, layout)
+    assert {"64x64", "64x128", "64x128 n2", "128x128", "128x64 n2"} - {p.tile for p in found} <= {"64x128 n2"}
+    assert len({p.name for p in found}) == len(found) > 15
+    for pair in found:
+        assert pair.reject(shape) is None and pair.layout == layout
+        crowded = pair.first.shared_bytes < 110 * 1024
+        assert 64 <= pair.ctas_of_first(shape) <= (264 if crowded else 132), pair.name
+        second = pair.second.launch(shape)
+        assert second.workspace_bytes == 4 * pair.first.parts * shape.m * shape.n
+        assert second.scalars["parts"] % pair.second.instance.terms == 0 and second.overlap
+    names = [mode.name for mode in found[0].in_modes()]
+    assert len(set(names)) == len(names) == 5 and "+s" not in names[0]
+
+
+def test_the_second_covers_tiles_beyond_the_last() -> None:
+    """Clusters that share fill whole grids: what lies outside of C has a place in the workspace, too."""
+    first = ClusterSplitConfig(LeavingInstance("tn", 128, 128, 2, shared=True, blocks=1), 1, 2, 1, 4)
+    shape = Shape(264, 136, 640)
+    plan = SecondLaunch(first).second.launch(shape)
+    assert (plan.scalars["tiles_m"], plan.scalars["tiles_n"]) == (4, 2)
+    assert plan.workspace_bytes == 4 * 4 * 8 * 128 * 128 and plan.grid == (132, 1, 1)
+    few = replace(SecondLaunch(first), ctas=10**6).second.launch(shape)
+    assert few.grid == (8 * 64, 1, 1)
+
+
+def test_the_probe_runs_without_a_gpu(tmp_path: Path) -> None:
+    """Every line but the launches, on a modelled clock."""
+    script = [sys.executable, str(ROOT / "benchmarks/hgemm_second.py"), "--out", str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+
+    def call(*more: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*script, *more], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120,
+            check=False,
+        )  # fmt: skip
+
+    done = call("--dry-run", "--only", "1024x128x16384,256x512x8192")
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads((tmp_path / "hgemm-second-dry.json").read_text())
+    assert found["summary"]["modelled"] and not found["summary"]["wrong"] and len(found["rows"]) == 2
+    row = found["rows"][0]
+    assert row["shape"] == "1024x128x16384" and row["tiles"] == 8
+    assert row["over_lt"][1] <= row["over_lt"][0] == pytest.approx(row["lt"] / row["pair"], rel=0.02)
+    assert {name.partition("+")[0].partition(",")[0] for name in row["by_mode"]} >= {
+        row["pair_config"].partition("+")[0].partition(",")[0]
+    }
+    assert "128x128" in row["by_tile"] and row["first"] > row["second"] > 0
+    bad = call("--dry-run", "--only", "1024x128")
+    assert bad.returncode == 2 and "MxNxK" in bad.stderr
