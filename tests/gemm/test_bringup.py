@@ -116,8 +116,8 @@ def test_sweep_takes_some_of_every_family_and_leaves_out_what_failed() -> None:
     shape = Shape(512, 512, 512)
     everything = sweep.contestants(shape)
     odd = sweep.contestants(Shape(511, 513, 515))
-    assert {families.kind(c) for c in odd} == {"StagedConfig"}, "unproven families are not swept"
-    assert {families.kind(c) for c in (*everything, *odd)} == set(sweep.MOST) - {"AnyRowsConfig"}
+    assert {families.kind(c) for c in odd} == {"StagedConfig", "AnyRowsConfig"}
+    assert {families.kind(c) for c in (*everything, *odd)} == set(sweep.MOST)
     bad = frozenset(c.instance.name for c in everything if c.name.startswith("cs_nn"))
     assert bad and not [c for c in sweep.contestants(shape, bad) if c.instance.name in bad]
     wanted = sweep.shapes()

@@ -296,7 +296,7 @@ def test_tensor_maps_workspace_and_counters(launcher: Any, library: Path) -> Non
     function = driver.load(0, b"\x7fELF", "mapped_tn", 48 * 1024)
 
     def parameters(m: int, n: int, k: int) -> list[tuple]:
-        rest = ((64, 64), (1, 1), 0, 3, 3, 0)
+        rest = ((64, 64), (1, 1), 0, 3, 2, 0)
         return [
             ("map", "a", 6, (k, m), (2 * k,), *rest), ("map", "b", 6, (k, n), (2 * k,), *rest), ("c",),
             ("value", n), ("workspace",), ("counters",),
@@ -329,7 +329,7 @@ def test_counters_belong_to_a_stream_or_to_a_captured_launch(library: Path, tmp_
     side = stand_in.torch_side(counters=counters, stream=lambda device: current[0])
     driver, state = Driver(str(library)), stand_in.state_of(library)
     a, b = half(16, 64), half(8, 64).t()
-    rest = ((64, 64), (1, 1), 0, 3, 3, 0)
+    rest = ((64, 64), (1, 1), 0, 3, 2, 0)
     parameters = [
         ("map", "a", 6, (64, 16), (128,), *rest), ("map", "b", 6, (64, 8), (128,), *rest), ("c",),
         ("value", 8),
@@ -426,7 +426,7 @@ def test_bad_plans_are_refused(launchers: dict[str, Any]) -> None:
     for parameters in (
         [("nonsense",)],
         [("value",)],
-        [("map", "d", 6, (1,), (), (1,), (1,), 0, 3, 3, 0)],
+        [("map", "d", 6, (1,), (), (1,), (1,), 0, 3, 2, 0)],
         [()],
     ):
         with pytest.raises((ValueError, TypeError)):

@@ -15,6 +15,10 @@ from sassafras.core import DeviceError
 
 from .driver import call
 
+#: bytes that a copy which misses the L2 brings into it at least, as the driver numbers them. With 256 an H200
+#: streams weights at 4.0 TB/s, with 128, 64 and none at 4.3 (docs/experiments/2026-11-22-hgemm-streams.md)
+L2_PROMOTION_128 = 2
+
 
 @dataclass(frozen=True, slots=True)
 class TensorMap:
@@ -102,7 +106,7 @@ def encode(driver: Any, described: TensorMap, address: int) -> bytes:
         [driver.cuuint32_t(1)] * rank,
         driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
         getattr(driver.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{name}"),
-        driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+        driver.CUtensorMapL2promotion(L2_PROMOTION_128),
         driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
     )  # fmt: skip
     return ctypes.string_at(int(made.getPtr()), 128)

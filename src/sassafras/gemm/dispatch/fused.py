@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sassafras.core import DeviceError, SassafrasError
+from sassafras.device.cuda.tensor_maps import L2_PROMOTION_128
 
 from ..choose import parsed
 from ..choose_fused import Extra, choose
@@ -19,7 +20,7 @@ from ..compile import cubin
 from ..epilogue import ACTIVATIONS, Batch, Lines, bits, launch
 from ..families import Config
 from ..shapes import Shape
-from .plans import _MAP_TYPES, _PROMOTE_256, _SWIZZLES, KernelPlan
+from .plans import _MAP_TYPES, _SWIZZLES, KernelPlan
 from .problem import DTYPES, LAYOUTS, lies
 from .slow import _Kernel
 
@@ -181,7 +182,7 @@ def plan(config: Config, problem: FusedProblem) -> KernelPlan:
             d = made.tensor_maps[name]
             parameters.append(
                 ("map", role[d.operand], _MAP_TYPES[d.dtype], d.dims, d.strides, d.box, (1,) * len(d.dims),
-                 0, _SWIZZLES[d.swizzle], _PROMOTE_256, 0)
+                 0, _SWIZZLES[d.swizzle], L2_PROMOTION_128, 0)
             )  # fmt: skip
         elif name in ("workspace", "counters", *_GIVEN):
             parameters.append((name,))

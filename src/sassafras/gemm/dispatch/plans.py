@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from sassafras.device.cuda.tensor_maps import L2_PROMOTION_128
+
 from ..families import Config, dtype
 from ..launch import TensorMap
 from ..shapes import Shape
 from .problem import DTYPES, Problem
 
-#: CUtensorMapDataType, CUtensorMapSwizzle, CUtensorMapL2promotion (256 bytes)
+#: CUtensorMapDataType, CUtensorMapSwizzle
 _MAP_TYPES = {"fp16": 6, "bf16": 9}
 _SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
-_PROMOTE_256 = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,7 @@ def _map(
     there = described.spread(tight[operand], leading[operand])
     return (
         "map", operand, _MAP_TYPES[there.dtype], there.dims, there.strides, there.box,
-        (1,) * len(there.dims), 0, _SWIZZLES[there.swizzle], _PROMOTE_256, 0,
+        (1,) * len(there.dims), 0, _SWIZZLES[there.swizzle], L2_PROMOTION_128, 0,
     )  # fmt: skip
 
 
