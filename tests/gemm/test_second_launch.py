@@ -30,6 +30,8 @@ from sassafras.gemm.second_launch import (
 )  # fmt: skip
 from sassafras.gemm.shapes import Shape
 from sassafras.sass import Program
+from sassafras.sass.program import parameters
+from sassafras.validate import Validator
 from tests.shared import compiled
 
 from .hopper_launch import EAGER, HERE, LATE, RANDOM, operands, values
@@ -99,11 +101,11 @@ def run(
     words: list[Any] = [FIRST.index(pair.first.instance), *first.grid, *first.cluster, first.threads]
     words += [first.shared_bytes, SECOND.index(pair.second.instance), second.grid[0], second.threads]
     words += [second.shared_bytes, policy, 7, repeats, fault]
-    for parameters, plan in (
+    for named, plan in (
         (pair.first.instance.parameters, first),
         (pair.second.instance.parameters, second),
     ):
-        numbers = [plan.scalars[name] for name, kind in parameters if kind == "i32"]
+        numbers = [plan.scalars[name] for name, kind in named if kind == "i32"]
         words += [len(numbers), *numbers]
     place = {"a": 1, "b": 0} if pair.first.swapped else {"a": 0, "b": 1}
     for name in ("map_a", "map_b"):
@@ -157,11 +159,17 @@ def test_faults_of_the_second_kernel_are_noticed(fault: int, emulator: Path, tmp
 
 def program(instance: Any, folder: Path) -> tuple[Program, list[str]]:
     try:
-        found = Program.parse(cubin(instance, folder))
+        data = cubin(instance, folder)
+        found = Program.parse(data)
     except (ToolMissing, DisassemblyError) as missing:
         if isinstance(missing, DisassemblyError) and "nvdisasm" not in str(missing):
             raise
         pytest.skip(f"no compiler, or no disassembler for its output: {missing}")
+    bytes_of = {"tensormap": 128, "i32": 4}
+    sizes = [p.size for p in parameters(found.cubin, instance.name)]
+    assert sizes == [bytes_of.get(kind, 8) for _, kind in instance.parameters]
+    report = Validator(data, instance.name).check(data)
+    assert report.ok, f"the validator refuses what ptxas made: {report}"
     return found, [i.opcode for i in found.function(instance.name).instructions]
 
 
