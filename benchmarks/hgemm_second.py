@@ -188,8 +188,8 @@ class Contest:
                 if wanted(pair) and self.right(pair.name, operands, enqueue):
                     chosen[role] = (us, pair, enqueue)
                     break
-        if "pair" not in chosen:
-            raise SassafrasError("no pair is right", where=str(shape))
+            if not chosen:
+                raise SassafrasError("no pair is right", where=str(shape))
         unmoded = next((row for row in ours if row[1].mode == PLAIN), ours[0])
         final = {
             **chosen, "ours": ours[0], "ours 2": ours[min(1, len(ours) - 1)], "ours plain": unmoded,
@@ -245,7 +245,7 @@ def summed(rows: list[dict[str, Any]]) -> dict[str, Any]:
         return {
             "shapes": len(some), "pair_over_lt": mean(some, "lt", "pair"),
             "ours_over_lt": mean(some, "lt", "ours"), "pair_over_ours": mean(some, "ours", "pair"),
-            "best_over_lt": geomean(r["lt"] / min(r["ours"], r["pair"]) for r in some),
+            "best_over_lt": mean([{**r, "best": min(r["ours"], r["pair"])} for r in some], "lt", "best"),
             "beats_ours": sum(r["over_ours"][1] > 1.005 for r in some),
             "beats_lt": sum(r["over_lt"][1] > 1.005 for r in some),
         }  # fmt: skip
