@@ -135,6 +135,18 @@ def _of_offgrid(name: str = "hgemm-offgrid") -> dict[str, str]:
         "worst": f"{of['portfolio_worst_vs_lt_autotune']:.3f}",
         "torch": f"{of['portfolio_geomean_vs_torch']:.3f}",
         "worst_torch": f"{min(row['torch'] / row['portfolio'] for row in rows):.3f}",
+    } | _by_layout(rows)  # fmt: skip
+
+
+def _by_layout(rows: list[Row]) -> dict[str, str]:
+    """The portfolio over torch, each layout by itself: what a caller sees, who has one of them."""
+    over = [row[f"torch_{at}"] / row[f"portfolio_{at}"] for row in rows for at in ("nn", "tn")
+            if row.get(f"portfolio_{at}") and row.get(f"torch_{at}")]  # fmt: skip
+    if not over:
+        return {}
+    return {
+        "layouts": f"{len(over)}", "layouts.torch": f"{statistics.geometric_mean(over):.3f}",
+        "layouts.worst": f"{min(over):.3f}", "layouts.below": f"{sum(ratio < 0.97 for ratio in over)}",
     }  # fmt: skip
 
 
@@ -199,6 +211,8 @@ GROUPS: dict[str, Callable[[], dict[str, str]]] = {
     "anew": functools.partial(_of_offgrid, "hgemm-offgrid-anew"),
     "third": functools.partial(_of_offgrid, "hgemm-offgrid-third"),
     "third-again": functools.partial(_of_offgrid, "hgemm-offgrid-third-again"),
+    "fourth": functools.partial(_of_offgrid, "hgemm-offgrid-fourth"),
     "server-100-small": functools.partial(_of_server, "hgemm-server-100-small"),
+    "server-100-rest": functools.partial(_of_server, "hgemm-server-100-rest"),
     "epilogue": _of_epilogue, "backward": _of_backward, "choosers": _of_choosers,
 }  # fmt: skip

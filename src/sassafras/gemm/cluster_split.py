@@ -206,14 +206,14 @@ class ClusterSplitInstance:
 #: theirs are what callers with BF16 are served by
 _BOTH = (
     (64, 64, 12, False), (64, 64, 6, False), (64, 128, 8, False), (64, 192, 6, False), (64, 256, 5, False),
-    (128, 64, 8, False), (128, 128, 6, False), (128, 192, 5, False), (128, 256, 4, False), (64, 16, 16, True),
-    (64, 32, 16, True), (64, 32, 8, True), (64, 48, 14, True), (128, 16, 10, True), (128, 32, 9, True),
+    (128, 64, 8, False), (128, 128, 6, False), (128, 192, 5, False), (64, 16, 16, True), (64, 32, 16, True),
+    (64, 32, 8, True), (64, 48, 14, True), (128, 16, 10, True), (128, 32, 9, True),
     (128, 64, 8, True), (128, 96, 6, True),
 )  # fmt: skip
 #: widths that cannot hold rows of B
 _TN = ((64, 32, 8, False), (64, 96, 10, False))
 #: of those whose CTAs may share operands
-_SHARED = ((64, 160, 7, False), (64, 192, 6, False), (128, 128, 6, False), (128, 256, 4, False))
+_SHARED = ((64, 160, 7, False), (64, 192, 6, False), (128, 128, 6, False))
 _SHARED_NN = ((64, 128, 8, False), (64, 256, 5, False), (128, 128, 6, False))
 #: 65 to 320 rows of C, in tiles that fit them: their neighbours along the weights share them
 _SHARED_FEW_ROWS = ((128, 96, 6, True), (128, 112, 6, True), (128, 144, 5, True))
@@ -222,17 +222,24 @@ _SHARED_FEW_ROWS = ((128, 96, 6, True), (128, 112, 6, True), (128, 144, 5, True)
 _QUICK = (
     (1, (
         (64, 64, 6, False), (64, 64, 10, False), (64, 128, 7, False), (128, 64, 7, False),
-        (128, 128, 6, False), (128, 256, 4, False), (64, 32, 8, True), (64, 64, 10, True),
+        (128, 128, 6, False), (64, 32, 8, True), (64, 64, 10, True),
     )),
     (2, ((64, 64, 3, False), (64, 64, 5, False))),
 )  # fmt: skip
+#: those of 96 transposed columns are for weights of 12288 rows: 128 tiles
+_QUICK_96 = ((1, ((64, 96, 8, True), (128, 96, 6, True))),)
 _QUICK_TN = (
     (1, ((64, 32, 8, False), (64, 80, 9, False), (64, 96, 8, False), (128, 96, 6, False))),
     (2, ((64, 32, 4, False), (64, 32, 7, False))),
 )
-_QUICK_NN = ((1, ((64, 256, 5, False), (128, 64, 7, True))), (2, ((64, 32, 4, True),)))
+_QUICK_NN = ((1, ((128, 64, 7, True),)), (2, ((64, 32, 4, True),)))
 _QUICK_SHARED = ((1, ((64, 64, 12, False), (64, 128, 8, False), (128, 128, 6, False))),)
-_QUICK_SHARED_TN = ((1, ((128, 192, 5, False), (128, 256, 4, False))),)
+_QUICK_SHARED_TN = ((1, ((128, 192, 5, False),)),)
+#: layouts, rows, columns, stages, shared, lead: the first warpgroup stores while the second multiplies
+_LEADING = (
+    (("tn", "nn"), 128, 256, 4, False, 3), (("tn", "nn"), 128, 128, 6, False, 4),
+    (("tn",), 128, 128, 6, True, 4), (("tn",), 128, 192, 5, False, 3),
+)  # fmt: skip
 
 
 def _instances(
@@ -257,10 +264,16 @@ INSTANCES: tuple[ClusterSplitInstance, ...] = (
         instance
         for layouts, kinds, shared in (
             (("tn", "nn"), _QUICK, False), (("tn",), _QUICK_TN, False), (("nn",), _QUICK_NN, False),
+            (("tn", "nn"), _QUICK_96, False),
             (("tn", "nn"), _QUICK_SHARED, True), (("tn",), _QUICK_SHARED_TN, True),
         )
         for blocks, tiles in kinds
         for instance in _instances(layouts, tiles, shared=shared, blocks=blocks)
+    ),
+    *(
+        ClusterSplitInstance(layout, rows, columns, stages, shared=shared, blocks=1, lead=lead)
+        for layouts, rows, columns, stages, shared, lead in _LEADING
+        for layout in layouts
     ),
 )  # fmt: skip
 _GENERAL = ((64, 64, 12, False), (128, 128, 6, False), (64, 32, 16, True))
@@ -270,12 +283,6 @@ OTHER_INSTANCES: tuple[ClusterSplitInstance, ...] = (
     *_instances(("tt", "nt"), _GENERAL),
 )
 
-#: layouts, rows, columns, stages, shared, lead: for shapes of one wave; the first warpgroup stores while the
-#: second multiplies
-_LEADING = (
-    (("tn", "nn"), 128, 256, 4, False, 3), (("tn", "nn"), 128, 128, 6, False, 4),
-    (("tn",), 128, 256, 4, True, 3), (("tn",), 128, 128, 6, True, 4), (("tn",), 128, 192, 5, False, 3),
-)  # fmt: skip
 #: layouts; rows, columns, stages; what else of an instance
 _Kinds = tuple[tuple[tuple[str, ...], tuple[tuple[int, int, int], ...], dict[str, Any]], ...]
 _BY_MEMORY = ((64, 64, 10), (64, 128, 7), (128, 64, 7), (128, 128, 6))
@@ -290,10 +297,6 @@ _WIDE: _Kinds = (
     (("nn",), ((64, 128, 8), (128, 128, 6), (64, 256, 5)), {"shared": True}),
     (("nn",), ((64, 128, 7), (128, 128, 6)), {"hints": True}),
 )  # fmt: skip
-#: 96 rows of the weights, which are A: 12288 of them are 128 tiles
-_TRANSPOSED: _Kinds = (
-    (("tn", "nn"), ((64, 96, 8), (128, 96, 6)), {}), (("tn", "nn"), ((128, 96, 6),), {"shared": True}),
-)  # fmt: skip
 
 
 def _quick(kinds: _Kinds, **of_all: Any) -> Iterator[ClusterSplitInstance]:
@@ -303,15 +306,9 @@ def _quick(kinds: _Kinds, **of_all: Any) -> Iterator[ClusterSplitInstance]:
             yield ClusterSplitInstance(layout, rows, columns, stages, **given)
 
 
-#: no GPU has timed them yet (`families.CANDIDATES`)
-CANDIDATES: tuple[ClusterSplitInstance, ...] = (
-    *(
-        ClusterSplitInstance(layout, rows, columns, stages, shared=shared, blocks=1, lead=lead)
-        for layouts, rows, columns, stages, shared, lead in _LEADING
-        for layout in layouts
-    ),
-    *_quick(_HINTED, hints=True), *_quick(_WIDE, wide=True), *_quick(_TRANSPOSED, swapped=True),
-)  # fmt: skip
+#: hints made them slower, wide copies gained half a percent where neighbours share: not used
+#: (`families.CANDIDATES`)
+CANDIDATES: tuple[ClusterSplitInstance, ...] = (*_quick(_HINTED, hints=True), *_quick(_WIDE, wide=True))
 
 #: those with an epilogue (`epilogue`)
 _FUSED = ((64, 64, 6, False), (64, 32, 8, True), (64, 128, 8, False), (128, 128, 6, False))

@@ -201,10 +201,12 @@ def deepest(
 _TILES: tuple[tuple[int, int, int, bool, dict[str, Any]], ...] = (
     (128, 256, 2, False, {"cluster_m": 2}),
     (128, 256, 2, False, {}),
-    (256, 128, 2, False, {"cluster_n": 2}),
-    (256, 128, 2, False, {}),
     (128, 192, 2, False, {"cluster_m": 2}),
     (128, 192, 2, False, {}),
+    # the first warpgroup stores while the second multiplies
+    (128, 256, 2, False, {"cluster_m": 2, "lead": 3}),
+    (128, 256, 2, False, {"lead": 3}),
+    (128, 192, 2, False, {"lead": 3}),
     (192, 128, 3, False, {}),
     (128, 160, 2, True, {"cluster_m": 2}),
     (128, 160, 2, True, {}),
@@ -216,7 +218,6 @@ _TILES: tuple[tuple[int, int, int, bool, dict[str, Any]], ...] = (
     (64, 128, 2, True, {}),
     (64, 64, 1, False, {"most": 5}),
     # store-bound: short k, whole rows of warps' pieces in flight
-    (128, 256, 2, False, {"most": 3, "buffers": 4}),
     (128, 128, 2, True, {"most": 4, "buffers": 4}),
     # between waves, or less traffic a product; C leaves 16 columns at a time, so more store buffers
     (128, 112, 2, True, {"cluster_m": 2, "buffers": 4}),
@@ -276,15 +277,8 @@ EPILOGUE_INSTANCES: tuple[WarpSpecializedInstance, ...] = tuple(
 )  # fmt: skip
 
 
-_WITHOUT_PAUSE: tuple[tuple[int, int, int, bool, dict[str, Any]], ...] = (
-    (128, 256, 2, False, {"cluster_m": 2, "lead": 3}),
-    (128, 256, 2, False, {"lead": 3}),
-    (128, 192, 2, False, {"cluster_m": 2, "lead": 3}),
-    (128, 192, 2, False, {"lead": 3}),
-)
-#: cooperative tiles that need not pause to store, beside those that do. A GPU has timed them on the largest
-#: shapes alone (`families.CANDIDATES`)
-CANDIDATES: tuple[WarpSpecializedInstance, ...] = tuple(_instances(("tn", "nn"), "fp16", _WITHOUT_PAUSE))
+#: what no GPU has timed yet (`families.CANDIDATES`): nothing
+CANDIDATES: tuple[WarpSpecializedInstance, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, order=True)
