@@ -18,6 +18,11 @@ struct State {
     void *stream = nullptr, *context = nullptr;
     unsigned grid[3] = {}, threads = 0, shared = 0, cluster[3] = {};
     int capturing = 0, fail = 0, mode = 0, relaxed_loads = 0, overlap = 0;
+    int fail_adding = 0, all_shared = 0; // the second of two launches fails; functions that asked for all shared memory
+    // of the launch before this one, and the workspaces of both
+    int overlap_before = 0;
+    void *stream_before = nullptr, *workspace = nullptr, *workspace_before = nullptr;
+    unsigned grid_before[3] = {};
 } state;
 std::vector<void *> contexts; // the stack of current ones
 char primary[4];
@@ -124,6 +129,7 @@ int cuModuleGetFunction(void **function, void *module, const char *name) {
 }
 int cuFuncGetAttribute(int *to, int which, void *) { return *to = 64, which == 1 ? 0 : INVALID; }
 int cuFuncSetAttribute(void *function, int which, int to) {
+    if (which == 9 && to == 100) return ++state.all_shared, 0;
     if (which != 8 || to + 64 > 227 * 1024) return INVALID;
     return ((Function *)function)->shared_limit = to, 0;
 }
@@ -158,6 +164,9 @@ int cuLaunchKernelEx(const Config *config, void *handle, void **params, void **e
     if (extra || contexts.empty() || !config->stream) return contexts.empty() ? BAD_CONTEXT : INVALID;
     const Function &function = *(Function *)handle;
     if ((int)config->shared > function.shared_limit) return INVALID;
+    state.stream_before = state.stream, state.overlap_before = state.overlap, state.workspace_before = state.workspace;
+    std::memcpy(state.grid_before, state.grid, sizeof state.grid);
+    state.workspace = nullptr;
     state.context = contexts.back(), state.stream = config->stream;
     std::memcpy(state.grid, config->grid, sizeof state.grid);
     state.threads = config->block[0], state.shared = config->shared;
@@ -187,6 +196,24 @@ int cuLaunchKernelEx(const Config *config, void *handle, void **params, void **e
         const int i = index(wanted);
         return i < 0 ? otherwise : (long)value<int>(params, i);
     };
+    const int scratch = index("workspace");
+    if (scratch >= 0) state.workspace = value<void *>(params, scratch);
+    if (name.rfind("add_", 0) == 0) { // the second of two launches: what the parts have left, in the order of k
+        if (state.fail_adding) return state.fail_adding;
+        const long rows = scalar("m", 0), columns = scalar("n", 0), parts = scalar("parts", 0), ldc = scalar("ldc", 0);
+        const float *const sums = (const float *)state.workspace;
+        uint16_t *const c = value<uint16_t *>(params, index("c"));
+        if (!sums || parts < 2 || scalar("tiles_m", 0) * scalar("rows", 0) < rows ||
+            scalar("tiles_n", 0) * scalar("columns", 0) < columns)
+            return INVALID;
+        for (long i = 0; i < rows; ++i)
+            for (long j = 0; j < columns; ++j) {
+                float sum = 0;
+                for (long part = 0; part < parts; ++part) sum += sums[(part * rows + i) * columns + j];
+                store(c + (d.swapped ? j * ldc + i : i * ldc + j), sum, d.bf16);
+            }
+        return 0;
+    }
     long extents[3] = {-1, -1, -1}; // of the kernel's rows of A, rows of B, and k
     bool bad = false;
     const bool fused = index("alpha") >= 0;
@@ -225,6 +252,20 @@ int cuLaunchKernelEx(const Config *config, void *handle, void **params, void **e
     };
     const Matrix a = matrix("a", d.mn_a, 0), b = matrix("b", d.mn_b, 1), c = matrix("c", d.swapped, 2);
     const long m = scalar("m", extents[0]), n = scalar("n", extents[1]), k = scalar("k", extents[2]);
+    if (name.rfind("cs_", 0) == 0 && name.back() == 'p') { // the first: sums of its parts, and no C
+        const long parts = scalar("parts", 0), each = 64 * scalar("tiles_per_slice", 0);
+        float *const sums = (float *)state.workspace;
+        if (bad || !sums || parts < 2 || m < 1 || n < 1 || k < 1 || (parts - 1) * each >= k || parts * each < k) return INVALID;
+        for (long part = 0; part < parts; ++part)
+            for (long i = 0; i < m; ++i)
+                for (long j = 0; j < n; ++j) {
+                    float sum = 0;
+                    for (long l = part * each; l < k && l < (part + 1) * each; ++l)
+                        sum += load(a.at + i * a.s0 + l * a.s1, d.bf16) * load(b.at + j * b.s0 + l * b.s1, d.bf16);
+                    sums[(part * m + i) * n + j] = sum;
+                }
+        return 0;
+    }
     if (const int at = index("workspace"); at >= 0)
         if (auto *words = value<float *>(params, at)) words[0] = words[63] = -1;
     if (const int at = index("counters"); at >= 0)

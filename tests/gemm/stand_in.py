@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,10 @@ class State(ctypes.Structure):
         ("stream", ctypes.c_void_p), ("context", ctypes.c_void_p), ("grid", ctypes.c_uint * 3),
         ("threads", ctypes.c_uint), ("shared", ctypes.c_uint), ("cluster", ctypes.c_uint * 3),
         ("capturing", ctypes.c_int), ("fail", ctypes.c_int), ("mode", ctypes.c_int),
-        ("relaxed_loads", ctypes.c_int), ("overlap", ctypes.c_int),
+        ("relaxed_loads", ctypes.c_int), ("overlap", ctypes.c_int), ("fail_adding", ctypes.c_int),
+        ("all_shared", ctypes.c_int), ("overlap_before", ctypes.c_int), ("stream_before", ctypes.c_void_p),
+        ("workspace", ctypes.c_void_p), ("workspace_before", ctypes.c_void_p),
+        ("grid_before", ctypes.c_uint * 3),
     ]  # fmt: skip
 
 
@@ -60,8 +63,12 @@ def launcher_into(cache: Path, shared: Path) -> Path:
     return cache
 
 
-def describe(library: Path) -> None:
-    """Tell the stand-in what each of our kernels takes, and of two made up for its own tests."""
+def describe(library: Path, more: Sequence[Any] = ()) -> None:
+    """Tell the stand-in what each of our kernels takes, and of one made up for its own tests.
+
+    Args:
+        more: configurations of kernels that no family has.
+    """
     from sassafras.gemm import families, hopper
 
     function = ctypes.CDLL(str(library)).stand_in_describe
@@ -69,9 +76,9 @@ def describe(library: Path) -> None:
     function.restype = None
     everything = (
         *families.configurations(), *families.other_configurations(), *families.epilogue_configurations(),
-        *families.unproven_configurations(),
+        *families.unproven_configurations(), *more,
     )  # fmt: skip
-    configs = {c.instance: c for c in everything}
+    configs = {instance: c for c in everything for instance in c.instances}
     for instance, config in configs.items():
         text = "".join(f"{name} {kind};" for name, kind in instance.parameters)
         mn_a, mn_b = hopper.majors(config.layout, config.swapped)

@@ -66,7 +66,7 @@ def test_every_instance_has_jobs_and_variants_compile_differently() -> None:
     plain = jobs()
     instances = hopper_instances()
     assert {job.config.split("/")[0] for job in plain} == {i.name for i in instances}
-    assert len(plain) == len({job.name for job in plain}) < 1300
+    assert len(plain) == len({job.name for job in plain}) < 1400
     for job in plain[::7]:
         config = parse(job.config)
         assert all(config.reject(Shape.parse(text)) is None for text in job.shapes) and job.shapes
@@ -117,7 +117,10 @@ def test_sweep_takes_some_of_every_family_and_leaves_out_what_failed() -> None:
     everything = sweep.contestants(shape)
     odd = sweep.contestants(Shape(511, 513, 515))
     assert {families.kind(c) for c in odd} == {"StagedConfig", "AnyRowsConfig"}
-    assert {families.kind(c) for c in (*everything, *odd)} == set(sweep.MOST)
+    few = sweep.contestants(Shape(256, 512, 8192))  # two launches want few tiles and long k
+    assert {families.kind(c) for c in few} <= set(sweep.MOST)
+    alone = {name for name in sweep.MOST if not name.startswith("TwoLaunches")}
+    assert {families.kind(c) for c in (*everything, *odd)} == alone
     bad = frozenset(c.instance.name for c in everything if c.name.startswith("cs_nn"))
     assert bad and not [c for c in sweep.contestants(shape, bad) if c.instance.name in bad]
     wanted = sweep.shapes()

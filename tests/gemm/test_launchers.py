@@ -13,12 +13,15 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from sassafras.gemm import families  # noqa: E402
+from sassafras.gemm import epilogue, families  # noqa: E402
+from sassafras.gemm.configuration import Mode  # noqa: E402
 from sassafras.gemm.dispatch.driver import Driver, DriverError  # noqa: E402
 from sassafras.gemm.dispatch.plans import plan, reject  # noqa: E402
 from sassafras.gemm.dispatch.problem import Problem, lies, read  # noqa: E402
 from sassafras.gemm.families import parse  # noqa: E402
+from sassafras.gemm.second_launch import LeavingInstance  # noqa: E402
 from sassafras.gemm.shapes import Shape  # noqa: E402
+from sassafras.gemm.two_launches import TwoLaunchesConfig  # noqa: E402
 from tests.gemm import stand_in  # noqa: E402
 
 KINDS = ("compiled", "python")
@@ -45,14 +48,22 @@ def launcher(request: pytest.FixtureRequest, launchers: dict[str, Any]) -> Any:
 
 def install(launcher: Any, library: Path, config: str, key: tuple[int, ...]) -> None:
     """A plan for one of our configurations."""
-    chosen, problem = parse(config), Problem(*key)
+    put(launcher, library, parse(config), key)
+
+
+def put(launcher: Any, library: Path, chosen: Any, key: tuple[int, ...]) -> None:
+    problem = Problem(*key)
     assert reject(chosen, problem) is None
     driver = Driver(str(library))
     function = driver.load(0, b"\x7fELF", chosen.instance.name, 227 * 1024)
     made = plan(chosen, problem)
+    behind = None
+    if made.then is not None:
+        instance, second = made.then
+        behind = (driver.load(0, b"\x7fELF", instance.name, 227 * 1024, True), *second.behind)
     launcher.add_kernel(
         key, function, driver.context(0), made.grid, made.threads, made.shared, made.cluster,
-        made.parameters, made.workspace, made.counters, made.overlap,
+        made.parameters, made.workspace, made.counters, made.overlap, behind,
     )  # fmt: skip
 
 
@@ -355,6 +366,104 @@ def test_counters_belong_to_a_stream_or_to_a_captured_launch(library: Path, tmp_
         assert asked[2:] == [(4, (1 << 64) - 1)] * 2
 
 
+# --- two launches --------------------------------------------------------------------------------
+
+SWAPPED = TwoLaunchesConfig(
+    LeavingInstance("nn", 64, 64, 3, swapped=True, dtype="bf16", blocks=1), parts=3, mode=Mode(overlap=True)
+)
+
+
+@pytest.mark.parametrize(
+    ("config", "shape"),
+    [
+        (parse("cs_tn_64x64_s12q1p/c1p2"), (72, 40, 256)),
+        (parse("cs_nn_64x128_s8mq1p/c1m2n1p7+ol"), (136, 72, 448)),
+        (parse("cs_tn_128x128_s6mq1p/c1m1n2p4+o"), (72, 136, 456)),
+        (SWAPPED, (24, 136, 328)),
+    ],
+    ids=lambda x: getattr(x, "name", None),
+)
+def test_two_launches_are_one_call(
+    library: Path, tmp_path: Path, shared: Path, config: Any, shape: tuple[int, int, int]
+) -> None:
+    """In order, on the call's stream, the second overlapping, with one workspace of the call's own."""
+    m, n, k = shape
+    stand_in.describe(library, [config])
+    state, driver, given, stream = stand_in.state_of(library), Driver(str(library)), [], [0x10]
+    dtype = torch.bfloat16 if config.dtype == "bf16" else torch.float16
+
+    def empty(count: int, device: int) -> Any:
+        given.append(torch.full((count,), 0xFF, dtype=torch.uint8))
+        return given[-1]
+
+    side = stand_in.torch_side(empty_bytes=empty, stream=lambda device: stream[0])
+    cache = stand_in.launcher_into(tmp_path, shared)
+    a, b = laid(m, k, False, 8, dtype, 1), laid(k, n, config.layout[0] == "t", 8, dtype, 2)
+    whole = torch.full((m, n + 16), float("nan"), dtype=dtype)
+    exact = a.double() @ b.double()
+
+    def right(c: Any) -> bool:
+        allowed = (0.02 if dtype == torch.bfloat16 else 4e-3) * (1 + exact.abs())
+        return bool(((c.double() - exact).abs() <= allowed).all())
+
+    for kind in KINDS:
+        launcher = stand_in.make(kind, driver, side, cache)
+        divided = state.all_shared
+        for out in (None, whole[:, :n], torch.empty(m, n, dtype=dtype)):
+            key = launcher.key(a, b, out)
+            put(launcher, library, config, key)
+        assert state.all_shared == divided + 3
+        wanted = config.launch(Shape(m, n, k))
+        assert wanted.then is not None and not wanted.counters and wanted.then.launch.overlap
+        for capturing in (0, 1):
+            state.capturing = capturing
+            try:
+                for stream[0] in (0x10, 0x20, 0x10):
+                    before, whole[:, :n] = state.launches, float("nan")
+                    given.clear()
+                    assert launcher(a, b, whole[:, :n]) is not NotImplemented and right(whole[:, :n])
+                    assert state.launches == before + 2 and state.stream == state.stream_before == stream[0]
+                    assert tuple(state.grid_before) == wanted.grid
+                    assert tuple(state.grid) == wanted.then.launch.grid
+                    assert bool(state.overlap_before) == wanted.overlap and state.overlap == 1
+                    assert tuple(state.cluster) == (1, 1, 1)
+                    (workspace,) = given
+                    assert state.workspace == state.workspace_before == workspace.data_ptr()
+                    assert workspace.numel() == wanted.workspace_bytes
+            finally:
+                state.capturing = 0
+        assert whole[:, n:].isnan().all(), "the gap stays as it was"
+        assert right(launcher(a, b))
+        # C as columns: another problem, of another layout, has no plan
+        assert launcher(a, b, torch.empty(n, m, dtype=dtype).t()) is NotImplemented
+        state.fail_adding = 701
+        try:
+            with pytest.warns(RuntimeWarning, match=rf"error 701.*{m}x{n}x{k}"):
+                assert torch.equal(launcher(a, b), torch.matmul(a, b))
+        finally:
+            state.fail_adding = 0
+        before = state.launches
+        assert torch.equal(launcher(a, b), torch.matmul(a, b)) and state.launches == before
+
+
+def test_what_two_launches_cannot_serve_is_said() -> None:
+    """Lines and addresses as the second stores them: whole 16 bytes."""
+    chosen, size = parse("cs_nn_64x128_s8mq1p/c1m2n1p4"), (256, 512, 4096)
+    tight = Problem(0, 0, *size, 0, 4096, 512, 512, 1, 0)
+    assert reject(chosen, tight) is None and reject(chosen, tight._replace(ldc=1024)) is None
+    assert "multiple of 8" in (reject(chosen, tight._replace(ldc=515)) or "")
+    assert "16 bytes" in (reject(chosen, tight._replace(aligned=0)) or "")
+    assert "it reads nn" in (reject(chosen, tight._replace(transposed=1)) or "")
+    assert "multiplies fp16" in (reject(chosen, tight._replace(dtype=1)) or "")
+    assert families.twin(chosen, "bf16") is None
+    shape = Shape(*size)
+    assert epilogue.reject(chosen, shape) == f"{chosen.instance.name} is compiled without an epilogue"
+    made = plan(chosen, tight._replace(ldc=1024))
+    assert made.then is not None and made.counters == 0
+    places = [name for name, _ in chosen.adding.parameters]
+    assert made.then[1].parameters[places.index("ldc")] == ("value", 1024)
+
+
 # --- when torch has to do it -------------------------------------------------------------------
 
 
@@ -421,6 +530,7 @@ def test_the_driver_says_what_failed(library: Path) -> None:
 
 def test_bad_plans_are_refused(launchers: dict[str, Any]) -> None:
     launcher = launchers["compiled"]
+    launcher.forget()
     key = launcher.key(half(16, 8), half(8, 24))
     start = (key, 1, 1, (1, 1, 1), 32, 0, (1, 1, 1))
     for parameters in (
@@ -431,6 +541,11 @@ def test_bad_plans_are_refused(launchers: dict[str, Any]) -> None:
     ):
         with pytest.raises((ValueError, TypeError)):
             launcher.add_kernel(*start, parameters, 0, 0)
+        with pytest.raises((ValueError, TypeError)):
+            launcher.add_kernel(*start, [], 0, 0, False, (*start[1:2], *start[3:], parameters, True))
+    with pytest.raises(TypeError, match="is a tuple"):
+        launcher.add_kernel(*start, [], 0, 0, False, 7)
+    assert launcher.counts()["plans"] == 0
     with pytest.raises(ValueError):
         launcher.add_kernel(key, 1, 1, (1, 1), 32, 0, (1, 1, 1), [], 0, 0)
     with pytest.raises(TypeError):

@@ -254,6 +254,58 @@ def test_strict_flags_reach_cublaslt_only() -> None:
 # --------------------------------------------------------------------------
 
 
+PAIR = "cs_nn_64x64_s12q1p/c1p2+o"
+
+
+def test_two_launches_serve_when_both_kernels_are_there(
+    install: Install, tmp_path: Path, library: Path, shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table may name a configuration of two kernels; until both are compiled it is torch's."""
+    from sassafras.gemm import choose, families
+    from sassafras.gemm.dispatch import engine as module
+
+    asked: list[str] = []
+
+    def made(instance: Any, cache: Path) -> bytes:
+        asked.append(instance.name)
+        if "refused" not in asked:
+            cached_path(instance, cache).write_bytes(b"\x7fELF")
+        return b"\x7fELF"
+
+    monkeypatch.setattr(module, "cubin", made)
+    named = Table({"gpu": "NVIDIA H200"}, [Row(Shape(64, 128, 256), "nn", ((PAIR, 1.0),), 2.0)])
+    a, b = half(64, 256), half(256, 128)
+    exact, state = a.double() @ b.double(), stand_in.state_of(library)
+    for kind in ("compiled", "python"):
+        choose.parsed.cache_clear()
+        asked.clear()
+        folder = tmp_path / kind
+        folder.mkdir()
+        stand_in.launcher_into(folder, shared)
+        # nobody is served by a candidate
+        install(kind, table=named, cache=folder)
+        before = state.launches
+        assert torch.equal(room.matmul(a, b), torch.matmul(a, b)) and not asked
+        (problem,) = room.status()["problems"]
+        assert problem["member"] == "torch" and state.launches == before
+        # but what is proven serves: both are compiled by the first call, if it may wait
+        with monkeypatch.context() as proven:
+            proven.setattr(families, "CANDIDATES", frozenset())
+            choose.parsed.cache_clear()
+            engine = install(kind, table=named, cache=folder)
+            assert close(room.matmul(a, b), exact) and state.launches == before + 2
+            assert asked == ["cs_nn_64x64_s12q1p", "add_t2"]
+            (problem,) = room.status()["problems"]
+            assert (problem["member"], problem["config"]) == ("ours", PAIR)
+            engine.forget()
+            asked.append("refused")
+            cached_path(parse(PAIR).instances[1], folder).unlink()
+            assert torch.equal(room.matmul(a, b), torch.matmul(a, b)), "one kernel is not enough"
+            (problem,) = room.status()["problems"]
+            assert (problem["member"], problem["config"]) == ("torch", PAIR)
+    choose.parsed.cache_clear()
+
+
 def test_a_first_call_never_waits_for_a_compiler(
     install: Install, tmp_path: Path, library: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

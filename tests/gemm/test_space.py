@@ -83,6 +83,10 @@ def test_names_go_there_and_back() -> None:
         "ws_tn_64x64_co1s5b2c1x1/h8/k1",
         "ws_tn_64x64_co1s5b2c1x1//k1",
         "cs_x/c1",
+        "cs_xp/c1p2",
+        "cs_tn_64x128_s8q1p/c1",
+        "cs_tn_64x128_s8q1p/c2p2",
+        "cs_tn_64x128_s8q1p/c1p2+os2",
     ):
         with pytest.raises(SassafrasError):
             families.parse(bad)
@@ -116,6 +120,10 @@ def test_names_go_there_and_back() -> None:
         ("ws_tn_128x256_co2s4b2c1x1/g8/k16", "8192x8192x4096", "bytes of partial sums"),
         ("ws_tn_128x128_pp2s6b2c1x1/g8/sk", "1408x1536x4096", "fill whole waves"),
         ("ws_tn_128x192_pp2s4b3c2x1/g8/k2", "512x512x4096", "does not split k"),
+        ("cs_tn_64x128_s8q1p/c1p4", "64x64x320", "would be empty"),
+        ("cs_tn_64x128_s8q1p/c1p17", "64x64x4096", "no 8 to 16 of them"),
+        ("cs_nn_64x128_s8q1p/c1m2n1p4", "64x64x4096", "share nothing"),
+        ("cs_nn_64x128_s8q1p/c1p4", "64x60x4096", "a row of B has 60 elements"),
     ],
 )
 def test_what_cannot_run_says_why(config: str, shape: str, reason: str) -> None:
@@ -149,7 +157,7 @@ def test_a_launch_covers_everything_once() -> None:
     rng = np.random.default_rng(0)
     configs = [*families.configurations(), *families.unproven_configurations()]
     kinds: Counter[str] = Counter()
-    for _ in range(1200):
+    for _ in range(1800):
         config = configs[int(rng.integers(len(configs)))]
         shape = Shape(int(rng.integers(1, 400)), 8 * int(rng.integers(1, 50)), 8 * int(rng.integers(1, 300)))
         if config.reject(shape):
@@ -181,6 +189,7 @@ def test_a_launch_covers_everything_once() -> None:
             assert (launch.shared_bytes == 0) == (config.slices == 1)
     assert set(kinds) == {
         "LeanConfig", "StagedConfig", "ClusterSplitConfig", "WarpSpecializedConfig", "AnyRowsConfig",
+        "TwoLaunchesConfig",
     }  # fmt: skip
 
 

@@ -19,10 +19,10 @@ from .families import Instance
 
 
 def kernels(only: str = "") -> list[Instance]:
-    """The instances of all proven families: plain, BF16, nt and tt, with epilogues.
+    """The instances of all proven families: plain, BF16, nt and tt, with epilogues; and second kernels.
 
     Args:
-        only: a regular expression that a name has to match somewhere.
+        only: a regular expression that a name has to match somewhere (a second kernel's goes with the first).
 
     Raises:
         SassafrasError: it is none, or finds nothing.
@@ -35,7 +35,7 @@ def kernels(only: str = "") -> list[Instance]:
     found = [instance for instance in every if wanted.search(instance.name)]
     if not found:
         raise SassafrasError("no kernel has such a name", where=only)
-    return found
+    return compiling.with_companions(found)
 
 
 def missing(folder: Path, instances: Sequence[Instance], launcher: bool = True) -> list[str]:

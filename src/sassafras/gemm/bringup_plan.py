@@ -13,7 +13,9 @@ from .any_rows import AnyRowsConfig, AnyRowsInstance
 from .cluster_split import ClusterSplitConfig, ClusterSplitInstance
 from .families import Config, Instance
 from .hopper import majors
+from .second_launch import LeavingInstance
 from .shapes import Shape
+from .two_launches import TwoLaunchesConfig
 from .warp_specialized import WarpSpecializedConfig, WarpSpecializedInstance
 
 #: macros of a variant, by name. ``plain`` is what ships; ``watchdog`` ends a hang and names the barrier.
@@ -54,7 +56,7 @@ def hopper_instances() -> Sequence[Instance]:
         for i in (*families.INSTANCES, *families.OTHER_INSTANCES, *families.UNPROVEN_INSTANCES)
         if isinstance(i, ClusterSplitInstance | WarpSpecializedInstance | AnyRowsInstance) and not i.epilogue
     ]
-    order = (ClusterSplitInstance, WarpSpecializedInstance, AnyRowsInstance)
+    order = (ClusterSplitInstance, LeavingInstance, WarpSpecializedInstance, AnyRowsInstance)
     return sorted(
         found,
         key=lambda i: (order.index(type(i)), getattr(i, "dtype", "fp16") != "fp16", i.rows, i.columns),
@@ -63,6 +65,11 @@ def hopper_instances() -> Sequence[Instance]:
 
 def configs_of(instance: Instance) -> list[Config]:
     """A few configurations that use every path of an instance."""
+    if isinstance(instance, LeavingInstance):  # with second kernels for few parts and many
+        splits = ((1, 1, 2), (1, 1, 7), (1, 1, 12), (1, 1, 16))
+        if instance.shared:
+            splits = ((2, 1, 3), (1, 2, 8), (2, 1, 14), (1, 2, 16))
+        return [TwoLaunchesConfig(instance, 1, *split) for split in splits]
     if isinstance(instance, ClusterSplitInstance):
         alone: tuple[tuple[int, ...], ...] = (
             (1,), (2,), (3,), (7,), (8,), (2, 1, 1, 2), (8, 1, 1, 2), (1, 1, 1, 4), (1, 1, 1, 7),
@@ -105,6 +112,12 @@ def shapes_for(config: Config) -> list[Shape]:
         Shape(8, 16, 8), Shape(3 * rows + 24, 2 * columns + 40, 2056), Shape(1032, 2056, 392),
         Shape(4096, 3080, 136),
     )  # fmt: skip
+    if isinstance(config, TwoLaunchesConfig):  # enough k for each part; tails of k, of m and n
+        long = 64 * config.parts
+        candidates += (
+            Shape(rows, columns, 8 * long), Shape(3 * rows + 24, 2 * columns + 40, 2 * long - 56),
+            Shape(1032, 2056, long), Shape(8, 16, 3 * long - 8),
+        )  # fmt: skip
     if getattr(config.instance, "wide", False):  # whole blocks of 64 columns
         candidates += (
             Shape(rows + 8, columns + 64, 520), Shape(3 * rows + 24, 2 * columns + 64, 2056),

@@ -81,6 +81,12 @@ def _compile(text: str, name: str) -> bytes:
     return compile_cuda(text, ARCH, name=f"{name}.cu")
 
 
+def with_companions(instances: Iterable[Instance]) -> list[Instance]:
+    """The instances, then the second kernels that some of them need, each once."""
+    first = list(instances)
+    return list(dict.fromkeys([*first, *(s for i in first for s in getattr(i, "companions", ()))]))
+
+
 def build(
     instances: Iterable[Instance],
     cache: Path | None = None,
@@ -89,10 +95,12 @@ def build(
 ) -> dict[Instance, Path]:
     """Compile what is missing, in processes (threads do not speed NVRTC up); instance -> file.
 
+    Where an instance leaves something to a second kernel, that is compiled, too (`companions`).
+
     Raises:
         CompileError, ToolMissing: as `cubin`.
     """
-    wanted = list(instances)
+    wanted = with_companions(instances)
     missing = [i for i in wanted if not cached_path(i, cache, defines).is_file()]
     count = min(len(missing), workers or os.cpu_count() or 1)
     if count > 1:

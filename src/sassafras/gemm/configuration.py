@@ -87,6 +87,11 @@ class Configuration:
         raise NotImplementedError
 
     @property
+    def instances(self) -> tuple[Any, ...]:
+        """The kernels that a call launches, in order."""
+        return (self.instance,)
+
+    @property
     def slices(self) -> int:
         """Into how many parts k is split, 0 for stream-K."""
         raise NotImplementedError

@@ -16,6 +16,7 @@ from .launch import MULTIPROCESSORS, ceil_div
 from .lean import STEP, LeanConfig
 from .shapes import Shape
 from .staged import TILE_K, StagedConfig
+from .two_launches import TwoLaunchesConfig
 from .warp_specialized import WarpSpecializedConfig
 
 _MULTIPROCESSORS = MULTIPROCESSORS
@@ -43,6 +44,8 @@ _MEMORY_BYTES = 17
 
 def estimate_us(config: Config, shape: Shape) -> float:
     """Microseconds, roughly; good for ranking within a family."""
+    if isinstance(config, TwoLaunchesConfig):
+        return _two_launches_us(config, shape)
     if isinstance(config, ClusterSplitConfig):
         return _cluster_split_us(config, shape, _FITTED)
     if isinstance(config, WarpSpecializedConfig):
@@ -60,7 +63,7 @@ def expected_us(config: Config, shape: Shape) -> float:
 
     `estimate_us` stays what the shipped chooser was trained with, until both are fitted to new times.
     """
-    if isinstance(config, ClusterSplitConfig):
+    if isinstance(config, ClusterSplitConfig) and not isinstance(config, TwoLaunchesConfig):
         return _cluster_split_us(config, shape, _EXPECTED)
     return estimate_us(config, shape)
 
@@ -154,6 +157,30 @@ def _cluster_split_us(config: ClusterSplitConfig, shape: Shape, c: _ClusterSplit
     memory = shape.nbytes / _MULTIPROCESSORS / c.memory
     total = c.launch + max(waves * once, memory) + c.beside * min(waves * once, memory)
     return total / _CLOCK_GHZ / 1000
+
+
+#: Two launches, fitted to the 389 best pairs of a tile that a probe timed on 40 shapes (warm, back to back;
+#: fitted to half of the shapes alone, the mean error is 5 % on these and 6 % on the others): microseconds of
+#: both launches without their work, and what sharing operands saves; bytes a microsecond and multiprocessor
+#: of operands that arrive; FLOP a microsecond of all; what of the second longest of arriving, multiplying
+#: and memory shows up; microseconds that a megabyte of sums takes, left and added
+_TWO_START, _TWO_SHARED, _TWO_ARRIVE, _TWO_FLOP, _TWO_BESIDE, _TWO_SUMS = 2.6, 0.7, 127e3, 875e6, 0.31, 0.37
+#: bytes of operands that stay in the L2 between calls, and bytes a microsecond of those that do not
+_KEPT, _STREAMED = 45e6, 4.3e6
+
+
+def _two_launches_us(config: TwoLaunchesConfig, shape: Shape) -> float:
+    rows, columns = config.tile
+    launch = config.launch(shape)
+    ctas = launch.grid[0] * launch.grid[1] * launch.grid[2]
+    k = TILE_K * ceil_div(k_tiles(shape), config.parts) * ceil_div(ctas, _MULTIPROCESSORS)
+    *_, beside, longest = sorted((
+        2 * k * (rows + columns) / _TWO_ARRIVE,
+        2 * k * rows * columns * _MULTIPROCESSORS / _TWO_FLOP,
+        shape.nbytes / _STREAMED if shape.nbytes > _KEPT else 0.0,
+    ))  # fmt: skip
+    total = _TWO_START + longest + _TWO_BESIDE * beside + _TWO_SUMS * launch.workspace_bytes / 1e6
+    return total - _TWO_SHARED * (config.share_m * config.share_n > 1)
 
 
 #: Rows of any length, in cycles and bytes a cycle, as the cluster-split family was fitted; nothing of this

@@ -16,12 +16,13 @@ from typing import Any
 
 from sassafras.core import SassafrasError
 
-from . import any_rows, cluster_split, lean, staged, warp_specialized
+from . import any_rows, cluster_split, lean, staged, two_launches, warp_specialized
 from .any_rows import AnyRowsConfig, AnyRowsInstance
 from .cluster_split import ClusterSplitConfig, ClusterSplitInstance
 from .lean import LeanConfig, LeanInstance
 from .shapes import Shape
 from .staged import StagedConfig, StagedInstance
+from .two_launches import TwoLaunchesConfig
 from .warp_specialized import WarpSpecializedConfig, WarpSpecializedInstance
 
 Instance = LeanInstance | StagedInstance | ClusterSplitInstance | WarpSpecializedInstance | AnyRowsInstance
@@ -35,7 +36,7 @@ _TRIAL = os.environ.get("SASSAFRAS_GEMM_TRIAL") == "1"
 UNPROVEN: tuple[type, ...] = ()
 #: single instances of proven families that no GPU has timed yet, before they become `INSTANCES`
 CANDIDATES: frozenset[Instance] = frozenset(
-    () if _TRIAL else (*cluster_split.CANDIDATES, *warp_specialized.CANDIDATES)
+    () if _TRIAL else (*cluster_split.CANDIDATES, *warp_specialized.CANDIDATES, *two_launches.CANDIDATES)
 )
 
 
@@ -47,6 +48,7 @@ def proven(item: Instance | Config) -> bool:
 _TASK: tuple[Instance, ...] = (
     *lean.INSTANCES, *staged.INSTANCES, *cluster_split.INSTANCES, *cluster_split.CANDIDATES,
     *warp_specialized.INSTANCES, *warp_specialized.CANDIDATES, *any_rows.INSTANCES,
+    *two_launches.INSTANCES, *two_launches.CANDIDATES,
 )  # fmt: skip
 #: compiled for the benchmark's task: FP16, B as k x n (nn) or n x k (tn), A row-major
 INSTANCES: tuple[Instance, ...] = tuple(filter(proven, _TASK))
@@ -62,8 +64,15 @@ EPILOGUE_INSTANCES: tuple[Instance, ...] = tuple(filter(proven, _EPILOGUE))
 #: of `UNPROVEN` families, and `CANDIDATES`; what brings kernels up builds and runs them
 UNPROVEN_INSTANCES: tuple[Instance, ...] = tuple(i for i in (*_TASK, *_EPILOGUE) if not proven(i))
 
+
+def _cluster_split(name: str) -> Config:
+    """An entry's name that ends in ``p`` leaves sums for a second launch."""
+    leaves = name.partition("/")[0].endswith("p")
+    return TwoLaunchesConfig.parse(name) if leaves else ClusterSplitConfig.parse(name)
+
+
 _PARSERS: dict[str, Callable[[str], Config]] = {
-    "lean": LeanConfig.parse, "staged": StagedConfig.parse, "cs": ClusterSplitConfig.parse,
+    "lean": LeanConfig.parse, "staged": StagedConfig.parse, "cs": _cluster_split,
     "ws": WarpSpecializedConfig.parse, "any": AnyRowsConfig.parse,
 }  # fmt: skip
 
@@ -83,7 +92,7 @@ def _task() -> Iterator[Config]:
         lean.configurations(), staged.configurations(),
         cluster_split.configurations((*cluster_split.INSTANCES, *cluster_split.CANDIDATES)),
         warp_specialized.configurations((*warp_specialized.INSTANCES, *warp_specialized.CANDIDATES)),
-        any_rows.configurations(),
+        any_rows.configurations(), two_launches.configurations(),
     )  # fmt: skip
 
 

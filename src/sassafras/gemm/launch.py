@@ -12,6 +12,9 @@ parameters in order (`Instance.parameters`), each of one of these kinds:
 
 Workspace and counters belong to one launch at a time: launches that may overlap (two streams, two graphs)
 need their own. Both pointers may be null when the sizes are 0.
+
+A `Launch` may have another one behind it (`Launch.then`), of a kernel of its own, on the same stream at once:
+both are one call. They share operands and workspace; sizes are those of the first.
 """
 
 from __future__ import annotations
@@ -51,6 +54,7 @@ class Launch:
         workspace_bytes: scratch that the launch needs, 0 for none.
         counters: zeroed words that the launch needs, 0 for none.
         overlap: it may start while the launch before is at work (programmatic stream serialization).
+        then: what is launched right behind it, None: nothing.
     """
 
     grid: tuple[int, int, int]
@@ -62,6 +66,15 @@ class Launch:
     workspace_bytes: int = 0
     counters: int = 0
     overlap: bool = False
+    then: Then | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Then:
+    """The second launch of a call: its kernel (an instance of any family) and how it is launched."""
+
+    instance: Any
+    launch: Launch
 
 
 class Arguments:

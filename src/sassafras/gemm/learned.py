@@ -39,6 +39,11 @@ _NUMBERS = (
 )  # fmt: skip
 
 
+def knows(config: Config) -> bool:
+    """Whether it is of a family that features can describe: no model has learnt of the others."""
+    return type(config).__name__ in _FAMILIES
+
+
 @lru_cache(maxsize=8192)
 def _own(config: Config) -> tuple[float, ...]:
     """What does not depend on the shape."""

@@ -1,13 +1,14 @@
 """Split k in two launches: parts leave their sums, a second kernel adds them up on all multiprocessors.
 
-A probe (`benchmarks/hgemm_second.py`): no dispatch, table or dataset knows of it. The first kernel is the
-cluster-split family's with the quick start (`kernels/sm90_hgemm_quick_split.cuh`, LEAVES), the second
-`kernels/sm90_hgemm_add_parts.cuh`.
+Both kernels, and the pairs of a probe in all their modes (`benchmarks/hgemm_second.py`); what everything else
+knows of them is `two_launches`. The first kernel is the cluster-split family's with the quick start
+(`kernels/sm90_hgemm_quick_split.cuh`, LEAVES), the second `kernels/sm90_hgemm_add_parts.cuh`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from .cluster_split import ClusterSplitConfig, ClusterSplitInstance
 from .configuration import Mode
@@ -20,6 +21,14 @@ from .shapes import Shape
 @dataclass(frozen=True, order=True)
 class LeavingInstance(ClusterSplitInstance):
     """A first kernel: `ClusterSplitInstance` with the quick start, whose name ends in ``p``."""
+
+    #: a multiprocessor's memory is divided for it as for the second kernel, or neither fits beside the other
+    all_shared: ClassVar[bool] = True
+
+    @property
+    def companions(self) -> tuple[AddPartsInstance, ...]:
+        """Second kernels that its sums may need: one for each number of parts at once."""
+        return tuple(AddPartsInstance(terms, self.swapped, self.dtype) for terms in range(2, 17))
 
     @property
     def name(self) -> str:
@@ -47,6 +56,8 @@ class AddPartsInstance:
         terms: parts whose loads are under way at once; parts are a multiple of them.
         swapped, dtype: as the first kernel's.
     """
+
+    all_shared: ClassVar[bool] = True
 
     terms: int
     swapped: bool = False
@@ -118,7 +129,10 @@ class Adding:
 
     def launch(self, shape: Shape) -> Launch:
         """How to launch it. Raises SassafrasError when the first cannot run."""
-        before = self.first.launch(shape)
+        return self.behind(self.first.launch(shape), shape)
+
+    def behind(self, before: Launch, shape: Shape) -> Launch:
+        """The same, the first's launch being known."""
         seen, (rows, columns) = self.first.seen(shape), self.first.tile
         scalars = {
             "m": seen.m, "n": seen.n, "ldc": shape.n, "parts": self.first.parts, "tiles_m": before.grid[2],
@@ -181,13 +195,17 @@ class SecondLaunch:
 
     def reject(self, shape: Shape) -> str | None:
         """Why this pair cannot or should not run this shape; None when it may."""
+        return self.unable() or self.first.reject(shape)
+
+    def unable(self) -> str | None:
+        """Why this can be no pair, whatever the shape."""
         if not isinstance(self.first.instance, LeavingInstance):
             return f"{self.first.instance.name} adds its parts up itself"
         if self.first.slices != 1 or self.first.parts < 2:
             return f"{self.first.stem}: one slice and several parts leave sums"
         if terms_of(self.first.parts) < min(8, self.first.parts):
             return f"{self.first.parts} parts: no 8 to 16 of them at once divide them"
-        return self.first.reject(shape)
+        return None
 
     def in_modes(self) -> list[SecondLaunch]:
         """Each of both launches may begin before the one ahead ends, the second at once or late."""

@@ -41,7 +41,8 @@ class GemmSpace:
     def __init__(self, shape: Shape, build: Callable[[Config], bytes], *, layout: str | None = None) -> None:
         self.shape = shape
         self._build = build
-        legal = [c for c in families.legal(shape) if layout in (None, c.layout)]
+        # a search rewrites one kernel: configurations of two launches are not its to choose
+        legal = [c for c in families.legal(shape) if layout in (None, c.layout) and len(c.instances) == 1]
         self.configs = [mode for c in legal for mode in in_modes(c)]
         if not self.configs:
             reasons = {c.reject(shape) for c in families.configurations()} - {None}
@@ -103,8 +104,13 @@ class Configured(Candidate):
 
 
 def kernel(config: Config, shape: Shape, cubin: bytes) -> Kernel:
-    """A configuration as a `Kernel`. Raises SassafrasError when it cannot run the shape."""
+    """A configuration as a `Kernel`. Raises SassafrasError when it cannot run the shape, or is two."""
     launch = config.launch(shape)
+    if launch.then is not None:
+        raise SassafrasError(
+            f"a second kernel ({launch.then.instance.name}) adds up what the first one leaves",
+            where=config.name, hint="choose a configuration of one launch",
+        )  # fmt: skip
     return Kernel(
         cubin, config.instance.name, "sm_90a", launch.threads, launch.shared_bytes, launch.cluster,
         parameters=config.instance.parameters,

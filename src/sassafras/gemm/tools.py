@@ -60,18 +60,39 @@ class Tools:
     def ours(self, config: Config, operands: Operands) -> Enqueue:
         """Bind one of our configurations to buffers. Raises SassafrasError when it cannot run."""
         launch = config.launch(operands.shape)
-        function = self.function(config.instance)
-        if launch.shared_bytes > 48 * 1024 and config.instance not in self._opted_in:
-            # no cache preference here: the lean kernels want as much L1 as is left
-            limit = self.gpu.driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            call(self.gpu.driver.cuFuncSetAttribute, function.handle, limit, SHARED_LIMIT)
-            self._opted_in.add(config.instance)
         a, b, c = operands.addresses(config.layout)
         first, second = (b, a) if config.swapped else (a, b)
         addresses = {"a": first, "b": second, "c": c, **self._scratch(launch)}
-        block = Arguments(config.instance.parameters, launch, addresses, self.gpu.driver)
+        enqueue = self._bound(config.instance, launch, addresses)
+        if launch.then is None:
+            return enqueue
+        behind = self._bound(launch.then.instance, launch.then.launch, addresses)
+
+        def both() -> None:
+            enqueue()
+            behind()
+
+        return both
+
+    def _bound(self, instance: Instance, launch: Launch, addresses: dict[str, int]) -> Enqueue:
+        """One launch."""
+        function = self.function(instance)
+        if instance not in self._opted_in:
+            which = self.gpu.driver.CUfunction_attribute
+            if launch.shared_bytes > 48 * 1024:
+                # no cache preference here: the lean kernels want as much L1 as is left
+                limit = which.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+                call(self.gpu.driver.cuFuncSetAttribute, function.handle, limit, SHARED_LIMIT)
+                self._opted_in.add(instance)
+            if getattr(instance, "all_shared", False):
+                carveout = which.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
+                call(self.gpu.driver.cuFuncSetAttribute, function.handle, carveout, 100)
+                self._opted_in.add(instance)
+        block = Arguments(instance.parameters, launch, addresses, self.gpu.driver)
         if function.sizes is not None and list(function.sizes) != block.sizes:
-            raise DeviceError(f"the cubin takes {function.sizes} bytes, not {block.sizes}", where=config.name)
+            raise DeviceError(
+                f"the cubin takes {function.sizes} bytes, not {block.sizes}", where=instance.name
+            )
         where = self.gpu.config(
             launch.grid, launch.threads, launch.shared_bytes, launch.cluster, overlap=launch.overlap
         )

@@ -16,6 +16,7 @@ from sassafras.core import DeviceError
 
 _STATIC_SHARED = 1  # CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_CARVEOUT = 9  # CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, percent
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
 _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
@@ -175,8 +176,12 @@ class Driver:
         finally:
             self.call("cuCtxPopCurrent_v2", byref(popped))
 
-    def load(self, ordinal: int, cubin: bytes, name: str, shared_limit: int) -> int:
-        """Handle of an entry, allowed `shared_limit` bytes of shared memory in all. Raises DriverError."""
+    def load(self, ordinal: int, cubin: bytes, name: str, shared_limit: int, all_shared: bool = False) -> int:
+        """Handle of an entry, allowed `shared_limit` bytes of shared memory in all. Raises DriverError.
+
+        Args:
+            all_shared: a multiprocessor that runs it has no memory but shared memory (and the smallest L1).
+        """
         module, function, static = c_void_p(), c_void_p(), c_int()
         with self.current(self.context(ordinal)):
             self.call("cuModuleLoadData", byref(module), cubin)
@@ -185,6 +190,8 @@ class Driver:
                 self.call("cuFuncGetAttribute", byref(static), _STATIC_SHARED, function)
                 limit = shared_limit - static.value
                 self.call("cuFuncSetAttribute", function, _MAX_DYNAMIC_SHARED, limit)
+            if all_shared:
+                self.call("cuFuncSetAttribute", function, _CARVEOUT, 100)
         return int(function.value or 0)
 
     def zeros(self, ordinal: int, words: int) -> int:

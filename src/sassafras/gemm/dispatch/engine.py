@@ -197,10 +197,17 @@ class Engine:
             self.launcher.add_torch(tuple(problem))
             return Served("torch", None, choice.why)
         self.launcher.add_torch(tuple(problem))  # until its kernel is there, perhaps within the next line
-        code, why = self.code(config.instance, lambda: self.launcher.remove(tuple(problem)))
-        if code is None:
-            return Served("torch", config.name, why)
-        self._add_kernel(problem, config, code)
+        codes: list[bytes] = []
+        waits = ""
+        for instance in config.instances:  # all that is missing is asked for at once
+            code, why = self.code(instance, lambda: self.launcher.remove(tuple(problem)))
+            if code is None:
+                waits = waits or why
+            else:
+                codes.append(code)
+        if waits:
+            return Served("torch", config.name, waits)
+        self._add_kernel(problem, config, codes)
         return Served("ours", config.name, choice.why)
 
     def code(self, instance: Instance, built: Callable[[], Any]) -> tuple[bytes | None, str]:
@@ -215,20 +222,25 @@ class Engine:
             code = self._stored(instance) if not self._background else None
         return code, "" if code is not None else "the kernel is being compiled"
 
-    def _add_kernel(self, problem: Problem, config: Config, code: bytes) -> None:
+    def _add_kernel(self, problem: Problem, config: Config, codes: list[bytes]) -> None:
         ordinal = max(0, problem.device)
-        function = self.loaded(ordinal, config.instance, code)
+        function = self.loaded(ordinal, config.instance, codes[0])
         made = plan(config, problem)
+        behind = None
+        if made.then is not None:
+            instance, second = made.then
+            behind = (self.loaded(ordinal, instance, codes[1]), *second.behind)
         self.launcher.add_kernel(
             tuple(problem), function, self.driver.context(ordinal), made.grid, made.threads,
-            made.shared, made.cluster, made.parameters, made.workspace, made.counters, made.overlap,
+            made.shared, made.cluster, made.parameters, made.workspace, made.counters, made.overlap, behind,
         )  # fmt: skip
 
     def loaded(self, ordinal: int, instance: Instance, code: bytes) -> int:
         """The handle of an instance's entry on a device."""
         where = (ordinal, instance)
         if where not in self._functions:
-            self._functions[where] = self.driver.load(ordinal, code, instance.name, SHARED_LIMIT)
+            divided = bool(getattr(instance, "all_shared", False))
+            self._functions[where] = self.driver.load(ordinal, code, instance.name, SHARED_LIMIT, divided)
         return self._functions[where]
 
     def _stored(self, instance: Instance) -> bytes | None:

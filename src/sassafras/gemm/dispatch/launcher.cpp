@@ -122,6 +122,20 @@ bool counters_for(Launcher *self, Plan &plan, int device, void *stream, uint64_t
     return true;
 }
 
+// One launch. values: addresses of a, b, c, workspace and counters.
+int start(Launcher *self, Plan &plan, const uint64_t *values, const Given *given, void *stream) {
+    int code = 0;
+    for (size_t i = 0; i < plan.parameters.size() && code == 0; ++i) {
+        const auto &parameter = plan.parameters[i];
+        if (parameter.what < 5) plan.constants[(size_t)parameter.index] = values[parameter.what];
+        else if (parameter.what == 6)
+            code = encoded(self, *plan.maps[(size_t)parameter.index], values, plan.pointers[i]);
+        else if (parameter.what > 6 && given) plan.constants[(size_t)parameter.index] = given->values[parameter.what - 7];
+    }
+    plan.launch.stream = stream;
+    return code ? code : self->launch(&plan.launch, plan.function, plan.pointers.data(), nullptr);
+}
+
 // 0, or the driver's (cuBLASLt's) error; -1 with a Python error set.
 int enqueue(Launcher *self, Plan &plan, const Call &call, void *c, PyObject *&scratch, const Given *given = nullptr) {
     void *stream = nullptr;
@@ -154,15 +168,8 @@ int enqueue(Launcher *self, Plan &plan, const Call &call, void *c, PyObject *&sc
     } else {
         const uint64_t values[5] = {(uint64_t)(uintptr_t)call.a, (uint64_t)(uintptr_t)call.b, (uint64_t)(uintptr_t)c,
                                     (uint64_t)(uintptr_t)workspace, counters};
-        for (size_t i = 0; i < plan.parameters.size() && code == 0; ++i) {
-            const auto &parameter = plan.parameters[i];
-            if (parameter.what < 5) plan.constants[(size_t)parameter.index] = values[parameter.what];
-            else if (parameter.what == 6)
-                code = encoded(self, *plan.maps[(size_t)parameter.index], values, plan.pointers[i]);
-            else if (parameter.what > 6 && given) plan.constants[(size_t)parameter.index] = given->values[parameter.what - 7];
-        }
-        plan.launch.stream = stream;
-        if (code == 0) code = self->launch(&plan.launch, plan.function, plan.pointers.data(), nullptr);
+        code = start(self, plan, values, given, stream);
+        if (plan.then && code == 0) code = start(self, *plan.then, values, given, stream);
     }
     if (push) self->context_pop(&before);
     return code;
@@ -517,47 +524,67 @@ bool add_parameter(Plan &plan, PyObject *item) {
     return false;
 }
 
-// add_kernel(key, function, context, grid, threads, shared, cluster, parameters, workspace, counters, overlap=False)
+// What a kernel's plan holds of its launch; false with a Python error set.
+bool describe(Plan &plan, unsigned long long function, PyObject *grid, unsigned threads, unsigned shared, PyObject *cluster,
+              PyObject *parameters, int overlap) {
+    unsigned extents[3], clusters[3];
+    if (!numbers(grid, extents, 3) || !numbers(cluster, clusters, 3)) return false;
+    plan.kind = Kind::Kernel;
+    plan.function = (void *)(uintptr_t)function;
+    PyObject *fast = PySequence_Fast(parameters, "parameters are a sequence");
+    if (!fast) return false;
+    bool ok = true;
+    for (Py_ssize_t i = 0; ok && i < PySequence_Fast_GET_SIZE(fast); ++i)
+        ok = add_parameter(plan, PySequence_Fast_GET_ITEM(fast, i));
+    Py_DECREF(fast);
+    if (!ok) return false;
+    for (const auto &parameter : plan.parameters)
+        plan.pointers.push_back(parameter.what == 6 ? nullptr : (void *)&plan.constants[(size_t)parameter.index]);
+    plan.launch = {extents[0], extents[1], extents[2], threads, 1, 1, shared, nullptr, nullptr, 0};
+    plan.launch.attributes = plan.attributes; // a Plan never moves: it lives behind a unique_ptr
+    if (clusters[0] * clusters[1] * clusters[2] > 1) {
+        LaunchAttribute &attribute = plan.attributes[plan.launch.count++];
+        attribute.id = kClusterDimension;
+        attribute.cluster = {clusters[0], clusters[1], clusters[2]};
+    }
+    if (overlap) {
+        LaunchAttribute &attribute = plan.attributes[plan.launch.count++];
+        attribute.id = kOverlap;
+        attribute.value = 1;
+    }
+    return true;
+}
+
+// add_kernel(key, function, context, grid, threads, shared, cluster, parameters, workspace, counters, overlap=False,
+//            behind=None or (function, grid, threads, shared, cluster, parameters, overlap))
 PyObject *add_kernel(PyObject *object, PyObject *args) {
-    PyObject *tuple, *grid, *cluster, *parameters;
+    PyObject *tuple, *grid, *cluster, *parameters, *behind = Py_None;
     unsigned long long function, context;
     Py_ssize_t workspace, counters;
-    unsigned threads, shared, extents[3], clusters[3];
+    unsigned threads, shared;
     int overlap = 0;
-    if (!PyArg_ParseTuple(args, "O!KKOIIOOnn|p", &PyTuple_Type, &tuple, &function, &context, &grid, &threads, &shared,
-                          &cluster, &parameters, &workspace, &counters, &overlap))
+    if (!PyArg_ParseTuple(args, "O!KKOIIOOnn|pO", &PyTuple_Type, &tuple, &function, &context, &grid, &threads, &shared,
+                          &cluster, &parameters, &workspace, &counters, &overlap, &behind))
         return nullptr;
     // a problem with an epilogue or batches has three values more (and what the epilogue has)
     Key key;
     FusedKey wide;
     const bool with_more = PyTuple_GET_SIZE(tuple) > 11;
     if (!(with_more ? parse_fused_key(tuple, wide) : parse_key(tuple, key))) return nullptr;
-    if (!numbers(grid, extents, 3) || !numbers(cluster, clusters, 3)) return nullptr;
     auto plan = std::make_unique<Plan>();
-    plan->kind = Kind::Kernel;
-    plan->function = (void *)(uintptr_t)function;
+    if (!describe(*plan, function, grid, threads, shared, cluster, parameters, overlap)) return nullptr;
     plan->context = (void *)(uintptr_t)context;
     plan->workspace = (size_t)workspace, plan->counters = (size_t)counters;
-    PyObject *fast = PySequence_Fast(parameters, "parameters are a sequence");
-    if (!fast) return nullptr;
-    bool ok = true;
-    for (Py_ssize_t i = 0; ok && i < PySequence_Fast_GET_SIZE(fast); ++i)
-        ok = add_parameter(*plan, PySequence_Fast_GET_ITEM(fast, i));
-    Py_DECREF(fast);
-    if (!ok) return nullptr;
-    for (const auto &parameter : plan->parameters)
-        plan->pointers.push_back(parameter.what == 6 ? nullptr : (void *)&plan->constants[(size_t)parameter.index]);
-    plan->launch = {extents[0], extents[1], extents[2], threads, 1, 1, shared, nullptr, nullptr, 0};
-    plan->launch.attributes = plan->attributes; // a Plan never moves: it lives behind a unique_ptr
-    if (clusters[0] * clusters[1] * clusters[2] > 1) {
-        LaunchAttribute &attribute = plan->attributes[plan->launch.count++];
-        attribute.id = kClusterDimension;
-        attribute.cluster = {clusters[0], clusters[1], clusters[2]};
-    }
-    if (overlap) {
-        LaunchAttribute &attribute = plan->attributes[plan->launch.count++];
-        attribute.id = kOverlap;
-        attribute.value = 1;
+    if (behind != Py_None) {
+        if (!PyTuple_Check(behind)) {
+            PyErr_SetString(PyExc_TypeError, "a second kernel is a tuple");
+            return nullptr;
+        }
+        int waits = 0;
+        if (!PyArg_ParseTuple(behind, "KOIIOOp", &function, &grid, &threads, &shared, &cluster, &parameters, &waits))
+            return nullptr;
+        plan->then = std::make_unique<Plan>();
+        if (!describe(*plan->then, function, grid, threads, shared, cluster, parameters, waits)) return nullptr;
     }
     if (with_more)
         (*((Launcher *)object)->fused_plans)[wide] = std::move(plan);

@@ -66,6 +66,7 @@ struct Plan {
     // and one for every launch that is captured into a graph
     size_t counters = 0;
     std::vector<std::pair<void *, uint64_t>> counters_of; // stream, address
+    std::unique_ptr<Plan> then; // a second kernel of the same call, right behind this one; it shares the workspace
     // cuBLASLt
     void *handle = nullptr, *operation = nullptr, *first = nullptr, *second = nullptr, *out = nullptr;
     uint64_t algorithm[8] = {};

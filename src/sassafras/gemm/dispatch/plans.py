@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sassafras.device.cuda.tensor_maps import L2_PROMOTION_128
 
 from ..families import Config, dtype
-from ..launch import TensorMap
+from ..launch import Launch, TensorMap
 from ..shapes import Shape
 from .problem import DTYPES, Problem
 
@@ -29,6 +29,8 @@ class KernelPlan:
         workspace: bytes.
         counters: words that are zero before and after each launch.
         overlap: it may start while the launch before is at work.
+        then: a second launch of the same call, right behind this one: its instance and its plan, which shares
+            the workspace.
     """
 
     grid: tuple[int, int, int]
@@ -39,6 +41,12 @@ class KernelPlan:
     workspace: int
     counters: int
     overlap: bool
+    then: tuple[Any, KernelPlan] | None = None
+
+    @property
+    def behind(self) -> tuple[Any, ...]:
+        """What both launchers take of a plan that is the second of a call, but for its function."""
+        return self.grid, self.threads, self.shared, self.cluster, self.parameters, self.overlap
 
 
 def reject(config: Config, problem: Problem) -> str | None:
@@ -78,8 +86,20 @@ def plan(config: Config, problem: Problem) -> KernelPlan:
         "b": problem.k if problem.transposed & 1 else problem.n,
         "c": problem.n,
     }
+    made = _plan(config.instance, launch, role, leading, tight)
+    _every_gap_is_told(made.parameters, config, leading, tight, role)
+    if launch.then is None:
+        return made
+    second = launch.then
+    return replace(made, then=(second.instance, _plan(second.instance, second.launch, role, leading, tight)))
+
+
+def _plan(
+    instance: Any, launch: Launch, role: dict[str, str], leading: dict[str, int], tight: dict[str, int]
+) -> KernelPlan:
+    """Of one launch."""
     made: list[tuple[Any, ...]] = []
-    for name, kind in config.instance.parameters:
+    for name, kind in instance.parameters:
         if kind == "tensormap":
             made.append(_map(launch.tensor_maps[name], role, leading, tight))
         elif name in ("workspace", "counters"):
@@ -95,7 +115,6 @@ def plan(config: Config, problem: Problem) -> KernelPlan:
                 elif leading[operand] != tight[operand]:
                     raise ValueError(f"{name} is not a plain leading dimension of this kernel")
             made.append(("value", value & 0xFFFFFFFFFFFFFFFF))
-    _every_gap_is_told(made, config, leading, tight, role)
     return KernelPlan(
         launch.grid, launch.threads, launch.shared_bytes, launch.cluster, tuple(made),
         launch.workspace_bytes, launch.counters, launch.overlap,
@@ -114,7 +133,7 @@ def _map(
 
 
 def _every_gap_is_told(
-    made: list[tuple[Any, ...]], config: Config, leading: dict[str, int], tight: dict[str, int],
+    made: tuple[tuple[Any, ...], ...], config: Config, leading: dict[str, int], tight: dict[str, int],
     role: dict[str, str],
 ) -> None:  # fmt: skip
     """An operand passed by address needs its leading dimension among the scalars, if that is not tight."""

@@ -47,10 +47,10 @@ class _Kernel:
 
     def __init__(
         self, driver: Driver, function: int, context: int, config: LaunchConfig,
-        parameters: Sequence[tuple[Any, ...]], workspace: int, counters: int,
+        parameters: Sequence[tuple[Any, ...]], workspace: int, counters: int, then: _Kernel | None = None,
     ) -> None:  # fmt: skip
         self.driver, self.function, self.context, self.config = driver, function, context, config
-        self.workspace, self.counters = workspace, counters
+        self.workspace, self.counters, self.then = workspace, counters, then
         self.parameters = list(parameters)
         self._values = (ctypes.c_uint64 * max(1, len(self.parameters)))()
         self._pointers = (ctypes.c_void_p * max(1, len(self.parameters)))()
@@ -71,6 +71,21 @@ class _Kernel:
             addresses["workspace"] = scratch.data_ptr()
         if self.counters:
             addresses["counters"] = self._zeroed(torch, device, stream)
+        before = ctypes.c_void_p()
+        self.driver.function("cuCtxGetCurrent")(ctypes.byref(before))
+        push = bool(self.context) and before.value != self.context
+        if push and (code := self.driver.function("cuCtxPushCurrent_v2")(self.context)):
+            return int(code)
+        try:
+            code = self._enqueue(addresses, stream)
+            # the scratch lives until both are under way
+            return self.then._enqueue(addresses, stream) if self.then and not code else code
+        finally:
+            if push:
+                self.driver.function("cuCtxPopCurrent_v2")(ctypes.byref(before))
+
+    def _enqueue(self, addresses: dict[str, int], stream: int) -> int:
+        """One launch, its context being current."""
         for index, item in enumerate(self.parameters):
             if item[0] == "map":
                 code, at = self._map(index, item, addresses[item[1]])
@@ -80,20 +95,11 @@ class _Kernel:
             elif item[0] != "value":
                 self._values[index] = addresses.get(item[0], 0)
         self.config.stream = stream
-        before = ctypes.c_void_p()
-        self.driver.function("cuCtxGetCurrent")(ctypes.byref(before))
-        push = bool(self.context) and before.value != self.context
-        if push and (code := self.driver.function("cuCtxPushCurrent_v2")(self.context)):
-            return int(code)
-        try:
-            return int(
-                self.driver.function("cuLaunchKernelEx")(
-                    ctypes.byref(self.config), self.function, self._pointers, None
-                )
+        return int(
+            self.driver.function("cuLaunchKernelEx")(
+                ctypes.byref(self.config), self.function, self._pointers, None
             )
-        finally:
-            if push:
-                self.driver.function("cuCtxPopCurrent_v2")(ctypes.byref(before))
+        )
 
     def _map(self, index: int, item: tuple[Any, ...], address: int) -> tuple[int, int]:
         known = self._maps.setdefault(index, {})
@@ -182,12 +188,22 @@ class PythonLauncher:
     def add_kernel(
         self, key: tuple[int, ...], function: int, context: int, grid: tuple[int, int, int], threads: int,
         shared: int, cluster: tuple[int, int, int], parameters: Sequence[tuple[Any, ...]], workspace: int,
-        counters: int, overlap: bool = False,
+        counters: int, overlap: bool = False, behind: tuple[Any, ...] | None = None,
     ) -> None:  # fmt: skip
-        """Let a kernel serve a problem."""
+        """Let a kernel serve a problem.
+
+        Args:
+            behind: a second kernel, launched right after it: function, grid, threads, shared, cluster,
+                parameters, overlap.
+        """
+        second = None
+        if behind is not None:
+            other, extents, threads_of, bytes_of, clusters, listed, waits = behind
+            how = launch_config(extents, threads_of, bytes_of, clusters, waits)
+            second = _Kernel(self._driver, other, context, how, listed, 0, 0)
         config = launch_config(grid, threads, shared, cluster, overlap)
         self._plans[tuple(key)[:10]] = _Kernel(
-            self._driver, function, context, config, parameters, workspace, counters
+            self._driver, function, context, config, parameters, workspace, counters, second
         )
 
     def remove(self, key: tuple[int, ...]) -> None:

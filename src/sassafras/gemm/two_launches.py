@@ -1,0 +1,116 @@
+"""k split by two launches: parts of k leave FP32 sums in a workspace, a second kernel adds them up.
+
+A configuration's name is its first launch's, ``cs_nn_64x128_s8mq1p/c1m2n1p8+ol``; the second follows from it
+(`second_launch` has both kernels). It begins while the first is at work, on one CTA a multiprocessor, or two
+where the first lets it start at once: of 40 shapes and five of each one's pairs in every mode, this rule's
+best was 0.15 % from the best of all (docs/experiments/2026-11-22-hgemm-second-launch.md).
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from sassafras.core import SassafrasError
+
+from .cluster_split import ClusterSplitConfig
+from .configuration import PLAIN, Mode
+from .launch import MULTIPROCESSORS, Launch, Then
+from .second_launch import AddPartsInstance, LeavingInstance, SecondLaunch, terms_of
+from .shapes import Shape
+
+#: CTAs of the first launch, at least: tiles times parts
+FEWEST = 60
+#: k tiles of a part, at least
+SHORTEST = 8
+#: parts that are proposed; more where 8 to 16 divide them are legal
+PARTS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16)
+#: rows, columns, stages: those of the probe that won somewhere, or were within 2 % of it
+_TILES = ((64, 64, 12), (64, 128, 8), (128, 64, 8), (128, 128, 6))
+#: first kernels that sweeps have timed beside everything else; none at present
+INSTANCES: tuple[LeavingInstance, ...] = ()
+#: those that none has timed yet (`families.CANDIDATES`)
+CANDIDATES: tuple[LeavingInstance, ...] = tuple(
+    LeavingInstance(layout, *tile, shared=shared, blocks=1)
+    for layout in ("tn", "nn")
+    for tile in _TILES
+    for shared in (False, True)
+)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TwoLaunchesConfig(ClusterSplitConfig):
+    """An instance that leaves its sums, parts of k, CTAs that share operands; `launch` has both launches."""
+
+    @classmethod
+    def _parse(cls, stem: str) -> Self:
+        if found := re.fullmatch(r"(\w+)/c1(?:m(\d)n(\d))?p(\d+)", stem):
+            entry, *numbers = found.groups()
+            for instance in (*INSTANCES, *CANDIDATES):
+                if instance.name == entry:
+                    return cls(instance, 1, *(int(number or 1) for number in numbers))
+            raise SassafrasError("no instance that leaves its sums has this name", where=entry)
+        raise SassafrasError("not a configuration of two launches", where=stem)
+
+    @property
+    def adding(self) -> AddPartsInstance:
+        """The second kernel."""
+        i = self.instance
+        return AddPartsInstance(terms_of(self.parts), i.swapped, i.dtype)
+
+    @property
+    def instances(self) -> tuple[Any, ...]:
+        """Both kernels."""
+        return self.instance, self.adding
+
+    def reject(self, shape: Shape) -> str | None:
+        """Why this configuration cannot or should not run this shape; None when it may."""
+        return SecondLaunch(self).unable() or ClusterSplitConfig.reject(self, shape)
+
+    def wasteful(self, shape: Shape) -> str | None:
+        """Why a legal configuration is surely worse than another; None when it may be good."""
+        tiles_m, tiles_n = self.tiles(shape)
+        grid = self._grid(shape)
+        across = grid[1] * grid[2]
+        if not FEWEST <= across * self.parts <= MULTIPROCESSORS:
+            return f"{across * self.parts} CTAs that leave sums: {FEWEST} to {MULTIPROCESSORS} pay"
+        if self.instance.k_tiles(shape) < SHORTEST * self.parts:
+            return f"{self.instance.k_tiles(shape)} k tiles for {self.parts} parts: each wants {SHORTEST}"
+        # what was tried: as many parts as there is room for, or the largest power of two
+        most = max((parts for parts in PARTS if parts * across <= MULTIPROCESSORS), default=0)
+        if self.parts not in (most, 1 << max(0, most.bit_length() - 1)):
+            return f"{self.parts} parts of {across} tiles, where there is room for {most}"
+        if tiles_m * tiles_n * 4 < 3 * across:
+            return f"{across} CTAs share operands of {tiles_m * tiles_n} tiles"
+        return ClusterSplitConfig.wasteful(self, shape)
+
+    def _grid(self, shape: Shape) -> tuple[int, int, int]:
+        return ClusterSplitConfig._launch(self, shape).grid
+
+    def _launch(self, shape: Shape) -> Launch:
+        # parts that only leave their sums count nobody's arrival
+        return replace(ClusterSplitConfig._launch(self, shape), counters=0)
+
+    def launch(self, shape: Shape) -> Launch:
+        """How to launch both kernels. Raises SassafrasError when they cannot run (`reject`)."""
+        first = ClusterSplitConfig.launch(self, shape)
+        ctas = MULTIPROCESSORS * (2 if self.mode.overlap and not self.mode.late else 1)
+        second = SecondLaunch(self, ctas).second.behind(first, shape)
+        return replace(first, then=Then(self.adding, second))
+
+    def in_modes(self) -> list[Self]:
+        """Plain, and overlapping the launch ahead with the second at once or late."""
+        modes = (PLAIN, Mode(overlap=True), Mode(overlap=True, late=True))
+        return [replace(self, mode=mode) for mode in modes]
+
+
+def configurations(
+    instances: tuple[LeavingInstance, ...] = (*INSTANCES, *CANDIDATES),
+) -> Iterator[TwoLaunchesConfig]:
+    """Every configuration, in a fixed order, legal or not."""
+    for instance, parts in itertools.product(instances, PARTS):
+        for share_m, share_n in ((2, 1), (1, 2)) if instance.shared else ((1, 1),):
+            yield TwoLaunchesConfig(instance, 1, share_m, share_n, parts)
