@@ -108,6 +108,15 @@ def _of_splits() -> dict[str, str]:
     }  # fmt: skip
 
 
+def _of_second() -> dict[str, str]:
+    """k split by two launches."""
+    of = result("hgemm-second")["summary"]
+    return {
+        "shapes": str(of["shapes"]), "ours": f"{of['pair_over_ours']:.3f}",
+        "lt": f"{of['pair_over_lt']:.3f}", "beats": str(of["beats_ours"]),
+    }  # fmt: skip
+
+
 def _of_server(name: str = "hgemm-server") -> dict[str, str]:
     """Isolated calls of HGEMM."""
     of = result(name)["summary"]
@@ -207,6 +216,7 @@ def _of_choosers() -> dict[str, str]:
 
 GROUPS: dict[str, Callable[[], dict[str, str]]] = {
     "hgemm": _of_hgemm, "matmul": _of_matmul, "splits": _of_splits, "server": _of_server,
+    "second": _of_second,
     "server-100": functools.partial(_of_server, "hgemm-server-100"), "offgrid": _of_offgrid,
     "anew": functools.partial(_of_offgrid, "hgemm-offgrid-anew"),
     "third": functools.partial(_of_offgrid, "hgemm-offgrid-third"),
