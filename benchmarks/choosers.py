@@ -68,6 +68,7 @@ class Pairs:
         modes: list[Any] = []
         for index, entry in enumerate(entries):
             timed = [name for name in sorted(entry.ours) if dataset.layout_of(name)]  # others are gone
+            timed = [name for name in timed if learned.knows(families.parse(name))]
             names = [name for name in timed if "+" not in name]
             if not names or "torch" not in entry.baselines:
                 continue

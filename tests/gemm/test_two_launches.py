@@ -122,6 +122,7 @@ def test_second_kernels_are_built_with_the_first() -> None:
     both = with_companions([first, plain, two_launches.CANDIDATES[1]])
     assert both[:3] == [first, plain, two_launches.CANDIDATES[1]] and both[3:] == list(ADD_INSTANCES)
     assert {c.adding for c in ALL} <= set(first.companions)
+    assert [families.parse_instance(i.name) for i in ADD_INSTANCES] == list(ADD_INSTANCES)
 
 
 def test_a_bring_up_uses_every_path() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 
 pytestmark = pytest.mark.gpu
@@ -29,3 +32,99 @@ def test_pairs_are_right_in_every_mode(layout: str) -> None:
             first()
             second()
         assert torch.equal(once, operands.c.view(torch.int16)), pair.name
+
+
+@pytest.fixture
+def room(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """sassafras.matmul, for which candidates are proven."""
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available() or torch.cuda.get_device_capability(0) != (9, 0):
+        pytest.skip("needs a Hopper GPU")
+    from sassafras.gemm import choose, families, matmul
+
+    monkeypatch.setattr(families, "CANDIDATES", frozenset())
+    choose.parsed.cache_clear()
+    if matmul._engine is None:
+        matmul._set_up()
+    matmul.settle()
+    yield matmul
+    matmul._engine.forget()
+    choose.parsed.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("cs_nn_64x128_s8mq1p/c1m2n1p8+ol", (256, 512, 8192)),
+        ("cs_tn_128x128_s6q1p/c1p7+o", (264, 520, 7168)),
+        ("cs_tn_64x64_s12mq1p/c1m1n2p2", (72, 136, 1032)),
+        ("cs_nn_128x64_s8q1p/c1p14+o", (1024, 64, 16384)),
+    ],
+)
+def test_matmul_with_two_launches(room: Any, name: str, shape: tuple[int, int, int]) -> None:
+    """Through the front door: out, gaps, graphs on two streams at once, many calls back to back."""
+    import torch
+
+    from sassafras.gemm.choose import Chooser
+    from sassafras.gemm.shapes import Shape
+    from sassafras.gemm.table import Row, Table
+
+    (m, n, k), layout = shape, name[3:5]
+    room._engine.forget()
+    chooser = Chooser(Table({}, [Row(Shape(m, n, k), layout, ((name, 1.0),), 10.0)]))
+    room._engine.gpu(0).chooser = chooser
+
+    def inputs(seed: int, gap: int = 0) -> tuple[Any, Any]:
+        generator = torch.Generator(device="cuda")
+        generator.manual_seed(seed)
+        rows, columns = (k, n) if layout == "nn" else (n, k)
+        a, b = (
+            torch.randn(x, y + gap, generator=generator, device="cuda").half()[:, :y]
+            for x, y in ((m, k), (rows, columns))
+        )
+        return a, b if layout == "nn" else b.t()
+
+    def right(c: Any, a: Any, b: Any) -> bool:
+        exact = a.double() @ b.double()
+        return bool(((c.double() - exact).abs() <= 2.0**-10 * exact.abs() + 2e-4 * k**0.5).all())
+
+    a, b = inputs(1)
+    room.matmul(a, b)
+    room.settle()
+    first = room.matmul(a, b)
+    (problem,) = room.status()["problems"]
+    assert (problem["member"], problem["config"]) == ("ours", name), room.status()
+    assert right(first, a, b)
+    whole = torch.full((m, n + 24), float("nan"), device="cuda", dtype=torch.float16)
+    for pair in ((a, b), inputs(2, gap=8)):
+        room.matmul(*pair, whole[:, :n])
+        whole[:, :n] = float("nan")
+        room.matmul(*pair, whole[:, :n])
+        assert right(whole[:, :n], *pair) and bool(whole[:, n:].isnan().all())
+    assert {p["member"] for p in room.status()["problems"]} == {"ours"}, room.status()
+    # back to back, a consumer that is no kernel of ours behind each
+    total = torch.zeros_like(first, dtype=torch.float64)
+    for _ in range(50):
+        total += room.matmul(a, b)
+    assert torch.equal(total, 50 * first.double())
+    # graphs of two calls each, on two streams at once
+    streams = [torch.cuda.Stream(), torch.cuda.Stream()]
+    pairs, graphs, outs = [inputs(3), inputs(4)], [], []
+    for (x, y), stream in zip(pairs, streams, strict=True):
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            outs.append((room.matmul(x, y), room.matmul(x, y)))
+        graphs.append(graph)
+    for _ in range(100):
+        for graph, stream in zip(graphs, streams, strict=True):
+            with torch.cuda.stream(stream):
+                graph.replay()
+    torch.cuda.synchronize()
+    for (one, other), pair in zip(outs, pairs, strict=True):
+        assert right(one, *pair) and torch.equal(one, other)
+    # and eager calls on two streams at once
+    wanted = [one.clone() for one, _ in outs]
+    for _ in range(100):
+        for stream, (x, y), exact in zip(streams, pairs, wanted, strict=True):
+            with torch.cuda.stream(stream):
+                assert torch.equal(room.matmul(x, y), exact)

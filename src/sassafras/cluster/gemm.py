@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from sassafras.core import DeviceError, SassafrasError
-from sassafras.gemm.compile import cached_path, cubin
+from sassafras.gemm.compile import cached_path, cubin, with_companions
 from sassafras.gemm.families import INSTANCES, Instance, parse_instance
 from sassafras.gemm.feed import Child, Stopped
 from sassafras.gemm.journal import Journal
@@ -111,12 +111,13 @@ class ClusterCrew:
     def prepare(self, cache: Path | None, say: Say, instances: Sequence[Instance] = INSTANCES) -> None:
         """Compile on the cluster's CPUs what the driver's cache lacks; see `Crew.prepare`."""
         begin = time.perf_counter()
-        missing = [i for i in instances if not cached_path(i, cache).is_file()]
+        every = with_companions(instances)
+        missing = [i for i in every if not cached_path(i, cache).is_file()]
         for instance, data in zip(missing, self._pool.map(compiled, [i.name for i in missing]), strict=True):
             write_whole(cached_path(instance, cache), data)
-        self._cubins = self._pool.share({i.name: cached_path(i, cache).read_bytes() for i in instances})
+        self._cubins = self._pool.share({i.name: cached_path(i, cache).read_bytes() for i in every})
         say(
-            f"{len(missing)} kernels compiled on the cluster, {len(instances) - len(missing)} found, "
+            f"{len(missing)} kernels compiled on the cluster, {len(every) - len(missing)} found, "
             f"in {time.perf_counter() - begin:.1f} s"
         )
 

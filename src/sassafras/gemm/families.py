@@ -178,8 +178,12 @@ def parse(name: str) -> Config:
 
 
 def parse_instance(name: str) -> Instance:
-    """The instance of an entry name, of an `UNPROVEN` family, too. Raises SassafrasError."""
+    """The instance of an entry name, of an `UNPROVEN` family, too; or a second kernel.
+
+    Raises SassafrasError: there is none.
+    """
     for instance in (*INSTANCES, *OTHER_INSTANCES, *EPILOGUE_INSTANCES, *UNPROVEN_INSTANCES):
-        if instance.name == name:
-            return instance
+        for one in (instance, *getattr(instance, "companions", ())):
+            if one.name == name:
+                return one
     raise SassafrasError("no instance has this name", where=name)
