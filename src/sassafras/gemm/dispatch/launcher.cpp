@@ -1,4 +1,4 @@
-// The compiled launcher behind sassafras.matmul: two tensors in, one kernel launched, some hundred nanoseconds.
+// The compiled launcher behind sassafras.matmul: two tensors in, one kernel launched (or two), some hundred nanoseconds.
 //
 // It needs Python's headers and nothing else. Tensors are read through DLPack's C exchange table, which torch
 // publishes as `torch.Tensor.__dlpack_c_exchange_api__` (a stable C interface: no torch header, no ABI to match);
