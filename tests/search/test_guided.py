@@ -213,7 +213,7 @@ def test_bad_settings_and_spaces_that_cannot_be_played_are_refused(tmp_path: Pat
             search.get("guided", {"policy": "none", **settings})
     with pytest.raises(SearchError, match="CuAsmRL"):
         search.get("guided", {"policy": "fresh"})
-    with pytest.raises(SearchError, match="cannot read"):
+    with pytest.raises(SearchError, match="there is no policy"):
         search.get("guided", {"policy": str(tmp_path / "none.npz")})
     tours = Tours()
     with pytest.raises(SearchError, match="Tours cannot be played"):

@@ -102,6 +102,8 @@ def save_sweep(
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         "commit": os.environ.get("SASSAFRAS_COMMIT"),
+        # those of 2026-11-22 and before were not, and say what became of it
+        "torch_times": "timed in blocks as long as those of all else",
     }
     rehearsal = f"sweep-{of}-dry.jsonl.gz" if of else "sweep-dry.jsonl.gz"
     paths = [folder / (rehearsal if dataset.modelled else f"{name}.jsonl.gz")]
