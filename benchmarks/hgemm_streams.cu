@@ -8,7 +8,7 @@
 // The matrix is cut into slabs (what a CTA of an HGEMM would multiply: WIDTH columns of B), a slab into steps along k. A step
 // is a stage: `copies` boxes of the matrix, and of a small operand, which every CTA reads, `small_copies` boxes.
 #include "ptx_hopper.cuh"
-#include "ptx_hints.cuh"
+#include "hgemm_streams_hints.cuh"
 
 namespace sassafras {
 

@@ -3,8 +3,7 @@
     python benchmarks/hgemm_twins.py DATASET.jsonl.gz [--out FOLDER]
 
 Twins are two configurations of one shape that differ in one of these alone (and in stages): the quick start,
-a lead of the first warpgroup, hints for the L2, wide copies (or both of these); both timed in the dataset's
-last run.
+a lead of the first warpgroup; both timed in the dataset's last run.
 Prints medians of new over old by tile, slices and k tiles of a CTA, and writes hgemm-twins.json to --out
 ($OUT, or benchmarks/results).
 """
@@ -23,8 +22,8 @@ from common import ROOT, write
 
 #: upper ends of the groups of k tiles of 64 that a CTA has
 GROUPS = (1, 2, 4, 8, 16, 32, 1 << 20)
-#: in what twins may differ; all but the first come with it
-KINDS = ("quick", "lead", "hints", "wide", "hints wide")
+#: in what twins may differ
+KINDS = ("quick", "lead")
 
 
 def twins(dataset: Any) -> list[dict[str, Any]]:
@@ -48,11 +47,10 @@ def twins(dataset: Any) -> list[dict[str, Any]]:
                 continue
             i = config.instance
             key = replace(config, instance=replace(i, stages=0, lead=0))
-            what, kinds = "lead" if i.lead else "", ("quick", "lead")
+            what, kinds = "lead" if i.lead else "", KINDS
             if isinstance(config, ClusterSplitConfig):
                 # what comes with the quick start is compared with the better of both
-                key = replace(key, instance=replace(key.instance, blocks=0, hints=False, wide=False))
-                what = what or " ".join(word for word in ("hints", "wide") if getattr(i, word))
+                key = replace(key, instance=replace(key.instance, blocks=0))
                 kinds = tuple(kind for kind in KINDS if kind != "quick" or not i.blocks)
             for kind in () if what else kinds:  # of several numbers of stages the best
                 if (key, kind) not in old or us < old[key, kind][1]:

@@ -8,7 +8,7 @@
 #include <fstream>
 #include <iterator>
 
-namespace sassafras { // instead of ptx_hints.cuh: hints change nothing here
+namespace sassafras { // instead of hgemm_streams_hints.cuh: hints change nothing here
 inline u64 policy(int) { return 0; }
 inline void copy_tile_hinted(u32 to, const TensorMap *map, int x, int y, u32 barrier, u64) { copy_tile(to, map, x, y, barrier); }
 inline void copy_tile_hinted(u32 to, const TensorMap *map, int x, int y, int z, u32 barrier, u64) {

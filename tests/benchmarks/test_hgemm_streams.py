@@ -115,7 +115,7 @@ class Emulated:
         for name in ("hopper_emulator.hpp", "lane_emulator.hpp"):
             files[name] = (EMULATOR / name).read_text()
         files["ptx_hopper.cuh"] = files["hopper_emulator.hpp"]  # what the kernel includes
-        files["ptx_hints.cuh"] = "// see emulated_streams.cpp\n"
+        files["hgemm_streams_hints.cuh"] = "// see emulated_streams.cpp\n"
         files["emulated_streams.cpp"] = (HERE / "emulated_streams.cpp").read_text()
         command = ["g++", "-std=c++20", "-O1", "-o", "emulated", "emulated_streams.cpp"]
         self.path, self.folder, self.plan = compiled(shared, files, command) / "emulated", folder, plan

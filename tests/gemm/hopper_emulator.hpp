@@ -202,17 +202,6 @@ inline void report() {
                          phase.parity, phase.pending, phase.count, phase.bytes);
 }
 
-// What the L2 is told of a copy, and how often each box was read with a word about that.
-enum Word { NOTHING, ONCE, OFTEN };
-inline std::map<std::array<long long, 4>, std::pair<Word, int>> told;
-
-inline void tell(const sassafras::TensorMap *map, int x, int y, int z, Word word) {
-    if (word == NOTHING) return;
-    auto &[before, times] = told[{(long long)map->base, x, y, z}];
-    if (times++ && (word == ONCE || before == ONCE)) fail("what the L2 is told nobody reads again is read again");
-    before = word;
-}
-
 // Clusters run one after the other, in an order drawn from the dice when `shuffle`.
 inline void launch_clusters(Dim grid, Dim shape, unsigned threads, size_t shared_bytes, bool shuffle,
                             std::function<void()> kernel) {
@@ -244,7 +233,6 @@ inline void launch_clusters(Dim grid, Dim shape, unsigned threads, size_t shared
             if (!group.empty()) fail("a thread ends before its tensor stores have been read");
         --here().running;
     };
-    told.clear();
     std::vector<Dim> order;
     for (unsigned z = 0; z < grid.z; z += shape.z)
         for (unsigned y = 0; y < grid.y; y += shape.y)
@@ -269,8 +257,6 @@ inline void launch_clusters(Dim grid, Dim shape, unsigned threads, size_t shared
         run_cluster(cluster);
         if (!copies.empty()) fail("a CTA ends before its copies have landed");
     }
-    for (const auto &[box, read] : told)
-        if (read.first == OFTEN && read.second == 1) fail("the L2 is not told of what nobody reads again");
 }
 
 inline void generic_write(unsigned offset, size_t size) {
@@ -292,10 +278,8 @@ inline void layer_of(const sassafras::TensorMap *map, int z) {
     if (!map->deep && z >= map->layers) fail("a layer past the end of the batch");
 }
 
-inline void copy_box(unsigned to, const sassafras::TensorMap *map, int x, int y, unsigned barrier, unsigned mask, int z = -1,
-                     Word word = NOTHING) {
+inline void copy_box(unsigned to, const sassafras::TensorMap *map, int x, int y, unsigned barrier, unsigned mask, int z = -1) {
     layer_of(map, z);
-    tell(map, x, y, z, word);
     check_predecessors();
     const int row_bytes = 2 * map->box[0];
     // found on an H200, 2026-11-22: an illegal instruction; no manual says it

@@ -109,7 +109,6 @@ def build(shared: Path, instances: list[Instance], edit: Callable[[str], str] | 
     if edit is not None:
         files = {name: edit(text) for name, text in files.items()}
     files["ptx_hopper.cuh"] = (HERE / "hopper_emulator.hpp").read_text()  # what the kernels include
-    files["ptx_hints.cuh"] = (HERE / "hints_emulator.hpp").read_text()
     files["ptx_rows.cuh"] = (HERE / "rows_emulator.hpp").read_text()
     files |= {name: (HERE / name).read_text() for name in ("lane_emulator.hpp", "emulated_hopper.cpp")}
     table = " ".join(

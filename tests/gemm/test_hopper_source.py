@@ -54,16 +54,12 @@ INSTANCES: list[Instance] = [
     _W("tn", 256, 32, 2, False, 3, lead=2),
     _C("nn", 128, 64, 4, blocks=1, lead=3),
     _C("tn", 128, 64, 3, shared=True, blocks=1, lead=2),
-    _C("tn", 64, 64, 3, blocks=1, hints=True),
-    _C("nn", 64, 128, 2, shared=True, blocks=1, hints=True, wide=True),
-    _C("nn", 128, 64, 2, swapped=True, blocks=1, wide=True),
 ]
 
 _MULTICAST, _SPLIT = INSTANCES[1], _C("nn", 128, 64, 4)
 _QUICK, _QUICK_PAIRS = _C("nn", 128, 64, 3, blocks=1), _C("tn", 64, 32, 3, swapped=True, blocks=2)
 _QUICK_SHARED = _C("nn", 128, 128, 3, shared=True, blocks=1)
 _LEAD = _W("tn", 256, 32, 2, False, 3, lead=2)
-_HINTS_AND_WIDE = INSTANCES[-2]
 assert {_SPLIT, _QUICK, _QUICK_PAIRS, _QUICK_SHARED, _LEAD} < set(INSTANCES)
 
 
@@ -104,8 +100,6 @@ def test_every_path_is_right(
     exact = Shape(columns, rows, 64) if instance.swapped else Shape(rows, columns, 64)
     launched = 0
     for at, shape in enumerate((exact, Shape(8, 16, 8), Shape(136, 200, 328), Shape(320, 72, 520))):
-        if getattr(instance, "wide", False):  # whole blocks of columns
-            shape = Shape(shape.m, -(-shape.n // 64) * 64, shape.k)
         chosen = configs(instance)
         if getattr(instance, "shared", False):  # many clusters, and each of them slow: half of them a shape
             chosen = chosen[at % 2 :: 2]
@@ -122,9 +116,9 @@ def test_every_path_is_right(
 
 def test_random_launches_are_right(emulator: Emulator, tmp_path: Path, few_multiprocessors: None) -> None:
     rng = np.random.default_rng(11)
-    tried, kinds, known = 0, set(), INSTANCES[:-3]  # those with hints or wide copies have tests of their own
+    tried, kinds = 0, set()
     while tried < 24:
-        instance = known[int(rng.integers(len(known)))]
+        instance = INSTANCES[int(rng.integers(len(INSTANCES)))]
         shape = Shape(*(8 * int(rng.integers(1, most)) for most in (40, 40, 80)))
         config: Config
         if isinstance(instance, ClusterSplitInstance):
@@ -222,23 +216,6 @@ def test_faults_in_the_quick_start_are_noticed(
     found = [spoilt.run(config, shape, tmp_path, policy=policy, seed=seed)
              for seed, policy in enumerate((LATE, EAGER, *([RANDOM] * 4)))]  # fmt: skip
     assert any(re.search(what, text) for text in found), found
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "what"),
-    [
-        ("(int)gridDim.z == (SHARED ? p.share_m : 1)", "true", "nobody reads again is read again"),
-        ("(int)gridDim.y == (SHARED ? p.share_n : 1)", "false", "not told of what nobody reads again"),
-    ],
-    ids=["often", "once"],
-)
-def test_wrong_hints_are_noticed(before: str, after: str, what: str, shared: Path, tmp_path: Path) -> None:
-    """They change no result, but the emulator sees who reads what."""
-    spoilt = build(shared, [_HINTS_AND_WIDE], lambda text: text.replace(before, after))
-    configs = [ClusterSplitConfig(_HINTS_AND_WIDE, *sharing) for sharing in ((1, 2, 1), (1, 1, 2))]
-    shapes = (Shape(72, 256, 72), Shape(264, 64, 72))
-    found = [spoilt.run(config, shape, tmp_path, policy=EAGER) for config in configs for shape in shapes]
-    assert any(what in text for text in found) and "" in found, found
 
 
 def test_a_fault_of_the_lead_is_noticed(shared: Path, tmp_path: Path, few_multiprocessors: None) -> None:

@@ -67,7 +67,7 @@ def build(shared: Path) -> Path:
         assert second.count(before) == 1, f"the text has no {before!r}"
         second = second.replace(before, after)
     files["sm90_hgemm_add_parts.cuh"] = second
-    for kernel, ours in (("ptx_hopper", "hopper"), ("ptx_hints", "hints"), ("ptx_sums", "sums")):
+    for kernel, ours in (("ptx_hopper", "hopper"), ("ptx_sums", "sums")):
         files[f"{kernel}.cuh"] = (HERE / f"{ours}_emulator.hpp").read_text()
     files |= {name: (HERE / name).read_text() for name in ("lane_emulator.hpp", "emulated_second.cpp")}
 

@@ -28,8 +28,6 @@ from sassafras.gemm.any_rows import AnyRowsConfig, AnyRowsInstance
 from sassafras.gemm.choose import parsed
 from sassafras.gemm.cluster_split import ClusterSplitConfig, ClusterSplitInstance
 from sassafras.gemm.configuration import PLAIN
-from sassafras.gemm.dispatch import plans
-from sassafras.gemm.dispatch.problem import Problem
 from sassafras.gemm.estimate import estimate_us
 from sassafras.gemm.launch import Launch
 from sassafras.gemm.results import choose_shapes
@@ -287,26 +285,6 @@ def test_quick_start() -> None:
     assert one.scalars["k_tiles"] == 2 * two.scalars["k_tiles"] == 64 and one.shared_bytes == two.shared_bytes
     # one stage for one slice, and nothing for the other
     assert families.parse("cs_tn_64x32_s4q2/c2").reject(Shape(64, 64, 128))
-
-
-def test_wide_copies_bring_whole_blocks() -> None:
-    """One map of three dimensions; also where lines of B lie further apart."""
-    config = families.parse("cs_nn_64x128_s8mq1w/c1m2n1")
-    assert "blocks of 64" in (config.reject(Shape(128, 200, 512)) or "")
-    described = config.launch(Shape(128, 384, 512)).tensor_maps["map_b"]
-    assert (described.dims, described.strides, described.box) == ((64, 512, 6), (768, 128), (64, 64, 1))
-    apart = Problem(0, 0, 128, 384, 512, 0, 512, 400, 384, 1, 0)
-    assert plans.reject(config, apart) is None
-    told = plans.plan(config, apart).parameters[1]
-    assert told[0] == "map" and told[3:7] == ((64, 512, 6), (800, 128), (64, 64, 1), (1, 1, 1))
-    transposed = replace(ClusterSplitInstance("nn", 128, 64, 4, swapped=True, blocks=1), wide=True)
-    assert transposed.wide_operands == (True, False) and transposed.reject() is None
-    for instance, why in (
-        (ClusterSplitInstance("tn", 64, 128, 4, blocks=1, wide=True), "contiguous along 128"),
-        (ClusterSplitInstance("nn", 64, 128, 4, wide=True), "quick start"),
-        (ClusterSplitInstance("nn", 64, 128, 4, hints=True), "quick start"),
-    ):
-        assert why in (instance.reject() or "")
 
 
 def test_transposed_tiles_where_others_leave_multiprocessors_idle() -> None:

@@ -55,25 +55,6 @@ def test_leads_have_twins_of_their_own(tmp_path: Path) -> None:
     }
 
 
-def test_hints_and_wide_copies_have_twins_of_their_own(tmp_path: Path) -> None:
-    times = {
-        "cs_nn_64x128_s8/c1": (9.0, 2), "cs_nn_64x128_s7q1/c1": (8.0, 2), "cs_nn_64x128_s7q1f/c1": (7.0, 2),
-        "cs_nn_64x128_s7q1w/c1": (7.5, 2), "cs_nn_64x128_s7q1fw/c1": (6.0, 2),
-        "cs_nn_64x128_s7q1f/c2": (1.0, 2), "cs_nn_64x256_s5m/c1m1n2": (5.0, 2),
-        "cs_nn_64x256_s5mq1w/c1m1n2": (4.0, 2),
-    }  # fmt: skip
-    done = run(Dataset({"gpu": "none"}, [Entry(Shape(64, 16384, 16384), times)]), tmp_path)
-    assert done.returncode == 0, done.stderr
-    rows = json.loads((tmp_path / "hgemm-twins.json").read_text())["rows"]
-    assert {(r["what"], r["new"].split("/")[0], r["old"].split("/")[0]) for r in rows} == {
-        ("quick", "cs_nn_64x128_s7q1", "cs_nn_64x128_s8"),
-        ("hints", "cs_nn_64x128_s7q1f", "cs_nn_64x128_s7q1"),
-        ("wide", "cs_nn_64x128_s7q1w", "cs_nn_64x128_s7q1"),
-        ("hints wide", "cs_nn_64x128_s7q1fw", "cs_nn_64x128_s7q1"),
-        ("wide", "cs_nn_64x256_s5mq1w", "cs_nn_64x256_s5m"),
-    }
-
-
 def test_without_twins_it_says_so(tmp_path: Path) -> None:
     done = run(Dataset({}, [Entry(Shape(512, 512, 512), {"cs_tn_64x64_s6/c1": (4.0, 2)})]), tmp_path)
     assert done.returncode == 1 and "no two of its times" in done.stdout

@@ -118,11 +118,6 @@ def shapes_for(config: Config) -> list[Shape]:
             Shape(rows, columns, 8 * long), Shape(3 * rows + 24, 2 * columns + 40, 2 * long - 56),
             Shape(1032, 2056, long), Shape(8, 16, 3 * long - 8),
         )  # fmt: skip
-    if getattr(config.instance, "wide", False):  # whole blocks of 64 columns
-        candidates += (
-            Shape(rows + 8, columns + 64, 520), Shape(3 * rows + 24, 2 * columns + 64, 2056),
-            Shape(1032, 2112, 392), Shape(4096, 3136, 136),
-        )  # fmt: skip
     if getattr(config.instance, "lead", 0):
         candidates += (Shape(4096, 3080, 264), Shape(4104, 3080, 1032))  # several tiles a CTA, more k tiles
     return [s for s in candidates if config.reject(s) is None]

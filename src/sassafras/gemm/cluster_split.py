@@ -9,7 +9,7 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from sassafras.core import SassafrasError
 
@@ -36,9 +36,6 @@ class ClusterSplitInstance:
         blocks: 1 or 2: the quick start (`kernels/sm90_hgemm_quick_split.cuh`), with so many blocks of 64 k in
             a stage; 0: without it.
         lead: stages by which the first of two warpgroups is ahead at the end; with the quick start.
-        hints: the L2 is told what nobody reads again; with the quick start.
-        wide: one copy brings 128 rows and more of an operand that is contiguous along them; with the quick
-            start.
     """
 
     layout: str
@@ -51,19 +48,17 @@ class ClusterSplitInstance:
     epilogue: bool = False
     blocks: int = 0
     lead: int = 0
-    hints: bool = False
-    wide: bool = False
 
     @property
     def name(self) -> str:
         """Entry name, for example ``cs_tn_64x128_s8``.
 
         At its end: ``m``: operands may be shared; ``e``: epilogue; ``q1``, ``q2``: quick start, blocks;
-        ``l3``: lead; ``f``: hints; ``w``: wide.
+        ``l3``: lead.
         """
         kind = ("_swapped" if self.swapped else "") + ("_bf16" if self.dtype == "bf16" else "")
         ending = "m" * self.shared + "e" * self.epilogue + (f"q{self.blocks}" if self.blocks else "")
-        ending += (f"l{self.lead}" if self.lead else "") + "f" * self.hints + "w" * self.wide
+        ending += f"l{self.lead}" if self.lead else ""
         return f"cs_{self.layout}{kind}_{self.rows}x{self.columns}_s{self.stages}{ending}"
 
     @classmethod
@@ -122,12 +117,6 @@ class ClusterSplitInstance:
         return None
 
     @property
-    def wide_operands(self) -> tuple[bool, bool]:
-        """Whether one copy brings the kernel's A, its B, in whole blocks of 64 rows."""
-        mn_a, mn_b = hopper.majors(self.layout, self.swapped)
-        return self.wide and mn_a and self.rows >= 128, self.wide and mn_b and self.columns >= 128
-
-    @property
     def sums_apart(self) -> bool:
         """Slices exchange their partial sums beside the stages, not in their place."""
         return self.blocks > 0 and not self.shared
@@ -168,10 +157,6 @@ class ClusterSplitInstance:
             return f"{self.blocks} blocks of k a stage: 1 or 2, and not with an epilogue"
         if self.lead and not (self.blocks and self.consumers == 2 and self.lead < self.stages):
             return "the first of two warpgroups leads, with the quick start, by fewer stages than there are"
-        if (self.hints or self.wide) and not self.blocks:
-            return "hints and wide copies come with the quick start"
-        if self.wide and not any(self.wide_operands):
-            return "no operand is contiguous along 128 rows and more of its tile"
         if not self.sums_apart and (why := self.exchange(2)):
             return why
         if self.shared_bytes > SHARED_LIMIT:
@@ -187,10 +172,8 @@ class ClusterSplitInstance:
             truth(self.dtype == "bf16"), truth(self.swapped), truth(self.shared),
         )  # fmt: skip
         if self.blocks:
-            more = f", {self.lead}" if self.lead or self.hints or self.wide else ""
-            if self.hints or self.wide:
-                more += f", {truth(self.hints)}, {truth(self.wide)}"
-            return f"QuickSplit<{', '.join(map(str, numbers))}, {self.blocks}{more}>"
+            lead = f", {self.lead}" if self.lead else ""
+            return f"QuickSplit<{', '.join(map(str, numbers))}, {self.blocks}{lead}>"
         return f"ClusterSplit<{', '.join(map(str, numbers))}{', true' * self.epilogue}>"
 
     @property
@@ -283,32 +266,8 @@ OTHER_INSTANCES: tuple[ClusterSplitInstance, ...] = (
     *_instances(("tt", "nt"), _GENERAL),
 )
 
-#: layouts; rows, columns, stages; what else of an instance
-_Kinds = tuple[tuple[tuple[str, ...], tuple[tuple[int, int, int], ...], dict[str, Any]], ...]
-_BY_MEMORY = ((64, 64, 10), (64, 128, 7), (128, 64, 7), (128, 128, 6))
-#: for products bound by memory (docs/experiments/2026-11-22-hgemm-memory.md), all with the quick start: hints
-_HINTED: _Kinds = (
-    (("tn", "nn"), _BY_MEMORY, {}), (("tn",), ((64, 96, 8), (128, 96, 6)), {}),
-    (("tn", "nn"), ((64, 128, 8), (128, 128, 6)), {"shared": True}),
-)  # fmt: skip
-#: wide copies, with and without hints
-_WIDE: _Kinds = (
-    (("nn",), ((64, 128, 7), (128, 128, 6), (64, 256, 5)), {}),
-    (("nn",), ((64, 128, 8), (128, 128, 6), (64, 256, 5)), {"shared": True}),
-    (("nn",), ((64, 128, 7), (128, 128, 6)), {"hints": True}),
-)  # fmt: skip
-
-
-def _quick(kinds: _Kinds, **of_all: Any) -> Iterator[ClusterSplitInstance]:
-    for layouts, tiles, own in kinds:
-        given: dict[str, Any] = {"blocks": 1, **of_all, **own}
-        for layout, (rows, columns, stages) in itertools.product(layouts, tiles):
-            yield ClusterSplitInstance(layout, rows, columns, stages, **given)
-
-
-#: hints made them slower, wide copies gained half a percent where neighbours share: not used
-#: (`families.CANDIDATES`)
-CANDIDATES: tuple[ClusterSplitInstance, ...] = (*_quick(_HINTED, hints=True), *_quick(_WIDE, wide=True))
+#: what no GPU has timed yet (`families.CANDIDATES`): nothing
+CANDIDATES: tuple[ClusterSplitInstance, ...] = ()
 
 #: those with an epilogue (`epilogue`)
 _FUSED = ((64, 64, 6, False), (64, 32, 8, True), (64, 128, 8, False), (128, 128, 6, False))
@@ -384,8 +343,6 @@ class ClusterSplitConfig(Configuration):
         majors = hopper.majors(i.layout, i.swapped)
         if why := hopper.bad_tile(i.rows, i.columns, *majors, self.share_n, self.share_m):
             return why
-        if any(i.wide_operands) and shape.n % 64:
-            return f"{shape.n} columns of B: wide copies bring whole blocks of 64"
         if max(self.tiles(shape)) > GRID_LIMIT:
             return f"{max(self.tiles(shape))} tiles, a grid takes {GRID_LIMIT} along each extent"
         tiles = i.k_tiles(shape)
@@ -437,11 +394,10 @@ class ClusterSplitConfig(Configuration):
 
     def _maps(self, shape: Shape) -> dict[str, TensorMap]:
         i, seen = self.instance, self.seen(shape)
-        (mn_a, mn_b), (wide_a, wide_b) = hopper.majors(i.layout, i.swapped), i.wide_operands
-        box_a, box_b = i.rows // self.share_n, i.columns // self.share_m
+        mn_a, mn_b = hopper.majors(i.layout, i.swapped)
         return {
-            "map_a": hopper.operand_map("a", seen.m, shape.k, box_a, mn_a, i.dtype, wide_a),
-            "map_b": hopper.operand_map("b", seen.n, shape.k, box_b, mn_b, i.dtype, wide_b),
+            "map_a": hopper.operand_map("a", seen.m, shape.k, i.rows // self.share_n, mn_a, i.dtype),
+            "map_b": hopper.operand_map("b", seen.n, shape.k, i.columns // self.share_m, mn_b, i.dtype),
         }
 
     def _launch(self, shape: Shape) -> Launch:

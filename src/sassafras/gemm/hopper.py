@@ -35,19 +35,13 @@ def misaligned(shape: Shape, layout: str) -> str | None:
     return None
 
 
-def operand_map(
-    operand: str, rows: int, k: int, box_rows: int, mn_major: bool, dtype: str, wide: bool = False
-) -> TensorMap:
+def operand_map(operand: str, rows: int, k: int, box_rows: int, mn_major: bool, dtype: str) -> TensorMap:
     """The tensor map of the kernel's A or B (`kernels/hopper_tile.cuh`, Operand).
 
     Args:
         rows: extent along m or n.
         box_rows: rows that one CTA loads of a tile.
-        wide: in one copy, though they are contiguous (MN-major): three dimensions, the last of them blocks of
-            64 rows; `rows` is a multiple of 64.
     """
-    if wide:
-        return TensorMap(operand, dtype, (64, k, rows // 64), (2 * rows, 128), (64, TILE_K, box_rows // 64))
     if mn_major:
         return TensorMap(operand, dtype, (rows, k), (2 * rows,), (64, TILE_K))
     return TensorMap(operand, dtype, (k, rows), (2 * k,), (TILE_K, box_rows))

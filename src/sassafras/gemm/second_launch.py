@@ -38,8 +38,7 @@ class LeavingInstance(ClusterSplitInstance):
     @property
     def template(self) -> str:
         """The kernel's type in C++."""
-        more = "" if self.hints or self.wide else ", 0, false, false"
-        return f"{super().template[:-1]}{more}, true>"
+        return f"{super().template[:-1]}, 0, true>"
 
     def reject(self) -> str | None:
         """Why it cannot be compiled or run at all; None when it can."""

@@ -8,79 +8,19 @@
 //   - Slices of k that share no operands meet while they load, not after the last product, and exchange their sums beside the
 //     stages: nobody has to wait until the others have read theirs.
 //   - A stage may hold two blocks of 64 k: half as many waits, and releases, for tiles whose products are over sooner than these.
-// What products that are bound by memory may have (docs/experiments/2026-11-22-hgemm-memory.md):
-//   - The L2 is told which operand nobody reads again.
-//   - What is contiguous along its rows comes in one copy, not in one for each 64 of them.
 //
 // Template parameters: those of ClusterSplit without EPILOGUE, and
 //   BLOCKS       of 64 k in a stage; k_tiles and tiles_per_slice count stages
 //   LEAD         stages by which the first of two multipliers is ahead at the end, so that it stores while the other multiplies
-//   HINTS        copies carry a policy of the L2
-//   WIDE         an operand of 128 rows or more that is contiguous along them has a tensor map of three dimensions (64 rows, k, blocks
-//                of 64 rows); there are whole blocks
 //   LEAVES       parts (two and more, of one slice) only leave their sums: a second launch adds them up (sm90_hgemm_add_parts.cuh)
 // Dynamic shared memory: `with_sums(slices)`.
 #pragma once
 #include "sm90_hgemm_cluster_split.cuh"
-#include "ptx_hints.cuh"
 
 namespace sassafras {
 
-// How an operand's tiles of ROWS rows are copied: Operand's ways, with a policy (HINTS), in one copy (WIDE), or both.
-template <int ROWS, bool MN, bool HINTS, bool WIDE> struct Copies {
-    using Plain = Operand<ROWS, MN, 1>;
-    u64 policy; // with HINTS
-
-    template <class... At> __device__ __forceinline__ void copy(u32 to, const TensorMap *map, u32 barrier, At... at) const {
-        if constexpr (HINTS)
-            copy_tile_hinted(to, map, at..., barrier, policy);
-        else
-            copy_tile(to, map, at..., barrier);
-    }
-
-    template <class... At>
-    __device__ __forceinline__ void multicast(u32 to, const TensorMap *map, u32 barrier, u32 mask, At... at) const {
-        if constexpr (HINTS)
-            copy_tile_multicast_hinted(to, map, at..., barrier, (u16)mask, policy);
-        else
-            copy_tile_multicast(to, map, at..., barrier, (u16)mask);
-    }
-
-    __device__ __forceinline__ void load(u32 to, const TensorMap *map, int row, int k, u32 barrier) const {
-        if constexpr (!HINTS && !WIDE) {
-            Plain::load(to, map, row, k, 0, barrier);
-        } else if constexpr (WIDE) {
-            copy(to, map, barrier, 0, k, row / 64);
-        } else if constexpr (MN) {
-#pragma unroll
-            for (int block = 0; block < ROWS / 64; ++block) copy(to + block * BLOCK_BYTES, map, barrier, row + 64 * block, k);
-        } else {
-            copy(to, map, barrier, k, row);
-        }
-    }
-
-    __device__ __forceinline__ void load_part(u32 tile, const TensorMap *map, int row, int k, int part, int rows, u32 mask,
-                                              u32 barrier) const {
-        if constexpr (!HINTS && !WIDE) {
-            Plain::load_part(tile, map, row, k, part, rows, mask, barrier);
-            return;
-        }
-        u32 to = tile + part * rows * ROW_BYTES;
-        row += part * rows;
-        if constexpr (WIDE) {
-            multicast(to, map, barrier, mask, 0, k, row / 64);
-        } else if constexpr (MN) {
-#pragma unroll 1
-            for (const u32 end = to + rows * ROW_BYTES; to < end; to += BLOCK_BYTES, row += 64)
-                multicast(to, map, barrier, mask, row, k);
-        } else {
-            multicast(to, map, barrier, mask, k, row);
-        }
-    }
-};
-
 template <int BM, int BN, int STAGES, int CONSUMERS, bool A_MN, bool B_MN, bool BF16, bool SWAPPED, bool SHARED, int BLOCKS,
-          int LEAD = 0, bool HINTS = false, bool WIDE = false, bool LEAVES = false>
+          int LEAD = 0, bool LEAVES = false>
 struct QuickSplit : ClusterSplit<BM, BN, STAGES * BLOCKS, CONSUMERS, A_MN, B_MN, BF16, SWAPPED, SHARED> {
     using Base = ClusterSplit<BM, BN, STAGES * BLOCKS, CONSUMERS, A_MN, B_MN, BF16, SWAPPED, SHARED>;
     using typename Base::A;
@@ -93,8 +33,6 @@ struct QuickSplit : ClusterSplit<BM, BN, STAGES * BLOCKS, CONSUMERS, A_MN, B_MN,
     static constexpr int EARLY = STAGES > 2 ? 2 : 1;
     static_assert(LEAD == 0 || (CONSUMERS == 2 && LEAD < STAGES), "the first is ahead by stages that are there");
     static constexpr int LEADING = 3; // a named barrier: the first multiplier has issued its last stage
-    using CopiesA = Copies<BM, A_MN, HINTS, WIDE && A_MN && BM >= 128>;
-    using CopiesB = Copies<BN, B_MN, HINTS, WIDE && B_MN && BN >= 128>;
 
     // Where slices exchange their sums: beside all else, if they share no operands.
     static constexpr int SUMS_AT = SHARED ? 0 : (Base::BYTES + 127) / 128 * 128;
@@ -168,8 +106,8 @@ struct QuickSplit : ClusterSplit<BM, BN, STAGES * BLOCKS, CONSUMERS, A_MN, B_MN,
 
     // Copies of stage contents from..to-1 of this CTA's slice. WHAT as in Base; AGAIN: some stages are used again.
     template <int WHAT, bool AGAIN>
-    static __device__ __forceinline__ void load(const Problem &p, const CopiesA &a, const CopiesB &b, const Neighbours &near,
-                                                u32 base, int row, int column, int first, int from, int to) {
+    static __device__ __forceinline__ void load(const Problem &p, const Neighbours &near, u32 base, int row, int column, int first,
+                                                int from, int to) {
         int stage = from; // below STAGES
         u32 phase = 1;
         for (int k = from; k < to; ++k) {
@@ -184,18 +122,18 @@ struct QuickSplit : ClusterSplit<BM, BN, STAGES * BLOCKS, CONSUMERS, A_MN, B_MN,
                 const u32 to_a = tile + block * BLOCK, to_b = to_a + A::BYTES;
                 if constexpr (SHARED) {
                     if (p.share_n > 1) {
-                        if constexpr (WHAT & OTHERS) a.load_part(to_a, p.map_a, row, at, near.n, p.rows_a, near.want_a, full);
+                        if constexpr (WHAT & OTHERS) A::load_part(to_a, p.map_a, row, at, near.n, p.rows_a, near.want_a, full);
                     } else if constexpr (WHAT & OWN) {
-                        a.load(to_a, p.map_a, row, at, full);
+                        A::load(to_a, p.map_a, row, at, 0, full);
                     }
                     if (p.share_m > 1) {
-                        if constexpr (WHAT & OTHERS) b.load_part(to_b, p.map_b, column, at, near.m, p.rows_b, near.want_b, full);
+                        if constexpr (WHAT & OTHERS) B::load_part(to_b, p.map_b, column, at, near.m, p.rows_b, near.want_b, full);
                     } else if constexpr (WHAT & OWN) {
-                        b.load(to_b, p.map_b, column, at, full);
+                        B::load(to_b, p.map_b, column, at, 0, full);
                     }
                 } else {
-                    a.load(to_a, p.map_a, row, at, full);
-                    b.load(to_b, p.map_b, column, at, full);
+                    A::load(to_a, p.map_a, row, at, 0, full);
+                    B::load(to_b, p.map_b, column, at, 0, full);
                 }
             }
             if (++stage == STAGES) {
@@ -228,18 +166,12 @@ struct QuickSplit : ClusterSplit<BM, BN, STAGES * BLOCKS, CONSUMERS, A_MN, B_MN,
         float acc[REGISTERS];
 
         if (warp == 4 * CONSUMERS) {
-            CopiesA a{};
-            CopiesB b{};
-            if constexpr (HINTS) { // one cluster along m reads B once, one along n A
-                a.policy = l2_policy((int)gridDim.y == (SHARED ? p.share_n : 1));
-                b.policy = l2_policy((int)gridDim.z == (SHARED ? p.share_m : 1));
-            }
             if (elected()) {
                 prefetch_map(p.map_a); // under way while barriers are initialised
                 prefetch_map(p.map_b);
                 initialise<0, EARLY>(p, base);
                 wait_for_predecessors(); // the others touch global memory only after what these copies bring
-                load<OWN, false>(p, a, b, near, base, row0, column0, first, 0, min(tiles, EARLY));
+                load<OWN, false>(p, near, base, row0, column0, first, 0, min(tiles, EARLY));
                 initialise<EARLY, STAGES>(p, base);
                 if (!SHARED && slices > 1) Base::expect_sums(base, slice, slices);
             }
@@ -251,8 +183,8 @@ struct QuickSplit : ClusterSplit<BM, BN, STAGES * BLOCKS, CONSUMERS, A_MN, B_MN,
                 if (slices > 1) arrive_at_cluster(); // the other slices may send
             }
             if (elected()) {
-                if constexpr (SHARED) load<OTHERS, false>(p, a, b, near, base, row0, column0, first, 0, min(tiles, EARLY));
-                load<OWN | OTHERS, true>(p, a, b, near, base, row0, column0, first, EARLY, tiles);
+                if constexpr (SHARED) load<OTHERS, false>(p, near, base, row0, column0, first, 0, min(tiles, EARLY));
+                load<OWN | OTHERS, true>(p, near, base, row0, column0, first, EARLY, tiles);
                 if (SHARED && slices > 1) Base::expect_sums(base, slice, slices);
             }
             sync_warp();

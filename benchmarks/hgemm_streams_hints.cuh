@@ -1,17 +1,6 @@
-// Thin wrappers around tensor copies that say what the L2 shall do with what they read. One function an instruction.
-// Comes after ptx_hopper.cuh.
-#pragma once
+// Tensor copies that say what the L2 shall do with what they read, for hgemm_streams.cu. One function an instruction.
 
 namespace sassafras {
-
-// Whether lines are the first to go, because nobody reads them again, or like all others. None is told to stay: such lines
-// keep their privilege after the kernel, for as long as the hardware likes.
-__device__ __forceinline__ u64 l2_policy(bool once) {
-    u64 first, normal;
-    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(first));
-    asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(normal));
-    return once ? first : normal;
-}
 
 __device__ __forceinline__ void copy_tile_hinted(u32 to, const TensorMap *map, int x, int y, u32 barrier, u64 policy) {
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint "
