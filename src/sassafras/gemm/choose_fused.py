@@ -89,12 +89,13 @@ def choose(
     row = chooser.nearest(together, layout)
     if row is None:
         return None, "no tuned shape is near"
-    # a kernel with an epilogue starts and loops as those without the quick start do: theirs is the time
-    # that tells something of it
+    # a kernel with an epilogue starts and loops as those without the quick start do, and adds its parts up
+    # itself: theirs is the time that tells something of it
     tuned = [(config, us) for name, us in row.ours if (config := parsed(name)) is not None]
     if not tuned:
         return None, "the tuned winner is not of this version"
-    winner, tuned_us = next((t for t in tuned if not getattr(t[0].instance, "blocks", 0)), tuned[0])
+    alone = [t for t in tuned if len(t[0].instances) == 1] or tuned
+    winner, tuned_us = next((t for t in alone if not getattr(t[0].instance, "blocks", 0)), alone[0])
     if getattr(winner.instance, "blocks", 0):
         tuned_us *= QUICK_START
     best = min(found, key=lambda c: (estimate_us(c, flat(c, shape, batch)), c.name))

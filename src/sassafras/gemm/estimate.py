@@ -171,15 +171,14 @@ _KEPT, _STREAMED = 45e6, 4.3e6
 
 def _two_launches_us(config: TwoLaunchesConfig, shape: Shape) -> float:
     rows, columns = config.tile
-    launch = config.launch(shape)
-    ctas = launch.grid[0] * launch.grid[1] * launch.grid[2]
+    ctas = config.ctas(shape)  # a chooser asks about neighbours, too, where it may be illegal
     k = TILE_K * ceil_div(k_tiles(shape), config.parts) * ceil_div(ctas, _MULTIPROCESSORS)
     *_, beside, longest = sorted((
         2 * k * (rows + columns) / _TWO_ARRIVE,
         2 * k * rows * columns * _MULTIPROCESSORS / _TWO_FLOP,
         shape.nbytes / _STREAMED if shape.nbytes > _KEPT else 0.0,
     ))  # fmt: skip
-    total = _TWO_START + longest + _TWO_BESIDE * beside + _TWO_SUMS * launch.workspace_bytes / 1e6
+    total = _TWO_START + longest + _TWO_BESIDE * beside + _TWO_SUMS * 4 * ctas * rows * columns / 1e6
     return total - _TWO_SHARED * (config.share_m * config.share_n > 1)
 
 

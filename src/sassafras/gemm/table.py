@@ -81,7 +81,7 @@ class Table:
 
     @classmethod
     def from_dataset(cls, dataset: Dataset) -> Table:
-        """The winners of a dataset, by names that this version knows.
+        """The winners of a dataset, by names of this version's proven kernels: others would serve nobody.
 
         Where none of them multiplies BF16, the fastest that does comes last, by a time of an earlier run if
         need be: it serves callers with BF16, and others hardly ever.
@@ -94,7 +94,11 @@ class Table:
         rows = []
         for entry in dataset:
             for layout in ("nn", "tn", "nt", "tt"):
-                ranked = [(name, us) for name, us in entry.ranked(layout) if entry.ours[name][1] >= 0]
+                ranked = [
+                    (name, us)
+                    for name, us in entry.ranked(layout)
+                    if entry.ours[name][1] >= 0 and families.proven(families.parse(name))
+                ]
                 kept = [(name, us) for name, us in ranked[:KEEP] if us <= SLOWEST * ranked[0][1]]
                 torch_us = entry.baseline_us("torch", layout)
                 if not kept and torch_us is None:

@@ -9,6 +9,7 @@ best was 0.15 % from the best of all (docs/experiments/2026-11-22-hgemm-second-l
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -73,8 +74,7 @@ class TwoLaunchesConfig(ClusterSplitConfig):
     def wasteful(self, shape: Shape) -> str | None:
         """Why a legal configuration is surely worse than another; None when it may be good."""
         tiles_m, tiles_n = self.tiles(shape)
-        grid = self._grid(shape)
-        across = grid[1] * grid[2]
+        across = self.ctas(shape) // self.parts
         if not FEWEST <= across * self.parts <= MULTIPROCESSORS:
             return f"{across * self.parts} CTAs that leave sums: {FEWEST} to {MULTIPROCESSORS} pay"
         if self.instance.k_tiles(shape) < SHORTEST * self.parts:
@@ -87,8 +87,9 @@ class TwoLaunchesConfig(ClusterSplitConfig):
             return f"{across} CTAs share operands of {tiles_m * tiles_n} tiles"
         return ClusterSplitConfig.wasteful(self, shape)
 
-    def _grid(self, shape: Shape) -> tuple[int, int, int]:
-        return ClusterSplitConfig._launch(self, shape).grid
+    def ctas(self, shape: Shape) -> int:
+        """CTAs of the first launch; of any shape, also one that it cannot run."""
+        return math.prod(ClusterSplitConfig._launch(self, shape).grid)
 
     def _launch(self, shape: Shape) -> Launch:
         # parts that only leave their sums count nobody's arrival

@@ -100,11 +100,14 @@ class Table:
         """A sweep's dataset (`sassafras.gemm.dataset.Dataset`): entries with ``shape`` and ``ours``.
 
         Plain launches only: a sweep times the modes in which launches overlap for its leaders alone, so that
-        a mode among the choices would give the leaders away. Without configurations of kernels that are gone.
+        a mode among the choices would give the leaders away. Without configurations of kernels that are gone,
+        or not proven yet.
         """
         times = {
             entry.shape: {
-                name: float(us) for name, (us, _) in entry.ours.items() if "+" not in name and layout_of(name)
+                name: float(us)
+                for name, (us, _) in entry.ours.items()
+                if "+" not in name and layout_of(name) and families.proven(families.parse(name))
             }
             for entry in dataset
         }
