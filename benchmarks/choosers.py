@@ -30,7 +30,7 @@ from common import write
 from sassafras.core import SassafrasError, ToolMissing
 from sassafras.gemm import dataset, families, learned
 from sassafras.gemm.backward import PART
-from sassafras.gemm.choose import Chooser, Settings
+from sassafras.gemm.choose import Chooser, Settings, parsed
 from sassafras.gemm.shapes import Shape
 from sassafras.gemm.table import Table
 
@@ -68,7 +68,6 @@ class Pairs:
         modes: list[Any] = []
         for index, entry in enumerate(entries):
             timed = [name for name in sorted(entry.ours) if dataset.layout_of(name)]  # others are gone
-            timed = [name for name in timed if learned.knows(families.parse(name))]
             names = [name for name in timed if "+" not in name]
             if not names or "torch" not in entry.baselines:
                 continue
@@ -92,11 +91,11 @@ class Pairs:
         self, without: set[int], header: dict[str, Any], settings: dict[str, Any] = PLAIN
     ) -> learned.Model:
         """The model of all shapes but some."""
-        sets = [
-            fitted(*(part[~np.isin(rows[0], list(without))] for part in rows[1:]), of)
-            for rows, of in ((self.plain, settings), (self.modes, MODES))
-        ]
-        return learned.Model(*sets, header)
+        (plain, speedups), (modes, gains) = (
+            [part[~np.isin(rows[0], list(without))] for part in rows[1:]] for rows in (self.plain, self.modes)
+        )
+        sets = fitted(plain, speedups, settings), fitted(modes, gains, MODES)
+        return learned.Model(*sets, {**header, "families": learned.families_in(plain)})
 
 
 def fitted(found: np.ndarray, target: np.ndarray, settings: dict[str, Any]) -> learned.Trees:
@@ -143,10 +142,13 @@ def flat(trees: Sequence[np.ndarray], base: float) -> learned.Trees:
 
 def known(entries: Sequence[dataset.Entry], winners: int = 4) -> list[list[Any]]:
     """What a model may choose from besides the table: the fastest few of each shape and layout."""
-    return [
-        [e.shape.m, e.shape.n, e.shape.k, layout, [name for name, _ in e.ranked(layout)[:winners]]]
-        for e in entries for layout in sorted(e.baselines["torch"]) if e.ranked(layout)
-    ]  # fmt: skip
+    found = []
+    for e in entries:
+        for layout in sorted(e.baselines["torch"]):
+            names = [name for name, _ in e.ranked(layout) if parsed(name) is not None]
+            if names:
+                found.append([e.shape.m, e.shape.n, e.shape.k, layout, names[:winners]])
+    return found
 
 
 def look_up(entry: dataset.Entry, name: str) -> float | None:

@@ -68,7 +68,7 @@ def test_a_model_survives_its_file_and_damage_is_noticed(tmp_path: Path) -> None
         model.save(tmp_path / name)
     assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
     again, shape = Model.load(tmp_path / "a.npz"), Shape(120, 200, 1000)
-    configs = [c for c in families.legal(shape) if c.layout == "tn" and learned.knows(c)][::20]
+    configs = [c for c in families.legal(shape) if c.layout == "tn" and model.knows(c)][::20]
     assert again.speedups(configs, shape) == model.speedups(configs, shape)
     with np.load(tmp_path / "a.npz") as data:
         arrays = dict(data)
@@ -205,4 +205,5 @@ def test_training_and_comparing_on_a_part_of_the_dataset(
     words = ["choosers.py", "--train", "--dataset", str(tmp_path / "part.jsonl.gz")]
     monkeypatch.setattr(sys, "argv", [*words, "--model", str(tmp_path / "m.npz")])
     choosers.main()
-    assert Model.load(tmp_path / "m.npz").header["pairs"] == part.pairs
+    header = Model.load(tmp_path / "m.npz").header
+    assert header["pairs"] == part.pairs and "ClusterSplitConfig" in header["families"]

@@ -308,6 +308,37 @@ def test_two_launches_serve_when_both_kernels_are_there(
     choose.parsed.cache_clear()
 
 
+@pytest.mark.parametrize("families_of", [None, ["TwoLaunchesConfig"]], ids=["neighbours", "model"])
+def test_two_launches_serve_a_shape_never_tuned(
+    engine: Engine, library: Path, monkeypatch: pytest.MonkeyPatch, families_of: list[str] | None
+) -> None:
+    """As they serve a tuned one: by both rules, in both launchers, once both kernels are there."""
+    from sassafras.gemm import choose, families, learned
+    from sassafras.gemm.dispatch import engine as module
+    from tests.gemm.test_learned import constant
+
+    def made(instance: Any, cache: Path) -> bytes:
+        cached_path(instance, cache).write_bytes(b"\x7fELF")
+        return b"\x7fELF"
+
+    fast, plain = constant(1.0), constant(-1.0)
+    model = None if families_of is None else learned.Model(fast, plain, {"families": families_of})
+    monkeypatch.setattr(families, "CANDIDATES", frozenset())
+    choose.parsed.cache_clear()
+    near = Row(Shape(256, 704, 1024), "nn", ((PAIR, 1.0),), 2.0)
+    chooser = choose.Chooser(Table({}, [near]), model=model)
+    monkeypatch.setattr(module, "cubin", made)
+    monkeypatch.setattr(module, "Chooser", lambda *args, **kinds: chooser)
+    before, (a, b) = launches(library), (half(250, 1032), half(1032, 712))
+    for _ in range(2):
+        assert close(room.matmul(a, b), a.double() @ b.double())
+    (problem,) = room.status()["problems"]
+    served = PAIR if model is None else PAIR.partition("+")[0]
+    assert (problem["member"], problem["config"]) == ("ours", served), problem
+    assert launches(library) == before + 4
+    choose.parsed.cache_clear()
+
+
 def test_a_first_call_never_waits_for_a_compiler(
     install: Install, tmp_path: Path, library: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from sassafras.core import SassafrasError
-from sassafras.gemm import families, learned, two_launches
+from sassafras.gemm import families, two_launches
 from sassafras.gemm.bringup_plan import configs_of, jobs, shapes_for
 from sassafras.gemm.compile import with_companions
 from sassafras.gemm.configuration import Mode
@@ -25,6 +25,7 @@ from sassafras.gemm.space import GemmSpace, kernel
 from sassafras.gemm.two_launches import TwoLaunchesConfig
 
 RESULT = Path(__file__).parents[2] / "benchmarks/results/hgemm-second.json"
+FIRST = (*two_launches.INSTANCES, *two_launches.CANDIDATES)
 ALL = list(two_launches.configurations())
 
 
@@ -113,21 +114,20 @@ def test_what_works_on_one_kernel_leaves_them_out(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(families, "CANDIDATES", frozenset())
     assert config in families.legal(shape)
     assert not [c for c in GemmSpace(shape, lambda c: b"").configs if isinstance(c, TwoLaunchesConfig)]
-    assert not learned.knows(config) and learned.knows(parse("cs_tn_64x128_s7q1/c1p8"))
 
 
 def test_second_kernels_are_built_with_the_first() -> None:
-    first, plain = two_launches.CANDIDATES[0], parse("cs_tn_64x128_s7q1/c1p8").instance
+    (first, second, *_), plain = FIRST, parse("cs_tn_64x128_s7q1/c1p8").instance
     assert with_companions([plain]) == [plain]
-    both = with_companions([first, plain, two_launches.CANDIDATES[1]])
-    assert both[:3] == [first, plain, two_launches.CANDIDATES[1]] and both[3:] == list(ADD_INSTANCES)
+    both = with_companions([first, plain, second])
+    assert both[:3] == [first, plain, second] and both[3:] == list(ADD_INSTANCES)
     assert {c.adding for c in ALL} <= set(first.companions)
     assert [families.parse_instance(i.name) for i in ADD_INSTANCES] == list(ADD_INSTANCES)
 
 
 def test_a_bring_up_uses_every_path() -> None:
     terms = set()
-    for instance in two_launches.CANDIDATES:
+    for instance in FIRST:
         planned = configs_of(instance)
         for config in planned:
             assert isinstance(config, TwoLaunchesConfig)

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from . import families, learned
+from . import families
 from .cublas import BACKWARD
 from .estimate import estimate_us
 from .families import Config
@@ -202,7 +202,7 @@ class Chooser:
     ) -> tuple[float, str] | None:
         """(predicted speed-up, configuration) of the model's first choice that may run."""
         known = [config for name in dict.fromkeys(names) if (config := parsed(name)) is not None]
-        ranked = [c for c in known if learned.knows(c) and _fits(c, shape)]
+        ranked = [c for c in known if model.knows(c) and _fits(c, shape)]
         for speedup, config in model.speedups(ranked, shape):
             served = translate(config)
             if served is not None and legal(served):

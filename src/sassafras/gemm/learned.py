@@ -27,10 +27,18 @@ from .estimate import estimate_us
 from .families import Config
 from .launch import MULTIPROCESSORS
 from .shapes import Shape
+from .two_launches import TwoLaunchesConfig
 
 #: of the columns of `features`: a model of another number is not used
 VERSION = 2
-_FAMILIES = ("LeanConfig", "StagedConfig", "ClusterSplitConfig", "WarpSpecializedConfig", "AnyRowsConfig")
+_FAMILIES = (
+    "LeanConfig", "StagedConfig", "ClusterSplitConfig", "WarpSpecializedConfig", "AnyRowsConfig",
+    "TwoLaunchesConfig",
+)  # fmt: skip
+#: the column of a family's index in `_FAMILIES`
+_FAMILY = 8
+#: what a model has learnt of whose header does not say it
+_FIRST_FAMILIES = _FAMILIES[:5]
 #: numbers of a configuration or of its instance; 0 where a family has none
 _NUMBERS = (
     "cluster", "warps_m", "warps_n", "warps_k", "mt", "nt", "steps", "stages", "consumers", "ping_pong",
@@ -39,9 +47,9 @@ _NUMBERS = (
 )  # fmt: skip
 
 
-def knows(config: Config) -> bool:
-    """Whether it is of a family that features can describe: no model has learnt of the others."""
-    return type(config).__name__ in _FAMILIES
+def families_in(found: np.ndarray) -> list[str]:
+    """Names of the families that rows of `features` are of: what a model learns of from these rows."""
+    return [_FAMILIES[int(index)] for index in np.unique(found[:, _FAMILY])]
 
 
 @lru_cache(maxsize=8192)
@@ -64,6 +72,8 @@ def _both(config: Config, shape: Shape) -> tuple[float, ...]:
     tiles_m, tiles_n = config.tiles(shape)
     tiles, seen = tiles_m * tiles_n, config.seen(shape)
     slices = float(config.slices or max(1.0, MULTIPROCESSORS / tiles))  # stream-K fills the GPU
+    if isinstance(config, TwoLaunchesConfig):  # nobody adds up beside it: its parts are slices
+        slices = float(config.parts)
     waves = tiles * slices / MULTIPROCESSORS
     estimate = estimate_us(config, shape)
     return (
@@ -151,7 +161,10 @@ class Trees:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """Both sets of trees, and where they come from (``gpu``, ``date``, ``commit``, ``pairs``, ...)."""
+    """Both sets of trees, and where they come from (``gpu``, ``date``, ``commit``, ``pairs``, ...).
+
+    ``families`` in the header: the configurations' classes that it has learnt of.
+    """
 
     plain: Trees
     modes: Trees
@@ -161,6 +174,10 @@ class Model:
     def layouts(self) -> tuple[str, ...]:
         """The layouts of what it learnt from."""
         return tuple(self.header.get("layouts", LAYOUTS))
+
+    def knows(self, config: Config) -> bool:
+        """Whether it has learnt of a configuration's family: what it says of others means nothing."""
+        return type(config).__name__ in self.header.get("families", _FIRST_FAMILIES)
 
     @property
     def known(self) -> list[tuple[Shape, str, tuple[str, ...]]]:
@@ -211,6 +228,8 @@ class Model:
                 header = json.loads(data["header"].tobytes())
                 made = cls(Trees.of_arrays("plain", data), Trees.of_arrays("modes", data), header)
             _ = made.known, made.layouts  # read once here: whoever has a model may rely on it
+            if not isinstance(header.get("families", []), list):
+                raise ValueError("it does not say what it has learnt of")
             return made
         except Exception as error:  # a damaged archive raises whatever zip, zlib and NumPy stumble over
             raise SassafrasError(f"not a chooser's model: {error}", where=path.name) from error

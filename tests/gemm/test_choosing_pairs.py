@@ -1,0 +1,202 @@
+"""How configurations of two launches are chosen: for tuned shapes and others, and what they leave to others.
+
+They are candidates or instances, whichever: `proven` makes them instances for a test, and a process with
+``SASSAFRAS_GEMM_TRIAL=1`` does so as a sweep would.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sassafras.core import SassafrasError
+from sassafras.gemm import choose_fused, families, learned, two_launches
+from sassafras.gemm.choose import Chooser, Settings, parsed
+from sassafras.gemm.dataset import Dataset, Entry
+from sassafras.gemm.epilogue import Batch
+from sassafras.gemm.estimate import estimate_us
+from sassafras.gemm.families import parse
+from sassafras.gemm.learned import Model, Trees
+from sassafras.gemm.shapes import Shape
+from sassafras.gemm.table import Row, Table, shipped_path
+from tests.gemm.test_learned import GPU, constant
+
+SHAPE, NEAR = Shape(256, 512, 8192), Shape(256, 512, 8256)
+PAIR, ALONE, BF16 = "cs_nn_64x128_s8mq1p/c1m2n1p8+ol", "cs_nn_64x128_s7q1/c1p8", "cs_nn_64x64_s12/c1p4"
+TUNED = Table({}, [Row(SHAPE, "nn", ((PAIR, 7.0), (ALONE, 8.0), (BF16, 9.0)), 14.0)])
+PLAIN_PAIR = PAIR.partition("+")[0]
+#: what a header says that names pairs
+TWO = {"families": ["ClusterSplitConfig", "TwoLaunchesConfig"]}
+#: one tree, which tells pairs (the last family) from all others: e and e^0.5 times torch's speed
+PRAISING = Trees(
+    0.0, 1, np.zeros(1, np.intp), np.array([learned._FAMILY, 0, 0]), np.array([4.5, np.inf, np.inf]),
+    np.array([[1, 2], [1, 1], [2, 2]]), np.array([0.0, 0.5, 1.0]),
+)  # fmt: skip
+
+
+@pytest.fixture
+def proven(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(families, "CANDIDATES", frozenset())
+    parsed.cache_clear()
+    yield
+    parsed.cache_clear()
+
+
+def in_nn(config: families.Config) -> bool:
+    return config.layout == "nn" and config.reject(NEAR) is None
+
+
+def test_a_tuned_shape_is_served_by_the_pair_of_its_row(proven: None) -> None:
+    choice = Chooser(TUNED, model=Model(constant(0.0), constant(0.0), {})).choose(SHAPE, "nn", in_nn)
+    assert (choice.member, choice.config, choice.speedup) == ("ours", PAIR, 2.0)
+    # what the pair cannot do, the next of the row does: other types, addresses, epilogues
+    for translate, wanted in (
+        (lambda c: None if len(c.instances) > 1 else c, ALONE),
+        (lambda c: families.twin(c, "bf16"), "cs_nn_bf16_64x64_s12/c1p4"),
+    ):
+        assert Chooser(TUNED).choose(SHAPE, "nn", in_nn, translate).config == wanted
+    assert Chooser(TUNED).choose(SHAPE, "nt", lambda c: c.layout == "nt").member == "torch"
+
+
+def test_a_shape_never_tuned_gets_a_pair_from_neighbours(proven: None) -> None:
+    far = Row(Shape(256, 512, 640), "nn", (("cs_nn_64x64_s6q1/c1p2", 2.0),), 4.0)
+    for rows in (list(TUNED.rows.values()), [*TUNED.rows.values(), far]):
+        choice = Chooser(Table({}, rows), Settings(reach=9.0)).choose(NEAR, "nn", in_nn)
+        assert (choice.member, choice.config) == ("ours", PAIR) and "neighbours" in choice.why
+    # one that would not fill the GPU, or is too short for its parts, is not proposed
+    for shape in (Shape(256, 128, 8192), Shape(256, 512, 2048)):
+        assert parse(PAIR).wasteful(shape) is not None
+        choice = Chooser(TUNED, Settings(reach=9.0, margin=0.0)).choose(shape, "nn", lambda c: True)
+        assert choice.config != PAIR
+
+
+@pytest.mark.parametrize(("header", "wanted"), [({}, ALONE), (TWO, PLAIN_PAIR)])
+def test_a_model_is_asked_about_what_it_has_learnt_of(
+    proven: None, header: dict[str, list[str]], wanted: str, tmp_path: Path
+) -> None:
+    """One whose header names no families knows the first five; these trees praise pairs, whoever asks."""
+    Model(PRAISING, constant(-1.0), header).save(tmp_path / "m.npz")
+    model = Model.load(tmp_path / "m.npz")
+    assert model.knows(parse(ALONE)) and model.knows(parse(PAIR)) == bool(header)
+    row = replace(TUNED.rows[SHAPE, "nn"], ours=((PAIR, 7.0), (ALONE, 8.0)))
+    choice = Chooser(Table({}, [row]), model=model).choose(NEAR, "nn", in_nn)
+    assert (choice.config, choice.why) == (wanted, "chosen by what was learnt from tuned shapes")
+    only = Chooser(Table({}, [replace(row, ours=row.ours[:1])]), model=model)
+    assert only.choose(NEAR, "nn", in_nn).member == ("ours" if header else "torch")
+    replace(model, header={"families": "TwoLaunchesConfig"}).save(tmp_path / "m.npz")
+    with pytest.raises(SassafrasError, match="what it has learnt of"):
+        Model.load(tmp_path / "m.npz")
+
+
+def test_what_ships_is_not_asked_about_families_it_has_not_seen() -> None:
+    from sassafras.gemm import dataset
+
+    timed = {name.partition("/")[0] for entry in dataset.shipped() for name in entry.ours}
+    leaving = {i.name for i in (*two_launches.INSTANCES, *two_launches.CANDIDATES)}
+    model = learned.shipped(GPU)
+    assert model is not None and model.knows(parse(ALONE))
+    assert model.knows(parse(PAIR)) == bool(timed & leaving)
+
+
+def test_features_of_a_pair() -> None:
+    """Its parts are what others call slices; the columns before are those of every configuration."""
+    pair, alone = parse(PAIR), parse(ALONE)
+    found = learned.features([pair, alone], SHAPE)
+    assert learned.families_in(found) == ["ClusterSplitConfig", "TwoLaunchesConfig"]
+    assert learned.families_in(found[:1]) == ["TwoLaunchesConfig"]
+    both = -10  # slices, tiles, waves, ..., k of a slice, ...: `_both`
+    assert found[0, both : both + 3].tolist() == pytest.approx([8.0, 16.0, 16 * 8 / 132])
+    assert found[0, both + 6] == 1024.0 and found[0, -2] == pytest.approx(estimate_us(pair, SHAPE))
+    assert found[1, both] == 1.0 and found[1, both + 6] == 8192.0
+    numbers = list(learned._NUMBERS)
+    at = 8 + 7 + numbers.index("parts")
+    assert found[:, at].tolist() == [8.0, 8.0] and found[0, 8 + 7 + numbers.index("share_m")] == 2.0
+
+
+def test_estimates_answer_for_shapes_that_cannot_run() -> None:
+    """Neighbours are compared where a configuration may be illegal; nobody's call fails by it."""
+    for name, shape in (("cs_nn_64x128_s8q1p/c1p16", Shape(64, 64, 256)), (PAIR, Shape(8, 12, 20))):
+        assert parse(name).reject(shape) is not None and 0 < estimate_us(parse(name), shape) < 100
+    rng = np.random.default_rng(0)
+    for config in two_launches.configurations():
+        m, n, k = (int(x) for x in 2 ** rng.uniform(3, 13, 3))
+        shape = Shape(m, 8 * (n // 8), 8 * (k // 8))
+        if config.reject(shape) is None:
+            launch = config.launch(shape)
+            assert config.ctas(shape) == int(np.prod(launch.grid))
+            rows, columns = config.tile
+            assert launch.workspace_bytes == 4 * config.ctas(shape) * rows * columns
+
+
+def test_a_call_with_an_epilogue_is_chosen_for_by_what_adds_up_itself(proven: None) -> None:
+    extra = choose_fused.Extra(bias=True, activation="gelu")
+
+    def chosen(*ours: tuple[str, float]) -> tuple[str | None, str]:
+        chooser = Chooser(Table({}, [Row(SHAPE, "nn", ours, 14.0)]), Settings(reach=9.0))
+        # a batch whose k is too short for any configuration of the row: nothing fails by it
+        batch = Batch(3, 24 * 640, 0, 24 * 512)
+        assert "torch" in choose_fused.choose(chooser, Shape(24, 512, 640), "nn", "fp16", batch)[1]
+        return choose_fused.choose(chooser, SHAPE, "nn", "fp16", extra=extra)
+
+    name, why = chosen((PAIR, 7.0), (ALONE, 8.0))
+    assert name is not None and parse(name).instance.epilogue and "predicted" in why
+    assert (name, why) == chosen((ALONE, 8.0)), "the pair's time says nothing of it"
+    assert "predicted at" in chosen((PAIR, 7.0))[1]
+
+
+def test_a_table_names_what_is_proven(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A candidate that won would leave its shape to torch."""
+    ours = {PAIR: (7.0, 2), ALONE: (8.0, 2)}
+    found = Dataset({}, [Entry(SHAPE, ours, {"torch": {"nn": 14.0}})])
+    for candidates, names in (({parse(PAIR).instance}, [ALONE]), (set(), [PAIR, ALONE])):
+        monkeypatch.setattr(families, "CANDIDATES", frozenset(candidates))
+        assert [name for name, _ in Table.from_dataset(found).rows[SHAPE, "nn"].ours] == names
+
+
+def test_a_trial_admits_them_everywhere(tmp_path: Path) -> None:
+    """The real switch, in another process: legal, built with their second kernels, chosen by every rule."""
+    TUNED.save(tmp_path / "table.json")
+    Model(PRAISING, constant(-1.0), TWO).save(tmp_path / "m.npz")
+    code = f"""if True:
+        import json
+        from pathlib import Path
+        from sassafras.gemm import ahead, families
+        from sassafras.gemm.choose import Chooser
+        from sassafras.gemm.entrants import entrants
+        from sassafras.gemm.learned import Model
+        from sassafras.gemm.shapes import Shape
+        from sassafras.gemm.table import Table
+        table, shape, near = Table.load(Path("table.json")), Shape.parse("{SHAPE}"), Shape.parse("{NEAR}")
+        legal = lambda c: c.layout == "nn" and c.reject(near) is None
+        model = Model.load(Path("m.npz"))
+        choosers = [Chooser(table), Chooser(table, model=model)]
+        chosen = [one.choose(s, "nn", legal).config for one in choosers for s in (shape, near)]
+        print(json.dumps([
+            families.proven(families.parse("{PAIR}")),
+            sum(len(c.instances) > 1 for c in families.legal(shape)),
+            sum(len(c.instances) > 1 for c in entrants(shape, "nn", 64)),
+            [i.name for i in ahead.kernels("^cs_nn_64x128_s8mq1p$")][:3], chosen,
+        ]))"""
+    environment = {**os.environ, "SASSAFRAS_GEMM_TRIAL": "1"}
+    told = subprocess.run(
+        [sys.executable, "-c", code], env=environment, cwd=tmp_path, capture_output=True, text=True,
+        timeout=120, check=True,
+    )  # fmt: skip
+    used, legal, tried, built, chosen = json.loads(told.stdout)
+    assert used and legal and tried and built == ["cs_nn_64x128_s8mq1p", "add_t2", "add_t3"]
+    assert chosen == [PAIR, PAIR, PAIR, PLAIN_PAIR]
+
+
+def test_what_ships_names_proven_kernels_alone() -> None:
+    """A row whose names nobody may use would be torch's."""
+    for part in ("", "backward"):
+        names = {n for row in Table.load(shipped_path(GPU, part)).rows.values() for n, _ in row.ours}
+        assert not [n for n in names if not families.proven(parse(n))]
