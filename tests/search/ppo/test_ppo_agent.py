@@ -180,6 +180,27 @@ def test_one_group_collects_what_the_parent_would() -> None:
         np.testing.assert_allclose(getattr(ours, name), getattr(theirs, name), atol=1e-5, err_msg=name)
 
 
+def test_without_masks_the_update_knows_of_none_either() -> None:
+    """Else illegal moves would be learnt from with a ratio of zero: not at all."""
+    lanes = Lanes(games(2, Judge(), horizon=4))
+    with chance(5):
+        lanes.seed(5)
+        model = agent(lanes, tiny(steps=12), left=lambda: 1.0)
+        _, callback = model._setup_learn(27)
+        model.collect_rollouts(lanes, callback, model.rollout_buffer, 12, use_masking=False)
+        buffer = model.rollout_buffer
+        assert (buffer.action_masks == 1.0).all()
+        (held,) = buffer.get(None)
+        with torch.no_grad():
+            _, again, _ = model.policy.evaluate_actions(
+                held.observations, held.actions.long().flatten(), action_masks=held.action_masks
+            )
+        torch.testing.assert_close(again, held.old_log_prob, atol=1e-5, rtol=1e-5)
+        model.collect_rollouts(lanes, callback, buffer, 12)
+        assert 0.0 < buffer.action_masks.mean() < 0.5
+    lanes.close()
+
+
 def test_the_row_network_does_not_see_padding_or_the_number_of_rows() -> None:
     torch.manual_seed(0)
     network = RowNetwork(5, 4, 3, width=16, depth=2)

@@ -173,6 +173,8 @@ class LanesPPO(MaskablePPO):
         """Let the policy choose for a group, and hand its moves to the evaluating thread."""
         observations = seen[part].copy()
         masks = lanes.masks(part)
+        if not use_masking:  # the update must know too that nothing was
+            masks = np.ones_like(masks)
         with torch.no_grad():
             actions, values, log_probs = self.policy(
                 torch.as_tensor(observations, device=self.device), action_masks=masks if use_masking else None
