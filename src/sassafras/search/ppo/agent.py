@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -46,21 +46,25 @@ def chance(seed: int, threads: int = 1, device: str = "cpu") -> Iterator[None]:
 
     Args:
         seed: of the block's chance.
-        device: whose generator is meant besides the processor's.
+        device: whose generator is meant besides the processor's. On a GPU convolutions are those that repeat
+            their results to the last bit.
         threads: of torch within the block; results may differ in the last bit between numbers of threads.
     """
     before = random.getstate(), np.random.get_state(), torch.get_num_threads()
+    same = torch.backends.cudnn.deterministic
     with torch.random.fork_rng(devices=[] if device == "cpu" else [torch.device(device).index or 0]):
         random.seed(seed)
         np.random.seed(seed % 2**32)
         torch.manual_seed(seed)
         torch.set_num_threads(threads)
+        torch.backends.cudnn.deterministic = same or device != "cpu"
         try:
             yield
         finally:
             random.setstate(before[0])
             np.random.set_state(before[1])
             torch.set_num_threads(before[2])
+            torch.backends.cudnn.deterministic = same
 
 
 def maker(preset: Preset, layout: Layout, size: Mapping[str, int] | None = None) -> Callable[[], Any]:
@@ -75,6 +79,7 @@ def maker(preset: Preset, layout: Layout, size: Mapping[str, int] | None = None)
 def agent(
     lanes: Lanes, preset: Preset, *, left: Callable[[], float], seed: int | None = None,
     tensorboard: str = "", size: Mapping[str, int] | None = None, device: str = "cpu",
+    turn: Callable[[], AbstractContextManager[Any]] = nullcontext,
 ) -> LanesPPO:  # fmt: skip
     """A MaskablePPO agent for these games.
 
@@ -86,6 +91,7 @@ def agent(
         tensorboard: folder to write metrics to, or "".
         size: width and depth of the kernel-independent network, where they are not the usual ones.
         device: of the network (`network_device`).
+        turn: of `LanesPPO`.
 
     Raises:
         ToolMissing: `tensorboard` is given but the package is not installed.
@@ -102,10 +108,12 @@ def agent(
         ent_coef=preset.entropy, vf_coef=preset.value, max_grad_norm=preset.norm, target_kl=preset.target,
         # (sb3's own epsilon; fused, because CuAsmRL's network has 27 million weights: half the time)
         policy_kwargs={
-            "make": maker(preset, first.layout, size), "optimizer_kwargs": {"eps": 1e-5, "fused": True},
+            "make": maker(preset, first.layout, size), "turn": turn,
+            "optimizer_kwargs": {"eps": 1e-5, "fused": True},
         },
         seed=seed, device=device, verbose=0,
     )  # fmt: skip
+    model.turn = turn
     model.set_logger(_logger(tensorboard))
     return model
 

@@ -8,8 +8,9 @@ remains a function of its seed alone.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from sb3_contrib import MaskablePPO
 from stable_baselines3.common.vec_env import VecEnv
 
 from .game import AssemblyGame
+from .graphed import Graphed, masked
 
 
 class Stepped(NamedTuple):
@@ -131,8 +133,38 @@ class _Turn:
 class LanesPPO(MaskablePPO):
     """sb3-contrib's MaskablePPO, with rollouts that keep the evaluating thread busy; see `Lanes`.
 
-    Differs from its parent in `collect_rollouts` only; written against sb3-contrib 2.9.2.
+    Differs from its parent in `collect_rollouts`, and on a GPU in how the network's work is launched
+    (`graphed`) where the network can be recorded. Written against sb3-contrib 2.9.2.
+
+    Attributes:
+        turn: gives a context in which the network's work is done, all of it: what shares the network's device
+            may have it wait there. When a context ends, nothing is left to do on the device.
     """
+
+    turn: Callable[[], AbstractContextManager[Any]] = nullcontext
+    graphed: Graphed | None = None
+
+    def _setup_model(self) -> None:
+        super()._setup_model()
+        network = getattr(self.policy, "network", None)
+        if self.device.type == "cuda" and getattr(network, "recordable", False):
+            self.graphed = Graphed(self)
+
+    def train(self) -> None:
+        """Learn from the rollout. See `MaskablePPO.train`."""
+        with self.turn():
+            if self.graphed is not None and self.target_kl is None:
+                self.graphed.train()
+            else:
+                super().train()
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)
+
+    def release(self) -> None:
+        """Let go of what the device holds besides weights: graphs go now, in this thread."""
+        if self.graphed is not None:
+            with self.turn():
+                self.graphed.release()
 
     def collect_rollouts(  # type: ignore[override]
         self, env: Any, callback: Any, rollout_buffer: Any, n_rollout_steps: int, use_masking: bool = True
@@ -161,8 +193,7 @@ class LanesPPO(MaskablePPO):
         self._last_obs, self._last_episode_starts = seen, starts
         if not self._finish(before, rollout_buffer, callback):
             return False
-        with torch.no_grad():
-            values = self.policy.predict_values(torch.as_tensor(seen, device=self.device))
+        values = self._values(seen)
         rollout_buffer.compute_returns_and_advantage(last_values=values, dones=starts)
         callback.on_rollout_end()
         return True
@@ -175,15 +206,35 @@ class LanesPPO(MaskablePPO):
         masks = lanes.masks(part)
         if not use_masking:  # the update must know too that nothing was
             masks = np.ones_like(masks)
-        with torch.no_grad():
-            actions, values, log_probs = self.policy(
-                torch.as_tensor(observations, device=self.device), action_masks=masks if use_masking else None
-            )
-        chosen = actions.cpu().numpy()
+        chosen, values, log_probs = self._act(observations, masks if use_masking else None)
         return _Turn(
             part, observations, masks, starts[part].copy(), chosen, values, log_probs,
             lanes.submit(part, chosen),
         )  # fmt: skip
+
+    def _act(
+        self, observations: np.ndarray, masks: np.ndarray | None
+    ) -> tuple[np.ndarray, torch.Tensor, torch.Tensor]:
+        """Actions, values and log-probabilities, all on the CPU."""
+        if self.graphed is None:
+            with self.turn(), torch.no_grad():
+                seen = torch.as_tensor(observations, device=self.device)
+                actions, values, log_probs = self.policy(seen, action_masks=masks)
+                return actions.cpu().numpy(), values.cpu(), log_probs.cpu()
+        with self.turn():
+            logits, values = self.graphed.look(observations)
+        # drawn on the CPU, from the generator that a network there would draw from
+        logs = masked(logits, None if masks is None else torch.from_numpy(masks).reshape(logits.shape))
+        drawn = torch.multinomial(logs.softmax(-1), 1, replacement=True)
+        return drawn[:, 0].numpy(), values, logs.gather(-1, drawn)[:, 0]
+
+    def _values(self, observations: np.ndarray) -> torch.Tensor:
+        """What states are worth (n, 1), on the CPU."""
+        with self.turn(), torch.no_grad():
+            if self.graphed is not None:
+                return self.graphed.look(observations)[1]
+            seen = torch.as_tensor(observations, device=self.device)
+            return self.policy.predict_values(seen).cpu()
 
     def _receive(self, turn: _Turn, seen: np.ndarray, starts: np.ndarray) -> None:
         """Wait for a group's moves. Episodes cut by the horizon are paid the value of where they ended."""
@@ -191,9 +242,8 @@ class LanesPPO(MaskablePPO):
         turn.rewards, turn.infos = came.rewards.copy(), came.infos
         for n, info in enumerate(came.infos):
             if info["TimeLimit.truncated"]:
-                last = torch.as_tensor(info["terminal_observation"][None], device=self.device)
-                with torch.no_grad():
-                    turn.rewards[n] += self.gamma * float(self.policy.predict_values(last)[0])
+                last = self._values(info["terminal_observation"][None])
+                turn.rewards[n] += self.gamma * float(last[0])
         seen[turn.part], starts[turn.part] = came.observations, came.dones
 
     def _finish(self, turns: list[_Turn], buffer: Any, callback: Any) -> bool:

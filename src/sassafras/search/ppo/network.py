@@ -6,7 +6,8 @@ Observations are laid out as `game.Layout` says. Both plug into sb3-contrib's ma
 
 from __future__ import annotations
 
-from typing import Any
+from contextlib import nullcontext
+from typing import Any, ClassVar
 
 import torch
 from sb3_contrib.common.maskable.policies import MaskableActorCriticPolicy
@@ -112,6 +113,27 @@ class RowNetwork(nn.Module):
         return self.forward(observation)[1]
 
 
+class _Means(nn.Module):
+    """Averages rows down as `AdaptiveAvgPool2d` does. On a GPU as a product: there the pool's gradients are
+    added up in an order that nobody knows, and a search would not repeat itself."""
+
+    def __init__(self, rows: int, fewer: int) -> None:
+        super().__init__()
+        self.fewer = fewer
+        table = torch.zeros(fewer, rows)
+        for n in range(fewer):
+            a, b = n * rows // fewer, -(-(n + 1) * rows // fewer)
+            table[n, a:b] = 1.0 / (b - a)
+        self.register_buffer("table", table, persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x (batch, channels, rows, columns) -> (batch, channels, fewer, columns)."""
+        if x.device.type == "cpu":
+            return nn.functional.adaptive_avg_pool2d(x, (self.fewer, x.shape[3]))
+        table: torch.Tensor = self.table  # type: ignore[assignment]
+        return table @ x
+
+
 class PaperNetwork(nn.Module):
     """CuAsmRL's network (arXiv 2501.08071 and its public code): convolutions over (instruction, column),
     512 hidden units, linear actor and critic. Its weights fit one kernel only.
@@ -124,6 +146,8 @@ class PaperNetwork(nn.Module):
     """
 
     ROWS, LEAST = 48, 12
+    #: its work can be recorded as a CUDA graph: no shape depends on what is seen
+    recordable: ClassVar[bool] = True
 
     def __init__(self, rows: int, columns: int, verbs: int) -> None:
         super().__init__()
@@ -136,7 +160,7 @@ class PaperNetwork(nn.Module):
         )  # fmt: skip
         with torch.no_grad():
             high, wide = self.convolve(torch.zeros(1, 1, max(rows, self.LEAST), columns)).shape[2:]
-        self.pool = nn.AdaptiveAvgPool2d((self.ROWS, wide)) if high > self.ROWS else nn.Identity()
+        self.pool = _Means(high, self.ROWS) if high > self.ROWS else nn.Identity()
         high = self.ROWS if high > self.ROWS else high
         self.hidden = nn.Sequential(nn.Flatten(), nn.Linear(64 * high * wide, 512), nn.ReLU())
         self.actor, self.critic = nn.Linear(512, rows * verbs + 1), nn.Linear(512, 1)
@@ -173,11 +197,12 @@ class GamePolicy(MaskableActorCriticPolicy):
     """A masked actor-critic policy around one of the networks above.
 
     Args:
-        make: makes the network; the other arguments are sb3's.
+        make: makes the network, on the CPU; the other arguments are sb3's.
+        turn: gives a context in which it is brought to a device (`lanes.LanesPPO`).
     """
 
-    def __init__(self, *args: Any, make: Any, **kwargs: Any) -> None:
-        self._make = make
+    def __init__(self, *args: Any, make: Any, turn: Any = nullcontext, **kwargs: Any) -> None:
+        self._make, self._turn = make, turn
         super().__init__(*args, features_extractor_class=_AsIs, **kwargs)
 
     def _build(self, lr_schedule: Any) -> None:
@@ -186,6 +211,11 @@ class GamePolicy(MaskableActorCriticPolicy):
         self.action_net = nn.Identity()  # type: ignore[assignment]
         self.value_net = nn.Identity()  # type: ignore[assignment]
         self.optimizer = self.optimizer_class(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)
+
+    def to(self, *args: Any, **kwargs: Any) -> Any:
+        """See `torch.nn.Module.to`."""
+        with self._turn():
+            return super().to(*args, **kwargs)
 
     @property
     def network(self) -> nn.Module:

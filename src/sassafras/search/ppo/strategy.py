@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -33,7 +34,8 @@ class Ppo:
         groups: 2: one half of the games is evaluated while the policy thinks about the other.
         threads: of torch.
         on: where the network is: ``cpu``, or ``cuda`` or ``cuda:1``. One GPU cannot time kernels and train at
-            once, so this should be another than the one that is measured on; the last bits differ.
+            once. By itself a search does one after the other with ``groups=1`` or one game (``fresh``); else
+            this should be another than the one that is measured on. The last bits differ.
         tensorboard: folder for metrics, or "". Not part of what makes two searches the same.
         digest: of the policy's file; set by itself.
     """
@@ -80,6 +82,13 @@ class Ppo:
         preset = self.preset
         return {"moves": preset.moves, "view": preset.view}
 
+    def turn(self) -> AbstractContextManager[Any]:
+        """A context for everything that the network does on its device; others may have it wait there.
+
+        Here it waits for nobody. Whoever shares the device with several searches overrides this.
+        """
+        return nullcontext()
+
     def search(self, space: Space[Any, Any], evaluate: Evaluate[Any], session: Session[Any]) -> None:
         """See `sassafras.search.contract`.
 
@@ -112,7 +121,9 @@ class Ppo:
         desk = Desk()
 
         def think() -> None:
-            with chance(seed, self.threads, where):
+            with ExitStack() as held:
+                with self.turn():  # the GPU's context is made in here
+                    held.enter_context(chance(seed, self.threads, where))
                 games = [
                     AssemblyGame(
                         space, evaluate, horizon=preset.horizon, trusted=False, begin=begin,
@@ -124,10 +135,12 @@ class Ppo:
                 lanes.seed(first)
                 model = agent(
                     lanes, preset, left=lambda: 1.0 - session.progress, tensorboard=self.tensorboard,
-                    size=size, device=where,
+                    size=size, device=where, turn=self.turn,
                 )  # fmt: skip
+                held.callback(model.release)
                 if path is not None:
-                    load_weights(model, path)
+                    with self.turn():
+                        load_weights(model, path)
                 watch = Watch(
                     lambda: session.more() and session.idle < self.patience, lambda: session.best.cost
                 )

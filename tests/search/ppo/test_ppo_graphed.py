@@ -1,0 +1,126 @@
+"""The update and the look that a GPU records, here on the CPU: the same as sb3-contrib's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("gymnasium")
+torch = pytest.importorskip("torch")
+pytest.importorskip("sb3_contrib")
+
+
+from sassafras import search  # noqa: E402
+from sassafras.core import Budget  # noqa: E402
+from sassafras.search.ppo import CUASMRL, Ppo  # noqa: E402
+from sassafras.search.ppo.agent import agent, chance, weights  # noqa: E402
+from sassafras.search.ppo.game import AssemblyGame  # noqa: E402
+from sassafras.search.ppo.graphed import Graphed, Replay  # noqa: E402
+from sassafras.search.ppo.lanes import Lanes  # noqa: E402
+from sassafras.search.ppo.network import _Means  # noqa: E402
+from tests.search.ppo.board import Judge, space  # noqa: E402
+
+
+class Told(dict[str, Any]):
+    """A logger that keeps what it is told."""
+
+    def record(self, key: str, value: Any, exclude: Any = None) -> None:
+        self[key] = value
+
+    def dump(self, step: int = 0) -> None:
+        pass
+
+
+def learnt(graphed: bool, **changes: Any) -> tuple[dict[str, Any], Told, np.ndarray]:
+    """Weights, metrics and the last rollout's actions after two rollouts and updates."""
+    judge, board = Judge(), space(moves="memory", view="paper")
+    preset = replace(CUASMRL, rate=1e-3, horizon=6, **({"steps": 20, "epochs": 3} | changes))
+    played = [
+        AssemblyGame(board, lambda s: judge.evaluate(board.candidate(s)), horizon=preset.horizon)
+        for _ in range(preset.envs)
+    ]
+    lanes, told, left = Lanes(played), Told(), [1.0]
+    with chance(11):
+        lanes.seed(11)
+        model = agent(lanes, preset, left=lambda: left[0])
+        if graphed:
+            model.graphed = Graphed(model)
+        _, callback = model._setup_learn(100)
+        model._logger = told  # type: ignore[assignment]
+        for _ in range(2):
+            model.collect_rollouts(lanes, callback, model.rollout_buffer, preset.steps)
+            actions = model.rollout_buffer.actions.copy()
+            model.train()
+            left[0] = 0.4  # the learning rate falls
+    lanes.close()
+    return weights(model), told, actions
+
+
+@pytest.mark.parametrize("changes", [{}, {"clip_value": None, "norm": 0.01}, {"envs": 2, "steps": 8}])
+def test_an_update_is_the_parents_to_rounding(changes: dict[str, Any]) -> None:
+    """Three passes over minibatches of 8 (the last of 20 moves is shorter), two updates, falling rate."""
+    theirs, said, acted = learnt(False, **changes)
+    ours, heard, did = learnt(True, **changes)
+    np.testing.assert_array_equal(did, acted)  # the second rollout is played by the weights of the first
+    for name, value in theirs.items():
+        np.testing.assert_allclose(ours[name], value, rtol=0, atol=2e-6, err_msg=name)
+    assert heard.keys() == said.keys() and len(said) >= 8
+    for name, value in said.items():
+        assert heard[name] == pytest.approx(value, rel=1e-3, abs=1e-5), name
+    assert heard["train/n_updates"] == 6 and heard["train/learning_rate"] == pytest.approx(4e-4)
+
+
+def test_what_is_replayed_has_one_shape_and_on_a_cpu_is_called() -> None:
+    calls = []
+
+    def twice(x: torch.Tensor) -> torch.Tensor:
+        calls.append(x.shape)
+        return 2 * x
+
+    replay = Replay(twice, torch.device("cpu"))
+    for _ in range(5):
+        assert torch.equal(replay(torch.arange(3.0)), torch.tensor([0.0, 2.0, 4.0]))
+    assert len(calls) == 5
+    with pytest.raises(ValueError, match=r"recorded for a tensor of \(3,\), not \(1,\)"):
+        replay(torch.zeros(1))
+
+
+def test_rows_are_averaged_as_the_adaptive_pool_does() -> None:
+    for rows in (48, 49, 100, 191):
+        x = torch.randn(2, 3, rows, 5)
+        means = _Means(rows, 48)
+        torch.testing.assert_close(means.table @ x, means(x))
+
+
+class _Counted(Ppo):
+    """Counts the contexts in which the network works, and that there is never one inside another."""
+
+    __slots__ = ()
+    begun = 0
+    inside = False
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        cls = type(self)
+        assert not cls.inside
+        cls.inside, cls.begun = True, cls.begun + 1
+        try:
+            yield
+        finally:
+            cls.inside = False
+
+
+def test_every_look_and_every_update_is_a_turn_of_its_own() -> None:
+    judge = Judge()
+    board = space(moves="memory", view="paper")
+    strategy = _Counted(policy="fresh", steps=8, epochs=1, threads=1)
+    assert search.settings_of(strategy) == search.settings_of(
+        Ppo(policy="fresh", steps=8, epochs=1, threads=1)
+    )
+    found = search.run(strategy, board, judge, Budget(evaluations=12), seed=2)
+    assert found.evaluations == 12 and _Counted.begun > 12 and not _Counted.inside
