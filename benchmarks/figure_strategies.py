@@ -132,8 +132,11 @@ def said(of: Row) -> str:
         ),
     ]
     training, rank = of["training"], of["prerank"]
-    for key, where in (("alone", "with a GPU to itself"), ("shared_gpu", "of GPU and thought added up")):
-        if it := training[key]:
+    for key, where in (
+        ("alone", "with a GPU to itself"), ("alone_gpu", "with a GPU to itself and its network on it"),
+        ("shared_gpu", "of GPU and thought added up"),
+    ):  # fmt: skip
+        if it := training.get(key):
             lines.append(
                 f"CuAsmRL's preset: {it['steps_per_second']:.0f} steps a second {where} "
                 f"({_count(it['median_evaluations'])} evaluations, {_count(it['median_steps'])} steps, "

@@ -13,11 +13,13 @@ import traceback
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from common import use_gpu
+from turns import Turns
 
 #: seconds between two lines that say where the time went
 SAY_S = 60.0
@@ -26,10 +28,10 @@ SAY_S = 60.0
 class Spent:
     """Where an owner's time goes: seconds and counts by part.
 
-    Of the whole: ``idle`` (nobody asked), ``receive``, ``send``, and ``run``, a candidate from question to
-    outcome. Of a run: ``worker`` (the process that has the context) and ``around`` it; of the worker: its
-    phases. ``same`` and ``other`` are runs of a candidate of the kernel before and of another kernel, whose
-    process the GPU has to turn to.
+    Of the whole: ``idle`` (nobody asked), ``receive``, ``send``, ``turn`` (a network had the GPU), and
+    ``run``, a candidate from question to outcome. Of a run: ``worker`` (the process that has the context) and
+    ``around`` it; of the worker: its phases. ``same`` and ``other`` are runs of a candidate of the kernel
+    before and of another kernel, whose process the GPU has to turn to.
     """
 
     def __init__(self) -> None:
@@ -68,13 +70,17 @@ class Spent:
             print(f"GPU {index}: {json.dumps(self.report())}", flush=True)
 
 
-def serve(index: int, kernels: Sequence[str], opener: Callable[..., Any], connections: list[Any]) -> None:
+def serve(
+    index: int, kernels: Sequence[str], opener: Callable[..., Any], connections: list[Any],
+    turns: Turns | None = None,
+) -> None:  # fmt: skip
     """Own GPU `index` until every connection is closed.
 
     Args:
         kernels: what to open; each keeps a worker process of its own.
         opener: ``opener(kernel)`` returns (baseline, device, open): the third prepares the device.
         connections: pipes to the searches.
+        turns: with the searches' networks, where these are on this GPU.
 
     A message is (kernel, candidate); the answer (outcome, seconds of the GPU), or an error's words. Before
     any, each search is sent what there is: arch, baselines by kernel, environment, and what failed to open.
@@ -114,13 +120,15 @@ def serve(index: int, kernels: Sequence[str], opener: Callable[..., Any], connec
         }  # fmt: skip
         for connection in connections:
             connection.send(hello)
-        _answer(tables, connections, index)
+        _answer(tables, connections, index, turns)
     finally:
         for _, device in tables.values():
             device.close()
 
 
-def _answer(tables: dict[str, Any], connections: list[Connection], index: int = 0) -> None:
+def _answer(
+    tables: dict[str, Any], connections: list[Connection], index: int = 0, turns: Turns | None = None
+) -> None:
     """First come, first served; nobody twice before all who wait were served once.
 
     Of those who wait together, one kernel's come together: every kernel has a process of its own, and turning
@@ -143,12 +151,15 @@ def _answer(tables: dict[str, Any], connections: list[Connection], index: int = 
                 continue
             spent.add("receive", time.perf_counter() - begin)
         for connection, kernel, candidate in in_turns(asked, last):
-            begin = time.perf_counter()
             try:
                 device = tables[kernel][1]
                 before = getattr(device, "last_answer", None)
-                outcome = device.run(candidate)
-                took = time.perf_counter() - begin
+                with turns.timing() if turns else nullcontext(0.0) as waited:
+                    begin = time.perf_counter()
+                    outcome = device.run(candidate)
+                    took = time.perf_counter() - begin
+                if turns:
+                    spent.add("turn", waited)
                 raw = getattr(device, "last_answer", None)
                 spent.run(took, raw if raw and raw is not before else {}, kernel == last)
                 answer: Any = (outcome, took)

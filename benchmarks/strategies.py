@@ -3,6 +3,7 @@
     python benchmarks/strategies.py --folder runs --seconds 540            # a GPU; again until all is done
     python benchmarks/strategies.py --folder runs --remeasure              # winners in fresh processes
     python benchmarks/strategies.py --folder runs --alone                  # CuAsmRL's preset by itself
+    python benchmarks/strategies.py --folder runs --turns                  # its networks on the GPU itself
     python benchmarks/strategies.py --folder runs --summary                # strategies.json of what is there
     python benchmarks/strategies.py --device model --kernels softmax --strategies anneal,ppo_twin --seeds 2 \\
         --evaluations 200 --folder /tmp/runs --out /tmp/results            # without a GPU, to try it
@@ -10,13 +11,16 @@
 A unit is one search: kernel x strategy x seed, --evaluations long. Each is written to its own file in
 --folder when it ends, and is not run again; one that is cut goes on where it was, with the same command
 (what was measured is read, and thought about again). Seeds are outermost, so that what is there after a
-short sitting is balanced; after the second seed come ablations and pre-ranking (`plan`).
+short sitting is balanced; ablations come after them, and pre-ranking last (`plan`). --published goes on from
+a strategies.json whose units' files are gone: what it has whole is not run again.
 
 An agent thinks longer than an evaluation takes. So several units share each GPU: its owner
 (`shared_device.py`) judges one candidate at a time, alone, and a unit's clock counts the seconds of the GPU
 that were its own, and beside them those of its thinking. A unit's curve is its best so far after each
 evaluation that improved on it: evaluations, seconds of the GPU, speed-up, seconds of GPU and thought together
-(as if the two never overlapped). Equal evaluations and equal seconds come from the same log.
+(as if the two never overlapped). Equal evaluations and equal seconds come from the same log. With --turns
+the networks of CuAsmRL's preset are on the GPU that is timed on, and wait while it times, as it does while
+one of them works (`turns.py`).
 
 Every minute, and at its end, a GPU's owner prints a line, "GPU 0: {...}": how long nobody asked (idle_s),
 and the mean milliseconds of every part of an evaluation (`shared_device.Spent`).
@@ -41,10 +45,11 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from common import gpu_count, per_gpu, use_gpu, write
+from common import gpu_count, per_gpu, read_result, use_gpu, write
 from shared_device import SharedDevice, serve
 from strategies_summary import summarise
-from strategies_units import ABLATIONS, DEFAULT, STRATEGIES, Unit, cut, play, read
+from strategies_units import ABLATIONS, DEFAULT, STRATEGIES, Unit, cut, play, read, restore
+from turns import Turns
 
 #: kernels whose strongest baseline is the bundled ptxas's and that annealing made at least 2.8 % faster
 #: (schedule-suite.json); five of four families that the shipped policy has not seen, one that it has.
@@ -74,19 +79,23 @@ def thinks(unit: Unit) -> bool:
     return STRATEGIES[unit.strategy][1].get("policy") == "fresh"
 
 
-def plan(kernels: Sequence[str], names: Sequence[str], seeds: int, evaluations: int) -> Iterator[Unit]:
-    """The comparison's units in their order, with ablations and pre-ranking in between if it is whole."""
-    whole = set(names) == set(DEFAULT) and set(ABLATED) <= set(kernels)
+def plan(
+    kernels: Sequence[str], names: Sequence[str], seeds: int, evaluations: int, prerank: bool = True
+) -> Iterator[Unit]:
+    """The comparison's units in their order; ablations and pre-ranking at its end if it is whole."""
     for seed in range(seeds):
         # kernel by kernel: a GPU then seldom turns from one kernel's process to another's, and a sitting that
         # is cut leaves more pairs of kernel and seed that have all strategies
         yield from (Unit(k, n, seed, evaluations) for k in kernels for n in names)
-        if whole and seed in (1, 2):
-            again = seed - 1
-            for name in ABLATIONS:
-                for k in ABLATED:
-                    yield Unit(k, name, again, min(ABLATION_EVALUATIONS, evaluations), ABLATION_CAP_S)
-            yield from (Unit(k, "anneal_prerank8", again, evaluations) for k in kernels)
+    if not (set(names) == set(DEFAULT) and set(ABLATED) <= set(kernels)):
+        return
+    again = range(min(2, seeds))
+    for seed in again:
+        for name in ABLATIONS:
+            for k in ABLATED:
+                yield Unit(k, name, seed, min(ABLATION_EVALUATIONS, evaluations), ABLATION_CAP_S)
+    if prerank:
+        yield from (Unit(k, "anneal_prerank8", seed, evaluations) for seed in again for k in kernels)
 
 
 def shares(units: Sequence[Unit], kernels: Sequence[str], gpus: int) -> list[list[Unit]]:
@@ -143,18 +152,26 @@ class Lists:
 
 
 def player(
-    connection: Any, lists: Lists, first: int, folder: str, given: dict[str, Any], network: int | None
-) -> None:
-    """A process: plays one unit after the other at a GPU that it shares; `network`: the networks' GPU."""
+    connection: Any, lists: Lists, first: int, folder: str, given: dict[str, Any], network: int | None,
+    turns: Turns | None,
+) -> None:  # fmt: skip
+    """A process: plays one unit after the other at a GPU that it shares.
+
+    `network`: the GPU of its networks, the only one that it sees. Nothing is timed there, or it is shared by
+    `turns`, and then has the networks of those who mostly think.
+    """
     os.nice(PLAYERS_NICE)
-    if network is not None:  # the only one that this process sees; nothing is timed on it
+    if network is not None:
         use_gpu(network)
-    on = "cpu" if network is None else "cuda"
     hello = connection.recv()
     while time.time() < given["deadline"] - LAST_S and (unit := lists.take(first)) is not None:
         try:
             device = SharedDevice(connection, hello, unit.kernel)
-            play(unit, device, Path(folder), given["lonely"], given["looks"], given["deadline"], on)
+            away = network is not None and (turns is None or thinks(unit))
+            play(
+                unit, device, Path(folder), given["lonely"], given["looks"], given["deadline"],
+                "cuda" if away else "cpu", turns if thinks(unit) else None,
+            )  # fmt: skip
         except EOFError:
             return
         except Exception:
@@ -174,6 +191,8 @@ def run(parts: list[list[Unit]], folder: Path, given: argparse.Namespace, deadli
     networks = cycle(range(len(parts), len(parts) + given.network_gpus) if given.network_gpus else [None])
     # kept here: a lock that nobody in this process knows any more is gone before its processes have begun
     shared = [Lists(context, units) for units in parts]
+    turns = [Turns.new() if given.turns else None for _ in parts]
+    opens = partial(opener, given.device, given.lonely, pairs=given.pairs)
     for gpu, (units, lists) in enumerate(zip(parts, shared, strict=True)):
         if not units:
             continue
@@ -181,15 +200,13 @@ def run(parts: list[list[Unit]], folder: Path, given: argparse.Namespace, deadli
         pipes = [context.Pipe() for _ in range(heavy + light)]
         theirs = [end for end, _ in pipes]
         kernels = list(dict.fromkeys(u.kernel for u in units))
-        owner = context.Process(
-            target=serve,
-            args=(gpu, kernels, partial(opener, given.device, given.lonely, pairs=given.pairs), theirs),
-        )
+        owner = context.Process(target=serve, args=(gpu, kernels, opens, theirs, turns[gpu]))
         owner.start()
         owners.append(owner)
         for n, (_, mine) in enumerate(pipes):
             which = 0 if n < heavy else 1
-            its = (mine, lists, which, str(folder), options, next(networks))
+            network = gpu if given.turns and given.device == "cuda" else next(networks)
+            its = (mine, lists, which, str(folder), options, network, turns[gpu])
             process = context.Process(target=player, args=its)
             process.start()
             players.append(process)
@@ -202,6 +219,9 @@ def run(parts: list[list[Unit]], folder: Path, given: argparse.Namespace, deadli
         owner.join(timeout=30)
         if owner.is_alive():
             owner.kill()
+    for lock in turns:
+        if lock is not None:
+            lock.end()
 
 
 def remeasure(kernel: str, names: list[str], each: bool, folder: str, deadline: float) -> int:
@@ -300,6 +320,11 @@ def main() -> None:
         help="so many GPUs, the last ones, hold agents' networks, and nothing is timed there [default: 0, "
         "networks are on the CPU]",
     )  # fmt: skip
+    parse.add_argument(
+        "--turns", action="store_true", help="networks of CuAsmRL's preset are on the GPU that is timed on"
+    )
+    parse.add_argument("--published", type=Path, help="a strategies.json: what it has whole is not run again")
+    parse.add_argument("--no-prerank", action="store_true", help="leave pre-ranking out")
     parse.add_argument("--seconds", type=float, default=1e7, help="stop after so many")
     parse.add_argument("--remeasure", action="store_true")
     parse.add_argument("--each", action="store_true", help="re-measure every strategy's winner")
@@ -311,6 +336,9 @@ def main() -> None:
     given = parse.parse_args()
     given.players = tuple(int(n) for n in given.players.split(","))
     given.folder.mkdir(parents=True, exist_ok=True)
+    if given.published:
+        count = restore(read_result(given.published, "environment", of="strategies"), given.folder)
+        print(f"{count} units of {given.published} are taken as they are", flush=True)
     if given.summary:
         print(publish(given.folder, given.out))
         return
@@ -322,6 +350,8 @@ def main() -> None:
         raise SystemExit("--players are two numbers of at least 1")
     if not 4 <= given.pairs <= 1000:
         raise SystemExit("--pairs is a number of at least 4")
+    if given.turns and given.network_gpus:
+        raise SystemExit("--turns has the networks on the GPU that is timed on, --network-gpus on others")
     there = (gpu_count() if given.device == "cuda" else 1) or 1
     gpus = given.gpus or there - given.network_gpus
     if given.network_gpus and not 0 < gpus <= there - given.network_gpus < there:
@@ -335,10 +365,12 @@ def main() -> None:
         print(publish(given.folder, given.out))
         return
     if given.alone:
-        unit = Unit(kernels[0], "fresh_alone", 0, given.evaluations, ALONE_CAP_S)
+        name = "fresh_alone_gpu" if given.turns else "fresh_alone"
+        # (a search that the deadline cuts has no row; half of the time is the start's)
+        unit = Unit(kernels[0], name, 0, given.evaluations, min(ALONE_CAP_S, given.seconds / 2))
         units, gpus, given.players = [unit], 1, (1, 1)
     else:
-        units = list(plan(kernels, names, given.seeds, given.evaluations))
+        units = list(plan(kernels, names, given.seeds, given.evaluations, not given.no_prerank))
     todo = [u for u in units if not u.path(given.folder).exists()]
     run(shares(todo, kernels, gpus), given.folder, given, deadline)
     if read(given.folder):

@@ -285,9 +285,10 @@ def _prerank(rows: list[Row]) -> Row:
 
 
 def _training(rows: list[Row]) -> Row:
-    """CuAsmRL's preset: steps a second, in the comparison (thinking and measuring added up) and alone."""
+    """CuAsmRL's preset: steps a second, in the comparison (thinking and measuring added up), alone, and alone
+    with its network on the same GPU."""
     shared = [r for r in rows if r["strategy"] == "ppo_fresh"]
-    alone = [r for r in rows if r["strategy"] == "fresh_alone"]
+    alone, turns = ([r for r in rows if r["strategy"] == n] for n in ("fresh_alone", "fresh_alone_gpu"))
 
     def rates(mine: list[Row], seconds: str) -> Row | None:
         return {
@@ -297,4 +298,7 @@ def _training(rows: list[Row]) -> Row:
             "steps_per_second": float(np.median([r["steps"] / r[seconds] for r in mine])),
         } if mine else None  # fmt: skip
 
-    return {"shared_gpu": rates(shared, "seconds"), "alone": rates(alone, "wall_seconds")}
+    return {
+        "shared_gpu": rates(shared, "seconds"), "alone": rates(alone, "wall_seconds"),
+        "alone_gpu": rates(turns, "wall_seconds"),
+    }  # fmt: skip

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import json
 import math
 import os
 import time
 import traceback
 import zlib
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from turns import Turns
 
 from sassafras.writing import write_whole
 
@@ -46,6 +49,7 @@ STRATEGIES: dict[str, tuple[str, Row]] = {
     "twin_paper_features": ("ppo", {"policy": "twin", "view": "paper"}),
     "twin_memory_moves": ("ppo", {"policy": "twin", "moves": "memory"}),
     "fresh_alone": ("ppo", _FRESH | {"threads": 12}),
+    "fresh_alone_gpu": ("ppo", _FRESH),
 }
 DEFAULT = tuple(STRATEGIES)[:8]
 #: one change each to CuAsmRL's preset, beside the preset itself with the same evaluations
@@ -74,6 +78,33 @@ def read(folder: Path) -> list[Row]:
     done = {(r["kernel"], r["strategy"], r["seed"]) for r in rows}
     failed = [json.loads(path.read_text()) for path in sorted(folder.glob("*--*--*.error"))]
     return rows + [r for r in failed if (r["kernel"], r["strategy"], r["seed"]) not in done]
+
+
+def restore(published: Row, folder: Path) -> int:
+    """Write a unit's file for every search of a published strategies.json that is over and has none here; how
+    many. Their curves are thinned, and their winners' cubins are not known any more.
+
+    Raises:
+        SystemExit: a row is no search's.
+    """
+    count = 0
+    for row in published["rows"]:
+        if row.get("cut") or "error" in row:
+            continue
+        try:
+            path = Unit(row["kernel"], row["strategy"], row["seed"], 0).path(folder)
+            # its last point is the best, which curves round more than rows do: it would never be reached
+            curve = [
+                *row["curve"][:-1],
+                [*row["curve"][-1][:2], row["believed_speedup"], *row["curve"][-1][3:]],
+            ]
+        except (KeyError, IndexError, TypeError) as error:
+            raise SystemExit(f"error: a row of the published results is no search: {error!r}") from None
+        if path.exists():
+            continue
+        write_whole(path, json.dumps(row | {"curve": curve, "environment": published["environment"]}))
+        count += 1
+    return count
 
 
 def recorded(path: Path) -> list[Any]:
@@ -169,12 +200,14 @@ class Counting:
 
 
 def play(
-    unit: Unit, device: Any, folder: Path, lonely: bool, looks: int, deadline: float, on: str = "cpu"
-) -> bool:
+    unit: Unit, device: Any, folder: Path, lonely: bool, looks: int, deadline: float, on: str = "cpu",
+    turns: Turns | None = None,
+) -> bool:  # fmt: skip
     """Run a unit, or go on with it; True when it is done. An error is kept as a row that says so.
 
     Args:
         on: where an agent's network is (`search.ppo.Ppo.on`).
+        turns: that the network takes with the GPU's owner.
     """
     path = unit.path(folder)
     row: Row = {
@@ -183,7 +216,7 @@ def play(
     }  # fmt: skip
     record = Record(path.with_suffix(".part"), device)
     try:
-        found = one(unit, device, record, looks, deadline, on)
+        found = one(unit, device, record, looks, deadline, on, turns)
     except EOFError:  # the GPU's owner is gone, with the sitting
         record.save()
         raise
@@ -207,7 +240,23 @@ def play(
     return True
 
 
-def one(unit: Unit, device: Any, record: Record, looks: int, deadline: float, on: str = "cpu") -> Row | None:
+def taking(turns: Turns, strategy: Any) -> Any:
+    """The strategy ``ppo``, the same but for when its network works: in `turns`."""
+    from sassafras.search.ppo import Ppo
+
+    class Taking(Ppo):
+        __slots__ = ()
+
+        def turn(self) -> AbstractContextManager[Any]:
+            return turns.turn()
+
+    return Taking(**{own.name: getattr(strategy, own.name) for own in dataclasses.fields(strategy)})
+
+
+def one(
+    unit: Unit, device: Any, record: Record, looks: int, deadline: float, on: str = "cpu",
+    turns: Turns | None = None,
+) -> Row | None:  # fmt: skip
     """One search and an honest figure for what it found; None when the deadline cut it."""
     from sassafras import search
     from sassafras.core import Budget
@@ -224,6 +273,8 @@ def one(unit: Unit, device: Any, record: Record, looks: int, deadline: float, on
     if name == "ppo" and on != "cpu":
         settings |= {"on": on, "threads": 1}
     made = search.get(name, settings)
+    if name == "ppo" and turns is not None:
+        made = taking(turns, made)
     baseline = device.baseline
     counting = space = Counting(ScheduleSpace(baseline, **getattr(made, "space_options", {})))
     if pool > 1:
@@ -234,14 +285,15 @@ def one(unit: Unit, device: Any, record: Record, looks: int, deadline: float, on
     judge = Evaluator(device, lambda _, cubin: validator.check(cubin), baseline)
     curve: list[tuple[int, float, float, float]] = []
     begun, wall, inside = time.process_time(), time.monotonic(), device.inside
-    capped = False
+    capped, before = False, turns.waited if turns else 0.0
 
     def cpu() -> float:
         """Seconds of thinking: the processor's, or with several threads, or a network on a GPU, those outside
-        of the device."""
+        of the device, less those that it waited for its turn (alone it would not have)."""
         if settings.get("threads", 1) == 1 and "on" not in settings:
             return time.process_time() - begun
-        return time.monotonic() - wall - (device.inside - inside)
+        waited = turns.waited - before if turns else 0.0
+        return max(0.0, time.monotonic() - wall - (device.inside - inside) - waited)
 
     def stop() -> bool:
         nonlocal capped

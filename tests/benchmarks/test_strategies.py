@@ -160,7 +160,9 @@ def test_ablations_training_and_preranking_have_figures_of_their_own() -> None:
     assert found["prerank"]["median_saved"] == pytest.approx(0.75) and found["prerank"]["pairs"] == 2
     assert set(found["ablations"]) == set(units.ABLATIONS) and set(found["strategies"]) == {"anneal"}
     assert found["training"]["alone"]["steps_per_second"] == pytest.approx(40)
-    assert found["training"]["shared_gpu"] is None
+    assert found["training"]["shared_gpu"] is None and found["training"]["alone_gpu"] is None
+    rows.append(unit("a", "fresh_alone_gpu", 0, 1.0, [[1, 0, 1.0, 0]], wall_seconds=1.0))
+    assert summary.summarise(rows)["training"]["alone_gpu"]["steps_per_second"] == pytest.approx(120)
 
 
 def test_seeds_are_outermost_and_every_unit_has_one_gpu() -> None:
@@ -176,6 +178,50 @@ def test_seeds_are_outermost_and_every_unit_has_one_gpu() -> None:
         assert all(shared)
     two = strategies.shares(planned, strategies.KERNELS, 2)
     assert all(len({u.kernel for u in part}) == 3 for part in two)
+
+
+def test_ablations_come_after_all_seeds_and_preranking_last_or_not_at_all() -> None:
+    planned = [u.strategy for u in strategies.plan(strategies.KERNELS, strategies.DEFAULT, 5, 3000)]
+    first = min(n for n, name in enumerate(planned) if name in units.ABLATIONS)
+    assert set(planned[:first]) == set(units.DEFAULT) and set(planned[-12:]) == {"anneal_prerank8"}
+    less = [u.strategy for u in strategies.plan(strategies.KERNELS, strategies.DEFAULT, 5, 3000, False)]
+    assert less == planned[:-12]
+
+
+def test_what_is_published_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The summary of what was restored is the one that was published."""
+    once, again = tmp_path / "once", tmp_path / "again"
+    once.mkdir()
+    again.mkdir()
+    fine = [[n, 0.01 * n, 1.0 + 3.3e-5 * n, 0.02 * n] for n in range(1, 101)]  # finer than what is published
+    for kernel in "ab":
+        for name, more in (("anneal", 0.0123456789), ("ppo_fresh", 0.0), ("anneal_prerank8", 0.0123459999)):
+            row = unit(kernel, name, 0, 1.01 + more, fine, winner="cubin", environment={"gpu": "one"})
+            (once / f"{kernel}--{name}--0.json").write_text(json.dumps(row))
+    failed = {"kernel": "b", "strategy": "greedy", "seed": 0, "error": "DeviceError: gone"}
+    (once / "b--greedy--0.error").write_text(json.dumps(failed))
+    published = json.loads(strategies.publish(once, str(tmp_path)).read_text())
+    published["rows"].append({"kernel": "b", "strategy": "guided", "seed": 0, "cut": True})
+    assert units.restore(published, again) == 6 and units.restore(published, again) == 0
+    restored = {path.name: json.loads(path.read_text()) for path in again.iterdir()}
+    assert restored.keys() == {p.name for p in once.glob("*.json")}
+    assert all("winner" not in r and r["environment"] == {"gpu": "one"} for r in restored.values())
+    whole, made = published["summary"], json.loads(strategies.publish(again, str(tmp_path)).read_text())
+    assert made["environment"] == published["environment"]
+    assert made["summary"]["prerank"]["pairs"] == whole["prerank"]["pairs"] == 2
+    for name, was in whole["strategies"].items():
+        for key, value in was.items():
+            # steps below 1e-4 are not published: such a search gets anywhere up to three evaluations later
+            some = 3 if key == "evaluations_to_90_percent" else None
+            found = made["summary"]["strategies"][name][key]
+            assert found == pytest.approx(value, rel=1e-4, abs=some), (name, key)
+    with pytest.raises(SystemExit, match="no search"):
+        units.restore({"rows": [{"kernel": "a"}], "environment": {}}, again)
+    monkeypatch.setattr(
+        sys, "argv", ["strategies.py", "--folder", str(again), "--published", str(tmp_path / "x")]
+    )
+    with pytest.raises(SystemExit, match="cannot be read"):
+        strategies.main()
 
 
 class Leaving:
