@@ -28,7 +28,7 @@ from sassafras.gemm.any_rows import AnyRowsConfig, AnyRowsInstance
 from sassafras.gemm.choose import parsed
 from sassafras.gemm.cluster_split import ClusterSplitConfig, ClusterSplitInstance
 from sassafras.gemm.configuration import PLAIN
-from sassafras.gemm.estimate import estimate_us
+from sassafras.gemm.estimate import estimate_us, expected_us
 from sassafras.gemm.launch import Launch
 from sassafras.gemm.results import choose_shapes
 from sassafras.gemm.shapes import BANDS, in_bands, stratified
@@ -379,3 +379,12 @@ def test_unproven_families_are_used_by_nobody_who_does_not_name_them(monkeypatch
     assert parsed.__wrapped__(name) is None, "a table that names one does not make anybody use it"
     with pytest.raises(SassafrasError, match="no configuration has such a name"):
         entrants.matching.__wrapped__("^any_")
+
+
+def test_clusters_that_do_not_fit_at_once_take_longer() -> None:
+    """132 multiprocessors hold 15 clusters of seven or of eight, and 22 of five."""
+    for slices, most in ((3, 39), (5, 22), (6, 17), (7, 15), (8, 15)):
+        config = families.parse(f"cs_tn_64x64_s12/c{slices}")
+        tiles = (most - 1, most, most + 1)
+        before, fits, over = (expected_us(config, Shape(64, 64 * n, 16384)) for n in tiles)
+        assert over - fits > 3 * (fits - before) > 0, slices

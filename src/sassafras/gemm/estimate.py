@@ -81,6 +81,13 @@ def _k_tile_cycles(rows: int, columns: int, stages: int, loaded: float, share: i
     return max(share * multiply, share * read, share * loaded / _L2_BYTES, _COPY / stages)
 
 
+#: CTAs that run at once where a multiprocessor has room for one, by the size of their cluster, 1 to 8: it
+#: stays within a GPC, and does not always fill it. What the fit took them for, and what an H200 has
+#: (docs/experiments/2026-11-22-hgemm-streams.md)
+_GUESSED = (132, 130, 122, 122, 122, 122, 122, 122)
+_MEASURED = (132, 132, 117, 120, 110, 102, 105, 120)
+
+
 @dataclass(frozen=True, slots=True)
 class _ClusterSplit:
     """Of the cluster-split family, in cycles, or bytes a cycle and multiprocessor.
@@ -95,6 +102,7 @@ class _ClusterSplit:
         arrive: bytes a cycle of operands that a multiprocessor takes in, `load` being those that it asks for
             itself; 0: those are all.
         beside: what of the shorter of memory and multiprocessors shows up.
+        at_once: CTAs at once, by the size of their cluster.
     """
 
     launch: float = 1670
@@ -111,20 +119,23 @@ class _ClusterSplit:
     memory: float = 14
     arrive: float = 0
     beside: float = 0
+    at_once: tuple[int, ...] = _GUESSED
 
 
 #: Fitted to every second shape of the first sweep of all families; on the others the median rank correlation
 #: within a shape is 0.82, and the best of the first five is 3 % from the best (0.53 and 8 % before the fit).
 _FITTED = _ClusterSplit()
 #: slices exchange sums without a fence, all at once; what is shared is asked for once. Guesses from the SASS
-#: and old times (docs/experiments/2026-11-22-hgemm-again.md)
-_EXPECTED = replace(_FITTED, meeting=500, sums=900, slice=60, partial=28, load=60, arrive=85, beside=0.05)
+#: and old times (docs/experiments/2026-11-22-hgemm-again.md). The measured clusters are here alone: choosers
+#: that learnt with them were no better, and what ships has learnt without (2026-11-22-hgemm-streams.md there)
+_EXPECTED = replace(
+    _FITTED, meeting=500, sums=900, slice=60, partial=28, load=60, arrive=85, beside=0.05, at_once=_MEASURED
+)
 
 
-def _at_once(cluster: int, resident: int) -> int:
-    """CTAs that run at once: a cluster stays within a GPC, and does not always fill it."""
-    multiprocessors = _MULTIPROCESSORS if cluster == 1 else 130 if cluster == 2 else 122
-    return max(1, multiprocessors * resident // cluster) * cluster
+def _at_once(cluster: int, resident: int, one_each: tuple[int, ...] = _GUESSED) -> int:
+    """CTAs that run at once, in whole clusters; so many on a multiprocessor."""
+    return max(1, one_each[min(cluster, 8) - 1] * resident // cluster) * cluster
 
 
 def _cluster_split_us(config: ClusterSplitConfig, shape: Shape, c: _ClusterSplit) -> float:
@@ -134,7 +145,7 @@ def _cluster_split_us(config: ClusterSplitConfig, shape: Shape, c: _ClusterSplit
     ctas = tiles_m * tiles_n * config.slices * config.parts
     resident = max(1, min(2048 // config.threads, (228 * 1024) // (config.shared_bytes + 1024)))
     share = min(resident, max(1.0, ctas / _MULTIPROCESSORS))
-    waves = ceil_div(ctas, _at_once(config.cluster, resident))
+    waves = ceil_div(ctas, _at_once(config.cluster, resident, c.at_once))
     steps = ceil_div(k_tiles(shape), config.slices * config.parts)
     asked: float = 2 * TILE_K * (rows + columns)
     if c.arrive:
