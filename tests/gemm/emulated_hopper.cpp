@@ -66,7 +66,9 @@ int main(int, char **argv) {
     emulator::fault = (emulator::Fault)number();
     std::vector<int> s(number());
     for (int &value : s) value = (int)number();
-    const int parts = s.size() > 10 ? s[5] : 1; // of the cluster-split family
+    // of the cluster-split family: parts, and slices where no band lies along x
+    const bool split = s.size() > 10;
+    const int slices = split && s[14] ? 1 : (int)grid.x / (split ? s[5] : 1);
     std::vector<TensorMap> maps(number());
     std::vector<int> operands;
     for (TensorMap &map : maps) {
@@ -104,12 +106,12 @@ int main(int, char **argv) {
         emulator::stores.assign(size / 2, 0);
 #define X(id, type, kind)                                                                                              \
     if (instance == id) {                                                                                             \
-        if (wanted_bytes<type>((int)(grid.x / parts)) != (int)shared_bytes || type::THREADS != (int)threads)                                 \
+        if (wanted_bytes<type>(slices) != (int)shared_bytes || type::THREADS != (int)threads)                                 \
             emulator::fail("host and kernel disagree on shared memory or threads");                                   \
         emulator::launch_clusters(grid, cluster, threads, shared_bytes, turn > 0, [&] { type::run(kind); });           \
     }
 #define ws {&maps[0], &maps[1], &maps[2], work, counters.data(), s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8]}
-#define cs {&maps[0], &maps[1], (u16 *)operand[2], work, counters.data(), s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8], s[9], s[10], s[11], s[12], s[13]}
+#define cs {&maps[0], &maps[1], (u16 *)operand[2], work, counters.data(), s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8], s[9], s[10], s[11], s[12], s[13], s[14]}
 #define any {&maps[0], &maps[1], &maps[2], &maps[3], (u16 *)operand[2], s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7]}
         INSTANCES
         for (unsigned char count : emulator::stores)

@@ -83,7 +83,7 @@ int main(int, char **argv) {
     if (first == id) {                                                                                                 \
         agree(type::SHARED_BYTES, shared_bytes), agree(type::THREADS, threads);                                        \
         const ClusterSplitProblem p{&maps[0], &maps[1], c, work, nullptr, s[0], s[1], s[2], s[3], s[4], s[5], s[6],   \
-                                    s[7], s[8], s[9], s[10], s[11], s[12], s[13]};                                     \
+                                    s[7], s[8], s[9], s[10], s[11], s[12], s[13], s[14]};                                     \
         emulator::launch_clusters(grid, cluster, threads, shared_bytes, turn > 0, [&] { type::run(p); });             \
     }
         FIRST_KERNELS

@@ -81,7 +81,8 @@ def configs(instance: Instance) -> list[Config]:
                 ClusterSplitConfig(instance, slices, parts=p)
                 for slices, p in ((1, 3), (2, 3), (1, 5), (1, 9))
             ]
-            return [ClusterSplitConfig(instance, slices) for slices in (1, 2, 3, 8)] + parts
+            bands = [ClusterSplitConfig(instance, band=band) for band in (2, 3)]
+            return [ClusterSplitConfig(instance, slices) for slices in (1, 2, 3, 8)] + parts + bands
         shared = (
             (1, 2, 1), (1, 1, 2), (1, 2, 2), (2, 1, 2), (1, 4, 1), (1, 1, 4), (3, 2, 1), (2, 2, 2), (1, 2, 4),
             (1, 2, 1, 3), (2, 1, 2, 3), (1, 2, 2, 5),
@@ -125,6 +126,8 @@ def test_random_launches_are_right(emulator: Emulator, tmp_path: Path, few_multi
             share_m, share_n = (int(2 ** rng.integers(3)) if instance.shared else 1 for _ in range(2))
             slices = int(rng.integers(1, 9)) if rng.random() < 0.5 else int(rng.integers(1, 4))
             config = ClusterSplitConfig(instance, slices, share_m, share_n, parts=int(rng.integers(1, 5)))
+            if config.cluster * config.parts == 1:
+                config = ClusterSplitConfig(instance, band=int(rng.integers(5)))
         else:
             config = WarpSpecializedConfig(instance, int(rng.integers(-3, 5)), int(rng.integers(0, 4)))
         if config.reject(shape) is not None:

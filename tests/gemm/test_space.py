@@ -170,18 +170,28 @@ def test_a_launch_covers_everything_once() -> None:
         if isinstance(config, WarpSpecializedConfig):
             _covers(config, launch, seen)
             continue
-        assert (launch.grid[2] - launch.cluster[2]) * rows < seen.m <= launch.grid[2] * rows
-        assert (launch.grid[1] - launch.cluster[1]) * columns < seen.n <= launch.grid[1] * columns
+        (down, across), cluster = (launch.grid[2], launch.grid[1]), launch.cluster
+        if isinstance(config, ClusterSplitConfig):
+            down, across = config.whole_tiles(shape)
+            places = [place(config, launch, cta) for cta in np.ndindex(launch.grid)]
+            wanted = {p for p in places if p[0] < down}  # the last band may be short of rows
+            assert len(set(places)) == len(places)
+            assert len(wanted) == down * across * config.slices * config.parts
+            assert max(p[0] for p in places) < down + max(1, config.band)
+        assert (down - cluster[2]) * rows < seen.m <= down * rows
+        assert (across - cluster[1]) * columns < seen.n <= across * columns
         k_tile = 64 * max(1, getattr(config.instance, "blocks", 0))
         each = (
             launch.scalars.get("steps_per_slice", 0) * 32 + launch.scalars.get("tiles_per_slice", 0) * k_tile
         )
         parts = getattr(config, "parts", 1)
         assert each * config.slices * parts >= shape.k
-        assert launch.grid[0] == launch.cluster[0] * parts and math.prod(launch.cluster) == config.cluster
+        assert math.prod(launch.cluster) == config.cluster
         if isinstance(config, ClusterSplitConfig):
-            whole = launch.grid[0] * launch.grid[1] * launch.grid[2] * rows * columns // config.slices
+            whole = parts * down * across * rows * columns
             assert launch.workspace_bytes == (4 * whole if parts > 1 else 0)
+        else:
+            assert launch.grid[0] == launch.cluster[0] * parts
         if isinstance(config, LeanConfig):
             assert launch.threads <= config.instance.max_threads
             assert (launch.shared_bytes == 0) == (config.slices == 1)
@@ -189,6 +199,56 @@ def test_a_launch_covers_everything_once() -> None:
         "LeanConfig", "StagedConfig", "ClusterSplitConfig", "WarpSpecializedConfig", "AnyRowsConfig",
         "TwoLaunchesConfig",
     }  # fmt: skip
+
+
+def place(config: ClusterSplitConfig, launch: Launch, cta: tuple[int, ...]) -> tuple[int, int, int]:
+    """Row and column of a CTA's tile, and which of all slices and parts it has, as the kernel's `Place`."""
+    x, y, z = cta
+    band = launch.scalars["band"]
+    if config.instance.leaves and not config.instance.shared:
+        return (x, y, z) if band > 0 else (y, x, z)
+    return (z * band + x, y, 0) if band > 0 else (z, y, x)
+
+
+def strips(config: ClusterSplitConfig, shape: Shape, together: int = 16) -> float:
+    """Tiles of A and of B that so many CTAs in a row want of a k tile, on average."""
+    launch = config.launch(shape)
+    x, y, z = launch.grid
+    places = [place(config, launch, (i % x, i // x % y, i // (x * y))) for i in range(x * y * z)]
+    groups = [places[at : at + together] for at in range(0, len(places), together)]
+    return float(np.mean([
+        len({(p[0], p[2]) for p in group}) + len({(p[1], p[2]) for p in group}) for group in groups
+    ]))  # fmt: skip
+
+
+def test_bands_and_parts_let_neighbours_ask_for_the_same() -> None:
+    wide, tall = Shape(512, 1024, 4096), Shape(1024, 512, 4096)
+    assert strips(families.parse("cs_nn_64x64_s10q1/c1"), wide) == 17  # type: ignore[arg-type]
+    assert strips(families.parse("cs_nn_64x64_s10q1/c1"), tall) == 10  # type: ignore[arg-type]
+    for shape in (wide, tall):
+        assert strips(families.parse("cs_nn_64x64_s10q1/c1g4"), shape) == 8  # type: ignore[arg-type]
+    for shape in (
+        Shape(128, 1024, 8192),
+        Shape(1024, 128, 8192),
+    ):  # 32 tiles, four parts: two rows or columns
+        assert strips(families.parse("cs_tn_64x64_s12q1p/c1p4"), shape) == 10  # type: ignore[arg-type]
+
+
+def test_bands_are_refused_where_they_are_of_no_use() -> None:
+    shape = Shape(512, 1024, 4096)
+    for name, why in (
+        ("cs_nn_64x64_s10q1/c2g4", "bands of 4: for CTAs that share nothing and multiply all of k"),
+        ("cs_nn_64x64_s10q1/c1p2g4", "bands of 4: for CTAs that share nothing"),
+        ("cs_nn_64x64_s12mq1/c1m2n1g4", "bands of 4: for CTAs that share nothing"),
+    ):
+        assert why in (families.parse(name).reject(shape) or ""), name
+    assert "bands of 8 for 4 x 16" in (
+        families.parse("cs_nn_64x64_s10q1/c1g8").wasteful(Shape(256, 1024, 512)) or ""
+    )
+    few = families.parse("cs_nn_64x64_s10q1/c1g4")
+    assert "order is of no matter" in (few.wasteful(Shape(256, 512, 512)) or "")
+    assert few.wasteful(shape) is None and few.reject(shape) is None and few.name.endswith("/c1g4")
+    assert families.parse(few.name) == few
 
 
 def _covers(config: WarpSpecializedConfig, launch: Launch, seen: Shape) -> None:

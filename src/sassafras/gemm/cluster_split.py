@@ -38,6 +38,9 @@ class ClusterSplitInstance:
         lead: stages by which the first of two warpgroups is ahead at the end; with the quick start.
     """
 
+    #: parts leave their sums to a second launch (`second_launch.LeavingInstance`)
+    leaves: ClassVar[bool] = False
+
     layout: str
     rows: int
     columns: int
@@ -139,7 +142,7 @@ class ClusterSplitInstance:
             ("counters", "*u32"), ("m", "i32"), ("n", "i32"), ("ldc", "i32"), ("k_tiles", "i32"),
             ("tiles_per_slice", "i32"), ("parts", "i32"), ("log2_slices", "i32"), ("late", "i32"),
             ("share_m", "i32"), ("share_n", "i32"), ("rows_a", "i32"), ("rows_b", "i32"), ("all_a", "i32"),
-            ("all_b", "i32"),
+            ("all_b", "i32"), ("band", "i32"),
         )  # fmt: skip
         return plain + EPILOGUE_PARAMETERS * self.epilogue
 
@@ -289,6 +292,9 @@ class ClusterSplitConfig(Configuration):
         slices: CTAs of a cluster that split k.
         share_m, share_n: neighbours along m that share B's tiles, along n that share A's; powers of two.
         parts: clusters that split k further, by way of a workspace; slices are a power of two then.
+        band: of CTAs that multiply all of k alone: rows of tiles that are visited together, column after
+            column, so that CTAs which the GPU places in one GPC form a block of C, whose operands it fetches
+            once (docs/experiments/2026-11-22-hgemm-order.md); 0: row after row.
         mode: how launches follow each other.
     """
 
@@ -299,19 +305,23 @@ class ClusterSplitConfig(Configuration):
     share_m: int = 1
     share_n: int = 1
     parts: int = 1
+    band: int = 0
     mode: Mode = field(default=PLAIN, kw_only=True)
 
     @property
     def stem(self) -> str:
-        """For example ``cs_tn_64x128_s8/c2`` (two slices), ``cs_tn_64x160_s7m/c2m2n1p4`` (and four parts)."""
+        """For example ``cs_tn_64x128_s8/c2`` (two slices), ``cs_tn_64x160_s7m/c2m2n1p4`` (and four parts),
+        ``cs_tn_64x128_s8/c1g4`` (bands of four)."""
         shared = f"m{self.share_m}n{self.share_n}" if self.share_m * self.share_n > 1 else ""
-        return f"{self.instance.name}/c{self.slices}{shared}" + (f"p{self.parts}" if self.parts > 1 else "")
+        parts, band = f"p{self.parts}" * (self.parts > 1), f"g{self.band}" * (self.band > 0)
+        return f"{self.instance.name}/c{self.slices}{shared}{parts}{band}"
 
     @classmethod
     def _parse(cls, stem: str) -> ClusterSplitConfig:
-        if found := re.fullmatch(r"(\w+)/c(\d)(?:m(\d)n(\d))?(?:p(\d+))?", stem):
-            entry, *numbers = found.groups()
-            return cls(ClusterSplitInstance.parse(entry), *(int(number or 1) for number in numbers))
+        if found := re.fullmatch(r"(\w+)/c(\d)(?:m(\d)n(\d))?(?:p(\d+))?(?:g([1-9]\d?))?", stem):
+            entry, *numbers, band = found.groups()
+            counts = (int(number or 1) for number in numbers)
+            return replace(cls(ClusterSplitInstance.parse(entry), *counts), band=int(band or 0))
         raise SassafrasError("not a cluster-split configuration", where=stem)
 
     @property
@@ -329,6 +339,11 @@ class ClusterSplitConfig(Configuration):
         seen = self.seen(shape)
         return ceil_div(seen.m, self.instance.rows), ceil_div(seen.n, self.instance.columns)
 
+    def whole_tiles(self, shape: Shape) -> tuple[int, int]:
+        """`tiles`, rounded up to what neighbours share."""
+        tiles_m, tiles_n = self.tiles(shape)
+        return _whole(tiles_m, self.share_m), _whole(tiles_n, self.share_n)
+
     def reject(self, shape: Shape) -> str | None:
         """Why this configuration cannot or should not run this shape; None when it may."""
         if why := self.instance.reject() or hopper.misaligned(shape, self.layout):
@@ -340,6 +355,10 @@ class ClusterSplitConfig(Configuration):
         if not self.instance.shared and self.share_m * self.share_n > 1:
             return f"{self.instance.name} is compiled for CTAs that share nothing"
         i = self.instance
+        if self.band and (i.shared or i.epilogue or self.slices * self.parts > 1):
+            return (
+                f"bands of {self.band}: for CTAs that share nothing and multiply all of k, of a single matrix"
+            )
         majors = hopper.majors(i.layout, i.swapped)
         if why := hopper.bad_tile(i.rows, i.columns, *majors, self.share_n, self.share_m):
             return why
@@ -376,6 +395,10 @@ class ClusterSplitConfig(Configuration):
         ctas = tiles_m * tiles_n * self.slices * self.parts
         if ctas > (1 if self.parts > 1 else 8) * MULTIPROCESSORS:
             return f"{ctas} CTAs that do not outlive their tile"
+        if self.band and (tiles_n <= self.band or 4 * tiles_m < 3 * _whole(tiles_m, self.band)):
+            return f"bands of {self.band} for {tiles_m} x {tiles_n} tiles"
+        if self.band and tiles_m * tiles_n < FEWEST_IN_BANDS:
+            return f"bands of {self.band} for {tiles_m * tiles_n} tiles: their order is of no matter"
         for share, tiles, extent in ((self.share_m, tiles_m, "m"), (self.share_n, tiles_n, "n")):
             if share > 1 and 4 * tiles < 3 * ceil_div(tiles, share) * share:
                 return f"{share} CTAs share along {extent}, and there are {tiles} tiles"
@@ -401,7 +424,6 @@ class ClusterSplitConfig(Configuration):
         }
 
     def _launch(self, shape: Shape) -> Launch:
-        tiles_m, tiles_n = self.tiles(shape)
         seen, k_tiles = self.seen(shape), self.instance.k_tiles(shape)
         scalars = {
             "m": seen.m, "n": seen.n, "ldc": shape.n, "k_tiles": k_tiles,
@@ -410,11 +432,19 @@ class ClusterSplitConfig(Configuration):
             "share_m": self.share_m, "share_n": self.share_n,
             "rows_a": self.instance.rows // self.share_n, "rows_b": self.instance.columns // self.share_m,
             "all_a": sum(1 << self.slices * i for i in range(self.share_n)),
-            "all_b": sum(1 << self.slices * self.share_n * i for i in range(self.share_m)),
+            "all_b": sum(1 << self.slices * self.share_n * i for i in range(self.share_m)), "band": self.band,
         }  # fmt: skip
         cluster = (self.slices, self.share_n, self.share_m)
-        grid = (self.slices * self.parts, _whole(tiles_n, self.share_n), _whole(tiles_m, self.share_m))
-        tiles = grid[1] * grid[2] if self.parts > 1 else 0
+        down, across = self.whole_tiles(shape)
+        grid = (self.slices * self.parts, across, down)
+        if self.band:
+            grid = (self.band, across, ceil_div(down, self.band))
+        elif self.instance.leaves and not self.instance.shared:
+            # one part's CTAs follow each other, and of m and n what has fewer tiles first: a GPC fetches what
+            # several of its CTAs ask for once (clusters are dealt to GPCs in turn, and need none of this)
+            scalars["band"] = 1 if down <= across else -1
+            grid = (*((down, across) if down <= across else (across, down)), self.parts)
+        tiles = across * down if self.parts > 1 else 0
         rows, columns = self.tile
         counters = 4 * self.instance.consumers * self.slices
         return Launch(
@@ -432,6 +462,11 @@ def _whole(tiles: int, share: int) -> int:
     return ceil_div(tiles, share) * share
 
 
+#: of 16 CTAs in a GPC, bands of four make a block of 4 x 4 tiles; two where there are no more rows, eight
+#: where a multiprocessor holds two CTAs
+_BANDS = (2, 4, 8)
+#: tiles from which it can matter who is whose neighbour
+FEWEST_IN_BANDS = 48
 #: CTAs of a cluster that split k, that share along m, along n
 _CLUSTERS = (
     *((slices, 1, 1) for slices in (1, 2, 3, 4, 5, 6, 7, 8)),
@@ -449,3 +484,5 @@ def configurations(instances: tuple[ClusterSplitInstance, ...] = INSTANCES) -> I
         if instance.shared == (m * n > 1):
             for parts in _PARTS.get(slices, (1,)):
                 yield ClusterSplitConfig(instance, slices, m, n, parts)
+            for band in _BANDS if slices * m * n == 1 else ():
+                yield ClusterSplitConfig(instance, band=band)

@@ -7,6 +7,7 @@ knows of them is `two_launches`. The first kernel is the cluster-split family's 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -24,6 +25,7 @@ class LeavingInstance(ClusterSplitInstance):
 
     #: a multiprocessor's memory is divided for it as for the second kernel, or neither fits beside the other
     all_shared: ClassVar[bool] = True
+    leaves: ClassVar[bool] = True
 
     @property
     def companions(self) -> tuple[AddPartsInstance, ...]:
@@ -133,11 +135,12 @@ class Adding:
     def behind(self, before: Launch, shape: Shape) -> Launch:
         """The same, the first's launch being known."""
         seen, (rows, columns) = self.first.seen(shape), self.first.tile
+        tiles_m, tiles_n = self.first.whole_tiles(shape)
         scalars = {
-            "m": seen.m, "n": seen.n, "ldc": shape.n, "parts": self.first.parts, "tiles_m": before.grid[2],
-            "tiles_n": before.grid[1], "rows": rows, "columns": columns,
+            "m": seen.m, "n": seen.n, "ldc": shape.n, "parts": self.first.parts, "tiles_m": tiles_m,
+            "tiles_n": tiles_n, "rows": rows, "columns": columns,
         }  # fmt: skip
-        units = before.grid[1] * before.grid[2] * rows * columns // 256
+        units = tiles_m * tiles_n * rows * columns // 256
         return Launch(
             (min(self.ctas, units), 1, 1), self.instance.threads, self.instance.shared_bytes, (1, 1, 1),
             scalars, workspace_bytes=before.workspace_bytes, overlap=self.overlap,
@@ -253,8 +256,7 @@ def candidates(shape: Shape, layout: str) -> list[SecondLaunch]:
             one = ClusterSplitConfig(instance, 1, share_m, share_n)
             if one.reject(shape) or one.wasteful(shape):
                 continue
-            _, across, down = one.launch(shape).grid
-            tiles = across * down
+            tiles = math.prod(one.whole_tiles(shape))
             room = MULTIPROCESSORS * (2 if 2 * instance.shared_bytes < 220 * 1024 else 1)
             most = room // tiles
             for parts in (most, 1 << max(0, most.bit_length() - 1), 3 * most // 4):

@@ -20,7 +20,7 @@
 //   SHARED       neighbours of a cluster share operands; otherwise share_m and share_n are 1
 //   EPILOGUE     batches, and what epilogue.cuh describes; grid: tiles of m times matrices of the batch; not SHARED
 //
-// Launch: grid (slices * parts, tiles of n, tiles of m), the latter two rounded up to multiples of the cluster (slices, share_n,
+// Launch: grid (slices * parts, tiles of n, tiles of m) or as `Place` says, the latter two rounded up to multiples of the cluster (slices, share_n,
 // share_m) of 1 to 8 CTAs; share_m, share_n, and with several parts slices are powers of two; 128 * CONSUMERS + 32 threads; dynamic shared memory as `ClusterSplitConfig.shared_bytes` says. Requires leading dimensions that are multiples of 8 elements
 // and bases aligned to 16 bytes (C's row length too: n % 8 == 0). Any m, n, k otherwise.
 #pragma once
@@ -43,6 +43,29 @@ struct ClusterSplitProblem {
     int share_m, share_n; // neighbours in a cluster
     int rows_a, rows_b;   // of a tile of A, of B, that each of them loads
     int all_a, all_b;     // masks of those that want the first CTA's A, B
+    int band;             // see `Place`; 0: as described above, and for neighbours that share always
+};
+
+// Which tile a CTA has, and which of the parts and slices of k. The GPU places CTAs that follow each other in one GPC, 16 or so,
+// and what several multiprocessors of a GPC ask for at once is read from the L2 once: so they should form a block of the matrix,
+// not a row of it (docs/experiments/2026-11-22-hgemm-order.md). With a band (of a CTA that multiplies all of k) the grid is
+// (rows of a band, tiles of n, bands); parts that leave their sums lie along z, along x whichever of m and n has fewer tiles (a
+// positive band: m).
+template <bool ALONE, bool LEAVES> struct Place {
+    int x, row, column;
+
+    __device__ __forceinline__ explicit Place(int band) : x(blockIdx.x), row(blockIdx.z), column(blockIdx.y) {
+        if constexpr (ALONE && LEAVES) {
+            x = blockIdx.z;
+            row = band > 0 ? blockIdx.x : blockIdx.y;
+            column = band > 0 ? blockIdx.y : blockIdx.x;
+        } else if constexpr (ALONE) {
+            if (band > 0) {
+                row = blockIdx.z * band + blockIdx.x;
+                x = 0;
+            }
+        }
+    }
 };
 
 // Where a CTA stands among its neighbours, and which ranks want the same tile of A, of B (itself included).
@@ -176,11 +199,12 @@ struct ClusterSplit {
         const u32 base = broadcast((shared_address(shared_floats()) + 1023) & ~1023u); // a broadcast, lest every k tile compute it
         const int thread = threadIdx.x, lane = thread & 31, warp = thread >> 5;
         // along x lie the slices of the first part, of the next ...
-        const int slices = p.parts == 1 ? gridDim.x : 1 << p.log2_slices;
-        const int slice = p.parts == 1 ? blockIdx.x : blockIdx.x & (slices - 1);
+        const Place<!SHARED && !EPILOGUE, false> place(p.band);
+        const int slices = p.parts > 1 ? 1 << p.log2_slices : !SHARED && !EPILOGUE && p.band > 0 ? 1 : gridDim.x;
+        const int slice = p.parts == 1 ? place.x : place.x & (slices - 1);
         const Neighbours near(p, slice, slices);
-        const int row0 = (EPILOGUE ? tile_row(p) : blockIdx.z) * BM, column0 = blockIdx.y * BN;
-        const int first = blockIdx.x * p.tiles_per_slice, tiles = min(p.tiles_per_slice, p.k_tiles - first);
+        const int row0 = (EPILOGUE ? tile_row(p) : place.row) * BM, column0 = place.column * BN;
+        const int first = place.x * p.tiles_per_slice, tiles = min(p.tiles_per_slice, p.k_tiles - first);
         float acc[REGISTERS];
 
         if (warp == 4 * CONSUMERS) {
@@ -215,7 +239,7 @@ struct ClusterSplit {
             multiply(acc, base, 64 * (int)broadcast(warp >> 2), tiles, near.want_a | near.want_b, lane);
             if (p.late) start_successors();
             if (SHARED && slices == 1) arrive_at_cluster();
-            if (slices == 1 && (gridDim.x == 1 || add_parts(p, acc, base, thread)))
+            if (slices == 1 && (p.parts == 1 || add_parts(p, acc, base, thread)))
                 store<0>(p, acc, base + OUT_AT + warp * Out::SIZE, row0 + 16 * warp, column0, lane);
         }
         if (slices == 1) {

@@ -32,6 +32,7 @@ struct QuickSplit : ClusterSplit<BM, BN, STAGES * BLOCKS, CONSUMERS, A_MN, B_MN,
     // Stages that are filled before the others' barriers exist (of operands that no other CTA reads). Not all (see `load`).
     static constexpr int EARLY = STAGES > 2 ? 2 : 1;
     static_assert(LEAD == 0 || (CONSUMERS == 2 && LEAD < STAGES), "the first is ahead by stages that are there");
+    using At = Place<!SHARED, LEAVES>;
     static constexpr int LEADING = 3; // a named barrier: the first multiplier has issued its last stage
 
     // Where slices exchange their sums: beside all else, if they share no operands.
@@ -144,8 +145,10 @@ struct QuickSplit : ClusterSplit<BM, BN, STAGES * BLOCKS, CONSUMERS, A_MN, B_MN,
     }
 
     // Leaves this warp's sums in the workspace, as its lanes hold them: part after part, in those tile after tile.
-    static __device__ __forceinline__ void leave(const Problem &p, const float (&acc)[REGISTERS], int warp, int lane) {
-        const long long tile = blockIdx.y + gridDim.y * (blockIdx.z + (long long)gridDim.z * blockIdx.x);
+    static __device__ __forceinline__ void leave(const Problem &p, const At &at, const float (&acc)[REGISTERS], int warp, int lane) {
+        const int across = SHARED || p.band > 0 ? gridDim.y : gridDim.x;
+        const int down = SHARED ? gridDim.z : p.band > 0 ? gridDim.x : gridDim.y;
+        const long long tile = at.column + across * (at.row + (long long)down * at.x);
         float *const to = p.workspace + tile * (BM * BN) + warp * (16 * BN) + 4 * lane;
 #pragma unroll
         for (int i = 0; i < REGISTERS / 4; ++i) {
@@ -158,11 +161,12 @@ struct QuickSplit : ClusterSplit<BM, BN, STAGES * BLOCKS, CONSUMERS, A_MN, B_MN,
         if (!p.late) start_successors();
         const u32 base = broadcast((shared_address(shared_floats()) + 1023) & ~1023u);
         const int thread = threadIdx.x, lane = thread & 31, warp = thread >> 5;
-        const int slices = LEAVES ? 1 : p.parts == 1 ? gridDim.x : 1 << p.log2_slices;
-        const int slice = LEAVES ? 0 : p.parts == 1 ? blockIdx.x : blockIdx.x & (slices - 1);
+        const At place(p.band);
+        const int slices = LEAVES ? 1 : p.parts > 1 ? 1 << p.log2_slices : !SHARED && p.band > 0 ? 1 : gridDim.x;
+        const int slice = LEAVES ? 0 : p.parts == 1 ? place.x : place.x & (slices - 1);
         const Neighbours near(p, slice, slices);
-        const int row0 = blockIdx.z * BM, column0 = blockIdx.y * BN;
-        const int first = blockIdx.x * p.tiles_per_slice, tiles = min(p.tiles_per_slice, p.k_tiles - first);
+        const int row0 = place.row * BM, column0 = place.column * BN;
+        const int first = place.x * p.tiles_per_slice, tiles = min(p.tiles_per_slice, p.k_tiles - first);
         float acc[REGISTERS];
 
         if (warp == 4 * CONSUMERS) {
@@ -210,8 +214,8 @@ struct QuickSplit : ClusterSplit<BM, BN, STAGES * BLOCKS, CONSUMERS, A_MN, B_MN,
             if (p.late) start_successors();
             if (SHARED && slices == 1) arrive_at_cluster();
             if constexpr (LEAVES)
-                leave(p, acc, warp, lane);
-            else if (slices == 1 && (gridDim.x == 1 || Base::add_parts(p, acc, base, thread)))
+                leave(p, place, acc, warp, lane);
+            else if (slices == 1 && (p.parts == 1 || Base::add_parts(p, acc, base, thread)))
                 Base::template store<0>(p, acc, base + OUT_AT + warp * Out::SIZE, row0 + 16 * warp, column0, lane);
         }
         if (slices == 1) {
