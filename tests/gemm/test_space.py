@@ -242,9 +242,12 @@ def test_bands_are_refused_where_they_are_of_no_use() -> None:
         ("cs_nn_64x64_s12mq1/c1m2n1g4", "bands of 4: for CTAs that share nothing"),
     ):
         assert why in (families.parse(name).reject(shape) or ""), name
-    assert "bands of 8 for 4 x 16" in (
-        families.parse("cs_nn_64x64_s10q1/c1g8").wasteful(Shape(256, 1024, 512)) or ""
-    )
+    for name, shape_, why in (
+        ("cs_nn_64x64_s3q2/c1g8", Shape(256, 1024, 512), "bands of 8 for 4 x 16"),
+        ("cs_nn_64x64_s10q1/c1g8", Shape(512, 1024, 512), "holds one CTA"),
+        ("cs_nn_64x64_s10q1/c1g2", Shape(512, 1024, 512), "bands of 2 for 8 rows"),
+    ):
+        assert why in (families.parse(name).wasteful(shape_) or ""), name
     few = families.parse("cs_nn_64x64_s10q1/c1g4")
     assert "order is of no matter" in (few.wasteful(Shape(256, 512, 512)) or "")
     assert few.wasteful(shape) is None and few.reject(shape) is None and few.name.endswith("/c1g4")

@@ -397,6 +397,10 @@ class ClusterSplitConfig(Configuration):
             return f"{ctas} CTAs that do not outlive their tile"
         if self.band and (tiles_n <= self.band or 4 * tiles_m < 3 * _whole(tiles_m, self.band)):
             return f"bands of {self.band} for {tiles_m} x {tiles_n} tiles"
+        if self.band == 2 and tiles_m > 2:
+            return f"bands of 2 for {tiles_m} rows of tiles: four make blocks of 4 x 4"
+        if self.band == 8 and 2 * self.shared_bytes > SHARED_LIMIT:
+            return "bands of 8 where a multiprocessor holds one CTA: four make blocks of 4 x 4"
         if self.band and tiles_m * tiles_n < FEWEST_IN_BANDS:
             return f"bands of {self.band} for {tiles_m * tiles_n} tiles: their order is of no matter"
         for share, tiles, extent in ((self.share_m, tiles_m, "m"), (self.share_n, tiles_n, "n")):
