@@ -98,6 +98,23 @@ def test_replay_counts_and_judges() -> None:
         Dataset({}, []).replay(Shape(1, 1, 1))
 
 
+def test_a_dataset_is_extended_by_the_baselines_clock() -> None:
+    """Of the new run only what the old one did not time, as if the GPU had been as fast as then."""
+    shape, torch = Shape(64, 128, 256), {"nn": 5.0, "tn": 6.0}
+    old = Entry(shape, {A: (3.0, 2)}, {"lt_autotune": {"nn": 4.0, "tn": 4.0}, "torch": torch})
+    layout = dataset.layout_of(B)
+    assert layout in ("nn", "tn")
+    clock = {"nn": 4.0, "tn": 4.0} | {layout: 5.0}
+    new = Entry(shape, {A: (9.0, 2), B: (2.5, 1)}, {"lt_autotune": clock})
+    other = Entry(Shape(8, 8, 8), {B: (1.0, 0)}, {"lt_autotune": clock})
+    gpu = {"gpu": "X"}
+    found = dataset.extended(Dataset(gpu, [old]), Dataset(gpu | {"commit": "abc"}, [new, other]))
+    assert len(found) == 1 and found[shape].ours == {A: (3.0, 2), B: (2.0, 1)}
+    assert found[shape].baselines == old.baselines and found.header["extended"] == {"commit": "abc"}
+    with pytest.raises(SassafrasError, match="datasets of X and Y"):
+        dataset.extended(Dataset(gpu, [old]), Dataset({"gpu": "Y"}, [new]))
+
+
 def test_what_is_shipped_is_what_the_results_hold() -> None:
     """The committed table is made of the committed dataset; nobody edits either by hand."""
     shipped = dataset.shipped()

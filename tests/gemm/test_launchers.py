@@ -377,8 +377,8 @@ SWAPPED = TwoLaunchesConfig(
     ("config", "shape"),
     [
         (parse("cs_tn_64x64_s12q1p/c1p2"), (72, 40, 256)),
-        (parse("cs_nn_64x128_s8mq1p/c1m2n1p7+ol"), (136, 72, 448)),
-        (parse("cs_tn_128x128_s6mq1p/c1m1n2p4+o"), (72, 136, 456)),
+        (parse("cs_nn_64x128_s8q1p/c1p7+ol"), (136, 72, 448)),
+        (parse("cs_tn_128x64_s8q1p/c1p4+o"), (72, 136, 456)),
         (SWAPPED, (24, 136, 328)),
     ],
     ids=lambda x: getattr(x, "name", None),
@@ -448,7 +448,7 @@ def test_two_launches_are_one_call(
 
 def test_what_two_launches_cannot_serve_is_said() -> None:
     """Lines and addresses as the second stores them: whole 16 bytes."""
-    chosen, size = parse("cs_nn_64x128_s8mq1p/c1m2n1p4"), (256, 512, 4096)
+    chosen, size = parse("cs_nn_64x128_s8q1p/c1p4"), (256, 512, 4096)
     tight = Problem(0, 0, *size, 0, 4096, 512, 512, 1, 0)
     assert reject(chosen, tight) is None and reject(chosen, tight._replace(ldc=1024)) is None
     assert "multiple of 8" in (reject(chosen, tight._replace(ldc=515)) or "")

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from sassafras.core import SassafrasError
-from sassafras.gemm import families, two_launches
+from sassafras.gemm import ahead, dataset, families, two_launches
 from sassafras.gemm.bringup_plan import configs_of, jobs, shapes_for
 from sassafras.gemm.compile import with_companions
 from sassafras.gemm.configuration import Mode
@@ -24,7 +19,6 @@ from sassafras.gemm.shapes import Shape, cuda_l2_grid
 from sassafras.gemm.space import GemmSpace, kernel
 from sassafras.gemm.two_launches import TwoLaunchesConfig
 
-RESULT = Path(__file__).parents[2] / "benchmarks/results/hgemm-second.json"
 FIRST = (*two_launches.INSTANCES, *two_launches.CANDIDATES)
 ALL = list(two_launches.configurations())
 
@@ -39,7 +33,7 @@ def test_names_go_there_and_back_in_every_mode() -> None:
     for config in every:
         assert parse(config.name) == config and isinstance(parse(config.name), TwoLaunchesConfig)
         assert families.parse_instance(config.instance.name) == config.instance
-    assert str(parse("cs_nn_64x128_s8mq1p/c1m2n1p8+ol").mode) == "+ol"
+    assert str(parse("cs_nn_64x128_s8q1p/c1p8+ol").mode) == "+ol"
 
 
 def test_few_are_proposed_and_only_where_they_may_pay() -> None:
@@ -48,7 +42,7 @@ def test_few_are_proposed_and_only_where_they_may_pay() -> None:
     counts |= {shape: len(proposed(shape)) for shape in others}
     assert max(counts.values()) <= 40 and all(counts[shape] for shape in others)
     assert sum(map(bool, counts.values())) < 0.3 * len(counts)
-    for shape in (Shape(4096, 4096, 4096), Shape(64, 64, 64), Shape(256, 256, 1024), Shape(512, 512, 100)):
+    for shape in (Shape(4096, 4096, 4096), Shape(64, 64, 64), Shape(256, 256, 256), Shape(512, 512, 100)):
         assert not proposed(shape)
     for config in proposed(Shape(256, 512, 8192)):
         launch = config.launch(Shape(256, 512, 8192))
@@ -56,17 +50,20 @@ def test_few_are_proposed_and_only_where_they_may_pay() -> None:
         assert two_launches.FEWEST <= ctas <= 132 and 8192 // 64 // config.parts >= two_launches.SHORTEST
     shape = Shape(1024, 128, 16384)
     for name, why in (
-        ("cs_tn_128x128_s6q1p/c1p2", "16 CTAs that leave sums"),
-        ("cs_tn_128x128_s6q1p/c1p14", "14 parts of 8 tiles, where there is room for 16"),
+        ("cs_tn_128x64_s8q1p/c1p2", "2 parts of 16 tiles, where there is room for 8"),
+        ("cs_tn_64x128_s8q1p/c1p7", "7 parts of 16 tiles, where there is room for 8"),
         ("cs_tn_64x64_s12q1p/c1p8", "256 CTAs"),
     ):
         assert why in (parse(name).wasteful(shape) or ""), name
-    assert "each wants 8" in (parse("cs_tn_128x128_s6q1p/c1p16").wasteful(Shape(1024, 128, 4096)) or "")
+    assert "each wants 4" in (parse("cs_tn_64x64_s12q1p/c1p16").wasteful(Shape(256, 128, 2048)) or "")
+    assert "12 CTAs that leave sums" in (
+        parse("cs_tn_64x64_s12q1p/c1p12").wasteful(Shape(64, 64, 8192)) or ""
+    )
 
 
 def test_both_launches_and_the_rule_for_the_second() -> None:
     shape = Shape(250, 512, 8200)
-    plain = parse("cs_tn_64x128_s8mq1p/c1m2n1p8")
+    plain = parse("cs_tn_64x128_s8q1p/c1p8")
     for mode, ctas in ((Mode(), 132), (Mode(overlap=True), 264), (Mode(overlap=True, late=True), 132)):
         config = replace(plain, mode=mode)
         first = config.launch(shape)
@@ -85,33 +82,22 @@ def test_both_launches_and_the_rule_for_the_second() -> None:
     assert seen is not None and seen.instance.swapped and seen.launch.scalars["m"] == 512
 
 
-def test_they_are_candidates_that_nobody_uses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_candidate_is_nobody_s(monkeypatch: pytest.MonkeyPatch) -> None:
     shape = Shape(256, 512, 8192)
     config = proposed(shape)[0]
-    told = subprocess.run(
-        [sys.executable, "-c", f"""if True:
-        from sassafras.gemm import ahead, families, two_launches
-        from sassafras.gemm.shapes import Shape
-        found = families.legal(Shape.parse("{shape}"))
-        print(families.proven(families.parse("{config.name}")))
-        print(sum(isinstance(c, two_launches.TwoLaunchesConfig) for c in found))
-        print(len([i for i in ahead.kernels() if i.name.startswith("add_t")]))"""],
-        env={**os.environ, "SASSAFRAS_GEMM_TRIAL": "1"}, capture_output=True, text=True, timeout=120,
-        check=True,
-    )  # fmt: skip
-    assert told.stdout.split() == ["True", str(len(proposed(shape))), str(len(ADD_INSTANCES))]
+    assert families.proven(config) and config in families.legal(shape)
+    assert len([i for i in ahead.kernels() if i.name.startswith("add_t")]) == len(FIRST[0].companions)
     monkeypatch.setattr(families, "CANDIDATES", frozenset(c.instance for c in ALL))
     assert not families.proven(config)
     assert not [c for c in families.legal(shape) if isinstance(c, TwoLaunchesConfig)]
     assert set(ALL) <= set(families.unproven_configurations())
 
 
-def test_what_works_on_one_kernel_leaves_them_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_works_on_one_kernel_leaves_them_out() -> None:
     shape = Shape(256, 512, 8192)
     config = proposed(shape)[0]
     with pytest.raises(SassafrasError, match=r"a second kernel \(add_t"):
         kernel(config, shape, b"")
-    monkeypatch.setattr(families, "CANDIDATES", frozenset())
     assert config in families.legal(shape)
     assert not [c for c in GemmSpace(shape, lambda c: b"").configs if isinstance(c, TwoLaunchesConfig)]
 
@@ -120,9 +106,9 @@ def test_second_kernels_are_built_with_the_first() -> None:
     (first, second, *_), plain = FIRST, parse("cs_tn_64x128_s7q1/c1p8").instance
     assert with_companions([plain]) == [plain]
     both = with_companions([first, plain, second])
-    assert both[:3] == [first, plain, second] and both[3:] == list(ADD_INSTANCES)
-    assert {c.adding for c in ALL} <= set(first.companions)
-    assert [families.parse_instance(i.name) for i in ADD_INSTANCES] == list(ADD_INSTANCES)
+    assert both[:3] == [first, plain, second] and both[3:] == list(first.companions)
+    assert {c.adding for c in ALL} == set(first.companions) < set(ADD_INSTANCES)
+    assert [families.parse_instance(i.name) for i in first.companions] == list(first.companions)
 
 
 def test_a_bring_up_uses_every_path() -> None:
@@ -137,20 +123,23 @@ def test_a_bring_up_uses_every_path() -> None:
         assert {c.share_m * c.share_n for c in planned} == ({2} if instance.shared else {1})
         # 64 columns of B in nn, and 64 rows of A in nt, are halved by nobody
         assert len(jobs(instances=[instance])) >= len(planned) // 2
-    assert len(terms) >= 5 and max(terms) == 16
+    assert len(terms) >= 4 and max(terms) == 16
 
 
 def test_the_estimate_finds_what_was_fast() -> None:
-    """Of what the probe measured: the best of each tile, on 40 shapes."""
+    """Of what the sweep timed: the best of each shape's numbers of parts and tiles."""
     lost, errors = [], []
-    for row in json.loads(RESULT.read_text())["rows"]:
-        shape, timed = Shape.parse(row["shape"]), {}
-        for name, us in row["by_mode"].items():
-            stem = name.partition(",")[0].partition("+")[0]
-            if "_64x64_s5" not in stem:
-                timed[stem] = min(us, timed.get(stem, us))
-        guesses = {stem: estimate_us(parse(stem), shape) for stem in timed}
-        assert guesses == {stem: expected_us(parse(stem), shape) for stem in timed}
-        errors += [abs(np.log(guesses[stem] / us)) for stem, us in timed.items()]
-        lost.append(timed[min(guesses, key=lambda stem: guesses[stem])] / min(timed.values()))
-    assert len(lost) == 40 and np.mean(errors) < 0.1 and np.mean(lost) < 1.02
+    for entry in dataset.shipped():
+        timed: dict[TwoLaunchesConfig, float] = {}
+        for name, us in entry.ranked():
+            config = parse(name)
+            if isinstance(config, TwoLaunchesConfig):
+                plain = replace(config, mode=Mode())
+                timed[plain] = min(us, timed.get(plain, us))
+        if len(timed) < 2:
+            continue
+        guesses = {config: estimate_us(config, entry.shape) for config in timed}
+        assert guesses == {config: expected_us(config, entry.shape) for config in timed}
+        errors += [abs(np.log(guesses[config] / us)) for config, us in timed.items()]
+        lost.append(timed[min(guesses, key=lambda config: guesses[config])] / min(timed.values()))
+    assert len(lost) > 100 and np.mean(errors) < 0.08 and np.mean(lost) < 1.04

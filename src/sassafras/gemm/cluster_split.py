@@ -194,15 +194,15 @@ _BOTH = (
     (64, 64, 12, False), (64, 64, 6, False), (64, 128, 8, False), (64, 192, 6, False), (64, 256, 5, False),
     (128, 64, 8, False), (128, 128, 6, False), (128, 192, 5, False), (64, 16, 16, True), (64, 32, 16, True),
     (64, 32, 8, True), (64, 48, 14, True), (128, 16, 10, True), (128, 32, 9, True),
-    (128, 64, 8, True), (128, 96, 6, True),
+    (128, 96, 6, True),
 )  # fmt: skip
 #: widths that cannot hold rows of B
 _TN = ((64, 32, 8, False), (64, 96, 10, False))
 #: of those whose CTAs may share operands
-_SHARED = ((64, 160, 7, False), (64, 192, 6, False), (128, 128, 6, False))
-_SHARED_NN = ((64, 128, 8, False), (64, 256, 5, False), (128, 128, 6, False))
+_SHARED = ((64, 160, 7, False), (64, 192, 6, False))
+_SHARED_NN = ((64, 128, 8, False),)
 #: 65 to 320 rows of C, in tiles that fit them: their neighbours along the weights share them
-_SHARED_FEW_ROWS = ((128, 96, 6, True), (128, 112, 6, True), (128, 144, 5, True))
+_SHARED_FEW_ROWS = ((128, 96, 6, True), (128, 144, 5, True))
 #: with the quick start: blocks of 64 k in a stage, and tiles; fewer stages where slices want room for sums
 #: beside them. Two blocks were slower but for narrow tiles (docs/experiments/2026-11-22-hgemm-chain.md)
 _QUICK = (
@@ -220,7 +220,6 @@ _QUICK_TN = (
 )
 _QUICK_NN = ((1, ((128, 64, 7, True),)), (2, ((64, 32, 4, True),)))
 _QUICK_SHARED = ((1, ((64, 64, 12, False), (64, 128, 8, False), (128, 128, 6, False))),)
-_QUICK_SHARED_TN = ((1, ((128, 192, 5, False),)),)
 #: layouts, rows, columns, stages, shared, lead: the first warpgroup stores while the second multiplies
 _LEADING = (
     (("tn", "nn"), 128, 256, 4, False, 3), (("tn", "nn"), 128, 128, 6, False, 4),
@@ -251,7 +250,7 @@ INSTANCES: tuple[ClusterSplitInstance, ...] = (
         for layouts, kinds, shared in (
             (("tn", "nn"), _QUICK, False), (("tn",), _QUICK_TN, False), (("nn",), _QUICK_NN, False),
             (("tn", "nn"), _QUICK_96, False),
-            (("tn", "nn"), _QUICK_SHARED, True), (("tn",), _QUICK_SHARED_TN, True),
+            (("tn", "nn"), _QUICK_SHARED, True),
         )
         for blocks, tiles in kinds
         for instance in _instances(layouts, tiles, shared=shared, blocks=blocks)
@@ -269,8 +268,10 @@ OTHER_INSTANCES: tuple[ClusterSplitInstance, ...] = (
     *_instances(("tt", "nt"), _GENERAL),
 )
 
-#: what no GPU has timed yet (`families.CANDIDATES`): nothing
-CANDIDATES: tuple[ClusterSplitInstance, ...] = ()
+#: what no GPU has timed yet (`families.CANDIDATES`): for 129 to 256 columns of C and many rows
+CANDIDATES: tuple[ClusterSplitInstance, ...] = tuple(
+    _instances(("tn", "nn"), ((128, 192, 4, True),), blocks=1)
+)
 
 #: those with an epilogue (`epilogue`)
 _FUSED = ((64, 64, 6, False), (64, 32, 8, True), (64, 128, 8, False), (128, 128, 6, False))
@@ -415,8 +416,12 @@ class ClusterSplitConfig(Configuration):
         others there, and what nobody has timed must not be chosen.
         """
         rows, columns = self.tile
-        if columns < 80 or seen.m > rows or self.slices * self.parts > 1 or not self.instance.blocks:
+        if columns < 80 or seen.m > 2 * rows or self.slices * self.parts > 1 or not self.instance.blocks:
             return False
+        if seen.m > rows:  # two tiles across: in one wave
+            return (
+                columns > 128 and (tiles := 2 * ceil_div(seen.n, columns)) <= MULTIPROCESSORS and _fill(tiles)
+            )
         return _fill(ceil_div(seen.n, columns)) and not any(_fill(ceil_div(seen.n, r)) for r in (64, 128))
 
     def _maps(self, shape: Shape) -> dict[str, TensorMap]:

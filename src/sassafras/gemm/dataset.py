@@ -218,6 +218,37 @@ def merge(old: Dataset, new: Dataset, changed: str) -> Dataset:
     return Dataset(header, entries.values())
 
 
+def extended(old: Dataset, new: Dataset) -> Dataset:
+    """`old` with the configurations that only `new` timed: a sweep of new kernels beside baselines alone.
+
+    A GPU is never twice the same: `new`'s times are scaled, layout by layout, by AutoTuning's of both runs,
+    so that what was measured, a kernel against the baseline, stays. Shapes that are not in `old` are left
+    out. (Torch's times differ more between runs: it chooses anew.)
+
+    Raises:
+        SassafrasError: either was modelled, or they are of different GPUs.
+    """
+    if old.modelled or new.modelled:
+        raise SassafrasError("a dataset that was modelled cannot be extended")
+    if old.header.get("gpu") != new.header.get("gpu"):
+        raise SassafrasError(f"datasets of {old.header.get('gpu')} and {new.header.get('gpu')}")
+    entries = dict(old.entries)
+    for shape, entry in new.entries.items():
+        before = entries.get(shape)
+        if before is None:
+            continue
+        clocks = before.baselines.get("lt_autotune", {}), entry.baselines.get("lt_autotune", {})
+        added = {}
+        for name, (us, rung) in entry.ours.items():
+            layout = layout_of(name)
+            if name not in before.ours and layout and all(layout in of for of in clocks):
+                added[name] = (us * clocks[0][layout] / clocks[1][layout], rung)
+        entries[shape] = Entry(shape, {**before.ours, **added}, before.baselines, before.lt)
+    keys = ("kernels", "cublaslt", "torch", "commit", "date", "command", "options")
+    extension = {key: new.header[key] for key in keys if key in new.header}
+    return Dataset({**old.header, "extended": extension}, entries.values())
+
+
 class Replay:
     """One shape of a dataset as something to be measured: what a search or a learner asks, without a GPU.
 

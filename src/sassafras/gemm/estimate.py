@@ -170,12 +170,12 @@ def _cluster_split_us(config: ClusterSplitConfig, shape: Shape, c: _ClusterSplit
     return total / _CLOCK_GHZ / 1000
 
 
-#: Two launches, fitted to the 389 best pairs of a tile that a probe timed on 40 shapes (warm, back to back;
-#: fitted to half of the shapes alone, the mean error is 5 % on these and 6 % on the others): microseconds of
-#: both launches without their work, and what sharing operands saves; bytes a microsecond and multiprocessor
-#: of operands that arrive; FLOP a microsecond of all; what of the second longest of arriving, multiplying
-#: and memory shows up; microseconds that a megabyte of sums takes, left and added
-_TWO_START, _TWO_SHARED, _TWO_ARRIVE, _TWO_FLOP, _TWO_BESIDE, _TWO_SUMS = 2.6, 0.7, 127e3, 875e6, 0.31, 0.37
+#: Two launches, fitted to the best modes of 678 pairs of the shipped dataset (warm, back to back; fitted to
+#: half of the shapes, the mean error is 6.5 % on these and 6.6 % on the others): microseconds of both
+#: launches without their work; bytes a microsecond and multiprocessor of operands that arrive; FLOP a
+#: microsecond of all; what of the second longest of arriving, multiplying and memory shows up; microseconds
+#: that a megabyte of sums takes, left and added
+_TWO_START, _TWO_ARRIVE, _TWO_FLOP, _TWO_BESIDE, _TWO_SUMS = 1.92, 179e3, 902e6, 0.24, 0.485
 #: bytes of operands that stay in the L2 between calls, and bytes a microsecond of those that do not
 _KEPT, _STREAMED = 45e6, 4.3e6
 
@@ -189,8 +189,7 @@ def _two_launches_us(config: TwoLaunchesConfig, shape: Shape) -> float:
         2 * k * rows * columns * _MULTIPROCESSORS / _TWO_FLOP,
         shape.nbytes / _STREAMED if shape.nbytes > _KEPT else 0.0,
     ))  # fmt: skip
-    total = _TWO_START + longest + _TWO_BESIDE * beside + _TWO_SUMS * 4 * ctas * rows * columns / 1e6
-    return total - _TWO_SHARED * (config.share_m * config.share_n > 1)
+    return _TWO_START + longest + _TWO_BESIDE * beside + _TWO_SUMS * 4 * ctas * rows * columns / 1e6
 
 
 #: Rows of any length, in cycles and bytes a cycle, as the cluster-split family was fitted; nothing of this

@@ -30,7 +30,7 @@ from .shapes import Shape
 from .two_launches import TwoLaunchesConfig
 
 #: of the columns of `features`: a model of another number is not used
-VERSION = 2
+VERSION = 3
 _FAMILIES = (
     "LeanConfig", "StagedConfig", "ClusterSplitConfig", "WarpSpecializedConfig", "AnyRowsConfig",
     "TwoLaunchesConfig",
@@ -43,7 +43,7 @@ _FIRST_FAMILIES = _FAMILIES[:5]
 _NUMBERS = (
     "cluster", "warps_m", "warps_n", "warps_k", "mt", "nt", "steps", "stages", "consumers", "ping_pong",
     "cluster_m", "cluster_n", "parts", "share_m", "share_n", "group", "exact", "shared", "buffers", "align",
-    "blocks",
+    "blocks", "band",
 )  # fmt: skip
 
 
@@ -76,11 +76,34 @@ def _both(config: Config, shape: Shape) -> tuple[float, ...]:
         slices = float(config.parts)
     waves = tiles * slices / MULTIPROCESSORS
     estimate = estimate_us(config, shape)
+    together = _together(config, tiles_m, tiles_n)
     return (
         slices, float(tiles), waves, math.ceil(waves) / waves, seen.m / (tiles_m * rows),
         seen.n / (tiles_n * columns), shape.k / slices, shape.k * (rows + columns) * 2.0 * tiles, estimate,
-        estimate / max(shape.flop / 790e6, shape.nbytes / 4.3e6),
+        estimate / max(shape.flop / 790e6, shape.nbytes / 4.3e6), float(tiles_m), float(tiles_n), together,
     )  # fmt: skip
+
+
+#: CTAs of a GPC, where each has a multiprocessor of its own
+_NEIGHBOURS = 16
+
+
+def _together(config: Config, tiles_m: int, tiles_n: int) -> float:
+    """Rows and columns of operands for each of 16 CTAs in a row, each counted once: what their GPC fetches
+    (docs/experiments/2026-11-22-hgemm-order.md). 0 for clusters, which are dealt to GPCs in turn."""
+    if config.cluster > 1:
+        return 0.0
+    rows, columns = config.tile
+    band = getattr(config, "band", 0)
+    if isinstance(config, TwoLaunchesConfig):
+        down = min(tiles_m, _NEIGHBOURS if tiles_m <= tiles_n else max(1, _NEIGHBOURS // tiles_n))
+        across = min(tiles_n, max(1, _NEIGHBOURS // down))
+    elif band:
+        down, across = min(band, tiles_m), min(tiles_n, max(1, _NEIGHBOURS // band))
+    else:
+        across = min(tiles_n, _NEIGHBOURS)
+        down = min(tiles_m, max(1, _NEIGHBOURS // across))
+    return (down * rows + across * columns) / (down * across)
 
 
 def features(configs: Sequence[Config], shape: Shape) -> np.ndarray:

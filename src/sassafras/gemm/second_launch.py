@@ -18,6 +18,9 @@ from .hopper import truth
 from .launch import MULTIPROCESSORS, Launch
 from .shapes import Shape
 
+#: parts that are proposed; of more than 16, some 8 to 16 are added at once
+PARTS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 24, 32)
+
 
 @dataclass(frozen=True, order=True)
 class LeavingInstance(ClusterSplitInstance):
@@ -30,7 +33,8 @@ class LeavingInstance(ClusterSplitInstance):
     @property
     def companions(self) -> tuple[AddPartsInstance, ...]:
         """Second kernels that its sums may need: one for each number of parts at once."""
-        return tuple(AddPartsInstance(terms, self.swapped, self.dtype) for terms in range(2, 17))
+        terms = sorted({terms_of(parts) for parts in PARTS})
+        return tuple(AddPartsInstance(t, self.swapped, self.dtype) for t in terms)
 
     @property
     def name(self) -> str:

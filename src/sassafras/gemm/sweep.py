@@ -24,7 +24,7 @@ from .shapes import Shape, cuda_l2_grid, stratified
 #: contestants of each family, best estimate first
 MOST = {
     "LeanConfig": 8, "StagedConfig": 4, "ClusterSplitConfig": 24, "ClusterSplitConfig+shared": 32,
-    "WarpSpecializedConfig": 24, "AnyRowsConfig": 24, "TwoLaunchesConfig": 8, "TwoLaunchesConfig+shared": 12,
+    "WarpSpecializedConfig": 24, "AnyRowsConfig": 24, "TwoLaunchesConfig": 12,
 }  # fmt: skip
 #: shapes off the grid: few rows, odd multiples of eight, rows of any length
 EXTRA = (

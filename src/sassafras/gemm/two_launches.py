@@ -1,6 +1,6 @@
 """k split by two launches: parts of k leave FP32 sums in a workspace, a second kernel adds them up.
 
-A configuration's name is its first launch's, ``cs_nn_64x128_s8mq1p/c1m2n1p8+ol``; the second follows from it
+A configuration's name is its first launch's, ``cs_nn_64x128_s8q1p/c1p8+ol``; the second follows from it
 (`second_launch` has both kernels). It begins while the first is at work, on one CTA a multiprocessor, or two
 where the first lets it start at once: of 40 shapes and five of each one's pairs in every mode, this rule's
 best was 0.15 % from the best of all (docs/experiments/2026-11-22-hgemm-second-launch.md).
@@ -20,26 +20,23 @@ from sassafras.core import SassafrasError
 from .cluster_split import ClusterSplitConfig
 from .configuration import PLAIN, Mode
 from .launch import MULTIPROCESSORS, Launch, Then
-from .second_launch import AddPartsInstance, LeavingInstance, SecondLaunch, terms_of
+from .second_launch import PARTS, AddPartsInstance, LeavingInstance, SecondLaunch, terms_of
 from .shapes import Shape
 
 #: CTAs of the first launch, at least: tiles times parts
-FEWEST = 60
+FEWEST = 16
 #: k tiles of a part, at least
-SHORTEST = 8
-#: parts that are proposed; more where 8 to 16 divide them are legal
-PARTS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16)
-#: rows, columns, stages: those of the probe that won somewhere, or were within 2 % of it
-_TILES = ((64, 64, 12), (64, 128, 8), (128, 64, 8), (128, 128, 6))
-#: first kernels that sweeps have timed beside everything else; none at present
-INSTANCES: tuple[LeavingInstance, ...] = ()
-#: those that none has timed yet (`families.CANDIDATES`)
-CANDIDATES: tuple[LeavingInstance, ...] = tuple(
-    LeavingInstance(layout, *tile, shared=shared, blocks=1)
-    for layout in ("tn", "nn")
-    for tile in _TILES
-    for shared in (False, True)
+SHORTEST = 4
+#: rows, columns, stages of what won on the grid, of 16 first kernels. Those that share operands by multicast
+#: are gone: CTAs of one part that follow each other share them as well, and wait for nobody
+#: (docs/experiments/2026-11-22-hgemm-order.md); so are tiles of 128 x 128
+_TILES = ((64, 64, 12), (64, 128, 8), (128, 64, 8))
+#: first kernels
+INSTANCES: tuple[LeavingInstance, ...] = tuple(
+    LeavingInstance(layout, *tile, blocks=1) for layout in ("tn", "nn") for tile in _TILES
 )
+#: those that no sweep has timed (`families.CANDIDATES`): none
+CANDIDATES: tuple[LeavingInstance, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -77,11 +74,14 @@ class TwoLaunchesConfig(ClusterSplitConfig):
         across = self.ctas(shape) // self.parts
         if not FEWEST <= across * self.parts <= MULTIPROCESSORS:
             return f"{across * self.parts} CTAs that leave sums: {FEWEST} to {MULTIPROCESSORS} pay"
-        if self.instance.k_tiles(shape) < SHORTEST * self.parts:
-            return f"{self.instance.k_tiles(shape)} k tiles for {self.parts} parts: each wants {SHORTEST}"
-        # what was tried: as many parts as there is room for, or the largest power of two
-        most = max((parts for parts in PARTS if parts * across <= MULTIPROCESSORS), default=0)
-        if self.parts not in (most, 1 << max(0, most.bit_length() - 1)):
+        k_tiles = self.instance.k_tiles(shape)
+        if k_tiles < SHORTEST * self.parts:
+            return f"{k_tiles} k tiles for {self.parts} parts: each wants {SHORTEST}"
+        # what was tried: as many parts as there is room and k for, or the largest power of two, or half of it
+        room = (parts for parts in PARTS if parts * across <= MULTIPROCESSORS)
+        most = max((parts for parts in room if parts * SHORTEST <= k_tiles), default=0)
+        power = 1 << max(0, most.bit_length() - 1)
+        if self.parts not in (most, power, power // 2):
             return f"{self.parts} parts of {across} tiles, where there is room for {most}"
         if tiles_m * tiles_n * 4 < 3 * across:
             return f"{across} CTAs share operands of {tiles_m * tiles_n} tiles"

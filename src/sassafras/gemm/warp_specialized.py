@@ -226,7 +226,7 @@ _TILES: tuple[tuple[int, int, int, bool, dict[str, Any]], ...] = (
     (128, 192, 2, True, {"cluster_m": 2, "most": 4, "buffers": 3}),
     (128, 192, 2, True, {"cluster_n": 2, "most": 4, "buffers": 3}),
 )
-_SWAPPED = ((64, 16, 1, False), (128, 16, 2, False), (128, 32, 2, False))
+_SWAPPED = ((64, 16, 1, False), (128, 32, 2, False))
 
 
 def _instances(layouts: tuple[str, ...], dtype: str, tiles: Any) -> Iterator[WarpSpecializedInstance]:
@@ -260,7 +260,7 @@ OTHER_INSTANCES: tuple[WarpSpecializedInstance, ...] = (
     *_instances(("tt", "nt"), "fp16", _GENERAL),
     *_instances(("nt",), "fp16", _GRADIENT),
     *_instances(("nt",), "bf16", _GRADIENT),
-    *(deepest(layout, *_SWAPPED[2], swapped=True, dtype="bf16") for layout in ("tn", "nn")),
+    *(deepest(layout, *_SWAPPED[1], swapped=True, dtype="bf16") for layout in ("tn", "nn")),
 )
 #: those with an epilogue (`epilogue`)
 _FUSED_PLAIN: tuple[tuple[int, int, int, bool, dict[str, Any]], ...] = (
