@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from sassafras.core import DisassemblyError, ToolMissing
-from sassafras.gemm.any_rows import AnyRowsConfig, AnyRowsInstance, kinds
+from sassafras.core import DisassemblyError, SassafrasError, ToolMissing
+from sassafras.gemm.any_rows import EPILOGUE_INSTANCES, AnyRowsConfig, AnyRowsInstance, configurations, kinds
 from sassafras.gemm.compile import cubin
 from sassafras.gemm.configuration import Mode
 from sassafras.gemm.dispatch.plans import plan, reject
@@ -59,6 +61,87 @@ def test_every_kind_of_row_is_right(number: int, emulator: Emulator, tmp_path: P
 
 
 @needs_compiler
+@pytest.mark.parametrize("number", range(len(INSTANCES)), ids=lambda n: INSTANCES[n].name)
+def test_bands_are_right(number: int, emulator: Emulator, tmp_path: Path) -> None:
+    """Rows of tiles that fill the last band, and that do not; a C of fewer rows than a band."""
+    instance = INSTANCES[number]
+    rows, columns = instance.rows, instance.columns
+    launched = 0
+    for shape in (
+        Shape(2 * rows, 2 * columns, 64), Shape(2 * rows + 7, 2 * columns + 3, 131),
+        Shape(5, columns + 1, 73), Shape(4 * rows + 1, 61, 66),
+    ):  # fmt: skip
+        for band in (2, 4, 8):
+            config = AnyRowsConfig(instance, band=band, mode=Mode(late=launched % 2 == 1))
+            assert config.reject(shape) is None
+            wrong = emulator.run(
+                config, shape, tmp_path, policy=(LATE, RANDOM, EAGER)[launched % 3], seed=launched
+            )
+            assert wrong == "", f"{config.name} for {shape}"
+            launched += 1
+    assert launched == 12
+
+
+def test_every_tile_is_somebodys_once() -> None:
+    """As the kernel computes them from its CTA's number; without a band row after row, as ever."""
+    rng = np.random.default_rng(11)
+    bands: Counter[int] = Counter()
+    for _ in range(300):
+        instance = INSTANCES[int(rng.integers(len(INSTANCES)))]
+        shape = Shape(*(int(rng.integers(1, most)) for most in (1500, 1500, 700)))
+        config = AnyRowsConfig(instance, band=int(rng.choice([0, 2, 4, 8])))
+        assert config.reject(shape) is None
+        launch, (down, across) = config.launch(shape), config.tiles(shape)
+        x, y, z = launch.grid
+        assert x == 1 == math.prod(launch.cluster)
+        log2 = launch.scalars["log2_band"]
+        places = [((k << log2) + (j & ((1 << log2) - 1)), j >> log2) for k in range(z) for j in range(y)]
+        wanted = [p for p in places if p[0] < down]
+        assert sorted(wanted) == [(row, column) for row in range(down) for column in range(across)]
+        assert len(set(places)) == len(places) < (down + max(1, config.band)) * across
+        if not config.band:
+            assert wanted == sorted(wanted) and launch.grid == (1, across, down)
+        elif down >= config.band:  # down a band's columns
+            assert (
+                wanted[: 2 * config.band]
+                == [(row, column) for column in range(2) for row in range(config.band)][: len(wanted)]
+                or across == 1
+            )
+        bands[config.band] += 1
+    assert set(bands) == {0, 2, 4, 8}
+
+
+def test_bands_have_names_and_are_refused_where_they_are_of_no_use() -> None:
+    shape = Shape(511, 1023, 4095)
+    config = AnyRowsConfig.parse("any_tn_64x64_s6/c1g4+ol")
+    assert isinstance(config, AnyRowsConfig) and (config.slices, config.band) == (1, 4)
+    assert config.name == "any_tn_64x64_s6/c1g4+ol" and config.reject(shape) is None is config.wasteful(shape)
+    assert AnyRowsConfig.parse("any_tn_64x64_s6/c3").name == "any_tn_64x64_s6/c3"
+    for name, why in (
+        ("any_tn_64x64_s6/c2g4", "bands of 4: for CTAs that multiply all of k"),
+        ("any_tn_64x128_s8e/c1g4", "without an epilogue"),
+        ("any_tn_64x64_s6/c1g3", "bands of 3: 2, 4, 8 are possible"),
+    ):
+        assert why in (AnyRowsConfig.parse(name).reject(shape) or ""), name
+    wide = AnyRowsConfig.parse("any_tn_64x64_s6/c1g8")
+    assert wide.wasteful(shape) is None, "two CTAs a multiprocessor"
+    assert "tiles, a grid takes" in (wide.reject(Shape(65, 64 * 65535 // 8 + 1, 65)) or "")
+    for name, other, why in (
+        ("any_tn_64x128_s8/c1g8", Shape(511, 2047, 4095), "holds one CTA"),
+        ("any_tn_64x64_s6/c1g2", shape, "bands of 2 for 8 rows"),
+        ("any_tn_64x64_s6/c1g4", Shape(257, 1023, 99), "bands of 4 for 5 x 16"),
+        ("any_tn_64x64_s6/c1g4", Shape(255, 600, 99), "order is of no matter"),
+    ):
+        assert why in (AnyRowsConfig.parse(name).wasteful(other) or ""), name
+    for stem in ("any_tn_64x64_s6/c1g", "any_tn_64x64_s6/c1g0", "any_tn_64x64_s6", "any_tn_64x64_s6/cg4"):
+        with pytest.raises(SassafrasError, match="rows of any length"):
+            AnyRowsConfig.parse(stem)
+    every = list(configurations())
+    assert len(every) == len(set(every)) == 4 * (8 + 3)
+    assert not any(c.band for c in configurations(EPILOGUE_INSTANCES))
+
+
+@needs_compiler
 def test_random_launches_are_right(emulator: Emulator, tmp_path: Path) -> None:
     rng = np.random.default_rng(7)
     tried = 0
@@ -66,6 +149,8 @@ def test_random_launches_are_right(emulator: Emulator, tmp_path: Path) -> None:
         instance = INSTANCES[int(rng.integers(len(INSTANCES)))]
         shape = Shape(*(int(rng.integers(1, most)) for most in (200, 300, 700)))
         config = AnyRowsConfig(instance, int(rng.integers(1, 9)))
+        if rng.random() < 0.3:
+            config = AnyRowsConfig(instance, band=int(rng.choice([2, 4, 8])))
         if config.reject(shape) is None:
             wrong = emulator.run(config, shape, tmp_path, policy=int(rng.integers(3)), seed=tried)
             assert wrong == "", f"{config.name} {shape}"

@@ -178,6 +178,10 @@ def test_a_launch_covers_everything_once() -> None:
             assert len(set(places)) == len(places)
             assert len(wanted) == down * across * config.slices * config.parts
             assert max(p[0] for p in places) < down + max(1, config.band)
+        elif isinstance(config, AnyRowsConfig) and config.band:  # whose is which: test_any_rows.py
+            down, across = config.tiles(shape)
+            assert across * config.band == launch.grid[1]
+            assert 0 <= launch.grid[2] * config.band - down < config.band
         assert (down - cluster[2]) * rows < seen.m <= down * rows
         assert (across - cluster[1]) * columns < seen.n <= across * columns
         k_tile = 64 * max(1, getattr(config.instance, "blocks", 0))

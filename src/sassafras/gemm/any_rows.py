@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 from sassafras.core import SassafrasError
 
-from . import hopper
+from . import bands, hopper
 from .configuration import PLAIN, Configuration, Mode
 from .entry import EPILOGUE_PARAMETERS, entry
 from .hopper import TILE_K
@@ -80,6 +80,7 @@ class AnyRowsInstance:
             ("a_more", "tensormap"), ("a_less", "tensormap"), ("b_more", "tensormap"),
             ("b_less", "tensormap"), ("c", "*fp16"), ("m", "i32"), ("n", "i32"), ("k", "i32"),
             ("lda", "i32"), ("ldb", "i32"), ("ldc", "i32"), ("tiles_per_slice", "i32"), ("late", "i32"),
+            ("log2_band", "i32"),
         )  # fmt: skip
         return plain + EPILOGUE_PARAMETERS * self.epilogue
 
@@ -118,26 +119,34 @@ EPILOGUE_INSTANCES: tuple[AnyRowsInstance, ...] = (AnyRowsInstance("tn", 64, 128
 
 @dataclass(frozen=True, slots=True, order=True)
 class AnyRowsConfig(Configuration):
-    """An instance and the cluster that splits k, 1 to 8 CTAs."""
+    """An instance and the cluster that splits k, 1 to 8 CTAs.
+
+    Attributes:
+        instance: the compiled kernel.
+        slices: CTAs of a cluster that split k.
+        band: of CTAs that multiply all of k: rows of tiles that are visited together (`bands`); 0: row after
+            row.
+        mode: how launches follow each other.
+    """
 
     HAS_LATE: ClassVar[bool] = True
 
     instance: AnyRowsInstance
     slices: int = 1
+    band: int = 0
     mode: Mode = field(default=PLAIN, kw_only=True)
 
     @property
     def stem(self) -> str:
-        """For example ``any_tn_64x128_s8/c2``."""
-        return f"{self.instance.name}/c{self.slices}"
+        """For example ``any_tn_64x128_s8/c2``, ``any_tn_64x64_s6/c1g4`` (bands of four)."""
+        return f"{self.instance.name}/c{self.slices}{bands.ending(self.band)}"
 
     @classmethod
     def _parse(cls, stem: str) -> AnyRowsConfig:
-        try:
-            name, cluster = stem.split("/")
-            return cls(AnyRowsInstance.parse(name), int(cluster.removeprefix("c")))
-        except ValueError as error:
-            raise SassafrasError("not a configuration for rows of any length", where=stem) from error
+        if found := re.fullmatch(r"(\w+)/c(\d+)(?:g([1-9]\d?))?", stem):
+            name, slices, band = found.groups()
+            return cls(AnyRowsInstance.parse(name), int(slices), int(band or 0))
+        raise SassafrasError("not a configuration for rows of any length", where=stem)
 
     @property
     def any_line(self) -> bool:
@@ -159,10 +168,14 @@ class AnyRowsConfig(Configuration):
             return why
         if not 1 <= self.slices <= 8:
             return f"cluster {self.slices}, 1 to 8 are possible"
+        if self.band and (self.slices > 1 or self.instance.epilogue):
+            return f"bands of {self.band}: for CTAs that multiply all of k, without an epilogue"
+        if self.band not in (0, *bands.BANDS):
+            return f"bands of {self.band}: {', '.join(map(str, bands.BANDS))} are possible"
         if KINDS * max(shape.n, shape.k) >= 1 << 31 or shape.m >= 1 << 31:
             return f"{shape}: eight rows are more than 32-bit coordinates reach"
-        if max(self.tiles(shape)) > GRID_LIMIT:
-            return f"{max(self.tiles(shape))} tiles, a grid takes {GRID_LIMIT} along each extent"
+        if max(extents := self._grid(shape)) > GRID_LIMIT:
+            return f"{max(extents)} tiles, a grid takes {GRID_LIMIT} along each extent"
         tiles = hopper.k_tiles(shape)
         if ceil_div(tiles, ceil_div(tiles, self.slices)) != self.slices:
             return f"{self.slices} slices of {tiles} k tiles: some would be empty"
@@ -180,7 +193,7 @@ class AnyRowsConfig(Configuration):
         tiles_m, tiles_n = self.tiles(shape)
         if (ctas := tiles_m * tiles_n) * self.slices > 4 * MULTIPROCESSORS and self.slices > 1:
             return f"{ctas} tiles fill the GPU without a split"
-        return None
+        return bands.wasteful(self.band, tiles_m, tiles_n, self.shared_bytes)
 
     def _maps(self, shape: Shape) -> dict[str, TensorMap]:
         rows, columns = self.tile
@@ -188,14 +201,19 @@ class AnyRowsConfig(Configuration):
         b = kinds("b", shape.n, shape.k, (TILE_K, columns // KINDS))
         return dict(zip(("a_more", "a_less", "b_more", "b_less"), (*a, *b), strict=True))
 
+    def _grid(self, shape: Shape) -> tuple[int, int, int]:
+        """Along y the columns of a band, of which the last may be short of rows; a band of one row for 0."""
+        (tiles_m, tiles_n), band = self.tiles(shape), max(1, self.band)
+        return self.slices, band * tiles_n, ceil_div(tiles_m, band)
+
     def _launch(self, shape: Shape) -> Launch:
-        tiles_m, tiles_n = self.tiles(shape)
         scalars = {
             "m": shape.m, "n": shape.n, "k": shape.k, "lda": shape.k, "ldb": shape.k, "ldc": shape.n,
             "tiles_per_slice": ceil_div(hopper.k_tiles(shape), self.slices), "late": 0,
+            "log2_band": max(1, self.band).bit_length() - 1,
         }  # fmt: skip
         return Launch(
-            (self.slices, tiles_n, tiles_m), self.threads, self.shared_bytes, (self.slices, 1, 1), scalars,
+            self._grid(shape), self.threads, self.shared_bytes, (self.slices, 1, 1), scalars,
             self._maps(shape),
         )  # fmt: skip
 
@@ -219,5 +237,8 @@ def kinds(operand: str, rows: int, length: int, box: tuple[int, int]) -> tuple[T
 
 def configurations(instances: tuple[AnyRowsInstance, ...] = INSTANCES) -> Iterator[AnyRowsConfig]:
     """Every configuration, in a fixed order, legal or not."""
-    for instance, slices in itertools.product(instances, range(1, 9)):
-        yield AnyRowsConfig(instance, slices)
+    for instance in instances:
+        for slices in range(1, 9):
+            yield AnyRowsConfig(instance, slices)
+        for band in () if instance.epilogue else bands.BANDS:
+            yield AnyRowsConfig(instance, band=band)

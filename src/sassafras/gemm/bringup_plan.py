@@ -10,6 +10,7 @@ import numpy as np
 
 from . import families
 from .any_rows import AnyRowsConfig, AnyRowsInstance
+from .bands import BANDS
 from .cluster_split import ClusterSplitConfig, ClusterSplitInstance
 from .families import Config, Instance
 from .hopper import majors
@@ -87,11 +88,13 @@ def configs_of(instance: Instance) -> list[Config]:
             (1, 2, 2, 5),
         )
         clusters = shared if instance.shared else alone
-        return [ClusterSplitConfig(instance, *cluster) for cluster in clusters]
+        banded = [] if instance.shared else [ClusterSplitConfig(instance, band=4)]
+        return [*(ClusterSplitConfig(instance, *cluster) for cluster in clusters), *banded]
     if isinstance(instance, WarpSpecializedInstance):
         return [WarpSpecializedConfig(instance, g, k) for g, k in ((8, 1), (4, 3), (8, 0))]
     if isinstance(instance, AnyRowsInstance):
-        return [AnyRowsConfig(instance, slices) for slices in (1, 2, 5, 8)]
+        split = [AnyRowsConfig(instance, slices) for slices in (1, 2, 5, 8)]
+        return [*split, *(AnyRowsConfig(instance, band=band) for band in BANDS)]
     return []
 
 

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from sassafras.core import SassafrasError
 
-from . import hopper
+from . import bands, hopper
 from .configuration import PLAIN, Configuration, Mode
 from .entry import EPILOGUE_PARAMETERS, entry
 from .hopper import truth
@@ -293,9 +293,8 @@ class ClusterSplitConfig(Configuration):
         slices: CTAs of a cluster that split k.
         share_m, share_n: neighbours along m that share B's tiles, along n that share A's; powers of two.
         parts: clusters that split k further, by way of a workspace; slices are a power of two then.
-        band: of CTAs that multiply all of k alone: rows of tiles that are visited together, column after
-            column, so that CTAs which the GPU places in one GPC form a block of C, whose operands it fetches
-            once (docs/experiments/2026-11-22-hgemm-order.md); 0: row after row.
+        band: of CTAs that multiply all of k alone: rows of tiles that are visited together (`bands`); 0: row
+            after row.
         mode: how launches follow each other.
     """
 
@@ -314,8 +313,8 @@ class ClusterSplitConfig(Configuration):
         """For example ``cs_tn_64x128_s8/c2`` (two slices), ``cs_tn_64x160_s7m/c2m2n1p4`` (and four parts),
         ``cs_tn_64x128_s8/c1g4`` (bands of four)."""
         shared = f"m{self.share_m}n{self.share_n}" if self.share_m * self.share_n > 1 else ""
-        parts, band = f"p{self.parts}" * (self.parts > 1), f"g{self.band}" * (self.band > 0)
-        return f"{self.instance.name}/c{self.slices}{shared}{parts}{band}"
+        parts = f"p{self.parts}" * (self.parts > 1)
+        return f"{self.instance.name}/c{self.slices}{shared}{parts}{bands.ending(self.band)}"
 
     @classmethod
     def _parse(cls, stem: str) -> ClusterSplitConfig:
@@ -396,14 +395,8 @@ class ClusterSplitConfig(Configuration):
         ctas = tiles_m * tiles_n * self.slices * self.parts
         if ctas > (1 if self.parts > 1 else 8) * MULTIPROCESSORS:
             return f"{ctas} CTAs that do not outlive their tile"
-        if self.band and (tiles_n <= self.band or 4 * tiles_m < 3 * _whole(tiles_m, self.band)):
-            return f"bands of {self.band} for {tiles_m} x {tiles_n} tiles"
-        if self.band == 2 and tiles_m > 2:
-            return f"bands of 2 for {tiles_m} rows of tiles: four make blocks of 4 x 4"
-        if self.band == 8 and 2 * self.shared_bytes > SHARED_LIMIT:
-            return "bands of 8 where a multiprocessor holds one CTA: four make blocks of 4 x 4"
-        if self.band and tiles_m * tiles_n < FEWEST_IN_BANDS:
-            return f"bands of {self.band} for {tiles_m * tiles_n} tiles: their order is of no matter"
+        if why := bands.wasteful(self.band, tiles_m, tiles_n, self.shared_bytes):
+            return why
         for share, tiles, extent in ((self.share_m, tiles_m, "m"), (self.share_n, tiles_n, "n")):
             if share > 1 and 4 * tiles < 3 * ceil_div(tiles, share) * share:
                 return f"{share} CTAs share along {extent}, and there are {tiles} tiles"
@@ -471,11 +464,6 @@ def _whole(tiles: int, share: int) -> int:
     return ceil_div(tiles, share) * share
 
 
-#: of 16 CTAs in a GPC, bands of four make a block of 4 x 4 tiles; two where there are no more rows, eight
-#: where a multiprocessor holds two CTAs
-_BANDS = (2, 4, 8)
-#: tiles from which it can matter who is whose neighbour
-FEWEST_IN_BANDS = 48
 #: CTAs of a cluster that split k, that share along m, along n
 _CLUSTERS = (
     *((slices, 1, 1) for slices in (1, 2, 3, 4, 5, 6, 7, 8)),
@@ -493,5 +481,5 @@ def configurations(instances: tuple[ClusterSplitInstance, ...] = INSTANCES) -> I
         if instance.shared == (m * n > 1):
             for parts in _PARTS.get(slices, (1,)):
                 yield ClusterSplitConfig(instance, slices, m, n, parts)
-            for band in _BANDS if slices * m * n == 1 else ():
+            for band in bands.BANDS if slices * m * n == 1 else ():
                 yield ClusterSplitConfig(instance, band=band)

@@ -19,7 +19,8 @@
 //   STAGES    k tiles of 64 in flight
 //   EPILOGUE  what epilogue.cuh describes, of one matrix
 //
-// Launch: grid (slices, tiles of N, tiles of M), cluster (slices, 1, 1) of 1 to 8 CTAs; 2 * BM + 128 threads; dynamic
+// Launch: grid (slices, rows of a band * tiles of N, bands), bands of one row of tiles where there are slices or an epilogue (why
+// there are bands: `Place` in sm90_hgemm_cluster_split.cuh); cluster (slices, 1, 1) of 1 to 8 CTAs; 2 * BM + 128 threads; dynamic
 // shared memory as `AnyRowsInstance.shared_bytes` says. Requires A and B at multiples of 16 bytes; C anywhere.
 #pragma once
 #include "hopper_tile.cuh"
@@ -36,6 +37,7 @@ struct AnyRowsProblem {
     int lda, ldb, ldc; // elements from row to row
     int tiles_per_slice; // k tiles of each slice; the last may have fewer, none has 0
     int late;            // successors may start when the operands have been read (0: at once)
+    int log2_band;       // rows of tiles that are visited together, column after column; 0: row after row
 };
 
 template <int BM, int BN, int STAGES, bool EPILOGUE = false> struct AnyRows {
@@ -51,6 +53,14 @@ template <int BM, int BN, int STAGES, bool EPILOGUE = false> struct AnyRows {
     static constexpr int BYTES = (BARRIERS_AT > P_BYTES ? BARRIERS_AT : P_BYTES) + 16 * STAGES, SHARED_BYTES = 1024 + BYTES;
     static constexpr int FULL_AT = BYTES - 16 * STAGES;
     static_assert(BM % 64 == 0 && BN % 64 == 0 && STAGES >= 3, "eight kinds of rows, eight of each; a row may end in the next stage");
+
+    // The CTA's tile: columns of a band follow each other along y. Computed where it is used, so that no register holds it
+    // meanwhile. The last band may be short of rows: such CTAs multiply zeros and store nothing.
+    static __device__ __forceinline__ int column(const Problem &p) { return EPILOGUE ? blockIdx.y : blockIdx.y >> p.log2_band; }
+    static __device__ __forceinline__ int row(const Problem &p) {
+        if constexpr (EPILOGUE) return blockIdx.z;
+        return (blockIdx.z << p.log2_band) + (blockIdx.y & ((1 << p.log2_band) - 1));
+    }
 
     // --- from global to shared memory ------------------------------------------------------------------------
 
@@ -68,7 +78,7 @@ template <int BM, int BN, int STAGES, bool EPILOGUE = false> struct AnyRows {
     // Loading warp `warp` brings kinds `warp` and `warp + 4` of both operands; lane 0 does it all.
     static __device__ __forceinline__ void load(const Problem &p, u32 base, int warp, int first, int tiles) {
         constexpr int A_BOX = BM / KINDS, B_BOX = BN / KINDS;
-        const int a_y = blockIdx.z * A_BOX, b_y = blockIdx.y * B_BOX;
+        const int a_y = row(p) * A_BOX, b_y = column(p) * B_BOX;
         // a kind that no row is of is not brought: what its place holds ends in rows and columns that are not stored
         u32 bytes = 0;
 #pragma unroll
@@ -343,7 +353,7 @@ template <int BM, int BN, int STAGES, bool EPILOGUE = false> struct AnyRows {
                 sync_threads(1, MULTIPLIERS);
             else
                 sync_cluster();
-            store(p, (float *)(shared + (base - start)), (int)blockIdx.z * BM, blockIdx.y * BN, slice, slices, thread);
+            store(p, (float *)(shared + (base - start)), row(p) * BM, column(p) * BN, slice, slices, thread);
             if (slices > 1) meet_cluster(); // shared memory must live until the others have read it
         }
     }
