@@ -3,7 +3,8 @@
     python benchmarks/hgemm_twins.py DATASET.jsonl.gz [--out FOLDER]
 
 Twins are two configurations of one shape that differ in one of these alone (and in stages): the quick start,
-a lead of the first warpgroup; both timed in the dataset's last run.
+a lead of the first warpgroup; both timed in the dataset's last run. Or bands of tiles beside row after row,
+of the same instance.
 Prints medians of new over old by tile, slices and k tiles of a CTA, and writes hgemm-twins.json to --out
 ($OUT, or benchmarks/results).
 """
@@ -22,7 +23,7 @@ from common import ROOT, write
 
 #: upper ends of the groups of k tiles of 64 that a CTA has
 GROUPS = (1, 2, 4, 8, 16, 32, 1 << 20)
-#: in what twins may differ
+#: in what twins' instances may differ
 KINDS = ("quick", "lead")
 
 
@@ -31,7 +32,6 @@ def twins(dataset: Any) -> list[dict[str, Any]]:
     from sassafras.core import SassafrasError
     from sassafras.gemm import families
     from sassafras.gemm.cluster_split import ClusterSplitConfig
-    from sassafras.gemm.hopper import k_tiles
     from sassafras.gemm.warp_specialized import WarpSpecializedConfig
 
     rows = []
@@ -59,19 +59,45 @@ def twins(dataset: Any) -> list[dict[str, Any]]:
                 new.append((key, config, what or "quick", name, us))
         for key, config, what, name, us in new:
             if (key, what) in old:
-                i = config.instance
-                parts = getattr(config, "parts", 1)
-                ranges = max(1, config.slices) * parts
-                tiles = config.tiles(entry.shape)
-                ending = " swapped" * i.swapped + " shared" * getattr(i, "shared", False)
-                rows.append({
-                    "shape": str(entry.shape), "new": name, "old": old[key, what][0],
-                    "new_us": us, "old_us": old[key, what][1], "what": what,
-                    "blocks": getattr(i, "blocks", 0), "slices": config.slices, "parts": parts,
-                    "tile": f"{i.rows}x{i.columns}{ending}",
-                    "k_tiles": -(-k_tiles(entry.shape) // ranges), "ctas": tiles[0] * tiles[1] * ranges,
-                })  # fmt: skip
+                rows.append(row(entry.shape, config, what, (name, us), old[key, what]))
     return rows
+
+
+def banded(dataset: Any) -> list[dict[str, Any]]:
+    """The same of configurations with bands, each beside itself without."""
+    from sassafras.core import SassafrasError
+    from sassafras.gemm import families
+
+    rows = []
+    for entry in dataset:
+        for name, (us, rung) in entry.ours.items():
+            try:
+                config = families.parse(name)
+            except SassafrasError:  # a kernel that is gone
+                continue
+            if rung < 0 or not getattr(config, "band", 0):
+                continue
+            old = replace(config, band=0).name
+            if entry.ours.get(old, (0, -1))[1] >= 0:
+                rows.append(
+                    row(entry.shape, config, f"band {config.band}", (name, us), (old, entry.ours[old][0]))
+                )
+    return rows
+
+
+def row(shape: Any, config: Any, what: str, new: tuple[str, float], old: tuple[str, float]) -> dict[str, Any]:
+    """One pair: names and times of both, and what the new one is like."""
+    from sassafras.gemm.hopper import k_tiles
+
+    i, parts, tiles = config.instance, getattr(config, "parts", 1), config.tiles(shape)
+    ranges = max(1, config.slices) * parts
+    ending = " swapped" * getattr(i, "swapped", False) + " shared" * getattr(i, "shared", False)
+    return {
+        "shape": str(shape), "new": new[0], "old": old[0], "new_us": new[1], "old_us": old[1], "what": what,
+        "blocks": getattr(i, "blocks", 0), "slices": config.slices, "parts": parts,
+        "tile": f"{i.rows}x{i.columns}{ending}",
+        "k_tiles": -(-k_tiles(shape) // ranges), "ctas": tiles[0] * tiles[1] * ranges,
+    }  # fmt: skip
 
 
 def table(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -104,7 +130,7 @@ def main() -> int:
     from sassafras.gemm.dataset import Dataset
 
     dataset = Dataset.load(given.dataset)
-    rows = twins(dataset)
+    rows = twins(dataset) + banded(dataset)
     if not rows:
         print("no two of its times are of twins")
         return 1

@@ -55,6 +55,22 @@ def test_leads_have_twins_of_their_own(tmp_path: Path) -> None:
     }
 
 
+def test_bands_are_compared_with_row_after_row(tmp_path: Path) -> None:
+    times = {
+        "cs_nn_64x64_s10q1/c1": (12.0, 2), "cs_nn_64x64_s10q1/c1g4": (9.0, 2),
+        "cs_nn_64x64_s10q1/c1g8+o": (8.0, 2), "any_tn_64x64_s6/c1+o": (10.0, 1),
+        "any_tn_64x64_s6/c1g4+o": (11.0, 2), "any_tn_64x64_s6/c1g2+o": (7.0, -9),
+        "any_tn_128x128_s6/c1": (9.0, -9), "any_tn_128x128_s6/c1g4": (7.0, 2),
+    }  # fmt: skip
+    done = run(Dataset({"gpu": "none"}, [Entry(Shape(512, 1024, 4096), times)]), tmp_path)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads((tmp_path / "hgemm-twins.json").read_text())["rows"]
+    assert {(r["what"], r["new"], r["old"], r["new_us"] / r["old_us"], r["ctas"]) for r in rows} == {
+        ("band 4", "cs_nn_64x64_s10q1/c1g4", "cs_nn_64x64_s10q1/c1", 0.75, 128),
+        ("band 4", "any_tn_64x64_s6/c1g4+o", "any_tn_64x64_s6/c1+o", 1.1, 128),
+    }
+
+
 def test_without_twins_it_says_so(tmp_path: Path) -> None:
     done = run(Dataset({}, [Entry(Shape(512, 512, 512), {"cs_tn_64x64_s6/c1": (4.0, 2)})]), tmp_path)
     assert done.returncode == 1 and "no two of its times" in done.stdout
