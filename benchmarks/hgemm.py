@@ -136,7 +136,9 @@ def main() -> int:
         for path in save_sweep(dataset, given.out, changed=given.only_configs):
             print("wrote", path)
         spent = time.perf_counter() - begin
-        print(f"{len(dataset)} of {len(shapes)} shapes, {dataset.pairs} pairs, {spent:.0f} s")
+        done = sum(shape in dataset.entries for shape in shapes)  # journals may hold other bands' too
+        held = f"{len(dataset)} and {dataset.pairs} pairs in the dataset"
+        print(f"{done} of {len(shapes)} shapes, {held}, {spent:.0f} s")
         return 0 if len(dataset) else 1
     mode = given.mode if given.stage == "off-grid" else given.stage
     name = file_name(grid, mode)

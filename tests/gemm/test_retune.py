@@ -138,12 +138,15 @@ def test_scripts(tmp_path: Path) -> None:
     for command in (
         ["hgemm_splits.py", "--shapes", "9"],
         ["hgemm.py", "sweep", "--only-configs", PARTS, "--shapes", "6", "--gpus", "1"],
+        ["hgemm.py", "sweep", "--only-configs", PARTS, "--bands", ">1e12", "--shapes", "1", "--gpus", "1"],
     ):
         done = subprocess.run(
             [sys.executable, f"benchmarks/{command[0]}", *command[1:], "--dry-run", "--out", str(tmp_path)],
             cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
+    # (the journal holds the shapes of the sweep before as well)
+    assert "\n1 of 1 shapes, " in done.stdout and "\n1 of 1 shapes, 1 and " not in done.stdout
     found = json.loads((tmp_path / "hgemm-splits-dry.json").read_text())
     assert found["summary"]["modelled"] and len(found["rows"]) == 9 and not found["summary"]["failed"]
     assert all(r["ours"] > 0 and r["recorded_ours"] > 0 for r in found["rows"])
