@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from figure_results import Row, result
+from strategies_units import ABLATIONS
 
 NOT_YET = "Not measured yet.\n"
 #: strategies and ablations as a reader calls them
@@ -16,7 +17,8 @@ NAMES = {
     "ppo_pretrained": "PPO pre-trained", "ppo_twin": "PPO, untrained twin",
     "fresh_as_it_is": "the preset", "fresh_no_mask": "no mask",
     "fresh_all_features": "all features", "fresh_all_moves": "all moves",
-    "fresh_noisy_reward": "noisy reward (0.2 %)",
+    "fresh_noisy_reward": "noisy reward (0.2 %)", "walk_memory_moves": "its moves drawn by chance, no agent",
+    "greedy_memory_moves": "its moves, greedy search",
 }  # fmt: skip
 
 
@@ -38,6 +40,10 @@ def _times(value: float | None) -> str:
 
 def _count(value: Any) -> str:
     return f"{value:,.0f}" if isinstance(value, int | float) else value or "-"
+
+
+def _searches(count: int) -> str:
+    return f"{count} search" + ("" if count == 1 else "es")
 
 
 def _measured(make: Callable[[Row], str]) -> Callable[[], str]:
@@ -131,16 +137,23 @@ def said(of: Row) -> str:
             if (it := of[key])["pairs"]
         ),
     ]
+    if above := of["above"].get("ppo_fresh"):
+        beaten = "; ".join(f"{_name(other)} {count}" for other, count in above.items())
+        pairs = of["strategies"]["ppo_fresh"]["units"]
+        lines.append(f"CuAsmRL's preset, of {pairs} pairs of kernel and seed, ended above: {beaten}.")
     training, rank = of["training"], of["prerank"]
     for key, where in (
-        ("alone", "with a GPU to itself"), ("alone_gpu", "with a GPU to itself and its network on it"),
-        ("shared_gpu", "of GPU and thought added up"),
+        ("alone", "with a GPU to itself, its network on the CPU"),
+        ("alone_gpu", "with a GPU to itself and its network on it"),
+        ("shared_gpu", "of GPU and thought added up, the network on the CPU or on another GPU"),
+        ("shared_turns", "of GPU and thought added up, the network on the GPU that is timed on"),
     ):  # fmt: skip
         if it := training.get(key):
             lines.append(
-                f"CuAsmRL's preset: {it['steps_per_second']:.0f} steps a second {where} "
-                f"({_count(it['median_evaluations'])} evaluations, {_count(it['median_steps'])} steps, "
-                f"{it['median_seconds']:.0f} s); its public log says 0.3 to 1, its paper five hours."
+                f"CuAsmRL's preset: {it['steps_per_second']:.0f} steps and "
+                f"{it['evaluations_per_second']:.0f} evaluations a second {where} ({_searches(it['units'])}; "
+                f"{_count(it['median_evaluations'])} "
+                f"evaluations, {_count(it['median_steps'])} steps, {it['median_seconds']:.0f} s)."
             )
     if rank["median_saved"] is not None:
         lines.append(
@@ -175,20 +188,94 @@ def transfer(of: Row) -> str:
 
 
 @_measured
-def ablations(of: Row) -> str:
-    """CuAsmRL's preset and one change each."""
-    kernels = sorted({k for it in of["ablations"].values() for k in it["final"]})
+def pairs(of: Row) -> str:
+    """How often each strategy ended above each other, of pairs of kernel and seed."""
+    names = sorted(of["above"], key=lambda n: -of["strategies"][n]["iqm_final"])
     rows = [
-        [_name(name), f"{it['units']}", *(_times(it["final"].get(k)) for k in kernels),
-         f"{it['mean_area_under_curve']:.2f}", _count(it["median_evaluations"]), _count(it["median_steps"])]
-        for name, it in of["ablations"].items()
-    ]  # fmt: skip
-    if not rows:
+        [_name(one), *("" if one == other else f"{of['above'][one][other]}" for other in names)]
+        for one in names
+    ]
+    return _table(" | ".join(["above", *map(_name, names)]), rows)
+
+
+@_measured
+def ablations(of: Row) -> str:
+    """CuAsmRL's preset and one change each; below them strategies after as many evaluations."""
+    if not (it := of["ablations"]):
         return NOT_YET
-    head = " | ".join(
-        ["preset with", "searches", *kernels, "area under the curve, %", "evaluations", "steps"]
-    )
-    return _table(head, rows)
+    kernels = sorted({k for change in it["changes"].values() for k in change["final"]})
+    rows = [
+        [_name(name), f"{change['units']}", *(_times(change["final"].get(k)) for k in kernels),
+         *(_times(change["believed"].get(k)) for k in kernels),
+         "" if name == "fresh_as_it_is" else
+         f"{change['above_as_it_is']['better']} of {change['above_as_it_is']['pairs']}",
+         _count(change["median_evaluations"]), _count(change["median_steps"]),
+         f"{change['ended_by'].get('returned', 0)}"]
+        for name, change in it["changes"].items()
+    ]  # fmt: skip
+    rows += [
+        [f"*{_name(name)}*", "", *("" for _ in kernels), *(_times(by.get(k)) for k in kernels), "",
+         _count(it["evaluations"]), "", ""]
+        for name, by in it["beside"].items()
+    ]  # fmt: skip
+    missing = [_name(n) for n in ABLATIONS if n not in it["changes"]]
+    head = " | ".join([
+        "preset with", "searches", *kernels, *(f"believed, {k.split('/')[0]}" for k in kernels),
+        "above the preset", "evaluations", "steps", "gave up",
+    ])  # fmt: skip
+    return _table(head, rows) + (f"\nNot measured yet: {'; '.join(missing)}.\n" if missing else "")
+
+
+def room() -> str:
+    """What the preset's set of moves holds, by kernel; needs no GPU."""
+    try:
+        rows = result("strategies-room")["rows"]
+    except FileNotFoundError:
+        return NOT_YET
+    lines = [
+        [r["kernel"], f"{r['instructions']:,}", f"{r['memory_actions']}", f"{r['all_actions']:,}",
+         f"{r['distinct']:,}", f"{r['longest_without_new']:,}"]
+        for r in rows
+    ]  # fmt: skip
+    head = "kernel | instructions | the preset's moves | all moves | schedules found | longest without a new"
+    return _table(head + " one", lines)
+
+
+def values() -> dict[str, str]:
+    """Figures of strategies.json and strategies-room.json that pages quote."""
+    of, held = result("strategies")["summary"], result("strategies-room")["summary"]
+    training = of["training"]
+    found = {
+        "searches": f"{of['units']}", "pairs": f"{of['strategies']['anneal']['units']}",
+        "evaluations": f"{of['searched_evaluations']:,}",
+        "whole": f"{training['whole']['units']}",
+        "whole.seconds": f"{training['whole']['median_seconds']:.0f}",
+        "whole.wall": f"{training['whole_wall_seconds']:.0f}",
+        "gave_up": f"{training['ended_by'].get('returned', 0)}",
+        "least": f"{training['least_evaluations']}",
+        "room.least": f"{100 * held['least_share']:.1f} %", "room.most": f"{100 * held['most_share']:.1f} %",
+        "room.idle": f"{held['longest_without_new']:,}", "room.distinct": f"{held['least_distinct']:,}",
+        "apart.before": f"{training['shared_gpu']['units']}",
+        "apart.after": f"{training['shared_turns']['units']}",
+        "apart.percent": f"{abs(training['turns_apart']['percent']):.2f} %",
+        "apart.p": f"{training['turns_apart']['p']:.2f}",
+        "transfer.guided": f"{of['transfer']['median_ratio']['guided']:.2f}",
+        "transfer.ppo": f"{of['transfer']['median_ratio']['ppo_pretrained']:.2f}",
+    }  # fmt: skip
+    for name, by in of["above"].items():
+        found |= {f"{name}.above.{other}": f"{count}" for other, count in by.items()}
+    for name, it in of["strategies"].items():
+        found |= {
+            f"{name}.iqm": f"{it['iqm_final']:.3f}",
+            f"{name}.equal": _times(it["geomean_believed_at_equal_seconds"]),
+        }
+    for key in ("alone", "alone_gpu", "shared_gpu", "shared_turns"):
+        if it := training[key]:
+            found |= {
+                f"{key}.steps": f"{it['steps_per_second']:.0f}",
+                f"{key}.evaluations": f"{it['evaluations_per_second']:.0f}",
+            }
+    return found
 
 
 @_measured
@@ -208,5 +295,6 @@ def remeasured(of: Row) -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "strategies": comparison, "strategies-kernels": kernels, "strategies-said": said,
     "strategies-unfinished": unfinished, "strategies-transfer": transfer,
-    "strategies-ablations": ablations, "strategies-remeasured": remeasured,
+    "strategies-ablations": ablations, "strategies-remeasured": remeasured, "strategies-pairs": pairs,
+    "strategies-room": room,
 }  # fmt: skip

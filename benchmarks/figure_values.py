@@ -8,6 +8,7 @@ from functools import lru_cache
 
 import figure_beyond
 import figure_gemm
+import figure_strategies
 from figure_results import Row, result
 
 #: below this rank correlation the timing model is called useless for a kernel
@@ -307,6 +308,7 @@ GROUPS: dict[str, Callable[[], dict[str, str]]] = {
     "deploy": _of_deploy, "capture": _of_capture,
     "samples": _of_samples, "soak": _of_soak, "live": _of_live, "proposals": _of_proposals,
     "policy": _of_policy, "grpo": _of_grpo, "beyond": figure_beyond.values,
+    "strategies": figure_strategies.values,
     **figure_gemm.GROUPS,
 }  # fmt: skip
 

@@ -266,12 +266,21 @@ def remeasure(kernel: str, names: list[str], each: bool, folder: str, deadline: 
     return done
 
 
-def publish(folder: Path, out: str | None) -> Path:
-    """strategies.json, from all units in the folder."""
+def told(command: str) -> str:
+    """A command line without a machine's folders: of a path from the root its last part."""
+    return " ".join(Path(word).name if word.startswith("/") else word for word in command.split())
+
+
+def publish(folder: Path, out: str | None, commits: str | None = None) -> Path:
+    """strategies.json, from all units in the folder; `commits`: that they were measured at."""
     rows = read(folder)
     if not rows:
         raise SystemExit(f"no units in {folder}: run some first")
-    environment = next((r["environment"] for r in rows if r.get("environment")), {})
+    found = [r["environment"] for r in rows if r.get("environment")]
+    environment = dict(found[0]) if found else {}
+    commands = list(dict.fromkeys(told(e["command"]) for e in found if e.get("command")))
+    if commands:
+        environment["command"] = commands[0]
     under_way = [] if any(r.get("modelled") for r in rows) else cut(folder)
     kept = [
         {k: round(v, 6) if isinstance(v, float) else v for k, v in r.items()
@@ -285,7 +294,10 @@ def publish(folder: Path, out: str | None) -> Path:
             f"{strategy:16} {of['units']:3} units, interquartile mean {of['iqm_final']:.4f} "
             f"[{of['iqm_low']:.4f}, {of['iqm_high']:.4f}]"
         )
-    return write(name, kept, summary, environment, out=out)
+    return write(
+        name, kept, summary, environment, out=out, commits=commits,
+        command="; ".join(["python " + c for c in [*commands, "strategies.py --summary"]]),
+    )  # fmt: skip
 
 
 def thinned(curve: list[list[float]]) -> list[list[float]]:
@@ -332,6 +344,7 @@ def main() -> None:
         "--alone", action="store_true", help="CuAsmRL's preset on the first kernel, nobody beside it"
     )
     parse.add_argument("--summary", action="store_true")
+    parse.add_argument("--commits", help="of the sittings, where --summary is not run at the only one")
     parse.add_argument("--out")
     given = parse.parse_args()
     given.players = tuple(int(n) for n in given.players.split(","))
@@ -340,7 +353,7 @@ def main() -> None:
         count = restore(read_result(given.published, "environment", of="strategies"), given.folder)
         print(f"{count} units of {given.published} are taken as they are", flush=True)
     if given.summary:
-        print(publish(given.folder, given.out))
+        print(publish(given.folder, given.out, given.commits))
         return
     deadline = time.time() + given.seconds
     kernels, names = given.kernels.split(","), given.strategies.split(",")

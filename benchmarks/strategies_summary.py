@@ -112,13 +112,16 @@ def summarise(rows: list[Row], cut: Sequence[Row] = ()) -> Row:
             k: {n: geomean(r["final_speedup"] for r in _of(main, k, n)) for n in by if _of(main, k, n)}
             for k in kernels
         },
+        "above": {
+            one: {other: _pairs(main, one, other)["better"] for other in by if other != one} for one in by
+        },
         "pretrained_over_twin": _pairs(main, "ppo_pretrained", "ppo_twin"),
         "guided_over_anneal": _pairs(main, "guided", "anneal"),
         "experience_over_anneal": _pairs(main, "guided_experience", "anneal"),
         "guided_over_experience": _pairs(main, "guided", "guided_experience"),
         "transfer": _transfer(main, kernels),
         "unfinished": _unfinished([*every, *(r for r in cut if r["strategy"] in DEFAULT)], able),
-        "ablations": _ablations(good), "prerank": _prerank(good), "training": _training(good),
+        "ablations": _ablations(good, list(by)), "prerank": _prerank(good), "training": _training(good),
         "remeasured": [
             {k: r[k] for k in ("kernel", "strategy", "seed", "final_speedup", "remeasured")}
             for r in good if "remeasured" in r
@@ -244,8 +247,17 @@ def _transfer(rows: list[Row], kernels: list[str]) -> Row:
     }  # fmt: skip
 
 
-def _ablations(rows: list[Row]) -> Row:
-    """CuAsmRL's preset and one change each: final speed-ups and areas on the same kernels."""
+def _believed(rows: list[Row], limit: float) -> Row:
+    """By kernel, what searches believed after so many evaluations (geometric mean)."""
+    return {
+        k: geomean(best_at(r["curve"], limit, EVALUATIONS) for r in rows if r["kernel"] == k)
+        for k in dict.fromkeys(r["kernel"] for r in rows)
+    }
+
+
+def _ablations(rows: list[Row], able: Sequence[str]) -> Row:
+    """CuAsmRL's preset and one change each: final speed-ups and areas on the same kernels; beside them what
+    the strategies of the comparison believed there after as many evaluations as an ablation may make."""
     found: Row = {}
     for name in ABLATIONS:
         mine = [r for r in rows if r["strategy"] == name]
@@ -259,9 +271,17 @@ def _ablations(rows: list[Row]) -> Row:
             "mean_area_under_curve": float(np.mean([r["area_under_curve"] for r in mine])),
             "median_evaluations": float(np.median([r["evaluations"] for r in mine])),
             "median_steps": float(np.median([r["steps"] for r in mine])),
-            "ended_by": {w: sum(r["reason"] == w for r in mine) for w in {r["reason"] for r in mine}},
+            "believed": _believed(mine, math.inf),
+            "above_as_it_is": _pairs(rows, name, "fresh_as_it_is"),
+            "ended_by": {w: sum(r["reason"] == w for r in mine) for w in sorted({r["reason"] for r in mine})},
         }  # fmt: skip
-    return found
+    if not found:
+        return found
+    most = max(r["evaluations"] for r in rows if r["strategy"] in ABLATIONS)
+    kernels = {k for it in found.values() for k in it["kernels"]}
+    there = [r for r in rows if r["kernel"] in kernels]
+    beside = {n: _believed([r for r in there if r["strategy"] == n], most) for n in able}
+    return {"evaluations": most, "changes": found, "beside": beside}
 
 
 def _prerank(rows: list[Row]) -> Row:
@@ -284,11 +304,37 @@ def _prerank(rows: list[Row]) -> Row:
     }  # fmt: skip
 
 
+def apart(values: dict[str, list[tuple[float, bool]]], draws: int = 10_000) -> Row | None:
+    """Whether two groups of searches end differently: the difference of their mean log speed-ups (those that
+    say True less the others; mean over kernels that have both, in percent), and how often one as large comes
+    of groups drawn anew within each kernel (two-sided). None where no kernel has both."""
+    both = [np.array(v) for v in values.values() if len({of for _, of in v}) == 2]
+    if not both:
+        return None
+    rng = np.random.default_rng(0)
+
+    def apart_by(shuffled: bool) -> float:
+        found = []
+        for v in both:
+            of = (rng.permutation(v[:, 1]) if shuffled else v[:, 1]).astype(bool)
+            found.append(v[of, 0].mean() - v[~of, 0].mean())
+        return 100.0 * float(np.mean(found))
+
+    seen = apart_by(False)
+    as_large = sum(abs(apart_by(True)) >= abs(seen) - 1e-12 for _ in range(draws))
+    return {"kernels": len(both), "percent": seen, "p": as_large / draws}
+
+
 def _training(rows: list[Row]) -> Row:
-    """CuAsmRL's preset: steps a second, in the comparison (thinking and measuring added up), alone, and alone
-    with its network on the same GPU."""
-    shared = [r for r in rows if r["strategy"] == "ppo_fresh"]
-    alone, turns = ([r for r in rows if r["strategy"] == n] for n in ("fresh_alone", "fresh_alone_gpu"))
+    """CuAsmRL's preset: steps a second, in the comparison (thinking and measuring added up) with its network
+    elsewhere and on the GPU that is timed on, in turns; alone with its network on the CPU, and on that GPU.
+    `whole`: searches in turns that made all their evaluations."""
+    fresh = [r for r in rows if r["strategy"] == "ppo_fresh"]
+    turns = [r for r in fresh if r.get("turns")]
+    budget = max((r["evaluations"] for r in fresh), default=0)
+
+    def named(name: str) -> list[Row]:
+        return [r for r in rows if r["strategy"] == name]
 
     def rates(mine: list[Row], seconds: str) -> Row | None:
         return {
@@ -296,9 +342,19 @@ def _training(rows: list[Row]) -> Row:
             "median_evaluations": float(np.median([r["evaluations"] for r in mine])),
             "median_seconds": float(np.median([r[seconds] for r in mine])),
             "steps_per_second": float(np.median([r["steps"] / r[seconds] for r in mine])),
+            "evaluations_per_second": float(np.median([r["evaluations"] / r[seconds] for r in mine])),
         } if mine else None  # fmt: skip
 
+    whole = [r for r in turns if r["evaluations"] == budget]
     return {
-        "shared_gpu": rates(shared, "seconds"), "alone": rates(alone, "wall_seconds"),
-        "alone_gpu": rates(turns, "wall_seconds"),
+        "shared_gpu": rates([r for r in fresh if not r.get("turns")], "seconds"),
+        "shared_turns": rates(turns, "seconds"), "alone": rates(named("fresh_alone"), "wall_seconds"),
+        "alone_gpu": rates(named("fresh_alone_gpu"), "wall_seconds"), "whole": rates(whole, "seconds"),
+        "whole_wall_seconds": float(np.median([r["wall_seconds"] for r in whole])) if whole else None,
+        "ended_by": {w: sum(r["reason"] == w for r in fresh) for w in sorted({r["reason"] for r in fresh})},
+        "least_evaluations": min((r["evaluations"] for r in fresh), default=None),
+        "turns_apart": apart(
+            {k: [(math.log(r["final_speedup"]), bool(r.get("turns"))) for r in fresh if r["kernel"] == k]
+             for k in dict.fromkeys(r["kernel"] for r in fresh)}
+        ),
     }  # fmt: skip

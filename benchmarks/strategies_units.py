@@ -46,15 +46,20 @@ STRATEGIES: dict[str, tuple[str, Row]] = {
     "fresh_all_features": ("ppo", _FRESH | {"view": "all"}),
     "fresh_all_moves": ("ppo", _FRESH | {"moves": "all"}),
     "fresh_noisy_reward": ("ppo", _FRESH | {"reward_noise": 0.002}),
+    # (nobody learns: what the preset's set of moves holds, played by chance for as many moves, and by greed)
+    "walk_memory_moves": ("random_walk", {"length": 32, "space": {"moves": "memory"}}),
+    "greedy_memory_moves": ("greedy", {"space": {"moves": "memory"}}),
     "twin_paper_features": ("ppo", {"policy": "twin", "view": "paper"}),
     "twin_memory_moves": ("ppo", {"policy": "twin", "moves": "memory"}),
     "fresh_alone": ("ppo", _FRESH | {"threads": 12}),
     "fresh_alone_gpu": ("ppo", _FRESH),
 }
 DEFAULT = tuple(STRATEGIES)[:8]
-#: one change each to CuAsmRL's preset, beside the preset itself with the same evaluations
+#: one change each to CuAsmRL's preset, beside the preset itself with the same evaluations, and who plays its
+#: set of moves without learning
 ABLATIONS = (
     "fresh_as_it_is", "fresh_no_mask", "fresh_all_features", "fresh_all_moves", "fresh_noisy_reward",
+    "walk_memory_moves", "greedy_memory_moves",
 )  # fmt: skip
 
 
@@ -77,6 +82,8 @@ def read(folder: Path) -> list[Row]:
     rows = [json.loads(path.read_text()) for path in sorted(folder.glob("*--*--*.json"))]
     done = {(r["kernel"], r["strategy"], r["seed"]) for r in rows}
     failed = [json.loads(path.read_text()) for path in sorted(folder.glob("*--*--*.error"))]
+    for row in rows:  # (searches of the first sitting with turns do not say it themselves)
+        row.setdefault("turns", "--turns" in row.get("environment", {}).get("command", ""))
     return rows + [r for r in failed if (r["kernel"], r["strategy"], r["seed"]) not in done]
 
 
@@ -213,6 +220,7 @@ def play(
     row: Row = {
         "kernel": unit.kernel, "strategy": unit.strategy, "seed": unit.seed, "modelled": device.modelled,
         "lonely": lonely, "pairs": getattr(device, "pairs", None), "environment": device.environment(),
+        "turns": turns is not None,
     }  # fmt: skip
     record = Record(path.with_suffix(".part"), device)
     try:
@@ -269,14 +277,14 @@ def one(
 
     name, settings = STRATEGIES[unit.strategy]
     settings = dict(settings)
-    pool = int(settings.pop("prerank", 1))
+    pool, narrowed = int(settings.pop("prerank", 1)), settings.pop("space", {})
     if name == "ppo" and on != "cpu":
         settings |= {"on": on, "threads": 1}
     made = search.get(name, settings)
     if name == "ppo" and turns is not None:
         made = taking(turns, made)
     baseline = device.baseline
-    counting = space = Counting(ScheduleSpace(baseline, **getattr(made, "space_options", {})))
+    counting = space = Counting(ScheduleSpace(baseline, **(getattr(made, "space_options", {}) | narrowed)))
     if pool > 1:
         kernel, _, case = unit.kernel.partition("/")
         workload = load(f"suite:{kernel}")

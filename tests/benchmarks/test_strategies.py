@@ -135,7 +135,12 @@ def test_pages_say_what_the_file_says_or_that_there_is_none(monkeypatch: pytest.
     rows += [unit("softmax/a", "anneal_prerank8", 0, 1.1, [[1, 0, 1.0, 0], [3, 1, 1.1, 1]])]
     measured = {"speedup": 1.09, "low": 1.08, "high": 1.1, "null": 1.0, "null_low": 0.99, "null_high": 1.01}
     rows[0]["remeasured"] = measured
-    monkeypatch.setattr(figures, "result", lambda name: {"summary": summary.summarise(rows)})
+    held = {"kernel": "softmax/a", "instructions": 9, "memory_actions": 2, "all_actions": 30, "distinct": 7}
+    found = {
+        "strategies": {"summary": summary.summarise(rows)},
+        "strategies-room": {"rows": [held | {"longest_without_new": 5}]},
+    }
+    monkeypatch.setattr(figures, "result", found.__getitem__)
     made = {name: make() for name, make in figures.TABLES.items()}
     assert figures.NOT_YET not in made.values()
     assert (
@@ -143,6 +148,7 @@ def test_pages_say_what_the_file_says_or_that_there_is_none(monkeypatch: pytest.
     )
     assert "1.090x" in made["strategies-remeasured"] and "no mask" in made["strategies-ablations"]
     assert "inconclusive" in made["strategies-transfer"] and made["strategies"].count("\n") == 10
+    assert "| 30 | 7 | 5 |" in made["strategies-room"] and made["strategies-pairs"].count("| 0 ") == 56
 
     def gone(name: str) -> Any:
         raise FileNotFoundError(name)
@@ -158,11 +164,101 @@ def test_ablations_training_and_preranking_have_figures_of_their_own() -> None:
     rows.append(unit("a", "fresh_alone", 0, 1.0, [[1, 0, 1.0, 0]], wall_seconds=3.0))
     found = summary.summarise(rows)
     assert found["prerank"]["median_saved"] == pytest.approx(0.75) and found["prerank"]["pairs"] == 2
-    assert set(found["ablations"]) == set(units.ABLATIONS) and set(found["strategies"]) == {"anneal"}
+    assert set(found["ablations"]["changes"]) == set(units.ABLATIONS)
+    assert set(found["strategies"]) == {"anneal"}
     assert found["training"]["alone"]["steps_per_second"] == pytest.approx(40)
     assert found["training"]["shared_gpu"] is None and found["training"]["alone_gpu"] is None
+    assert found["training"]["whole"] is None and found["training"]["turns_apart"] is None
     rows.append(unit("a", "fresh_alone_gpu", 0, 1.0, [[1, 0, 1.0, 0]], wall_seconds=1.0))
     assert summary.summarise(rows)["training"]["alone_gpu"]["steps_per_second"] == pytest.approx(120)
+
+
+def test_ablations_are_judged_by_the_same_pairs_and_beside_equal_evaluations() -> None:
+    curve = [[1, 0, 1.0, 0], [40, 4, 1.03, 4], [150, 9, 1.2, 9]]
+    rows = [unit("a/1", "greedy", s, 1.2, curve, evaluations=300) for s in range(2)]
+    rows += [unit("a/1", "fresh_as_it_is", s, 1.02, [[1, 0, 1.02, 0]]) for s in range(2)]
+    rows.append(unit("a/1", "fresh_all_moves", 1, 1.04, [[1, 0, 1.05, 0]], reason="returned"))
+    of = summary.summarise(rows)["ablations"]
+    assert of["evaluations"] == 100 and of["beside"]["greedy"]["a/1"] == pytest.approx(1.03)
+    moves = of["changes"]["fresh_all_moves"]
+    assert moves["above_as_it_is"] == {"pairs": 1, "better": 1, "worse": 0}
+    assert moves["ended_by"] == {"returned": 1} and moves["believed"]["a/1"] == pytest.approx(1.05)
+    assert summary.summarise(rows[:2])["ablations"] == {}
+
+
+def test_rates_are_told_apart_by_where_the_network_was() -> None:
+    begin = [[1, 0, 1.0, 0]]
+    rows = [unit("a", "ppo_fresh", s, 1.01 + s / 1000, begin, wall_seconds=30.0) for s in range(2)]
+    for s in (2, 3, 4):
+        rows.append(unit("a", "ppo_fresh", s, 1.01, begin, turns=True, seconds=2.0, wall_seconds=20.0))
+    rows[-1] |= {"evaluations": 7, "reason": "returned"}
+    of = summary.summarise(rows)["training"]
+    assert of["shared_gpu"]["units"] == 2 and of["shared_gpu"]["steps_per_second"] == 12
+    assert of["shared_turns"]["units"] == 3 and of["shared_turns"]["steps_per_second"] == 60
+    assert of["whole"]["units"] == 2 and of["whole_wall_seconds"] == 20
+    assert of["ended_by"] == {"budget": 4, "returned": 1} and of["least_evaluations"] == 7
+    assert of["turns_apart"]["kernels"] == 1 and of["turns_apart"]["percent"] < 0
+
+
+def test_groups_are_told_apart_within_kernels() -> None:
+    far = {k: [(n + (1.0 if of else 0.0) + 1e-3 * s, of) for of in (True, False) for s in range(5)]
+           for n, k in enumerate("abc")}  # fmt: skip
+    found = summary.apart(far)
+    assert found["percent"] == pytest.approx(100) and found["p"] < 0.01 and found["kernels"] == 3
+    same = {k: [(n + 1e-3 * s, of) for of in (True, False) for s in range(5)] for n, k in enumerate("abc")}
+    assert summary.apart(same)["p"] == 1.0
+    assert summary.apart({"a": [(1.0, True)]}) is None
+
+
+def test_where_a_network_was_is_known_of_searches_that_did_not_say_it(tmp_path: Path) -> None:
+    for seed, command in enumerate(("strategies.py --folder /tmp/x/runs --turns", "strategies.py")):
+        row = unit("a", "ppo_fresh", seed, 1.0, [[1, 0, 1.0, 0]], environment={"command": command})
+        (tmp_path / f"a--ppo_fresh--{seed}.json").write_text(json.dumps(row | {"wall_seconds": 1.0}))
+    assert [r["turns"] for r in units.read(tmp_path)] == [True, False]
+    made = json.loads(strategies.publish(tmp_path, str(tmp_path), "one; two").read_text())
+    assert made["commit"] == "one; two" and "/tmp" not in json.dumps(made)
+    assert made["environment"]["command"] == "strategies.py --folder runs --turns"
+    assert made["command"] == (
+        "python strategies.py --folder runs --turns; python strategies.py; python strategies.py --summary"
+    )
+    assert [r["turns"] for r in made["rows"]] == [True, False]
+
+
+def test_the_presets_moves_are_few_and_chance_finds_its_way_among_them() -> None:
+    room = pytest.importorskip("strategies_room")
+    row = room.room("layernorm/2048x1024", moves=300)
+    assert 0 < row["memory_actions"] < row["all_actions"] / 20
+    assert 100 < row["distinct"] <= 301 and row["longest_without_new"] < 100
+    assert room.room("layernorm/2048x1024", moves=300) == row
+
+
+def test_controls_play_the_presets_moves_without_an_agent(tmp_path: Path) -> None:
+    """All but memory instructions stay in the order in which they were."""
+    from sassafras.sass import Program
+    from sassafras.schedule import ScheduleSpace
+
+    device = Leaving(1000)
+    name, run = device.baseline.name, device.run
+
+    def texts(cubin: bytes) -> list[str]:
+        return [i.text.replace(".reuse", "") for i in Program.parse(cubin).function(name).instructions]
+
+    before = texts(device.baseline.cubin)
+    memory = {before[n] for n in ScheduleSpace(device.baseline, moves="memory").movable}
+    asked: list[list[str]] = []
+
+    def noted(candidate: Any) -> Any:
+        asked.append(texts(candidate.kernel.cubin))
+        return run(candidate)
+
+    device.run = noted  # type: ignore[method-assign]
+    for strategy in ("walk_memory_moves", "greedy_memory_moves"):
+        assert units.play(units.Unit("kv_append", strategy, 0, 12), device, tmp_path, True, 2, 1e18)
+    settings = {r["strategy"]: r["settings"] for r in units.read(tmp_path)}
+    assert settings["walk_memory_moves"]["length"] == 32
+    assert any(one != before for one in asked)
+    rest = [text for text in before if text not in memory]
+    assert all([text for text in one if text not in memory] == rest for one in asked)
 
 
 def test_seeds_are_outermost_and_every_unit_has_one_gpu() -> None:
