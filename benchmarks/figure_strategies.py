@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -40,6 +41,12 @@ def _times(value: float | None) -> str:
 
 def _count(value: Any) -> str:
     return f"{value:,.0f}" if isinstance(value, int | float) else value or "-"
+
+
+def _more(values: Iterable[float]) -> str:
+    """The mean of percents with its sign; what rounds to nothing has none below."""
+    given = list(values)
+    return f"{round(sum(given) / len(given), 2) + 0.0:+.2f} %"
 
 
 def _searches(count: int) -> str:
@@ -241,9 +248,39 @@ def room() -> str:
     return _table(head + " one", lines)
 
 
+def ablation_values(rows: Iterable[Row]) -> dict[str, str]:
+    """Each ablation beside the preset with the same kernel and seed: by how many percent it ended above (mean
+    of log ratios; below: negative), over all pairs and by kernel, how often, its fewest and most evaluations;
+    ``seeds_apart``: most that two of the preset's own seeds differ on one kernel."""
+    by = {(r["kernel"], r["seed"], r["strategy"]): r for r in rows if not r.get("cut") and "error" not in r}
+    preset = {(k, s): 100 * math.log(r["final_speedup"]) for (k, s, n), r in by.items() if n == ABLATIONS[0]}
+    apart = [abs(a - b) for (k, _), a in preset.items() for (other, _), b in preset.items() if k == other]
+    found = {"seeds_apart": f"{max(apart, default=0.0):.2f} %", "pairs": f"{len(preset)}"}
+    for name in ABLATIONS:
+        mine = {(k, s): r for (k, s, n), r in by.items() if n == name}
+        more = {at: 100 * math.log(r["final_speedup"]) - preset[at] for at, r in mine.items() if at in preset}
+        if not more:
+            continue
+        seconds = [r["seconds"] for r in mine.values()]
+        found |= {
+            f"{name}.percent": _more(more.values()),
+            f"{name}.above": f"{sum(v > 0 for v in more.values())}",
+            f"{name}.fewest": f"{min(r['evaluations'] for r in mine.values()):,}",
+            f"{name}.most": f"{max(r['evaluations'] for r in mine.values()):,}",
+            f"{name}.least_seconds": f"{min(seconds):.0f}", f"{name}.most_seconds": f"{max(seconds):.0f}",
+        }  # fmt: skip
+        for kernel in {k for k, _ in more}:
+            these = [v for (k, _), v in more.items() if k == kernel]
+            found[f"{name}.{kernel.split('/')[0]}"] = _more(these)
+            best = max(r["final_speedup"] for (k, _), r in mine.items() if k == kernel)
+            found[f"{name}.{kernel.split('/')[0]}.best"] = f"{best:.3f}x"
+    return found
+
+
 def values() -> dict[str, str]:
     """Figures of strategies.json and strategies-room.json that pages quote."""
-    of, held = result("strategies")["summary"], result("strategies-room")["summary"]
+    whole = result("strategies")
+    of, held = whole["summary"], result("strategies-room")["summary"]
     training = of["training"]
     found = {
         "searches": f"{of['units']}", "pairs": f"{of['strategies']['anneal']['units']}",
@@ -262,6 +299,13 @@ def values() -> dict[str, str]:
         "transfer.guided": f"{of['transfer']['median_ratio']['guided']:.2f}",
         "transfer.ppo": f"{of['transfer']['median_ratio']['ppo_pretrained']:.2f}",
     }  # fmt: skip
+    found |= {f"ablations.{name}": text for name, text in ablation_values(whole["rows"]).items()}
+    if needed := [1.0 - saved for saved in of["prerank"]["by_kernel"].values()]:
+        found |= {
+            "prerank.pairs": f"{of['prerank']['pairs']}", "prerank.kernels": f"{len(needed)}",
+            "prerank.worse": f"{sum(v > 1.0 for v in needed)}",
+            "prerank.least": f"{min(needed):.1f}", "prerank.most": f"{max(needed):.1f}",
+        }  # fmt: skip
     for name, by in of["above"].items():
         found |= {f"{name}.above.{other}": f"{count}" for other, count in by.items()}
     for name, it in of["strategies"].items():

@@ -105,6 +105,8 @@ def _of_model() -> dict[str, str]:
         "tau": f"{data['summary']['median_kendall_tau']:.2f}",
         "useless": f"{sum(row['kendall_tau'] < USELESS for row in data['rows'])}",
         "fit.held_out": f"{100 * fit['held_out_mape']:.0f} %",
+        # (the goal was 14 %: the best published simulator's, on an A6000)
+        "fit.missed": f"{100 * (fit['held_out_mape'] - 0.14):.0f}",
         "fit.all": f"{100 * fit['mape_fitted_on_all']:.0f} %",
         "fit.published": f"{100 * fit['mape_published']:.0f} %",
     }

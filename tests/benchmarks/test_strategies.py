@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -184,6 +185,27 @@ def test_ablations_are_judged_by_the_same_pairs_and_beside_equal_evaluations() -
     assert moves["above_as_it_is"] == {"pairs": 1, "better": 1, "worse": 0}
     assert moves["ended_by"] == {"returned": 1} and moves["believed"]["a/1"] == pytest.approx(1.05)
     assert summary.summarise(rows[:2])["ablations"] == {}
+
+
+def test_figures_of_ablations_are_those_of_the_same_pairs() -> None:
+    figures = pytest.importorskip("figure_strategies")
+    rows = [
+        unit(kernel, name, seed, final, [[1, 0, 1.0, 0]])
+        for name, finals in (
+            ("fresh_as_it_is", {("a/1", 0): 1.01, ("a/1", 1): 1.02, ("b/1", 0): 1.05}),
+            ("walk_memory_moves", {("a/1", 0): 1.02, ("a/1", 1): 1.01, ("b/1", 0): 1.05, ("b/1", 1): 1.9}),
+            ("fresh_no_mask", {("c/1", 0): 1.5}),
+        )
+        for (kernel, seed), final in finals.items()
+    ]
+    rows[3] |= {"evaluations": 20}
+    cut = {"kernel": "b/1", "strategy": "walk_memory_moves", "seed": 2, "cut": True, "evaluations": 7}
+    found = figures.ablation_values([*rows, cut])
+    assert found["pairs"] == "3" and found["seeds_apart"] == f"{100 * math.log(1.02 / 1.01):.2f} %"
+    # a pair that the preset has not run counts for nothing, and what cancels has no sign of its own
+    assert found["walk_memory_moves.percent"] == "+0.00 %" and found["walk_memory_moves.above"] == "1"
+    assert found["walk_memory_moves.fewest"] == "20" and found["walk_memory_moves.b"] == "+0.00 %"
+    assert not any(name.startswith(("fresh_no_mask", "greedy")) for name in found)
 
 
 def test_rates_are_told_apart_by_where_the_network_was() -> None:
