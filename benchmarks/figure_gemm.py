@@ -108,6 +108,20 @@ def _of_splits() -> dict[str, str]:
     }  # fmt: skip
 
 
+def _of_five() -> dict[str, str]:
+    """A sample of the shapes in five fresh processes, beside one process on the same shapes."""
+    of = result("hgemm-offline-five")
+    names = {row["shape"] for row in of["rows"]}
+    one = [row for row in result("hgemm-offline")["rows"] if row["shape"] in names]
+    won = sum(row["speedup_low"] > 1.005 for row in one)
+    return {
+        "shapes": str(of["summary"]["measured"]), "geomean": f"{of['summary']['geomean_vs_lt_autotune']:.3f}",
+        "won": f"{100 * of['summary']['win_rate_vs_lt_autotune']:.0f} %",
+        "one.geomean": f"{_mean(one):.3f}",
+        "one.won": f"{100 * won / len(one):.0f} %",
+    }  # fmt: skip
+
+
 def _of_second() -> dict[str, str]:
     """k split by two launches."""
     of = result("hgemm-second")["summary"]
@@ -216,7 +230,7 @@ def _of_choosers() -> dict[str, str]:
 
 GROUPS: dict[str, Callable[[], dict[str, str]]] = {
     "hgemm": _of_hgemm, "matmul": _of_matmul, "splits": _of_splits, "server": _of_server,
-    "second": _of_second,
+    "second": _of_second, "five": _of_five,
     "server-100": functools.partial(_of_server, "hgemm-server-100"), "offgrid": _of_offgrid,
     "anew": functools.partial(_of_offgrid, "hgemm-offgrid-anew"),
     "third": functools.partial(_of_offgrid, "hgemm-offgrid-third"),
