@@ -143,3 +143,13 @@ def test_the_estimate_finds_what_was_fast() -> None:
         errors += [abs(np.log(guesses[config] / us)) for config, us in timed.items()]
         lost.append(timed[min(guesses, key=lambda config: guesses[config])] / min(timed.values()))
     assert len(lost) > 100 and np.mean(errors) < 0.08 and np.mean(lost) < 1.04
+
+
+def test_a_listing_says_how_k_is_cut() -> None:
+    from sassafras.cli.gemm import _ranges
+
+    for name, ranges in (
+        ("cs_tn_64x64_s12q1p/c1p8", "8"), ("cs_tn_64x64_s6/c2p4", "8"), ("lean_tn_m1n1s4/w1x1x8/c4", "32"),
+        ("ws_tn_128x256_co2s4b2c2x1/g8/sk", "stream-K"),
+    ):  # fmt: skip
+        assert _ranges(parse(name)) == ranges, name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -184,9 +184,14 @@ def configs(
         return
     ranked = sorted(families.legal(problem), key=lambda c: (estimate_us(c, problem), c.name))
     rows = [
-        [c.name, "x".join(map(str, c.tile)), str(c.slices), f"{estimate_us(c, problem):.2f}"] for c in ranked
+        [c.name, "x".join(map(str, c.tile)), _ranges(c), f"{estimate_us(c, problem):.2f}"] for c in ranked
     ]
-    print_table(f"{len(rows)} legal", ["configuration", "tile", "k slices", "estimate (us)"], rows[:limit])
+    print_table(f"{len(rows)} legal", ["configuration", "tile", "ranges of k", "estimate (us)"], rows[:limit])
+
+
+def _ranges(config: Any) -> str:
+    """How many ranges k is cut into: slices (of warps and of a cluster) times parts; stream-K as it needs."""
+    return str(config.slices * getattr(config, "parts", 1)) if config.slices else "stream-K"
 
 
 @app.command("build")
