@@ -31,9 +31,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.fixture(scope="session", autouse=True)
 def _listings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """nvdisasm reads each cubin once a run, whichever tests and processes ask for it."""
+    """nvdisasm reads each cubin once a run, whichever tests and processes ask for it.
+
+    Triton's kernels are this run's own: a cubin holds its source's path, and one of another checkout differs
+    in nothing else.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SASSAFRAS_LISTINGS", str(folder_of(tmp_path_factory) / "listings"))
+        patch.setenv("TRITON_CACHE_DIR", str(folder_of(tmp_path_factory) / "triton"))
         yield
 
 
