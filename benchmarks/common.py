@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -23,6 +24,11 @@ def geomean(values: Iterable[float]) -> float | None:
     """Geometric mean, None of nothing."""
     logs = [math.log(v) for v in values]
     return math.exp(sum(logs) / len(logs)) if logs else None
+
+
+def without_folders(command: str) -> str:
+    """A command without --cache and --out: where files lay on one machine is nobody else's business."""
+    return re.sub(r" --(cache|out)[= ]\S+", "", command)
 
 
 def write(
@@ -44,10 +50,14 @@ def write(
     folder = Path(out or os.environ.get("OUT") or ROOT / "benchmarks" / "results")
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.json"
+    environment = dict(environment)
+    if "command" in environment:
+        environment["command"] = without_folders(environment["command"])
+    command = command or "python " + shlex.join([str(Path(sys.argv[0]).name), *sys.argv[1:]])
     head = {
         "benchmark": name,
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "command": command or "python " + shlex.join([str(Path(sys.argv[0]).name), *sys.argv[1:]]),
+        "command": without_folders(command),
         "commit": commits or commit(),
         "seed": seed,
         "environment": environment,

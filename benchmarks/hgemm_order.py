@@ -19,11 +19,12 @@ import argparse
 import os
 import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from changed_kernel import Changed, without_gpu
 from common import ROOT, write
 
 #: (shapes, configurations, compact blocks of tiles that are tried for a GPC)
@@ -71,37 +72,16 @@ PATCHES = {
 }
 
 
-@dataclass(frozen=True)
-class FromTable:
-    """An instance that reads its tile from a table; what `tools.Tools` asks an instance for."""
-
-    base: Any
-
-    @property
-    def name(self) -> str:
-        return str(self.base.name)
-
-    @property
-    def parameters(self) -> Any:
-        return self.base.parameters
-
-    @property
-    def source(self) -> str:
-        """The whole text, changed."""
-        from sassafras.gemm import compile as compiling
-
-        text = compiling.source(self.base)
-        before, after = PATCHES[self.base.name.split("_")[0]]
-        if text.count(before) != 1:
-            raise SystemExit(f"{self.base.name}: its text has changed, the tile is computed elsewhere")
-        return text.replace(before, after)
+def from_table(instance: Any) -> Changed:
+    """The kernel that reads its tile from a table."""
+    return Changed(instance, (PATCHES[instance.name.split("_")[0]],))
 
 
-def instances() -> list[FromTable]:
+def instances() -> list[Changed]:
     """All that are asked about."""
     from sassafras.gemm import families
 
-    return [FromTable(families.parse(name).instance) for _, names in QUESTIONS for name in names]
+    return [from_table(families.parse(name).instance) for _, names in QUESTIONS for name in names]
 
 
 # -- orders -----------------------------------------------------------------------------
@@ -280,7 +260,7 @@ def answer(tools: Any, place: Placement, shape: Any, name: str, lt: Any) -> dict
     gpcs = place.groups(wave * cluster, cluster)
     a, b, c = operands.addresses(config.layout)
     addresses = {"a": a, "b": b, "c": c, "workspace": 0}
-    changed = FromTable(config.instance)
+    changed = from_table(config.instance)
     made: list[tuple[str, Any]] = [("shipped", tools.ours(config, operands)), ("lt", lt(operands))]
     keep, wrong = [], []
     for order, tiles in orders(tm, tn, gpcs, wave, persistent).items():
@@ -324,6 +304,8 @@ def main() -> int:
     build([*instances(), *plain], given.cache)
     if given.prepare:
         return 0
+    if without_gpu():
+        return 2
     from hgemm_second import algorithms
 
     from sassafras.device.cuda import environment

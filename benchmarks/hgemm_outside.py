@@ -16,11 +16,12 @@ import argparse
 import os
 import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from changed_kernel import Changed, without_gpu
 from common import ROOT, write
 
 #: rows of a box; that of the whole tile is as it ships, but for a loop of one turn and a computed number
@@ -56,45 +57,20 @@ _EXPECT_INSIDE = _AGAIN + "                barrier_expect(full, BLOCKS * (inside
 _BEGIN = "        int stage = from; // below STAGES\n        u32 phase = 1;\n"
 
 
-@dataclass(frozen=True)
-class InBoxes:
-    """An instance that loads A's tile in boxes; what `tools.Tools` asks an instance for."""
-
-    base: Any
-    box: int
-
-    @property
-    def name(self) -> str:
-        return str(self.base.name)
-
-    @property
-    def parameters(self) -> Any:
-        return self.base.parameters
-
-    @property
-    def source(self) -> str:
-        """The whole text, changed."""
-        from sassafras.gemm import compile as compiling
-
-        text = compiling.source(self.base)
-        up = f"(p.m - row + {self.box - 1}) / {self.box} * {self.box}"
-        inside = f"        const int inside = min(BM, max(0, {up}));\n"
-        for before, after in (
-            (_LOAD, _IN_BOXES.replace("BOX", str(self.box))), (_EXPECT, _EXPECT_INSIDE),
-            (_BEGIN, _BEGIN + inside),
-        ):  # fmt: skip
-            if text.count(before) != 1:
-                raise SystemExit(f"{self.name}: its text has changed, copies are made elsewhere")
-            text = text.replace(before, after)
-        return text
+def loading(instance: Any, box: int) -> Changed:
+    """The kernel that loads A's tile in boxes of so many rows."""
+    up = f"(p.m - row + {box - 1}) / {box} * {box}"
+    inside = f"        const int inside = min(BM, max(0, {up}));\n"
+    copies = _IN_BOXES.replace("BOX", str(box))
+    return Changed(instance, ((_LOAD, copies), (_EXPECT, _EXPECT_INSIDE), (_BEGIN, _BEGIN + inside)))
 
 
-def instances() -> list[InBoxes]:
+def instances() -> list[Changed]:
     """All that are asked about."""
     from sassafras.gemm import families
 
     names = {name for _, of in QUESTIONS for name in of}
-    return [InBoxes(families.parse(name).instance, box) for name in sorted(names) for box in BOXES]
+    return [loading(families.parse(name).instance, box) for name in sorted(names) for box in BOXES]
 
 
 def in_boxes(tools: Any, config: Any, operands: Any, box: int) -> Any:
@@ -105,7 +81,7 @@ def in_boxes(tools: Any, config: Any, operands: Any, box: int) -> Any:
     maps = launch.tensor_maps | {"map_a": operand_map("a", shape.m, shape.k, box, False, "fp16")}
     a, b, c = operands.addresses(config.layout)
     addresses = {"a": a, "b": b, "c": c, "workspace": 0, "counters": 0}
-    return tools._bound(InBoxes(config.instance, box), replace(launch, tensor_maps=maps), addresses)
+    return tools._bound(loading(config.instance, box), replace(launch, tensor_maps=maps), addresses)
 
 
 def answer(tools: Any, shape: Any, names: tuple[str, ...]) -> dict[str, Any]:
@@ -163,6 +139,8 @@ def main() -> int:
     build([*made, *dict.fromkeys(one.base for one in made)], given.cache)
     if given.prepare:
         return 0
+    if without_gpu():
+        return 2
     from sassafras.device.cuda import environment
     from sassafras.gemm.stage import Stage
 

@@ -65,3 +65,12 @@ def test_every_ratio_on_these_pages_is_named(page: str) -> None:
         found = re.findall(r"\d\.\d{3,}|\d+\.\d+(?=x)|\d{1,3}(?:,\d{3})+", words)
         loose += [number for number in found if number not in named]
     assert not loose, f"{page}: {loose} come from no result file, as far as can be seen"
+
+
+def test_results_hold_no_machine_paths() -> None:
+    """Where a file lay on the machine that measured is no part of a result."""
+    found = []
+    for path in sorted((ROOT / "benchmarks/results").glob("*.json")):
+        for match in re.finditer(r"[ =\"](/(?:root|tmp|home|work)/[^ \"]*)", path.read_text()):
+            found.append(f"{path.name}: {match[1]}")
+    assert not found, found[:5]

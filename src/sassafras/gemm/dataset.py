@@ -198,10 +198,7 @@ def merge(old: Dataset, new: Dataset, changed: str) -> Dataset:
     Raises:
         SassafrasError: either was modelled, or they are of different GPUs.
     """
-    if old.modelled or new.modelled:
-        raise SassafrasError("a dataset that was modelled cannot be merged")
-    if old.header.get("gpu") != new.header.get("gpu"):
-        raise SassafrasError(f"datasets of {old.header.get('gpu')} and {new.header.get('gpu')}")
+    _of_one_kind(old, new)
     other = re.compile(changed)
     entries = dict(old.entries)
     for shape, entry in new.entries.items():
@@ -212,9 +209,7 @@ def merge(old: Dataset, new: Dataset, changed: str) -> Dataset:
             if name not in entry.ours and not other.search(name)
         }
         entries[shape] = Entry(shape, {**kept, **entry.ours}, entry.baselines, entry.lt)
-    keys = ("kernels", "cublaslt", "torch", "commit", "date", "command", "options")
-    earlier = {key: old.header[key] for key in keys if key in old.header}
-    header = {**new.header, "retuned": len(new), "changed": changed, "earlier": earlier}
+    header = {**new.header, "retuned": len(new), "changed": changed, "earlier": _origin(old)}
     return Dataset(header, entries.values())
 
 
@@ -228,10 +223,7 @@ def extended(old: Dataset, new: Dataset) -> Dataset:
     Raises:
         SassafrasError: either was modelled, or they are of different GPUs.
     """
-    if old.modelled or new.modelled:
-        raise SassafrasError("a dataset that was modelled cannot be extended")
-    if old.header.get("gpu") != new.header.get("gpu"):
-        raise SassafrasError(f"datasets of {old.header.get('gpu')} and {new.header.get('gpu')}")
+    _of_one_kind(old, new)
     entries = dict(old.entries)
     for shape, entry in new.entries.items():
         before = entries.get(shape)
@@ -244,9 +236,21 @@ def extended(old: Dataset, new: Dataset) -> Dataset:
             if name not in before.ours and layout and all(layout in of for of in clocks):
                 added[name] = (us * clocks[0][layout] / clocks[1][layout], rung)
         entries[shape] = Entry(shape, {**before.ours, **added}, before.baselines, before.lt)
+    return Dataset({**old.header, "extended": _origin(new)}, entries.values())
+
+
+def _of_one_kind(old: Dataset, new: Dataset) -> None:
+    """Raises SassafrasError where the two cannot be put together."""
+    if old.modelled or new.modelled:
+        raise SassafrasError("a dataset that was modelled cannot be merged")
+    if old.header.get("gpu") != new.header.get("gpu"):
+        raise SassafrasError(f"datasets of {old.header.get('gpu')} and {new.header.get('gpu')}")
+
+
+def _origin(of: Dataset) -> dict[str, Any]:
+    """Which run a dataset comes from."""
     keys = ("kernels", "cublaslt", "torch", "commit", "date", "command", "options")
-    extension = {key: new.header[key] for key in keys if key in new.header}
-    return Dataset({**old.header, "extended": extension}, entries.values())
+    return {key: of.header[key] for key in keys if key in of.header}
 
 
 class Replay:
