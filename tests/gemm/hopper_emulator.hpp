@@ -278,12 +278,15 @@ inline void layer_of(const sassafras::TensorMap *map, int z) {
     if (!map->deep && z >= map->layers) fail("a layer past the end of the batch");
 }
 
+inline bool thrifty = false; // rows outside are not to be asked for
+
 inline void copy_box(unsigned to, const sassafras::TensorMap *map, int x, int y, unsigned barrier, unsigned mask, int z = -1) {
     layer_of(map, z);
     check_predecessors();
     const int row_bytes = 2 * map->box[0];
     // found on an H200, 2026-11-22: an illegal instruction; no manual says it
     if (x % 8) fail("a tensor copy that does not begin at a multiple of 16 bytes");
+    if (thrifty && (x >= map->extent[0] || (long long)y + map->box[1] > map->extent[1])) fail("a tensor copy asks for rows outside");
     if (to % 128) fail("a tensor copy to an address that is not a multiple of 128");
     if (row_bytes % 16 || (map->swizzle && row_bytes > map->swizzle)) fail("a box wider than its swizzle");
     std::vector<unsigned> ranks;
@@ -402,7 +405,7 @@ inline void arrive_threads(int barrier, int threads) {
         ++named.generation;
     }
 }
-inline void keep(u32 &) {}
+template <class Word> inline void keep(Word &) {}
 inline void sync_warp() { emulator::wait(emulator::lane->cta->warps[threadIdx.x / 32].barrier); }
 
 inline u32 broadcast(u32 value) {

@@ -46,6 +46,8 @@ class Emulator:
         place = {"a": first, "b": second, "c": 2}
         words: list[Any] = [self.instances.index(config.instance), *plan.grid]
         words += [*plan.cluster, plan.threads, plan.shared_bytes, policy, seed, repeats, fault]
+        blocks = max(1, getattr(config.instance, "blocks", 0))
+        words.append(int(not isinstance(config, AnyRowsConfig) and shape.k % (64 * blocks) == 0))
         named = [name for name, kind in config.instance.parameters if kind == "i32"]
         words += [len(named), *(plan.scalars[name] for name in named)]
         maps = [plan.tensor_maps[n] for n, kind in config.instance.parameters if kind == "tensormap"]

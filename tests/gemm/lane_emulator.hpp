@@ -215,6 +215,7 @@ inline void write(void *at, const void *from, size_t bytes) {
 #define gridDim (emulator::grid_dim)
 
 namespace sassafras {
+using std::max;
 using std::min;
 using u16 = uint16_t;
 using u32 = uint32_t;

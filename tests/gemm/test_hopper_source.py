@@ -115,6 +115,30 @@ def test_every_path_is_right(
     assert launched >= 8
 
 
+@pytest.mark.parametrize("number", range(len(INSTANCES)), ids=lambda n: INSTANCES[n].name)
+def test_no_copy_asks_for_rows_outside(
+    number: int, emulator: Emulator, tmp_path: Path, few_multiprocessors: None
+) -> None:
+    """Where k is whole, `Emulator.run` takes a copy that does for a fault."""
+    launched = 0
+    for shape in (Shape(8, 16, 256), Shape(200, 328, 384), Shape(312, 72, 512)):
+        legal = [config for config in configs(INSTANCES[number]) if config.reject(shape) is None]
+        for config in legal[:: max(1, len(legal) // 3)]:
+            assert emulator.run(config, shape, tmp_path) == "", f"{config.name} for {shape}"
+            launched += 1
+    assert launched >= 5
+
+
+@pytest.mark.parametrize("number", [0, 1, 12, 24])
+def test_rows_outside_that_are_asked_for_are_noticed(number: int, shared: Path, tmp_path: Path) -> None:
+    """Boxes as large as a tile's part, wherever the matrix ends."""
+    spoiled = build(
+        shared, INSTANCES, lambda text: text.replace("MN || row + rows <= end ? whole : edge", "whole")
+    )
+    config = configs(INSTANCES[number])[0]
+    assert "asks for rows outside" in spoiled.run(config, Shape(312, 72, 512), tmp_path)
+
+
 def test_random_launches_are_right(emulator: Emulator, tmp_path: Path, few_multiprocessors: None) -> None:
     rng = np.random.default_rng(11)
     tried, kinds = 0, set()

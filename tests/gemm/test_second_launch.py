@@ -108,7 +108,7 @@ def run(
         numbers = [plan.scalars[name] for name, kind in named if kind == "i32"]
         words += [len(numbers), *numbers]
     place = {"a": 1, "b": 0} if pair.first.swapped else {"a": 0, "b": 1}
-    for name in ("map_a", "map_b"):
+    for name in ("map_a", "map_b", "edge_a", "edge_b"):
         tensor = first.tensor_maps[name]
         words += [place[tensor.operand], *tensor.dims, *tensor.strides, *tensor.box, tensor.swizzle]
     assert second.workspace_bytes == first.workspace_bytes

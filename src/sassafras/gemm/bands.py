@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from .launch import SHARED_LIMIT, ceil_div
 
-#: of 16 CTAs in a GPC, bands of four make a block of 4 x 4 tiles; two where there are no more rows, eight
-#: where a multiprocessor holds two CTAs
-BANDS = (2, 4, 8)
+#: of 16 CTAs in a GPC, bands of four make a block of 4 x 4 tiles; two and three where there are no more rows
+#: or they divide into these, eight where a multiprocessor holds two CTAs
+BANDS = (2, 3, 4, 8)
+#: rows of tiles that make bands of three
+THREES = (3, 5, 6)
 #: tiles from which it can matter who is whose neighbour
 FEWEST = 48
 
@@ -34,6 +36,8 @@ def wasteful(band: int, down: int, across: int, shared_bytes: int) -> str | None
         return None
     if across <= band or 4 * down < 3 * ceil_div(down, band) * band:
         return f"bands of {band} for {down} x {across} tiles"
+    if band == 3 and down not in THREES:
+        return f"bands of 3 for {down} rows of tiles: they are for three, five and six"
     if band == 2 and down > 2:
         return f"bands of 2 for {down} rows of tiles: four make blocks of 4 x 4"
     if band == 8 and 2 * shared_bytes > SHARED_LIMIT:

@@ -138,8 +138,8 @@ class ClusterSplitInstance:
     def parameters(self) -> tuple[tuple[str, str], ...]:
         """Names and types of the kernel's parameters."""
         plain = (
-            ("map_a", "tensormap"), ("map_b", "tensormap"), ("c", f"*{self.dtype}"), ("workspace", "*f32"),
-            ("counters", "*u32"), ("m", "i32"), ("n", "i32"), ("ldc", "i32"), ("k_tiles", "i32"),
+            ("map_a", "tensormap"), ("map_b", "tensormap"), ("edge_a", "tensormap"), ("edge_b", "tensormap"),
+            ("c", f"*{self.dtype}"), ("workspace", "*f32"), ("counters", "*u32"), ("m", "i32"), ("n", "i32"), ("ldc", "i32"), ("k_tiles", "i32"),
             ("tiles_per_slice", "i32"), ("parts", "i32"), ("log2_slices", "i32"), ("late", "i32"),
             ("share_m", "i32"), ("share_n", "i32"), ("rows_a", "i32"), ("rows_b", "i32"), ("all_a", "i32"),
             ("all_b", "i32"), ("band", "i32"),
@@ -422,8 +422,8 @@ class ClusterSplitConfig(Configuration):
         i, seen = self.instance, self.seen(shape)
         mn_a, mn_b = hopper.majors(i.layout, i.swapped)
         return {
-            "map_a": hopper.operand_map("a", seen.m, shape.k, i.rows // self.share_n, mn_a, i.dtype),
-            "map_b": hopper.operand_map("b", seen.n, shape.k, i.columns // self.share_m, mn_b, i.dtype),
+            **hopper.operand_maps("a", seen.m, shape.k, i.rows // self.share_n, mn_a, i.dtype),
+            **hopper.operand_maps("b", seen.n, shape.k, i.columns // self.share_m, mn_b, i.dtype),
         }
 
     def _launch(self, shape: Shape) -> Launch:

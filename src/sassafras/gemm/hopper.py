@@ -47,6 +47,21 @@ def operand_map(operand: str, rows: int, k: int, box_rows: int, mn_major: bool, 
     return TensorMap(operand, dtype, (k, rows), (2 * k,), (TILE_K, box_rows))
 
 
+def operand_maps(
+    operand: str, rows: int, k: int, box_rows: int, mn_major: bool, dtype: str
+) -> dict[str, TensorMap]:
+    """``map_a`` and ``edge_a`` (or ``_b``): of whole boxes, and of those that the matrix ends in.
+
+    The latter's box has just the rows that are inside. An operand whose rows are contiguous is loaded in
+    blocks of 64; those wholly outside are left out, and both maps are the same.
+    """
+    edge = box_rows if mn_major else rows % box_rows or box_rows
+    return {
+        f"map_{operand}": operand_map(operand, rows, k, box_rows, mn_major, dtype),
+        f"edge_{operand}": operand_map(operand, rows, k, edge, mn_major, dtype),
+    }
+
+
 def staging(columns: int, swapped: bool) -> tuple[int, int, int]:
     """(rows, columns) of C in a warp's store buffer, and its bytes (`Staging` in hopper_tile.cuh)."""
     width = columns if swapped else next(w for w in (64, 32, 16) if columns % w == 0)

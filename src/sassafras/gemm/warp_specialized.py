@@ -20,10 +20,10 @@ from .shapes import Shape
 
 #: names and types of the kernel's parameters, in order
 PARAMETERS = (
-    ("map_a", "tensormap"), ("map_b", "tensormap"), ("map_c", "tensormap"), ("workspace", "*f32"),
-    ("counters", "*u32"), ("tiles_m", "i32"), ("tiles_n", "i32"), ("k_tiles", "i32"), ("group", "i32"),
-    ("split_tiles", "i32"), ("split_units", "i32"), ("unit_length", "i32"), ("longer_units", "i32"),
-    ("late", "i32"),
+    ("map_a", "tensormap"), ("map_b", "tensormap"), ("map_c", "tensormap"), ("edge_a", "tensormap"),
+    ("edge_b", "tensormap"), ("workspace", "*f32"), ("counters", "*u32"), ("tiles_m", "i32"),
+    ("tiles_n", "i32"), ("k_tiles", "i32"), ("group", "i32"), ("split_tiles", "i32"), ("split_units", "i32"),
+    ("unit_length", "i32"), ("longer_units", "i32"), ("m", "i32"), ("n", "i32"), ("late", "i32"),
 )  # fmt: skip
 #: largest workspace (bytes): partial sums should stay in the L2
 WORKSPACE_LIMIT = 64 << 20
@@ -421,8 +421,8 @@ class WarpSpecializedConfig(Configuration):
         mn_a, mn_b = hopper.majors(i.layout, i.swapped)
         c_rows, c_columns, _ = hopper.staging(i.columns, i.swapped)
         return {
-            "map_a": hopper.operand_map("a", seen.m, shape.k, i.rows // i.cluster_n, mn_a, i.dtype),
-            "map_b": hopper.operand_map("b", seen.n, shape.k, i.columns // i.cluster_m, mn_b, i.dtype),
+            **hopper.operand_maps("a", seen.m, shape.k, i.rows // i.cluster_n, mn_a, i.dtype),
+            **hopper.operand_maps("b", seen.n, shape.k, i.columns // i.cluster_m, mn_b, i.dtype),
             "map_c": TensorMap(
                 "c", i.dtype, (shape.n, shape.m), (2 * shape.n,), (c_columns, c_rows), 2 * c_columns
             ),
@@ -436,7 +436,7 @@ class WarpSpecializedConfig(Configuration):
         scalars = {
             "tiles_m": tiles_m, "tiles_n": tiles_n, "k_tiles": k_tiles, "group": self.group,
             "split_tiles": split_tiles, "split_units": units, "unit_length": length, "longer_units": longer,
-            "late": 0,
+            "m": self.seen(shape).m, "n": self.seen(shape).n, "late": 0,
         }  # fmt: skip
         jobs = units + tiles_m * tiles_n - split_tiles
         grid = min(jobs, self.clusters()) * self.cluster
