@@ -139,10 +139,10 @@ class ClusterSplitInstance:
         """Names and types of the kernel's parameters."""
         plain = (
             ("map_a", "tensormap"), ("map_b", "tensormap"), ("edge_a", "tensormap"), ("edge_b", "tensormap"),
-            ("c", f"*{self.dtype}"), ("workspace", "*f32"), ("counters", "*u32"), ("m", "i32"), ("n", "i32"), ("ldc", "i32"), ("k_tiles", "i32"),
-            ("tiles_per_slice", "i32"), ("parts", "i32"), ("log2_slices", "i32"), ("late", "i32"),
-            ("share_m", "i32"), ("share_n", "i32"), ("rows_a", "i32"), ("rows_b", "i32"), ("all_a", "i32"),
-            ("all_b", "i32"), ("band", "i32"),
+            ("c", f"*{self.dtype}"), ("workspace", "*f32"), ("counters", "*u32"), ("m", "i32"), ("n", "i32"),
+            ("ldc", "i32"), ("k_tiles", "i32"), ("tiles_per_slice", "i32"), ("parts", "i32"),
+            ("log2_slices", "i32"), ("late", "i32"), ("share_m", "i32"), ("share_n", "i32"),
+            ("rows_a", "i32"), ("rows_b", "i32"), ("all_a", "i32"), ("all_b", "i32"), ("band", "i32"),
         )  # fmt: skip
         return plain + EPILOGUE_PARAMETERS * self.epilogue
 
