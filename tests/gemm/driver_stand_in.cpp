@@ -224,12 +224,6 @@ int cuLaunchKernelEx(const Config *config, void *handle, void **params, void **e
             const Map m = value<Map>(params, map);
             bad |= (uintptr_t)params[map] % 64 || m.magic != 0x5AFE || m.rank != (fused ? 3 : 2) || m.type != (d.bf16 ? 9 : 6);
             const long stride = (long)m.strides[0] / 2;
-            if (const int at = index(std::string("edge_") + operand); at >= 0) { // the same, but for the rows of a box
-                const Map edge = value<Map>(params, at);
-                const long rows = (long)m.dims[1], box = (long)m.box[1], inside = mn || rows % box == 0 ? box : rows % box;
-                bad |= (uintptr_t)params[at] % 64 || edge.address != m.address || edge.dims[0] != m.dims[0] || edge.dims[1] != m.dims[1];
-                bad |= edge.strides[0] != m.strides[0] || edge.box[0] != m.box[0] || (long)edge.box[1] != inside;
-            }
             if (which < 2) {
                 extents[which] = (long)(mn ? m.dims[0] : m.dims[1]);
                 extents[2] = (long)(mn ? m.dims[1] : m.dims[0]);

@@ -69,8 +69,8 @@ template <size_t... I> static Epilogue last(const std::vector<Any> &p, std::inde
 }
 constexpr size_t count_of(const LeanProblem &) { return 12; }
 constexpr size_t count_of(const StagedProblem &) { return 10; }
-constexpr size_t count_of(const ClusterSplitProblem &) { return 22; }
-constexpr size_t count_of(const WarpSpecializedProblem &) { return 18; }
+constexpr size_t count_of(const ClusterSplitProblem &) { return 23; }
+constexpr size_t count_of(const WarpSpecializedProblem &) { return 17; }
 constexpr size_t count_of(const AnyRowsProblem &) { return 14; }
 
 template <class Plain> static General<Plain> problem(const std::vector<Any> &p, const General<Plain> *) {
@@ -113,6 +113,7 @@ int main(int, char **argv) {
         if (files[i] == "-") continue;
         if (i == 4 && files[i] == "c") {
             buffers[4] = buffers[2];
+            emulator::once = true;
             emulator::readable.push_back(emulator::writable);
             continue;
         }

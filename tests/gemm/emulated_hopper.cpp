@@ -1,7 +1,7 @@
 // usage: PROGRAM JOB, or PROGRAM order ROWS COLUMNS GROUP (prints where each tile lies)
 // Runs launches of TMA kernels on the CPU. JOB is a text file of whitespace-separated words:
 //   instance  grid x y z  cluster x y z  threads  shared_bytes  policy(0 late, 1 random, 2 eager)  seed  repeats  fault
-//   thrifty(1: a copy that asks for rows outside of its operand is a fault; where k is a multiple of a stage's)
+//   thrifty(1: a copy that asks for rows outside of its operand is a fault)
 //   count, then the scalars in the order of the kernel's parameters
 //   count, then of each tensor map: operand(0 a, 1 b, 2 c)  rank  extents  strides  box  swizzle
 //   workspace_bytes  counters  files a b c
@@ -69,8 +69,8 @@ int main(int, char **argv) {
     std::vector<int> s(number());
     for (int &value : s) value = (int)number();
     // of the cluster-split family: parts, and slices where no band lies along x
-    const bool split = s.size() > 11;
-    const int slices = split && s[14] ? 1 : (int)grid.x / (split ? s[5] : 1);
+    const bool split = s.size() > 12;
+    const int slices = split && s[17] ? 1 : (int)grid.x / (split ? s[5] : 1);
     std::vector<TensorMap> maps(number());
     std::vector<int> operands;
     for (TensorMap &map : maps) {
@@ -112,8 +112,8 @@ int main(int, char **argv) {
             emulator::fail("host and kernel disagree on shared memory or threads");                                   \
         emulator::launch_clusters(grid, cluster, threads, shared_bytes, turn > 0, [&] { type::run(kind); });           \
     }
-#define ws {&maps[0], &maps[1], &maps[2], &maps[3], &maps[4], work, counters.data(), s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8], s[9], s[10]}
-#define cs {&maps[0], &maps[1], &maps[2], &maps[3], (u16 *)operand[2], work, counters.data(), s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8], s[9], s[10], s[11], s[12], s[13], s[14]}
+#define ws {&maps[0], &maps[1], &maps[2], work, counters.data(), s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8], s[9], s[10], s[11]}
+#define cs {&maps[0], &maps[1], (u16 *)operand[2], work, counters.data(), s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8], s[9], s[10], s[11], s[12], s[13], s[14], s[15], s[16], s[17]}
 #define any {&maps[0], &maps[1], &maps[2], &maps[3], (u16 *)operand[2], s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8]}
         INSTANCES
         for (unsigned char count : emulator::stores)

@@ -41,9 +41,9 @@ int main(int, char **argv) {
     for (int &value : s) value = (int)number();
     std::vector<int> t(number());
     for (int &value : t) value = (int)number();
-    TensorMap maps[4];
-    int operands[4];
-    for (int i = 0; i < 4; ++i) {
+    TensorMap maps[2];
+    int operands[2];
+    for (int i = 0; i < 2; ++i) {
         operands[i] = (int)number();
         for (long long &extent : maps[i].extent) extent = number();
         maps[i].stride = number();
@@ -68,7 +68,7 @@ int main(int, char **argv) {
         else
             emulator::writable = {operand[i], operand[i] + data.size()};
     }
-    for (int i = 0; i < 4; ++i) maps[i].base = operand[operands[i]];
+    for (int i = 0; i < 2; ++i) maps[i].base = operand[operands[i]];
     u16 *const c = (u16 *)operand[2];
     const size_t size = emulator::writable.end - emulator::writable.begin;
     std::vector<char> before;
@@ -82,8 +82,8 @@ int main(int, char **argv) {
 #define X(id, type)                                                                                                    \
     if (first == id) {                                                                                                 \
         agree(type::SHARED_BYTES, shared_bytes), agree(type::THREADS, threads);                                        \
-        const ClusterSplitProblem p{&maps[0], &maps[1], &maps[2], &maps[3], c, work, nullptr, s[0], s[1], s[2], s[3], s[4], s[5], s[6],   \
-                                    s[7], s[8], s[9], s[10], s[11], s[12], s[13], s[14]};                                     \
+        const ClusterSplitProblem p{&maps[0], &maps[1], c, work, nullptr, s[0], s[1], s[2], s[3], s[4], s[5], s[6],   \
+                                    s[7], s[8], s[9], s[10], s[11], s[12], s[13], s[14], s[15], s[16], s[17]};                                     \
         emulator::launch_clusters(grid, cluster, threads, shared_bytes, turn > 0, [&] { type::run(p); });             \
     }
         FIRST_KERNELS
@@ -93,7 +93,7 @@ int main(int, char **argv) {
 #define X(id, type)                                                                                                    \
     if (second == id) {                                                                                                \
         agree(type::SHARED_BYTES, adding_bytes), agree(type::THREADS, adding_threads);                                 \
-        const AddPartsProblem p{c, work, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7]};                              \
+        const AddPartsProblem p{c, work, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], t[9]};                              \
         emulator::launch_clusters(adding, Dim{}, adding_threads, adding_bytes, turn > 0, [&] { type::run(p); });       \
     }
         SECOND_KERNELS

@@ -405,7 +405,7 @@ inline void arrive_threads(int barrier, int threads) {
         ++named.generation;
     }
 }
-template <class Word> inline void keep(Word &) {}
+inline void keep(u32 &) {}
 inline void sync_warp() { emulator::wait(emulator::lane->cta->warps[threadIdx.x / 32].barrier); }
 
 inline u32 broadcast(u32 value) {

@@ -138,11 +138,12 @@ class ClusterSplitInstance:
     def parameters(self) -> tuple[tuple[str, str], ...]:
         """Names and types of the kernel's parameters."""
         plain = (
-            ("map_a", "tensormap"), ("map_b", "tensormap"), ("edge_a", "tensormap"), ("edge_b", "tensormap"),
-            ("c", f"*{self.dtype}"), ("workspace", "*f32"), ("counters", "*u32"), ("m", "i32"), ("n", "i32"),
-            ("ldc", "i32"), ("k_tiles", "i32"), ("tiles_per_slice", "i32"), ("parts", "i32"),
-            ("log2_slices", "i32"), ("late", "i32"), ("share_m", "i32"), ("share_n", "i32"),
-            ("rows_a", "i32"), ("rows_b", "i32"), ("all_a", "i32"), ("all_b", "i32"), ("band", "i32"),
+            ("map_a", "tensormap"), ("map_b", "tensormap"), ("c", f"*{self.dtype}"), ("workspace", "*f32"),
+            ("counters", "*u32"), ("m", "i32"), ("n", "i32"), ("ldc", "i32"), ("k_tiles", "i32"),
+            ("tiles_per_slice", "i32"), ("parts", "i32"), ("log2_slices", "i32"), ("late", "i32"),
+            ("share_m", "i32"), ("share_n", "i32"), ("rows_a", "i32"), ("rows_b", "i32"), ("all_a", "i32"),
+            ("all_b", "i32"), ("last_row", "i32"), ("last_column", "i32"), ("stage_bytes", "i32"),
+            ("band", "i32"),
         )  # fmt: skip
         return plain + EPILOGUE_PARAMETERS * self.epilogue
 
@@ -271,8 +272,12 @@ OTHER_INSTANCES: tuple[ClusterSplitInstance, ...] = (
     *_instances(("tt", "nt"), _GENERAL),
 )
 
-#: what no GPU has timed yet (`families.CANDIDATES`): nothing
-CANDIDATES: tuple[ClusterSplitInstance, ...] = ()
+#: what no GPU has timed yet (`families.CANDIDATES`): transposed tiles as wide as 65 to 320 rows of C are
+_ONE_ACROSS = (
+    (64, 128, 8, True), (64, 128, 3, True), (64, 160, 7, True), (64, 160, 3, True), (64, 192, 6, True),
+    (64, 256, 4, True), (128, 128, 6, True), (128, 160, 5, True), (128, 256, 3, True),
+)  # fmt: skip
+CANDIDATES: tuple[ClusterSplitInstance, ...] = tuple(_instances(("tn", "nn"), _ONE_ACROSS, blocks=1))
 
 #: those with an epilogue (`epilogue`)
 _FUSED = ((64, 64, 6, False), (64, 32, 8, True), (64, 128, 8, False), (128, 128, 6, False))
@@ -418,22 +423,35 @@ class ClusterSplitConfig(Configuration):
             )
         return _fill(ceil_div(seen.n, columns)) and not any(_fill(ceil_div(seen.n, r)) for r in (64, 128))
 
-    def _maps(self, shape: Shape) -> dict[str, TensorMap]:
+    def _boxes(self, shape: Shape) -> tuple[int, int]:
+        """Rows of a tile of A, of B, that each of those who share it loads."""
         i, seen = self.instance, self.seen(shape)
         mn_a, mn_b = hopper.majors(i.layout, i.swapped)
+        return (
+            hopper.box_rows(seen.m, i.rows, self.share_n, mn_a),
+            hopper.box_rows(seen.n, i.columns, self.share_m, mn_b),
+        )
+
+    def _maps(self, shape: Shape) -> dict[str, TensorMap]:
+        i, seen, (rows_a, rows_b) = self.instance, self.seen(shape), self._boxes(shape)
+        mn_a, mn_b = hopper.majors(i.layout, i.swapped)
         return {
-            **hopper.operand_maps("a", seen.m, shape.k, i.rows // self.share_n, mn_a, i.dtype),
-            **hopper.operand_maps("b", seen.n, shape.k, i.columns // self.share_m, mn_b, i.dtype),
+            "map_a": hopper.operand_map("a", seen.m, shape.k, rows_a, mn_a, i.dtype),
+            "map_b": hopper.operand_map("b", seen.n, shape.k, rows_b, mn_b, i.dtype),
         }
 
     def _launch(self, shape: Shape) -> Launch:
         seen, k_tiles = self.seen(shape), self.instance.k_tiles(shape)
+        (rows, columns), (rows_a, rows_b) = self.tile, self._boxes(shape)
         scalars = {
             "m": seen.m, "n": seen.n, "ldc": shape.n, "k_tiles": k_tiles,
             "tiles_per_slice": ceil_div(k_tiles, self.slices * self.parts),
             "parts": self.parts, "log2_slices": self.slices.bit_length() - 1, "late": 0,
             "share_m": self.share_m, "share_n": self.share_n,
-            "rows_a": self.instance.rows // self.share_n, "rows_b": self.instance.columns // self.share_m,
+            "rows_a": rows_a, "rows_b": rows_b,
+            "last_row": hopper.last(seen.m, rows), "last_column": hopper.last(seen.n, columns),
+            "stage_bytes": max(1, self.instance.blocks)
+            * hopper.stage_bytes(rows_a * self.share_n, rows_b * self.share_m),
             "all_a": sum(1 << self.slices * i for i in range(self.share_n)),
             "all_b": sum(1 << self.slices * self.share_n * i for i in range(self.share_m)), "band": self.band,
         }  # fmt: skip
@@ -448,7 +466,6 @@ class ClusterSplitConfig(Configuration):
             scalars["band"] = 1 if down <= across else -1
             grid = (*((down, across) if down <= across else (across, down)), self.parts)
         tiles = across * down if self.parts > 1 else 0
-        rows, columns = self.tile
         counters = 4 * self.instance.consumers * self.slices
         return Launch(
             grid, self.threads, self.shared_bytes, cluster, scalars, self._maps(shape),

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from sassafras.core import SassafrasError
 
-from . import families
+from . import families, hopper
 from .any_rows import AnyRowsConfig
 from .families import Config
 from .hopper import LAYOUTS
@@ -125,6 +125,8 @@ def launch(
     plain, tiles_m, tiles_n = config.launch(shape), *config.tiles(shape)
     scalars = dict(plain.scalars)
     scalars |= {f"ld{name}": line[name] for name in "abc" if f"ld{name}" in scalars}
+    if beta and "last_row" in scalars:  # what is added may be C itself: no element of it is stored twice
+        scalars |= {"last_row": hopper.APART, "last_column": hopper.APART}
     ld_addend, step_addend = addend or (lines.c, batch.c)
     scalars |= {
         "alpha": bits(alpha), "beta": bits(beta), "activation": ACTIVATIONS[activation],

@@ -47,19 +47,24 @@ def operand_map(operand: str, rows: int, k: int, box_rows: int, mn_major: bool, 
     return TensorMap(operand, dtype, (k, rows), (2 * k,), (TILE_K, box_rows))
 
 
-def operand_maps(
-    operand: str, rows: int, k: int, box_rows: int, mn_major: bool, dtype: str
-) -> dict[str, TensorMap]:
-    """``map_a`` and ``edge_a`` (or ``_b``): of whole boxes, and of those that the matrix ends in.
+#: a place that no tile reaches: none is moved
+APART = 1 << 30
 
-    The latter's box has just the rows that are inside. An operand whose rows are contiguous is loaded in
-    blocks of 64; those wholly outside are left out, and both maps are the same.
+
+def last(extent: int, tile: int) -> int:
+    """Where the last tile begins: so that it ends with the matrix (`kernels/hopper_tile.cuh`)."""
+    return max(0, extent - tile)
+
+
+def box_rows(extent: int, rows: int, parts: int, mn_major: bool) -> int:
+    """Rows that one CTA loads of a tile of so many rows.
+
+    All that are inside where the matrix is smaller than the tile, for several CTAs in multiples of 8. An
+    operand whose rows are contiguous comes in blocks of 64.
     """
-    edge = box_rows if mn_major else rows % box_rows or box_rows
-    return {
-        f"map_{operand}": operand_map(operand, rows, k, box_rows, mn_major, dtype),
-        f"edge_{operand}": operand_map(operand, rows, k, edge, mn_major, dtype),
-    }
+    if mn_major or extent >= rows:
+        return rows // parts
+    return extent if parts == 1 else min(rows // parts, 8 * ceil_div(extent, 8 * parts))
 
 
 def staging(columns: int, swapped: bool) -> tuple[int, int, int]:

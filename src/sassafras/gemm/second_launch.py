@@ -92,7 +92,18 @@ class AddPartsInstance:
     @property
     def parameters(self) -> tuple[tuple[str, str], ...]:
         """Names and types of the kernel's parameters."""
-        numbers = ("m", "n", "ldc", "parts", "tiles_m", "tiles_n", "rows", "columns")
+        numbers = (
+            "m",
+            "n",
+            "ldc",
+            "parts",
+            "tiles_m",
+            "tiles_n",
+            "rows",
+            "columns",
+            "last_row",
+            "last_column",
+        )
         return (("c", f"*{self.dtype}"), ("workspace", "*f32"), *((name, "i32") for name in numbers))
 
     @property
@@ -143,6 +154,7 @@ class Adding:
         scalars = {
             "m": seen.m, "n": seen.n, "ldc": shape.n, "parts": self.first.parts, "tiles_m": tiles_m,
             "tiles_n": tiles_n, "rows": rows, "columns": columns,
+            "last_row": before.scalars["last_row"], "last_column": before.scalars["last_column"],
         }  # fmt: skip
         units = tiles_m * tiles_n * rows * columns // 256
         return Launch(

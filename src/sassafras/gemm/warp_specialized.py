@@ -20,10 +20,10 @@ from .shapes import Shape
 
 #: names and types of the kernel's parameters, in order
 PARAMETERS = (
-    ("map_a", "tensormap"), ("map_b", "tensormap"), ("map_c", "tensormap"), ("edge_a", "tensormap"),
-    ("edge_b", "tensormap"), ("workspace", "*f32"), ("counters", "*u32"), ("tiles_m", "i32"),
-    ("tiles_n", "i32"), ("k_tiles", "i32"), ("group", "i32"), ("split_tiles", "i32"), ("split_units", "i32"),
-    ("unit_length", "i32"), ("longer_units", "i32"), ("m", "i32"), ("n", "i32"), ("late", "i32"),
+    ("map_a", "tensormap"), ("map_b", "tensormap"), ("map_c", "tensormap"), ("workspace", "*f32"),
+    ("counters", "*u32"), ("tiles_m", "i32"), ("tiles_n", "i32"), ("k_tiles", "i32"), ("group", "i32"),
+    ("split_tiles", "i32"), ("split_units", "i32"), ("unit_length", "i32"), ("longer_units", "i32"),
+    ("last_row", "i32"), ("last_column", "i32"), ("stage_bytes", "i32"), ("late", "i32"),
 )  # fmt: skip
 #: largest workspace (bytes): partial sums should stay in the L2
 WORKSPACE_LIMIT = 64 << 20
@@ -277,8 +277,15 @@ EPILOGUE_INSTANCES: tuple[WarpSpecializedInstance, ...] = tuple(
 )  # fmt: skip
 
 
-#: what no GPU has timed yet (`families.CANDIDATES`): nothing
-CANDIDATES: tuple[WarpSpecializedInstance, ...] = ()
+#: what no GPU has timed yet (`families.CANDIDATES`): transposed tiles as wide as 65 to 320 rows of C are
+CANDIDATES: tuple[WarpSpecializedInstance, ...] = tuple(
+    deepest(layout, rows, columns, 2, ping_pong, swapped=True, buffers=1)
+    for layout in ("tn", "nn")
+    for rows, columns, ping_pong in (
+        (64, 128, True), (64, 160, True), (64, 192, True), (128, 128, False), (128, 160, False),
+        (128, 192, False),
+    )
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -416,13 +423,22 @@ class WarpSpecializedConfig(Configuration):
         rows, columns = self.tile
         return 2 * units * self.cluster * rows * columns * 4
 
-    def _maps(self, shape: Shape) -> dict[str, TensorMap]:
+    def _boxes(self, shape: Shape) -> tuple[int, int]:
+        """Rows of a tile of A, of B, that a CTA loads; of parts, whose number is compiled in, all."""
         i, seen = self.instance, self.seen(shape)
+        mn_a, mn_b = hopper.majors(i.layout, i.swapped)
+        return (
+            i.rows // 2 if i.cluster_n > 1 else hopper.box_rows(seen.m, i.rows, 1, mn_a),
+            i.columns // 2 if i.cluster_m > 1 else hopper.box_rows(seen.n, i.columns, 1, mn_b),
+        )
+
+    def _maps(self, shape: Shape) -> dict[str, TensorMap]:
+        i, seen, (rows_a, rows_b) = self.instance, self.seen(shape), self._boxes(shape)
         mn_a, mn_b = hopper.majors(i.layout, i.swapped)
         c_rows, c_columns, _ = hopper.staging(i.columns, i.swapped)
         return {
-            **hopper.operand_maps("a", seen.m, shape.k, i.rows // i.cluster_n, mn_a, i.dtype),
-            **hopper.operand_maps("b", seen.n, shape.k, i.columns // i.cluster_m, mn_b, i.dtype),
+            "map_a": hopper.operand_map("a", seen.m, shape.k, rows_a, mn_a, i.dtype),
+            "map_b": hopper.operand_map("b", seen.n, shape.k, rows_b, mn_b, i.dtype),
             "map_c": TensorMap(
                 "c", i.dtype, (shape.n, shape.m), (2 * shape.n,), (c_columns, c_rows), 2 * c_columns
             ),
@@ -433,10 +449,15 @@ class WarpSpecializedConfig(Configuration):
         k_tiles = hopper.k_tiles(shape)
         split_tiles, units = self.work(shape)
         length, longer = divmod(split_tiles * k_tiles, units) if units else (1, 0)
+        # k of each tile is cut at the same places: then it does not matter which of two tiles stores a sum
+        alike = not units or (not longer and k_tiles % length == 0 and split_tiles == tiles_m * tiles_n)
+        i, seen, (rows_a, rows_b) = self.instance, self.seen(shape), self._boxes(shape)
         scalars = {
             "tiles_m": tiles_m, "tiles_n": tiles_n, "k_tiles": k_tiles, "group": self.group,
             "split_tiles": split_tiles, "split_units": units, "unit_length": length, "longer_units": longer,
-            "m": self.seen(shape).m, "n": self.seen(shape).n, "late": 0,
+            "last_row": hopper.last(seen.m, i.rows) if alike else hopper.APART,
+            "last_column": hopper.last(seen.n, i.columns) if alike else hopper.APART,
+            "stage_bytes": hopper.stage_bytes(rows_a * i.cluster_n, rows_b * i.cluster_m), "late": 0,
         }  # fmt: skip
         jobs = units + tiles_m * tiles_n - split_tiles
         grid = min(jobs, self.clusters()) * self.cluster

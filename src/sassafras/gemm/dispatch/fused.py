@@ -172,9 +172,9 @@ def _overlap(p: FusedProblem, a: Any, b: Any, out: Any, bias: Any) -> bool:
     return p.matrices > 1 and p.step_c < (p.m - 1) * p.ldc + p.n
 
 
-def plan(config: Config, problem: FusedProblem) -> KernelPlan:
-    """The plan. Raises SassafrasError."""
-    made = launch(config, problem.shape, batch=problem.batch, lines=problem.lines)
+def plan(config: Config, problem: FusedProblem, beta: bool) -> KernelPlan:
+    """The plan; `beta`: C is added to, in place. Raises SassafrasError."""
+    made = launch(config, problem.shape, beta=float(beta), batch=problem.batch, lines=problem.lines)
     role = {"a": "b", "b": "a", "c": "c"} if config.swapped else {"a": "a", "b": "b", "c": "c"}
     parameters: list[tuple[Any, ...]] = []
     for name, kind in config.instance.parameters:
@@ -253,7 +253,7 @@ class Fused:
             raise SassafrasError("no kernel with an epilogue takes such tensors", where=config.name)
         if not problem.aligned and not getattr(config, "any_alignment", False):
             raise SassafrasError("an address is not a multiple of 16 bytes", where=config.name)
-        kernel = self._kernel(problem, config, cubin(config.instance, engine.cache))
+        kernel = self._kernel(problem, config, cubin(config.instance, engine.cache), beta != 0)
         c = a.new_empty((*_leading(a, b), a.shape[-2], b.shape[-1])) if out is None else out
         addresses = _addresses(a, b, c, bias, activation, alpha, beta)
         kept = (a, b, bias)  # their memory is read as long as the call may be made
@@ -287,7 +287,7 @@ class Fused:
                     if code is None:
                         config, why = None, waits
                     else:
-                        self._plans[key] = self._kernel(problem, config, code, native)
+                        self._plans[key] = self._kernel(problem, config, code, extra.beta, native)
                 except SassafrasError as error:
                     config, why = None, str(error)
                     engine.note(f"{problem.shape}: {error}")
@@ -309,12 +309,13 @@ class Fused:
             self._engine.launcher.remove(native)
 
     def _kernel(
-        self, problem: FusedProblem, config: Config, code: bytes, native: tuple[Any, ...] | None = None
-    ) -> _Kernel:
+        self, problem: FusedProblem, config: Config, code: bytes, beta: bool,
+        native: tuple[Any, ...] | None = None,
+    ) -> _Kernel:  # fmt: skip
         from .driver import launch_config
 
         engine, ordinal = self._engine, max(0, problem.device)
-        made = plan(config, problem)
+        made = plan(config, problem, beta)
         function = engine.loaded(ordinal, config.instance, code)
         if native is not None:
             self._tell(

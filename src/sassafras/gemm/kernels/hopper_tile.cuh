@@ -6,6 +6,12 @@
 //   K-major (k contiguous in memory):  R rows of 64 k, one box {64, R};
 //   MN-major (rows contiguous):        R / 64 blocks of 64 k x 64 rows, a box {64, 64} each (8 KB).
 // Tiles start at multiples of 1024 bytes, where the swizzle's pattern starts.
+//
+// A tensor copy fills rows outside of the matrix with zeros at some eight cycles a row, longer than their products take
+// (docs/experiments/2026-11-22-hgemm-outside.md). So none is asked for: the last tile begins so far up that it ends with the matrix, and
+// computes some rows that the tile before it computes, too, from the same numbers in the same order. Where the matrix is smaller
+// than a tile, boxes have as many rows as it has. (The host decides, by last_row, last_column, boxes and stage_bytes: a result that
+// is read while others store it, or k cut differently from tile to tile, wants tiles apart.)
 #pragma once
 #include "ptx_hopper.cuh"
 #include "epilogue.cuh"
@@ -28,32 +34,10 @@ template <bool MN> __device__ __forceinline__ constexpr u64 descriptor(u32 addre
     return fixed | ((address & 0x3FFFF) >> 4);
 }
 
-// One operand's tile of ROWS rows, of which each of PARTS CTAs loads an equal part and sends it to all of them. Rows that lie outside
-// of the matrix are not asked for: a tensor copy fills them with zeros at some eight cycles a row, longer than their products take
-// (docs/experiments/2026-11-22-hgemm-outside.md), and what they multiply is never stored. So they hold what was there before.
-// BEGINS: the first row of every tile is inside.
-template <int ROWS, bool MN, int PARTS, bool BEGINS = false> struct Operand {
+// One operand's tile of ROWS rows, of which each of PARTS CTAs loads an equal part and sends it to all of them.
+template <int ROWS, bool MN, int PARTS> struct Operand {
     static constexpr int BYTES = ROWS * ROW_BYTES, PART_ROWS = ROWS / PARTS;
     static_assert(ROWS % (MN ? 64 * PARTS : 8 * PARTS) == 0, "parts are whole blocks");
-
-    // Which copies bring this CTA's part of a tile.
-    struct Source {
-        const TensorMap *whole, *edge; // of boxes as large as a part; of those where the matrix ends inside of it
-        int row, rows, end;            // the part's first, how many it has, the matrix's end; nothing is loaded where row >= end
-        __device__ __forceinline__ const TensorMap *map() const { return MN || row + rows <= end ? whole : edge; }
-    };
-
-    // row: the tile's first; extent: rows of the matrix; rows: of a part; part: which one is this CTA's.
-    static __device__ __forceinline__ Source source(const TensorMap *whole, const TensorMap *edge, int row, int extent,
-                                                    int part = 0, int rows = PART_ROWS) {
-        return {whole, edge, row + part * rows, rows, extent};
-    }
-
-    // That arrive for the tile that begins with this row, whoever loads its parts.
-    static __device__ __forceinline__ u32 bytes(int row, int extent) {
-        const int inside = min(ROWS, max(0, extent - row));
-        return (MN ? (inside + 63) & ~63 : inside) * ROW_BYTES;
-    }
 
     // z: nothing, or the layer of a tensor of three dimensions
     template <class... Z>
@@ -64,30 +48,31 @@ template <int ROWS, bool MN, int PARTS, bool BEGINS = false> struct Operand {
             copy_tile_multicast(to, map, x, y, z..., barrier, (u16)((1 << PARTS) - 1));
     }
 
-    // k: the tile's first; part: which one is this CTA's.
+    // row, k: the tile's first; part: which one is this CTA's.
     template <class... Z>
-    static __device__ __forceinline__ void load(u32 tile, const Source &from, int k, int part, u32 barrier, Z... z) {
+    static __device__ __forceinline__ void load(u32 tile, const TensorMap *map, int row, int k, int part, u32 barrier, Z... z) {
         const u32 to = tile + part * PART_ROWS * ROW_BYTES;
+        row += part * PART_ROWS;
         if constexpr (MN) {
 #pragma unroll
             for (int block = 0; block < PART_ROWS / 64; ++block)
-                if ((BEGINS && block == 0) || from.row + 64 * block < from.end)
-                    load_box(to + block * BLOCK_BYTES, from.map(), from.row + 64 * block, k, barrier, z...);
+                load_box(to + block * BLOCK_BYTES, map, row + 64 * block, k, barrier, z...);
         } else {
-            if (BEGINS || from.row < from.end) load_box(to, from.map(), k, from.row, barrier, z...);
+            load_box(to, map, k, row, barrier, z...);
         }
     }
 
     // Part `part`, of `rows` rows, to all CTAs of the mask: the number of parts is chosen at launch.
-    static __device__ __forceinline__ void load_part(u32 tile, const Source &from, int k, int part, int rows, u32 mask, u32 barrier) {
+    static __device__ __forceinline__ void load_part(u32 tile, const TensorMap *map, int row, int k, int part, int rows,
+                                                     u32 mask, u32 barrier) {
         u32 to = tile + part * rows * ROW_BYTES;
+        row += part * rows;
         if constexpr (MN) {
-            int row = from.row;
 #pragma unroll 1
-            for (const u32 end = to + rows * ROW_BYTES; to < end && row < from.end; to += BLOCK_BYTES, row += 64)
-                copy_tile_multicast(to, from.map(), row, k, barrier, (u16)mask);
+            for (const u32 end = to + rows * ROW_BYTES; to < end; to += BLOCK_BYTES, row += 64)
+                copy_tile_multicast(to, map, row, k, barrier, (u16)mask);
         } else {
-            if (from.row < from.end) copy_tile_multicast(to, from.map(), k, from.row, barrier, (u16)mask);
+            copy_tile_multicast(to, map, k, row, barrier, (u16)mask);
         }
     }
 

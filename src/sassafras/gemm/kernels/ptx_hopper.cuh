@@ -125,7 +125,7 @@ __device__ __forceinline__ void arrive_threads(int barrier, int threads) {
 __device__ __forceinline__ void sync_warp() { __syncwarp(); }
 
 // Stays in its register: the compiler does not compute it again where it is used.
-template <class Word> __device__ __forceinline__ void keep(Word &value) { asm volatile("" : "+r"(value)); }
+__device__ __forceinline__ void keep(u32 &value) { asm volatile("" : "+r"(value)); }
 
 // Lane 0's value, for the whole warp.
 __device__ __forceinline__ u32 broadcast(u32 value) { return __shfl_sync(0xffffffffu, value, 0); }

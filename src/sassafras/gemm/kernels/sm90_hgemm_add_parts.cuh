@@ -31,6 +31,7 @@ struct AddPartsProblem {
     int parts;
     int tiles_m, tiles_n; // of the first kernel's grid
     int rows, columns;    // of a tile: multiples of 16
+    int last_row, last_column; // where the first kernel's last tiles begin, at most
 };
 
 template <int TERMS, int WARPS, bool SWAPPED, bool BF16> struct AddParts {
@@ -78,9 +79,9 @@ template <int TERMS, int WARPS, bool SWAPPED, bool BF16> struct AddParts {
 #pragma unroll 1
         for (int unit = blockIdx.x + gridDim.x * warp; unit < units; unit += gridDim.x * WARPS) {
             const int strip = unit / across, tile = strip / down; // a strip: what one warp of the first kernel held
-            const int row = tile / p.tiles_n * p.rows + strip % down * 16;
-            const int column = tile % p.tiles_n * p.columns + unit % across * 16;
-            if (row >= p.m || column >= p.n) continue; // nothing but zeros
+            const int row = min(tile / p.tiles_n * p.rows, p.last_row) + strip % down * 16;
+            const int column = min(tile % p.tiles_n * p.columns, p.last_column) + unit % across * 16;
+            if (row >= p.m || column >= p.n) continue; // outside
             const float *const from = p.workspace + (long long)unit * UNIT + 4 * lane;
             if (!waited) wait_for_predecessors(); // whoever has nothing to do need not: some have
             waited = true;

@@ -29,8 +29,7 @@
 namespace sassafras {
 
 struct ClusterSplitProblem {
-    const TensorMap *map_a, *map_b;   // boxes: Operand's
-    const TensorMap *edge_a, *edge_b; // the same where fewer rows are inside
+    const TensorMap *map_a, *map_b; // boxes: Operand's
     u16 *c;                         // (m, n), row-major; swapped: (n, m)
     float *workspace;               // parts * tiles * BM * BN sums
     u32 *counters;                  // tiles * slices * multiplying warps; zero
@@ -44,6 +43,8 @@ struct ClusterSplitProblem {
     int share_m, share_n; // neighbours in a cluster
     int rows_a, rows_b;   // of a tile of A, of B, that each of them loads
     int all_a, all_b;     // masks of those that want the first CTA's A, B
+    int last_row, last_column; // where the last tiles begin, at most (hopper_tile.cuh)
+    int stage_bytes;      // that arrive for a stage
     int band;             // see `Place`; 0: as described above, and for neighbours that share always
 };
 
@@ -86,8 +87,8 @@ struct ClusterSplit {
     static_assert(!EPILOGUE || !SHARED, "clusters do not cross from matrix to matrix");
     static constexpr int REGISTERS = BN / 2, MULTIPLIERS = 128 * CONSUMERS, THREADS = MULTIPLIERS + 32;
     static_assert(BM == 64 * CONSUMERS, "64 rows a warpgroup");
-    using A = Operand<BM, A_MN, 1, !SHARED>;
-    using B = Operand<BN, B_MN, 1, !SHARED>;
+    using A = Operand<BM, A_MN, 1>;
+    using B = Operand<BN, B_MN, 1>;
     static constexpr int STAGE = A::BYTES + B::BYTES;
     static constexpr int WIDTH = SWAPPED ? BN : STAGED_COLUMNS<BN>;
     using Out = Staging<WIDTH, SWAPPED, BF16>;
@@ -99,19 +100,6 @@ struct ClusterSplit {
     static constexpr int EXCHANGE_AT = BARRIERS_AT + 16 * STAGES, BYTES = EXCHANGE_AT + 16;
     static_assert(2 * ((UNITS + 1) / 2) * UNIT <= OUT_AT, "more stages: partial sums do not fit");
     static constexpr int SHARED_BYTES = 1024 + BYTES;
-
-    // Where this CTA's operands come from.
-    struct Sources {
-        typename A::Source a;
-        typename B::Source b;
-        u32 bytes; // of a k tile
-
-        __device__ __forceinline__ Sources(const Problem &p, const Neighbours &near, int row, int column)
-            : a(SHARED ? A::source(p.map_a, p.edge_a, row, p.m, near.n, p.rows_a) : A::source(p.map_a, p.edge_a, row, p.m)),
-              b(SHARED ? B::source(p.map_b, p.edge_b, column, p.n, near.m, p.rows_b)
-                       : B::source(p.map_b, p.edge_b, column, p.n)),
-              bytes(A::bytes(row, p.m) + B::bytes(column, p.n)) {}
-    };
 
     // Everybody who sends to this stage learns that a warp has read it.
     static __device__ __forceinline__ void release(u32 empty, u32 senders, int lane) {
@@ -217,16 +205,16 @@ struct ClusterSplit {
         const int slices = p.parts > 1 ? 1 << p.log2_slices : !SHARED && !EPILOGUE && p.band > 0 ? 1 : gridDim.x;
         const int slice = p.parts == 1 ? place.x : place.x & (slices - 1);
         const Neighbours near(p, slice, slices);
-        const int row0 = (EPILOGUE ? tile_row(p) : place.row) * BM, column0 = place.column * BN;
-        if (!SHARED && !EPILOGUE && row0 >= p.m) return; // the last band has rows of tiles that are not there
-        const Sources from(p, near, row0, column0);
+        if (!SHARED && !EPILOGUE && place.row * BM >= p.m) return; // a row of tiles of the last band that is not there
+        const int row0 = min((int)(EPILOGUE ? tile_row(p) : place.row) * BM, p.last_row);
+        const int column0 = min(place.column * BN, p.last_column);
         const int first = place.x * p.tiles_per_slice, tiles = min(p.tiles_per_slice, p.k_tiles - first);
         float acc[REGISTERS];
 
         if (warp == 4 * CONSUMERS) {
             if (elected()) {
-                prefetch_map(from.a.map()); // under way while barriers are initialised, and while a launch before this one ends
-                prefetch_map(from.b.map());
+                prefetch_map(p.map_a); // under way while barriers are initialised, and while a launch before this one ends
+                prefetch_map(p.map_b);
                 const int releases = SHARED ? 4 * CONSUMERS * (p.share_m + p.share_n - 1) : 4 * CONSUMERS;
                 for (int s = 0; s < STAGES; ++s) {
                     barrier_init(base + BARRIERS_AT + 16 * s, 1);
@@ -234,7 +222,7 @@ struct ClusterSplit {
                 }
                 barrier_init_fence();
                 wait_for_predecessors(); // the others touch global memory only after what these copies bring
-                load<OWN>(p, near, from, base, first, 0, min(tiles, STAGES));
+                load<OWN>(p, near, base, row0, column0, first, 0, min(tiles, STAGES));
             }
             sync_warp();
         }
@@ -245,8 +233,8 @@ struct ClusterSplit {
         if constexpr (EPILOGUE) wait_for_predecessors(); // all threads read bias and addend
         if (warp == 4 * CONSUMERS) {
             if (elected()) {
-                if constexpr (SHARED) load<OTHERS>(p, near, from, base, first, 0, min(tiles, STAGES));
-                load<OWN | OTHERS>(p, near, from, base, first, STAGES, tiles);
+                if constexpr (SHARED) load<OTHERS>(p, near, base, row0, column0, first, 0, min(tiles, STAGES));
+                load<OWN | OTHERS>(p, near, base, row0, column0, first, STAGES, tiles);
                 if (slices > 1) expect_sums(base, slice, slices);
             }
             sync_warp();
@@ -402,8 +390,8 @@ struct ClusterSplit {
     // reads, those that OTHERS read as well, or both.
     static constexpr int OWN = 1, OTHERS = 2;
     template <int WHAT>
-    static __device__ __forceinline__ void load(const Problem &p, const Neighbours &near, const Sources &source, u32 base, int first,
-                                                int from, int to) {
+    static __device__ __forceinline__ void load(const Problem &p, const Neighbours &near, u32 base, int row,
+                                                int column, int first, int from, int to) {
         int stage = 0;
         u32 phase = 0;
         for (int k = from; k < to; ++k) {
@@ -411,27 +399,27 @@ struct ClusterSplit {
             const int at = (first + k) * TILE_K;
             if constexpr (WHAT & OWN) {
                 if (from > 0) barrier_wait<1>(full + 8, phase);
-                barrier_expect(full, source.bytes);
+                barrier_expect(full, p.stage_bytes);
             }
             if constexpr (SHARED) {
                 // a copy to oneself alone is no multicast: those are slower
                 if (p.share_n > 1) {
-                    if constexpr (WHAT & OTHERS) A::load_part(tile, source.a, at, near.n, p.rows_a, near.want_a, full);
+                    if constexpr (WHAT & OTHERS) A::load_part(tile, p.map_a, row, at, near.n, p.rows_a, near.want_a, full);
                 } else if constexpr (WHAT & OWN) {
-                    A::load(tile, source.a, at, 0, full);
+                    A::load(tile, p.map_a, row, at, 0, full);
                 }
                 if (p.share_m > 1) {
                     if constexpr (WHAT & OTHERS)
-                        B::load_part(tile + A::BYTES, source.b, at, near.m, p.rows_b, near.want_b, full);
+                        B::load_part(tile + A::BYTES, p.map_b, column, at, near.m, p.rows_b, near.want_b, full);
                 } else if constexpr (WHAT & OWN) {
-                    B::load(tile + A::BYTES, source.b, at, 0, full);
+                    B::load(tile + A::BYTES, p.map_b, column, at, 0, full);
                 }
             } else if constexpr (EPILOGUE) {
-                A::load(tile, source.a, at, 0, full, p.out.batch_a ? batch_of(p) : 0);
-                B::load(tile + A::BYTES, source.b, at, 0, full, p.out.batch_b ? batch_of(p) : 0);
+                A::load(tile, p.map_a, row, at, 0, full, p.out.batch_a ? batch_of(p) : 0);
+                B::load(tile + A::BYTES, p.map_b, column, at, 0, full, p.out.batch_b ? batch_of(p) : 0);
             } else {
-                A::load(tile, source.a, at, 0, full);
-                B::load(tile + A::BYTES, source.b, at, 0, full);
+                A::load(tile, p.map_a, row, at, 0, full);
+                B::load(tile + A::BYTES, p.map_b, column, at, 0, full);
             }
             if (++stage == STAGES) {
                 stage = 0;

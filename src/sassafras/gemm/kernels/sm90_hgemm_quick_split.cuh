@@ -27,7 +27,6 @@ struct QuickSplit : ClusterSplit<BM, BN, STAGES * BLOCKS, CONSUMERS, A_MN, B_MN,
     using typename Base::B;
     using typename Base::Out;
     using typename Base::Problem;
-    using typename Base::Sources;
     using Base::BARRIERS_AT, Base::OUT_AT, Base::REGISTERS, Base::THREADS, Base::OWN, Base::OTHERS;
     static constexpr int BLOCK = Base::STAGE, STAGE = BLOCKS * BLOCK;
     // Stages that are filled before the others' barriers exist (of operands that no other CTA reads). Not all (see `load`).
@@ -108,7 +107,7 @@ struct QuickSplit : ClusterSplit<BM, BN, STAGES * BLOCKS, CONSUMERS, A_MN, B_MN,
 
     // Copies of stage contents from..to-1 of this CTA's slice. WHAT as in Base; AGAIN: some stages are used again.
     template <int WHAT, bool AGAIN>
-    static __device__ __forceinline__ void load(const Problem &p, const Neighbours &near, const Sources &source, u32 base, int first,
+    static __device__ __forceinline__ void load(const Problem &p, const Neighbours &near, u32 base, int row, int column, int first,
                                                 int from, int to) {
         int stage = from; // below STAGES
         u32 phase = 1;
@@ -116,7 +115,7 @@ struct QuickSplit : ClusterSplit<BM, BN, STAGES * BLOCKS, CONSUMERS, A_MN, B_MN,
             const u32 full = base + BARRIERS_AT + 16 * stage, tile = base + stage * STAGE;
             if constexpr (WHAT & OWN) {
                 if (AGAIN && k >= STAGES) barrier_wait<1>(full + 8, phase);
-                barrier_expect(full, BLOCKS * source.bytes);
+                barrier_expect(full, p.stage_bytes);
             }
 #pragma unroll
             for (int block = 0; block < BLOCKS; ++block) {
@@ -124,18 +123,18 @@ struct QuickSplit : ClusterSplit<BM, BN, STAGES * BLOCKS, CONSUMERS, A_MN, B_MN,
                 const u32 to_a = tile + block * BLOCK, to_b = to_a + A::BYTES;
                 if constexpr (SHARED) {
                     if (p.share_n > 1) {
-                        if constexpr (WHAT & OTHERS) A::load_part(to_a, source.a, at, near.n, p.rows_a, near.want_a, full);
+                        if constexpr (WHAT & OTHERS) A::load_part(to_a, p.map_a, row, at, near.n, p.rows_a, near.want_a, full);
                     } else if constexpr (WHAT & OWN) {
-                        A::load(to_a, source.a, at, 0, full);
+                        A::load(to_a, p.map_a, row, at, 0, full);
                     }
                     if (p.share_m > 1) {
-                        if constexpr (WHAT & OTHERS) B::load_part(to_b, source.b, at, near.m, p.rows_b, near.want_b, full);
+                        if constexpr (WHAT & OTHERS) B::load_part(to_b, p.map_b, column, at, near.m, p.rows_b, near.want_b, full);
                     } else if constexpr (WHAT & OWN) {
-                        B::load(to_b, source.b, at, 0, full);
+                        B::load(to_b, p.map_b, column, at, 0, full);
                     }
                 } else {
-                    A::load(to_a, source.a, at, 0, full);
-                    B::load(to_b, source.b, at, 0, full);
+                    A::load(to_a, p.map_a, row, at, 0, full);
+                    B::load(to_b, p.map_b, column, at, 0, full);
                 }
             }
             if (++stage == STAGES) {
@@ -166,19 +165,18 @@ struct QuickSplit : ClusterSplit<BM, BN, STAGES * BLOCKS, CONSUMERS, A_MN, B_MN,
         const int slices = LEAVES ? 1 : p.parts > 1 ? 1 << p.log2_slices : !SHARED && p.band > 0 ? 1 : gridDim.x;
         const int slice = LEAVES ? 0 : p.parts == 1 ? place.x : place.x & (slices - 1);
         const Neighbours near(p, slice, slices);
-        const int row0 = place.row * BM, column0 = place.column * BN;
-        if (!SHARED && row0 >= p.m) return; // the last band has rows of tiles that are not there
-        const Sources from(p, near, row0, column0);
+        if (!SHARED && place.row * BM >= p.m) return; // a row of tiles of the last band that is not there
+        const int row0 = min(place.row * BM, p.last_row), column0 = min(place.column * BN, p.last_column);
         const int first = place.x * p.tiles_per_slice, tiles = min(p.tiles_per_slice, p.k_tiles - first);
         float acc[REGISTERS];
 
         if (warp == 4 * CONSUMERS) {
             if (elected()) {
-                prefetch_map(from.a.map()); // under way while barriers are initialised
-                prefetch_map(from.b.map());
+                prefetch_map(p.map_a); // under way while barriers are initialised
+                prefetch_map(p.map_b);
                 initialise<0, EARLY>(p, base);
                 wait_for_predecessors(); // the others touch global memory only after what these copies bring
-                load<OWN, false>(p, near, from, base, first, 0, min(tiles, EARLY));
+                load<OWN, false>(p, near, base, row0, column0, first, 0, min(tiles, EARLY));
                 initialise<EARLY, STAGES>(p, base);
                 if (!SHARED && slices > 1) Base::expect_sums(base, slice, slices);
             }
@@ -190,8 +188,8 @@ struct QuickSplit : ClusterSplit<BM, BN, STAGES * BLOCKS, CONSUMERS, A_MN, B_MN,
                 if (slices > 1) arrive_at_cluster(); // the other slices may send
             }
             if (elected()) {
-                if constexpr (SHARED) load<OTHERS, false>(p, near, from, base, first, 0, min(tiles, EARLY));
-                load<OWN | OTHERS, true>(p, near, from, base, first, EARLY, tiles);
+                if constexpr (SHARED) load<OTHERS, false>(p, near, base, row0, column0, first, 0, min(tiles, EARLY));
+                load<OWN | OTHERS, true>(p, near, base, row0, column0, first, EARLY, tiles);
                 if (SHARED && slices > 1) Base::expect_sums(base, slice, slices);
             }
             sync_warp();

@@ -40,7 +40,6 @@ namespace sassafras {
 
 struct WarpSpecializedProblem {
     const TensorMap *map_a, *map_b, *map_c; // boxes: Operand's; C's: {COLUMNS, ROWS} of Staging
-    const TensorMap *edge_a, *edge_b;       // operands' where fewer rows are inside
     float *workspace;                       // partial sums, see `partial`
     u32 *counters;                          // tiles (of the grid of CTA tiles) * multipliers of a tile; zero
     int tiles_m, tiles_n;                   // the cluster's tiles along m and n
@@ -48,7 +47,8 @@ struct WarpSpecializedProblem {
     int group;                              // rows of a band, minus its columns, or 0: see `place`; in cluster tiles
     int split_tiles, split_units;           // 0 and 0: none
     int unit_length, longer_units;          // k tiles of a range; so many of them, the first, take one more
-    int m, n;                               // the kernel's
+    int last_row, last_column;              // where the last tiles begin, at most (hopper_tile.cuh)
+    int stage_bytes;                        // that arrive for a stage
     int late;                               // successors may start when all operands have been asked for (0: at once)
 };
 
@@ -175,8 +175,8 @@ struct WarpSpecialized {
     static_assert(!SWAPPED || BLOCKS == 1, "swapped tiles are narrow");
     static_assert(LEAD == 0 || (CONSUMERS == 2 && !PING_PONG && LEAD < STAGES), "the first is ahead by stages that are there");
     static constexpr int LEADING = 4; // a named barrier: the first multiplier has issued its last k tile
-    using A = Operand<BM, A_MN, CLUSTER_N, CLUSTER == 1>;
-    using B = Operand<BN, B_MN, CLUSTER_M, CLUSTER == 1>;
+    using A = Operand<BM, A_MN, CLUSTER_N>;
+    using B = Operand<BN, B_MN, CLUSTER_M>;
     static constexpr int STAGE = A::BYTES + B::BYTES;
     static constexpr int WIDTH = SWAPPED ? BN : STAGED_COLUMNS<BN>; // columns of accumulators stored at once
     using Out = Staging<WIDTH, SWAPPED, BF16>;
@@ -229,22 +229,18 @@ struct WarpSpecialized {
             int row, column;
             work.place(p, row, column);
             const int batch = leave_batch(p, row);
-            row = (row * CLUSTER_M + rank_m) * BM;
-            column = (column * CLUSTER_N + rank_n) * BN;
-            auto a = A::source(p.map_a, p.edge_a, row, p.m, rank_n);
-            auto b = B::source(p.map_b, p.edge_b, column, p.n, rank_m);
+            row = min((row * CLUSTER_M + rank_m) * BM, p.last_row);
+            column = min((column * CLUSTER_N + rank_n) * BN, p.last_column);
             for (int k = work.k_begin; k < work.k_end; ++k) {
-                keep(a.row); // what follows from these is computed anew each time: the loader has no registers for it
-                keep(b.row);
                 barrier_wait<1>(at.empty(ring.stage), ring.phase ^ 1);
                 const u32 full = at.full(ring.stage), stage = at.stage(ring.stage);
-                barrier_expect(full, A::bytes(a.row - rank_n * A::PART_ROWS, p.m) + B::bytes(b.row - rank_m * B::PART_ROWS, p.n));
+                barrier_expect(full, p.stage_bytes);
                 if constexpr (EPILOGUE) {
-                    A::load(stage, a, k * TILE_K, rank_n, full, p.out.batch_a ? batch : 0);
-                    B::load(stage + A::BYTES, b, k * TILE_K, rank_m, full, p.out.batch_b ? batch : 0);
+                    A::load(stage, p.map_a, row, k * TILE_K, rank_n, full, p.out.batch_a ? batch : 0);
+                    B::load(stage + A::BYTES, p.map_b, column, k * TILE_K, rank_m, full, p.out.batch_b ? batch : 0);
                 } else {
-                    A::load(stage, a, k * TILE_K, rank_n, full);
-                    B::load(stage + A::BYTES, b, k * TILE_K, rank_m, full);
+                    A::load(stage, p.map_a, row, k * TILE_K, rank_n, full);
+                    B::load(stage + A::BYTES, p.map_b, column, k * TILE_K, rank_m, full);
                 }
                 ring.advance();
             }
@@ -413,8 +409,8 @@ struct WarpSpecialized {
                 }
             }
             const int batch = leave_batch(p, row);
-            row = (row * CLUSTER_M + rank_m) * BM + sharer * ROWS + 16 * warp;
-            column = (column * CLUSTER_N + rank_n) * BN;
+            row = min((row * CLUSTER_M + rank_m) * BM, p.last_row) + sharer * ROWS + 16 * warp;
+            column = min((column * CLUSTER_N + rank_n) * BN, p.last_column);
 #pragma unroll
             for (int block = 0; block < BLOCKS; ++block)
                 store<0>(p, acc[block], buffers, buffer, row + 64 * block, column, batch, lane);
