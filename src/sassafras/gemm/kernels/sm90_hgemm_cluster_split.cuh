@@ -196,6 +196,18 @@ struct ClusterSplit {
         run(p);
     }
 
+    // What a CTA works on.
+    struct Tile {
+        int row, column; // where it begins
+        bool there;      // the last band may have rows of tiles that are not. (Such a CTA has no k tiles. Ending at once would have all
+                         // others wait for what tells them that they need not.)
+        int bytes;       // that arrive for a stage
+
+        __device__ __forceinline__ Tile(const Problem &p, int tile_m, int tile_n)
+            : row(min(tile_m * BM, p.last_row)), column(min(tile_n * BN, p.last_column)),
+              there(SHARED || EPILOGUE || tile_m * BM < p.m), bytes(there ? p.stage_bytes : 0) {}
+    };
+
     static __device__ __forceinline__ void run(const Problem &p) {
         if (!p.late) start_successors();
         const u32 base = broadcast((shared_address(shared_floats()) + 1023) & ~1023u); // a broadcast, lest every k tile compute it
@@ -205,10 +217,8 @@ struct ClusterSplit {
         const int slices = p.parts > 1 ? 1 << p.log2_slices : !SHARED && !EPILOGUE && p.band > 0 ? 1 : gridDim.x;
         const int slice = p.parts == 1 ? place.x : place.x & (slices - 1);
         const Neighbours near(p, slice, slices);
-        if (!SHARED && !EPILOGUE && place.row * BM >= p.m) return; // a row of tiles of the last band that is not there
-        const int row0 = min((int)(EPILOGUE ? tile_row(p) : place.row) * BM, p.last_row);
-        const int column0 = min(place.column * BN, p.last_column);
-        const int first = place.x * p.tiles_per_slice, tiles = min(p.tiles_per_slice, p.k_tiles - first);
+        const Tile tile(p, EPILOGUE ? tile_row(p) : place.row, place.column);
+        const int first = place.x * p.tiles_per_slice, tiles = tile.there ? min(p.tiles_per_slice, p.k_tiles - first) : 0;
         float acc[REGISTERS];
 
         if (warp == 4 * CONSUMERS) {
@@ -221,8 +231,10 @@ struct ClusterSplit {
                     barrier_init(base + BARRIERS_AT + 16 * s + 8, releases);
                 }
                 barrier_init_fence();
+                // before the wait: constants are slow to come, and nothing should come between it and the copies
+                for (int s = 0; s < min(tiles, STAGES); ++s) barrier_expect(base + BARRIERS_AT + 16 * s, tile.bytes);
                 wait_for_predecessors(); // the others touch global memory only after what these copies bring
-                load<OWN>(p, near, base, row0, column0, first, 0, min(tiles, STAGES));
+                load<OWN>(p, near, tile, base, first, 0, min(tiles, STAGES));
             }
             sync_warp();
         }
@@ -233,8 +245,8 @@ struct ClusterSplit {
         if constexpr (EPILOGUE) wait_for_predecessors(); // all threads read bias and addend
         if (warp == 4 * CONSUMERS) {
             if (elected()) {
-                if constexpr (SHARED) load<OTHERS>(p, near, base, row0, column0, first, 0, min(tiles, STAGES));
-                load<OWN | OTHERS>(p, near, base, row0, column0, first, STAGES, tiles);
+                if constexpr (SHARED) load<OTHERS>(p, near, tile, base, first, 0, min(tiles, STAGES));
+                load<OWN | OTHERS>(p, near, tile, base, first, STAGES, tiles);
                 if (slices > 1) expect_sums(base, slice, slices);
             }
             sync_warp();
@@ -243,8 +255,8 @@ struct ClusterSplit {
             multiply(acc, base, 64 * (int)broadcast(warp >> 2), tiles, near.want_a | near.want_b, lane);
             if (p.late) start_successors();
             if (SHARED && slices == 1) arrive_at_cluster();
-            if (slices == 1 && (p.parts == 1 || add_parts(p, acc, base, thread)))
-                store<0>(p, acc, base + OUT_AT + warp * Out::SIZE, row0 + 16 * warp, column0, lane);
+            if (slices == 1 && tiles > 0 && (p.parts == 1 || add_parts(p, acc, base, thread)))
+                store<0>(p, acc, base + OUT_AT + warp * Out::SIZE, tile.row + 16 * warp, tile.column, lane);
         }
         if (slices == 1) {
             if constexpr (SHARED) wait_for_cluster(); // others may still arrive at our barriers
@@ -252,7 +264,7 @@ struct ClusterSplit {
         }
         meet_cluster(); // all stages of all slices have been read, and they expect each other's sums
         if (warp < 4 * CONSUMERS)
-            sum_up(p, acc, base, SHARED ? slices * (near.n + p.share_n * near.m) : 0, slice, slices, row0, column0, thread);
+            sum_up(p, acc, base, SHARED ? slices * (near.n + p.share_n * near.m) : 0, slice, slices, tile.row, tile.column, thread);
     }
 
     // A warp has left its sums in the workspace. True for the last of all parts, who finds the others' there.
@@ -386,20 +398,23 @@ struct ClusterSplit {
         }
     }
 
-    // k tiles from..to-1 of this CTA's slice; those from STAGES on wait for their stage. WHAT: OWN operands, which no other CTA
+    // k tiles from..to-1 of this CTA's slice; those from STAGES on wait for their stage, and expect what comes. WHAT: OWN operands, which no other CTA
     // reads, those that OTHERS read as well, or both.
     static constexpr int OWN = 1, OTHERS = 2;
     template <int WHAT>
-    static __device__ __forceinline__ void load(const Problem &p, const Neighbours &near, u32 base, int row,
-                                                int column, int first, int from, int to) {
+    static __device__ __forceinline__ void load(const Problem &p, const Neighbours &near, const Tile &at_tile, u32 base,
+                                                int first, int from, int to) {
+        const int row = at_tile.row, column = at_tile.column;
         int stage = 0;
         u32 phase = 0;
         for (int k = from; k < to; ++k) {
             const u32 full = base + BARRIERS_AT + 16 * stage, tile = base + stage * STAGE;
             const int at = (first + k) * TILE_K;
             if constexpr (WHAT & OWN) {
-                if (from > 0) barrier_wait<1>(full + 8, phase);
-                barrier_expect(full, p.stage_bytes);
+                if (from > 0) {
+                    barrier_wait<1>(full + 8, phase);
+                    barrier_expect(full, at_tile.bytes);
+                }
             }
             if constexpr (SHARED) {
                 // a copy to oneself alone is no multicast: those are slower

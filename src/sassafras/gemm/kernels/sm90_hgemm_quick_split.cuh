@@ -27,6 +27,7 @@ struct QuickSplit : ClusterSplit<BM, BN, STAGES * BLOCKS, CONSUMERS, A_MN, B_MN,
     using typename Base::B;
     using typename Base::Out;
     using typename Base::Problem;
+    using typename Base::Tile;
     using Base::BARRIERS_AT, Base::OUT_AT, Base::REGISTERS, Base::THREADS, Base::OWN, Base::OTHERS;
     static constexpr int BLOCK = Base::STAGE, STAGE = BLOCKS * BLOCK;
     // Stages that are filled before the others' barriers exist (of operands that no other CTA reads). Not all (see `load`).
@@ -105,17 +106,19 @@ struct QuickSplit : ClusterSplit<BM, BN, STAGES * BLOCKS, CONSUMERS, A_MN, B_MN,
         barrier_init_fence();
     }
 
-    // Copies of stage contents from..to-1 of this CTA's slice. WHAT as in Base; AGAIN: some stages are used again.
+    // Copies of stage contents from..to-1 of this CTA's slice. WHAT as in Base; AGAIN: some stages are used again (otherwise somebody
+    // has already expected what comes).
     template <int WHAT, bool AGAIN>
-    static __device__ __forceinline__ void load(const Problem &p, const Neighbours &near, u32 base, int row, int column, int first,
+    static __device__ __forceinline__ void load(const Problem &p, const Neighbours &near, const Tile &at_tile, u32 base, int first,
                                                 int from, int to) {
+        const int row = at_tile.row, column = at_tile.column;
         int stage = from; // below STAGES
         u32 phase = 1;
         for (int k = from; k < to; ++k) {
             const u32 full = base + BARRIERS_AT + 16 * stage, tile = base + stage * STAGE;
             if constexpr (WHAT & OWN) {
                 if (AGAIN && k >= STAGES) barrier_wait<1>(full + 8, phase);
-                barrier_expect(full, p.stage_bytes);
+                if (AGAIN) barrier_expect(full, at_tile.bytes);
             }
 #pragma unroll
             for (int block = 0; block < BLOCKS; ++block) {
@@ -165,9 +168,8 @@ struct QuickSplit : ClusterSplit<BM, BN, STAGES * BLOCKS, CONSUMERS, A_MN, B_MN,
         const int slices = LEAVES ? 1 : p.parts > 1 ? 1 << p.log2_slices : !SHARED && p.band > 0 ? 1 : gridDim.x;
         const int slice = LEAVES ? 0 : p.parts == 1 ? place.x : place.x & (slices - 1);
         const Neighbours near(p, slice, slices);
-        if (!SHARED && place.row * BM >= p.m) return; // a row of tiles of the last band that is not there
-        const int row0 = min(place.row * BM, p.last_row), column0 = min(place.column * BN, p.last_column);
-        const int first = place.x * p.tiles_per_slice, tiles = min(p.tiles_per_slice, p.k_tiles - first);
+        const Tile tile(p, place.row, place.column);
+        const int first = place.x * p.tiles_per_slice, tiles = tile.there ? min(p.tiles_per_slice, p.k_tiles - first) : 0;
         float acc[REGISTERS];
 
         if (warp == 4 * CONSUMERS) {
@@ -175,8 +177,10 @@ struct QuickSplit : ClusterSplit<BM, BN, STAGES * BLOCKS, CONSUMERS, A_MN, B_MN,
                 prefetch_map(p.map_a); // under way while barriers are initialised
                 prefetch_map(p.map_b);
                 initialise<0, EARLY>(p, base);
+                // before the wait: constants are slow to come, and nothing should come between it and the copies
+                for (int stage = 0; stage < min(tiles, EARLY); ++stage) barrier_expect(base + BARRIERS_AT + 16 * stage, tile.bytes);
                 wait_for_predecessors(); // the others touch global memory only after what these copies bring
-                load<OWN, false>(p, near, base, row0, column0, first, 0, min(tiles, EARLY));
+                load<OWN, false>(p, near, tile, base, first, 0, min(tiles, EARLY));
                 initialise<EARLY, STAGES>(p, base);
                 if (!SHARED && slices > 1) Base::expect_sums(base, slice, slices);
             }
@@ -188,8 +192,8 @@ struct QuickSplit : ClusterSplit<BM, BN, STAGES * BLOCKS, CONSUMERS, A_MN, B_MN,
                 if (slices > 1) arrive_at_cluster(); // the other slices may send
             }
             if (elected()) {
-                if constexpr (SHARED) load<OTHERS, false>(p, near, base, row0, column0, first, 0, min(tiles, EARLY));
-                load<OWN | OTHERS, true>(p, near, base, row0, column0, first, EARLY, tiles);
+                if constexpr (SHARED) load<OTHERS, false>(p, near, tile, base, first, 0, min(tiles, EARLY));
+                load<OWN | OTHERS, true>(p, near, tile, base, first, EARLY, tiles);
                 if (SHARED && slices > 1) Base::expect_sums(base, slice, slices);
             }
             sync_warp();
@@ -208,7 +212,7 @@ struct QuickSplit : ClusterSplit<BM, BN, STAGES * BLOCKS, CONSUMERS, A_MN, B_MN,
             } else {
                 if (slices > 1) arrive_at_cluster();
                 sync_threads(2, THREADS); // the barriers are there
-                // never; but without a branch here the compiler computes the descriptors in all lanes, and moves them
+                // a row of tiles that is not there (without a branch here the compiler computes the descriptors in all lanes, and moves them)
                 if (tiles < 1) return;
             }
             multiply(acc, base, 64 * (int)broadcast(warp >> 2), tiles, mine);
@@ -217,7 +221,7 @@ struct QuickSplit : ClusterSplit<BM, BN, STAGES * BLOCKS, CONSUMERS, A_MN, B_MN,
             if constexpr (LEAVES)
                 leave(p, place, acc, warp, lane);
             else if (slices == 1 && (p.parts == 1 || Base::add_parts(p, acc, base, thread)))
-                Base::template store<0>(p, acc, base + OUT_AT + warp * Out::SIZE, row0 + 16 * warp, column0, lane);
+                Base::template store<0>(p, acc, base + OUT_AT + warp * Out::SIZE, tile.row + 16 * warp, tile.column, lane);
         }
         if (slices == 1) {
             if constexpr (SHARED) wait_for_cluster(); // others may still arrive at our barriers
@@ -228,8 +232,8 @@ struct QuickSplit : ClusterSplit<BM, BN, STAGES * BLOCKS, CONSUMERS, A_MN, B_MN,
         else
             wait_for_cluster(); // they expect each other's sums
         if (warp < 4 * CONSUMERS)
-            Base::template sum_up<SUMS_AT>(p, acc, base, SHARED ? slices * (near.n + p.share_n * near.m) : 0, slice, slices, row0,
-                                           column0, thread);
+            Base::template sum_up<SUMS_AT>(p, acc, base, SHARED ? slices * (near.n + p.share_n * near.m) : 0, slice, slices, tile.row,
+                                           tile.column, thread);
     }
 };
 
