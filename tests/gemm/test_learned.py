@@ -134,7 +134,7 @@ def test_the_shipped_model_chooses_for_new_shapes() -> None:
 def test_what_no_sweep_times_is_not_chosen_for_new_shapes() -> None:
     """Clusters of which half would idle (chosen for shapes off the grid once, at 1.7 times torch's time), and
     CTAs alone on a multiprocessor where not all fit at once."""
-    idle, fits = "cs_tn_64x192_s6m/c1m2n4", "cs_tn_64x192_s6m/c1m1n4"
+    idle, fits = "cs_tn_64x160_s7m/c1m2n4", "cs_tn_64x160_s7m/c1m1n4"
     near, shape = Shape(128, 18304, 4416), Shape(29, 18304, 4416)
     row = Row(near, "tn", ((idle, 1.0), (fits, 1.1)), 5.0)
     praising = Model(constant(1.0), constant(-1.0), {})

@@ -75,11 +75,11 @@ def test_names_go_there_and_back() -> None:
         "lean_tn_m1n2s2/w1x1/c1",
         "staged_tn/c1",
         "ws_tn/g1/k1",
-        "ws_tn_64x64_co1s5b2c1x1/g0/k1",
-        "ws_tn_64x64_co1s5b2c1x1/v-8/k1",
-        "ws_tn_64x64_co1s5b2c1x1/x8/k1",
-        "ws_tn_64x64_co1s5b2c1x1/h8/k1",
-        "ws_tn_64x64_co1s5b2c1x1//k1",
+        "ws_tn_64x128_pp2s8b2c1x1/g0/k1",
+        "ws_tn_64x128_pp2s8b2c1x1/v-8/k1",
+        "ws_tn_64x128_pp2s8b2c1x1/x8/k1",
+        "ws_tn_64x128_pp2s8b2c1x1/h8/k1",
+        "ws_tn_64x128_pp2s8b2c1x1//k1",
         "cs_x/c1",
         "cs_xp/c1p2",
         "cs_tn_64x128_s8q1p/c1",
@@ -113,7 +113,7 @@ def test_names_go_there_and_back() -> None:
         ("lean_tn_m1n1s2/w1x1x1/c1", "64x64x2147483648", "32 bits"),
         ("cs_tn_64x64_s6/c4", "64x64x320", "would be empty"),
         ("cs_nn_64x64_s6/c1", "64x60x320", "a row of B has 60 elements"),
-        ("ws_tn_64x64_co1s5b2c1x1/g8/k8", "64x64x512", "at least 2 each"),
+        ("ws_tn_64x128_pp2s8b2c1x1/g8/k8", "64x64x512", "at least 2 each"),
         ("ws_tn_64x128_pp2s8b2c1x1/g8/k1", "64x64x100", "a row of A has 100 elements"),
         ("ws_tn_128x256_co2s4b2c1x1/g8/k16", "8192x8192x4096", "bytes of partial sums"),
         ("ws_tn_128x128_pp2s6b2c1x1/g8/sk", "1408x1536x4096", "fill whole waves"),
@@ -370,13 +370,17 @@ def test_transposed_tiles_where_others_leave_multiprocessors_idle() -> None:
         ):  # fmt: skip
             found = config.wasteful(shape)
             assert found is None if why is None else why in (found or ""), (name, shape)
-    for name in ("cs_tn_swapped_64x96_s8q1/c2", "cs_tn_swapped_128x96_s6/c1", "cs_nn_swapped_128x64_s7q1/c1"):
+    for name in (
+        "cs_tn_swapped_64x96_s8q1/c2",
+        "cs_tn_swapped_128x96_s6m/c1m1n2",
+        "cs_nn_swapped_128x64_s7q1/c1",
+    ):
         config = families.parse(name)
         assert "for few" in (config.wasteful(Shape(12288, config.tile[0], 4096)) or "")
 
 
 def test_modes_are_read_and_written() -> None:
-    for name in ("lean_tn_m1n2s4/w1x2x4/c1+os", "cs_tn_64x64_s12/c1+ol", "ws_tn_64x64_co1s5b2c1x1/g8/k1+o"):
+    for name in ("lean_tn_m1n2s4/w1x2x4/c1+os", "cs_tn_64x64_s12/c1+ol", "ws_tn_64x128_pp2s8b2c1x1/g8/k1+o"):
         config = families.parse(name)
         launch = config.launch(Shape(256, 256, 512))
         assert config.name == name and launch.overlap

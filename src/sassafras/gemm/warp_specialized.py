@@ -216,7 +216,6 @@ _TILES: tuple[tuple[int, int, int, bool, dict[str, Any]], ...] = (
     (64, 256, 2, True, {}),
     (64, 192, 2, True, {}),
     (64, 128, 2, True, {}),
-    (64, 64, 1, False, {"most": 5}),
     # store-bound: short k, whole rows of warps' pieces in flight
     (128, 128, 2, True, {"most": 4, "buffers": 4}),
     # between waves, or less traffic a product; C leaves 16 columns at a time, so more store buffers
@@ -227,6 +226,8 @@ _TILES: tuple[tuple[int, int, int, bool, dict[str, Any]], ...] = (
     (128, 192, 2, True, {"cluster_n": 2, "most": 4, "buffers": 3}),
 )
 _SWAPPED = ((64, 16, 1, False), (128, 32, 2, False))
+#: of 129 to 160 rows of C, or twice that, and wide weights
+_SWAPPED_WIDE = ((128, 160, 2, False),)
 
 
 def _instances(layouts: tuple[str, ...], dtype: str, tiles: Any) -> Iterator[WarpSpecializedInstance]:
@@ -241,6 +242,7 @@ def _instances(layouts: tuple[str, ...], dtype: str, tiles: Any) -> Iterator[War
 INSTANCES: tuple[WarpSpecializedInstance, ...] = (
     *_instances(("tn", "nn"), "fp16", _TILES),
     *(deepest(layout, *tile, swapped=True) for layout in ("tn", "nn") for tile in _SWAPPED),
+    *(deepest(layout, *t, swapped=True, buffers=1) for layout in ("tn", "nn") for t in _SWAPPED_WIDE),
 )
 _GENERAL = tuple(tile for tile in _TILES if tile in (_TILES[0], (128, 128, 2, True, {})))
 #: for weights' gradients (nt) as well: those that lead most often where torch is beaten in nn
@@ -277,15 +279,8 @@ EPILOGUE_INSTANCES: tuple[WarpSpecializedInstance, ...] = tuple(
 )  # fmt: skip
 
 
-#: what no GPU has timed yet (`families.CANDIDATES`): transposed tiles as wide as 65 to 320 rows of C are
-CANDIDATES: tuple[WarpSpecializedInstance, ...] = tuple(
-    deepest(layout, rows, columns, 2, ping_pong, swapped=True, buffers=1)
-    for layout in ("tn", "nn")
-    for rows, columns, ping_pong in (
-        (64, 128, True), (64, 160, True), (64, 192, True), (128, 128, False), (128, 160, False),
-        (128, 192, False),
-    )
-)  # fmt: skip
+#: what no GPU has timed yet (`families.CANDIDATES`): nothing
+CANDIDATES: tuple[WarpSpecializedInstance, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, order=True)
