@@ -1,13 +1,12 @@
-"""What do rows of a tile that lie outside of A cost, and does a smaller box help?
+"""What do rows of a tile that lie outside of a matrix cost, and what does a last tile that ends with it save?
 
-    python benchmarks/hgemm_outside.py --cache .carry/outside --prepare    # compiles; no GPU needed
-    python benchmarks/hgemm_outside.py --cache .carry/outside              # writes hgemm-outside.json
+    python benchmarks/hgemm_outside.py --cache .carry/gemm              # writes hgemm-outside.json
 
-A tensor copy fills what lies outside of the matrix with zeros. Rows outside need none: what they multiply is
-not stored. Here kernels with the quick start load A's tile in boxes of so many rows, and only those boxes
-that have a row inside; their stages expect so many bytes less. Timed beside the kernel as it ships (one box
-for the whole tile), interleaved, with cuBLASLt's fastest candidate; each result is checked. ``full`` is the
-same kernel on a matrix whose last tile is full: what the loop takes where nothing lies outside.
+A tensor copy fills what lies outside with zeros. Our kernels ask for none of it: the last tile begins so far
+up that it ends with the matrix, and a matrix smaller than a tile comes in smaller boxes. Timed beside the
+same kernel with its tiles apart and boxes as large as tiles, interleaved, with cuBLASLt's fastest candidate;
+each result is checked. ``full`` is the kernel on a matrix whose last tile is full. (At commit e11d9ad, before
+kernels did this, the same script tried boxes of 8 to 64 rows.)
 """
 
 from __future__ import annotations
@@ -21,11 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from changed_kernel import Changed, without_gpu
+from changed_kernel import without_gpu
 from common import ROOT, write
 
-#: rows of a box; that of the whole tile is as it ships, but for a loop of one turn and a computed number
-BOXES = (8, 16, 32, 64)
 #: shapes whose last tile has few rows inside, and configurations (A as m x k, not transposed)
 QUESTIONS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (
@@ -43,49 +40,27 @@ QUESTIONS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
 )  # fmt: skip
 ROUNDS = 11
 
-_LOAD = """                } else {
-                    A::load(to_a, p.map_a, row, at, 0, full);
-                    B::load(to_b, p.map_b, column, at, 0, full);"""
-_IN_BOXES = """                } else {
-#pragma unroll
-                    for (int r = 0; r < BM; r += BOX)
-                        if (row + r < p.m) copy_tile(to_a + r * ROW_BYTES, p.map_a, at, row + r, full);
-                    B::load(to_b, p.map_b, column, at, 0, full);"""
-_AGAIN = "                if (AGAIN && k >= STAGES) barrier_wait<1>(full + 8, phase);\n"
-_EXPECT = _AGAIN + "                barrier_expect(full, STAGE);"
-_EXPECT_INSIDE = _AGAIN + "                barrier_expect(full, BLOCKS * (inside * ROW_BYTES + B::BYTES));"
-_BEGIN = "        int stage = from; // below STAGES\n        u32 phase = 1;\n"
 
+def apart(tools: Any, config: Any, operands: Any) -> Any:
+    """How to enqueue a configuration whose tiles lie apart, in boxes as large as they are."""
+    from sassafras.gemm import hopper
 
-def loading(instance: Any, box: int) -> Changed:
-    """The kernel that loads A's tile in boxes of so many rows."""
-    up = f"(p.m - row + {box - 1}) / {box} * {box}"
-    inside = f"        const int inside = min(BM, max(0, {up}));\n"
-    copies = _IN_BOXES.replace("BOX", str(box))
-    return Changed(instance, ((_LOAD, copies), (_EXPECT, _EXPECT_INSIDE), (_BEGIN, _BEGIN + inside)))
-
-
-def instances() -> list[Changed]:
-    """All that are asked about."""
-    from sassafras.gemm import families
-
-    names = {name for _, of in QUESTIONS for name in of}
-    return [loading(families.parse(name).instance, box) for name in sorted(names) for box in BOXES]
-
-
-def in_boxes(tools: Any, config: Any, operands: Any, box: int) -> Any:
-    """How to enqueue a configuration whose kernel loads A in boxes of so many rows."""
-    from sassafras.gemm.hopper import operand_map
-
-    launch, shape = config.launch(operands.shape), operands.shape
-    maps = launch.tensor_maps | {"map_a": operand_map("a", shape.m, shape.k, box, False, "fp16")}
+    launch, shape, (rows, columns) = config.launch(operands.shape), operands.shape, config.tile
+    mn_a, mn_b = hopper.majors(config.layout, config.swapped)
+    maps = {
+        "map_a": hopper.operand_map("a", shape.m, shape.k, rows, mn_a, "fp16"),
+        "map_b": hopper.operand_map("b", shape.n, shape.k, columns, mn_b, "fp16"),
+    }
+    whole = hopper.stage_bytes(rows, columns) * max(1, config.instance.blocks)
+    places = {"last_row": hopper.APART, "last_column": hopper.APART, "stage_bytes": whole}
     a, b, c = operands.addresses(config.layout)
     addresses = {"a": a, "b": b, "c": c, "workspace": 0, "counters": 0}
-    return tools._bound(loading(config.instance, box), replace(launch, tensor_maps=maps), addresses)
+    launch = replace(launch, tensor_maps=maps, scalars=launch.scalars | places)
+    return tools._bound(config.instance, launch, addresses)
 
 
 def answer(tools: Any, shape: Any, names: tuple[str, ...]) -> dict[str, Any]:
-    """One shape: microseconds by configuration and box; also where the last tile is full."""
+    """One shape: microseconds of configurations as they ship, tiles apart, where the last one is full."""
     from hgemm_second import algorithms
 
     from sassafras.device.cuda.timing import launches_a_block
@@ -106,9 +81,11 @@ def answer(tools: Any, shape: Any, names: tuple[str, ...]) -> dict[str, Any]:
         if config.reject(shape) or config.reject(filled):
             continue
         made.append((f"{name} full", tools.ours(config, others)))
-        for box in (None, *BOXES):
-            tag = f"{name} {'ships' if box is None else f'box {box}'}"
-            enqueue = tools.ours(config, operands) if box is None else in_boxes(tools, config, operands, box)
+        for kind, enqueue in (
+            ("ships", tools.ours(config, operands)),
+            ("apart", apart(tools, config, operands)),
+        ):
+            tag = f"{name} {kind}"
             if why := operands.check(enqueue).why:
                 wrong.append(f"{tag}: {why}")
             else:
@@ -126,19 +103,13 @@ def main() -> int:
     """Answer all questions."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--cache", type=Path)
-    parser.add_argument("--prepare", action="store_true", help="compile, and do nothing else")
     parser.add_argument("--seconds", type=float, default=60, help="begin no shape after so long")
     parser.add_argument(
         "--out", type=Path, default=Path(os.environ.get("OUT") or ROOT / "benchmarks/results")
     )
     given = parser.parse_args()
-    from sassafras.gemm.compile import build
     from sassafras.gemm.shapes import Shape
 
-    made = instances()
-    build([*made, *dict.fromkeys(one.base for one in made)], given.cache)
-    if given.prepare:
-        return 0
     if without_gpu():
         return 2
     from sassafras.device.cuda import environment

@@ -406,6 +406,7 @@ inline void arrive_threads(int barrier, int threads) {
     }
 }
 inline void keep(u32 &) {}
+inline int least(int a, int b) { return std::max(0, std::min(a, b)); }
 inline void sync_warp() { emulator::wait(emulator::lane->cta->warps[threadIdx.x / 32].barrier); }
 
 inline u32 broadcast(u32 value) {

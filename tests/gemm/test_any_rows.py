@@ -137,7 +137,7 @@ def test_bands_have_names_and_are_refused_where_they_are_of_no_use() -> None:
         with pytest.raises(SassafrasError, match="rows of any length"):
             AnyRowsConfig.parse(stem)
     every = list(configurations())
-    assert len(every) == len(set(every)) == 4 * (8 + 3)
+    assert len(every) == len(set(every)) == 4 * (8 + 4)
     assert not any(c.band for c in configurations(EPILOGUE_INSTANCES))
 
 

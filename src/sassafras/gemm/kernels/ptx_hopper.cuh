@@ -127,6 +127,14 @@ __device__ __forceinline__ void sync_warp() { __syncwarp(); }
 // Stays in its register: the compiler does not compute it again where it is used.
 __device__ __forceinline__ void keep(u32 &value) { asm volatile("" : "+r"(value)); }
 
+// The smaller one, or 0 if that is negative. Unlike a plain minimum, it is never done on the uniform unit, whose word of a constant
+// comes by way of a register while everything behind it waits.
+__device__ __forceinline__ int least(int a, int b) {
+    int smaller;
+    asm("min.relu.s32 %0, %1, %2;" : "=r"(smaller) : "r"(a), "r"(b));
+    return smaller;
+}
+
 // Lane 0's value, for the whole warp.
 __device__ __forceinline__ u32 broadcast(u32 value) { return __shfl_sync(0xffffffffu, value, 0); }
 

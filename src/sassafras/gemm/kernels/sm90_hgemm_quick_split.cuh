@@ -106,8 +106,7 @@ struct QuickSplit : ClusterSplit<BM, BN, STAGES * BLOCKS, CONSUMERS, A_MN, B_MN,
         barrier_init_fence();
     }
 
-    // Copies of stage contents from..to-1 of this CTA's slice. WHAT as in Base; AGAIN: some stages are used again (otherwise somebody
-    // has already expected what comes).
+    // Copies of stage contents from..to-1 of this CTA's slice. WHAT as in Base; AGAIN: some stages are used again.
     template <int WHAT, bool AGAIN>
     static __device__ __forceinline__ void load(const Problem &p, const Neighbours &near, const Tile &at_tile, u32 base, int first,
                                                 int from, int to) {
@@ -118,7 +117,7 @@ struct QuickSplit : ClusterSplit<BM, BN, STAGES * BLOCKS, CONSUMERS, A_MN, B_MN,
             const u32 full = base + BARRIERS_AT + 16 * stage, tile = base + stage * STAGE;
             if constexpr (WHAT & OWN) {
                 if (AGAIN && k >= STAGES) barrier_wait<1>(full + 8, phase);
-                if (AGAIN) barrier_expect(full, at_tile.bytes);
+                barrier_expect(full, p.stage_bytes);
             }
 #pragma unroll
             for (int block = 0; block < BLOCKS; ++block) {
@@ -169,7 +168,7 @@ struct QuickSplit : ClusterSplit<BM, BN, STAGES * BLOCKS, CONSUMERS, A_MN, B_MN,
         const int slice = LEAVES ? 0 : p.parts == 1 ? place.x : place.x & (slices - 1);
         const Neighbours near(p, slice, slices);
         const Tile tile(p, place.row, place.column);
-        const int first = place.x * p.tiles_per_slice, tiles = tile.there ? min(p.tiles_per_slice, p.k_tiles - first) : 0;
+        const int first = place.x * p.tiles_per_slice, tiles = min(p.tiles_per_slice, p.k_tiles - first);
         float acc[REGISTERS];
 
         if (warp == 4 * CONSUMERS) {
@@ -177,8 +176,6 @@ struct QuickSplit : ClusterSplit<BM, BN, STAGES * BLOCKS, CONSUMERS, A_MN, B_MN,
                 prefetch_map(p.map_a); // under way while barriers are initialised
                 prefetch_map(p.map_b);
                 initialise<0, EARLY>(p, base);
-                // before the wait: constants are slow to come, and nothing should come between it and the copies
-                for (int stage = 0; stage < min(tiles, EARLY); ++stage) barrier_expect(base + BARRIERS_AT + 16 * stage, tile.bytes);
                 wait_for_predecessors(); // the others touch global memory only after what these copies bring
                 load<OWN, false>(p, near, tile, base, first, 0, min(tiles, EARLY));
                 initialise<EARLY, STAGES>(p, base);
@@ -212,7 +209,7 @@ struct QuickSplit : ClusterSplit<BM, BN, STAGES * BLOCKS, CONSUMERS, A_MN, B_MN,
             } else {
                 if (slices > 1) arrive_at_cluster();
                 sync_threads(2, THREADS); // the barriers are there
-                // a row of tiles that is not there (without a branch here the compiler computes the descriptors in all lanes, and moves them)
+                // never; but without a branch here the compiler computes the descriptors in all lanes, and moves them
                 if (tiles < 1) return;
             }
             multiply(acc, base, 64 * (int)broadcast(warp >> 2), tiles, mine);
