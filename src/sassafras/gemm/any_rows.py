@@ -22,6 +22,10 @@ KINDS = 8
 LOADERS = 4
 
 
+#: the kernel finds a tile's row by a shift and a mask
+BANDS = tuple(band for band in bands.BANDS if band & (band - 1) == 0)
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class AnyRowsInstance:
     """One compiled kernel: the template's parameters.
@@ -170,8 +174,8 @@ class AnyRowsConfig(Configuration):
             return f"cluster {self.slices}, 1 to 8 are possible"
         if self.band and (self.slices > 1 or self.instance.epilogue):
             return f"bands of {self.band}: for CTAs that multiply all of k, without an epilogue"
-        if self.band not in (0, *bands.BANDS):
-            return f"bands of {self.band}: {', '.join(map(str, bands.BANDS))} are possible"
+        if self.band not in (0, *BANDS):
+            return f"bands of {self.band}: {', '.join(map(str, BANDS))} are possible"
         if KINDS * max(shape.n, shape.k) >= 1 << 31 or shape.m >= 1 << 31:
             return f"{shape}: eight rows are more than 32-bit coordinates reach"
         if max(extents := self._grid(shape)) > GRID_LIMIT:
@@ -240,5 +244,5 @@ def configurations(instances: tuple[AnyRowsInstance, ...] = INSTANCES) -> Iterat
     for instance in instances:
         for slices in range(1, 9):
             yield AnyRowsConfig(instance, slices)
-        for band in () if instance.epilogue else bands.BANDS:
+        for band in () if instance.epilogue else BANDS:
             yield AnyRowsConfig(instance, band=band)

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from . import families
-from .any_rows import AnyRowsConfig, AnyRowsInstance
-from .bands import BANDS
+from .any_rows import BANDS, AnyRowsConfig, AnyRowsInstance
 from .cluster_split import ClusterSplitConfig, ClusterSplitInstance
 from .families import Config, Instance
 from .hopper import majors
