@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 
 from sassafras.gemm.any_rows import AnyRowsConfig, AnyRowsInstance
-from sassafras.gemm.cluster_split import ClusterSplitConfig, ClusterSplitInstance
+from sassafras.gemm.cluster_split import ClusterSplitConfig
+from sassafras.gemm.cluster_split_instances import ClusterSplitInstance
 from sassafras.gemm.compile import KERNELS
 from sassafras.gemm.hopper import LAYOUTS
 from sassafras.gemm.shapes import Shape
-from sassafras.gemm.warp_specialized import WarpSpecializedConfig, WarpSpecializedInstance
+from sassafras.gemm.warp_specialized import WarpSpecializedConfig
+from sassafras.gemm.warp_specialized_instances import WarpSpecializedInstance
 from tests.shared import compiled
 
 HERE = Path(__file__).parent

@@ -13,13 +13,15 @@ import pytest
 from sassafras.core import SassafrasError
 from sassafras.gemm import epilogue, families, warp_specialized
 from sassafras.gemm.any_rows import AnyRowsConfig, AnyRowsInstance
-from sassafras.gemm.cluster_split import ClusterSplitConfig, ClusterSplitInstance
+from sassafras.gemm.cluster_split import ClusterSplitConfig
+from sassafras.gemm.cluster_split_instances import ClusterSplitInstance
 from sassafras.gemm.epilogue import ACTIVATIONS, Batch, Lines
 from sassafras.gemm.families import Config, Instance
 from sassafras.gemm.lean import LeanConfig, LeanInstance
 from sassafras.gemm.shapes import Shape
 from sassafras.gemm.staged import StagedConfig, StagedInstance
-from sassafras.gemm.warp_specialized import WarpSpecializedConfig, WarpSpecializedInstance
+from sassafras.gemm.warp_specialized import WarpSpecializedConfig
+from sassafras.gemm.warp_specialized_instances import EPILOGUE_INSTANCES, WarpSpecializedInstance
 
 from .epilogue_launch import Case, Emulator, build
 from .hopper_launch import EAGER, LATE, RANDOM
@@ -217,7 +219,7 @@ def test_what_cannot_run_says_why() -> None:
     assert "same place" in str(epilogue.reject(lean, shape, Batch(2, 64 * 128, 0, 0)))
     assert "rows of tiles" in str(epilogue.reject(lean, shape, Batch(20000, 64 * 128, 0, 64 * 64)))
     assert "too far apart" in str(epilogue.reject(lean, shape, Batch(), Lines(1 << 22, 128, 64)))
-    split = WarpSpecializedConfig(warp_specialized.EPILOGUE_INSTANCES[0], 8, 2)
+    split = WarpSpecializedConfig(EPILOGUE_INSTANCES[0], 8, 2)
     assert "whole tiles" in str(epilogue.reject(split, Shape(512, 512, 1024), Batch(2, 8, 8, 8)))
     with pytest.raises(SassafrasError, match="no such activation"):
         epilogue.launch(lean, shape, activation="swish")

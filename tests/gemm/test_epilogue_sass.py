@@ -12,7 +12,7 @@ from sassafras.gemm import families
 from sassafras.gemm.compile import cubin
 from sassafras.gemm.lean import LeanInstance
 from sassafras.gemm.staged import StagedInstance
-from sassafras.gemm.warp_specialized import WarpSpecializedInstance
+from sassafras.gemm.warp_specialized_instances import WarpSpecializedInstance
 from sassafras.sass import Program
 from sassafras.sass.program import parameters
 from sassafras.validate import Validator

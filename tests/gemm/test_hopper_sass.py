@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sassafras.core import DisassemblyError, ToolMissing
-from sassafras.gemm.cluster_split import ClusterSplitInstance
+from sassafras.gemm.cluster_split_instances import ClusterSplitInstance
 from sassafras.gemm.compile import cubin
 from sassafras.gemm.families import parse_instance
 from sassafras.sass import Program

@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 
 from sassafras.gemm import hopper, warp_specialized
-from sassafras.gemm.cluster_split import ClusterSplitConfig, ClusterSplitInstance
+from sassafras.gemm.cluster_split import ClusterSplitConfig
+from sassafras.gemm.cluster_split_instances import ClusterSplitInstance
 from sassafras.gemm.configuration import Mode
 from sassafras.gemm.shapes import Shape
-from sassafras.gemm.warp_specialized import WarpSpecializedConfig, WarpSpecializedInstance
+from sassafras.gemm.warp_specialized import WarpSpecializedConfig
+from sassafras.gemm.warp_specialized_instances import WarpSpecializedInstance
 
 from .hopper_launch import EAGER, LATE, RANDOM, Config, Emulator, Instance, build
 

@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 from sassafras.core import DisassemblyError, SassafrasError, ToolMissing
-from sassafras.gemm.cluster_split import ClusterSplitConfig, ClusterSplitInstance
+from sassafras.gemm.cluster_split import ClusterSplitConfig
+from sassafras.gemm.cluster_split_instances import ClusterSplitInstance
 from sassafras.gemm.compile import KERNELS, cubin
 from sassafras.gemm.configuration import Mode
 from sassafras.gemm.second_launch import (

@@ -26,13 +26,15 @@ from sassafras.gemm import (
 )
 from sassafras.gemm.any_rows import AnyRowsConfig, AnyRowsInstance
 from sassafras.gemm.choose import parsed
-from sassafras.gemm.cluster_split import ClusterSplitConfig, ClusterSplitInstance
+from sassafras.gemm.cluster_split import ClusterSplitConfig
+from sassafras.gemm.cluster_split_instances import ClusterSplitInstance
 from sassafras.gemm.configuration import PLAIN
 from sassafras.gemm.estimate import estimate_us, expected_us
 from sassafras.gemm.launch import Launch
 from sassafras.gemm.results import choose_shapes
 from sassafras.gemm.shapes import BANDS, in_bands, stratified
-from sassafras.gemm.warp_specialized import WarpSpecializedConfig, WarpSpecializedInstance
+from sassafras.gemm.warp_specialized import WarpSpecializedConfig
+from sassafras.gemm.warp_specialized_instances import WarpSpecializedInstance
 
 
 def test_the_grid_and_its_bands() -> None:
@@ -327,9 +329,9 @@ def test_candidates_are_named_but_not_chosen(monkeypatch: pytest.MonkeyPatch) ->
 def test_candidates_count_as_proven_where_a_trial_is_asked_for(value: str) -> None:
     code = """if True:
         import importlib
-        from sassafras.gemm import cluster_split, families
-        new = cluster_split.ClusterSplitInstance("tn", 64, 64, 9, blocks=1)
-        cluster_split.CANDIDATES = (new,)
+        from sassafras.gemm import cluster_split_instances, families
+        new = cluster_split_instances.ClusterSplitInstance("tn", 64, 64, 9, blocks=1)
+        cluster_split_instances.CANDIDATES = (new,)
         families = importlib.reload(families)
         config = families.parse("cs_tn_64x64_s9q1/c1")
         used, apart = new in families.INSTANCES, new in families.UNPROVEN_INSTANCES

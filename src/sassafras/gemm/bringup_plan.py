@@ -10,13 +10,15 @@ import numpy as np
 
 from . import families
 from .any_rows import BANDS, AnyRowsConfig, AnyRowsInstance
-from .cluster_split import ClusterSplitConfig, ClusterSplitInstance
+from .cluster_split import ClusterSplitConfig
+from .cluster_split_instances import ClusterSplitInstance
 from .families import Config, Instance
 from .hopper import majors
 from .second_launch import LeavingInstance
 from .shapes import Shape
 from .two_launches import TwoLaunchesConfig
-from .warp_specialized import WarpSpecializedConfig, WarpSpecializedInstance
+from .warp_specialized import WarpSpecializedConfig
+from .warp_specialized_instances import WarpSpecializedInstance
 
 #: macros of a variant, by name. ``plain`` is what ships; ``watchdog`` ends a hang and names the barrier.
 VARIANTS: dict[str, tuple[str, ...]] = {

@@ -17,13 +17,17 @@ from typing import Any
 from sassafras.core import SassafrasError
 
 from . import any_rows, cluster_split, lean, staged, two_launches, warp_specialized
+from . import cluster_split_instances as cluster
+from . import warp_specialized_instances as warp
 from .any_rows import AnyRowsConfig, AnyRowsInstance
-from .cluster_split import ClusterSplitConfig, ClusterSplitInstance
+from .cluster_split import ClusterSplitConfig
+from .cluster_split_instances import ClusterSplitInstance
 from .lean import LeanConfig, LeanInstance
 from .shapes import Shape
 from .staged import StagedConfig, StagedInstance
 from .two_launches import TwoLaunchesConfig
-from .warp_specialized import WarpSpecializedConfig, WarpSpecializedInstance
+from .warp_specialized import WarpSpecializedConfig
+from .warp_specialized_instances import WarpSpecializedInstance
 
 Instance = LeanInstance | StagedInstance | ClusterSplitInstance | WarpSpecializedInstance | AnyRowsInstance
 Config = LeanConfig | StagedConfig | ClusterSplitConfig | WarpSpecializedConfig | AnyRowsConfig
@@ -36,7 +40,7 @@ _TRIAL = os.environ.get("SASSAFRAS_GEMM_TRIAL") == "1"
 UNPROVEN: tuple[type, ...] = ()
 #: single instances of proven families that no GPU has timed yet, before they become `INSTANCES`
 CANDIDATES: frozenset[Instance] = frozenset(
-    () if _TRIAL else (*cluster_split.CANDIDATES, *warp_specialized.CANDIDATES, *two_launches.CANDIDATES)
+    () if _TRIAL else (*cluster.CANDIDATES, *warp.CANDIDATES, *two_launches.CANDIDATES)
 )
 
 
@@ -46,18 +50,18 @@ def proven(item: Instance | Config) -> bool:
 
 
 _TASK: tuple[Instance, ...] = (
-    *lean.INSTANCES, *staged.INSTANCES, *cluster_split.INSTANCES, *cluster_split.CANDIDATES,
-    *warp_specialized.INSTANCES, *warp_specialized.CANDIDATES, *any_rows.INSTANCES,
+    *lean.INSTANCES, *staged.INSTANCES, *cluster.INSTANCES, *cluster.CANDIDATES,
+    *warp.INSTANCES, *warp.CANDIDATES, *any_rows.INSTANCES,
     *two_launches.INSTANCES, *two_launches.CANDIDATES,
 )  # fmt: skip
 #: compiled for the benchmark's task: FP16, B as k x n (nn) or n x k (tn), A row-major
 INSTANCES: tuple[Instance, ...] = tuple(filter(proven, _TASK))
 #: compiled for other callers: BF16, and A as k x m (nt, tt)
-OTHER_INSTANCES: tuple[Instance, ...] = (*cluster_split.OTHER_INSTANCES, *warp_specialized.OTHER_INSTANCES)
+OTHER_INSTANCES: tuple[Instance, ...] = (*cluster.OTHER_INSTANCES, *warp.OTHER_INSTANCES)
 
 _EPILOGUE: tuple[Instance, ...] = (
-    *lean.EPILOGUE_INSTANCES, *staged.EPILOGUE_INSTANCES, *cluster_split.EPILOGUE_INSTANCES,
-    *warp_specialized.EPILOGUE_INSTANCES, *any_rows.EPILOGUE_INSTANCES,
+    *lean.EPILOGUE_INSTANCES, *staged.EPILOGUE_INSTANCES, *cluster.EPILOGUE_INSTANCES,
+    *warp.EPILOGUE_INSTANCES, *any_rows.EPILOGUE_INSTANCES,
 )  # fmt: skip
 #: compiled when a call asks for an epilogue or batches (`epilogue`)
 EPILOGUE_INSTANCES: tuple[Instance, ...] = tuple(filter(proven, _EPILOGUE))
@@ -90,8 +94,8 @@ def unproven_configurations() -> Iterator[Config]:
 def _task() -> Iterator[Config]:
     return itertools.chain(
         lean.configurations(), staged.configurations(),
-        cluster_split.configurations((*cluster_split.INSTANCES, *cluster_split.CANDIDATES)),
-        warp_specialized.configurations((*warp_specialized.INSTANCES, *warp_specialized.CANDIDATES)),
+        cluster_split.configurations((*cluster.INSTANCES, *cluster.CANDIDATES)),
+        warp_specialized.configurations((*warp.INSTANCES, *warp.CANDIDATES)),
         any_rows.configurations(), two_launches.configurations(),
     )  # fmt: skip
 
@@ -99,8 +103,8 @@ def _task() -> Iterator[Config]:
 def other_configurations() -> Iterator[Config]:
     """The same for `OTHER_INSTANCES`."""
     return itertools.chain(
-        cluster_split.configurations(cluster_split.OTHER_INSTANCES),
-        warp_specialized.configurations(warp_specialized.OTHER_INSTANCES),
+        cluster_split.configurations(cluster.OTHER_INSTANCES),
+        warp_specialized.configurations(warp.OTHER_INSTANCES),
     )
 
 
@@ -112,8 +116,8 @@ def epilogue_configurations() -> Iterator[Config]:
 def _epilogue() -> Iterator[Config]:
     return itertools.chain(
         lean.configurations(lean.EPILOGUE_INSTANCES), staged.configurations(staged.EPILOGUE_INSTANCES),
-        cluster_split.configurations(cluster_split.EPILOGUE_INSTANCES),
-        warp_specialized.configurations(warp_specialized.EPILOGUE_INSTANCES),
+        cluster_split.configurations(cluster.EPILOGUE_INSTANCES),
+        warp_specialized.configurations(warp.EPILOGUE_INSTANCES),
         any_rows.configurations(any_rows.EPILOGUE_INSTANCES),
     )  # fmt: skip
 

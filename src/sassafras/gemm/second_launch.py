@@ -11,7 +11,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from .cluster_split import ClusterSplitConfig, ClusterSplitInstance
+from .cluster_split import ClusterSplitConfig
+from .cluster_split_instances import ClusterSplitInstance
 from .configuration import Mode
 from .entry import entry
 from .hopper import truth
