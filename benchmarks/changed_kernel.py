@@ -1,4 +1,4 @@
-"""A kernel of ours with its text changed: for questions to the hardware (`hgemm_order`, `hgemm_outside`)."""
+"""A kernel of ours with its text changed: for questions to the hardware (`hgemm_order`, `hgemm_launch`)."""
 
 from __future__ import annotations
 
