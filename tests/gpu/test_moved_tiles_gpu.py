@@ -1,0 +1,54 @@
+"""Tiles that end with the matrix, on a GPU: the same bits as tiles that lie apart."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "cs_nn_64x64_s10q1/c1g3+o",
+        "cs_tn_128x128_s6/c2",
+        "cs_tn_64x64_s10q1/c1p3",
+        "cs_nn_swapped_64x160_s7q1/c1+ol",
+        "cs_tn_64x160_s7m/c1m2n2",
+        "ws_tn_128x192_pp2s4b3c2x1/g4/k1+o",
+        "ws_tn_128x112_pp2s6b4c2x1/g4/k2",
+        "ws_nn_swapped_128x160_co2s5b1c1x1/g1/k1",
+    ],
+)
+def test_a_moved_tile_computes_the_same_bits(name: str) -> None:
+    """Two CTAs store some rows, in whatever order: they must agree, or results depend on who is last."""
+    torch = pytest.importorskip("torch")
+    from sassafras.gemm import families, hopper
+    from sassafras.gemm.operands import Operands
+    from sassafras.gemm.shapes import Shape
+    from sassafras.gemm.tools import Tools
+
+    tools, shape, config = Tools(), Shape(331, 456, 1024), families.parse(name)
+    operands = Operands(shape, 5)
+    operands.calibrate(tools.gemm_ex("nn", operands, strict=True))
+    assert config.reject(shape) is None
+    launch = config.launch(shape)
+    seen, (rows, columns) = config.seen(shape), config.tile
+    assert launch.scalars["last_row"] % rows or launch.scalars["last_column"] % columns, "a tile is moved"
+    assert min(seen.m - rows, seen.n - columns) >= 0, "boxes are whole"
+    moved = tools.ours(config, operands)
+    assert operands.check(moved).why == ""
+    found = operands.c.view(torch.int16).clone()
+    a, b, c = operands.addresses(config.layout)
+    first, second = (b, a) if config.swapped else (a, b)
+    places = {"last_row": hopper.APART, "last_column": hopper.APART}
+    addresses = {"a": first, "b": second, "c": c, **tools._scratch(launch)}
+    apart = tools._bound(config.instance, replace(launch, scalars=launch.scalars | places), addresses)
+    assert operands.check(apart).why == ""
+    assert torch.equal(found, operands.c.view(torch.int16))
+    operands.poison()
+    for _ in range(8):
+        moved()
+    assert torch.equal(found, operands.c.view(torch.int16))
