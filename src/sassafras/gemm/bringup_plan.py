@@ -89,7 +89,7 @@ def configs_of(instance: Instance) -> list[Config]:
             (1, 2, 2, 5),
         )
         clusters = shared if instance.shared else alone
-        banded = [] if instance.shared else [ClusterSplitConfig(instance, band=4)]
+        banded = [] if instance.shared else [ClusterSplitConfig(instance, band=band) for band in (3, 4)]
         return [*(ClusterSplitConfig(instance, *cluster) for cluster in clusters), *banded]
     if isinstance(instance, WarpSpecializedInstance):
         return [WarpSpecializedConfig(instance, g, k) for g, k in ((8, 1), (4, 3), (8, 0))]
