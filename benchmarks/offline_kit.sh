@@ -1,8 +1,12 @@
-# Source me on the GPU machine, in the repository's root: . benchmarks/offline_kit.sh KIT_FOLDER
-# Unpacks the kit of offline_kit.py and says where its parts are.
+# Source me on the GPU machine, in the repository's root: . benchmarks/offline_kit.sh KIT_FOLDER [wheels]
+# Unpacks the kit of offline_kit.py and says where its parts are. "wheels": these alone, which is all that HGEMM wants (1 s instead of 23).
 kit=$(mktemp -d)
-for part in "$1"/*.tar.xz; do tar -xJf "$part" -C "$kit" || return 1; done
+for part in "$1"/*.tar.xz; do
+    [ "$2" = wheels ] && [ "${part##*/}" != site.tar.xz ] && continue
+    tar -xJf "$part" -C "$kit" || return 1
+done
 export PYTHONPATH="$kit/site:$PWD/src:$PWD" PYTHONUNBUFFERED=1 RAY_USAGE_STATS_ENABLED=0
+[ "$2" = wheels ] && return 0
 export SASSAFRAS_NVDISASM="$kit/tools/nvdisasm" NEWEST_PTXAS="$kit/tools/ptxas"
 # compile what numba compiles on first use once, before several processes would do it at the same time
 python3 - <<'PY'
