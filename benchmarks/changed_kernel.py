@@ -1,9 +1,15 @@
-"""A kernel of ours with its text changed: for questions to the hardware (`hgemm_order`, `hgemm_launch`)."""
+"""What probes of the hardware share (`hgemm_order`, `hgemm_outside`, `hgemm_launch`).
+
+A kernel of ours with its text changed, and contestants timed beside each other.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 
 @dataclass(frozen=True)
@@ -41,6 +47,27 @@ class Changed:
                 )
             text = text.replace(before, after)
         return text
+
+
+def interleaved(
+    tools: Any, made: Sequence[tuple[str, Any]], rounds: int, length: float = 300.0, digits: int = 3
+) -> dict[str, float]:
+    """Microseconds of each contestant: medians over rounds in which all take turns.
+
+    Args:
+        made: (name, what enqueues one launch).
+        length: microseconds of a contestant's block in a round.
+        digits: of the result.
+    """
+    from sassafras.device.cuda.timing import launches_a_block
+    from sassafras.gemm.graphs import rough_us, timed
+
+    guess = rough_us(tools, made[0][1])
+    blocks = [tools.block(enqueue, launches_a_block(guess, length)) for _, enqueue in made]
+    times = np.median(timed(tools.gpu, tools.watch, blocks, rounds, warm=2), axis=0)
+    for block in blocks:
+        block.discard(tools.gpu)
+    return {tag: round(float(t), digits) for (tag, _), t in zip(made, times, strict=True)}
 
 
 def without_gpu() -> bool:

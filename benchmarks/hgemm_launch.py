@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from changed_kernel import Changed, without_gpu
+from changed_kernel import Changed, interleaved, without_gpu
 from common import ROOT, write
 
 ROUNDS = 21
@@ -72,9 +72,7 @@ def questions() -> list[tuple[Any, Any]]:
 
 def answer(tools: Any, shape: Any, config: Any) -> dict[str, Any]:
     """Microseconds of the kernel as it ships and of each variant, in both modes."""
-    from sassafras.device.cuda.timing import launches_a_block
     from sassafras.gemm.configuration import PLAIN
-    from sassafras.gemm.graphs import rough_us, timed
 
     operands = tools.operands(shape, 3)
     operands.calibrate(tools.gemm_ex("nn", operands, strict=True))
@@ -89,12 +87,7 @@ def answer(tools: Any, shape: Any, config: Any) -> dict[str, Any]:
             made.append((f"{kind}: {name}", enqueue))
             if why := operands.check(enqueue).why:
                 wrong.append(f"{kind}: {name}: {why}")
-    guess = rough_us(tools, made[0][1])
-    blocks = [tools.block(enqueue, launches_a_block(guess, 300.0)) for _, enqueue in made]
-    times = np.median(timed(tools.gpu, tools.watch, blocks, ROUNDS, warm=2), axis=0)
-    for block in blocks:
-        block.discard(tools.gpu)
-    us = {tag: round(float(t), 4) for (tag, _), t in zip(made, times, strict=True)}
+    us = interleaved(tools, made, ROUNDS, digits=4)
     return {"shape": str(shape), "config": config.name, "us": us, "wrong": wrong}
 
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from changed_kernel import Changed, without_gpu
+from changed_kernel import Changed, interleaved, without_gpu
 from common import ROOT, write
 
 #: (shapes, configurations, compact blocks of tiles that are tried for a GPC)
@@ -243,10 +243,9 @@ def answer(tools: Any, place: Placement, shape: Any, name: str, lt: Any) -> dict
     """One kernel on one shape, in all orders."""
     import torch
 
-    from sassafras.device.cuda.timing import launches_a_block
     from sassafras.gemm import families
     from sassafras.gemm.configuration import PLAIN
-    from sassafras.gemm.graphs import rough_us, timed
+    from sassafras.gemm.graphs import rough_us
 
     config = replace(families.parse(name), mode=PLAIN)
     operands = tools.operands(shape, 3)
@@ -275,11 +274,7 @@ def answer(tools: Any, place: Placement, shape: Any, name: str, lt: Any) -> dict
         made.append((order, enqueue))
     guess = rough_us(tools, made[0][1])
     length = 2000.0 if guess > 60 else 300.0
-    blocks = [tools.block(enqueue, launches_a_block(guess, length)) for _, enqueue in made]
-    times = np.median(timed(tools.gpu, tools.watch, blocks, ROUNDS, warm=2), axis=0)
-    for block in blocks:
-        block.discard(tools.gpu)
-    us = {order: round(float(t), 3) for (order, _), t in zip(made, times, strict=True)}
+    us = interleaved(tools, made, ROUNDS, length)
     return {
         "shape": str(shape), "config": name, "tiles": [tm, tn], "wave": wave, "us": us, "wrong": wrong,
         "best": min((o for o in us if o not in ("lt", "shipped")), key=lambda o: us[o]),

@@ -19,8 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from changed_kernel import without_gpu
+from changed_kernel import interleaved, without_gpu
 from common import ROOT, write
 
 #: shapes whose last tile has few rows inside, and configurations (A as m x k, not transposed)
@@ -63,9 +62,7 @@ def answer(tools: Any, shape: Any, names: tuple[str, ...]) -> dict[str, Any]:
     """One shape: microseconds of configurations as they ship, tiles apart, where the last one is full."""
     from hgemm_second import algorithms
 
-    from sassafras.device.cuda.timing import launches_a_block
     from sassafras.gemm import families
-    from sassafras.gemm.graphs import rough_us, timed
     from sassafras.gemm.select import screen
 
     operands = tools.operands(shape, 3)
@@ -90,12 +87,7 @@ def answer(tools: Any, shape: Any, names: tuple[str, ...]) -> dict[str, Any]:
                 wrong.append(f"{tag}: {why}")
             else:
                 made.append((tag, enqueue))
-    guess = rough_us(tools, made[0][1])
-    blocks = [tools.block(enqueue, launches_a_block(guess, 300.0)) for _, enqueue in made]
-    times = np.median(timed(tools.gpu, tools.watch, blocks, ROUNDS, warm=2), axis=0)
-    for block in blocks:
-        block.discard(tools.gpu)
-    us = {tag: round(float(t), 3) for (tag, _), t in zip(made, times, strict=True)}
+    us = interleaved(tools, made, ROUNDS)
     return {"shape": str(shape), "full": str(filled), "us": us, "wrong": wrong}
 
 

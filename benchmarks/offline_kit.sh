@@ -1,5 +1,6 @@
 # Source me on the GPU machine, in the repository's root: . benchmarks/offline_kit.sh KIT_FOLDER [wheels]
 # Unpacks the kit of offline_kit.py and says where its parts are. "wheels": these alone, which is all that HGEMM wants (1 s instead of 23).
+[ -f "$1/site.tar.xz" ] || { echo "error: $1 holds no kit: make one with python benchmarks/offline_kit.py FOLDER --rl" >&2; return 1; }
 kit=$(mktemp -d)
 for part in "$1"/*.tar.xz; do
     [ "$2" = wheels ] && [ "${part##*/}" != site.tar.xz ] && continue
