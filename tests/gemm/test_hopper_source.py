@@ -128,8 +128,7 @@ def test_no_copy_asks_for_rows_outside(
             config
             for config in configs(INSTANCES[number])
             if config.reject(shape) is None
-            and config.launch(shape).scalars["last_row"] < shape.flop  # stream-K cuts k at odd places
-            and (config.slices > 0 or not isinstance(config, WarpSpecializedConfig))
+            and config.launch(shape).scalars["last_row"] != hopper.APART  # stream-K cuts k at odd places
         ]
         for config in legal[:: max(1, len(legal) // 3)]:
             wrong = emulator.run(config, shape, tmp_path, thrifty=True)
