@@ -85,13 +85,14 @@ int cublasLtMatmulAlgoGetHeuristic(Handle *, Desc *, Matrix *, Matrix *, Matrix 
 }
 int cublasLtMatmulAlgoCheck(Handle *, Desc *, Matrix *, Matrix *, Matrix *, Matrix *, const Algo *algo, Result *result) {
     *result = Result{};
+    result->workspace = algo->data[0] == 2 ? 4096 : 0;
     return algo->data[0] == 1 || algo->data[0] == 2 ? 0 : NOT_SUPPORTED;
 }
 int cublasLtMatmul(Handle *, Desc *d, const float *alpha, const void *a, Matrix *am, const void *b, Matrix *bm,
                    const float *beta, const void *c, Matrix *, void *out, Matrix *om, const Algo *algo, void *workspace,
                    size_t bytes, void *stream) {
-    if (*alpha != 1 || *beta != 0 || c != out || !workspace || !bytes || !stream) return INVALID;
-    if (algo->data[0] != 1 && algo->data[0] != 2) return INVALID;
+    if (*alpha != 1 || *beta != 0 || c != out || !workspace != !bytes || !stream) return INVALID;
+    if (algo->data[0] != 1 && (algo->data[0] != 2 || bytes < 4096)) return INVALID;
     const uint64_t k = d->ta ? am->rows : am->columns;
     if ((d->ta ? am->columns : am->rows) != om->rows || (d->tb ? bm->rows : bm->columns) != om->columns ||
         (d->tb ? bm->columns : bm->rows) != k)

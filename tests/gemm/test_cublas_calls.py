@@ -6,6 +6,7 @@ import ctypes
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ def calls(libraries: list[str]) -> None:
     """Runs in a process of its own, so that no real cuBLAS is found first."""
     loaded = [ctypes.CDLL(library) for library in libraries]
     assert len(loaded) == 2
-    from sassafras.gemm.cublas import Cublas, CublasError, CublasLt, LtAlgorithm
+    from sassafras.gemm.cublas import ROOM, Cublas, CublasError, CublasLt, LtAlgorithm
     from sassafras.gemm.shapes import Shape
 
     shape = Shape(5, 16, 24)
@@ -40,13 +41,21 @@ def calls(libraries: list[str]) -> None:
         problem = lt.problem(shape, layout)
         assert lt.heuristics(problem, 0) == []
         found = lt.candidates(problem)
-        assert [int.from_bytes(f.blob[:8], "little") for f in found] == [1, 2], "united, usable ones only"
+        # united, usable ones only; what asks for no workspace with and without
+        named = [(int.from_bytes(f.blob[:8], "little"), f.workspace) for f in found]
+        assert named == [(1, 0), (1, ROOM), (2, 4096)]
         for algorithm in found:
             again = LtAlgorithm.from_json(algorithm.to_json())
             lt.check(problem, again)
             c[:] = 0
             lt.bind(problem, again, *addresses)()
             assert np.array_equal(c, exact)
+        short, greedy = replace(found[2], workspace=64), replace(found[2], workspace=256 << 20)
+        for refused in (lambda p=problem, s=short: lt.check(p, s), lt.bind(problem, short, *addresses)):
+            with pytest.raises(CublasError, match="INVALID_VALUE"):
+                refused()
+        with pytest.raises(CublasError, match="268435456 bytes"):
+            lt.bind(problem, greedy, *addresses)
         foreign = LtAlgorithm(layout, bytes(64), 0)
         for call in (lambda p=problem, f=foreign: lt.check(p, f), lt.bind(problem, foreign, *addresses)):
             try:

@@ -15,7 +15,7 @@ import pytest
 from sassafras.core import SassafrasError
 from sassafras.gemm import entrants, results
 from sassafras.gemm.configuration import PLAIN
-from sassafras.gemm.cublas import LtAlgorithm
+from sassafras.gemm.cublas import ROOM, LtAlgorithm, both_ways
 from sassafras.gemm.dataset import EARLIER, Dataset, Entry, merge, shipped
 from sassafras.gemm.dry import DryStage
 from sassafras.gemm.select import Options, _lt_candidates, choose, retuning
@@ -81,7 +81,9 @@ def test_few_of_cublaslt_run_where_its_best_is_known() -> None:
     options = retuning(Options(), PARTS)
     version = shipped().header["cublaslt"]
     few = _lt_candidates(stage(version), problem, options)
-    assert len(few) == 4 and few[0].to_json() == shipped()[LONG].lt["tn"] and asked == [3, 3]
+    assert few[0].to_json() == shipped()[LONG].lt["tn"] and asked == [3, 3]
+    assert few[0].workspace not in (0, ROOM)
+    assert few[1:] == both_ways(heuristics(problem, 0, 3)), "each with and without"
     assert len(_lt_candidates(stage(version + 1), problem, options)) == 40, "another library"
     assert len(_lt_candidates(stage(version), problem, Options())) == 40, "an ordinary sweep"
 

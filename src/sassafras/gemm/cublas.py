@@ -11,8 +11,9 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import re
+from collections.abc import Iterable
 from ctypes import POINTER, byref, c_float, c_int, c_int64, c_size_t, c_uint64, c_void_p
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,8 @@ _STATUS = {
 WORKSPACES = (0, 4 << 20, 32 << 20, 128 << 20)
 #: the size that NVIDIA recommends for Hopper, used for cublasGemmEx and the plain heuristic
 RECOMMENDED_WORKSPACE = 32 << 20
+#: given to a twin of each algorithm that asks for no workspace (`both_ways`)
+ROOM = 4 << 20
 #: the layouts of the benchmark's task; and those whose A lies as k x m (gradients of weights)
 LAYOUTS = ("nn", "tn")
 BACKWARD = ("nt", "tt")
@@ -68,7 +71,8 @@ class LtAlgorithm:
     Attributes:
         layout: ``nn``, ``tn``, ``nt`` or ``tt``.
         blob: the 64 opaque bytes.
-        workspace: bytes it needs.
+        workspace: bytes that a call is given, at least what the algorithm asks for. More than that may be
+            slower (`both_ways`).
     """
 
     layout: str
@@ -83,6 +87,20 @@ class LtAlgorithm:
     def from_json(cls, value: dict[str, Any]) -> LtAlgorithm:
         """The reverse of `to_json`."""
         return cls(str(value["layout"]), bytes.fromhex(value["blob"]), int(value["workspace"]))
+
+
+def both_ways(found: Iterable[LtAlgorithm]) -> list[LtAlgorithm]:
+    """Each algorithm once, and those that ask for no workspace with `ROOM` as well.
+
+    Seen in captured graphs (cuBLASLt 13.1, H200, 2026-11-22): without workspace the very same 64 bytes run
+    a kernel with ``ssched`` in its name; with workspace its twin without, behind a memset of 4 bytes of it.
+    Some 2 us a call lie between, for the one or the other: a candidate is an algorithm and what it is given.
+    """
+    ways: dict[tuple[bytes, int], LtAlgorithm] = {}
+    for algorithm in found:
+        for given in (algorithm.workspace, algorithm.workspace or ROOM):
+            ways.setdefault((algorithm.blob, given), replace(algorithm, workspace=given))
+    return list(ways.values())
 
 
 def find_library(stem: str) -> ctypes.CDLL:
@@ -249,13 +267,9 @@ class CublasLt:
             self._pref_destroy(preference)
 
     def candidates(self, problem: LtProblem) -> list[LtAlgorithm]:
-        """The union of the lists over `WORKSPACES`, without doubles, in order of first appearance."""
-        seen: dict[bytes, LtAlgorithm] = {}
-        for workspace in WORKSPACES:
-            if workspace <= self.workspace_bytes:
-                for algorithm in self.heuristics(problem, workspace):
-                    seen.setdefault(algorithm.blob, algorithm)
-        return list(seen.values())
+        """The union of the lists over `WORKSPACES`, `both_ways`, in order of first appearance."""
+        fitting = [workspace for workspace in WORKSPACES if workspace <= self.workspace_bytes]
+        return both_ways(a for workspace in fitting for a in self.heuristics(problem, workspace))
 
     def check(self, problem: LtProblem, algorithm: LtAlgorithm) -> None:
         """Raises CublasError when this library will not run the algorithm for this problem."""
@@ -264,18 +278,25 @@ class CublasLt:
             self._handle, problem.operation, problem.first, problem.second, problem.out, problem.out,
             byref(algo), byref(result),
         )  # fmt: skip
-        if result.workspace > self.workspace_bytes:
+        if not result.workspace <= algorithm.workspace <= self.workspace_bytes:
             raise CublasError("cublasLtMatmulAlgoCheck (workspace)", 7)
 
     def bind(self, problem: LtProblem, algorithm: LtAlgorithm, a: int, b: int, c: int) -> Any:
-        """A function of no arguments that enqueues one call. It raises CublasError."""
+        """A function of no arguments that enqueues one call, given the workspace that the algorithm names.
+
+        Raises:
+            CublasError: here, it wants more than there is; from the function, cuBLASLt would not run it.
+        """
+        if algorithm.workspace > self.workspace_bytes:
+            raise CublasError(f"cublasLtMatmul with {algorithm.workspace} bytes of workspace", 7)
         algo = _algo(algorithm)
+        workspace = self._workspace if algorithm.workspace else None
 
         def enqueue() -> None:
             self._matmul(
                 self._handle, problem.operation, byref(self._one), b, problem.first, a, problem.second,
-                byref(self._zero), c, problem.out, c, problem.out, byref(algo), self._workspace,
-                self.workspace_bytes, self._stream,
+                byref(self._zero), c, problem.out, c, problem.out, byref(algo), workspace,
+                algorithm.workspace, self._stream,
             )  # fmt: skip
 
         return enqueue
