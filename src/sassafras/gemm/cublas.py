@@ -36,7 +36,7 @@ WORKSPACES = (0, 4 << 20, 32 << 20, 128 << 20)
 #: the size that NVIDIA recommends for Hopper, used for cublasGemmEx and the plain heuristic
 RECOMMENDED_WORKSPACE = 32 << 20
 #: given to a twin of each algorithm that asks for no workspace (`both_ways`)
-ROOM = 4 << 20
+ROOM = 256
 #: the layouts of the benchmark's task; and those whose A lies as k x m (gradients of weights)
 LAYOUTS = ("nn", "tn")
 BACKWARD = ("nt", "tt")
