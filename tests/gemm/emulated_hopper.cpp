@@ -33,9 +33,11 @@ template <class Kernel> static int wanted_bytes(int slices) {
 }
 
 int main(int, char **argv) {
-    if (std::string(argv[1]) == "order") { // rows, columns, group: where each tile lies
+    if (std::string(argv[1]) == "order") { // rows, columns, group, dividers: where each tile lies
         sassafras::WarpSpecializedProblem p{};
-        p.tiles_m = std::atoi(argv[2]), p.tiles_n = std::atoi(argv[3]), p.group = std::atoi(argv[4]);
+        int *const numbers[] = {&p.tiles_m,    &p.tiles_n, &p.group,      &p.band_by,   &p.band_shift,
+                                &p.wide_by, &p.wide_shift, &p.rest_by, &p.rest_shift};
+        for (int i = 0; i < 9; ++i) *numbers[i] = std::atoi(argv[2 + i]);
         sassafras::Work work(p, 0);
         for (work.tile = 0; work.tile < p.tiles_m * p.tiles_n; ++work.tile) {
             int row, column;
@@ -68,10 +70,10 @@ int main(int, char **argv) {
     emulator::thrifty = number() != 0;
     std::vector<int> s(number());
     for (int &value : s) value = (int)number();
-    // of the cluster-split family: parts, and slices where no band lies along x
-    const bool split = s.size() > 12;
-    const int slices = split && s[17] ? 1 : (int)grid.x / (split ? s[5] : 1);
     std::vector<TensorMap> maps(number());
+    // of the cluster-split family, which has none for C: parts, and slices where no band lies along x
+    const bool split = maps.size() == 2;
+    const int slices = split && s[17] ? 1 : (int)grid.x / (split ? s[5] : 1);
     std::vector<int> operands;
     for (TensorMap &map : maps) {
         operands.push_back((int)number());
@@ -112,7 +114,7 @@ int main(int, char **argv) {
             emulator::fail("host and kernel disagree on shared memory or threads");                                   \
         emulator::launch_clusters(grid, cluster, threads, shared_bytes, turn > 0, [&] { type::run(kind); });           \
     }
-#define ws {&maps[0], &maps[1], &maps[2], work, counters.data(), s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8], s[9], s[10], s[11]}
+#define ws {&maps[0], &maps[1], &maps[2], work, counters.data(), s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8], s[9], s[10], s[11], s[12], s[13], s[14], s[15], s[16], s[17]}
 #define cs {&maps[0], &maps[1], (u16 *)operand[2], work, counters.data(), s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8], s[9], s[10], s[11], s[12], s[13], s[14], s[15], s[16], s[17]}
 #define any {&maps[0], &maps[1], &maps[2], &maps[3], (u16 *)operand[2], s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8]}
         INSTANCES

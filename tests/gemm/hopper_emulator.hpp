@@ -419,6 +419,7 @@ inline u32 broadcast(u32 value) {
 }
 
 inline bool elected() { return threadIdx.x % 32 == 0; }
+inline bool is_elected(int lane) { return lane == 0; }
 template <int TESTS> inline bool barrier_soon(u32 barrier, u32 parity) {
     own(barrier);
     emulator::Warp &warp = emulator::lane->cta->warps[threadIdx.x / 32];

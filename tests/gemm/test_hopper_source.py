@@ -15,7 +15,7 @@ from sassafras.gemm.cluster_split import ClusterSplitConfig
 from sassafras.gemm.cluster_split_instances import ClusterSplitInstance
 from sassafras.gemm.configuration import Mode
 from sassafras.gemm.shapes import Shape
-from sassafras.gemm.warp_specialized import WarpSpecializedConfig
+from sassafras.gemm.warp_specialized import WarpSpecializedConfig, band_dividers
 from sassafras.gemm.warp_specialized_instances import WarpSpecializedInstance
 
 from .hopper_launch import EAGER, LATE, RANDOM, Config, Emulator, Instance, build
@@ -293,8 +293,9 @@ def test_a_wrong_byte_count_is_printed(emulator: Emulator, tmp_path: Path) -> No
 def test_every_tile_is_visited_once(group: int, emulator: Emulator) -> None:
     """Also where the grid of tiles is no power of two; on a Hilbert curve each step leads to a neighbour."""
     for rows, columns in ((1, 1), (1, 7), (9, 1), (2, 2), (8, 8), (5, 13), (31, 6), (64, 26), (33, 47)):
+        numbers = (rows, columns, group, *band_dividers(rows, columns, group).values())
         done = subprocess.run(
-            [str(emulator.path), "order", *map(str, (rows, columns, group))],
+            [str(emulator.path), "order", *map(str, numbers)],
             capture_output=True, text=True, timeout=60, check=True,
         )  # fmt: skip
         walk = np.array([list(map(int, line.split())) for line in done.stdout.splitlines()])

@@ -23,6 +23,7 @@ from sassafras.gemm import (
     entrants,
     epilogue,
     families,
+    hopper,
 )
 from sassafras.gemm.any_rows import AnyRowsConfig, AnyRowsInstance
 from sassafras.gemm.choose import parsed
@@ -33,7 +34,7 @@ from sassafras.gemm.estimate import estimate_us, expected_us
 from sassafras.gemm.launch import Launch
 from sassafras.gemm.results import choose_shapes
 from sassafras.gemm.shapes import BANDS, in_bands, stratified
-from sassafras.gemm.warp_specialized import WarpSpecializedConfig
+from sassafras.gemm.warp_specialized import WarpSpecializedConfig, band_dividers
 from sassafras.gemm.warp_specialized_instances import WarpSpecializedInstance
 
 
@@ -461,3 +462,23 @@ def test_clusters_that_do_not_fit_at_once_take_longer() -> None:
         tiles = (most - 1, most, most + 1)
         before, fits, over = (expected_us(config, Shape(64, 64 * n, 16384)) for n in tiles)
         assert over - fits > 3 * (fits - before) > 0, slices
+
+
+def test_kernels_divide_exactly() -> None:
+    """What `Work::divided` computes in 32 bits, for the divisors and numbers where rounding would show."""
+    divisors = {d for s in range(32) for d in ((1 << s) - 1, 1 << s, (1 << s) + 1) if 1 <= d <= 1 << 31}
+    for divisor in divisors | {3, 7, 641, 32767 * 65536, 1_000_003}:
+        multiplier, shift = hopper.divider(divisor)
+        assert -(1 << 31) <= multiplier < 1 << 31 and 0 <= shift < 32
+        numbers = {n + e for n in (0, divisor, (2**31 - 1) // divisor * divisor) for e in (-1, 0, 1)}
+        for number in {n for n in numbers | {2**31 - 1} if 0 <= n < 1 << 31}:
+            product = (2 * number & 0xFFFFFFFF) * (multiplier & 0xFFFFFFFF)
+            assert product >> 32 >> shift == number // divisor, (number, divisor)
+    for bad in (0, -1, (1 << 31) + 1):
+        with pytest.raises(ValueError, match=str(bad)):
+            hopper.divider(bad)
+
+
+def test_a_band_larger_than_all_tiles_is_all_of_them() -> None:
+    found = band_dividers(1 << 20, 3, -32767)
+    assert (found["band_by"], found["band_shift"]) == hopper.divider(1 << 31)

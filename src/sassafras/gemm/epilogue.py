@@ -18,7 +18,7 @@ from .families import Config
 from .hopper import LAYOUTS
 from .launch import GRID_LIMIT, Launch, TensorMap
 from .shapes import Shape
-from .warp_specialized import WarpSpecializedConfig
+from .warp_specialized import WarpSpecializedConfig, band_dividers
 
 #: name -> its number in `kernels/epilogue.cuh`; gelu is the exact form (erf)
 ACTIVATIONS = {None: 0, "relu": 1, "gelu": 2, "gelu_tanh": 3, "silu": 4}
@@ -137,6 +137,7 @@ def launch(
     if isinstance(config, WarpSpecializedConfig):
         if batch.count > 1:
             scalars["tiles_m"] = tiles_m * batch.count
+            scalars |= band_dividers(tiles_m * batch.count, tiles_n, config.group)
             x = min(tiles_m * tiles_n * batch.count, config.clusters()) * config.cluster
     else:
         z *= batch.count

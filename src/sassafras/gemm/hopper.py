@@ -78,6 +78,24 @@ def stage_bytes(rows: int, columns: int) -> int:
     return 2 * TILE_K * (rows + columns)
 
 
+def divider(divisor: int) -> tuple[int, int]:
+    """(multiplier, shift) with which a kernel divides numbers below 2^31 by `divisor`.
+
+    quotient = (2 * number * multiplier >> 32) >> shift: the multiplier is 2^(31 + shift) / divisor, rounded
+    up, which is exact for such numbers when 2^shift is the power of two that is not below the divisor
+    (Granlund and Montgomery, "Division by invariant integers using multiplication", 1994). It is given as the
+    signed number with its 32 bits.
+
+    Raises:
+        ValueError: the divisor is not from 1 to 2^31.
+    """
+    if not 1 <= divisor <= 1 << 31:
+        raise ValueError(f"{divisor}: kernels divide by 1 to 2^31")
+    shift = (divisor - 1).bit_length()
+    multiplier = -(-(1 << (31 + shift)) // divisor)
+    return multiplier - ((multiplier >> 31) << 32), shift
+
+
 def k_tiles(shape: Shape) -> int:
     """k tiles of a problem."""
     return ceil_div(shape.k, TILE_K)

@@ -24,6 +24,19 @@ WORKSPACE_LIMIT = 64 << 20
 LEAST_K_TILES = 2
 
 
+def band_dividers(tiles_m: int, tiles_n: int, group: int) -> dict[str, int]:
+    """What the kernel's `Work::place` divides by, as `hopper.divider` makes it; 1 for a Hilbert curve."""
+    wide = abs(group) or 1
+    across, along = (tiles_n, tiles_m) if group < 0 else (tiles_m, tiles_n)
+    # there are fewer than 2^31 tiles: a larger band is all of them
+    divisors = {"band": min(wide * along, 1 << 31), "wide": wide, "rest": across % wide or wide}
+    return {
+        f"{name}_{part}": number
+        for name, divisor in divisors.items()
+        for part, number in zip(("by", "shift"), hopper.divider(divisor if group else 1), strict=True)
+    }
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class WarpSpecializedConfig(Configuration):
     """An instance and what is chosen at launch.
@@ -190,6 +203,7 @@ class WarpSpecializedConfig(Configuration):
         i, seen, (rows_a, rows_b) = self.instance, self.seen(shape), self._boxes(shape)
         scalars = {
             "tiles_m": tiles_m, "tiles_n": tiles_n, "k_tiles": k_tiles, "group": self.group,
+            **band_dividers(tiles_m, tiles_n, self.group),
             "split_tiles": split_tiles, "split_units": units, "unit_length": length, "longer_units": longer,
             "last_row": hopper.last(seen.m, i.rows) if alike else hopper.APART,
             "last_column": hopper.last(seen.n, i.columns) if alike else hopper.APART,
@@ -208,7 +222,7 @@ def configurations(
 ) -> Iterator[WarpSpecializedConfig]:
     """Every configuration, in a fixed order, legal or not."""
     for instance in instances:
-        for group in (1, 4, 8, 16, -8, 0):
+        for group in (1, 2, 4, 8, 16, -2, -4, -8, 0):
             yield WarpSpecializedConfig(instance, group, 1)
         if not instance.splits:
             continue

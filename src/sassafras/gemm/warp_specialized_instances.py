@@ -20,8 +20,10 @@ from .launch import SHARED_LIMIT, ceil_div
 PARAMETERS = (
     ("map_a", "tensormap"), ("map_b", "tensormap"), ("map_c", "tensormap"), ("workspace", "*f32"),
     ("counters", "*u32"), ("tiles_m", "i32"), ("tiles_n", "i32"), ("k_tiles", "i32"), ("group", "i32"),
-    ("split_tiles", "i32"), ("split_units", "i32"), ("unit_length", "i32"), ("longer_units", "i32"),
-    ("last_row", "i32"), ("last_column", "i32"), ("stage_bytes", "i32"), ("late", "i32"),
+    ("band_by", "i32"), ("band_shift", "i32"), ("wide_by", "i32"), ("wide_shift", "i32"), ("rest_by", "i32"),
+    ("rest_shift", "i32"), ("split_tiles", "i32"), ("split_units", "i32"), ("unit_length", "i32"),
+    ("longer_units", "i32"), ("last_row", "i32"), ("last_column", "i32"), ("stage_bytes", "i32"),
+    ("late", "i32"),
 )  # fmt: skip
 #: accumulators of a ping-pong thread above which kernels come without splits
 WIDEST_SPLIT = 176

@@ -145,6 +145,14 @@ __device__ __forceinline__ bool elected() {
     return one;
 }
 
+// Whether this lane is that thread (always the same one), for what only it has to wait for: a comparison, which leaves the
+// compiler free, where another `elected` made it keep values in local memory.
+__device__ __forceinline__ bool is_elected(int lane) {
+    u32 leader;
+    asm volatile("{\n .reg .pred p;\n elect.sync %0|p, 0xffffffff;\n}" : "=r"(leader));
+    return (u32)lane == leader;
+}
+
 // --- tensor copies ---------------------------------------------------------------------------------------
 // x is the coordinate along the innermost dimension. What lies outside of the tensor is read as zeros (and counts
 // towards a barrier's bytes) and is not written.

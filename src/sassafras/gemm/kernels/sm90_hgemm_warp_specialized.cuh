@@ -45,6 +45,9 @@ struct WarpSpecializedProblem {
     int tiles_m, tiles_n;                   // the cluster's tiles along m and n
     int k_tiles;                            // of 64
     int group;                              // rows of a band, minus its columns, or 0: see `place`; in cluster tiles
+    int band_by, band_shift;                // to divide by the tiles of a band: see `divided`
+    int wide_by, wide_shift;                // by the rows (columns) of a band
+    int rest_by, rest_shift;                // by those of the last band
     int split_tiles, split_units;           // 0 and 0: none
     int unit_length, longer_units;          // k tiles of a range; so many of them, the first, take one more
     int last_row, last_column;              // where the last tiles begin, at most (hopper_tile.cuh)
@@ -95,6 +98,12 @@ struct Work {
         return true;
     }
 
+    // Divides by what the host has made a multiplier and a shift of (gemm/hopper.py: divider). A division by a number that is not
+    // known takes the loader some 200 cycles, and the first k tile of the next tile is late by them.
+    static __device__ __forceinline__ int divided(int number, int multiplier, int shift) {
+        return (int)((u32)(((u64)(2 * (u32)number) * (u32)multiplier) >> 32) >> shift);
+    }
+
     // Where the tile lies: in bands of `group` rows down the columns, in bands of -group columns along the rows, or (0) on
     // a Hilbert curve.
     __device__ __forceinline__ void place(const WarpSpecializedProblem &p, int &row, int &column) const {
@@ -105,9 +114,10 @@ struct Work {
         const bool upright = p.group < 0;
         const int wide = upright ? -p.group : p.group, across = upright ? p.tiles_n : p.tiles_m;
         const int along = upright ? p.tiles_m : p.tiles_n;
-        const int band = (u32)tile / (u32)(wide * along), first = band * wide;
-        const int width = min(wide, across - first), in_band = tile - band * wide * along;
-        const int far = (u32)in_band / (u32)width, near = first + in_band - far * width;
+        const int first = divided(tile, p.band_by, p.band_shift) * wide, in_band = tile - first * along;
+        const bool whole = across - first >= wide;
+        const int far = divided(in_band, whole ? p.wide_by : p.rest_by, whole ? p.wide_shift : p.rest_shift);
+        const int near = first + in_band - far * (whole ? wide : across - first);
         row = upright ? far : near;
         column = upright ? near : far;
     }
@@ -361,12 +371,12 @@ struct WarpSpecialized {
                 finish_fragment<FROM, WIDTH, SWAPPED, BF16>(out, row, column, d, lane);
             }
             const u32 buffer = buffers + next * Out::SIZE;
-            if (lane == 0) store_wait<BUFFERS - 1>(); // this buffer's last store has been read
+            if (is_elected(lane)) store_wait<BUFFERS - 1>(); // this buffer's last store has been read
             sync_warp();
             Out::template write<FROM>(buffer, d, lane);
             async_fence();
             sync_warp();
-            if (lane == 0) {
+            if (elected()) { // "lane == 0" makes a loop of each store, over the lanes that might be there
                 const int x = SWAPPED ? row : column + FROM, y = SWAPPED ? column + FROM : row;
                 if constexpr (EPILOGUE)
                     store_tile(p.map_c, buffer, x, y, batch);
@@ -415,7 +425,7 @@ struct WarpSpecialized {
             for (int block = 0; block < BLOCKS; ++block)
                 store<0>(p, acc[block], buffers, buffer, row + 64 * block, column, batch, lane);
         }
-        if (lane == 0) store_wait<0>(); // shared memory must live until it has been read
+        if (is_elected(lane)) store_wait<0>(); // shared memory must live until it has been read
         sync_warp();
     }
 
@@ -456,7 +466,7 @@ struct WarpSpecialized {
             meet_cluster();
         if (group == 0) {
             if constexpr (MOVES_REGISTERS) fewer_registers<LOADER_REGISTERS>();
-            if (threadIdx.x == 0) {
+            if (broadcast(threadIdx.x >> 5) == 0 && elected()) {
                 wait_for_predecessors(); // the others touch global memory only after what these copies bring
                 load(p, at, work, rank);
                 if (p.late) start_successors();
