@@ -51,9 +51,11 @@ def calls(libraries: list[str]) -> None:
             lt.bind(problem, again, *addresses)()
             assert np.array_equal(c, exact)
         short, greedy = replace(found[2], workspace=64), replace(found[2], workspace=256 << 20)
-        for refused in (lambda p=problem, s=short: lt.check(p, s), lt.bind(problem, short, *addresses)):
-            with pytest.raises(CublasError, match="INVALID_VALUE"):
-                refused()
+        with pytest.raises(CublasError, match="INVALID_VALUE"):
+            lt.bind(problem, short, *addresses)()
+        narrow = CublasLt(0x10, 0x20, 2048)
+        with pytest.raises(CublasError, match="INVALID_VALUE"):
+            narrow.check(problem, found[2])
         with pytest.raises(CublasError, match="268435456 bytes"):
             lt.bind(problem, greedy, *addresses)
         foreign = LtAlgorithm(layout, bytes(64), 0)

@@ -35,7 +35,7 @@ _STATUS = {
 WORKSPACES = (0, 4 << 20, 32 << 20, 128 << 20)
 #: the size that NVIDIA recommends for Hopper, used for cublasGemmEx and the plain heuristic
 RECOMMENDED_WORKSPACE = 32 << 20
-#: given to a twin of each algorithm that asks for no workspace (`both_ways`)
+#: what is given to an algorithm that asks for no more than this, or nothing is (`both_ways`)
 ROOM = 256
 #: the layouts of the benchmark's task; and those whose A lies as k x m (gradients of weights)
 LAYOUTS = ("nn", "tn")
@@ -71,8 +71,7 @@ class LtAlgorithm:
     Attributes:
         layout: ``nn``, ``tn``, ``nt`` or ``tt``.
         blob: the 64 opaque bytes.
-        workspace: bytes that a call is given, at least what the algorithm asks for. More than that may be
-            slower (`both_ways`).
+        workspace: bytes that a call is given: what the algorithm asks for, but see `both_ways`.
     """
 
     layout: str
@@ -90,15 +89,15 @@ class LtAlgorithm:
 
 
 def both_ways(found: Iterable[LtAlgorithm]) -> list[LtAlgorithm]:
-    """Each algorithm once, and those that ask for no workspace with `ROOM` as well.
+    """Each algorithm once; one that asks for nothing, or for a few bytes, with no workspace and with `ROOM`.
 
     Seen in captured graphs (cuBLASLt 13.1, H200, 2026-11-22): without workspace the very same 64 bytes run
-    a kernel with ``ssched`` in its name; with workspace its twin without, behind a memset of 4 bytes of it.
+    a kernel with ``ssched`` in its name; with 4 bytes or more its twin without, behind a memset of them.
     Some 2 us a call lie between, for the one or the other: a candidate is an algorithm and what it is given.
     """
     ways: dict[tuple[bytes, int], LtAlgorithm] = {}
     for algorithm in found:
-        for given in (algorithm.workspace, algorithm.workspace or ROOM):
+        for given in (0, ROOM) if algorithm.workspace <= ROOM else (algorithm.workspace,):
             ways.setdefault((algorithm.blob, given), replace(algorithm, workspace=given))
     return list(ways.values())
 
@@ -278,7 +277,8 @@ class CublasLt:
             self._handle, problem.operation, problem.first, problem.second, problem.out, problem.out,
             byref(algo), byref(result),
         )  # fmt: skip
-        if not result.workspace <= algorithm.workspace <= self.workspace_bytes:
+        # not what the algorithm is given: who asks for 4 bytes runs without them, too (`both_ways`)
+        if result.workspace > self.workspace_bytes:
             raise CublasError("cublasLtMatmulAlgoCheck (workspace)", 7)
 
     def bind(self, problem: LtProblem, algorithm: LtAlgorithm, a: int, b: int, c: int) -> Any:

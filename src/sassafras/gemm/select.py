@@ -22,7 +22,6 @@ from .cublas import (
     BACKWARD,
     LAYOUTS,
     RECOMMENDED_WORKSPACE,
-    ROOM,
     CublasError,
     LtAlgorithm,
     both_ways,
@@ -308,8 +307,7 @@ def _lt_candidates(stage: Any, problem: Any, options: Options) -> list[Any]:
     if best is None:
         return list(stage.lt.candidates(problem))
     first = [a for size in (32 << 20, 128 << 20) for a in stage.lt.heuristics(problem, size, _PROPOSALS)]
-    # what was recorded with room asks for none, perhaps
-    return both_ways([replace(best, workspace=0 if best.workspace == ROOM else best.workspace), *first])
+    return both_ways([best, *first])
 
 
 def _our_finalists(
