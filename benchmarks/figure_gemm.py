@@ -237,6 +237,6 @@ GROUPS: dict[str, Callable[[], dict[str, str]]] = {
     "third-again": functools.partial(_of_offgrid, "hgemm-offgrid-third-again"),
     "fourth": functools.partial(_of_offgrid, "hgemm-offgrid-fourth"),
     "server-100-small": functools.partial(_of_server, "hgemm-server-100-small"),
-    "server-100-rest": functools.partial(_of_server, "hgemm-server-100-rest"),
+    "server-large": functools.partial(_of_server, "hgemm-server-large"),
     "epilogue": _of_epilogue, "backward": _of_backward, "choosers": _of_choosers,
 }  # fmt: skip

@@ -139,7 +139,7 @@ def answer(tools: Any, shape: Any, config: Any) -> dict[str, Any]:
         return row
     found = words.cpu().numpy().reshape(132, THREADS, SUMS).astype(float)
     loader, multipliers = found[:, 0], found[:, 1:3].sum(axis=1)
-    tiles = multipliers[:, 6] / (config.instance.rows // config.instance.sharers // 64)
+    tiles = multipliers[:, 6]
     used = tiles > 0
     per = multipliers[used] / tiles[used, None]
     names = ("first k tile", "other k tiles", "turn", "last products", "stores", "multiplies")
