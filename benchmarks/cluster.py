@@ -43,7 +43,7 @@ def swept(arguments: argparse.Namespace, workers: int) -> tuple[dict[str, Any], 
     from sassafras.cluster import Pool
     from sassafras.cluster.gemm import ClusterCrew
     from sassafras.gemm import bench
-    from sassafras.gemm.select import Options
+    from sassafras.gemm.options import Options
     from sassafras.gemm.shapes import cuda_l2_grid, in_bands, stratified
 
     bands = ["<1e8", "1e8-1e9", "1e9-1e10"]

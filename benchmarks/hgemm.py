@@ -99,8 +99,8 @@ def main() -> int:
     given = arguments()
     from sassafras.device.cuda import available
     from sassafras.gemm import bench
+    from sassafras.gemm.options import Options, of_known, retuning
     from sassafras.gemm.results import benchmark, choose_shapes, file_name, save_sweep
-    from sassafras.gemm.select import Options, of_known, retuning
     from sassafras.gemm.summary import table
 
     if not given.dry_run:

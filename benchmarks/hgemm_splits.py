@@ -79,8 +79,8 @@ def main() -> int:
     from sassafras.device.cuda import available, environment
     from sassafras.gemm import bench
     from sassafras.gemm.dataset import shipped
+    from sassafras.gemm.options import Options, retuning
     from sassafras.gemm.pool import records
-    from sassafras.gemm.select import Options, retuning
 
     usable, reason = available()
     if not given.dry_run:

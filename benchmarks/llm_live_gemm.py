@@ -373,7 +373,7 @@ def measure(args: argparse.Namespace) -> None:
     from dataclasses import asdict
 
     from sassafras.device.cuda.environment import environment
-    from sassafras.gemm.select import Options
+    from sassafras.gemm.options import Options
 
     begun = time.time()
     options = Options(seed=args.seed, seconds=args.contest_seconds, final_seconds=0.02)

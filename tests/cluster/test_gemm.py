@@ -17,8 +17,8 @@ from sassafras.gemm import bench
 from sassafras.gemm.compile import cached_path
 from sassafras.gemm.families import INSTANCES
 from sassafras.gemm.journal import read
+from sassafras.gemm.options import Options
 from sassafras.gemm.pool import journals
-from sassafras.gemm.select import Options
 from sassafras.gemm.shapes import Shape
 
 from .conftest import Nodes

@@ -17,7 +17,8 @@ from sassafras.gemm import backward, bench, dataset, entrants, families, results
 from sassafras.gemm.choose import Chooser
 from sassafras.gemm.dataset import Dataset
 from sassafras.gemm.dry import DryStage
-from sassafras.gemm.select import Options, choose, retuning
+from sassafras.gemm.options import Options, retuning
+from sassafras.gemm.select import choose
 from sassafras.gemm.shapes import Shape
 from sassafras.gemm.table import Row, Table
 

@@ -22,8 +22,9 @@ from sassafras.gemm.dataset import Dataset
 from sassafras.gemm.graphs import timed
 from sassafras.gemm.journal import read
 from sassafras.gemm.measure import judged, measure, tuned_rows
+from sassafras.gemm.options import Options
 from sassafras.gemm.results import GRIDS, benchmark, choose_shapes, file_name, save_sweep
-from sassafras.gemm.select import Options, choose, entrants
+from sassafras.gemm.select import choose, entrants
 from sassafras.gemm.shapes import Shape, cuda_l2_grid, off_grid
 from sassafras.gemm.table import Table
 

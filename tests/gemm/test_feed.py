@@ -14,7 +14,7 @@ import pytest
 
 from sassafras.core import DeviceError
 from sassafras.gemm import feed
-from sassafras.gemm.select import Options
+from sassafras.gemm.options import Options
 
 PLAN = {"mode": "select", "options": asdict(Options(configs=12, finalists=2)), "cache": None, "dry": True}
 QUESTION = {"shape": "64x64x64"}

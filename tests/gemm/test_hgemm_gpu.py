@@ -72,8 +72,8 @@ def test_launches_that_overlap_stay_right(tools) -> None:  # type: ignore[no-unt
 
 
 def test_benchmark_of_two_shapes(tmp_path: Path) -> None:
+    from sassafras.gemm.options import Options
     from sassafras.gemm.results import benchmark
-    from sassafras.gemm.select import Options
     from sassafras.gemm.shapes import Shape
 
     shapes = (Shape(64, 64, 64), Shape(128, 64, 256))

@@ -13,7 +13,8 @@ from sassafras.gemm.dataset import shipped
 from sassafras.gemm.graphs import Block
 from sassafras.gemm.isolated import Isolated
 from sassafras.gemm.measure import hopeful
-from sassafras.gemm.select import Options, choose, of_known
+from sassafras.gemm.options import Options, of_known
+from sassafras.gemm.select import choose
 from sassafras.gemm.shapes import Shape
 
 

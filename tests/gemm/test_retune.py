@@ -15,10 +15,11 @@ import pytest
 from sassafras.core import SassafrasError
 from sassafras.gemm import entrants, results
 from sassafras.gemm.configuration import PLAIN
-from sassafras.gemm.cublas import ROOM, LtAlgorithm, both_ways
+from sassafras.gemm.cublas import RECOMMENDED_WORKSPACE, ROOM, LtAlgorithm, both_ways
 from sassafras.gemm.dataset import EARLIER, Dataset, Entry, merge, shipped
 from sassafras.gemm.dry import DryStage
-from sassafras.gemm.select import Options, _lt_candidates, choose, retuning
+from sassafras.gemm.options import Options, retuning
+from sassafras.gemm.select import _lt_candidates, choose
 from sassafras.gemm.shapes import Shape
 from sassafras.gemm.table import Table
 
@@ -153,3 +154,14 @@ def test_scripts(tmp_path: Path) -> None:
     assert found["summary"]["modelled"] and len(found["rows"]) == 9 and not found["summary"]["failed"]
     assert all(r["ours"] > 0 and r["recorded_ours"] > 0 for r in found["rows"])
     assert Dataset.load(tmp_path / "sweep-dry.jsonl.gz").modelled
+
+
+def test_the_plain_heuristic_gets_what_is_recommended_and_never_less_than_it_asks() -> None:
+    stage = DryStage()
+    options = Options(configs=4, known=True)
+    given = [a["workspace"] for a in choose(stage, Shape(64, 64, 64), options)["heuristic"].values()]
+    assert given == [RECOMMENDED_WORKSPACE] * 2
+    wants = [LtAlgorithm("tn", bytes([2]) + bytes(63), 64 << 20)]
+    stage.lt.heuristics = lambda problem, workspace, count=64: []
+    stage.lt.candidates = lambda problem: wants
+    assert choose(stage, Shape(64, 64, 64), Options(configs=4))["heuristic"]["tn"]["workspace"] == 64 << 20

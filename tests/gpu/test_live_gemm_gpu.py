@@ -88,7 +88,7 @@ def test_a_sweep_on_a_cluster_of_this_machine(tmp_path: Path, device) -> None:  
     from sassafras.cluster import Pool
     from sassafras.cluster.gemm import ClusterCrew
     from sassafras.gemm import bench
-    from sassafras.gemm.select import Options
+    from sassafras.gemm.options import Options
 
     shapes = (SHAPE, Shape(64, 128, 512))
     with Pool("auto", device="cuda", workers=1) as pool:

@@ -71,8 +71,8 @@ def bench(
     Shapes off the grid are never tuned: there sassafras.matmul works from the table that is shipped.
     """
     from sassafras.cluster.gemm import crew
+    from sassafras.gemm.options import Options
     from sassafras.gemm.results import benchmark, choose_shapes, file_name
-    from sassafras.gemm.select import Options
     from sassafras.gemm.summary import table
 
     console = stderr()
@@ -140,8 +140,8 @@ def tune(
     from sassafras.cluster.gemm import crew
     from sassafras.gemm import bench as runner
     from sassafras.gemm.dispatch.engine import tuned_path
+    from sassafras.gemm.options import Options, retuning
     from sassafras.gemm.results import choose_shapes, save_sweep
-    from sassafras.gemm.select import Options, retuning
 
     console = stderr()
     options = Options(configs=configs or 128, seed=seed, exclude=exclude, layouts=tuple(layouts.split(",")))

@@ -10,7 +10,7 @@ from typing import ClassVar
 from sassafras.core import SassafrasError
 
 from . import bands, hopper
-from .configuration import PLAIN, Configuration, Mode
+from .configuration import PLAIN, Configuration, Mode, named
 from .entry import EPILOGUE_PARAMETERS, entry
 from .hopper import TILE_K
 from .launch import GRID_LIMIT, MULTIPROCESSORS, SHARED_LIMIT, Launch, TensorMap, ceil_div
@@ -51,10 +51,7 @@ class AnyRowsInstance:
     @classmethod
     def parse(cls, name: str) -> AnyRowsInstance:
         """The instance of an entry name. Raises SassafrasError."""
-        for instance in (*INSTANCES, *EPILOGUE_INSTANCES):
-            if instance.name == name:
-                return instance
-        raise SassafrasError("no instance for rows of any length has this name", where=name)
+        return named((*INSTANCES, *EPILOGUE_INSTANCES), name, "instance for rows of any length")
 
     @property
     def consumers(self) -> int:

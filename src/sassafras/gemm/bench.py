@@ -14,8 +14,8 @@ from . import summary
 from .backward import instances, part
 from .dataset import Dataset, Entry
 from .journal import read as read_journal
+from .options import Options
 from .pool import Crew, Local, journals, records
-from .select import Options
 from .shapes import Shape
 
 SELECT = "hgemm-select"

@@ -9,9 +9,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from sassafras.core import SassafrasError
-
 from . import hopper
+from .configuration import named
 from .entry import EPILOGUE_PARAMETERS, entry
 from .hopper import truth
 from .launch import SHARED_LIMIT, ceil_div
@@ -64,10 +63,9 @@ class ClusterSplitInstance:
     @classmethod
     def parse(cls, name: str) -> ClusterSplitInstance:
         """The instance of an entry name. Raises SassafrasError."""
-        for instance in (*INSTANCES, *OTHER_INSTANCES, *EPILOGUE_INSTANCES, *CANDIDATES):
-            if instance.name == name:
-                return instance
-        raise SassafrasError("no cluster-split instance has this name", where=name)
+        return named(
+            (*INSTANCES, *OTHER_INSTANCES, *EPILOGUE_INSTANCES, *CANDIDATES), name, "cluster-split instance"
+        )
 
     @property
     def consumers(self) -> int:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 from sassafras.core import SassafrasError
 
@@ -166,3 +167,26 @@ class Configuration:
         return {
             "config": self.name, "layout": self.layout, "tile": f"{rows}x{columns}", "slices": self.slices,
         }  # fmt: skip
+
+
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+_Instance = TypeVar("_Instance", bound=_Named)
+
+
+def named(instances: Iterable[_Instance], name: str, kind: str) -> _Instance:
+    """The instance of an entry name.
+
+    Args:
+        kind: what an instance of this family is called, for the error.
+
+    Raises:
+        SassafrasError: none has this name.
+    """
+    for instance in instances:
+        if instance.name == name:
+            return instance
+    raise SassafrasError(f"no {kind} has this name", where=name)

@@ -18,7 +18,8 @@ from .cublas import LAYOUTS, LtAlgorithm
 from .families import parse
 from .graphs import Enqueue, paired, rough_us, timed
 from .operands import RMS_LIMIT
-from .select import Options, Screen, _lt_finalists, rounds_for
+from .options import Options
+from .select import Screen, _lt_finalists, rounds_for
 from .shapes import Shape
 
 #: blocks of a search's look, microseconds, and its rounds

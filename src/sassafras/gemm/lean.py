@@ -9,7 +9,7 @@ from typing import Literal
 
 from sassafras.core import SassafrasError
 
-from .configuration import PLAIN, Configuration, Mode
+from .configuration import PLAIN, Configuration, Mode, named
 from .entry import EPILOGUE_PARAMETERS, plain_entry
 from .launch import GRID_LIMIT, SHARED_LIMIT, Launch, ceil_div
 from .shapes import Shape
@@ -56,10 +56,7 @@ class LeanInstance:
     @classmethod
     def parse(cls, name: str) -> LeanInstance:
         """The instance of an entry name. Raises SassafrasError."""
-        for instance in (*INSTANCES, *EPILOGUE_INSTANCES):
-            if instance.name == name:
-                return instance
-        raise SassafrasError("no lean instance has this name", where=name)
+        return named((*INSTANCES, *EPILOGUE_INSTANCES), name, "lean instance")
 
     @property
     def parameters(self) -> tuple[tuple[str, str], ...]:

@@ -27,7 +27,7 @@ from sassafras.core.statistics import (
 )
 
 from .feed import Child
-from .select import Options
+from .options import Options
 
 #: fresh processes of a re-measurement
 PROCESSES = 5

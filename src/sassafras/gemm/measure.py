@@ -21,7 +21,8 @@ from .families import parse
 from .graphs import Enqueue, paired, rough_us, timed
 from .isolated import Isolated
 from .operands import RMS_LIMIT
-from .select import Options, rounds_for
+from .options import Options
+from .select import rounds_for
 from .shapes import Shape
 from .table import Row
 

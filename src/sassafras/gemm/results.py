@@ -13,8 +13,8 @@ from typing import Any
 from ..core.errors import SassafrasError
 from . import backward, bench
 from .dataset import Dataset, merge, shipped, stem
+from .options import Options
 from .page import as_csv, as_html
-from .select import Options
 from .shapes import (
     Shape,
     cuda_l2_grid,

@@ -9,7 +9,7 @@ from typing import Literal
 
 from sassafras.core import SassafrasError
 
-from .configuration import PLAIN, Configuration, Mode
+from .configuration import PLAIN, Configuration, Mode, named
 from .entry import EPILOGUE_PARAMETERS, plain_entry
 from .launch import GRID_LIMIT, SHARED_LIMIT, Launch, ceil_div
 from .shapes import Shape
@@ -59,10 +59,7 @@ class StagedInstance:
     @classmethod
     def parse(cls, name: str) -> StagedInstance:
         """The instance of an entry name. Raises SassafrasError."""
-        for instance in (*INSTANCES, *EPILOGUE_INSTANCES):
-            if instance.name == name:
-                return instance
-        raise SassafrasError("no staged instance has this name", where=name)
+        return named((*INSTANCES, *EPILOGUE_INSTANCES), name, "staged instance")
 
     @property
     def threads(self) -> int:

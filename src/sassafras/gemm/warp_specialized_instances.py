@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sassafras.core import SassafrasError
-
 from . import hopper
+from .configuration import named
 from .entry import EPILOGUE_PARAMETERS, entry
 from .hopper import truth
 from .launch import SHARED_LIMIT, ceil_div
@@ -78,10 +77,11 @@ class WarpSpecializedInstance:
     @classmethod
     def parse(cls, name: str) -> WarpSpecializedInstance:
         """The instance of an entry name. Raises SassafrasError."""
-        for instance in (*INSTANCES, *OTHER_INSTANCES, *EPILOGUE_INSTANCES, *CANDIDATES):
-            if instance.name == name:
-                return instance
-        raise SassafrasError("no warp-specialised instance has this name", where=name)
+        return named(
+            (*INSTANCES, *OTHER_INSTANCES, *EPILOGUE_INSTANCES, *CANDIDATES),
+            name,
+            "warp-specialised instance",
+        )
 
     @property
     def cluster(self) -> int:

@@ -21,7 +21,8 @@ from .cublas import LAYOUTS
 from .journal import Journal
 from .journal import read as read_journal
 from .judge import Judge, answer
-from .select import MEASURING, SELECTING, Options, choose
+from .options import MEASURING, SELECTING, Options
+from .select import choose
 from .shapes import Shape
 from .trials import Trials, of_plan
 
