@@ -5,11 +5,15 @@ A kernel of ours with its text changed, and contestants timed beside each other.
 
 from __future__ import annotations
 
+import argparse
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from common import ROOT
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,24 @@ def interleaved(
     for block in blocks:
         block.discard(tools.gpu)
     return {tag: round(float(t), digits) for (tag, _), t in zip(made, times, strict=True)}
+
+
+def arguments(
+    description: str | None, *, prepare: bool = True, seconds: bool = True
+) -> argparse.ArgumentParser:
+    """What probes take: --cache, --out, --prepare where they compile, --seconds where they stop."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--cache", type=Path, help="folder of compiled kernels")
+    if prepare:
+        parser.add_argument("--prepare", action="store_true", help="compile, and do nothing else")
+    if seconds:
+        parser.add_argument("--seconds", type=float, default=60, help="begin no shape after so long")
+    parser.add_argument(
+        "--out", type=Path, default=Path(os.environ.get("OUT") or ROOT / "benchmarks/results")
+    )
+    return parser
 
 
 def without_gpu() -> bool:

@@ -10,15 +10,12 @@ nanoseconds apart, that is why. Spreads in nanoseconds, beside what a k tile tak
 
 from __future__ import annotations
 
-import argparse
-import os
 import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from changed_kernel import Changed, interleaved, without_gpu
-from common import ROOT, write
+from changed_kernel import Changed, arguments, interleaved, without_gpu
+from common import write
 
 SHAPES = ("2048x16384x512", "4096x4096x512", "8192x8192x1024", "8192x8192x8192")
 CONFIGS = (
@@ -96,13 +93,7 @@ def answer(tools: Any, gpc_of: dict[int, int], shape: Any, config: Any) -> dict[
 
 def main() -> int:
     """Answer all questions."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--cache", type=Path)
-    parser.add_argument("--prepare", action="store_true", help="compile, and do nothing else")
-    parser.add_argument(
-        "--out", type=Path, default=Path(os.environ.get("OUT") or ROOT / "benchmarks/results")
-    )
-    given = parser.parse_args()
+    given = arguments(__doc__, seconds=False).parse_args()
     from sassafras.gemm import families
     from sassafras.gemm.compile import build
     from sassafras.gemm.shapes import Shape

@@ -10,17 +10,14 @@ and launched plainly; all variants of a shape interleaved in one process, each r
 
 from __future__ import annotations
 
-import argparse
-import os
 import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from changed_kernel import Changed, interleaved, without_gpu
-from common import ROOT, write
+from changed_kernel import Changed, arguments, interleaved, without_gpu
+from common import write
 
 ROUNDS = 21
 #: shapes of each band
@@ -106,14 +103,7 @@ def _base(tag: str) -> str:
 
 def main() -> int:
     """Answer all questions."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--cache", type=Path)
-    parser.add_argument("--prepare", action="store_true", help="compile, and do nothing else")
-    parser.add_argument("--seconds", type=float, default=60, help="begin no shape after so long")
-    parser.add_argument(
-        "--out", type=Path, default=Path(os.environ.get("OUT") or ROOT / "benchmarks/results")
-    )
-    given = parser.parse_args()
+    given = arguments(__doc__).parse_args()
     from sassafras.gemm.compile import build
 
     asked = questions()

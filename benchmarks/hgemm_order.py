@@ -15,17 +15,14 @@ tiles that share nothing), ``random``.
 
 from __future__ import annotations
 
-import argparse
-import os
 import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from changed_kernel import Changed, interleaved, without_gpu
-from common import ROOT, write
+from changed_kernel import Changed, arguments, interleaved, without_gpu
+from common import write
 
 #: (shapes, configurations, compact blocks of tiles that are tried for a GPC)
 QUESTIONS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
@@ -283,14 +280,7 @@ def answer(tools: Any, place: Placement, shape: Any, name: str, lt: Any) -> dict
 
 def main() -> int:
     """Answer all questions."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--cache", type=Path)
-    parser.add_argument("--prepare", action="store_true", help="compile, and do nothing else")
-    parser.add_argument("--seconds", type=float, default=60, help="begin no question after so long")
-    parser.add_argument(
-        "--out", type=Path, default=Path(os.environ.get("OUT") or ROOT / "benchmarks/results")
-    )
-    given = parser.parse_args()
+    given = arguments(__doc__).parse_args()
     from sassafras.gemm import families
     from sassafras.gemm.compile import build
     from sassafras.gemm.shapes import Shape

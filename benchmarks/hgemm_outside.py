@@ -11,16 +11,13 @@ kernels did this, the same script tried boxes of 8 to 64 rows.)
 
 from __future__ import annotations
 
-import argparse
-import os
 import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-from changed_kernel import interleaved, without_gpu
-from common import ROOT, write
+from changed_kernel import arguments, interleaved, without_gpu
+from common import write
 
 #: shapes whose last tile has few rows inside, and configurations (A as m x k, not transposed)
 QUESTIONS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
@@ -93,13 +90,7 @@ def answer(tools: Any, shape: Any, names: tuple[str, ...]) -> dict[str, Any]:
 
 def main() -> int:
     """Answer all questions."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--cache", type=Path)
-    parser.add_argument("--seconds", type=float, default=60, help="begin no shape after so long")
-    parser.add_argument(
-        "--out", type=Path, default=Path(os.environ.get("OUT") or ROOT / "benchmarks/results")
-    )
-    given = parser.parse_args()
+    given = arguments(__doc__, prepare=False).parse_args()
     from sassafras.gemm.shapes import Shape
 
     if without_gpu():

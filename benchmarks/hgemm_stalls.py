@@ -12,15 +12,12 @@ that divided and looped over lanes (docs/experiments/2026-11-22-hgemm-loader.md)
 
 from __future__ import annotations
 
-import argparse
-import os
 import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from changed_kernel import Changed, interleaved, without_gpu
-from common import ROOT, geomean, write
+from changed_kernel import Changed, arguments, interleaved, without_gpu
+from common import geomean, write
 
 Edits = tuple[tuple[str, str], ...]
 SHAPES = ("4096x4096x256", "2048x16384x512", "4096x4096x512", "4096x12288x512", "8192x8192x1024")
@@ -163,13 +160,7 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 def main() -> int:
     """Answer all questions."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--cache", type=Path)
-    parser.add_argument("--prepare", action="store_true", help="compile, and do nothing else")
-    parser.add_argument(
-        "--out", type=Path, default=Path(os.environ.get("OUT") or ROOT / "benchmarks/results")
-    )
-    given = parser.parse_args()
+    given = arguments(__doc__, seconds=False).parse_args()
     from sassafras.gemm import families
     from sassafras.gemm.compile import build
     from sassafras.gemm.shapes import Shape

@@ -10,8 +10,6 @@ few shapes the captured graphs are printed, and counted for several sizes of wor
 
 from __future__ import annotations
 
-import argparse
-import os
 import sys
 import time
 from dataclasses import replace
@@ -19,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from changed_kernel import interleaved, without_gpu
-from common import ROOT, geomean, write
+from changed_kernel import arguments, interleaved, without_gpu
+from common import geomean, write
 
 ROUNDS = 9
 #: candidates of a layout that are timed at length
@@ -129,13 +127,8 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 def main() -> int:
     """Ask all shapes."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--cache", type=Path)
+    parser = arguments(__doc__, prepare=False)
     parser.add_argument("--shapes", type=int, default=160)
-    parser.add_argument("--seconds", type=float, default=60, help="begin no shape after so long")
-    parser.add_argument(
-        "--out", type=Path, default=Path(os.environ.get("OUT") or ROOT / "benchmarks/results")
-    )
     given = parser.parse_args()
     if without_gpu():
         return 2
