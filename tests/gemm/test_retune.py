@@ -165,3 +165,16 @@ def test_the_plain_heuristic_gets_what_is_recommended_and_never_less_than_it_ask
     stage.lt.heuristics = lambda problem, workspace, count=64: []
     stage.lt.candidates = lambda problem: wants
     assert choose(stage, Shape(64, 64, 64), Options(configs=4))["heuristic"]["tn"]["workspace"] == 64 << 20
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [{"layout": "xx"}, {"blob": "zz"}, {"blob": "00"}, {"workspace": -5}, {"workspace": None}, {"blob": 3}],
+)
+def test_a_damaged_algorithm_is_refused(damage: dict[str, object]) -> None:
+    whole = LtAlgorithm("tn", bytes(64), 256).to_json()
+    assert LtAlgorithm.from_json(whole).workspace == 256
+    with pytest.raises(SassafrasError, match="not a cuBLASLt algorithm"):
+        LtAlgorithm.from_json(whole | damage)
+    with pytest.raises(SassafrasError, match="not a cuBLASLt algorithm"):
+        LtAlgorithm.from_json({name: whole[name] for name in whole if name not in damage})

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sassafras.core import DeviceError, ToolMissing
+from sassafras.core import DeviceError, SassafrasError, ToolMissing
 
 from .shapes import Shape
 
@@ -84,8 +84,14 @@ class LtAlgorithm:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> LtAlgorithm:
-        """The reverse of `to_json`."""
-        return cls(str(value["layout"]), bytes.fromhex(value["blob"]), int(value["workspace"]))
+        """The reverse of `to_json`. Raises SassafrasError when it is none: a table that was damaged."""
+        try:
+            found = cls(str(value["layout"]), bytes.fromhex(value["blob"]), int(value["workspace"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise SassafrasError(f"not a cuBLASLt algorithm: {error!r}", where=str(value)[:80]) from error
+        if found.layout not in LAYOUTS + BACKWARD or len(found.blob) != 64 or found.workspace < 0:
+            raise SassafrasError("not a cuBLASLt algorithm", where=str(value)[:80])
+        return found
 
 
 def both_ways(found: Iterable[LtAlgorithm]) -> list[LtAlgorithm]:
