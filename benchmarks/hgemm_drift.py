@@ -1,16 +1,18 @@
-"""How far apart do the CTAs of a GPC run? When each loader asks for the first k tile of each of its tiles.
+"""How far apart do the CTAs of a GPC ask for the same k tile?
 
     python benchmarks/hgemm_drift.py --cache .carry/drift --prepare    # compiles; no GPU needed
-    python benchmarks/hgemm_drift.py --cache .carry/drift              # writes hgemm-drift.json
+    python benchmarks/hgemm_drift.py --cache .carry/drift              # writes hgemm-drift.json, asks.npz
+    python benchmarks/hgemm_drift.py --cache .carry/drift --once       # for ncu: one launch of each
 
 What multiprocessors of a GPC ask for together the L2 sends once; cuBLASLt's kernels get 2.2 bytes for each
-that is sent, ours 1.5 (docs/experiments/2026-11-22-hgemm-loader.md). If ours are more than some hundred
-nanoseconds apart, that is why. Spreads in nanoseconds, beside what a k tile takes.
+that is sent, ours 1.5 (docs/experiments/2026-11-22-hgemm-loader.md). Each loader notes its multiprocessor's
+clock at every k tile it asks for; clocks are compared at ticks of the global timer, which all see at once.
 """
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,46 +25,117 @@ CONFIGS = (
     "ws_tn_128x128_pp2s6b2c2x1/g4/k1", "ws_tn_128x192_pp2s4b3c1x2/v4/k1",
     "ws_tn_128x256_co2s4b2c1x1l3/g4/k1",
 )  # fmt: skip
-#: words of a CTA: its multiprocessor, then times
-WORDS = 128
+#: words of a CTA: its multiprocessor, then clocks, one a k tile
+WORDS = 256
 _ASKS = "                barrier_expect(full, p.stage_bytes);\n                if constexpr (EPILOGUE) {\n"
 _RING = "        Ring ring;\n        while (work"
 EDITS = (
     (
         _RING,
-        "        u32 word = 1, sm; asm volatile(\"mov.u32 %0, %%smid;\" : \"=r\"(sm));\n"
+        '        u32 word = 1, sm; asm volatile("mov.u32 %0, %%smid;" : "=r"(sm));\n'
         f"        u32 *const words = (u32 *)p.workspace + blockIdx.x * {WORDS};\n"
         f"        words[0] = sm;\n{_RING}",
     ),
-    (
-        _ASKS,
-        f"                if (k == work.k_begin && word < {WORDS}) {{\n"
-        "                    u32 now; asm volatile(\"mov.u32 %0, %%globaltimer_lo;\" : \"=r\"(now));\n"
-        f"                    words[word++] = now;\n                }}\n{_ASKS}",
-    ),
-)  # fmt: skip
+    (_ASKS, f"                if (word < {WORDS}) words[word++] = (u32)clock64();\n{_ASKS}"),
+)
+#: ticks of the global timer that a calibration waits for
+TICKS = 256
+CALIBRATE = r"""
+extern "C" __global__ void calibrate(unsigned *out) {
+    unsigned sm, before, now, *const mine = out + blockIdx.x * (1 + 2 * TICKS);
+    asm volatile("mov.u32 %0, %%smid;" : "=r"(sm));
+    mine[0] = sm;
+    asm volatile("mov.u32 %0, %%globaltimer_lo;" : "=r"(before));
+    for (int i = 0; i < TICKS;) {
+        asm volatile("mov.u32 %0, %%globaltimer_lo;" : "=r"(now));
+        const unsigned clock = (unsigned)clock64();
+        if (now != before) {
+            mine[1 + 2 * i] = now;
+            mine[2 + 2 * i++] = clock;
+        }
+        before = now;
+    }
+}
+""".replace("TICKS", str(TICKS))
+
+
+class Clocks:
+    """What to subtract from a multiprocessor's clock, so that all show the same time (within a GPC)."""
+
+    def __init__(self, tools: Any) -> None:
+        import torch
+
+        from sassafras.device.cuda.compile import compile_cuda
+
+        self.tools = tools
+        self.cubin = compile_cuda(CALIBRATE, "sm_90a", name="calibrate.cu")
+        self.function = tools.gpu.load(self.cubin, "calibrate", 200 << 10)
+        self.out = [torch.zeros((132, 1 + 2 * TICKS), dtype=torch.int32, device="cuda") for _ in range(2)]
+
+    def launch(self, slot: int) -> int:
+        """Enqueue a calibration; its slot, for `read`."""
+        import ctypes
+
+        gpu = self.tools.gpu
+        value = ctypes.c_uint64(int(self.out[slot].data_ptr()))
+        pointers = (ctypes.c_void_p * 1)(ctypes.addressof(value))
+        gpu.launch(gpu.config((132, 1, 1), 1, 200 << 10), self.function, ctypes.addressof(pointers))
+        return slot
+
+    def read(self, slot: int) -> dict[int, dict[int, int]]:
+        """Of each multiprocessor: its clock at each tick of the global timer (ns) that it saw."""
+        found = self.out[slot].cpu().numpy().view(np.uint32).astype(np.int64)
+        return {int(row[0]): dict(zip(row[1::2].tolist(), row[2::2].tolist(), strict=True)) for row in found}
+
+    def ticks(self) -> dict[int, dict[int, int]]:
+        """A calibration, now."""
+        slot = self.launch(0)
+        self.tools.gpu.sync()
+        return self.read(slot)
+
+    def ahead(self, gpc_of: dict[int, int]) -> tuple[dict[int, int], dict[str, float]]:
+        """Cycles by which each multiprocessor's clock is ahead of its GPC's first one; how good that is."""
+        runs = [self.ticks() for _ in range(3)]
+        found: list[dict[int, int]] = [{} for _ in runs]
+        for gpc in set(gpc_of.values()):
+            of = sorted(sm for sm in runs[0] if gpc_of[sm] == gpc)
+            for offsets, run in zip(found, runs, strict=True):
+                for sm in of:
+                    common = sorted(set(run[sm]) & set(run[of[0]]))
+                    # 32-bit clocks: differences may wrap
+                    apart = [(run[sm][t] - run[of[0]][t] + (1 << 31)) % (1 << 32) - (1 << 31) for t in common]
+                    offsets[sm] = int(np.median(apart)) if apart else 0
+        between = [abs(found[0][sm] - found[-1][sm]) for sm in found[0]]
+        one = sorted(next(iter(runs[-1].values())))
+        quality = {
+            "tick_ns": float(np.median(np.diff(one))), "between_calibrations": float(max(between)),
+            "apart": float(max(map(abs, found[-1].values()))),
+        }  # fmt: skip
+        return found[-1], quality
 
 
 def spreads(times: np.ndarray, gpcs: list[int]) -> dict[str, float]:
-    """Nanoseconds, medians over tiles: from first to last of a GPC, and the middle half of it; of all CTAs.
+    """Cycles from the first to the last CTA of a GPC at the same k tile, and the middle half of it: medians.
 
     Args:
-        times: when each CTA began its tiles, ns, (CTAs, tiles); only tiles that all have.
+        times: when each CTA asked for its k tiles, cycles, (CTAs, k tiles); only such as all have.
         gpcs: of each CTA. GPCs with fewer than eight are left out.
     """
     large = [g for g in set(gpcs) if gpcs.count(g) >= 8]
     of = [times[[i for i, g in enumerate(gpcs) if g == one]] for one in large]
     low, high = (np.concatenate([np.quantile(t, q, axis=0) for t in of]) for q in (0.25, 0.75))
+    whole = np.stack([np.ptp(t, axis=0) for t in of])
+    third = max(1, whole.shape[1] // 3)
     return {
-        "gpc": float(np.median(np.concatenate([np.ptp(t, axis=0) for t in of]))),
-        "gpc_half": float(np.median(high - low)),
-        "all": float(np.median(np.ptp(times, axis=0))),
-        "tile": float(np.median(np.diff(times, axis=1))),
-    }
+        "gpc": float(np.median(whole)), "gpc_half": float(np.median(high - low)),
+        "first_third": float(np.median(whole[:, :third])), "last_third": float(np.median(whole[:, -third:])),
+        "k_tile": float(np.median(np.diff(times, axis=1))),
+        "k_tile_mean": float(np.mean(times[:, -1] - times[:, 0]) / max(1, times.shape[1] - 1)),
+    }  # fmt: skip
 
 
-def answer(tools: Any, gpc_of: dict[int, int], shape: Any, config: Any) -> dict[str, Any]:
-    """Spreads of one configuration in the last of many launches, by third of the launch."""
+def answer(tools: Any, gpc_of: dict[int, int], clocks: Clocks, shape: Any, config: Any) -> dict[str, Any]:
+    """One configuration, in the last of many launches."""
     import torch
 
     operands = tools.operands(shape, 3)
@@ -77,23 +150,24 @@ def answer(tools: Any, gpc_of: dict[int, int], shape: Any, config: Any) -> dict[
     for _ in range(20):
         enqueue()
     tools.gpu.sync()
-    found = words.cpu().numpy().view(np.uint32).reshape(132, WORDS)
+    found = words.cpu().numpy().view(np.uint32).reshape(132, WORDS).astype(np.int64)
+    ahead, quality = clocks.ahead(gpc_of)
     ctas = int(np.prod(launch.grid))
-    tiles = int(min((row[1:] > 0).sum() for row in found[:ctas]))
-    times = (found[:ctas, 1 : tiles + 1] - found[:ctas, 1].min()).astype(np.int64).astype(float)
-    gpcs = [gpc_of[int(sm)] for sm in found[:ctas, 0]]
-    row = {"shape": str(shape), "config": config.name, "us": us, "tiles": tiles, "wrong": wrong}
-    if tiles < 3:
-        return row
-    row["ns"] = spreads(times, gpcs)
-    row["ns_first_tile"] = float(np.ptp(times[:, 0]))
-    row["ns_a_k_tile"] = row["ns"]["tile"] / (shape.k / 64)
-    return row
+    asked = int(min((row[1:] > 0).sum() for row in found[:ctas]))
+    sms = [int(sm) for sm in found[:ctas, 0]]
+    times = found[:ctas, 1 : asked + 1] - np.array([ahead[sm] for sm in sms])[:, None]
+    times = (times - times[0, 0] + (1 << 31)) % (1 << 32) - (1 << 31)
+    gpcs = [gpc_of[sm] for sm in sms]
+    return {
+        "shape": str(shape), "config": config.name, "us": us, "asks": asked, "wrong": wrong,
+        "clocks": quality, "cycles": spreads(times.astype(float), gpcs), "gpcs": gpcs, "times": times, "sms": sms,
+    }  # fmt: skip
 
 
 def main() -> int:
     """Answer all questions."""
-    given = arguments(__doc__, seconds=False).parse_args()
+    parser = arguments(__doc__, seconds=False)
+    given = parser.parse_args()
     from sassafras.gemm import families
     from sassafras.gemm.compile import build
     from sassafras.gemm.shapes import Shape
@@ -111,12 +185,20 @@ def main() -> int:
     from sassafras.gemm.stage import Stage
 
     tools = Stage(given.cache)
-    gpc_of = Placement(tools).gpc_of
+    gpc_of, clocks = Placement(tools).gpc_of, Clocks(tools)
     asked = [(shape, config) for shape in map(Shape.parse, SHAPES) for config in configs]
-    rows = [answer(tools, gpc_of, shape, config) for shape, config in asked if config.reject(shape) is None]
-    write("hgemm-drift", rows, {"asked": len(rows)}, environment(), seed=3, out=given.out)
-    for row in rows:
+    rows, raw = [], {}
+    for shape, config in asked:
+        if config.reject(shape) is not None:
+            continue
+        row = answer(tools, gpc_of, clocks, shape, config)
+        raw[f"{row['shape']} {row['config']}"] = np.column_stack(
+            [row.pop("sms"), row.pop("gpcs"), row.pop("times")]
+        )
+        rows.append(row)
         print(row, flush=True)
+        write("hgemm-drift", rows, {"asked": len(rows)}, environment(), seed=3, out=given.out)
+        np.savez_compressed(Path(given.out) / "asks.npz", **raw)
     return 1 if any(row["wrong"] for row in rows) else 0
 
 

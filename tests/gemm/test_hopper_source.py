@@ -54,6 +54,10 @@ INSTANCES: list[Instance] = [
     _C("tn", 64, 64, 2, shared=True, blocks=2),
     _W("nn", 128, 128, 2, False, 4, cluster_m=2, lead=3),
     _W("tn", 256, 32, 2, False, 3, lead=2),
+    _W("tn", 128, 64, 2, True, 3, cluster_m=2, cluster_n=2),
+    _W("nn", 128, 128, 2, False, 4, cluster_m=2, cluster_n=2, lead=3),
+    _W("tn", 64, 64, 2, True, 3, cluster_m=1, cluster_n=4),
+    _W("tn", 128, 32, 2, True, 2, cluster_m=4, cluster_n=2),
     _C("nn", 128, 64, 4, blocks=1, lead=3),
     _C("tn", 128, 64, 3, shared=True, blocks=1, lead=2),
 ]
@@ -74,6 +78,7 @@ def emulator(shared: Path) -> Emulator:
 def few_multiprocessors(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four of them: CTAs live through several tiles, and stream-K cuts tiles at odd places."""
     monkeypatch.setattr(warp_specialized, "MULTIPROCESSORS", 4)
+    monkeypatch.setattr(hopper, "CLUSTERS", {2: 2, 4: 2, 8: 1})
 
 
 def configs(instance: Instance) -> list[Config]:

@@ -13,6 +13,9 @@ LAYOUTS = {"tn": (False, False), "nn": (False, True), "tt": (True, False), "nt":
 WIDTHS = (16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 256)
 #: registers that a thread needs beside its accumulators (seen in what ptxas allots)
 OVERHEAD_REGISTERS = 56
+#: clusters of so many CTAs that run at once on an H200, one CTA a multiprocessor: a cluster stays within a
+#: GPC, and does not always fill it (docs/experiments/2026-11-22-hgemm-streams.md)
+CLUSTERS = {2: 66, 4: 30, 8: 15}
 #: the same for a kernel that never splits k
 WHOLE_TILES_REGISTERS = 40
 

@@ -99,7 +99,8 @@ class WarpSpecializedConfig(Configuration):
 
     def clusters(self) -> int:
         """Clusters that run at once."""
-        return MULTIPROCESSORS * self.instance.resident // self.instance.cluster
+        i = self.instance
+        return MULTIPROCESSORS * i.resident if i.cluster == 1 else hopper.CLUSTERS[i.cluster]
 
     def work(self, shape: Shape) -> tuple[int, int]:
         """(tiles whose k is cut into ranges, number of ranges); (0, 0) without split."""
@@ -177,8 +178,8 @@ class WarpSpecializedConfig(Configuration):
         i, seen = self.instance, self.seen(shape)
         mn_a, mn_b = hopper.majors(i.layout, i.swapped)
         return (
-            i.rows // 2 if i.cluster_n > 1 else hopper.box_rows(seen.m, i.rows, 1, mn_a),
-            i.columns // 2 if i.cluster_m > 1 else hopper.box_rows(seen.n, i.columns, 1, mn_b),
+            i.rows // i.cluster_n if i.cluster_n > 1 else hopper.box_rows(seen.m, i.rows, 1, mn_a),
+            i.columns // i.cluster_m if i.cluster_m > 1 else hopper.box_rows(seen.n, i.columns, 1, mn_b),
         )
 
     def _maps(self, shape: Shape) -> dict[str, TensorMap]:

@@ -38,7 +38,7 @@ class WarpSpecializedInstance:
         consumers: multiplying warpgroups, 1 to 3.
         ping_pong: they take tiles by turns instead of sharing them.
         stages: k tiles in shared memory.
-        cluster_m, cluster_n: CTAs of a cluster along m and n; at most two in all.
+        cluster_m, cluster_n: CTAs of a cluster along m and n; 1, 2, 4 or 8 in all.
         swapped: computes the transpose of C, for small m.
         buffers: store buffers of each warp.
         dtype: ``fp16`` or ``bf16``.
@@ -140,8 +140,8 @@ class WarpSpecializedInstance:
             return f"{self.consumers} multiplying warpgroups: 1 to 3, and 2 for ping-pong"
         if self.rows % (64 * self.sharers):
             return f"{self.rows} rows for {self.sharers} warpgroups of 64 or 128 rows"
-        if self.cluster > 2:
-            return f"a cluster of {self.cluster}: at most 2"
+        if self.cluster not in (1, *hopper.CLUSTERS):
+            return f"a cluster of {self.cluster_m} x {self.cluster_n}: 1, 2, 4 or 8 CTAs"
         if self.swapped and self.rows != 64 * self.sharers:
             return "swapped tiles have 64 rows a warpgroup"
         if self.lead and (self.ping_pong or self.consumers != 2 or self.lead >= self.stages):
@@ -275,5 +275,14 @@ EPILOGUE_INSTANCES: tuple[WarpSpecializedInstance, ...] = tuple(
 )  # fmt: skip
 
 
-#: what no GPU has timed yet (`families.CANDIDATES`): nothing
-CANDIDATES: tuple[WarpSpecializedInstance, ...] = ()
+#: clusters of four and eight: the L2 sends less
+_CLUSTERED: tuple[tuple[int, int, int, bool, dict[str, Any]], ...] = tuple(
+    (128, columns, 2, ping_pong, {**options, "cluster_m": m, "cluster_n": n})
+    for columns, ping_pong, options in (
+        (128, True, {}), (160, True, {}), (176, True, {"buffers": 4}), (192, True, {"most": 4, "buffers": 3}),
+        (256, False, {"lead": 3}),
+    )
+    for m, n in ((2, 2), (4, 1), (1, 4), (2, 4), (4, 2))
+)  # fmt: skip
+#: what no GPU has timed yet (`families.CANDIDATES`)
+CANDIDATES: tuple[WarpSpecializedInstance, ...] = tuple(_instances(("tn", "nn"), "fp16", _CLUSTERED))

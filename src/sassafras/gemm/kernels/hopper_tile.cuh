@@ -34,31 +34,32 @@ template <bool MN> __device__ __forceinline__ constexpr u64 descriptor(u32 addre
     return fixed | ((address & 0x3FFFF) >> 4);
 }
 
-// One operand's tile of ROWS rows, of which each of PARTS CTAs loads an equal part and sends it to all of them.
+// One operand's tile of ROWS rows, of which each of PARTS CTAs loads an equal part and sends it to all of them (`mask`).
 template <int ROWS, bool MN, int PARTS> struct Operand {
     static constexpr int BYTES = ROWS * ROW_BYTES, PART_ROWS = ROWS / PARTS;
     static_assert(ROWS % (MN ? 64 * PARTS : 8 * PARTS) == 0, "parts are whole blocks");
 
     // z: nothing, or the layer of a tensor of three dimensions
     template <class... Z>
-    static __device__ __forceinline__ void load_box(u32 to, const TensorMap *map, int x, int y, u32 barrier, Z... z) {
+    static __device__ __forceinline__ void load_box(u32 to, const TensorMap *map, int x, int y, u32 mask, u32 barrier, Z... z) {
         if constexpr (PARTS == 1)
             copy_tile(to, map, x, y, z..., barrier);
         else
-            copy_tile_multicast(to, map, x, y, z..., barrier, (u16)((1 << PARTS) - 1));
+            copy_tile_multicast(to, map, x, y, z..., barrier, (u16)mask);
     }
 
     // row, k: the tile's first; part: which one is this CTA's.
     template <class... Z>
-    static __device__ __forceinline__ void load(u32 tile, const TensorMap *map, int row, int k, int part, u32 barrier, Z... z) {
+    static __device__ __forceinline__ void load(u32 tile, const TensorMap *map, int row, int k, int part, u32 mask, u32 barrier,
+                                                Z... z) {
         const u32 to = tile + part * PART_ROWS * ROW_BYTES;
         row += part * PART_ROWS;
         if constexpr (MN) {
 #pragma unroll
             for (int block = 0; block < PART_ROWS / 64; ++block)
-                load_box(to + block * BLOCK_BYTES, map, row + 64 * block, k, barrier, z...);
+                load_box(to + block * BLOCK_BYTES, map, row + 64 * block, k, mask, barrier, z...);
         } else {
-            load_box(to, map, k, row, barrier, z...);
+            load_box(to, map, k, row, mask, barrier, z...);
         }
     }
 

@@ -414,20 +414,20 @@ struct ClusterSplit {
                 if (p.share_n > 1) {
                     if constexpr (WHAT & OTHERS) A::load_part(tile, p.map_a, row, at, near.n, p.rows_a, near.want_a, full);
                 } else if constexpr (WHAT & OWN) {
-                    A::load(tile, p.map_a, row, at, 0, full);
+                    A::load(tile, p.map_a, row, at, 0, 0, full);
                 }
                 if (p.share_m > 1) {
                     if constexpr (WHAT & OTHERS)
                         B::load_part(tile + A::BYTES, p.map_b, column, at, near.m, p.rows_b, near.want_b, full);
                 } else if constexpr (WHAT & OWN) {
-                    B::load(tile + A::BYTES, p.map_b, column, at, 0, full);
+                    B::load(tile + A::BYTES, p.map_b, column, at, 0, 0, full);
                 }
             } else if constexpr (EPILOGUE) {
-                A::load(tile, p.map_a, row, at, 0, full, p.out.batch_a ? batch_of(p) : 0);
-                B::load(tile + A::BYTES, p.map_b, column, at, 0, full, p.out.batch_b ? batch_of(p) : 0);
+                A::load(tile, p.map_a, row, at, 0, 0, full, p.out.batch_a ? batch_of(p) : 0);
+                B::load(tile + A::BYTES, p.map_b, column, at, 0, 0, full, p.out.batch_b ? batch_of(p) : 0);
             } else {
-                A::load(tile, p.map_a, row, at, 0, full);
-                B::load(tile + A::BYTES, p.map_b, column, at, 0, full);
+                A::load(tile, p.map_a, row, at, 0, 0, full);
+                B::load(tile + A::BYTES, p.map_b, column, at, 0, 0, full);
             }
             if (++stage == STAGES) {
                 stage = 0;

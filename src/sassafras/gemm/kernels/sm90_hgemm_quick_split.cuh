@@ -127,16 +127,16 @@ struct QuickSplit : ClusterSplit<BM, BN, STAGES * BLOCKS, CONSUMERS, A_MN, B_MN,
                     if (p.share_n > 1) {
                         if constexpr (WHAT & OTHERS) A::load_part(to_a, p.map_a, row, at, near.n, p.rows_a, near.want_a, full);
                     } else if constexpr (WHAT & OWN) {
-                        A::load(to_a, p.map_a, row, at, 0, full);
+                        A::load(to_a, p.map_a, row, at, 0, 0, full);
                     }
                     if (p.share_m > 1) {
                         if constexpr (WHAT & OTHERS) B::load_part(to_b, p.map_b, column, at, near.m, p.rows_b, near.want_b, full);
                     } else if constexpr (WHAT & OWN) {
-                        B::load(to_b, p.map_b, column, at, 0, full);
+                        B::load(to_b, p.map_b, column, at, 0, 0, full);
                     }
                 } else {
-                    A::load(to_a, p.map_a, row, at, 0, full);
-                    B::load(to_b, p.map_b, column, at, 0, full);
+                    A::load(to_a, p.map_a, row, at, 0, 0, full);
+                    B::load(to_b, p.map_b, column, at, 0, 0, full);
                 }
             }
             if (++stage == STAGES) {

@@ -181,7 +181,7 @@ struct WarpSpecialized {
     static constexpr int SHARERS = PING_PONG ? 1 : CONSUMERS; // multipliers of one tile
     static constexpr int ROWS = BM / SHARERS, BLOCKS = ROWS / 64, REGISTERS = BN / 2;
     static constexpr int THREADS = 128 * (CONSUMERS + 1);
-    static_assert(CLUSTER <= 2 && ROWS % 64 == 0 && BM % SHARERS == 0, "see the list above");
+    static_assert(CLUSTER <= 8 && ROWS % 64 == 0 && BM % SHARERS == 0, "see the list above");
     static_assert(!SWAPPED || BLOCKS == 1, "swapped tiles are narrow");
     static_assert(LEAD == 0 || (CONSUMERS == 2 && !PING_PONG && LEAD < STAGES), "the first is ahead by stages that are there");
     static constexpr int LEADING = 4; // a named barrier: the first multiplier has issued its last k tile
@@ -230,10 +230,27 @@ struct WarpSpecialized {
         }
     };
 
+    // Ranks run along m first.
+    static __device__ __forceinline__ int rank_along_m(int rank) {
+        return CLUSTER_M == 1 ? 0 : CLUSTER_N == 1 ? rank : rank & (CLUSTER_M - 1);
+    }
+    static __device__ __forceinline__ int rank_along_n(int rank) { return CLUSTER_N == 1 ? 0 : (u32)rank / CLUSTER_M; }
+    // CTAs that share A with this one, or B, itself among them: whose stages it fills, and who fills its own
+    static constexpr int PEERS = CLUSTER_M + CLUSTER_N - 1;
+    // The rank of the number-th of them
+    static __device__ __forceinline__ int peer(int rank, int number) {
+        if constexpr (CLUSTER_M == 1 || CLUSTER_N == 1) return number;
+        const int m = rank_along_m(rank), n = rank_along_n(rank), other = number - CLUSTER_N;
+        return number < CLUSTER_N ? m + number * CLUSTER_M : n * CLUSTER_M + other + (other >= m);
+    }
+
     static __device__ __forceinline__ int clusters() { return (u32)gridDim.x / CLUSTER; }
 
     static __device__ __forceinline__ void load(const Problem &p, const Place &at, Work work, int rank) {
-        const int rank_m = CLUSTER_M == 2 ? rank : 0, rank_n = CLUSTER_N == 2 ? rank : 0;
+        const int rank_m = rank_along_m(rank), rank_n = rank_along_n(rank);
+        // who gets this CTA's part of A (those beside it along n), and of B
+        constexpr u32 ALONG_N = ((1u << CLUSTER) - 1) / ((1u << CLUSTER_M) - 1);
+        const u32 mask_a = ALONG_N << rank_m, mask_b = ((1u << CLUSTER_M) - 1) << (rank_n * CLUSTER_M);
         Ring ring;
         while (work.template next<SPLITS>(p, clusters())) {
             int row, column;
@@ -246,28 +263,29 @@ struct WarpSpecialized {
                 const u32 full = at.full(ring.stage), stage = at.stage(ring.stage);
                 barrier_expect(full, p.stage_bytes);
                 if constexpr (EPILOGUE) {
-                    A::load(stage, p.map_a, row, k * TILE_K, rank_n, full, p.out.batch_a ? batch : 0);
-                    B::load(stage + A::BYTES, p.map_b, column, k * TILE_K, rank_m, full, p.out.batch_b ? batch : 0);
+                    A::load(stage, p.map_a, row, k * TILE_K, rank_n, mask_a, full, p.out.batch_a ? batch : 0);
+                    B::load(stage + A::BYTES, p.map_b, column, k * TILE_K, rank_m, mask_b, full, p.out.batch_b ? batch : 0);
                 } else {
-                    A::load(stage, p.map_a, row, k * TILE_K, rank_n, full);
-                    B::load(stage + A::BYTES, p.map_b, column, k * TILE_K, rank_m, full);
+                    A::load(stage, p.map_a, row, k * TILE_K, rank_n, mask_a, full);
+                    B::load(stage + A::BYTES, p.map_b, column, k * TILE_K, rank_m, mask_b, full);
                 }
                 ring.advance();
             }
         }
     }
 
-    static __device__ __forceinline__ void release(const Place &at, int stage, int lane) {
+    // to: the peer of this lane's number
+    static __device__ __forceinline__ void release(const Place &at, int stage, int lane, int to) {
         if constexpr (CLUSTER == 1) {
             if (lane == 0) barrier_arrive(at.empty(stage));
         } else {
-            if (lane < CLUSTER) barrier_arrive_remote(at.empty(stage), lane);
+            if (lane < PEERS) barrier_arrive_remote(at.empty(stage), to);
         }
     }
 
     // Issues all products of k_tiles; the last ones are still under way. Returns the stage that those read.
     static __device__ __forceinline__ int multiply(float (&acc)[BLOCKS][REGISTERS], const Place &at, Ring &ring, int first_row,
-                                                   int k_tiles, int next, int lane) {
+                                                   int k_tiles, int next, int lane, int to) {
         // lower words of descriptors: B's of stage 0, and from there to A's
         const u32 first_b = B::describe_first(at.base + A::BYTES);
         const u32 to_a = A::describe_first(0) - B::describe_first(A::BYTES) + first_row * (ROW_BYTES / 16);
@@ -279,7 +297,7 @@ struct WarpSpecialized {
             if constexpr (LEAD > 0) {
                 if (k == pause) { // the first one goes on alone; it needs all stages
                     products_wait<0>();
-                    release(at, last, lane);
+                    release(at, last, lane, to);
                     sync_threads(LEADING, 256);
                 }
             }
@@ -296,7 +314,7 @@ struct WarpSpecialized {
                                                                   B::describe_from(b, 0, step), k > 0 || step > 0);
             products_commit();
             products_wait<1>(); // the k tile before this one has been read
-            if (k > 0 && !(LEAD > 0 && k == pause)) release(at, last, lane);
+            if (k > 0 && !(LEAD > 0 && k == pause)) release(at, last, lane, to);
             last = ring.stage;
             ring.advance();
         }
@@ -308,9 +326,10 @@ struct WarpSpecialized {
     }
 
     // The end of it, when what does not need the sums has been done: they are there, and stage `last` is free.
-    static __device__ __forceinline__ void finish(float (&acc)[BLOCKS][REGISTERS], const Place &at, int last, int lane) {
+    static __device__ __forceinline__ void finish(float (&acc)[BLOCKS][REGISTERS], const Place &at, int last, int lane,
+                                                  int to) {
         products_wait<0>();
-        release(at, last, lane);
+        release(at, last, lane, to);
 #pragma unroll
         for (int block = 0; block < BLOCKS; ++block) settle(acc[block]);
     }
@@ -392,8 +411,8 @@ struct WarpSpecialized {
     static __device__ __forceinline__ void consume(const Problem &p, const Place &at, Work work, int rank,
                                                    int consumer, u32 *flag) {
         const int thread = threadIdx.x & 127, lane = thread & 31, warp = thread >> 5;
-        const int rank_m = CLUSTER_M == 2 ? rank : 0, rank_n = CLUSTER_N == 2 ? rank : 0;
-        const int sharer = PING_PONG ? 0 : consumer;
+        const int rank_m = rank_along_m(rank), rank_n = rank_along_n(rank);
+        const int sharer = PING_PONG ? 0 : consumer, to = peer(rank, lane);
         const u32 buffers = at.base + OUT_AT + (4 * consumer + warp) * BUFFERS * Out::SIZE;
         Ring ring;
         int buffer = 0, item = 0; // the next store buffer; of the work items
@@ -408,10 +427,10 @@ struct WarpSpecialized {
                 if (number > 0) barrier_wait<3>(at.turn(consumer), ((number - 1) / CONSUMERS) & 1);
             }
             float acc[BLOCKS][REGISTERS];
-            const int last = multiply(acc, at, ring, sharer * ROWS, k_tiles, (consumer + 1) % CONSUMERS, lane);
+            const int last = multiply(acc, at, ring, sharer * ROWS, k_tiles, (consumer + 1) % CONSUMERS, lane, to);
             int row, column;
             work.place(p, row, column);
-            finish(acc, at, last, lane);
+            finish(acc, at, last, lane, to);
             if constexpr (SPLITS) {
                 if (k_tiles < p.k_tiles) {
                     const int counter = (work.tile * CLUSTER + rank) * SHARERS + sharer;
@@ -454,7 +473,7 @@ struct WarpSpecialized {
             prefetch_map(p.map_c);
             for (int s = 0; s < STAGES; ++s) {
                 barrier_init(at.full(s), 1);
-                barrier_init(at.empty(s), 4 * SHARERS * CLUSTER);
+                barrier_init(at.empty(s), 4 * SHARERS * PEERS);
             }
             for (int c = 0; c < CONSUMERS; ++c) barrier_init(at.turn(c), 4);
             barrier_init_fence();
