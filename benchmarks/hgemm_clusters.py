@@ -1,0 +1,156 @@
+"""Do clusters of four and eight pay, since the L2 sends less? And is it cycles or the clock that decides?
+
+    python benchmarks/hgemm_clusters.py --cache .carry/cl --prepare    # compiles them; no GPU needed
+    python benchmarks/hgemm_clusters.py --cache .carry/cl              # writes hgemm-clusters.json
+
+Contestants: cuBLASLt's three best, kernels of ours in clusters of one and two in all orders, the candidates
+in clusters of four and eight. First all interleaved; then the best of each kind alone for a while, so that
+each has the clock that its own power leaves: microseconds, gigahertz and cycles of a launch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import time
+from typing import Any
+
+import numpy as np
+from changed_kernel import arguments, interleaved, without_gpu
+from common import write
+from hgemm_drift import Clocks
+
+SHAPES = (
+    "4096x4096x512", "2048x16384x512", "8192x8192x512", "8192x8192x1024", "4096x4096x1024", "16384x4096x1024",
+    "8192x8192x2048", "8192x8192x4096", "4096x4096x4096", "8192x8192x16384",
+)  # fmt: skip
+ORDERS = ("g1", "g2", "g4", "g8", "v1", "v2", "v4", "v8")
+#: milliseconds that a contestant works alone, twice: to warm up, and measured
+ALONE = 30.0
+#: of each kind, how many work alone
+ALONE_OF = 3
+
+
+def alone(tools: Any, clocks: Clocks, enqueue: Any, guess: float) -> dict[str, float]:
+    """One contestant for twice `ALONE` milliseconds: of the second half microseconds, GHz, cycles."""
+    launches = max(1, int(1000 / guess))
+    block = tools.block(enqueue, launches)
+    replays = max(1, int(1000 * ALONE / guess / launches))
+    for _ in range(replays):
+        tools.gpu.replay(block.graph)
+    before = clocks.launch(0)
+    for _ in range(replays):
+        tools.gpu.replay(block.graph)
+    after = clocks.launch(1)
+    tools.gpu.sync()
+    first, last = clocks.read(before), clocks.read(after)
+    block.discard(tools.gpu)
+    rates, ns = [], []
+    for sm, ticks in first.items():
+        (t0, c0), (t1, c1) = next(iter(ticks.items())), next(iter(last[sm].items()))
+        ns.append((t1 - t0) % (1 << 32))
+        rates.append(((c1 - c0) % (1 << 32)) / ns[-1])
+    us = float(np.median(ns)) / 1000 / replays / launches
+    ghz = float(np.median(rates))
+    return {"us": round(us, 3), "ghz": round(ghz, 4), "cycles": round(1000 * us * ghz)}
+
+
+def fewer(tools: Any, config: Any, operands: Any, ctas: int) -> Any:
+    """A persistent configuration on fewer multiprocessors."""
+    a, b, c = operands.addresses(config.layout)
+    launch = dataclasses.replace(config.launch(operands.shape), grid=(ctas, 1, 1))
+    return tools._bound(config.instance, launch, {"a": a, "b": b, "c": c, "workspace": 0, "counters": 0})
+
+
+def answer(tools: Any, clocks: Clocks, shape: Any, instances: list[Any]) -> dict[str, Any]:
+    """All contestants of a shape."""
+    from sassafras.gemm.cublas import LAYOUTS, CublasError
+    from sassafras.gemm.warp_specialized import WarpSpecializedConfig
+
+    operands = tools.operands(shape, 3)
+    operands.calibrate(tools.gemm_ex("nn", operands, strict=True))
+    theirs = []
+    for layout in LAYOUTS:
+        problem = tools.lt.problem(shape, layout)
+        for algorithm in tools.lt.candidates(problem):
+            enqueue = tools.lt_call(problem, algorithm, operands)
+            try:
+                enqueue()
+                tools.gpu.sync()
+            except CublasError:
+                continue
+            theirs.append((f"lt {layout} {algorithm.blob.hex()[:16]} {algorithm.workspace}", enqueue))
+    us = interleaved(tools, theirs, 3)
+    theirs = sorted(theirs, key=lambda x: us[x[0]])[:ALONE_OF]
+    ours = []
+    for instance in instances:
+        for order in ORDERS:
+            group = int(order[1:]) * (1 if order[0] == "g" else -1)
+            config = WarpSpecializedConfig(instance, group, 1)
+            if config.reject(shape) is None and abs(group) <= max(config.tiles(shape)):
+                ours.append((config.name, tools.ours(config, operands), config))
+    us = interleaved(tools, [theirs[0], *((n, e) for n, e, _ in ours)], 3, length=150.0)
+    ranked = sorted(ours, key=lambda x: us[x[0]])
+    old = [x for x in ranked if x[2].cluster <= 2][: ALONE_OF + 2]
+    best: dict[str, Any] = {}
+    for x in ranked:
+        if x[2].cluster > 2:
+            best.setdefault(x[2].instance.name, x)
+    new = list(best.values())[:10]
+    finals = [*theirs, *((n, e) for n, e, _ in (*old, *new))]
+    finals += [(f"{n} on {c}", fewer(tools, config, operands, c)) for n, _, config in old[:1] for c in (120,)]
+    wrong = {n: why for n, e in finals[len(theirs) :] if (why := operands.check(e).why)}
+    us = interleaved(tools, finals, 15)
+    few = [*theirs[:2], *finals[len(theirs) :][:2], finals[-1]]
+    few += sorted(((n, e) for n, e, _ in new), key=lambda x: us[x[0]])[:ALONE_OF]
+    each = {name: alone(tools, clocks, enqueue, us[name]) for name, enqueue in few}
+    again = {name: alone(tools, clocks, enqueue, us[name]) for name, enqueue in reversed(few)}
+    return {
+        "shape": str(shape), "us": dict(sorted(us.items(), key=lambda x: x[1])), "wrong": wrong,
+        "alone": each, "alone_again": again,
+    }  # fmt: skip
+
+
+def chosen() -> list[Any]:
+    """Our kernels that may win where C is large, and the candidates."""
+    from sassafras.gemm.warp_specialized_instances import CANDIDATES, INSTANCES
+
+    ours = [
+        i for i in INSTANCES
+        if not i.swapped and i.rows * i.columns >= 128 * 128 and (i.ping_pong or i.columns == 256)
+        and i.stages >= 4 and (i.columns, i.stages) != (128, 4)
+    ]  # fmt: skip
+    return [*ours, *CANDIDATES]
+
+
+def main() -> int:
+    """Answer all shapes."""
+    given = arguments(__doc__).parse_args()
+    from sassafras.gemm.compile import build
+    from sassafras.gemm.shapes import Shape
+
+    instances = chosen()
+    build(instances, given.cache)
+    if given.prepare:
+        return 0
+    if without_gpu():
+        return 2
+    from sassafras.device.cuda import environment
+    from sassafras.gemm.stage import Stage
+
+    tools, rows, begin = Stage(given.cache), [], time.perf_counter()
+    clocks = Clocks(tools)
+    for text in SHAPES:
+        if time.perf_counter() - begin > given.seconds:
+            break
+        rows.append(answer(tools, clocks, Shape.parse(text), instances))
+        row = rows[-1]
+        print(text, f"{time.perf_counter() - begin:.0f} s", list(row["us"].items())[:5], row["wrong"])
+        for name, one in row["alone"].items():
+            print("   ", name, one, row["alone_again"][name], flush=True)
+        write("hgemm-clusters", rows, {"shapes": len(rows)}, environment(), seed=3, out=given.out)
+    return 1 if any(row["wrong"] for row in rows) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
