@@ -160,7 +160,8 @@ def answer(tools: Any, gpc_of: dict[int, int], clocks: Clocks, shape: Any, confi
     gpcs = [gpc_of[sm] for sm in sms]
     return {
         "shape": str(shape), "config": config.name, "us": us, "asks": asked, "wrong": wrong,
-        "clocks": quality, "cycles": spreads(times.astype(float), gpcs), "gpcs": gpcs, "times": times, "sms": sms,
+        "clocks": quality, "cycles": spreads(times.astype(float), gpcs),
+        "gpcs": gpcs, "times": times, "sms": sms,
     }  # fmt: skip
 
 

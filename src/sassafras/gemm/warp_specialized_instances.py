@@ -275,14 +275,25 @@ EPILOGUE_INSTANCES: tuple[WarpSpecializedInstance, ...] = tuple(
 )  # fmt: skip
 
 
-#: clusters of four and eight: the L2 sends less
-_CLUSTERED: tuple[tuple[int, int, int, bool, dict[str, Any]], ...] = tuple(
-    (128, columns, 2, ping_pong, {**options, "cluster_m": m, "cluster_n": n})
-    for columns, ping_pong, options in (
-        (128, True, {}), (160, True, {}), (176, True, {"buffers": 4}), (192, True, {"most": 4, "buffers": 3}),
-        (256, False, {"lead": 3}),
+#: other numbers of stages and store buffers; tall tiles
+_CLUSTERS = ({}, {"cluster_m": 2}, {"cluster_n": 2})
+_TRIED: tuple[tuple[int, int, int, bool, dict[str, Any]], ...] = tuple(
+    (*tile, {**options, **cluster})
+    for tile, options in (
+        ((128, 128, 2, True), {"most": 5, "buffers": 4}),
+        ((128, 160, 2, True), {"buffers": 4}),
+        ((128, 160, 2, True), {"buffers": 2}),
+        ((128, 192, 2, True), {"buffers": 1}),
+        ((128, 192, 2, True), {"most": 4, "buffers": 3}),
+        ((192, 128, 2, True), {"buffers": 1}),
+        ((192, 128, 2, True), {"most": 4, "buffers": 3}),
+        ((256, 128, 2, False), {"lead": 3}),
+        ((256, 96, 2, True), {"buffers": 2}),
     )
-    for m, n in ((2, 2), (4, 1), (1, 4), (2, 4), (4, 2))
-)  # fmt: skip
+    for cluster in _CLUSTERS
+    if (*tile, {**options, **cluster}) not in _TILES
+)
 #: what no GPU has timed yet (`families.CANDIDATES`)
-CANDIDATES: tuple[WarpSpecializedInstance, ...] = tuple(_instances(("tn", "nn"), "fp16", _CLUSTERED))
+CANDIDATES: tuple[WarpSpecializedInstance, ...] = tuple(
+    i for i in _instances(("tn", "nn"), "fp16", _TRIED) if i not in INSTANCES
+)
