@@ -276,7 +276,7 @@ EPILOGUE_INSTANCES: tuple[WarpSpecializedInstance, ...] = tuple(
 
 
 #: other numbers of stages and store buffers; tall tiles
-_CLUSTERS = ({}, {"cluster_m": 2}, {"cluster_n": 2})
+_CLUSTERS: tuple[dict[str, int], ...] = ({}, {"cluster_m": 2}, {"cluster_n": 2})
 _TRIED: tuple[tuple[int, int, int, bool, dict[str, Any]], ...] = tuple(
     (*tile, {**options, **cluster})
     for tile, options in (
