@@ -70,7 +70,7 @@ template <size_t... I> static Epilogue last(const std::vector<Any> &p, std::inde
 constexpr size_t count_of(const LeanProblem &) { return 12; }
 constexpr size_t count_of(const StagedProblem &) { return 10; }
 constexpr size_t count_of(const ClusterSplitProblem &) { return 23; }
-constexpr size_t count_of(const WarpSpecializedProblem &) { return 23; }
+constexpr size_t count_of(const WarpSpecializedProblem &) { return 24; }
 constexpr size_t count_of(const AnyRowsProblem &) { return 14; }
 
 template <class Plain> static General<Plain> problem(const std::vector<Any> &p, const General<Plain> *) {

@@ -114,7 +114,7 @@ int main(int, char **argv) {
             emulator::fail("host and kernel disagree on shared memory or threads");                                   \
         emulator::launch_clusters(grid, cluster, threads, shared_bytes, turn > 0, [&] { type::run(kind); });           \
     }
-#define ws {&maps[0], &maps[1], &maps[2], work, counters.data(), s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8], s[9], s[10], s[11], s[12], s[13], s[14], s[15], s[16], s[17]}
+#define ws {&maps[0], &maps[1], &maps[2], work, counters.data(), s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8], s[9], s[10], s[11], s[12], s[13], s[14], s[15], s[16], s[17], s[18]}
 #define cs {&maps[0], &maps[1], (u16 *)operand[2], work, counters.data(), s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8], s[9], s[10], s[11], s[12], s[13], s[14], s[15], s[16], s[17]}
 #define any {&maps[0], &maps[1], &maps[2], &maps[3], (u16 *)operand[2], s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8]}
         INSTANCES

@@ -448,7 +448,8 @@ inline void copy_tile(u32 to, const TensorMap *map, int x, int y, int z, u32 bar
 inline void copy_tile_multicast(u32 to, const TensorMap *map, int x, int y, int z, u32 barrier, u16 mask) {
     emulator::copy_box(to, map, x, y, barrier, mask, z);
 }
-inline void store_tile(const TensorMap *map, u32 from, int x, int y, int z = -1) {
+inline void store_tile(const TensorMap *map, u32 from, int x, int y, int z, u64 policy) {
+    if (policy != 0x1000000000000000ull && policy != 0x12F0000000000000ull) emulator::fail("a tensor store with a policy that is none");
     own(from);
     emulator::layer_of(map, z);
     const int row_bytes = 2 * map->box[0];
@@ -474,6 +475,7 @@ inline void store_tile(const TensorMap *map, u32 from, int x, int y, int z = -1)
         for (unsigned at = offset; at < offset + size; at += 16) --emulator::granule(rank, at).store_reads;
     });
 }
+inline void store_tile(const TensorMap *map, u32 from, int x, int y, u64 policy) { store_tile(map, from, x, y, -1, policy); }
 inline void store_commit() {
     emulator::self().stores.emplace_back();
     if (emulator::policy == emulator::EAGER) {

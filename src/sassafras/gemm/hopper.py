@@ -99,6 +99,20 @@ def divider(divisor: int) -> tuple[int, int]:
     return multiplier - ((multiplier >> 31) << 32), shift
 
 
+#: upper words of the L2's policies for what is stored, as ``createpolicy.fractional`` makes them: as usual, and
+#: given up first; the lower words are 0
+STORE_POLICIES = {"normal": 0x10000000, "first": 0x12F00000}
+#: bytes of C, and of all matrices, above which C is given up first. An H200's L2 has 50 MiB: so much of C
+#: would not stay for whoever reads it next, but drive out operands that are still wanted
+LARGE_C, LARGE = 24 << 20, 40_000_000
+
+
+def store_policy(shape: Shape) -> int:
+    """The upper word of the L2's policy for C (docs/experiments/2026-11-23-hgemm-cycles.md)."""
+    large = 2 * shape.m * shape.n > LARGE_C and shape.nbytes > LARGE
+    return STORE_POLICIES["first" if large else "normal"]
+
+
 def k_tiles(shape: Shape) -> int:
     """k tiles of a problem."""
     return ceil_div(shape.k, TILE_K)

@@ -22,7 +22,7 @@ PARAMETERS = (
     ("band_by", "i32"), ("band_shift", "i32"), ("wide_by", "i32"), ("wide_shift", "i32"), ("rest_by", "i32"),
     ("rest_shift", "i32"), ("split_tiles", "i32"), ("split_units", "i32"), ("unit_length", "i32"),
     ("longer_units", "i32"), ("last_row", "i32"), ("last_column", "i32"), ("stage_bytes", "i32"),
-    ("late", "i32"),
+    ("late", "i32"), ("store_policy", "i32"),
 )  # fmt: skip
 #: accumulators of a ping-pong thread above which kernels come without splits
 WIDEST_SPLIT = 176
@@ -220,6 +220,22 @@ _TILES: tuple[tuple[int, int, int, bool, dict[str, Any]], ...] = (
     (128, 176, 2, True, {"cluster_m": 2, "buffers": 4}),
     (128, 192, 2, True, {"cluster_m": 2, "most": 4, "buffers": 3}),
     (128, 192, 2, True, {"cluster_n": 2, "most": 4, "buffers": 3}),
+    (128, 192, 2, True, {"most": 4, "buffers": 3}),
+    # a stage more for store buffers less, and the other way round
+    (128, 192, 2, True, {"buffers": 1}),
+    (128, 192, 2, True, {"cluster_m": 2, "buffers": 1}),
+    (128, 192, 2, True, {"cluster_n": 2, "buffers": 1}),
+    (128, 160, 2, True, {"buffers": 4}),
+    (128, 160, 2, True, {"cluster_m": 2, "buffers": 4}),
+    (128, 160, 2, True, {"cluster_n": 2, "buffers": 4}),
+    (128, 128, 2, True, {"most": 5, "buffers": 4}),
+    (128, 128, 2, True, {"cluster_m": 2, "most": 5, "buffers": 4}),
+    # tall ones, for few columns
+    (192, 128, 2, True, {"buffers": 1}),
+    (192, 128, 2, True, {"cluster_m": 2, "buffers": 1}),
+    (192, 128, 2, True, {"cluster_n": 2, "buffers": 1}),
+    (192, 128, 2, True, {"most": 4, "buffers": 3}),
+    (192, 128, 2, True, {"cluster_n": 2, "most": 4, "buffers": 3}),
 )
 _SWAPPED = ((64, 16, 1, False), (128, 32, 2, False))
 #: of 129 to 160 rows of C, or twice that, and wide weights
@@ -275,25 +291,5 @@ EPILOGUE_INSTANCES: tuple[WarpSpecializedInstance, ...] = tuple(
 )  # fmt: skip
 
 
-#: other numbers of stages and store buffers; tall tiles
-_CLUSTERS: tuple[dict[str, int], ...] = ({}, {"cluster_m": 2}, {"cluster_n": 2})
-_TRIED: tuple[tuple[int, int, int, bool, dict[str, Any]], ...] = tuple(
-    (*tile, {**options, **cluster})
-    for tile, options in (
-        ((128, 128, 2, True), {"most": 5, "buffers": 4}),
-        ((128, 160, 2, True), {"buffers": 4}),
-        ((128, 160, 2, True), {"buffers": 2}),
-        ((128, 192, 2, True), {"buffers": 1}),
-        ((128, 192, 2, True), {"most": 4, "buffers": 3}),
-        ((192, 128, 2, True), {"buffers": 1}),
-        ((192, 128, 2, True), {"most": 4, "buffers": 3}),
-        ((256, 128, 2, False), {"lead": 3}),
-        ((256, 96, 2, True), {"buffers": 2}),
-    )
-    for cluster in _CLUSTERS
-    if (*tile, {**options, **cluster}) not in _TILES
-)
-#: what no GPU has timed yet (`families.CANDIDATES`)
-CANDIDATES: tuple[WarpSpecializedInstance, ...] = tuple(
-    i for i in _instances(("tn", "nn"), "fp16", _TRIED) if i not in INSTANCES
-)
+#: what no GPU has timed yet (`families.CANDIDATES`): nothing
+CANDIDATES: tuple[WarpSpecializedInstance, ...] = ()

@@ -176,9 +176,10 @@ __device__ __forceinline__ void copy_tile_multicast(u32 to, const TensorMap *map
                  : "memory");
 }
 
-__device__ __forceinline__ void store_tile(const TensorMap *map, u32 from, int x, int y) {
-    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%1, %2}], [%3];" ::"l"(map), "r"(x),
-                 "r"(y), "r"(from)
+// policy: what the L2 does with the lines; as `createpolicy.fractional` makes it (gemm/hopper.py: STORE_POLICIES).
+__device__ __forceinline__ void store_tile(const TensorMap *map, u32 from, int x, int y, u64 policy) {
+    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group.L2::cache_hint [%0, {%1, %2}], [%3], %4;" ::"l"(map),
+                 "r"(x), "r"(y), "r"(from), "l"(policy)
                  : "memory");
 }
 
@@ -197,9 +198,10 @@ __device__ __forceinline__ void copy_tile_multicast(u32 to, const TensorMap *map
                  : "memory");
 }
 
-__device__ __forceinline__ void store_tile(const TensorMap *map, u32 from, int x, int y, int z) {
-    asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(map),
-                 "r"(x), "r"(y), "r"(z), "r"(from)
+__device__ __forceinline__ void store_tile(const TensorMap *map, u32 from, int x, int y, int z, u64 policy) {
+    asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group.L2::cache_hint [%0, {%1, %2, %3}], [%4], %5;" ::"l"(
+                     map),
+                 "r"(x), "r"(y), "r"(z), "r"(from), "l"(policy)
                  : "memory");
 }
 

@@ -8,7 +8,7 @@
 // Cooperative: the multipliers share a tile, 64 or 128 rows each. Ping-pong: they take whole tiles by turns, so that one
 // stores while the other multiplies. `turn` passes from one to the next when the last k tile has been taken: without it
 // a multiplier could mistake an earlier phase of a stage for its own, since only the parity is compared.
-// Clusters of two: neighbouring tiles share an operand; each CTA loads half of it and sends it to both.
+// Clusters: neighbouring tiles share operands; each CTA loads a part of what it shares and sends it to all that do.
 //
 // Work. Tiles are visited in bands or on a Hilbert curve (`place`), so that CTAs at work share operands in the L2. The first `split_tiles` of them are stream-K: their k tiles, laid end to end, are cut into `split_units` equal
 // ranges; the rest is done whole. A tile that several ranges share is summed by whoever arrives last (nobody waits): it
@@ -20,7 +20,7 @@
 //   STAGES       k tiles in flight
 //   CONSUMERS    multiplying warpgroups, 1 to 3
 //   PING_PONG    they take tiles by turns
-//   CLUSTER_M, CLUSTER_N   CTAs of a cluster along m (sharing B) or along n (sharing A); 1x1, 2x1 or 1x2
+//   CLUSTER_M, CLUSTER_N   CTAs of a cluster along m (sharing B) and along n (sharing A), powers of two, at most 8 in all
 //   A_MN, B_MN   the operand is contiguous along m or n instead of k
 //   BF16         elements are BF16, otherwise FP16
 //   SWAPPED      the kernel computes the transpose of C: its A is the caller's B and its m the caller's n. For small m.
@@ -53,6 +53,7 @@ struct WarpSpecializedProblem {
     int last_row, last_column;              // where the last tiles begin, at most (hopper_tile.cuh)
     int stage_bytes;                        // that arrive for a stage
     int late;                               // successors may start when all operands have been asked for (0: at once)
+    int store_policy;                       // the upper word of C's policy (the lower one is 0): whether the L2 gives it up first
 };
 
 // What a cluster does next, the same for all its threads. k tiles of split tiles are counted over all of them.
@@ -396,11 +397,12 @@ struct WarpSpecialized {
             async_fence();
             sync_warp();
             if (elected()) { // "lane == 0" makes a loop of each store, over the lanes that might be there
+                const u64 policy = (u64)(u32)p.store_policy << 32;
                 const int x = SWAPPED ? row : column + FROM, y = SWAPPED ? column + FROM : row;
                 if constexpr (EPILOGUE)
-                    store_tile(p.map_c, buffer, x, y, batch);
+                    store_tile(p.map_c, buffer, x, y, batch, policy);
                 else
-                    store_tile(p.map_c, buffer, x, y);
+                    store_tile(p.map_c, buffer, x, y, policy);
                 store_commit();
             }
             next = next + 1 == BUFFERS ? 0 : next + 1;
