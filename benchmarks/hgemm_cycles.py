@@ -165,6 +165,7 @@ def main() -> int:
     """All of it."""
     parser = arguments(__doc__)
     parser.add_argument("--only", choices=("even", "shapes"), help="whole waves, or the benchmark's shapes")
+    parser.add_argument("--shapes", default=",".join(SHAPES), help="of the benchmark")
     given = parser.parse_args()
     from sassafras.gemm.compile import build
     from sassafras.gemm.shapes import Shape
@@ -172,8 +173,8 @@ def main() -> int:
 
     instances = [
         i for i in (*INSTANCES, *CANDIDATES)
-        if i.layout == "tn" and not i.swapped and i.cluster <= 2 and i.rows * i.columns >= 128 * 128
-        and (i.ping_pong or i.columns == 256 or i in CANDIDATES)
+        if i.layout == "tn" and not i.swapped and i.rows * i.columns >= 128 * 112
+        and (i.ping_pong or i.columns == 256)
     ]  # fmt: skip
     opened = [i for i in INSTANCES if i in instances and (i.cluster_m == 2 or i.cluster_n == 2)]
     opened = [i for i in opened if i.columns in COLUMNS and (i.ping_pong or i.lead)]
@@ -188,7 +189,7 @@ def main() -> int:
     tools, rows, begin = Stage(given.cache), [], time.perf_counter()
     cycles = Cycles(tools)
     even = [(c, w, k) for c in COLUMNS for k in KS for w in WAVES if w == 4 or k in (64, 512)]
-    asked = [(Shape.parse(text), instances) for text in SHAPES if given.only != "even"]
+    asked = [(Shape.parse(text), instances) for text in given.shapes.split(",") if given.only != "even"]
     if given.only != "shapes":
         asked += [
             (Shape(12 * 128, 11 * c * w, k), [i for i in instances if i.columns == c]) for c, w, k in even

@@ -76,6 +76,11 @@ def staging(columns: int, swapped: bool) -> tuple[int, int, int]:
     return (width, 16, 32 * width) if swapped else (16, width, 32 * width)
 
 
+def stored(columns: int, swapped: bool) -> tuple[int, int, int]:
+    """`staging` of the warp-specialised family: 64 columns if there are so many, the last ones twice."""
+    return staging(64 if columns >= 64 and not swapped else columns, swapped)
+
+
 def stage_bytes(rows: int, columns: int) -> int:
     """Bytes of one k tile of both operands."""
     return 2 * TILE_K * (rows + columns)

@@ -185,7 +185,7 @@ class WarpSpecializedConfig(Configuration):
     def _maps(self, shape: Shape) -> dict[str, TensorMap]:
         i, seen, (rows_a, rows_b) = self.instance, self.seen(shape), self._boxes(shape)
         mn_a, mn_b = hopper.majors(i.layout, i.swapped)
-        c_rows, c_columns, _ = hopper.staging(i.columns, i.swapped)
+        c_rows, c_columns, _ = hopper.stored(i.columns, i.swapped)
         return {
             "map_a": hopper.operand_map("a", seen.m, shape.k, rows_a, mn_a, i.dtype),
             "map_b": hopper.operand_map("b", seen.n, shape.k, rows_b, mn_b, i.dtype),

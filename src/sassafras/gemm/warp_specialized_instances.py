@@ -117,7 +117,7 @@ class WarpSpecializedInstance:
     def shared_bytes(self) -> int:
         """Dynamic shared memory a CTA, as the kernel lays it out."""
         stages = self.stages * hopper.stage_bytes(self.rows, self.columns)
-        buffers = self.consumers * 4 * self.buffers * hopper.staging(self.columns, self.swapped)[2]
+        buffers = self.consumers * 4 * self.buffers * hopper.stored(self.columns, self.swapped)[2]
         return 1024 + stages + buffers + 16 * self.stages + 12 * self.consumers
 
     @property
@@ -214,10 +214,15 @@ _TILES: tuple[tuple[int, int, int, bool, dict[str, Any]], ...] = (
     (64, 128, 2, True, {}),
     # store-bound: short k, whole rows of warps' pieces in flight
     (128, 128, 2, True, {"most": 4, "buffers": 4}),
-    # between waves, or less traffic a product; C leaves 16 columns at a time, so more store buffers
-    (128, 112, 2, True, {"cluster_m": 2, "buffers": 4}),
-    (128, 144, 2, True, {"cluster_m": 2, "buffers": 4}),
-    (128, 176, 2, True, {"cluster_m": 2, "buffers": 4}),
+    # between waves, or less traffic a product
+    (128, 112, 2, True, {"cluster_m": 2}),
+    (128, 112, 2, True, {}),
+    (128, 144, 2, True, {"cluster_m": 2, "most": 5, "buffers": 3}),
+    (128, 144, 2, True, {"most": 5, "buffers": 3}),
+    (128, 144, 2, True, {"cluster_m": 2, "buffers": 1}),
+    (128, 144, 2, True, {"buffers": 1}),
+    (128, 176, 2, True, {"cluster_m": 2}),
+    (128, 176, 2, True, {}),
     (128, 192, 2, True, {"cluster_m": 2, "most": 4, "buffers": 3}),
     (128, 192, 2, True, {"cluster_n": 2, "most": 4, "buffers": 3}),
     (128, 192, 2, True, {"most": 4, "buffers": 3}),
@@ -225,9 +230,7 @@ _TILES: tuple[tuple[int, int, int, bool, dict[str, Any]], ...] = (
     (128, 192, 2, True, {"buffers": 1}),
     (128, 192, 2, True, {"cluster_m": 2, "buffers": 1}),
     (128, 192, 2, True, {"cluster_n": 2, "buffers": 1}),
-    (128, 160, 2, True, {"buffers": 4}),
-    (128, 160, 2, True, {"cluster_m": 2, "buffers": 4}),
-    (128, 160, 2, True, {"cluster_n": 2, "buffers": 4}),
+    (128, 160, 2, True, {"cluster_n": 2}),
     (128, 128, 2, True, {"most": 5, "buffers": 4}),
     (128, 128, 2, True, {"cluster_m": 2, "most": 5, "buffers": 4}),
     # tall ones, for few columns

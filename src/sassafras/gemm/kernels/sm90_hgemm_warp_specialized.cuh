@@ -189,9 +189,10 @@ struct WarpSpecialized {
     using A = Operand<BM, A_MN, CLUSTER_N>;
     using B = Operand<BN, B_MN, CLUSTER_M>;
     static constexpr int STAGE = A::BYTES + B::BYTES;
-    static constexpr int WIDTH = SWAPPED ? BN : STAGED_COLUMNS<BN>; // columns of accumulators stored at once
+    // Columns of accumulators stored at once: whole lines of C, if there are so many. The last ones of a tile may be stored twice.
+    static constexpr int WIDTH = SWAPPED ? BN : BN >= 64 ? 64 : STAGED_COLUMNS<BN>;
     using Out = Staging<WIDTH, SWAPPED, BF16>;
-    static_assert(BN % WIDTH == 0 && STAGE % 1024 == 0 && Out::SIZE % (8 * Out::BYTES) == 0, "swizzles start afresh");
+    static_assert((BN % WIDTH == 0 || !EPILOGUE) && STAGE % 1024 == 0 && Out::SIZE % (8 * Out::BYTES) == 0, "swizzles start afresh");
     // from a 1024-byte boundary on: stages, store buffers, barriers of stages, of turns, a word of each multiplier
     static constexpr int OUT_AT = STAGES * STAGE, BARRIERS_AT = OUT_AT + CONSUMERS * 4 * BUFFERS * Out::SIZE;
     static constexpr int TURNS_AT = BARRIERS_AT + 16 * STAGES, FLAGS_AT = TURNS_AT + 8 * CONSUMERS, BYTES = FLAGS_AT + 4 * CONSUMERS;
@@ -406,7 +407,8 @@ struct WarpSpecialized {
                 store_commit();
             }
             next = next + 1 == BUFFERS ? 0 : next + 1;
-            store<FROM + WIDTH>(p, d, buffers, next, row, column, batch, lane);
+            constexpr int NEXT = FROM + WIDTH; // what is left may be less: then it begins further back, with the same bits
+            store<NEXT >= BN || NEXT + WIDTH <= BN ? NEXT : BN - WIDTH>(p, d, buffers, next, row, column, batch, lane);
         }
     }
 
