@@ -104,7 +104,7 @@ def divider(divisor: int) -> tuple[int, int]:
     return multiplier - ((multiplier >> 31) << 32), shift
 
 
-#: upper words of the L2's policies for what is stored, as ``createpolicy.fractional`` makes them: as usual, and
+#: upper words of the L2 policies for what is stored, as ``createpolicy.fractional`` makes them: as usual, and
 #: given up first; the lower words are 0
 STORE_POLICIES = {"normal": 0x10000000, "first": 0x12F00000}
 #: bytes of C, and of all matrices, above which C is given up first. An H200's L2 has 50 MiB: so much of C
