@@ -23,7 +23,7 @@ Edits = tuple[tuple[str, str], ...]
 SHAPES = ("4096x4096x256", "2048x16384x512", "4096x4096x512", "4096x12288x512", "8192x8192x1024")
 CONFIGS = (
     "ws_tn_128x128_pp2s6b2c1x1/g2/k1", "ws_tn_128x128_pp2s6b2c1x1/h/k1", "ws_tn_128x128_pp2s6b2c2x1/g4/k1",
-    "ws_nn_128x128_pp2s6b2c2x1/g4/k1", "ws_tn_128x160_pp2s5b2c1x1/g4/k1", "ws_tn_128x144_pp2s6b4c2x1/g4/k1",
+    "ws_nn_128x128_pp2s6b2c2x1/g4/k1", "ws_tn_128x160_pp2s5b2c1x1/g4/k1", "ws_tn_128x144_pp2s5b3c2x1/g4/k1",
     "ws_tn_128x192_pp2s4b3c1x2/v4/k1", "ws_tn_128x192_pp2s4b3c2x1/g4/k1", "ws_tn_128x256_co2s4b2c1x1l3/g4/k1",
 )  # fmt: skip
 #: columns of a tile that leave registers for sums

@@ -19,11 +19,11 @@ from sassafras.validate import Validator
 
 NAMES = (
     "cs_tn_64x64_s12", "cs_nn_128x256_s4q1l3", "cs_tn_swapped_bf16_64x32_s16", "cs_tn_64x160_s7m",
-    "cs_nn_64x128_s8m", "cs_nn_64x128_s8m", "cs_nn_64x64_s6q1", "cs_tn_64x32_s4q2", "cs_tn_64x128_s8mq1",
+    "cs_nn_64x64_s6q1", "cs_tn_64x32_s4q2", "cs_nn_64x128_s8mq1",
     "ws_tn_128x256_co2s4b2c2x1", "ws_nn_128x256_co2s4b2c1x1l3", "ws_nn_128x128_pp2s6b2c1x1",
     "ws_tn_192x128_co3s4b2c1x1", "ws_tn_64x128_pp2s8b2c1x1", "ws_nn_swapped_128x32_co2s8b2c1x1",
     "ws_tt_bf16_128x128_pp2s6b2c1x1", "ws_nt_128x192_pp2s4b3c1x2", "ws_nt_bf16_128x128_pp2s6b2c2x1",
-    "ws_tn_128x176_pp2s5b4c2x1", "ws_tn_128x192_pp2s4b3c2x1",
+    "ws_tn_128x176_pp2s5b2c2x1", "ws_tn_192x128_pp2s5b1c1x2", "ws_tn_128x192_pp2s4b3c2x1",
     "ws_tn_128x256_co2s4b2c1x1l3", "cs_nn_128x128_s6q1l4",
     "cs_tn_swapped_64x96_s8q1",
 )  # fmt: skip

@@ -188,16 +188,14 @@ class ClusterSplitInstance:
 #: theirs are what callers with BF16 are served by
 _BOTH = (
     (64, 64, 12, False), (64, 64, 6, False), (64, 128, 8, False), (64, 192, 6, False), (64, 256, 5, False),
-    (128, 64, 8, False), (128, 128, 6, False), (128, 192, 5, False), (64, 16, 16, True), (64, 32, 16, True),
+    (128, 64, 8, False), (128, 128, 6, False), (64, 16, 16, True), (64, 32, 16, True),
     (64, 32, 8, True), (64, 48, 14, True), (128, 16, 10, True), (128, 32, 9, True),
 )  # fmt: skip
 #: widths that cannot hold rows of B
 _TN = ((64, 32, 8, False), (64, 96, 10, False))
+_NN = ((128, 192, 5, False),)
 #: of those whose CTAs may share operands
 _SHARED = ((64, 160, 7, False),)
-_SHARED_NN = ((64, 128, 8, False),)
-#: 65 to 320 rows of C, in tiles that fit them: their neighbours along the weights share them
-_SHARED_FEW_ROWS = ((128, 96, 6, True), (128, 144, 5, True))
 #: with the quick start: blocks of 64 k in a stage, and tiles; fewer stages where slices want room for sums
 #: beside them. Two blocks were slower but for narrow tiles (docs/experiments/2026-11-22-hgemm-chain.md)
 _QUICK = (
@@ -205,13 +203,10 @@ _QUICK = (
         (64, 64, 6, False), (64, 64, 10, False), (64, 128, 7, False), (128, 64, 7, False),
         (128, 128, 6, False), (64, 32, 8, True), (64, 64, 10, True),
     )),
-    (2, ((64, 64, 3, False), (64, 64, 5, False))),
+    (2, ((64, 64, 5, False),)),
 )  # fmt: skip
 #: those of 96 transposed columns are for weights of 12288 rows: 128 tiles
 _QUICK_96 = ((1, ((64, 96, 8, True), (128, 96, 6, True))),)
-#: 256 columns of C and weights of 12288 rows: 2 x 64 transposed tiles, in bands of two, 2 to 5 % faster than
-#: tiles of 192 x 128 (2026-11-22)
-_QUICK_192 = ((1, ((128, 192, 4, True),)),)
 #: 129 to 160 rows of C, 257 to 320, and the weights of a layer: 8 to 13 % faster (2026-11-22)
 _QUICK_160 = ((1, ((64, 160, 7, True), (128, 160, 5, True))),)
 _QUICK_TN = (
@@ -219,7 +214,8 @@ _QUICK_TN = (
     (2, ((64, 32, 4, False), (64, 32, 7, False))),
 )
 _QUICK_NN = ((1, ((128, 64, 7, True),)), (2, ((64, 32, 4, True),)))
-_QUICK_SHARED = ((1, ((64, 64, 12, False), (64, 128, 8, False), (128, 128, 6, False))),)
+_QUICK_SHARED = ((1, ((64, 64, 12, False),)),)
+_QUICK_SHARED_NN = ((1, ((64, 128, 8, False), (128, 128, 6, False))),)
 #: layouts, rows, columns, stages, shared, lead: the first warpgroup stores while the second multiplies
 _LEADING = (
     (("tn", "nn"), 128, 256, 4, False, 3), (("tn", "nn"), 128, 128, 6, False, 4),
@@ -244,14 +240,13 @@ def _instances(
 #: compiled for the benchmark's task (FP16, nn and tn)
 INSTANCES: tuple[ClusterSplitInstance, ...] = (
     *_instances(("tn", "nn"), _BOTH), *_instances(("tn",), _TN), *_instances(("tn",), _SHARED, shared=True),
-    *_instances(("nn",), _SHARED_NN, shared=True), *_instances(("tn", "nn"), _SHARED_FEW_ROWS, shared=True),
+    *_instances(("nn",), _NN),
     *(
         instance
         for layouts, kinds, shared in (
             (("tn", "nn"), _QUICK, False), (("tn",), _QUICK_TN, False), (("nn",), _QUICK_NN, False),
-            (("tn", "nn"), _QUICK_96, False), (("tn", "nn"), _QUICK_192, False),
-            (("tn", "nn"), _QUICK_160, False),
-            (("tn", "nn"), _QUICK_SHARED, True),
+            (("tn", "nn"), _QUICK_96, False), (("tn", "nn"), _QUICK_160, False),
+            (("tn", "nn"), _QUICK_SHARED, True), (("nn",), _QUICK_SHARED_NN, True),
         )
         for blocks, tiles in kinds
         for instance in _instances(layouts, tiles, shared=shared, blocks=blocks)

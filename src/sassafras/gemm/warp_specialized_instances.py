@@ -197,8 +197,6 @@ def deepest(
 _TILES: tuple[tuple[int, int, int, bool, dict[str, Any]], ...] = (
     (128, 256, 2, False, {"cluster_m": 2}),
     (128, 256, 2, False, {}),
-    (128, 192, 2, False, {"cluster_m": 2}),
-    (128, 192, 2, False, {}),
     # the first warpgroup stores while the second multiplies
     (128, 256, 2, False, {"cluster_m": 2, "lead": 3}),
     (128, 256, 2, False, {"lead": 3}),
@@ -209,18 +207,13 @@ _TILES: tuple[tuple[int, int, int, bool, dict[str, Any]], ...] = (
     (128, 128, 2, True, {"cluster_m": 2}),
     (128, 128, 2, True, {}),
     (128, 128, 2, False, {}),
-    (64, 256, 2, True, {}),
     (64, 192, 2, True, {}),
     (64, 128, 2, True, {}),
-    # store-bound: short k, whole rows of warps' pieces in flight
-    (128, 128, 2, True, {"most": 4, "buffers": 4}),
     # between waves, or less traffic a product
     (128, 112, 2, True, {"cluster_m": 2}),
-    (128, 112, 2, True, {}),
     (128, 144, 2, True, {"cluster_m": 2, "most": 5, "buffers": 3}),
     (128, 144, 2, True, {"most": 5, "buffers": 3}),
     (128, 144, 2, True, {"cluster_m": 2, "buffers": 1}),
-    (128, 144, 2, True, {"buffers": 1}),
     (128, 176, 2, True, {"cluster_m": 2}),
     (128, 176, 2, True, {}),
     (128, 192, 2, True, {"cluster_m": 2, "most": 4, "buffers": 3}),
@@ -229,16 +222,21 @@ _TILES: tuple[tuple[int, int, int, bool, dict[str, Any]], ...] = (
     # a stage more for store buffers less, and the other way round
     (128, 192, 2, True, {"buffers": 1}),
     (128, 192, 2, True, {"cluster_m": 2, "buffers": 1}),
-    (128, 192, 2, True, {"cluster_n": 2, "buffers": 1}),
-    (128, 160, 2, True, {"cluster_n": 2}),
     (128, 128, 2, True, {"most": 5, "buffers": 4}),
     (128, 128, 2, True, {"cluster_m": 2, "most": 5, "buffers": 4}),
     # tall ones, for few columns
     (192, 128, 2, True, {"buffers": 1}),
-    (192, 128, 2, True, {"cluster_m": 2, "buffers": 1}),
     (192, 128, 2, True, {"cluster_n": 2, "buffers": 1}),
     (192, 128, 2, True, {"most": 4, "buffers": 3}),
     (192, 128, 2, True, {"cluster_n": 2, "most": 4, "buffers": 3}),
+)
+#: store-bound: short k, whole rows of warps' pieces in flight
+_TILES_TN: tuple[tuple[int, int, int, bool, dict[str, Any]], ...] = (
+    (128, 128, 2, True, {"most": 4, "buffers": 4}),
+)
+_TILES_NN: tuple[tuple[int, int, int, bool, dict[str, Any]], ...] = (
+    (64, 256, 2, True, {}),
+    (128, 192, 2, True, {"cluster_n": 2, "buffers": 1}),
 )
 _SWAPPED = ((64, 16, 1, False), (128, 32, 2, False))
 #: of 129 to 160 rows of C, or twice that, and wide weights
@@ -256,7 +254,9 @@ def _instances(layouts: tuple[str, ...], dtype: str, tiles: Any) -> Iterator[War
 #: compiled for the benchmark's task (FP16, nn and tn)
 INSTANCES: tuple[WarpSpecializedInstance, ...] = (
     *_instances(("tn", "nn"), "fp16", _TILES),
-    *(deepest(layout, *tile, swapped=True) for layout in ("tn", "nn") for tile in _SWAPPED),
+    *_instances(("tn",), "fp16", _TILES_TN),
+    *_instances(("nn",), "fp16", _TILES_NN),
+    *(deepest(layout, *tile, swapped=True) for layout in ("tn", "nn") for tile in _SWAPPED[layout == "tn" :]),
     *(deepest(layout, *t, swapped=True, buffers=1) for layout in ("tn", "nn") for t in _SWAPPED_WIDE),
 )
 _GENERAL = tuple(tile for tile in _TILES if tile in (_TILES[0], (128, 128, 2, True, {})))
