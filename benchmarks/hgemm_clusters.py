@@ -3,9 +3,9 @@
     python benchmarks/hgemm_clusters.py --cache .carry/cl --prepare    # compiles them; no GPU needed
     python benchmarks/hgemm_clusters.py --cache .carry/cl              # writes hgemm-clusters.json
 
-Contestants: cuBLASLt's three best, kernels of ours in clusters of one and two in all orders, the candidates
-in clusters of four and eight. First all interleaved; then the best of each kind alone for a while, so that
-each has the clock that its own power leaves: microseconds, gigahertz and cycles of a launch.
+Contestants: cuBLASLt's three best, kernels of ours in clusters of one and two in all orders, and such in
+clusters of four and eight that nothing ships. First all interleaved; then the best of each kind alone for a
+while, so that each has the clock that its own power leaves: microseconds, gigahertz and cycles of a launch.
 """
 
 from __future__ import annotations
@@ -25,6 +25,11 @@ SHAPES = (
     "8192x8192x2048", "8192x8192x4096", "4096x4096x4096", "8192x8192x16384",
 )  # fmt: skip
 ORDERS = ("g1", "g2", "g4", "g8", "v1", "v2", "v4", "v8")
+#: columns, ping-pong, options of tiles in larger clusters
+TILES: tuple[tuple[int, bool, dict[str, Any]], ...] = (
+    (128, True, {}), (160, True, {}), (176, True, {}), (192, True, {"most": 4, "buffers": 3}),
+    (256, False, {"lead": 3}),
+)  # fmt: skip
 #: milliseconds that a contestant works alone, twice: to warm up, and measured
 ALONE = 30.0
 #: of each kind, how many work alone
@@ -112,15 +117,21 @@ def answer(tools: Any, clocks: Clocks, shape: Any, instances: list[Any]) -> dict
 
 
 def chosen() -> list[Any]:
-    """Our kernels that may win where C is large, and the candidates."""
-    from sassafras.gemm.warp_specialized_instances import CANDIDATES, INSTANCES
+    """Our kernels that may win where C is large, and larger clusters."""
+    from sassafras.gemm.warp_specialized_instances import INSTANCES, deepest
 
     ours = [
         i for i in INSTANCES
         if not i.swapped and i.rows * i.columns >= 128 * 128 and (i.ping_pong or i.columns == 256)
         and i.stages >= 4 and (i.columns, i.stages) != (128, 4)
     ]  # fmt: skip
-    return [*ours, *CANDIDATES]
+    larger = [
+        deepest(layout, 128, columns, 2, ping_pong, cluster_m=m, cluster_n=n, **options)
+        for layout in ("tn", "nn")
+        for columns, ping_pong, options in TILES
+        for m, n in ((2, 2), (4, 1), (1, 4), (2, 4), (4, 2))
+    ]
+    return [*ours, *(instance for instance in larger if instance.reject() is None)]
 
 
 def main() -> int:

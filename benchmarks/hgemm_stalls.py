@@ -52,9 +52,9 @@ def clocks() -> Edits:
     full = "barrier_wait<2>(at.full(ring.stage), ring.phase);"
     empty = "barrier_wait<1>(at.empty(ring.stage), ring.phase ^ 1);"
     turn = "barrier_wait<3>(at.turn(consumer), ((number - 1) / CONSUMERS) & 1);"
-    multiply = "multiply(acc, at, ring, sharer * ROWS, k_tiles, (consumer + 1) % CONSUMERS, lane"
+    multiply = "multiply(acc, at, ring, sharer * ROWS, k_tiles, (consumer + 1) % CONSUMERS, lane, to"
     store = "store<0>(p, acc[block], buffers, buffer, row + 64 * block, column, batch, lane"
-    again = "store<FROM + WIDTH>(p, d, buffers, next, row, column, batch, lane"
+    again = "NEXT : BN - WIDTH>(p, d, buffers, next, row, column, batch, lane"
     signature, from_ = "int column, int batch, int lane", "{\n        if constexpr (FROM"
     wait = "if (is_elected(lane)) store_wait<BUFFERS - 1>();"
     place = "            work.place(p, row, column);\n            const int batch = leave_batch(p, row);\n"
@@ -63,11 +63,11 @@ def clocks() -> Edits:
     ask = "            if (elected()) { //"
     last = "column = min((column * CLUSTER_N + rank_n) * BN, p.last_column);\n            for (int k"
     return (
-        ("int next, int lane) {\n        // lower", f"int next, int lane, {sums}) {{\n        // lower"),
+        ("int lane, int to) {\n        // lower", f"int lane, int to, {sums}) {{\n        // lower"),
         (full, clocked(full, "k > 0")),
         (turn, clocked(turn, "2")),
         (f"const int last = {multiply});", f"int last; {clocked(f'last = {multiply}, w);', '5')}"),
-        ("finish(acc, at, last, lane);", clocked("finish(acc, at, last, lane);", "3")),
+        ("finish(acc, at, last, lane, to);", clocked("finish(acc, at, last, lane, to);", "3")),
         (f"{signature}) {from_}", f"{signature}, {sums}) {from_}"),
         (f"{again});", f"{again}, w);"),
         (f"{store});", f"{clocked(f'{store}, w);', '4')} ++w[6];"),
