@@ -481,3 +481,35 @@ def test_kernels_divide_exactly() -> None:
 def test_a_band_larger_than_all_tiles_is_all_of_them() -> None:
     found = band_dividers(1 << 20, 3, -32767)
     assert (found["band_by"], found["band_shift"]) == hopper.divider(1 << 31)
+
+
+def test_large_results_are_given_up_first() -> None:
+    """C above 24 MiB, all matrices above 40 MB: what was slower with it keeps the usual policy."""
+    first, normal = hopper.STORE_POLICIES["first"], hopper.STORE_POLICIES["normal"]
+    for shape, policy in (
+        (Shape(4096, 4096, 512), first), (Shape(1536, 11264, 512), first), (Shape(8192, 8192, 64), first),
+        (Shape(1536, 5632, 512), normal), (Shape(4096, 4096, 256), normal),
+        (Shape(1024, 1024, 16384), normal), (Shape(64, 64, 64), normal),
+    ):  # fmt: skip
+        config = families.parse("ws_tn_128x128_pp2s6b2c1x1/g4/k1")
+        assert config.launch(shape).scalars["store_policy"] == policy, shape
+
+
+def test_whole_lines_of_c_leave_whatever_the_tile() -> None:
+    for name, columns in (
+        ("ws_tn_128x112_pp2s6b2c2x1/g4/k1", 64), ("ws_tn_128x176_pp2s5b2c1x1/g4/k1", 64),
+        ("ws_tn_192x128_pp2s5b1c1x1/g4/k1", 64), ("ws_nn_swapped_64x16_co1s8b2c1x1/g1/k1", 16),
+    ):  # fmt: skip
+        config = families.parse(name)
+        assert config.launch(Shape(1024, 2048, 512)).tensor_maps["map_c"].box[0] == columns, name
+
+
+def test_clusters_are_as_large_as_gpcs_hold() -> None:
+    tile = ("tn", 128, 128, 2, True, 5)
+    for m, n, at_once in ((1, 2, 66), (2, 2, 30), (4, 1, 30), (4, 2, 15)):
+        instance = WarpSpecializedInstance(*tile, cluster_m=m, cluster_n=n)
+        config = WarpSpecializedConfig(instance, 4)
+        assert instance.reject() is None and config.clusters() == at_once
+        assert config.launch(Shape(8192, 8192, 512)).grid[0] == at_once * m * n
+    for m, n in ((3, 1), (4, 4)):
+        assert "1, 2, 4 or 8" in (WarpSpecializedInstance(*tile, cluster_m=m, cluster_n=n).reject() or "")

@@ -13,11 +13,11 @@ LAYOUTS = {"tn": (False, False), "nn": (False, True), "tt": (True, False), "nt":
 WIDTHS = (16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 256)
 #: registers that a thread needs beside its accumulators (seen in what ptxas allots)
 OVERHEAD_REGISTERS = 56
+#: the same for a kernel that never splits k
+WHOLE_TILES_REGISTERS = 40
 #: clusters of so many CTAs that run at once on an H200, one CTA a multiprocessor: a cluster stays within a
 #: GPC, and does not always fill it (docs/experiments/2026-11-22-hgemm-streams.md)
 CLUSTERS = {2: 66, 4: 30, 8: 15}
-#: the same for a kernel that never splits k
-WHOLE_TILES_REGISTERS = 40
 
 
 def majors(layout: str, swapped: bool) -> tuple[bool, bool]:
@@ -113,7 +113,11 @@ LARGE_C, LARGE = 24 << 20, 40_000_000
 
 
 def store_policy(shape: Shape) -> int:
-    """The upper word of the L2's policy for C (docs/experiments/2026-11-23-hgemm-cycles.md)."""
+    """The upper word of the L2's policy for C (observed: docs/experiments/2026-11-23-hgemm-cycles.md).
+
+    Args:
+        shape: of one matrix of a batch.
+    """
     large = 2 * shape.m * shape.n > LARGE_C and shape.nbytes > LARGE
     return STORE_POLICIES["first" if large else "normal"]
 

@@ -230,7 +230,8 @@ _TILES: tuple[tuple[int, int, int, bool, dict[str, Any]], ...] = (
     (192, 128, 2, True, {"most": 4, "buffers": 3}),
     (192, 128, 2, True, {"cluster_n": 2, "most": 4, "buffers": 3}),
 )
-#: store-bound: short k, whole rows of warps' pieces in flight
+#: of one layout alone, as the other's wins next to nothing with them. Store-bound: short k, whole rows of
+#: warps' pieces in flight
 _TILES_TN: tuple[tuple[int, int, int, bool, dict[str, Any]], ...] = (
     (128, 128, 2, True, {"most": 4, "buffers": 4}),
 )
