@@ -483,8 +483,12 @@ def test_a_band_larger_than_all_tiles_is_all_of_them() -> None:
     assert (found["band_by"], found["band_shift"]) == hopper.divider(1 << 31)
 
 
-def test_large_results_are_given_up_first() -> None:
-    """C above 24 MiB, all matrices above 40 MB: what was slower with it keeps the usual policy."""
+@pytest.mark.parametrize("trial", (False, True))
+def test_large_results_are_given_up_first_in_trials_alone(
+    trial: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C above 24 MiB, all matrices above 40 MB."""
+    monkeypatch.setattr(hopper, "TRIAL", trial)
     first, normal = hopper.STORE_POLICIES["first"], hopper.STORE_POLICIES["normal"]
     for shape, policy in (
         (Shape(4096, 4096, 512), first), (Shape(1536, 11264, 512), first), (Shape(8192, 8192, 64), first),
@@ -492,7 +496,8 @@ def test_large_results_are_given_up_first() -> None:
         (Shape(1024, 1024, 16384), normal), (Shape(64, 64, 64), normal),
     ):  # fmt: skip
         config = families.parse("ws_tn_128x128_pp2s6b2c1x1/g4/k1")
-        assert config.launch(shape).scalars["store_policy"] == policy, shape
+        expected = policy if trial else normal
+        assert config.launch(shape).scalars["store_policy"] == expected, shape
 
 
 def test_whole_lines_of_c_leave_whatever_the_tile() -> None:
