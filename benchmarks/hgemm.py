@@ -83,6 +83,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--mode", default="offline", help="of off-grid: offline or server")
     parser.add_argument("--rate", type=float, default=1000.0, help="server: calls a second")
     parser.add_argument("--calls", type=int, default=30, help="server: calls of each contestant")
+    parser.add_argument(
+        "--apart", action="store_true", help="the L2 emptied and one untimed call ahead of each block"
+    )
     parser.add_argument("--exclude", default="", help="regular expression: configurations not to try")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--cache", type=Path, help="folder of compiled kernels")
@@ -120,7 +123,7 @@ def main() -> int:
     options = Options(
         configs=given.configs or 128, seconds=given.seconds, seed=given.seed, rate=given.rate,
         calls=given.calls, tuned=not grid.startswith("off-grid"), exclude=given.exclude,
-        layouts=tuple(given.layouts.split(",")),
+        layouts=tuple(given.layouts.split(",")), apart=given.apart,
     )  # fmt: skip
     if given.only_configs:
         options = retuning(options, given.only_configs, given.recorded, given.configs)

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -19,7 +20,7 @@ from sassafras.cli.app import app
 from sassafras.core import DeviceError, SassafrasError
 from sassafras.gemm import bench, dry, pool
 from sassafras.gemm.dataset import Dataset
-from sassafras.gemm.graphs import timed
+from sassafras.gemm.graphs import apart, timed
 from sassafras.gemm.journal import read
 from sassafras.gemm.measure import judged, measure, tuned_rows
 from sassafras.gemm.options import Options
@@ -306,6 +307,25 @@ def test_work_before_a_block_is_not_timed() -> None:
     block = stage.block([lambda: stage.gpu.launch(10.0)] * 4, 4)
     table = timed(stage.gpu, stage.watch, [block], 5, before=lambda index: stage.empty_l2())
     assert table.shape == (5, 1) and float(np.median(table)) == pytest.approx(10.0, rel=0.02)
+
+
+def test_nobody_pays_for_what_another_leaves() -> None:
+    """Ahead of each block the L2 is emptied and its own contestant called once, both untimed."""
+    stage, said = dry.DryStage(), []
+
+    def call(name: str, us: float) -> Callable[[], None]:
+        def enqueue() -> None:
+            said.append(name)
+            stage.gpu.launch(us)
+
+        return enqueue
+
+    calls = [call("a", 10.0), call("b", 30.0)]
+    blocks = [stage.block([one] * 4, 4) for one in calls]
+    said.clear()
+    table = timed(stage.gpu, stage.watch, blocks, 4, before=apart(stage, calls))
+    assert np.median(table, axis=0) == pytest.approx([10.0, 30.0], rel=0.02)
+    assert said == ["a", "b", "b", "a"] * 2 + ["a", "b"]  # one round more than counted
 
 
 def test_grids() -> None:

@@ -88,15 +88,31 @@ def timed(
     """Microseconds a launch, float64 array (rounds, blocks), every round visiting every block.
 
     Rounds go forward and backward by turns (A B .. B A ..), so a drift cancels; `warm` further rounds before
-    them are not counted. `before` is called ahead of each block and may enqueue untimed work.
+    them are not counted. `before` is called ahead of each block, with its number among `blocks`, and may
+    enqueue untimed work.
     """
     count = len(blocks)
     order = interleaved(count, rounds + warm)
-    times = watch.blocks([b.graph for b in blocks], order, before=before)
+    hook = None if before is None else lambda position: before(order[position])
+    times = watch.blocks([b.graph for b in blocks], order, before=hook)
     table = np.empty((rounds + warm, count))
     for position, (which, microseconds) in enumerate(zip(order, times, strict=True)):
         table[position // count, which] = microseconds / blocks[which].launches
     return table[warm:]
+
+
+def apart(stage: Any, enqueues: Sequence[Enqueue]) -> Callable[[int], None]:
+    """A `before` of `timed` after which nothing of others is in the L2: emptied, and one call of one's own.
+
+    What a kernel leaves behind (lines to be written, lines given up first or last) is else paid by whoever
+    has the next turn (docs/experiments/2026-11-23-hgemm-cycles.md).
+    """
+
+    def before(which: int) -> None:
+        stage.empty_l2()
+        enqueues[which]()
+
+    return before
 
 
 def rough_us(stage: Any, enqueue: Enqueue) -> float:

@@ -18,7 +18,7 @@ from sassafras.device.cuda.timing import launches_a_block
 
 from .cublas import LAYOUTS, LtAlgorithm
 from .families import parse
-from .graphs import Enqueue, paired, rough_us, timed
+from .graphs import Enqueue, apart, paired, rough_us, timed
 from .isolated import Isolated
 from .operands import RMS_LIMIT
 from .options import Options
@@ -180,7 +180,8 @@ def _offline(
         stage.block(contestants[name], launches_a_block(rough[name], options.block_us)) for name in names
     ]
     rounds = rounds_for(list(rough.values()), options.seconds, options.block_us)
-    table = timed(stage.gpu, stage.watch, blocks, rounds)
+    before = apart(stage, list(contestants.values())) if options.apart else None
+    table = timed(stage.gpu, stage.watch, blocks, rounds, before=before)
     row = _ours_columns(selection) | judged(table, names, selection) | {"rounds": rounds}
     for name, block in zip(names, blocks, strict=True):
         after = _replayed(stage, operands, name, block)

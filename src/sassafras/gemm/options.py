@@ -33,6 +33,8 @@ class Options:
         isolated: the last rung times isolated calls of shapes above 1e10 FLOP (smaller ones rank alike): back
             to back the power limit has a say in who wins, and a GPU that rests between calls has none.
         cold: time with an emptied L2 as well.
+        apart: ahead of each block of the last rung, and of the measurement with a warm L2, the L2 is emptied
+            and the contestant has one untimed call: nobody pays for what another leaves.
         walls: calls whose wall time is taken, 0 for none.
         rate: server mode: calls a second.
         calls: server mode: calls of each contestant.
@@ -54,6 +56,7 @@ class Options:
     known: bool = False
     isolated: bool = False
     cold: bool = True
+    apart: bool = False
     walls: int = 200
     rate: float = 1000.0
     calls: int = 30
@@ -73,9 +76,9 @@ class Options:
 #: options that the selection follows, and those that the measurement follows
 SELECTING = (
     "configs", "finalists", "screen_seconds", "final_seconds", "block_us", "ours_up_to", "exclude",
-    "only", "recorded", "known", "isolated", "layouts", "seed",
+    "only", "recorded", "known", "isolated", "apart", "layouts", "seed",
 )  # fmt: skip
-MEASURING = ("seconds", "block_us", "cold", "walls", "rate", "calls", "tuned", "seed")
+MEASURING = ("seconds", "block_us", "cold", "apart", "walls", "rate", "calls", "tuned", "seed")
 
 
 def retuning(options: Options, only: str, recorded: int = 4, configs: int | None = None) -> Options:

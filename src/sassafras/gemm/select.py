@@ -21,7 +21,7 @@ from .configuration import PLAIN
 from .cublas import RECOMMENDED_WORKSPACE, CublasError, LtAlgorithm, both_ways
 from .entrants import changed, entrants, ranked, recorded, recorded_algorithm
 from .families import Config
-from .graphs import Block, Enqueue, timed
+from .graphs import Block, Enqueue, apart, timed
 from .isolated import Isolated
 from .options import Options
 from .shapes import Shape
@@ -318,7 +318,8 @@ def _final(
         rounds = rounds_for(
             [us for us, _, _ in entries], options.final_seconds, options.block_us, least=3, most=15
         )
-        table = timed(stage.gpu, stage.watch, blocks, rounds)
+        before = apart(stage, [enqueue for _, _, enqueue in entries]) if options.apart else None
+        table = timed(stage.gpu, stage.watch, blocks, rounds, before=before)
         for block in blocks:
             block.discard(stage.gpu)
     medians = np.median(table, axis=0)
