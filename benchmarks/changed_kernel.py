@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,48 @@ class Changed:
                 )
             text = text.replace(before, after)
         return text
+
+
+def algorithms(tools: Any, shape: Any, operands: Any) -> list[tuple[tuple[str, Any], Any]]:
+    """cuBLASLt's of both layouts that work: ((layout, algorithm), what enqueues one call)."""
+    from sassafras.gemm.cublas import LAYOUTS, CublasError
+
+    usable = []
+    for layout in LAYOUTS:
+        problem = tools.lt.problem(shape, layout)
+        for algorithm in tools.lt.candidates(problem):
+            enqueue = tools.lt_call(problem, algorithm, operands)
+            try:
+                enqueue()
+                tools.gpu.sync()
+            except CublasError:
+                continue
+            usable.append(((layout, algorithm), enqueue))
+    return usable
+
+
+def in_orders(instance: Any, shape: Any, orders: Sequence[str]) -> Iterator[Any]:
+    """A persistent kernel's configurations with whole k, as far as they are legal and bands within C.
+
+    Args:
+        orders: ``g4``: bands of four rows, ``v4``: of four columns.
+    """
+    from sassafras.gemm.warp_specialized import WarpSpecializedConfig
+
+    for order in orders:
+        config = WarpSpecializedConfig(instance, int(order[1:]) * (1 if order[0] == "g" else -1), 1)
+        if config.reject(shape) is None and abs(config.group) <= max(config.tiles(shape)):
+            yield config
+
+
+def bound(tools: Any, instance: Any, launch: Any, layout: str, operands: Any, words: int = 0) -> Any:
+    """What enqueues a launch, by an instance or a `Changed` one.
+
+    Args:
+        words: device address that stands in for the workspace, which kernels without split k do not touch.
+    """
+    a, b, c = operands.addresses(layout)
+    return tools._bound(instance, launch, {"a": a, "b": b, "c": c, "workspace": words, "counters": 0})
 
 
 def interleaved(

@@ -15,10 +15,9 @@ import sys
 import time
 from typing import Any
 
-import numpy as np
-from changed_kernel import arguments, interleaved, without_gpu
+from changed_kernel import algorithms, arguments, bound, in_orders, interleaved, without_gpu
 from common import write
-from hgemm_drift import Clocks
+from gpu_clocks import Cycles
 
 SHAPES = (
     "4096x4096x512", "2048x16384x512", "8192x8192x512", "8192x8192x1024", "4096x4096x1024", "16384x4096x1024",
@@ -36,64 +35,33 @@ ALONE = 30.0
 ALONE_OF = 3
 
 
-def alone(tools: Any, clocks: Clocks, enqueue: Any, guess: float) -> dict[str, float]:
+def alone(cycles: Cycles, enqueue: Any, guess: float) -> dict[str, float]:
     """One contestant for twice `ALONE` milliseconds: of the second half microseconds, GHz, cycles."""
-    launches = max(1, int(1000 / guess))
-    block = tools.block(enqueue, launches)
-    replays = max(1, int(1000 * ALONE / guess / launches))
-    for _ in range(replays):
-        tools.gpu.replay(block.graph)
-    before = clocks.launch(0)
-    for _ in range(replays):
-        tools.gpu.replay(block.graph)
-    after = clocks.launch(1)
-    tools.gpu.sync()
-    first, last = clocks.read(before), clocks.read(after)
-    block.discard(tools.gpu)
-    rates, ns = [], []
-    for sm, ticks in first.items():
-        (t0, c0), (t1, c1) = next(iter(ticks.items())), next(iter(last[sm].items()))
-        ns.append((t1 - t0) % (1 << 32))
-        rates.append(((c1 - c0) % (1 << 32)) / ns[-1])
-    us = float(np.median(ns)) / 1000 / replays / launches
-    ghz = float(np.median(rates))
-    return {"us": round(us, 3), "ghz": round(ghz, 4), "cycles": round(1000 * us * ghz)}
+    count, us = cycles(enqueue, guess, milliseconds=ALONE)
+    return {"us": us, "ghz": round(count / us / 1000, 4), "cycles": round(count)}
 
 
 def fewer(tools: Any, config: Any, operands: Any, ctas: int) -> Any:
     """A persistent configuration on fewer multiprocessors."""
-    a, b, c = operands.addresses(config.layout)
     launch = dataclasses.replace(config.launch(operands.shape), grid=(ctas, 1, 1))
-    return tools._bound(config.instance, launch, {"a": a, "b": b, "c": c, "workspace": 0, "counters": 0})
+    return bound(tools, config.instance, launch, config.layout, operands)
 
 
-def answer(tools: Any, clocks: Clocks, shape: Any, instances: list[Any]) -> dict[str, Any]:
+def answer(tools: Any, cycles: Cycles, shape: Any, instances: list[Any]) -> dict[str, Any]:
     """All contestants of a shape."""
-    from sassafras.gemm.cublas import LAYOUTS, CublasError
-    from sassafras.gemm.warp_specialized import WarpSpecializedConfig
-
     operands = tools.operands(shape, 3)
     operands.calibrate(tools.gemm_ex("nn", operands, strict=True))
-    theirs = []
-    for layout in LAYOUTS:
-        problem = tools.lt.problem(shape, layout)
-        for algorithm in tools.lt.candidates(problem):
-            enqueue = tools.lt_call(problem, algorithm, operands)
-            try:
-                enqueue()
-                tools.gpu.sync()
-            except CublasError:
-                continue
-            theirs.append((f"lt {layout} {algorithm.blob.hex()[:16]} {algorithm.workspace}", enqueue))
+    theirs = [
+        (f"lt {layout} {algorithm.blob.hex()[:16]} {algorithm.workspace}", enqueue)
+        for (layout, algorithm), enqueue in algorithms(tools, shape, operands)
+    ]
     us = interleaved(tools, theirs, 3)
     theirs = sorted(theirs, key=lambda x: us[x[0]])[:ALONE_OF]
-    ours = []
-    for instance in instances:
-        for order in ORDERS:
-            group = int(order[1:]) * (1 if order[0] == "g" else -1)
-            config = WarpSpecializedConfig(instance, group, 1)
-            if config.reject(shape) is None and abs(group) <= max(config.tiles(shape)):
-                ours.append((config.name, tools.ours(config, operands), config))
+    ours = [
+        (config.name, tools.ours(config, operands), config)
+        for instance in instances
+        for config in in_orders(instance, shape, ORDERS)
+    ]
     us = interleaved(tools, [theirs[0], *((n, e) for n, e, _ in ours)], 3, length=150.0)
     ranked = sorted(ours, key=lambda x: us[x[0]])
     old = [x for x in ranked if x[2].cluster <= 2][: ALONE_OF + 2]
@@ -108,8 +76,8 @@ def answer(tools: Any, clocks: Clocks, shape: Any, instances: list[Any]) -> dict
     us = interleaved(tools, finals, 15)
     few = [*theirs[:2], *finals[len(theirs) :][:2], finals[-1]]
     few += sorted(((n, e) for n, e, _ in new), key=lambda x: us[x[0]])[:ALONE_OF]
-    each = {name: alone(tools, clocks, enqueue, us[name]) for name, enqueue in few}
-    again = {name: alone(tools, clocks, enqueue, us[name]) for name, enqueue in reversed(few)}
+    each = {name: alone(cycles, enqueue, us[name]) for name, enqueue in few}
+    again = {name: alone(cycles, enqueue, us[name]) for name, enqueue in reversed(few)}
     return {
         "shape": str(shape), "us": dict(sorted(us.items(), key=lambda x: x[1])), "wrong": wrong,
         "alone": each, "alone_again": again,
@@ -150,11 +118,11 @@ def main() -> int:
     from sassafras.gemm.stage import Stage
 
     tools, rows, begin = Stage(given.cache), [], time.perf_counter()
-    clocks = Clocks(tools)
+    cycles = Cycles(tools)
     for text in SHAPES:
         if time.perf_counter() - begin > given.seconds:
             break
-        rows.append(answer(tools, clocks, Shape.parse(text), instances))
+        rows.append(answer(tools, cycles, Shape.parse(text), instances))
         row = rows[-1]
         print(text, f"{time.perf_counter() - begin:.0f} s", list(row["us"].items())[:5], row["wrong"])
         for name, one in row["alone"].items():

@@ -15,10 +15,9 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-from changed_kernel import Changed, arguments, without_gpu
+from changed_kernel import Changed, algorithms, arguments, bound, in_orders, without_gpu
 from common import write
-from hgemm_drift import Clocks
+from gpu_clocks import Cycles
 
 #: columns of a tile, waves, k: 128 x columns tiles, 12 of them along m and 11 along n fill a wave
 COLUMNS, WAVES, KS = (128, 160, 192, 256), (1, 2, 4, 8), (64, 256, 512, 1024, 4096)
@@ -47,35 +46,6 @@ VARIANTS: dict[str, tuple[tuple[str, str], ...]] = {
     "neither": (_LOADS, _STORES),
 }  # fmt: skip
 ORDERS = ("g1", "g2", "g4", "g8", "v2", "v4")
-#: microseconds of a block, and how often it is replayed while cycles are counted
-BLOCK, REPLAYS = 1000.0, 4
-
-
-class Cycles:
-    """Counts cycles of launches."""
-
-    def __init__(self, tools: Any) -> None:
-        self.tools, self.clocks = tools, Clocks(tools)
-
-    def __call__(self, enqueue: Any, guess: float) -> tuple[float, float]:
-        """(cycles of a launch back to back, microseconds)."""
-        launches = max(1, int(BLOCK / max(guess, 1.0)))
-        block = self.tools.block(enqueue, launches)
-        self.tools.gpu.replay(block.graph)
-        before = self.clocks.launch(0)
-        for _ in range(REPLAYS):
-            self.tools.gpu.replay(block.graph)
-        after = self.clocks.launch(1)
-        self.tools.gpu.sync()
-        first, last = self.clocks.read(before), self.clocks.read(after)
-        block.discard(self.tools.gpu)
-        cycles, ns = [], []
-        for sm, ticks in first.items():
-            (t0, c0), (t1, c1) = next(reversed(ticks.items())), next(iter(last[sm].items()))
-            cycles.append((c1 - c0) % (1 << 32))
-            ns.append((t1 - t0) % (1 << 32))
-        count = REPLAYS * launches
-        return round(float(np.median(cycles)) / count, 1), round(float(np.median(ns)) / count / 1000, 3)
 
 
 def kernel_name(tools: Any, enqueue: Any) -> str:
@@ -106,39 +76,27 @@ def kernel_name(tools: Any, enqueue: Any) -> str:
 
 def theirs(tools: Any, cycles: Cycles, shape: Any, operands: Any) -> list[dict[str, Any]]:
     """Every kernel of cuBLASLt's candidates: the best of its name."""
-    from sassafras.gemm.cublas import LAYOUTS, CublasError
     from sassafras.gemm.graphs import rough_us
 
     best: dict[str, dict[str, Any]] = {}
-    for layout in LAYOUTS:
-        problem = tools.lt.problem(shape, layout)
-        for algorithm in tools.lt.candidates(problem):
-            enqueue = tools.lt_call(problem, algorithm, operands)
-            try:
-                enqueue()
-                tools.gpu.sync()
-            except CublasError:
-                continue
-            name = kernel_name(tools, enqueue)
-            count, us = cycles(enqueue, rough_us(tools, enqueue))
-            if name not in best or count < best[name]["cycles"]:
-                best[name] = {"name": name, "layout": layout, "cycles": count, "us": us}
-                best[name] |= {"algorithm": algorithm.blob.hex()[:24], "workspace": algorithm.workspace}
+    for (layout, algorithm), enqueue in algorithms(tools, shape, operands):
+        name = kernel_name(tools, enqueue)
+        count, us = cycles(enqueue, rough_us(tools, enqueue))
+        if name not in best or count < best[name]["cycles"]:
+            best[name] = {"name": name, "layout": layout, "cycles": count, "us": us}
+            best[name] |= {"algorithm": algorithm.blob.hex()[:24], "workspace": algorithm.workspace}
     return sorted(best.values(), key=lambda x: x["cycles"])
 
 
 def ours(tools: Any, cycles: Cycles, shape: Any, operands: Any, instances: Any) -> Iterator[dict[str, Any]]:
     """Every instance: the best of its orders."""
     from sassafras.gemm.graphs import rough_us
-    from sassafras.gemm.warp_specialized import WarpSpecializedConfig
 
     for instance in instances:
         found = []
-        for order in ORDERS:
-            config = WarpSpecializedConfig(instance, int(order[1:]) * (1 if order[0] == "g" else -1), 1)
-            if config.reject(shape) is None and abs(config.group) <= max(config.tiles(shape)):
-                enqueue = tools.ours(config, operands)
-                found.append((*cycles(enqueue, rough_us(tools, enqueue)), config.name, enqueue))
+        for config in in_orders(instance, shape, ORDERS):
+            enqueue = tools.ours(config, operands)
+            found.append((*cycles(enqueue, rough_us(tools, enqueue)), config.name, enqueue))
         if found:
             count, us, name, enqueue = min(found)
             yield {"name": name, "cycles": count, "us": us, "wrong": operands.check(enqueue).why}
@@ -153,10 +111,8 @@ def left_out(
 
     for instance in instances:
         config = WarpSpecializedConfig(instance, 4, 1)
-        a, b, c = operands.addresses(config.layout)
-        addresses = {"a": a, "b": b, "c": c, "workspace": 0, "counters": 0}
         for name, edits in VARIANTS.items():
-            enqueue = tools._bound(Changed(instance, edits), config.launch(shape), addresses)
+            enqueue = bound(tools, Changed(instance, edits), config.launch(shape), config.layout, operands)
             count, us = cycles(enqueue, rough_us(tools, enqueue))
             yield {"name": f"{config.name}, {name}", "cycles": count, "us": us}
 

@@ -2,7 +2,6 @@
 
     python benchmarks/hgemm_drift.py --cache .carry/drift --prepare    # compiles; no GPU needed
     python benchmarks/hgemm_drift.py --cache .carry/drift              # writes hgemm-drift.json, asks.npz
-    python benchmarks/hgemm_drift.py --cache .carry/drift --once       # for ncu: one launch of each
 
 What multiprocessors of a GPC ask for together the L2 sends once; cuBLASLt's kernels get 2.2 bytes for each
 that is sent, ours 1.5 (docs/experiments/2026-11-22-hgemm-loader.md). Each loader notes its multiprocessor's
@@ -16,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from changed_kernel import Changed, arguments, interleaved, without_gpu
+from changed_kernel import Changed, arguments, bound, interleaved, without_gpu
 from common import write
+from gpu_clocks import Clocks
 
 SHAPES = ("2048x16384x512", "4096x4096x512", "8192x8192x1024", "8192x8192x8192")
 CONFIGS = (
@@ -38,80 +38,6 @@ EDITS = (
     ),
     (_ASKS, f"                if (word < {WORDS}) words[word++] = (u32)clock64();\n{_ASKS}"),
 )
-#: ticks of the global timer that a calibration waits for
-TICKS = 256
-CALIBRATE = r"""
-extern "C" __global__ void calibrate(unsigned *out) {
-    unsigned sm, before, now, *const mine = out + blockIdx.x * (1 + 2 * TICKS);
-    asm volatile("mov.u32 %0, %%smid;" : "=r"(sm));
-    mine[0] = sm;
-    asm volatile("mov.u32 %0, %%globaltimer_lo;" : "=r"(before));
-    for (int i = 0; i < TICKS;) {
-        asm volatile("mov.u32 %0, %%globaltimer_lo;" : "=r"(now));
-        const unsigned clock = (unsigned)clock64();
-        if (now != before) {
-            mine[1 + 2 * i] = now;
-            mine[2 + 2 * i++] = clock;
-        }
-        before = now;
-    }
-}
-""".replace("TICKS", str(TICKS))
-
-
-class Clocks:
-    """What to subtract from a multiprocessor's clock, so that all show the same time (within a GPC)."""
-
-    def __init__(self, tools: Any) -> None:
-        import torch
-
-        from sassafras.device.cuda.compile import compile_cuda
-
-        self.tools = tools
-        self.cubin = compile_cuda(CALIBRATE, "sm_90a", name="calibrate.cu")
-        self.function = tools.gpu.load(self.cubin, "calibrate", 200 << 10)
-        self.out = [torch.zeros((132, 1 + 2 * TICKS), dtype=torch.int32, device="cuda") for _ in range(2)]
-
-    def launch(self, slot: int) -> int:
-        """Enqueue a calibration; its slot, for `read`."""
-        import ctypes
-
-        gpu = self.tools.gpu
-        value = ctypes.c_uint64(int(self.out[slot].data_ptr()))
-        pointers = (ctypes.c_void_p * 1)(ctypes.addressof(value))
-        gpu.launch(gpu.config((132, 1, 1), 1, 200 << 10), self.function, ctypes.addressof(pointers))
-        return slot
-
-    def read(self, slot: int) -> dict[int, dict[int, int]]:
-        """Of each multiprocessor: its clock at each tick of the global timer (ns) that it saw."""
-        found = self.out[slot].cpu().numpy().view(np.uint32).astype(np.int64)
-        return {int(row[0]): dict(zip(row[1::2].tolist(), row[2::2].tolist(), strict=True)) for row in found}
-
-    def ticks(self) -> dict[int, dict[int, int]]:
-        """A calibration, now."""
-        slot = self.launch(0)
-        self.tools.gpu.sync()
-        return self.read(slot)
-
-    def ahead(self, gpc_of: dict[int, int]) -> tuple[dict[int, int], dict[str, float]]:
-        """Cycles by which each multiprocessor's clock is ahead of its GPC's first one; how good that is."""
-        runs = [self.ticks() for _ in range(3)]
-        found: list[dict[int, int]] = [{} for _ in runs]
-        for gpc in set(gpc_of.values()):
-            of = sorted(sm for sm in runs[0] if gpc_of[sm] == gpc)
-            for offsets, run in zip(found, runs, strict=True):
-                for sm in of:
-                    common = sorted(set(run[sm]) & set(run[of[0]]))
-                    # 32-bit clocks: differences may wrap
-                    apart = [(run[sm][t] - run[of[0]][t] + (1 << 31)) % (1 << 32) - (1 << 31) for t in common]
-                    offsets[sm] = int(np.median(apart)) if apart else 0
-        between = [abs(found[0][sm] - found[-1][sm]) for sm in found[0]]
-        one = sorted(next(iter(runs[-1].values())))
-        quality = {
-            "tick_ns": float(np.median(np.diff(one))), "between_calibrations": float(max(between)),
-            "apart": float(max(map(abs, found[-1].values()))),
-        }  # fmt: skip
-        return found[-1], quality
 
 
 def spreads(times: np.ndarray, gpcs: list[int]) -> dict[str, float]:
@@ -141,10 +67,9 @@ def answer(tools: Any, gpc_of: dict[int, int], clocks: Clocks, shape: Any, confi
     operands = tools.operands(shape, 3)
     operands.calibrate(tools.gemm_ex("nn", operands, strict=True))
     launch = config.launch(shape)
-    a, b, c = operands.addresses(config.layout)
     words = torch.zeros(132 * WORDS, dtype=torch.int32, device="cuda")
-    addresses = {"a": a, "b": b, "c": c, "workspace": words.data_ptr(), "counters": 0}
-    enqueue = tools._bound(Changed(config.instance, EDITS), launch, addresses)
+    changed = Changed(config.instance, EDITS)
+    enqueue = bound(tools, changed, launch, config.layout, operands, words.data_ptr())
     wrong = operands.check(enqueue).why
     us = interleaved(tools, [("timed", enqueue), ("ships", tools.ours(config, operands))], 9)
     for _ in range(20):

@@ -16,9 +16,9 @@ import sys
 import time
 from typing import Any
 
-from changed_kernel import Changed, arguments, without_gpu
+from changed_kernel import Changed, arguments, bound, in_orders, without_gpu
 from common import geomean, write
-from hgemm_cycles import Cycles
+from gpu_clocks import Cycles
 
 SHAPES = (
     "1536x5632x512", "1536x11264x512", "4096x4096x512", "2048x16384x512", "8192x8192x512", "4096x4096x1024",
@@ -82,7 +82,6 @@ LATE = ("loads last",)
 def answer(tools: Any, cycles: Cycles, shape: Any, instances: list[Any]) -> dict[str, Any]:
     """Every variant of every instance: the best of its orders."""
     from sassafras.gemm.graphs import rough_us
-    from sassafras.gemm.warp_specialized import WarpSpecializedConfig
 
     operands = tools.operands(shape, 3)
     operands.calibrate(tools.gemm_ex("nn", operands, strict=True))
@@ -96,15 +95,8 @@ def answer(tools: Any, cycles: Cycles, shape: Any, instances: list[Any]) -> dict
             for tag in tags:
                 changed = Changed(instance, VARIANTS[tag]) if tag else instance
                 best: list[tuple[float, float, str, Any]] = []
-                for order in ORDERS:
-                    config = WarpSpecializedConfig(
-                        instance, int(order[1:]) * (1 if order[0] == "g" else -1), 1
-                    )
-                    if config.reject(shape) or abs(config.group) > max(config.tiles(shape)):
-                        continue
-                    a, b, c = operands.addresses(config.layout)
-                    addresses = {"a": a, "b": b, "c": c, "workspace": 0, "counters": 0}
-                    enqueue = tools._bound(changed, config.launch(shape), addresses)
+                for config in in_orders(instance, shape, ORDERS):
+                    enqueue = bound(tools, changed, config.launch(shape), config.layout, operands)
                     best.append((*cycles(enqueue, rough_us(tools, enqueue)), config.name, enqueue))
                 count, us, name, enqueue = min(best)
                 found.setdefault(instance.name, {})[tag] = [count, us, name, operands.check(enqueue).why]

@@ -21,7 +21,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from changed_kernel import Changed, arguments, interleaved, without_gpu
+from changed_kernel import Changed, algorithms, arguments, interleaved, without_gpu
 from common import write
 
 #: (shapes, configurations, compact blocks of tiles that are tried for a GPC)
@@ -291,8 +291,6 @@ def main() -> int:
         return 0
     if without_gpu():
         return 2
-    from hgemm_second import algorithms
-
     from sassafras.device.cuda import environment
     from sassafras.gemm.select import screen
     from sassafras.gemm.stage import Stage

@@ -16,7 +16,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from changed_kernel import arguments, interleaved, without_gpu
+from changed_kernel import algorithms, arguments, interleaved, without_gpu
 from common import write
 
 #: shapes whose last tile has few rows inside, and configurations (A as m x k, not transposed)
@@ -57,8 +57,6 @@ def apart(tools: Any, config: Any, operands: Any) -> Any:
 
 def answer(tools: Any, shape: Any, names: tuple[str, ...]) -> dict[str, Any]:
     """One shape: microseconds of configurations as they ship, tiles apart, where the last one is full."""
-    from hgemm_second import algorithms
-
     from sassafras.gemm import families
     from sassafras.gemm.select import screen
 

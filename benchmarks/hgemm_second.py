@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from changed_kernel import algorithms
 from common import ROOT, geomean, write
 
 #: those furthest behind cuBLASLt first; the last five are won today, by slices or without a split
@@ -56,24 +57,6 @@ def prepare(cache: Path | None, shapes: list[Any], workers: int | None) -> int:
     ours = {config.instance for shape in shapes for config in shipped_configs(shape)}
     wanted = [*FIRST_INSTANCES, *ADD_INSTANCES, *sorted(ours, key=lambda i: i.name)]
     return len(build(wanted, cache, workers))
-
-
-def algorithms(stage: Any, shape: Any, operands: Any) -> list[tuple[Any, Any]]:
-    """cuBLASLt's of both layouts that work: ((layout, workspace), enqueue)."""
-    from sassafras.gemm.cublas import LAYOUTS, CublasError
-
-    usable = []
-    for layout in LAYOUTS:
-        problem = stage.lt.problem(shape, layout)
-        for algorithm in stage.lt.candidates(problem):
-            enqueue = stage.lt_call(problem, algorithm, operands)
-            try:
-                enqueue()
-                stage.gpu.sync()
-            except CublasError:
-                continue
-            usable.append(((layout, algorithm.workspace), enqueue))
-    return usable
 
 
 class Contest:
@@ -157,7 +140,7 @@ class Contest:
         stage, begin = self.stage, time.perf_counter()
         operands = stage.operands(shape, 3)
         operands.calibrate(stage.gemm_ex("nn", operands, strict=True))
-        usable = algorithms(stage, shape, operands)
+        usable = [((la, a.workspace), call) for (la, a), call in algorithms(stage, shape, operands)]
         if not usable:
             raise SassafrasError("cuBLASLt has no algorithm that works", where=str(shape))
         lt = screen(stage, usable, stage.watch.one(usable[0][1]), 100.0, 3)

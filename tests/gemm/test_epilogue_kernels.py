@@ -56,7 +56,7 @@ def emulator(shared: Path) -> Emulator:
 
 @pytest.fixture
 def few_multiprocessors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(warp_specialized, "MULTIPROCESSORS", 4)
+    monkeypatch.setattr(warp_specialized, "AT_ONCE", (4,) * 8)
 
 
 def configs(instance: Instance) -> list[Config]:

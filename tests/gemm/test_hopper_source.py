@@ -77,8 +77,7 @@ def emulator(shared: Path) -> Emulator:
 @pytest.fixture
 def few_multiprocessors(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four of them: CTAs live through several tiles, and stream-K cuts tiles at odd places."""
-    monkeypatch.setattr(warp_specialized, "MULTIPROCESSORS", 4)
-    monkeypatch.setattr(hopper, "CLUSTERS", {2: 2, 4: 2, 8: 1})
+    monkeypatch.setattr(warp_specialized, "AT_ONCE", (4, 4, 0, 8, 0, 0, 0, 8))
 
 
 def configs(instance: Instance) -> list[Config]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol, Self, TypeVar
@@ -10,6 +11,10 @@ from sassafras.core import SassafrasError
 
 from .launch import Launch
 from .shapes import Shape
+
+#: ``SASSAFRAS_GEMM_TRIAL=1``: what is not proven counts as proven, in all processes, so that a sweep or a
+#: benchmark judges it beside the others
+TRIAL = os.environ.get("SASSAFRAS_GEMM_TRIAL") == "1"
 
 #: dynamic shared memory of which a multiprocessor cannot give two CTAs
 SOLO_BYTES = 116 * 1024

@@ -12,7 +12,7 @@ from .any_rows import AnyRowsConfig
 from .cluster_split import ClusterSplitConfig
 from .families import Config
 from .hopper import k_tiles
-from .launch import MULTIPROCESSORS, ceil_div
+from .launch import AT_ONCE, MULTIPROCESSORS, ceil_div
 from .lean import STEP, LeanConfig
 from .shapes import Shape
 from .staged import TILE_K, StagedConfig
@@ -81,11 +81,8 @@ def _k_tile_cycles(rows: int, columns: int, stages: int, loaded: float, share: i
     return max(share * multiply, share * read, share * loaded / _L2_BYTES, _COPY / stages)
 
 
-#: CTAs that run at once where a multiprocessor has room for one, by the size of their cluster, 1 to 8: it
-#: stays within a GPC, and does not always fill it. What the fit took them for, and what an H200 has
-#: (docs/experiments/2026-11-22-hgemm-streams.md)
+#: `AT_ONCE`, as the first fit took it
 _GUESSED = (132, 130, 122, 122, 122, 122, 122, 122)
-_MEASURED = (132, 132, 117, 120, 110, 102, 105, 120)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +126,7 @@ _FITTED = _ClusterSplit()
 #: and old times (docs/experiments/2026-11-22-hgemm-again.md). The measured clusters are here alone: choosers
 #: that learnt with them were no better, and what ships has learnt without (2026-11-22-hgemm-streams.md there)
 _EXPECTED = replace(
-    _FITTED, meeting=500, sums=900, slice=60, partial=28, load=60, arrive=85, beside=0.05, at_once=_MEASURED
+    _FITTED, meeting=500, sums=900, slice=60, partial=28, load=60, arrive=85, beside=0.05, at_once=AT_ONCE
 )
 
 

@@ -8,7 +8,6 @@ them without naming it.
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from functools import lru_cache
@@ -22,6 +21,7 @@ from . import warp_specialized_instances as warp
 from .any_rows import AnyRowsConfig, AnyRowsInstance
 from .cluster_split import ClusterSplitConfig
 from .cluster_split_instances import ClusterSplitInstance
+from .configuration import TRIAL
 from .lean import LeanConfig, LeanInstance
 from .shapes import Shape
 from .staged import StagedConfig, StagedInstance
@@ -32,15 +32,12 @@ from .warp_specialized_instances import WarpSpecializedInstance
 Instance = LeanInstance | StagedInstance | ClusterSplitInstance | WarpSpecializedInstance | AnyRowsInstance
 Config = LeanConfig | StagedConfig | ClusterSplitConfig | WarpSpecializedConfig | AnyRowsConfig
 
-#: ``SASSAFRAS_GEMM_TRIAL=1``: what is not proven counts as proven, in all processes, so that a sweep or a
-#: benchmark judges it beside the others
-_TRIAL = os.environ.get("SASSAFRAS_GEMM_TRIAL") == "1"
 #: instances and configurations of families that no GPU has found right on all that they are meant for, or
 #: that no sweep has timed; none at present
 UNPROVEN: tuple[type, ...] = ()
 #: single instances of proven families that no GPU has timed yet, before they become `INSTANCES`
 CANDIDATES: frozenset[Instance] = frozenset(
-    () if _TRIAL else (*cluster.CANDIDATES, *warp.CANDIDATES, *two_launches.CANDIDATES)
+    () if TRIAL else (*cluster.CANDIDATES, *warp.CANDIDATES, *two_launches.CANDIDATES)
 )
 
 

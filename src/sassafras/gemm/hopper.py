@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-
+from .configuration import TRIAL
 from .launch import TensorMap, ceil_div
 from .shapes import Shape
 
@@ -17,9 +16,6 @@ WIDTHS = (16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 256)
 OVERHEAD_REGISTERS = 56
 #: the same for a kernel that never splits k
 WHOLE_TILES_REGISTERS = 40
-#: clusters of so many CTAs that run at once on an H200, one CTA a multiprocessor: a cluster stays within a
-#: GPC, and does not always fill it (docs/experiments/2026-11-22-hgemm-streams.md)
-CLUSTERS = {2: 66, 4: 30, 8: 15}
 
 
 def majors(layout: str, swapped: bool) -> tuple[bool, bool]:
@@ -112,12 +108,13 @@ STORE_POLICIES = {"normal": 0x10000000, "first": 0x12F00000}
 #: bytes of C, and of all matrices, above which C is given up first. An H200's L2 has 50 MiB: so much of C
 #: would not stay for whoever reads it next, but drive out operands that are still wanted
 LARGE_C, LARGE = 24 << 20, 40_000_000
-#: only in a trial: whoever ran after such a kernel was slower by 3 to 12 % (the experiment's page)
-TRIAL = os.environ.get("SASSAFRAS_GEMM_TRIAL") == "1"
 
 
 def store_policy(shape: Shape) -> int:
-    """The upper word of the L2's policy for C (observed: docs/experiments/2026-11-23-hgemm-cycles.md).
+    """The upper word of the L2's policy for C: the usual one but in trials.
+
+    Whoever ran after a kernel that has C given up first was slower by 3 to 12 % (observed:
+    docs/experiments/2026-11-23-hgemm-cycles.md).
 
     Args:
         shape: of one matrix of a batch.

@@ -14,7 +14,7 @@ from sassafras.core import SassafrasError
 
 from . import hopper
 from .configuration import PLAIN, Configuration, Mode
-from .launch import MULTIPROCESSORS, Launch, TensorMap, ceil_div
+from .launch import AT_ONCE, Launch, TensorMap, ceil_div
 from .shapes import Shape
 from .warp_specialized_instances import INSTANCES, WarpSpecializedInstance
 
@@ -100,7 +100,7 @@ class WarpSpecializedConfig(Configuration):
     def clusters(self) -> int:
         """Clusters that run at once."""
         i = self.instance
-        return MULTIPROCESSORS * i.resident if i.cluster == 1 else hopper.CLUSTERS[i.cluster]
+        return AT_ONCE[i.cluster - 1] * i.resident // i.cluster
 
     def work(self, shape: Shape) -> tuple[int, int]:
         """(tiles whose k is cut into ranges, number of ranges); (0, 0) without split."""

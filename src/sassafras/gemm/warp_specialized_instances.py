@@ -140,7 +140,7 @@ class WarpSpecializedInstance:
             return f"{self.consumers} multiplying warpgroups: 1 to 3, and 2 for ping-pong"
         if self.rows % (64 * self.sharers):
             return f"{self.rows} rows for {self.sharers} warpgroups of 64 or 128 rows"
-        if self.cluster not in (1, *hopper.CLUSTERS):
+        if self.cluster not in (1, 2, 4, 8):
             return f"a cluster of {self.cluster_m} x {self.cluster_n}: 1, 2, 4 or 8 CTAs"
         if self.swapped and self.rows != 64 * self.sharers:
             return "swapped tiles have 64 rows a warpgroup"
