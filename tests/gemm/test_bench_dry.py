@@ -17,7 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from sassafras.cli.app import app
-from sassafras.core import DeviceError, SassafrasError
+from sassafras.core import SassafrasError
 from sassafras.gemm import bench, dry, pool
 from sassafras.gemm.dataset import Dataset
 from sassafras.gemm.graphs import apart, timed
@@ -122,7 +122,7 @@ def test_options_of_the_other_stage_do_not_matter_for_resuming(offline: tuple[Pa
     rows, _ = bench.run((shape,), path.parent, other, mode="server", **QUIET)
     assert rows[0]["rounds"] == 9 and rows[0]["rate"] == 1000.0 and 1 <= rows[0]["sets"] <= 24
     assert rows[0]["wall_p50_ours"] > 0 and rows[0]["speedup"] > 0
-    with pytest.raises(DeviceError, match="cannot finish"):
+    with pytest.raises(SassafrasError, match="other conditions"):
         changed = Options(configs=17)
         bench.run((*SHAPES, Shape(64, 64, 128)), path.parent, changed, dry=True, say=lambda t: None)
 
@@ -326,6 +326,16 @@ def test_nobody_pays_for_what_another_leaves() -> None:
     table = timed(stage.gpu, stage.watch, blocks, 4, before=apart(stage, calls))
     assert np.median(table, axis=0) == pytest.approx([10.0, 30.0], rel=0.02)
     assert said == ["a", "b", "b", "a"] * 2 + ["a", "b"]  # one round more than counted
+
+
+@pytest.mark.parametrize("other", ({"seconds": 0.02}, {"apart": True}, {"seed": 3}))
+def test_finished_journals_of_other_options_are_refused(tmp_path: Path, other: dict[str, Any]) -> None:
+    """All is measured: no worker starts, so none would notice that it was something else."""
+    shapes, options = [Shape(64, 64, 64)], {"configs": 4, "seconds": 0.01}
+    bench.run(shapes, tmp_path, Options(**options), dry=True)
+    bench.run(shapes, tmp_path, Options(**options), dry=True)
+    with pytest.raises(SassafrasError, match="other conditions"):
+        bench.run(shapes, tmp_path, Options(**{**options, **other}), dry=True)
 
 
 def test_grids() -> None:

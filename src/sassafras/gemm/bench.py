@@ -13,10 +13,12 @@ from sassafras.core import SassafrasError
 from . import summary
 from .backward import instances, part
 from .dataset import Dataset, Entry
+from .journal import belongs
 from .journal import read as read_journal
 from .options import Options
 from .pool import Crew, Local, journals, records
 from .shapes import Shape
+from .worker import asked
 
 SELECT = "hgemm-select"
 MODES = ("offline", "server")
@@ -76,16 +78,26 @@ def run(
     apart = "" if options.tuned else "-untuned"
     chosen_in = SELECT + apart + ("-isolated" if options.isolated else "")
     until = share_of(base["deadline"], SELECTING_SHARE, time.time())
-    crew.work(folder, [(chosen_in, {**base, "mode": "select", "deadline": until})], texts, say)
+    _work(crew, folder, [(chosen_in, {**base, "mode": "select", "deadline": until})], texts, say)
     chosen = records(folder, chosen_in)
     usable = [text for text in texts if text in chosen and "error" not in chosen[text]]
     stems = [f"hgemm-{mode}{apart}-{process}" for process in range(processes)]
     selections = [str(path) for path in journals(folder, chosen_in)]
     base |= {"mode": "measure", "how": mode, "selections": selections}
-    crew.work(folder, [(stem, {**base, "process": p}) for p, stem in enumerate(stems)], usable, say)
+    _work(crew, folder, [(stem, {**base, "process": p}) for p, stem in enumerate(stems)], usable, say)
     measured = [records(folder, stem) for stem in stems]
     rows = [_row(text, chosen, measured) for text in texts]
     return rows, summary.summarise(rows)
+
+
+def _work(
+    crew: Crew, folder: Path, jobs: Sequence[tuple[str, dict[str, Any]]], texts: Sequence[str], say: Say
+) -> None:
+    """`Crew.work`, when what lies there belongs to it: workers look, but none starts if nothing is left."""
+    for stem, plan in jobs:
+        for path in journals(folder, stem):
+            belongs(path, asked(plan))
+    crew.work(folder, jobs, texts, say)
 
 
 def share_of(deadline: float | None, share: float, now: float) -> float | None:
@@ -119,7 +131,7 @@ def sweep(
     crew = crew or Local(gpus)
     base, texts = _begin(crew, shapes, folder, options, minutes, dry, fresh, cache, progress, say)
     of = part(options.layouts)
-    crew.work(folder, [(_stem(of), {**base, "mode": "select"})], texts, say)
+    _work(crew, folder, [(_stem(of), {**base, "mode": "select"})], texts, say)
     return collected(folder, of)
 
 

@@ -27,13 +27,9 @@ class Journal:
         if not path.exists() or path.stat().st_size == 0:
             self._append({"header": header})
             return
-        found = self.records()[0].get("header")
-        if found != json.loads(json.dumps(header)):
-            raise SassafrasError(
-                "this file was written under other conditions (kernels, library versions or options)",
-                where=path.name,
-                hint="start over with --fresh, or choose another output folder",
-            )
+        if set(self.records()[0]["header"]) != set(header):
+            raise _foreign(path)
+        belongs(path, header)
 
     def records(self) -> list[dict[str, Any]]:
         """All lines, the header first. A last line cut short by a kill is dropped."""
@@ -84,6 +80,25 @@ class Journal:
             file.write(text.encode())
             file.flush()
             os.fsync(file.fileno())
+
+
+def _foreign(path: Path) -> SassafrasError:
+    return SassafrasError(
+        "this file was written under other conditions (kernels, library versions or options)",
+        where=path.name,
+        hint="start over with --fresh, or choose another output folder",
+    )
+
+
+def belongs(path: Path, wanted: dict[str, Any]) -> None:
+    """Check these conditions of a journal, also when nothing is left to be added to it.
+
+    Raises:
+        SassafrasError: one is another, or the file is no journal.
+    """
+    header = read(path)[0]["header"]
+    if any(header.get(key) != value for key, value in json.loads(json.dumps(wanted)).items()):
+        raise _foreign(path)
 
 
 def read(path: Path) -> list[dict[str, Any]]:

@@ -37,22 +37,27 @@ def kernels_digest(layouts: Sequence[str] = LAYOUTS) -> str:
     return hashlib.sha256("".join(source(i) for i in instances(layouts)).encode()).hexdigest()[:16]
 
 
+def asked(plan: dict[str, Any]) -> dict[str, Any]:
+    """The part of `conditions` that is known without a GPU."""
+    wanted = SELECTING if plan["mode"] == "select" else MEASURING
+    header = {
+        "mode": plan["mode"], "options": {name: plan["options"][name] for name in wanted},
+        "kernels": kernels_digest(plan["options"]["layouts"]),
+    }  # fmt: skip
+    if plan["mode"] == "measure":
+        header |= {"process": plan["process"], "how": plan["how"]}
+    return header
+
+
 def conditions(plan: dict[str, Any], stage: Any) -> dict[str, Any]:
     """What must be equal for records to belong together."""
     import importlib.metadata
 
-    wanted = SELECTING if plan["mode"] == "select" else MEASURING
-    header = {
-        "mode": plan["mode"], "options": {name: plan["options"][name] for name in wanted},
-        "kernels": kernels_digest(plan["options"]["layouts"]), "cublaslt": stage.lt.version,
-        "modelled": stage.modelled,
-    }  # fmt: skip
+    header = asked(plan) | {"cublaslt": stage.lt.version, "modelled": stage.modelled}
     if not stage.modelled:
         import torch
 
         header |= {"torch": importlib.metadata.version("torch"), "gpu": torch.cuda.get_device_name(0)}
-    if plan["mode"] == "measure":
-        header |= {"process": plan["process"], "how": plan["how"]}
     return header
 
 
