@@ -15,7 +15,7 @@ import pytest
 from sassafras.core import Buffer, Case, Custom, DeviceError, Normal, Uniform
 from sassafras.device.cuda.arena import ALIGN, GUARD, Layout, guard_pattern, make_image, view
 from sassafras.device.cuda.sampling import job_table
-from sassafras.device.cuda.timing import interleaved, launches_a_block, with_one_checked
+from sassafras.device.cuda.timing import balanced, interleaved, launches_a_block, with_one_checked
 
 CASE = Case(
     "c",
@@ -129,6 +129,21 @@ def test_every_contestant_has_the_same_mean_position() -> None:
         positions = {c: [i for i, which in enumerate(order) if which == c] for c in range(contestants)}
         assert len({sum(p) for p in positions.values()}) == 1
         assert Counter(order) == dict.fromkeys(range(contestants), 10)
+
+
+@pytest.mark.parametrize("contestants", [1, 2, 3, 4, 7, 14, 15])
+def test_everyone_follows_everyone_and_visits_every_place_as_often(contestants: int) -> None:
+    order = balanced(contestants, 2 * contestants, seed=5)
+    rounds = [order[at : at + contestants] for at in range(0, len(order), contestants)]
+    assert all(sorted(row) == list(range(contestants)) for row in rounds)
+    assert all(row == back[::-1] for row, back in zip(rounds[::2], rounds[1::2], strict=True))
+    places = Counter((place, which) for row in rounds for place, which in enumerate(row))
+    assert set(places.values()) == {2}
+    follows = Counter(pair for row in rounds for pair in itertools.pairwise(row))
+    assert len(follows) == contestants * (contestants - 1)
+    assert set(follows.values()) == ({2} if contestants > 1 else set())
+    assert balanced(contestants, 2, seed=5) == order[: 2 * contestants]
+    assert contestants < 4 or balanced(contestants, 2, seed=6) != order[: 2 * contestants]
 
 
 @pytest.mark.parametrize(

@@ -483,23 +483,6 @@ def test_a_band_larger_than_all_tiles_is_all_of_them() -> None:
     assert (found["band_by"], found["band_shift"]) == hopper.divider(1 << 31)
 
 
-@pytest.mark.parametrize("trial", (False, True))
-def test_large_results_are_given_up_first_in_trials_alone(
-    trial: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """C above 24 MiB, all matrices above 40 MB."""
-    monkeypatch.setattr(hopper, "TRIAL", trial)
-    first, normal = hopper.STORE_POLICIES["first"], hopper.STORE_POLICIES["normal"]
-    for shape, policy in (
-        (Shape(4096, 4096, 512), first), (Shape(1536, 11264, 512), first), (Shape(8192, 8192, 64), first),
-        (Shape(1536, 5632, 512), normal), (Shape(4096, 4096, 256), normal),
-        (Shape(1024, 1024, 16384), normal), (Shape(64, 64, 64), normal),
-    ):  # fmt: skip
-        config = families.parse("ws_tn_128x128_pp2s6b2c1x1/g4/k1")
-        expected = policy if trial else normal
-        assert config.launch(shape).scalars["store_policy"] == expected, shape
-
-
 def test_whole_lines_of_c_leave_whatever_the_tile() -> None:
     for name, columns in (
         ("ws_tn_128x112_pp2s6b2c2x1/g4/k1", 64), ("ws_tn_128x176_pp2s5b2c1x1/g4/k1", 64),

@@ -9,7 +9,7 @@ import numpy as np
 
 from sassafras.core import DeviceError
 from sassafras.device.cuda.driver import Gpu, call
-from sassafras.device.cuda.timing import Stopwatch, interleaved
+from sassafras.device.cuda.timing import Stopwatch, balanced
 
 Enqueue = Callable[[], None]
 
@@ -87,12 +87,12 @@ def timed(
 ) -> np.ndarray:
     """Microseconds a launch, float64 array (rounds, blocks), every round visiting every block.
 
-    Rounds go forward and backward by turns (A B .. B A ..), so a drift cancels; `warm` further rounds before
-    them are not counted. `before` is called ahead of each block, with its number among `blocks`, and may
-    enqueue untimed work.
+    Rounds are balanced (`balanced`): drifts cancel, and nobody always follows the same one; `warm` further
+    rounds before them are not counted. `before` is called ahead of each block, with its number among
+    `blocks`, and may enqueue untimed work.
     """
     count = len(blocks)
-    order = interleaved(count, rounds + warm)
+    order = balanced(count, rounds + warm)
     hook = None if before is None else lambda position: before(order[position])
     times = watch.blocks([b.graph for b in blocks], order, before=hook)
     table = np.empty((rounds + warm, count))

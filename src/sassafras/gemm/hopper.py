@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from .configuration import TRIAL
 from .launch import TensorMap, ceil_div
 from .shapes import Shape
 
@@ -102,25 +101,10 @@ def divider(divisor: int) -> tuple[int, int]:
     return multiplier - ((multiplier >> 31) << 32), shift
 
 
-#: upper words of the L2 policies for what is stored, as ``createpolicy.fractional`` makes them: as usual, and
-#: given up first; the lower words are 0
-STORE_POLICIES = {"normal": 0x10000000, "first": 0x12F00000}
-#: bytes of C, and of all matrices, above which C is given up first. An H200's L2 has 50 MiB: so much of C
-#: would not stay for whoever reads it next, but drive out operands that are still wanted
-LARGE_C, LARGE = 24 << 20, 40_000_000
-
-
-def store_policy(shape: Shape) -> int:
-    """The upper word of the L2's policy for C: the usual one but in trials.
-
-    Whoever ran after a kernel that has C given up first was slower by 3 to 12 % (observed:
-    docs/experiments/2026-11-23-hgemm-cycles.md).
-
-    Args:
-        shape: of one matrix of a batch.
-    """
-    large = 2 * shape.m * shape.n > LARGE_C and shape.nbytes > LARGE
-    return STORE_POLICIES["first" if TRIAL and large else "normal"]
+#: upper word of the L2's policy for what is stored, as ``createpolicy.fractional`` makes it (the lower one is
+#: 0): the usual one. With C given up first (0x12F00000) products whose C the L2 has no room for gain up to
+#: 2.5 %, and whoever reads C next loses more (docs/experiments/2026-11-23-hgemm-followers.md)
+STORE_POLICY = 0x10000000
 
 
 def k_tiles(shape: Shape) -> int:

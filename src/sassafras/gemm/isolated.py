@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sassafras.device.cuda.timing import interleaved
+from sassafras.device.cuda.timing import balanced
 
 from .graphs import Block, Enqueue
 
@@ -52,7 +52,7 @@ class Isolated:
         graphs = self._graphs if among is None else [self._graphs[index] for index in among]
         replays: list[Callable[[], None]] = [lambda g=g: gpu.replay(g[0].graph) for g in graphs]  # type: ignore[misc]
         rate = min(rate, 0.5 * 1e6 / max(stage.watch.one(replay) for replay in replays))
-        order = interleaved(len(graphs), count + 1)
+        order = balanced(len(graphs), count + 1)
         pauses = rng.exponential(1 / rate, len(order))
         table = np.empty((count + 1, len(graphs)))
         walls = np.empty_like(table)

@@ -209,7 +209,7 @@ class WarpSpecializedConfig(Configuration):
             "last_row": hopper.last(seen.m, i.rows) if alike else hopper.APART,
             "last_column": hopper.last(seen.n, i.columns) if alike else hopper.APART,
             "stage_bytes": hopper.stage_bytes(rows_a * i.cluster_n, rows_b * i.cluster_m), "late": 0,
-            "store_policy": hopper.store_policy(shape),
+            "store_policy": hopper.STORE_POLICY,
         }  # fmt: skip
         jobs = units + tiles_m * tiles_n - split_tiles
         grid = min(jobs, self.clusters()) * self.cluster

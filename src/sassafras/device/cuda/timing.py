@@ -32,6 +32,30 @@ def interleaved(contestants: int, rounds: int) -> list[int]:
     return order
 
 
+def balanced(contestants: int, rounds: int, seed: int = 0) -> list[int]:
+    """An order in which everyone visits every place, and follows everyone else, about equally often.
+
+    A contestant leaves a clock, and lines in the L2, to whoever is next: in an order that is the same every
+    round one of them would always pay (forward and backward by turns, one and the same algorithm stood at
+    1.014 of itself above 1e12 FLOP: docs/experiments/2026-11-23-hgemm-followers.md). Rounds are rows of a
+    design balanced for such carry-over (E. J. Williams, "Experimental designs balanced for the estimation
+    of residual effects of treatments", 1949), in an order drawn by `seed`, each followed by itself
+    backward, so that a linear drift cancels over two rounds. After ``2 * contestants`` rounds everyone has
+    followed each other one as often as any.
+    """
+    zigzag = [(-i if i % 2 else i) // 2 % contestants for i in range(contestants)]
+    rng = random.Random(seed)
+    order: list[int] = []
+    for index in range(rounds):
+        if index % 2 == 0:
+            if index % (2 * contestants) == 0:
+                shifts = rng.sample(range(contestants), contestants)
+            shift = shifts[index // 2 % contestants]
+            row = [(place + shift) % contestants for place in zigzag]
+        order += row if index % 2 == 0 else row[::-1]
+    return order
+
+
 def with_one_checked(rounds: int, rng: random.Random) -> tuple[list[int], int, list[tuple[int, int]]]:
     """Rounds of baseline (0) and candidate (1), and one more block of the candidate somewhere between them.
 
