@@ -60,6 +60,10 @@ INSTANCES: list[Instance] = [
     _W("tn", 128, 32, 2, True, 2, cluster_m=4, cluster_n=2),
     _C("nn", 128, 64, 4, blocks=1, lead=3),
     _C("tn", 128, 64, 3, shared=True, blocks=1, lead=2),
+    _W("tn", 128, 152, 2, True, 2, cluster_n=2, buffers=1),
+    _W("nn", 128, 168, 2, True, 3, swapped=True),
+    _W("tn", 128, 80, 2, True, 3, cluster_m=2, swapped=True, buffers=1),
+    _W("nn", 64, 64, 2, True, 3, cluster_n=1, swapped=True, buffers=3, dtype="bf16"),
 ]
 
 _MULTICAST, _SPLIT = INSTANCES[1], _C("nn", 128, 64, 4)

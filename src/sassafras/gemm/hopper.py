@@ -10,7 +10,7 @@ TILE_K = 64
 #: name -> (A is contiguous along m, B is contiguous along n); the first letter is B's, as in cuBLAS
 LAYOUTS = {"tn": (False, False), "nn": (False, True), "tt": (True, False), "nt": (True, True)}
 #: widths of WGMMA for which `kernels/ptx_hopper.cuh` has an instruction
-WIDTHS = (16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 256)
+WIDTHS = (16, 32, 48, 64, 80, 96, 112, 128, 144, 152, 160, 168, 176, 192, 256)
 #: registers that a thread needs beside its accumulators (seen in what ptxas allots)
 OVERHEAD_REGISTERS = 56
 #: the same for a kernel that never splits k
@@ -73,8 +73,14 @@ def staging(columns: int, swapped: bool) -> tuple[int, int, int]:
     return (width, 16, 32 * width) if swapped else (16, width, 32 * width)
 
 
-def stored(columns: int, swapped: bool) -> tuple[int, int, int]:
-    """`staging` of the warp-specialised family: 64 columns if there are so many, the last ones twice."""
+def stored(columns: int, swapped: bool, together: bool = False) -> tuple[int, int, int]:
+    """`staging` of the warp-specialised family: 64 columns if there are so many, the last ones twice.
+
+    Args:
+        together: the four warps of a warpgroup fill a buffer of 64 x 64, of which each has a quarter.
+    """
+    if together:
+        return 64, 64, 2048
     return staging(64 if columns >= 64 and not swapped else columns, swapped)
 
 

@@ -148,7 +148,7 @@ class WarpSpecializedConfig(Configuration):
         seen, (rows, columns) = self.seen(shape), self.tile
         if rows > 64 and rows // 2 >= seen.m:
             return f"{rows} rows a CTA for {seen.m}"
-        if self.swapped and seen.n > 2 * columns:
+        if self.swapped and not self.instance.together and seen.n > 2 * columns:
             return f"transposed tiles of {columns} for {seen.n} rows of C: they are for few"
         if columns > 16 and columns // 2 >= seen.n:
             return f"{columns} columns a CTA for {seen.n}"
@@ -185,7 +185,7 @@ class WarpSpecializedConfig(Configuration):
     def _maps(self, shape: Shape) -> dict[str, TensorMap]:
         i, seen, (rows_a, rows_b) = self.instance, self.seen(shape), self._boxes(shape)
         mn_a, mn_b = hopper.majors(i.layout, i.swapped)
-        c_rows, c_columns, _ = hopper.stored(i.columns, i.swapped)
+        c_rows, c_columns, _ = hopper.stored(i.columns, i.swapped, i.together)
         return {
             "map_a": hopper.operand_map("a", seen.m, shape.k, rows_a, mn_a, i.dtype),
             "map_b": hopper.operand_map("b", seen.n, shape.k, rows_b, mn_b, i.dtype),

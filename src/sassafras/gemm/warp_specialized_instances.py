@@ -39,7 +39,7 @@ class WarpSpecializedInstance:
         ping_pong: they take tiles by turns instead of sharing them.
         stages: k tiles in shared memory.
         cluster_m, cluster_n: CTAs of a cluster along m and n; 1, 2, 4 or 8 in all.
-        swapped: computes the transpose of C, for small m.
+        swapped: computes the transpose of C: for small m, or, with `ping_pong`, a tall tile for any.
         buffers: store buffers of each warp.
         dtype: ``fp16`` or ``bf16``.
         epilogue: batches, and more than the product (`epilogue`).
@@ -94,6 +94,11 @@ class WarpSpecializedInstance:
         return 1 if self.ping_pong else self.consumers
 
     @property
+    def together(self) -> bool:
+        """Whether the warps of a warpgroup fill a store buffer together: tall tiles."""
+        return self.swapped and self.ping_pong
+
+    @property
     def threads(self) -> int:
         """Threads a CTA."""
         return 128 * (self.consumers + 1)
@@ -117,7 +122,7 @@ class WarpSpecializedInstance:
     def shared_bytes(self) -> int:
         """Dynamic shared memory a CTA, as the kernel lays it out."""
         stages = self.stages * hopper.stage_bytes(self.rows, self.columns)
-        buffers = self.consumers * 4 * self.buffers * hopper.stored(self.columns, self.swapped)[2]
+        buffers = self.consumers * 4 * self.buffers * hopper.stored(self.columns, self.swapped, self.together)[2]
         return 1024 + stages + buffers + 16 * self.stages + 12 * self.consumers
 
     @property
@@ -142,8 +147,10 @@ class WarpSpecializedInstance:
             return f"{self.rows} rows for {self.sharers} warpgroups of 64 or 128 rows"
         if self.cluster not in (1, 2, 4, 8):
             return f"a cluster of {self.cluster_m} x {self.cluster_n}: 1, 2, 4 or 8 CTAs"
-        if self.swapped and self.rows != 64 * self.sharers:
-            return "swapped tiles have 64 rows a warpgroup"
+        if self.swapped and not self.together and self.rows != 64 * self.sharers:
+            return "swapped tiles have 64 rows a warpgroup, but for ping-pong ones"
+        if self.together and self.columns < 64:
+            return f"tall tiles of {self.columns} rows: they are stored 64 at once"
         if self.lead and (self.ping_pong or self.consumers != 2 or self.lead >= self.stages):
             return "the first of two cooperative warpgroups leads, by fewer k tiles than there are stages"
         overhead = hopper.OVERHEAD_REGISTERS if self.splits else hopper.WHOLE_TILES_REGISTERS
@@ -295,5 +302,33 @@ EPILOGUE_INSTANCES: tuple[WarpSpecializedInstance, ...] = tuple(
 )  # fmt: skip
 
 
-#: what no GPU has timed yet (`families.CANDIDATES`): nothing
-CANDIDATES: tuple[WarpSpecializedInstance, ...] = ()
+#: of tn alone: rows of B that no multicast divides, nor blocks of 64
+_BETWEEN: tuple[tuple[int, int, int, bool, dict[str, Any]], ...] = (
+    (128, 168, 2, True, {}),
+    (128, 168, 2, True, {"cluster_n": 2}),
+    (128, 152, 2, True, {"buffers": 3}),
+    (128, 152, 2, True, {"buffers": 3, "cluster_n": 2}),
+)
+#: tall ones, as transposes of wide ones: of both layouts
+_TALL: tuple[tuple[int, int, int, bool, dict[str, Any]], ...] = (
+    (128, 112, 2, True, {"cluster_m": 2}),
+    (128, 144, 2, True, {"cluster_m": 2, "most": 5, "buffers": 3}),
+    (128, 144, 2, True, {"most": 5, "buffers": 3}),
+    (128, 152, 2, True, {"buffers": 3}),
+    (128, 160, 2, True, {"cluster_m": 2}),
+    (128, 160, 2, True, {}),
+    (128, 168, 2, True, {}),
+    (128, 168, 2, True, {"cluster_n": 2}),
+    (128, 176, 2, True, {"cluster_m": 2}),
+    (128, 192, 2, True, {"cluster_m": 2, "buffers": 1}),
+    (128, 192, 2, True, {"cluster_n": 2, "buffers": 1}),
+)
+#: what no GPU has timed yet (`families.CANDIDATES`)
+CANDIDATES: tuple[WarpSpecializedInstance, ...] = (
+    *_instances(("tn",), "fp16", _BETWEEN),
+    *(
+        deepest(layout, rows, columns, consumers, ping_pong, swapped=True, **options)
+        for layout in ("tn", "nn")
+        for rows, columns, consumers, ping_pong, options in _TALL
+    ),
+)

@@ -89,11 +89,12 @@ template <int ROWS, bool MN, int PARTS> struct Operand {
 
 // A warp's 16 rows of accumulators, WIDTH columns at a time, on their way out: 16-bit elements in shared memory as TMA
 // stores and wide stores want them. TRANSPOSED: C's rows are the accumulators' columns.
-// A row takes BYTES, and 16-byte chunks are swizzled as TMA does it for a swizzle of BYTES.
+// A row takes BYTES, and 16-byte chunks are swizzled as TMA does it for a swizzle of BYTES. WARPS: transposed, so many warps, with
+// neighbouring columns of C, fill a buffer together; each has 32 bytes of a line.
 template <int BN> static constexpr int STAGED_COLUMNS = BN % 64 == 0 ? 64 : BN % 32 == 0 ? 32 : 16;
 
-template <int WIDTH, bool TRANSPOSED, bool BF16> struct Staging {
-    static constexpr int ROWS = TRANSPOSED ? WIDTH : 16, COLUMNS = TRANSPOSED ? 16 : WIDTH; // of C
+template <int WIDTH, bool TRANSPOSED, bool BF16, int WARPS = 1> struct Staging {
+    static constexpr int ROWS = TRANSPOSED ? WIDTH : 16, COLUMNS = TRANSPOSED ? 16 * WARPS : WIDTH; // of C
     static constexpr int BYTES = 2 * COLUMNS, SIZE = ROWS * BYTES, CHUNKS = BYTES / 16;
     static_assert(WIDTH % 16 == 0 && (BYTES == 32 || BYTES == 64 || BYTES == 128), "a swizzle exists");
 
@@ -106,9 +107,9 @@ template <int WIDTH, bool TRANSPOSED, bool BF16> struct Staging {
         return BF16 ? pack_bf16(first, second) : pack_f16(first, second);
     }
 
-    // d: the accumulators of columns FROM .. FROM + WIDTH - 1 of the warp's rows
+    // d: the accumulators of columns FROM .. FROM + WIDTH - 1 of the warp's rows. warp: which of WARPS
     template <int FROM, int COUNT>
-    static __device__ __forceinline__ void write(u32 buffer, const float (&d)[COUNT], int lane) {
+    static __device__ __forceinline__ void write(u32 buffer, const float (&d)[COUNT], int lane, int warp = 0) {
 #pragma unroll
         for (int j = 0; j < WIDTH / 8; j += 2) { // 16 columns: four 8x8 matrices
             u32 words[4];
@@ -116,7 +117,7 @@ template <int WIDTH, bool TRANSPOSED, bool BF16> struct Staging {
             for (int e = 0; e < 4; ++e) words[e] = pack(d[FROM / 2 + 4 * j + 2 * e], d[FROM / 2 + 4 * j + 2 * e + 1]);
             // matrix i: upper or lower 8 rows by its lowest bit, 8 columns by the next
             const int i = lane >> 3, r = lane & 7;
-            const u32 at = TRANSPOSED ? place(8 * (j + (i >> 1)) + r, i & 1) : place(8 * (i & 1) + r, j + (i >> 1));
+            const u32 at = TRANSPOSED ? place(8 * (j + (i >> 1)) + r, 2 * warp + (i & 1)) : place(8 * (i & 1) + r, j + (i >> 1));
             store_matrices<TRANSPOSED>(buffer + at, words);
         }
     }

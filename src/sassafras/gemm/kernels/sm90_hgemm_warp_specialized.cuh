@@ -23,7 +23,8 @@
 //   CLUSTER_M, CLUSTER_N   CTAs of a cluster along m (sharing B) and along n (sharing A), powers of two, at most 8 in all
 //   A_MN, B_MN   the operand is contiguous along m or n instead of k
 //   BF16         elements are BF16, otherwise FP16
-//   SWAPPED      the kernel computes the transpose of C: its A is the caller's B and its m the caller's n. For small m.
+//   SWAPPED      the kernel computes the transpose of C: its A is the caller's B and its m the caller's n. For small m; with
+//                PING_PONG tall tiles for all m, whose warps store together, so that whole lines of C leave
 //   BUFFERS      store buffers of each warp
 //   SPLITS       k may be split; without it, the widest ping-pong tiles leave no registers for that
 //   EPILOGUE     batches, and what epilogue.cuh describes; tiles_m counts the tiles of all matrices of the batch
@@ -183,18 +184,20 @@ struct WarpSpecialized {
     static constexpr int ROWS = BM / SHARERS, BLOCKS = ROWS / 64, REGISTERS = BN / 2;
     static constexpr int THREADS = 128 * (CONSUMERS + 1);
     static_assert(CLUSTER <= 8 && ROWS % 64 == 0 && BM % SHARERS == 0, "see the list above");
-    static_assert(!SWAPPED || BLOCKS == 1, "swapped tiles are narrow");
+    static constexpr bool TOGETHER = SWAPPED && PING_PONG; // the warps of a multiplier fill a store buffer: 16 columns of C each
+    static_assert(!SWAPPED || (TOGETHER ? BN >= 64 : BLOCKS == 1), "swapped tiles are narrow, or stored by 64 rows of C");
     static_assert(LEAD == 0 || (CONSUMERS == 2 && !PING_PONG && LEAD < STAGES), "the first is ahead by stages that are there");
     static constexpr int LEADING = 4; // a named barrier: the first multiplier has issued its last k tile
     using A = Operand<BM, A_MN, CLUSTER_N>;
     using B = Operand<BN, B_MN, CLUSTER_M>;
     static constexpr int STAGE = A::BYTES + B::BYTES;
     // Columns of accumulators stored at once: whole lines of C, if there are so many. The last ones of a tile may be stored twice.
-    static constexpr int WIDTH = SWAPPED ? BN : BN >= 64 ? 64 : STAGED_COLUMNS<BN>;
-    using Out = Staging<WIDTH, SWAPPED, BF16>;
+    static constexpr int WIDTH = SWAPPED && !TOGETHER ? BN : BN >= 64 ? 64 : STAGED_COLUMNS<BN>;
+    using Out = Staging<WIDTH, SWAPPED, BF16, TOGETHER ? 4 : 1>;
+    static constexpr int WRITERS = TOGETHER ? 1 : 4; // of a multiplier, with buffers of their own
     static_assert((BN % WIDTH == 0 || !EPILOGUE) && STAGE % 1024 == 0 && Out::SIZE % (8 * Out::BYTES) == 0, "swizzles start afresh");
     // from a 1024-byte boundary on: stages, store buffers, barriers of stages, of turns, a word of each multiplier
-    static constexpr int OUT_AT = STAGES * STAGE, BARRIERS_AT = OUT_AT + CONSUMERS * 4 * BUFFERS * Out::SIZE;
+    static constexpr int OUT_AT = STAGES * STAGE, BARRIERS_AT = OUT_AT + CONSUMERS * WRITERS * BUFFERS * Out::SIZE;
     static constexpr int TURNS_AT = BARRIERS_AT + 16 * STAGES, FLAGS_AT = TURNS_AT + 8 * CONSUMERS, BYTES = FLAGS_AT + 4 * CONSUMERS;
     static constexpr int SHARED_BYTES = 1024 + BYTES; // what the launch asks for
     static constexpr int PARTIAL = 128 * BLOCKS * REGISTERS; // floats of a multiplier's partial sums
@@ -384,7 +387,7 @@ struct WarpSpecialized {
 
     template <int FROM>
     static __device__ __forceinline__ void store(const Problem &p, float (&d)[REGISTERS], u32 buffers, int &next, int row,
-                                                 int column, int batch, int lane) {
+                                                 int column, int batch, int lane, int warp, int named_barrier) {
         if constexpr (FROM < BN) {
             if constexpr (EPILOGUE) {
                 Epilogue out = p.out;
@@ -392,14 +395,21 @@ struct WarpSpecialized {
                 finish_fragment<FROM, WIDTH, SWAPPED, BF16>(out, row, column, d, lane);
             }
             const u32 buffer = buffers + next * Out::SIZE;
-            if (is_elected(lane)) store_wait<BUFFERS - 1>(); // this buffer's last store has been read
-            sync_warp();
-            Out::template write<FROM>(buffer, d, lane);
+            auto meet = [&] {
+                if constexpr (TOGETHER)
+                    sync_threads(named_barrier, 128);
+                else
+                    sync_warp();
+            };
+            const bool first = !TOGETHER || warp == 0; // of those that store together: all stores are its
+            if (first && is_elected(lane)) store_wait<BUFFERS - 1>(); // this buffer's last store has been read
+            meet();
+            Out::template write<FROM>(buffer, d, lane, TOGETHER ? warp : 0);
             async_fence();
-            sync_warp();
-            if (elected()) { // "lane == 0" makes a loop of each store, over the lanes that might be there
+            meet();
+            if (first && elected()) { // "lane == 0" makes a loop of each store, over the lanes that might be there
                 const u64 policy = (u64)(u32)p.store_policy << 32;
-                const int x = SWAPPED ? row : column + FROM, y = SWAPPED ? column + FROM : row;
+                const int x = SWAPPED ? row - (TOGETHER ? 16 * warp : 0) : column + FROM, y = SWAPPED ? column + FROM : row;
                 if constexpr (EPILOGUE)
                     store_tile(p.map_c, buffer, x, y, batch, policy);
                 else
@@ -408,7 +418,8 @@ struct WarpSpecialized {
             }
             next = next + 1 == BUFFERS ? 0 : next + 1;
             constexpr int NEXT = FROM + WIDTH; // what is left may be less: then it begins further back, with the same bits
-            store<NEXT >= BN || NEXT + WIDTH <= BN ? NEXT : BN - WIDTH>(p, d, buffers, next, row, column, batch, lane);
+            store<NEXT >= BN || NEXT + WIDTH <= BN ? NEXT : BN - WIDTH>(p, d, buffers, next, row, column, batch, lane, warp,
+                                                                                  named_barrier);
         }
     }
 
@@ -417,7 +428,7 @@ struct WarpSpecialized {
         const int thread = threadIdx.x & 127, lane = thread & 31, warp = thread >> 5;
         const int rank_m = rank_along_m(rank), rank_n = rank_along_n(rank);
         const int sharer = PING_PONG ? 0 : consumer, to = peer(rank, lane);
-        const u32 buffers = at.base + OUT_AT + (4 * consumer + warp) * BUFFERS * Out::SIZE;
+        const u32 buffers = at.base + OUT_AT + (WRITERS * consumer + (TOGETHER ? 0 : warp)) * BUFFERS * Out::SIZE;
         Ring ring;
         int buffer = 0, item = 0; // the next store buffer; of the work items
         while (work.template next<SPLITS>(p, clusters())) {
@@ -446,7 +457,7 @@ struct WarpSpecialized {
             column = min((column * CLUSTER_N + rank_n) * BN, p.last_column);
 #pragma unroll
             for (int block = 0; block < BLOCKS; ++block)
-                store<0>(p, acc[block], buffers, buffer, row + 64 * block, column, batch, lane);
+                store<0>(p, acc[block], buffers, buffer, row + 64 * block, column, batch, lane, warp, 1 + consumer);
         }
         if (is_elected(lane)) store_wait<0>(); // shared memory must live until it has been read
         sync_warp();
