@@ -122,7 +122,9 @@ class WarpSpecializedInstance:
     def shared_bytes(self) -> int:
         """Dynamic shared memory a CTA, as the kernel lays it out."""
         stages = self.stages * hopper.stage_bytes(self.rows, self.columns)
-        buffers = self.consumers * 4 * self.buffers * hopper.stored(self.columns, self.swapped, self.together)[2]
+        buffers = (
+            self.consumers * 4 * self.buffers * hopper.stored(self.columns, self.swapped, self.together)[2]
+        )
         return 1024 + stages + buffers + 16 * self.stages + 12 * self.consumers
 
     @property
@@ -203,23 +205,20 @@ def deepest(
 #: rows, columns, consumers, ping-pong, options
 _TILES: tuple[tuple[int, int, int, bool, dict[str, Any]], ...] = (
     (128, 256, 2, False, {"cluster_m": 2}),
-    (128, 256, 2, False, {}),
     # the first warpgroup stores while the second multiplies
     (128, 256, 2, False, {"cluster_m": 2, "lead": 3}),
     (128, 256, 2, False, {"lead": 3}),
     (128, 192, 2, False, {"lead": 3}),
     (192, 128, 3, False, {}),
     (128, 160, 2, True, {"cluster_m": 2}),
-    (128, 160, 2, True, {}),
     (128, 128, 2, True, {"cluster_m": 2}),
     (128, 128, 2, True, {}),
     (128, 128, 2, False, {}),
     (64, 192, 2, True, {}),
     (64, 128, 2, True, {}),
     # between waves, or less traffic a product
-    (128, 112, 2, True, {"cluster_m": 2}),
+    (128, 168, 2, True, {}),
     (128, 144, 2, True, {"cluster_m": 2, "most": 5, "buffers": 3}),
-    (128, 144, 2, True, {"most": 5, "buffers": 3}),
     (128, 144, 2, True, {"cluster_m": 2, "buffers": 1}),
     (128, 176, 2, True, {"cluster_m": 2}),
     (128, 176, 2, True, {}),
@@ -228,11 +227,8 @@ _TILES: tuple[tuple[int, int, int, bool, dict[str, Any]], ...] = (
     (128, 192, 2, True, {"most": 4, "buffers": 3}),
     # a stage more for store buffers less, and the other way round
     (128, 192, 2, True, {"buffers": 1}),
-    (128, 192, 2, True, {"cluster_m": 2, "buffers": 1}),
     (128, 128, 2, True, {"most": 5, "buffers": 4}),
-    (128, 128, 2, True, {"cluster_m": 2, "most": 5, "buffers": 4}),
     # tall ones, for few columns
-    (192, 128, 2, True, {"buffers": 1}),
     (192, 128, 2, True, {"cluster_n": 2, "buffers": 1}),
     (192, 128, 2, True, {"most": 4, "buffers": 3}),
     (192, 128, 2, True, {"cluster_n": 2, "most": 4, "buffers": 3}),
@@ -241,20 +237,32 @@ _TILES: tuple[tuple[int, int, int, bool, dict[str, Any]], ...] = (
 #: warps' pieces in flight
 _TILES_TN: tuple[tuple[int, int, int, bool, dict[str, Any]], ...] = (
     (128, 128, 2, True, {"most": 4, "buffers": 4}),
+    (192, 128, 2, True, {"buffers": 1}),
 )
 _TILES_NN: tuple[tuple[int, int, int, bool, dict[str, Any]], ...] = (
     (64, 256, 2, True, {}),
     (128, 192, 2, True, {"cluster_n": 2, "buffers": 1}),
+    (128, 128, 2, True, {"cluster_m": 2, "most": 5, "buffers": 4}),
 )
-_SWAPPED = ((64, 16, 1, False), (128, 32, 2, False))
+#: tall ones, as transposes of wide ones: with 128 x 128 or 192 x 128 waves leave some multiprocessors idle
+_TALL: tuple[tuple[int, int, int, bool, dict[str, Any]], ...] = (
+    (128, 112, 2, True, {"cluster_m": 2}),
+    (128, 152, 2, True, {"buffers": 3}),
+    (128, 168, 2, True, {}),
+    (128, 176, 2, True, {"cluster_m": 2}),
+)
+_TALL_TN: tuple[tuple[int, int, int, bool, dict[str, Any]], ...] = ((128, 160, 2, True, {"cluster_m": 2}),)
+_FEW_ROWS = (64, 16, 1, False)
 #: of 129 to 160 rows of C, or twice that, and wide weights
 _SWAPPED_WIDE = ((128, 160, 2, False),)
 
 
-def _instances(layouts: tuple[str, ...], dtype: str, tiles: Any) -> Iterator[WarpSpecializedInstance]:
+def _instances(
+    layouts: tuple[str, ...], dtype: str, tiles: Any, **more: Any
+) -> Iterator[WarpSpecializedInstance]:
     for layout in layouts:
         for rows, columns, consumers, ping_pong, options in tiles:
-            found = deepest(layout, rows, columns, consumers, ping_pong, dtype=dtype, **options)
+            found = deepest(layout, rows, columns, consumers, ping_pong, dtype=dtype, **options, **more)
             if found.reject() is None:
                 yield found
 
@@ -264,20 +272,17 @@ INSTANCES: tuple[WarpSpecializedInstance, ...] = (
     *_instances(("tn", "nn"), "fp16", _TILES),
     *_instances(("tn",), "fp16", _TILES_TN),
     *_instances(("nn",), "fp16", _TILES_NN),
-    *(deepest(layout, *tile, swapped=True) for layout in ("tn", "nn") for tile in _SWAPPED[layout == "tn" :]),
+    *_instances(("tn", "nn"), "fp16", _TALL, swapped=True),
+    *_instances(("tn",), "fp16", _TALL_TN, swapped=True),
+    deepest("nn", *_FEW_ROWS, swapped=True),
     *(deepest(layout, *t, swapped=True, buffers=1) for layout in ("tn", "nn") for t in _SWAPPED_WIDE),
 )
-_GENERAL = tuple(tile for tile in _TILES if tile in (_TILES[0], (128, 128, 2, True, {})))
+_GENERAL: tuple[tuple[int, int, int, bool, dict[str, Any]], ...] = (_TILES[0], (128, 128, 2, True, {}))
 #: for weights' gradients (nt) as well: those that lead most often where torch is beaten in nn
-_GRADIENT = tuple(
-    tile
-    for tile in _TILES
-    if tile
-    in (
-        (128, 256, 2, False, {}),
-        (128, 128, 2, True, {"cluster_m": 2}),
-        (128, 192, 2, True, {"cluster_n": 2, "most": 4, "buffers": 3}),
-    )
+_GRADIENT: tuple[tuple[int, int, int, bool, dict[str, Any]], ...] = (
+    (128, 256, 2, False, {}),
+    (128, 128, 2, True, {"cluster_m": 2}),
+    (128, 192, 2, True, {"cluster_n": 2, "most": 4, "buffers": 3}),
 )
 #: compiled for other callers: BF16, and the layouts of training's backward pass
 OTHER_INSTANCES: tuple[WarpSpecializedInstance, ...] = (
@@ -285,7 +290,7 @@ OTHER_INSTANCES: tuple[WarpSpecializedInstance, ...] = (
     *_instances(("tt", "nt"), "fp16", _GENERAL),
     *_instances(("nt",), "fp16", _GRADIENT),
     *_instances(("nt",), "bf16", _GRADIENT),
-    *(deepest(layout, *_SWAPPED[1], swapped=True, dtype="bf16") for layout in ("tn", "nn")),
+    *(deepest(layout, 128, 32, 2, False, swapped=True, dtype="bf16") for layout in ("tn", "nn")),
 )
 #: those with an epilogue (`epilogue`)
 _FUSED_PLAIN: tuple[tuple[int, int, int, bool, dict[str, Any]], ...] = (
@@ -302,33 +307,5 @@ EPILOGUE_INSTANCES: tuple[WarpSpecializedInstance, ...] = tuple(
 )  # fmt: skip
 
 
-#: of tn alone: rows of B that no multicast divides, nor blocks of 64
-_BETWEEN: tuple[tuple[int, int, int, bool, dict[str, Any]], ...] = (
-    (128, 168, 2, True, {}),
-    (128, 168, 2, True, {"cluster_n": 2}),
-    (128, 152, 2, True, {"buffers": 3}),
-    (128, 152, 2, True, {"buffers": 3, "cluster_n": 2}),
-)
-#: tall ones, as transposes of wide ones: of both layouts
-_TALL: tuple[tuple[int, int, int, bool, dict[str, Any]], ...] = (
-    (128, 112, 2, True, {"cluster_m": 2}),
-    (128, 144, 2, True, {"cluster_m": 2, "most": 5, "buffers": 3}),
-    (128, 144, 2, True, {"most": 5, "buffers": 3}),
-    (128, 152, 2, True, {"buffers": 3}),
-    (128, 160, 2, True, {"cluster_m": 2}),
-    (128, 160, 2, True, {}),
-    (128, 168, 2, True, {}),
-    (128, 168, 2, True, {"cluster_n": 2}),
-    (128, 176, 2, True, {"cluster_m": 2}),
-    (128, 192, 2, True, {"cluster_m": 2, "buffers": 1}),
-    (128, 192, 2, True, {"cluster_n": 2, "buffers": 1}),
-)
-#: what no GPU has timed yet (`families.CANDIDATES`)
-CANDIDATES: tuple[WarpSpecializedInstance, ...] = (
-    *_instances(("tn",), "fp16", _BETWEEN),
-    *(
-        deepest(layout, rows, columns, consumers, ping_pong, swapped=True, **options)
-        for layout in ("tn", "nn")
-        for rows, columns, consumers, ping_pong, options in _TALL
-    ),
-)
+#: what no GPU has timed yet (`families.CANDIDATES`): nothing
+CANDIDATES: tuple[WarpSpecializedInstance, ...] = ()
