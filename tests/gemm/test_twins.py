@@ -42,8 +42,8 @@ def test_leads_have_twins_of_their_own(tmp_path: Path) -> None:
     times = {
         "cs_tn_128x128_s6/c1": (9.0, 2), "cs_tn_128x128_s6q1/c1": (8.0, 2),
         "cs_tn_128x128_s6q1l4/c1": (7.0, 2),
-        "ws_tn_128x256_co2s4b2c1x1/g8/k1": (8.0, 2), "ws_tn_128x256_co2s4b2c1x1l3/g8/k1": (6.0, 2),
-        "ws_tn_192x128_co3s4b2c1x1/g8/k1": (8.0, 2), "ws_tn_128x256_co2s4b2c1x1l3/g4/k1": (1.0, 2),
+        "ws_tn_128x256_co2s4b2c2x1/g8/k1": (8.0, 2), "ws_tn_128x256_co2s4b2c2x1l3/g8/k1": (6.0, 2),
+        "ws_tn_192x128_co3s4b2c1x1/g8/k1": (8.0, 2), "ws_tn_128x256_co2s4b2c2x1l3/g4/k1": (1.0, 2),
     }  # fmt: skip
     done = run(Dataset({"gpu": "none"}, [Entry(Shape(2048, 2048, 2048), times)]), tmp_path)
     assert done.returncode == 0, done.stderr
@@ -51,7 +51,7 @@ def test_leads_have_twins_of_their_own(tmp_path: Path) -> None:
     assert {(r["what"], r["new"].split("/")[0], r["old"].split("/")[0]) for r in rows} == {
         ("quick", "cs_tn_128x128_s6q1", "cs_tn_128x128_s6"),
         ("lead", "cs_tn_128x128_s6q1l4", "cs_tn_128x128_s6q1"),
-        ("lead", "ws_tn_128x256_co2s4b2c1x1l3", "ws_tn_128x256_co2s4b2c1x1"),
+        ("lead", "ws_tn_128x256_co2s4b2c2x1l3", "ws_tn_128x256_co2s4b2c2x1"),
     }
 
 
