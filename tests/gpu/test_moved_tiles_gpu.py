@@ -18,7 +18,10 @@ pytestmark = pytest.mark.gpu
         "cs_nn_swapped_64x160_s7q1/c1+ol",
         "cs_tn_64x160_s7m/c1m2n2",
         "ws_tn_128x192_pp2s4b3c2x1/g4/k1+o",
-        "ws_tn_128x112_pp2s6b2c2x1/g4/k2",
+        "ws_tn_128x144_pp2s5b3c2x1/g4/k2",
+        "ws_tn_128x168_pp2s5b2c1x1/g4/k1",
+        "ws_nn_swapped_128x168_pp2s5b2c1x1/g4/k1",
+        "ws_tn_swapped_128x112_pp2s6b2c2x1/g2/k2+o",
         "ws_nn_swapped_128x160_co2s5b1c1x1/g1/k1",
     ],
 )
