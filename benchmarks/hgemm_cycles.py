@@ -30,7 +30,10 @@ _EXPECT = "                barrier_expect(full, p.stage_bytes);\n               
 _NOTHING = _EXPECT.replace("p.stage_bytes", "0").replace(
     "if", "if constexpr (true) {\n                } else if"
 )
-_STORE = "                store<0>(p, acc[block], buffers, buffer, row + 64 * block, column, batch, lane);"
+_STORE = (
+    "                store<0>(p, acc[block], buffers, buffer, row + 64 * block, column, batch, lane, warp, "
+    "1 + consumer);"
+)
 _LOADS = (_EXPECT, _NOTHING)
 _SAME = tuple(
     (text, text.replace("k * TILE_K", "0"))

@@ -26,7 +26,7 @@ SHAPES = (
 )  # fmt: skip
 INSTANCES = (
     "ws_tn_128x128_pp2s6b2c1x1", "ws_tn_128x128_pp2s6b2c2x1", "ws_tn_128x192_pp2s4b3c2x1",
-    "ws_tn_128x192_pp2s5b1c2x1", "ws_tn_128x160_pp2s5b2c2x1", "ws_tn_192x128_pp2s5b1c1x2",
+    "ws_tn_128x192_pp2s5b1c1x1", "ws_tn_128x160_pp2s5b2c2x1", "ws_tn_192x128_pp2s5b1c1x2",
 )  # fmt: skip
 ORDERS = ("g1", "g2", "g4", "g8", "v2", "v4")
 #: what `createpolicy.fractional` makes of these with a fraction of 1

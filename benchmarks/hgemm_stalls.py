@@ -23,7 +23,7 @@ Edits = tuple[tuple[str, str], ...]
 SHAPES = ("4096x4096x256", "2048x16384x512", "4096x4096x512", "4096x12288x512", "8192x8192x1024")
 CONFIGS = (
     "ws_tn_128x128_pp2s6b2c1x1/g2/k1", "ws_tn_128x128_pp2s6b2c1x1/h/k1", "ws_tn_128x128_pp2s6b2c2x1/g4/k1",
-    "ws_nn_128x128_pp2s6b2c2x1/g4/k1", "ws_tn_128x160_pp2s5b2c1x1/g4/k1", "ws_tn_128x144_pp2s5b3c2x1/g4/k1",
+    "ws_nn_128x128_pp2s6b2c2x1/g4/k1", "ws_tn_128x160_pp2s5b2c2x1/g4/k1", "ws_tn_128x144_pp2s5b3c2x1/g4/k1",
     "ws_tn_128x192_pp2s4b3c1x2/v4/k1", "ws_tn_128x192_pp2s4b3c2x1/g4/k1", "ws_tn_128x256_co2s4b2c1x1l3/g4/k1",
 )  # fmt: skip
 #: columns of a tile that leave registers for sums
@@ -53,14 +53,22 @@ def clocks() -> Edits:
     empty = "barrier_wait<1>(at.empty(ring.stage), ring.phase ^ 1);"
     turn = "barrier_wait<3>(at.turn(consumer), ((number - 1) / CONSUMERS) & 1);"
     multiply = "multiply(acc, at, ring, sharer * ROWS, k_tiles, (consumer + 1) % CONSUMERS, lane, to"
-    store = "store<0>(p, acc[block], buffers, buffer, row + 64 * block, column, batch, lane"
-    again = "NEXT : BN - WIDTH>(p, d, buffers, next, row, column, batch, lane"
-    signature, from_ = "int column, int batch, int lane", "{\n        if constexpr (FROM"
-    wait = "if (is_elected(lane)) store_wait<BUFFERS - 1>();"
+    store = "store<0>(p, acc[block], buffers, buffer, row + 64 * block, column, batch, lane, warp, "
+    store += "1 + consumer"
+    again = "NEXT : BN - WIDTH>(p, d, buffers, next, row, column, batch, lane, warp,"
+    again += "\n" + 82 * " " + "named_barrier"
+    signature, from_ = (
+        "int column, int batch, int lane, int warp, int named_barrier",
+        "{\n        if constexpr (FROM",
+    )
+    wait = "if (first && is_elected(lane)) store_wait<BUFFERS - 1>();"
     place = "            work.place(p, row, column);\n            const int batch = leave_batch(p, row);\n"
-    write_, next_ = "Out::template write<FROM>(buffer, d, lane);", "            next = next + 1 == BUFFERS"
+    write_, next_ = (
+        "Out::template write<FROM>(buffer, d, lane, TOGETHER ? warp : 0);",
+        "            next = next + 1 == BUFFERS",
+    )
     items = "int buffer = 0, item = 0; //"
-    ask = "            if (elected()) { //"
+    ask = "            if (first && elected()) { //"
     last = "column = min((column * CLUSTER_N + rank_n) * BN, p.last_column);\n            for (int k"
     return (
         ("int lane, int to) {\n        // lower", f"int lane, int to, {sums}) {{\n        // lower"),
@@ -104,8 +112,11 @@ DIVIDES: Edits = (
 #: thread 0 and lane 0 ask for copies, which the compiler makes loops of
 LOADS: Edits = (("if (broadcast(threadIdx.x >> 5) == 0 && elected()) {", "if (threadIdx.x == 0) {"),)
 STORES: Edits = (
-    ('            if (elected()) { // "lane', '            if (lane == 0) { // "lane'),
-    ("if (is_elected(lane)) store_wait<BUFFERS - 1>()", "if (lane == 0) store_wait<BUFFERS - 1>()"),
+    ('            if (first && elected()) { // "lane', '            if (first && lane == 0) { // "lane'),
+    (
+        "if (first && is_elected(lane)) store_wait<BUFFERS - 1>()",
+        "if (first && lane == 0) store_wait<BUFFERS - 1>()",
+    ),
     ("if (is_elected(lane)) store_wait<0>()", "if (lane == 0) store_wait<0>()"),
 )
 VARIANTS: dict[str, Edits] = {

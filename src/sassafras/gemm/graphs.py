@@ -84,6 +84,7 @@ def timed(
     *,
     warm: int = 1,
     before: Callable[[int], None] | None = None,
+    seed: int = 0,
 ) -> np.ndarray:
     """Microseconds a launch, float64 array (rounds, blocks), every round visiting every block.
 
@@ -92,7 +93,7 @@ def timed(
     `blocks`, and may enqueue untimed work.
     """
     count = len(blocks)
-    order = balanced(count, rounds + warm)
+    order = balanced(count, rounds + warm, seed)
     hook = None if before is None else lambda position: before(order[position])
     times = watch.blocks([b.graph for b in blocks], order, before=hook)
     table = np.empty((rounds + warm, count))

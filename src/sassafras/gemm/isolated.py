@@ -38,7 +38,7 @@ class Isolated:
         Args:
             count: calls of each.
             rate: calls a second, or half of what the slowest contestant's time allows, if that is less.
-            rng: draws the pauses (exponential).
+            rng: draws the pauses (exponential), and the order.
             among: indices of the contestants that take part (all of them).
 
         Returns:
@@ -52,7 +52,7 @@ class Isolated:
         graphs = self._graphs if among is None else [self._graphs[index] for index in among]
         replays: list[Callable[[], None]] = [lambda g=g: gpu.replay(g[0].graph) for g in graphs]  # type: ignore[misc]
         rate = min(rate, 0.5 * 1e6 / max(stage.watch.one(replay) for replay in replays))
-        order = balanced(len(graphs), count + 1)
+        order = balanced(len(graphs), count + 1, int(rng.integers(1 << 31)))
         pauses = rng.exponential(1 / rate, len(order))
         table = np.empty((count + 1, len(graphs)))
         walls = np.empty_like(table)

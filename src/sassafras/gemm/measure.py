@@ -22,7 +22,7 @@ from .graphs import Enqueue, apart, paired, rough_us, timed
 from .isolated import Isolated
 from .operands import RMS_LIMIT
 from .options import Options
-from .select import rounds_for
+from .select import drawn, rounds_for
 from .shapes import Shape
 from .table import Row
 
@@ -181,7 +181,9 @@ def _offline(
     ]
     rounds = rounds_for(list(rough.values()), options.seconds, options.block_us)
     before = apart(stage, list(contestants.values())) if options.apart else None
-    table = timed(stage.gpu, stage.watch, blocks, rounds, before=before)
+    table = timed(
+        stage.gpu, stage.watch, blocks, rounds, before=before, seed=drawn(operands.shape, options.seed)
+    )
     row = _ours_columns(selection) | judged(table, names, selection) | {"rounds": rounds}
     for name, block in zip(names, blocks, strict=True):
         after = _replayed(stage, operands, name, block)
@@ -218,7 +220,10 @@ def _cold(
         blocks.append(stage.block(calls, len(calls)))
     spent = [rough[name] * len(sets) + 60.0 for name in names]
     rounds = int(min(15, max(5, options.seconds / 2 * 1e6 // sum(spent))))
-    table = timed(stage.gpu, stage.watch, blocks, rounds, before=lambda index: stage.empty_l2())
+    table = timed(
+        stage.gpu, stage.watch, blocks, rounds, before=lambda index: stage.empty_l2(),
+        seed=drawn(operands.shape, options.seed),
+    )  # fmt: skip
     for block in blocks:
         block.discard(stage.gpu)
     found = judged(table, names, selection, "cold_")
