@@ -281,6 +281,31 @@ def test_a_fault_of_the_lead_is_noticed(shared: Path, tmp_path: Path, few_multip
     assert any(re.search("overwrites a stage|more arrivals", text) for text in found), found
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        # one warp stores what the others have not written yet
+        ("async_fence();\n            meet();", "async_fence();\n            sync_warp();"),
+        # the others write over what a store still reads
+        ("// this buffer's last store has been read\n            meet();", "\n            sync_warp();"),
+    ],
+    ids=["unwritten", "unread"],
+)
+def test_warps_that_store_together_wait_for_each_other(
+    before: str, after: str, shared: Path, tmp_path: Path, few_multiprocessors: None
+) -> None:
+    def edit(text: str) -> str:
+        assert text.count(before) == ("struct WarpSpecialized {" in text)
+        return text.replace(before, after)
+
+    tall = _W("tn", 128, 80, 2, True, 3, cluster_m=2, swapped=True, buffers=1)
+    spoilt = build(shared, [tall], edit)
+    config, shape = WarpSpecializedConfig(tall, 3), Shape(320, 520, 136)
+    found = [spoilt.run(config, shape, tmp_path, policy=policy, seed=seed)
+             for seed, policy in enumerate((LATE, EAGER, *([RANDOM] * 6)))]  # fmt: skip
+    assert any(found), found
+
+
 def test_sums_read_before_they_have_landed_are_noticed(emulator: Emulator, tmp_path: Path) -> None:
     """Slices exchange their sums without a barrier of the cluster: each receiver waits for its bytes."""
     config = ClusterSplitConfig(_SPLIT, 3)
