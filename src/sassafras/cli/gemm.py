@@ -27,6 +27,10 @@ Only = Annotated[
     str, typer.Option(help="Regular expression: re-tune only these, beside the best of the shipped dataset.")
 ]
 Recorded = Annotated[int, typer.Option(help="With --only-configs: of the dataset's, a layout.")]
+Apart = Annotated[
+    bool,
+    typer.Option(help="Empty the L2 and call once, untimed, ahead of each block: none pays for another."),
+]
 Gpus = Annotated[int, typer.Option(help="GPUs to work on at once.")]
 Minutes = Annotated[
     float | None, typer.Option(help="Start no shape after so many minutes; the same command goes on.")
@@ -54,6 +58,7 @@ def bench(
     rate: Annotated[float, typer.Option(help="Server mode: calls a second.")] = 1000.0,
     calls: Annotated[int, typer.Option(help="Server mode: calls of each contestant.")] = 30,
     cold: Annotated[bool, typer.Option(help="Time with an empty L2 as well.")] = True,
+    apart: Apart = True,
     gpus: Gpus = 1,
     cluster: Cluster = None,
     workers: Workers = None,
@@ -83,6 +88,7 @@ def bench(
         rate=rate,
         calls=calls,
         cold=cold,
+        apart=apart,
         tuned=not grid.startswith("off-grid"),
         exclude=exclude,
     )
@@ -116,6 +122,7 @@ def tune(
     only_configs: Only = "",
     recorded: Recorded = 4,
     layouts: Annotated[str, typer.Option(help="nn,tn, or those of weights' gradients: nt,tt.")] = "nn,tn",
+    apart: Apart = True,
     gpus: Gpus = 1,
     cluster: Cluster = None,
     workers: Workers = None,
@@ -144,7 +151,9 @@ def tune(
     from sassafras.gemm.results import choose_shapes, save_sweep
 
     console = stderr()
-    options = Options(configs=configs or 128, seed=seed, exclude=exclude, layouts=tuple(layouts.split(",")))
+    options = Options(
+        configs=configs or 128, seed=seed, exclude=exclude, layouts=tuple(layouts.split(",")), apart=apart
+    )  # fmt: skip
     if only_configs:
         options = retuning(options, only_configs, recorded, configs)
     chosen = choose_shapes(grid, bands, shapes, seed)
