@@ -43,6 +43,8 @@ def balanced(contestants: int, rounds: int, seed: int = 0) -> list[int]:
     backward, so that a linear drift cancels over two rounds. After ``2 * contestants`` rounds everyone has
     followed each other one as often as any.
     """
+    if contestants < 1:
+        return []
     zigzag = [(-i if i % 2 else i) // 2 % contestants for i in range(contestants)]
     rng = random.Random(seed)
     order: list[int] = []
