@@ -84,9 +84,8 @@ MEASURING = ("seconds", "block_us", "cold", "apart", "walls", "rate", "calls", "
 def retuning(options: Options, only: str, recorded: int = 4, configs: int | None = None) -> Options:
     """These options for a sweep of what `only` finds: some 0.2 s a shape on an H200 (predicted), not 0.65.
 
-    The last rung takes as long as in a full sweep, and longer for large shapes: three rounds of 20
-    contestants, each at another clock, made a winner of one that was 6 % slower (2048x16384x4096,
-    2026-11-23).
+    The last rung takes longer than in a full sweep: three to seven rounds of 20 contestants, each at another
+    clock, had put 6 % between two that differ in the order of tiles alone (2048x16384x4096, 2026-11-23).
 
     Raises:
         SassafrasError: `only` is no regular expression, or finds nothing.
