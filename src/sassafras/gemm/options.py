@@ -21,7 +21,8 @@ class Options:
         finalists: how many of a layout reach the last rung, on either side.
         seconds: GPU time for the measurement of a shape, roughly.
         screen_seconds: GPU time for the first rung, roughly: large problems try fewer.
-        final_seconds: GPU time for the last rung, roughly.
+        final_seconds: GPU time for the last rung, roughly. (With 0.03, three to seven rounds of 20 for large
+            shapes, two that differ in the order of tiles alone came out 6 % apart: 2048x16384x4096.)
         block_us: length of a timed block of the last rung.
         ours_up_to: FLOP above which ours are not tried.
         exclude: a regular expression; configurations whose name it finds are not tried (kernels that fail).
@@ -47,7 +48,7 @@ class Options:
     finalists: int = 6
     seconds: float = 0.1
     screen_seconds: float = 0.15
-    final_seconds: float = 0.05
+    final_seconds: float = 0.15
     block_us: float = 200.0
     ours_up_to: float = 1e18
     exclude: str = ""
@@ -84,17 +85,13 @@ MEASURING = ("seconds", "block_us", "cold", "apart", "walls", "rate", "calls", "
 def retuning(options: Options, only: str, recorded: int = 4, configs: int | None = None) -> Options:
     """These options for a sweep of what `only` finds: 0.4 s a shape on an H200 (1,000 shapes, 40 candidates).
 
-    The last rung takes longer than in a full sweep: three to seven rounds of 20 contestants, each at another
-    clock, had put 6 % between two that differ in the order of tiles alone (2048x16384x4096, 2026-11-23).
-
     Raises:
         SassafrasError: `only` is no regular expression, or finds nothing.
     """
     matching(only)
     return replace(
-        options, only=only, recorded=recorded, configs=configs or 24, finalists=4, screen_seconds=0.03,
-        final_seconds=0.15,
-    )  # fmt: skip
+        options, only=only, recorded=recorded, configs=configs or 24, finalists=4, screen_seconds=0.03
+    )
 
 
 def of_known(options: Options, recorded: int = 4) -> Options:
