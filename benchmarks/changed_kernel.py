@@ -61,7 +61,7 @@ def algorithms(tools: Any, shape: Any, operands: Any) -> list[tuple[tuple[str, A
     for layout in LAYOUTS:
         problem = tools.lt.problem(shape, layout)
         for algorithm in tools.lt.candidates(problem):
-            enqueue = tools.lt_call(problem, algorithm, operands)
+            enqueue = tools.lt.bind(problem, algorithm, *operands.addresses(layout))
             try:
                 enqueue()
                 tools.gpu.sync()

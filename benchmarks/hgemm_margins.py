@@ -19,9 +19,10 @@ from typing import Any
 import numpy as np
 from common import ROOT
 
-from sassafras.gemm.choose import OURS_BETTER, TORCH_BETTER
+from sassafras.core import SassafrasError
+from sassafras.gemm.choose import OURS_BETTER, Chooser, Settings
 from sassafras.gemm.shapes import Shape
-from sassafras.gemm.table import Row, Table, shipped_path
+from sassafras.gemm.table import Table, shipped_path
 
 Rule = tuple[tuple[float, float], ...]
 RULES: dict[str, Rule] = {
@@ -36,29 +37,18 @@ RULES: dict[str, Rule] = {
 }  # fmt: skip
 
 
-def member(row: Row, rule: Rule) -> str:
-    """Who serves a tuned row: torch, lt or ours (`choose.Chooser._tuned`, if all may run)."""
-    assert row.torch_us is not None
-    found, speedup = "torch", 1.0
-    if row.lt_us and row.lt_us < TORCH_BETTER * row.torch_us:
-        found, speedup = "lt", row.torch_us / row.lt_us
-    factor = next(factor for limit, factor in rule if row.shape.flop <= limit)
-    if row.ours and row.torch_us / row.ours[0][1] > factor * speedup:
-        found = "ours"
-    return found
-
-
 def replayed(table: Table, rows: list[dict[str, Any]], rule: Rule) -> dict[str, list[float]]:
     """band -> AutoTuning's time over the portfolio's, the better layout of each, by measured medians."""
     columns = {"torch": "torch", "lt": "lt_autotune", "ours": "ours"}
+    chooser = Chooser(table, Settings(tuned=rule), lt_version=table.header.get("cublaslt"))
     found: dict[str, list[float]] = {}
     for measured in rows:
         shape = Shape.parse(measured["shape"])
         times = []
         for layout in ("nn", "tn"):
-            row = table.get(shape, layout)
-            if row is not None and row.torch_us is not None:
-                times.append(measured.get(f"{columns[member(row, rule)]}_{layout}"))
+            if table.get(shape, layout) is not None:
+                member = chooser.choose(shape, layout, lambda config: True).member
+                times.append(measured.get(f"{columns[member]}_{layout}"))
         known = [us for us in times if us]  # a layout that was hopeless has no time
         if known:
             found.setdefault(measured["band"], []).append(measured["lt_autotune"] / min(known))
@@ -77,7 +67,11 @@ def main() -> int:
     if not path.is_file():
         print(f"error: there is no {path.name} in benchmarks/results", file=sys.stderr)
         return 2
-    table, rows = Table.load(shipped_path(given.gpu)), json.loads(path.read_text())["rows"]
+    try:
+        table, rows = Table.load(shipped_path(given.gpu)), json.loads(path.read_text())["rows"]
+    except (SassafrasError, ValueError, KeyError) as error:
+        print(f"error: {path.name} or the table cannot be read: {error}", file=sys.stderr)
+        return 2
     for name, rule in RULES.items():
         bands = replayed(table, rows, rule)
         ratios = np.array([ratio for of in bands.values() for ratio in of])

@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from changed_kernel import algorithms
 from common import write
 
 #: shape -> configurations in question
@@ -51,19 +52,7 @@ def prepare(cache: Path | None, questions: Mapping[str, Sequence[str]]) -> None:
 
 def baseline(tools: Any, screen: Any, shape: Any, operands: Any) -> list[tuple[float, Any, Any]]:
     """cuBLASLt's candidates of both layouts, fastest first: (microseconds, (layout, algorithm), enqueue)."""
-    from sassafras.gemm.cublas import LAYOUTS, CublasError
-
-    usable = []
-    for layout in LAYOUTS:
-        problem = tools.lt.problem(shape, layout)
-        for algorithm in tools.lt.candidates(problem):
-            enqueue = tools.lt.bind(problem, algorithm, *operands.addresses(layout))
-            try:
-                enqueue()
-                tools.gpu.sync()
-            except CublasError:
-                continue
-            usable.append(((layout, algorithm), enqueue))
+    usable = algorithms(tools, shape, operands)
     return screen.rough(usable, tools.watch.one(usable[0][1]))
 
 

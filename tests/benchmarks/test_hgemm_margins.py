@@ -1,4 +1,4 @@
-"""The replay of dispatch's margins chooses as dispatch does."""
+"""The replay of dispatch's margins: dispatch chooses, measurements judge."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sassafras.gemm.choose import OURS_BETTER, Chooser
+from sassafras.gemm.choose import OURS_BETTER
 from sassafras.gemm.table import Table, shipped_path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,18 +30,9 @@ def margins() -> Any:
         sys.path.remove(str(ROOT / "benchmarks"))
 
 
-def test_members_are_those_of_dispatch(margins: Any) -> None:
-    table = Table.load(shipped_path("NVIDIA H200"))
-    chooser = Chooser(table, lt_version=table.header["cublaslt"])
-    rows = [row for row in table.rows.values() if row.torch_us is not None][::23]
-    served = [chooser.choose(row.shape, row.layout, lambda config: True).member for row in rows]
-    assert served == [margins.member(row, OURS_BETTER) for row in rows]
-    assert set(served) == {"ours", "lt", "torch"} or set(served) == {"ours", "lt"}
-
-
 def test_what_is_chosen_counts_by_what_was_measured(margins: Any) -> None:
     table = Table.load(shipped_path("NVIDIA H200"))
-    row = next(r for r in table.rows.values() if margins.member(r, OURS_BETTER) == "ours")
+    row = next(r for r in table.rows.values() if r.ours and r.lt_us and r.lt_us > 1.1 * r.ours[0][1])
     measured = {
         "shape": str(row.shape), "band": "one", "lt_autotune": 3.0, f"ours_{row.layout}": 2.0,
         f"lt_autotune_{row.layout}": 3.0, f"torch_{row.layout}": 4.0,

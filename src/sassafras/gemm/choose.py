@@ -37,12 +37,6 @@ OURS_BETTER_BACKWARD = ((1e11, 1.03), (math.inf, 1.05))
 TORCH_BETTER = 1.05
 
 
-def ours_better(flop: float, layout: str) -> float:
-    """The factor by which a tuned time of ours has to be better than the best library's."""
-    factors = OURS_BETTER_BACKWARD if layout in BACKWARD else OURS_BETTER
-    return next(factor for limit, factor in factors if flop <= limit)
-
-
 @dataclass(frozen=True, slots=True)
 class Choice:
     """What is to serve a shape.
@@ -64,7 +58,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Of the chooser for shapes never tuned (`evaluate` says what they are worth).
+    """Of the chooser: for shapes never tuned (`evaluate` says what they are worth), and for tuned ones.
 
     Attributes:
         neighbours: tuned shapes that are asked.
@@ -75,6 +69,7 @@ class Settings:
         candidates: known shapes whose winners a model ranks.
         model_margin: predicted speed-up that ours needs where a model predicts.
         odd_margin: the same where rows are no multiple of 16 bytes: what torch takes then is hard to predict.
+        tuned: (FLOP, up to which it holds; by what factor a tuned time of ours has to be better), see above.
     """
 
     neighbours: int = 6
@@ -85,6 +80,12 @@ class Settings:
     candidates: int = 48
     model_margin: float = 1.08
     odd_margin: float = 1.2
+    tuned: tuple[tuple[float, float], ...] = OURS_BETTER
+
+    def ours_better(self, shape: Shape, layout: str) -> float:
+        """The factor by which a tuned time of ours has to be better than the best library's."""
+        factors = OURS_BETTER_BACKWARD if layout in BACKWARD else self.tuned
+        return next(factor for limit, factor in factors if shape.flop <= limit)
 
     def margin_of(self, shape: Shape) -> float:
         """What a model has to predict for ours."""
@@ -168,7 +169,7 @@ class Chooser:
             best = Choice(
                 "lt", None, row, row.torch_us / row.lt_us, "tuned: a cuBLASLt algorithm is the fastest"
             )
-        margin = ours_better(row.shape.flop, row.layout)
+        margin = self.settings.ours_better(row.shape, row.layout)
         for name, us in row.ours:
             known = parsed(name)
             config = translate(known) if known is not None else None
