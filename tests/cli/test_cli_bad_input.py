@@ -69,6 +69,14 @@ def said(words: list[str]) -> str:
         (["latency", "show", "--kind", "none"], ["no kind 'none'", "raw, waw, war, issue"]),
         (["latency", "mine", "x.cubin", "--out", "folder"], ["folder: this is a folder"]),
         (["gemm", "bench", "--grid", "nosuch"], ["there is no grid 'nosuch'", "cuda-l2, off-grid"]),
+        (
+            ["gemm", "bench", "--dry-run", "--shapes", "2", "--out", "text.txt"],
+            ["text.txt: results", "a file"],
+        ),
+        (
+            ["gemm", "tune", "--dry-run", "--shapes", "2", "--out", "text.txt"],
+            ["text.txt: results", "a file"],
+        ),
         (["status", "text.txt"], ["text.txt: there is no such folder", "SASSAFRAS_STATUS"]),
         (["capture", "--out", "text.txt", "--", "true"], ["text.txt: results cannot", "a file"]),
         (["capture", "--cases", "0", "--", "true"], ["--cases", "1"]),

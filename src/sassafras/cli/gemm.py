@@ -93,6 +93,7 @@ def bench(
         exclude=exclude,
     )
     chosen = choose_shapes(grid, bands, shapes, seed)
+    files.folder(out)
     with crew(cluster, workers, gpus, dry_run) as hands:
         path, summary = benchmark(
             chosen, out, options, mode=mode, name=file_name(grid, mode), processes=processes, gpus=gpus,
@@ -157,6 +158,7 @@ def tune(
     if only_configs:
         options = retuning(options, only_configs, recorded, configs)
     chosen = choose_shapes(grid, bands, shapes, seed)
+    files.folder(out)
     with crew(cluster, workers, gpus, dry_run) as hands:
         dataset = runner.sweep(
             chosen, out, options, gpus=gpus, crew=hands, minutes=minutes, dry=dry_run, fresh=fresh,
