@@ -53,18 +53,18 @@ class Changed:
         return text
 
 
-def algorithms(tools: Any, shape: Any, operands: Any) -> list[tuple[tuple[str, Any], Any]]:
+def algorithms(stage: Any, shape: Any, operands: Any) -> list[tuple[tuple[str, Any], Any]]:
     """cuBLASLt's of both layouts that work: ((layout, algorithm), what enqueues one call)."""
     from sassafras.gemm.cublas import LAYOUTS, CublasError
 
     usable = []
     for layout in LAYOUTS:
-        problem = tools.lt.problem(shape, layout)
-        for algorithm in tools.lt.candidates(problem):
-            enqueue = tools.lt.bind(problem, algorithm, *operands.addresses(layout))
+        problem = stage.lt.problem(shape, layout)
+        for algorithm in stage.lt.candidates(problem):
+            enqueue = stage.lt_call(problem, algorithm, operands)
             try:
                 enqueue()
-                tools.gpu.sync()
+                stage.gpu.sync()
             except CublasError:
                 continue
             usable.append(((layout, algorithm), enqueue))

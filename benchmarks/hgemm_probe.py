@@ -78,19 +78,18 @@ def main() -> None:
         return
     from sassafras.device.cuda import environment
     from sassafras.gemm import families
-    from sassafras.gemm.operands import Operands
     from sassafras.gemm.select import Screen
     from sassafras.gemm.shapes import Shape
-    from sassafras.gemm.tools import Tools
+    from sassafras.gemm.stage import Stage
 
-    tools, rows, begin = Tools(options.cache), [], time.perf_counter()
+    tools, rows, begin = Stage(options.cache), [], time.perf_counter()
     screen = Screen(tools)
     wanted = options.once.split(",") if options.once else list(questions)
     for text in wanted:
         if time.perf_counter() - begin > options.seconds:
             break
         shape = Shape(*map(int, text.split("x")))
-        operands = Operands(shape, 3)
+        operands = tools.operands(shape, 3)
         operands.calibrate(tools.gemm_ex("nn", operands, strict=True))
         ranked = baseline(tools, screen, shape, operands)
         if options.once:
