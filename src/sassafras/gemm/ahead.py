@@ -55,13 +55,7 @@ def build(
         CompileError, ToolMissing: a kernel cannot be compiled.
         SassafrasError: the folder does not take it; what was kept before stays.
     """
-    try:
-        compiling.build(instances, folder, workers)
-    except OSError as error:
-        raise SassafrasError(
-            f"kernels cannot be kept there: {error.strerror or error}", where=str(folder),
-            hint="make room or name another folder; the same command goes on",
-        ) from error  # fmt: skip
+    compiling.build(instances, folder, workers)
     if launcher:
         try:
             launchers.build(folder)

@@ -11,7 +11,8 @@ from functools import lru_cache
 from multiprocessing import get_context
 from pathlib import Path
 
-from sassafras.core import CompileError
+from sassafras.core import CompileError, SassafrasError
+from sassafras.core.errors import reason
 from sassafras.writing import write_whole
 
 from .families import Instance
@@ -64,13 +65,19 @@ def cubin(instance: Instance, cache: Path | None = None, defines: Sequence[str] 
     Raises:
         CompileError: the compiler refused it.
         ToolMissing: neither NVRTC nor nvcc is there.
-        OSError: it cannot be kept.
+        SassafrasError: the folder does not take it; what was kept before stays.
     """
     path = cached_path(instance, cache, defines)
     if path.is_file() and (data := path.read_bytes())[:4] == b"\x7fELF":
         return data
     data = _compile(source(instance, defines), instance.name)
-    write_whole(path, data)
+    try:
+        write_whole(path, data)
+    except OSError as error:
+        raise SassafrasError(
+            f"kernels cannot be kept there: {reason(error)}", where=str(path.parent),
+            hint="make room or name another folder; the same command goes on",
+        ) from error  # fmt: skip
     return data
 
 
@@ -98,7 +105,7 @@ def build(
     Where an instance leaves something to a second kernel, that is compiled, too (`companions`).
 
     Raises:
-        CompileError, ToolMissing: as `cubin`.
+        CompileError, ToolMissing, SassafrasError: as `cubin`.
     """
     wanted = with_companions(instances)
     missing = [i for i in wanted if not cached_path(i, cache, defines).is_file()]
