@@ -24,8 +24,8 @@ class Anneal:
             find; 0.01 wandered off and found nothing.
         end: last temperature, in baseline runtimes; cooling is geometric over the budget.
         cycles: how often the budget is divided into such coolings; each begins at the best so far.
-        patience: turns in which a walk that meets nothing new warms up to twice its temperature, so that it
-            leaves a valley all of whose slopes are known.
+        patience: turns (two a step, `Session.idle`) in which a walk that meets nothing new warms up to twice
+            its temperature, so that it leaves a valley all of whose slopes are known.
     """
 
     start: float = 7e-4

@@ -69,7 +69,10 @@ class Session(Protocol[State]):
 
     @property
     def idle(self) -> int:
-        """Turns since something new was evaluated: large when a strategy walks in circles."""
+        """Turns since something new was evaluated: large when a strategy walks in circles.
+
+        Each call of `more` is one, and each of `evaluate`: a step that asks first and evaluates then is two.
+        """
         ...
 
     def more(self) -> bool:

@@ -27,7 +27,8 @@ class Exact:
         stretch: instructions of a stretch of a larger part.
         seconds: the solver's limit for a part (its deterministic time, which is of the order of seconds); a
             stretch gets a third.
-        patience: stretches in a row that lead to nothing new before the search ends by itself.
+        patience: turns (`Session.idle`: two a stretch, one where the solver finds none) in a row that lead to
+            nothing new before the search ends by itself.
     """
 
     whole: int = 250

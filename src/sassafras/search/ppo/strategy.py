@@ -29,8 +29,8 @@ class Ppo:
         moves, view: options that the schedule space is asked for; "": the preset's own.
         mask: False lets the policy try illegal moves, which then do nothing (an ablation).
         reward_noise: standard deviation of noise on relative runtimes that pay (an ablation).
-        patience: turns without anything new after which the agent gives up: each costs a thought, and small
-            sets of moves are exhausted.
+        patience: turns (`Session.idle`: a move that is evaluated is two) without anything new after which the
+            agent gives up: each costs a thought, and small sets of moves are exhausted.
         groups: 2: one half of the games is evaluated while the policy thinks about the other.
         threads: of torch.
         on: where the network is: ``cpu``, or ``cuda`` or ``cuda:1``. One GPU cannot time kernels and train at
