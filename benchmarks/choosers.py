@@ -35,10 +35,16 @@ from sassafras.gemm.shapes import Shape
 from sassafras.gemm.table import Table
 
 #: trees, leaves and depth of both sets: small enough for a few milliseconds
-PLAIN = {"max_iter": 200, "max_leaf_nodes": 63, "max_depth": 10, "learning_rate": 0.16}
+PLAIN = {
+    "max_iter": 200, "max_leaf_nodes": 95, "max_depth": 12, "learning_rate": 0.12, "max_features": 0.4,
+    "l2_regularization": 5.0,
+}  # fmt: skip
 MODES = {"max_iter": 120, "max_leaf_nodes": 31, "max_depth": 8, "learning_rate": 0.12}
 #: of the layouts nt and tt, which have a tenth of the pairs
 PLAIN_BACKWARD = {"max_iter": 200, "max_leaf_nodes": 31, "max_depth": 8, "learning_rate": 0.1}
+#: how many such sets are averaged, each of shapes drawn with replacement: one alone takes what a few shapes
+#: did for a rule (docs/experiments/2026-11-23-choosers.md)
+MEMBERS = 4
 SEED = 0
 #: folds of nt and tt: (name, which shapes are held out); k is the number of tokens there, m and n are a
 #: layer's widths. nn and tn have `FOLDS`
@@ -55,7 +61,7 @@ UNSEEN = dataset.DATA / "nvidia-h200.unseen.jsonl.gz"
 #: parts of them that are judged by what was learnt from the others
 FOLDS = 3
 #: predicted speed-ups asked for, of all shapes alike
-MARGINS = (1.0, 1.03, 1.08, 1.12, 1.2)
+MARGINS = (1.0, 1.03, 1.06, 1.08, 1.12, 1.2)
 #: whatever is predicted is taken: what a prediction is worth
 ANY = Settings(model_margin=0.0, odd_margin=0.0)
 
@@ -91,15 +97,41 @@ class Pairs:
         self, without: set[int], header: dict[str, Any], settings: dict[str, Any] = PLAIN
     ) -> learned.Model:
         """The model of all shapes but some."""
-        (plain, speedups), (modes, gains) = (
-            [part[~np.isin(rows[0], list(without))] for part in rows[1:]] for rows in (self.plain, self.modes)
+        (of, plain, speedups), (_, modes, gains) = (
+            [part[~np.isin(rows[0], list(without))] for part in rows] for rows in (self.plain, self.modes)
         )
-        sets = fitted(plain, speedups, settings), fitted(modes, gains, MODES)
+        sets = bagged(of, plain, speedups, settings), fitted(modes, gains, MODES)
         return learned.Model(*sets, {**header, "families": learned.families_in(plain)})
 
 
-def fitted(found: np.ndarray, target: np.ndarray, settings: dict[str, Any]) -> learned.Trees:
+def bagged(of: np.ndarray, found: np.ndarray, target: np.ndarray, settings: dict[str, Any]) -> learned.Trees:
+    """The mean of `MEMBERS` sets of trees (Breiman 1996), each of as many shapes drawn with replacement.
+
+    Args:
+        of: the shape that each row is of: rows of one are drawn together, as they share torch's time.
+    """
+    shapes, place = np.unique(of, return_inverse=True)
+    members = []
+    for member in range(MEMBERS):
+        drawn = np.random.default_rng((SEED, member)).integers(len(shapes), size=len(shapes))
+        times = np.bincount(drawn, minlength=len(shapes))[place].astype(float)
+        there = times > 0
+        members.append(fitted(found[there], target[there], settings, times[there], member))
+    return learned.Trees.mean(members)
+
+
+def fitted(
+    found: np.ndarray,
+    target: np.ndarray,
+    settings: dict[str, Any],
+    weights: np.ndarray | None = None,
+    member: int = 0,
+) -> learned.Trees:
     """Boosted trees as flat arrays.
+
+    Args:
+        weights: of the rows.
+        member: draws another order of features.
 
     Raises:
         ToolMissing: scikit-learn is not installed.
@@ -109,8 +141,8 @@ def fitted(found: np.ndarray, target: np.ndarray, settings: dict[str, Any]) -> l
         from sklearn.ensemble import HistGradientBoostingRegressor
     except ImportError as error:
         raise ToolMissing("training needs scikit-learn", hint="pip install scikit-learn") from error
-    model = HistGradientBoostingRegressor(random_state=SEED, early_stopping=False, **settings)
-    model.fit(found, target)
+    model = HistGradientBoostingRegressor(random_state=SEED + member, early_stopping=False, **settings)
+    model.fit(found, target, sample_weight=weights)
     try:
         trees = flat(
             [one[0].nodes for one in model._predictors], float(np.ravel(model._baseline_prediction)[0])

@@ -417,6 +417,7 @@ def test_trees_are_trained_and_compared_on_them(
     Dataset({"gpu": GPU}, entries).save(tmp_path / "made.jsonl.gz")
     words = ["choosers.py", "--backward", "--dataset", str(tmp_path / "made.jsonl.gz")]
     monkeypatch.setattr(choosers, "MARGINS", (1.08,))
+    monkeypatch.setattr(choosers, "MEMBERS", 2)
     few = {"max_iter": 8, "max_leaf_nodes": 15, "learning_rate": 0.3}
     for name in ("PLAIN_BACKWARD", "MODES"):
         monkeypatch.setattr(choosers, name, few)

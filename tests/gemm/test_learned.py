@@ -61,6 +61,34 @@ def test_trees_are_walked_from_root_to_leaf() -> None:
     assert trees.predict(rows) == pytest.approx(expected)
 
 
+def test_the_mean_of_several_sets_is_one() -> None:
+    rng = np.random.default_rng(1)
+    sets = []
+    for depth in (2, 5, 3):
+        roots, nodes = grown(rng, 4, depth)
+        table = np.array(nodes)
+        feature, threshold, children = table[:, 0].astype(int), table[:, 1], table[:, 2:4].astype(int)
+        sets.append(
+            Trees(float(rng.normal()), depth, np.array(roots), feature, threshold, children, table[:, 4])
+        )
+    rows = rng.normal(size=(30, 4))
+    mean = Trees.mean(sets)
+    assert mean.predict(rows) == pytest.approx(np.mean([one.predict(rows) for one in sets], 0))
+    assert mean.depth == 5 and len(mean.roots) == 21
+    assert Trees.of_arrays("t", mean.arrays("t")).predict(rows) == pytest.approx(mean.predict(rows), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("shape", "aligned"),
+    [((64, 64, 64), (8, 8, 8)), ((3, 20, 48), (8, 4, 4)), ((8, 16, 1191), (1, 8, 1)), ((8, 6, 4), (4, 2, 2))],
+)
+def test_how_rows_are_aligned_is_a_feature(shape: tuple[int, int, int], aligned: tuple[int, ...]) -> None:
+    config = families.parse("lean_nn_m1n2s1/w1x1x1/c1")
+    found = learned.features([config], Shape(*shape))[0]
+    assert tuple(found[8:11]) == aligned
+    assert learned.families_in(found[None]) == ["LeanConfig"]
+
+
 def test_a_model_survives_its_file_and_damage_is_noticed(tmp_path: Path) -> None:
     model = learned.shipped(GPU)
     assert model is not None and model.header["gpu"] == GPU and model.header["pairs"] > 100_000
@@ -181,6 +209,7 @@ def test_training_and_comparing_on_a_part_of_the_dataset(
     held = {"every fifth shape": choosers.HELD_OUT_BACKWARD["every fifth shape"]}
     monkeypatch.setattr(choosers, "MARGINS", (1.08,))
     monkeypatch.setattr(choosers, "FOLDS", 2)
+    monkeypatch.setattr(choosers, "MEMBERS", 2)
     few = {"max_iter": 20, "max_leaf_nodes": 15, "learning_rate": 0.3}
     for name in ("PLAIN", "MODES"):
         monkeypatch.setattr(choosers, name, few)

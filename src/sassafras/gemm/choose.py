@@ -78,8 +78,8 @@ class Settings:
     use_estimate: bool = True
     caution: float = 1.0
     candidates: int = 48
-    model_margin: float = 1.08
-    odd_margin: float = 1.2
+    model_margin: float = 1.06
+    odd_margin: float = 1.1
     tuned: tuple[tuple[float, float], ...] = OURS_BETTER
 
     def ours_better(self, shape: Shape, layout: str) -> float:

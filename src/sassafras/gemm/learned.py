@@ -30,13 +30,13 @@ from .shapes import Shape
 from .two_launches import TwoLaunchesConfig
 
 #: of the columns of `features`: a model of another number is not used
-VERSION = 3
+VERSION = 4
 _FAMILIES = (
     "LeanConfig", "StagedConfig", "ClusterSplitConfig", "WarpSpecializedConfig", "AnyRowsConfig",
     "TwoLaunchesConfig",
 )  # fmt: skip
 #: the column of a family's index in `_FAMILIES`
-_FAMILY = 8
+_FAMILY = 11
 #: what a model has learnt of whose header does not say it
 _FIRST_FAMILIES = _FAMILIES[:5]
 #: numbers of a configuration or of its instance; 0 where a family has none
@@ -106,11 +106,18 @@ def _together(config: Config, tiles_m: int, tiles_n: int) -> float:
     return (down * rows + across * columns) / (down * across)
 
 
+def _aligned(shape: Shape) -> tuple[float, ...]:
+    """Elements that rows of k and of n are whole multiples of, 8 at most, and the smaller: cuBLAS has other
+    kernels for 1, 2, 4 and 8, and torch's time jumps between them."""
+    k, n = math.gcd(shape.k, 8), math.gcd(shape.n, 8)
+    return float(k), float(n), float(min(k, n))
+
+
 def features(configs: Sequence[Config], shape: Shape) -> np.ndarray:
     """float32 (configurations, features): plain numbers, of which trees need no logarithm."""
     of_shape = (
         float(shape.m), float(shape.n), float(shape.k), float(shape.flop), float(shape.nbytes),
-        float(shape.m % 16), float(shape.n % 16), float(shape.k % 64),
+        float(shape.m % 16), float(shape.n % 16), float(shape.k % 64), *_aligned(shape),
     )  # fmt: skip
     return np.array([of_shape + _own(c) + _both(c, shape) for c in configs], np.float32)
 
@@ -154,6 +161,20 @@ class Trees:
             node = children.take(2 * node + right)
         total: np.ndarray = self.base + self.value.take(node).sum(1)
         return total
+
+    @classmethod
+    def mean(cls, several: Sequence[Trees]) -> Trees:
+        """One set of trees that predicts the mean of several."""
+        count = len(several)
+        at = np.cumsum([0, *(len(one.feature) for one in several[:-1])])
+        return cls(
+            sum(one.base for one in several) / count, max(one.depth for one in several),
+            np.concatenate([one.roots + first for one, first in zip(several, at, strict=True)]),
+            np.concatenate([one.feature for one in several]),
+            np.concatenate([one.threshold for one in several]),
+            np.concatenate([one.children + first for one, first in zip(several, at, strict=True)]),
+            np.concatenate([one.value for one in several]) / count,
+        )  # fmt: skip
 
     def arrays(self, name: str) -> dict[str, Any]:
         """For a file."""
