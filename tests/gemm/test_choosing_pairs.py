@@ -113,8 +113,9 @@ def test_features_of_a_pair() -> None:
     assert found[0, both + 6] == 1024.0 and found[0, both + 8] == pytest.approx(estimate_us(pair, SHAPE))
     assert found[1, both] == 1.0 and found[1, both + 6] == 8192.0
     numbers = list(learned._NUMBERS)
-    at = 8 + 7 + numbers.index("parts")
-    assert found[:, at].tolist() == [8.0, 8.0] and found[0, 8 + 7 + numbers.index("band")] == 0.0
+    first = learned._FAMILY + 7
+    parts, band = first + numbers.index("parts"), first + numbers.index("band")
+    assert found[:, parts].tolist() == [8.0, 8.0] and found[0, band] == 0.0
 
 
 def test_estimates_answer_for_shapes_that_cannot_run() -> None:
