@@ -134,14 +134,19 @@ def fitted(
         member: draws another order of features.
 
     Raises:
-        ToolMissing: scikit-learn is not installed.
+        ToolMissing: scikit-learn is not installed, or too old.
         SassafrasError: this scikit-learn keeps its trees in another way.
     """
     try:
         from sklearn.ensemble import HistGradientBoostingRegressor
     except ImportError as error:
-        raise ToolMissing("training needs scikit-learn", hint="pip install scikit-learn") from error
-    model = HistGradientBoostingRegressor(random_state=SEED + member, early_stopping=False, **settings)
+        raise ToolMissing("training needs scikit-learn", hint="pip install 'scikit-learn>=1.4'") from error
+    try:
+        model = HistGradientBoostingRegressor(random_state=SEED + member, early_stopping=False, **settings)
+    except TypeError as error:
+        raise ToolMissing(
+            f"this scikit-learn is too old: {error}", hint="pip install 'scikit-learn>=1.4'"
+        ) from error
     model.fit(found, target, sample_weight=weights)
     try:
         trees = flat(
@@ -419,4 +424,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except SassafrasError as error:
+        sys.exit(f"error: {error}")
