@@ -108,7 +108,7 @@ def test_features_of_a_pair() -> None:
     found = learned.features([pair, alone], SHAPE)
     assert learned.families_in(found) == ["ClusterSplitConfig", "TwoLaunchesConfig"]
     assert learned.families_in(found[:1]) == ["TwoLaunchesConfig"]
-    both = -13  # slices, tiles, waves, ..., k of a slice, ...: `_both`
+    both = -15  # slices, tiles, waves, ..., k of a slice, ...: `_both`
     assert found[0, both : both + 3].tolist() == pytest.approx([8.0, 16.0, 16 * 8 / 132])
     assert found[0, both + 6] == 1024.0 and found[0, both + 8] == pytest.approx(estimate_us(pair, SHAPE))
     assert found[1, both] == 1.0 and found[1, both + 6] == 8192.0
