@@ -7,7 +7,7 @@
     python benchmarks/hgemm.py server   [--gpus 4] [--rate 1000]      hgemm-server.json
     python benchmarks/hgemm.py server   --rate 100 --shapes 200       hgemm-server-100.json
     python benchmarks/hgemm.py off-grid [--mode offline]              hgemm-offgrid.json
-    python benchmarks/hgemm.py off-grid --grid off-grid-fourth        shapes that nothing has learnt from
+    python benchmarks/hgemm.py off-grid --grid off-grid-fifth         shapes that nothing has learnt from
     python benchmarks/hgemm.py off-grid --grid off-grid-odd           rows that are no multiple of 16 bytes
     python benchmarks/hgemm.py sweep    --grid learning --out FOLDER  shapes to learn from: choosers.py
     python benchmarks/hgemm.py sweep    --grid backward --layouts nt,tt   gradients of weights
@@ -66,7 +66,7 @@ def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("stage", choices=STAGES)
-    parser.add_argument("--grid", help="another one: off-grid-fourth, off-grid-odd, learning, -odd, -few")
+    parser.add_argument("--grid", help="another one: off-grid-fifth, off-grid-rare, learning, ...")
     parser.add_argument("--layouts", default="nn,tn", help="of a sweep: of nn and tn, or of nt and tt")
     parser.add_argument("--bands", help="only these bands, for example '<1e8,1e8-1e9'")
     parser.add_argument("--shapes", type=int, help="only a stratified sample of so many")
@@ -164,4 +164,9 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    from sassafras.core import SassafrasError
+
+    try:
+        sys.exit(main())
+    except SassafrasError as error:
+        sys.exit(f"error: {error}")

@@ -342,7 +342,7 @@ def test_finished_journals_of_other_options_are_refused(tmp_path: Path, other: d
 def test_grids() -> None:
     assert len(cuda_l2_grid()) == 1000 and len(off_grid()) == 60
     grids = [set(choose_shapes(name)) for name in GRIDS if name != "backward"]  # of other layouts
-    assert [len(grid) for grid in grids] == [1000, 60, 60, 60, 60, 300, 40, 150, 80]
+    assert [len(grid) for grid in grids] == [1000, 60, 60, 60, 60, 300, 40, 150, 80, 60, 40, 160]
     assert len(set.union(*grids)) == sum(map(len, grids)), "none is in two"
     assert file_name("off-grid-anew", "server") == "hgemm-offgrid-anew-server"
     assert min(s.m for s in off_grid()) == 1 and sum(s.m % 2 for s in off_grid()) > 20

@@ -15,8 +15,8 @@ app = typer.Typer(
 )
 
 _GRID = (
-    "cuda-l2 (1,000 shapes), off-grid (60), off-grid-anew, off-grid-third, -fourth, -odd, learning, "
-    "learning-odd, learning-few, or 64x64x64,128x64x512"
+    "cuda-l2 (1,000 shapes), off-grid (60), off-grid-anew, -third, -fourth, -fifth, -odd, -rare, learning, "
+    "learning-odd, -few, -rare, or 64x64x64,128x64x512"
 )
 Grid = Annotated[str, typer.Option(help=_GRID)]
 Bands = Annotated[str | None, typer.Option(help="Only these bands of FLOP, for example '<1e8,1e8-1e9'.")]

@@ -21,11 +21,14 @@ from .shapes import (
     for_learning,
     for_learning_few,
     for_learning_odd,
+    for_learning_rare,
     in_bands,
     off_grid,
     off_grid_anew,
+    off_grid_fifth,
     off_grid_fourth,
     off_grid_odd,
+    off_grid_rare,
     off_grid_third,
     stratified,
 )
@@ -37,6 +40,7 @@ GRIDS = {
     "cuda-l2": cuda_l2_grid, "off-grid": off_grid, "off-grid-anew": off_grid_anew,
     "off-grid-third": off_grid_third, "off-grid-fourth": off_grid_fourth, "learning": for_learning,
     "off-grid-odd": off_grid_odd, "learning-odd": for_learning_odd, "learning-few": for_learning_few,
+    "off-grid-fifth": off_grid_fifth, "off-grid-rare": off_grid_rare, "learning-rare": for_learning_rare,
     "backward": backward.grid,
 }  # fmt: skip
 

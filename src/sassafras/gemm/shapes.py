@@ -180,10 +180,56 @@ def for_learning_few() -> tuple[Shape, ...]:
     return tuple(sorted(found, key=lambda s: (s.flop, s)))
 
 
+def _before_fourth() -> tuple[Shape, ...]:
+    known = (*cuda_l2_grid(), *off_grid(), *off_grid_anew(), *off_grid_third(), *off_grid_odd())
+    return (*known, *for_learning(), *for_learning_odd(), *for_learning_few())
+
+
 def off_grid_fourth() -> tuple[Shape, ...]:
     """60 more that nothing has learnt from: the chooser's margins were settled with an eye on the third."""
-    known = (*cuda_l2_grid(), *off_grid(), *off_grid_anew(), *off_grid_third(), *off_grid_odd())
-    return _drawn(60, 10, (*known, *for_learning(), *for_learning_odd(), *for_learning_few()))
+    return _drawn(60, 10, _before_fourth())
+
+
+def off_grid_fifth() -> tuple[Shape, ...]:
+    """60 more: the chooser's margins and features were settled with an eye on the fourth."""
+    return _drawn(60, 11, (*off_grid_fourth(), *_before_fourth()))
+
+
+def _rare(count: int, seed: int, without: Iterable[Shape]) -> tuple[Shape, ...]:
+    """What the other draws hardly have: a few rows of any length, C a few columns wide, much work whose k is
+    no multiple of a kernel's block, and small C with a long k."""
+    rng, known, found = np.random.default_rng(seed), set(without), set[Shape]()
+    while len(found) < count:
+        kind = rng.random()
+        if kind < 0.3:
+            m, n, k = int(rng.integers(1, 17)), *(int(2 ** rng.uniform(6, 13.5)) for _ in range(2))
+        elif kind < 0.5:
+            n, m, k = int(rng.integers(1, 101)), *(int(2 ** rng.uniform(6, 13.5)) for _ in range(2))
+        elif kind < 0.7:
+            m, n = (int(2 ** rng.uniform(3, 9.5)) for _ in range(2))
+            k = int(2 ** rng.uniform(12, 16))
+        else:
+            m, n = (64 * int(2 ** rng.uniform(4, 8)) for _ in range(2))
+            k = int(2 ** rng.uniform(7, 13.5))
+            if k % 64 == 0:
+                continue
+        if rng.random() < 0.6:  # rows of 16 bytes
+            n, k = max(8, n // 8 * 8), max(8, k // 8 * 8)
+        shape = Shape(m, n, k)
+        if shape not in known and shape.flop < 1e12:
+            found.add(shape)
+    return tuple(sorted(found, key=lambda s: (s.flop, s)))
+
+
+def off_grid_rare() -> tuple[Shape, ...]:
+    """40 shapes of kinds that the other grids hardly have, to judge with."""
+    return _rare(40, 12, (*off_grid_fifth(), *off_grid_fourth(), *_before_fourth()))
+
+
+def for_learning_rare() -> tuple[Shape, ...]:
+    """160 more of them for the chooser to learn from; none is in the others."""
+    known = (*off_grid_rare(), *off_grid_fifth(), *off_grid_fourth(), *_before_fourth())
+    return _rare(160, 13, known)
 
 
 def in_bands(shapes: Iterable[Shape], bands: Sequence[str] | None) -> tuple[Shape, ...]:
