@@ -56,8 +56,8 @@ HELD_OUT_BACKWARD: dict[str, Callable[[int, Shape], bool]] = {
 }
 #: times of shapes off the grid, which no table holds: the model learns from them what the grid cannot show
 OFF_GRID = sorted(dataset.DATA.glob("nvidia-h200.offgrid*.jsonl.gz"))
-#: times of shapes that nothing learns from: they judge
-UNSEEN = dataset.DATA / "nvidia-h200.unseen.jsonl.gz"
+#: times of shapes that nothing learns from: they judge, each file by itself
+UNSEEN = sorted(dataset.DATA.glob("nvidia-h200.unseen-*.jsonl.gz"))
 #: parts of them that are judged by what was learnt from the others
 FOLDS = 3
 #: predicted speed-ups asked for, of all shapes alike
@@ -305,15 +305,20 @@ def in_folds(
 
 
 def unseen(found: dataset.Dataset, model: learned.Model) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Shapes off the grid that nothing has learnt from, judged by the choosers as they are shipped."""
-    apart, table = dataset.Dataset.load(UNSEEN), Table.from_dataset(found)
-    test = [apart[shape] for shape in sorted(apart.entries)]
-    every = {name: summed(judged) for name, judged in compared(table, model, test).items()}
-    # the most that anybody could reach
-    every["the best known"] = summed(
-        [best(entry, layout) for entry in test for layout in entry.baselines["torch"]]
-    )
-    return [{"held_out": "unseen", "chooser": name, **of} for name, of in every.items()], every
+    """Shapes off the grid that nothing has learnt from, judged by the choosers as they are shipped: rows, and
+    by the name of each file (``unseen-fifth``) all of it together."""
+    rows, summary, table = [], {}, Table.from_dataset(found)
+    for path in UNSEEN:
+        apart, of = dataset.Dataset.load(path), path.name.split(".")[1]
+        test = [apart[shape] for shape in sorted(apart.entries)]
+        every = {name: summed(judged) for name, judged in compared(table, model, test).items()}
+        # the most that anybody could reach
+        every["the best known"] = summed(
+            [best(entry, layout) for entry in test for layout in entry.baselines["torch"]]
+        )
+        rows += [{"held_out": of, "chooser": name, **figures} for name, figures in every.items()]
+        summary[of] = every
+    return rows, summary
 
 
 def best(entry: dataset.Entry, layout: str) -> dict[str, Any]:
@@ -419,7 +424,7 @@ def main() -> None:
     rows, grid, apart = in_folds(found, others, args.folds)
     model = learned.Model.load(args.model or learned.shipped_path(header["gpu"]))
     last, judged = unseen(found, model)
-    rows, summary = [*rows, *last], {"grid": grid, "off_grid": apart, "unseen": judged}
+    rows, summary = [*rows, *last], {"grid": grid, "off_grid": apart, **judged}
     print("wrote", write("choosers", rows, summary, header, seed=SEED, out=args.out))
 
 

@@ -161,6 +161,22 @@ def _of_offgrid(name: str = "hgemm-offgrid") -> dict[str, str]:
     } | _by_layout(rows)  # fmt: skip
 
 
+def _of_rounds() -> dict[str, str]:
+    """The portfolio's lower ends, measured with more rounds: shapes up to 1e12 FLOP, and above."""
+    found = {}
+    for name, file in (("few", "hgemm-rounds"), ("large", "hgemm-rounds-large")):
+        rows = [row for row in result(file)["rows"] if "portfolio_speedup_low" in row]
+        low = min(rows, key=lambda row: row["portfolio_speedup_low"])
+        found |= {
+            f"{name}.shapes": f"{len(rows)}", f"{name}.low": f"{low['portfolio_speedup_low']:.3f}",
+            f"{name}.below": f"{sum(row['portfolio_speedup_low'] < 0.99 for row in rows)}",
+            f"{name}.null_below": f"{sum(row['null_low'] < 0.99 for row in rows)}",
+            f"{name}.median": f"{min(row['portfolio_speedup'] for row in rows):.3f}",
+            f"{name}.null_low": f"{min(row['null_low'] for row in rows):.3f}",
+        }  # fmt: skip
+    return found
+
+
 def _by_layout(rows: list[Row]) -> dict[str, str]:
     """The portfolio over torch, each layout by itself: what a caller sees, who has one of them."""
     over = [row[f"torch_{at}"] / row[f"portfolio_{at}"] for row in rows for at in ("nn", "tn")
@@ -213,7 +229,7 @@ def _of_choosers() -> dict[str, str]:
     found = {}
     summary = result("choosers")["summary"]
     both = [*summary["grid"].items()]
-    for prefix, part in (("off", "off_grid"), ("unseen", "unseen")):
+    for prefix, part in (("off", "off_grid"), ("fifth", "unseen-fifth"), ("rare", "unseen-rare")):
         both += [(f"{prefix}.{name}", of) for name, of in summary[part].items()]
     for name, of in both:
         found |= {
@@ -236,6 +252,9 @@ GROUPS: dict[str, Callable[[], dict[str, str]]] = {
     "third": functools.partial(_of_offgrid, "hgemm-offgrid-third"),
     "third-again": functools.partial(_of_offgrid, "hgemm-offgrid-third-again"),
     "fourth": functools.partial(_of_offgrid, "hgemm-offgrid-fourth"),
+    "fourth-again": functools.partial(_of_offgrid, "hgemm-offgrid-fourth-again"),
+    "fifth": functools.partial(_of_offgrid, "hgemm-offgrid-fifth"),
+    "rare": functools.partial(_of_offgrid, "hgemm-offgrid-rare"), "rounds": _of_rounds,
     "server-100-small": functools.partial(_of_server, "hgemm-server-100-small"),
     "server-large": functools.partial(_of_server, "hgemm-server-large"),
     "epilogue": _of_epilogue, "backward": _of_backward, "choosers": _of_choosers,

@@ -12,6 +12,7 @@ import pytest
 from sassafras.core import SassafrasError
 from sassafras.gemm import dataset, families, learned
 from sassafras.gemm.choose import Chooser, Settings
+from sassafras.gemm.launch import AT_ONCE
 from sassafras.gemm.learned import Model, Trees
 from sassafras.gemm.shapes import Shape
 from sassafras.gemm.table import Row, Table, shipped_path
@@ -224,7 +225,7 @@ def test_training_and_comparing_on_a_part_of_the_dataset(
         1.0, trees["worst_over_torch"]
     )
     # on the grid and off it, by folds, whose models are kept
-    few_others = dataset.Dataset({}, list(dataset.Dataset.load(choosers.UNSEEN))[:9])
+    few_others = dataset.Dataset({}, list(dataset.Dataset.load(choosers.UNSEEN[0]))[:9])
     tenth = dataset.Dataset(part.header, [part[shape] for shape in sorted(part.entries)[::10]])
     by_fold, grid, off = choosers.in_folds(tenth, few_others, tmp_path)
     assert len(by_fold) == 2 * choosers.FOLDS * len(grid) and grid["torch"]["problems"] == 20
@@ -245,3 +246,13 @@ def test_clusters_that_do_not_fit_at_once_take_another_round() -> None:
     six, five, persistent = learned.features([families.parse(name) for name in names], shape)[:, -2:]
     assert six == pytest.approx([108 / 102, 2 * 102 / 108]) and five == pytest.approx([90 / 110, 110 / 90])
     assert not persistent.any(), "it brings as many CTAs as there is room for"
+
+
+def test_a_band_is_launched_whole() -> None:
+    """Observed: 149 x 2432 x 512 in bands of four 3.9 us, of three 2.4 us; it has three rows of tiles."""
+    names = ("cs_tn_64x64_s6q1/c1g4", "cs_tn_64x64_s6q1/c1g3", "cs_tn_64x64_s6q1/c1")
+    found = learned.features([families.parse(name) for name in names], Shape(149, 2432, 512))[:, -2]
+    assert found == pytest.approx([4 * 38 / 264, 3 * 38 / 264, 3 * 38 / 264])
+    shared = families.parse("cs_nn_128x128_s6mq1/c4m2n1")  # two rows of tiles share: three are four
+    ((found, _),) = learned.features([shared], Shape(300, 128, 4096))[:, -2:]
+    assert found == pytest.approx(4 * 4 / (AT_ONCE[7] // 8 * 8))

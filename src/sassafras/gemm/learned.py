@@ -20,6 +20,7 @@ import numpy as np
 
 from sassafras.core import SassafrasError
 
+from .cluster_split import ClusterSplitConfig
 from .configuration import PLAIN, Mode
 from .cublas import LAYOUTS
 from .dataset import DATA, stem
@@ -31,7 +32,7 @@ from .two_launches import TwoLaunchesConfig
 from .warp_specialized import WarpSpecializedConfig
 
 #: of the columns of `features`: a model of another number is not used
-VERSION = 5
+VERSION = 6
 _FAMILIES = (
     "LeanConfig", "StagedConfig", "ClusterSplitConfig", "WarpSpecializedConfig", "AnyRowsConfig",
     "TwoLaunchesConfig",
@@ -82,22 +83,27 @@ def _both(config: Config, shape: Shape) -> tuple[float, ...]:
         slices, float(tiles), waves, math.ceil(waves) / waves, seen.m / (tiles_m * rows),
         seen.n / (tiles_n * columns), shape.k / slices, shape.k * (rows + columns) * 2.0 * tiles, estimate,
         estimate / max(shape.flop / 790e6, shape.nbytes / 4.3e6), float(tiles_m), float(tiles_n), together,
-        *_rounds(config, tiles),
+        *_rounds(config, shape),
     )  # fmt: skip
 
 
-def _rounds(config: Config, tiles: int) -> tuple[float, float]:
-    """CTAs over those that run at once, clusters whole, and what the last round adds. 18 clusters of six are
-    108 CTAs for 132 multiprocessors, and take two rounds: 17 find room. 0 for kernels that fill the GPU."""
+def _rounds(config: Config, shape: Shape) -> tuple[float, float]:
+    """CTAs that are launched over those that run at once, and what the last round adds; 0 for kernels that
+    fill the GPU. 18 clusters of six are 108 CTAs for 132 multiprocessors, and take two rounds: 17 find room.
+    Three rows of tiles in bands of four are launched as four: CTAs with nothing to do take their turn."""
     if isinstance(config, (WarpSpecializedConfig, TwoLaunchesConfig)):
         return 0.0, 0.0
+    down, across = (
+        config.whole_tiles(shape) if isinstance(config, ClusterSplitConfig) else config.tiles(shape)
+    )
+    band = max(1, getattr(config, "band", 0))
     slices = config.cluster // (getattr(config, "share_m", 1) * getattr(config, "share_n", 1))
-    room = (228 * 1024) // (
-        config.shared_bytes + 1024
-    )  # a multiprocessor's shared memory; 1 KiB a CTA is taken
+    # of a multiprocessor's shared memory 1 KiB a CTA is taken
+    room = (228 * 1024) // (config.shared_bytes + 1024)
     resident = max(1, min(2048 // config.threads, room))
     clusters = max(1, AT_ONCE[min(config.cluster, 8) - 1] * resident // config.cluster)
-    rounds = tiles * slices * getattr(config, "parts", 1) / (clusters * config.cluster)
+    launched = math.ceil(down / band) * band * across * slices * getattr(config, "parts", 1)
+    rounds = launched / (clusters * config.cluster)
     return rounds, math.ceil(rounds) / rounds
 
 
