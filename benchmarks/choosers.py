@@ -63,7 +63,7 @@ FOLDS = 3
 #: predicted speed-ups asked for, of all shapes alike
 MARGINS = (1.0, 1.03, 1.06, 1.08, 1.12, 1.2)
 #: whatever is predicted is taken: what a prediction is worth
-ANY = Settings(model_margin=0.0, odd_margin=0.0)
+ANY = Settings(model_margin=0.0)
 
 
 class Pairs:
@@ -251,7 +251,7 @@ def asking(rows: Sequence[dict[str, Any]], settings: Settings) -> list[dict[str,
     """What was chosen whatever was predicted (`ANY`), where these settings would have torch instead."""
     return [
         row
-        if row["predicted"] >= settings.margin_of(Shape.parse(row["shape"]))
+        if row["predicted"] >= settings.model_margin
         else row | {"config": None, "over_torch": 1.0, "fraction_of_best": row["torch_of_best"]}
         for row in rows
     ]
@@ -266,7 +266,7 @@ def compared(
     }  # fmt: skip
     chosen = judge(Chooser(table, ANY, model=model, backward=model), entries)
     for margin in MARGINS:
-        rows[f"trees, margin {margin}"] = asking(chosen, Settings(model_margin=margin, odd_margin=margin))
+        rows[f"trees, margin {margin}"] = asking(chosen, Settings(model_margin=margin))
     return rows | {"trees as shipped": asking(chosen, Settings())}
 
 

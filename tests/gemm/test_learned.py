@@ -151,7 +151,7 @@ def test_the_shipped_model_chooses_for_new_shapes() -> None:
                 ours += 1
                 config = families.parse(choice.config or "")
                 assert legal(config) and config.wasteful(shape) is None
-                assert choice.speedup >= Settings().margin_of(shape)
+                assert choice.speedup >= Settings().model_margin
                 assert "learnt" in choice.why
     assert ours > len(shapes) // 2
     assert chooser.choose(shapes[0], "tn", lambda c: False).member == "torch"
@@ -181,10 +181,13 @@ def test_what_no_sweep_times_is_not_chosen_for_new_shapes() -> None:
         assert any(config.mode.solo for config in learned.modes_that_may_pay(odd, shape)) == solo
 
 
-def test_rows_of_odd_lengths_need_more() -> None:
-    settings = Settings(model_margin=1.2, odd_margin=1.3)
-    assert settings.margin_of(Shape(7, 64, 640)) == 1.2
-    assert settings.margin_of(Shape(8, 60, 640)) == settings.margin_of(Shape(8, 64, 636)) == 1.3
+def test_what_is_promised_has_to_reach_the_margin() -> None:
+    name = "lean_tn_m1n1s2/w1x2x1/c1"
+    table = Table({}, [Row(Shape(64, 64, 64), "tn", ((name, 1.0),), 2.0)])
+    for promised, member in ((1.07, "torch"), (1.09, "ours")):
+        chooser = Chooser(table, model=Model(constant(np.log(promised)), constant(-1.0), {}))
+        choice = chooser.choose(Shape(64, 64, 72), "tn", lambda c: True)
+        assert choice.member == member and choice.speedup == pytest.approx(promised)
 
 
 def test_a_tuned_shape_is_served_by_its_row_whatever_was_learnt() -> None:

@@ -68,7 +68,6 @@ class Settings:
         caution: how many standard deviations of the neighbours' speed-ups are subtracted.
         candidates: known shapes whose winners a model ranks.
         model_margin: predicted speed-up that ours needs where a model predicts.
-        odd_margin: the same where rows are no multiple of 16 bytes: what torch takes then is hard to predict.
         tuned: (FLOP, up to which it holds; by what factor a tuned time of ours has to be better), see above.
     """
 
@@ -78,18 +77,13 @@ class Settings:
     use_estimate: bool = True
     caution: float = 1.0
     candidates: int = 48
-    model_margin: float = 1.06
-    odd_margin: float = 1.1
+    model_margin: float = 1.08
     tuned: tuple[tuple[float, float], ...] = OURS_BETTER
 
     def ours_better(self, shape: Shape, layout: str) -> float:
         """The factor by which a tuned time of ours has to be better than the best library's."""
         factors = OURS_BETTER_BACKWARD if layout in BACKWARD else self.tuned
         return next(factor for limit, factor in factors if shape.flop <= limit)
-
-    def margin_of(self, shape: Shape) -> float:
-        """What a model has to predict for ours."""
-        return self.odd_margin if shape.n % 8 or shape.k % 8 else self.model_margin
 
 
 class Chooser:
@@ -193,7 +187,7 @@ class Chooser:
             winners = self._winners[layout][1]
             names = (name for i in order[: settings.candidates] for name in winners[i])
             best = self._ranked(model, names, shape, legal, translate)
-            margin, why = settings.margin_of(shape), "chosen by what was learnt from tuned shapes"
+            margin, why = settings.model_margin, "chosen by what was learnt from tuned shapes"
         else:
             rows = self._near[layout][1]
             near = [(rows[i], 1.0 / (0.1 + float(distances[i])) ** 2) for i in order[: settings.neighbours]]
