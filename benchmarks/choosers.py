@@ -431,5 +431,5 @@ def main() -> None:
 if __name__ == "__main__":
     try:
         main()
-    except SassafrasError as error:
+    except (SassafrasError, OSError) as error:  # a folder that is a file, a full disk
         sys.exit(f"error: {error}")

@@ -100,6 +100,7 @@ def arguments() -> argparse.Namespace:
 def main() -> int:
     """Run a stage; 1 when a kernel of ours was wrong anywhere or a shape failed."""
     given = arguments()
+    from sassafras.cli import files
     from sassafras.device.cuda import available
     from sassafras.gemm import bench
     from sassafras.gemm.options import Options, of_known, retuning
@@ -112,7 +113,7 @@ def main() -> int:
         if not usable:
             return 2
     os.environ.setdefault("SASSAFRAS_COMMIT", commit() or "")
-    given.out.mkdir(parents=True, exist_ok=True)
+    files.folder(given.out)
     begin = time.perf_counter()
     if given.stage == "verify":
         checks = verified(given.cache, given.seed, given.out)

@@ -349,6 +349,8 @@ def test_grids() -> None:
     assert choose_shapes("off-grid", "<1e8") and choose_shapes("8x8x8,16x16x16")[1] == Shape(16, 16, 16)
     assert file_name("off-grid", "offline") == "hgemm-offgrid"
     assert file_name("cuda-l2", "server") == "hgemm-server"
+    with pytest.raises(SassafrasError, match="there is no grid 'off-grid-sixth'"):
+        choose_shapes("off-grid-sixth")
     assert all(s.n % 8 or s.k % 8 for name in ("off-grid-odd", "learning-odd") for s in choose_shapes(name))
 
 

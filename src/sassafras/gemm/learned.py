@@ -8,6 +8,7 @@ here they are evaluated with NumPy alone. The file is ``.npz`` without pickle.
 
 from __future__ import annotations
 
+import io
 import json
 import math
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from sassafras.core import SassafrasError
+from sassafras.writing import write_whole
 
 from .cluster_split import ClusterSplitConfig
 from .configuration import PLAIN, Mode
@@ -277,13 +279,14 @@ class Model:
         return [(math.exp(value), config) for value, config in ranked]
 
     def save(self, path: Path) -> None:
-        """Write it; equal contents give equal bytes."""
+        """Write it; equal contents give equal bytes. Raises OSError; what was there before stays then."""
         header = np.frombuffer(json.dumps(self.header, sort_keys=True).encode(), np.uint8)
-        with path.open("wb") as file:
-            np.savez_compressed(
-                file, allow_pickle=False, version=np.int64(VERSION), header=header,
-                **self.plain.arrays("plain"), **self.modes.arrays("modes"),
-            )  # fmt: skip
+        packed = io.BytesIO()
+        np.savez_compressed(
+            packed, allow_pickle=False, version=np.int64(VERSION), header=header,
+            **self.plain.arrays("plain"), **self.modes.arrays("modes"),
+        )  # fmt: skip
+        write_whole(path, packed.getvalue())
 
     @classmethod
     def load(cls, path: Path) -> Model:

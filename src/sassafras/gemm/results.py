@@ -55,7 +55,7 @@ def choose_shapes(
     """
     if grid in GRIDS:
         shapes = GRIDS[grid]()
-    elif "x" not in grid:
+    elif not grid[:1].isdigit():
         raise SassafrasError(
             f"there is no grid {grid!r}", hint=f"one of {', '.join(GRIDS)}, or shapes: 64x64x64,128x64x512"
         )
