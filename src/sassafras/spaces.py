@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from sassafras.core import Kernel, SassafrasError, Space
 
+#: schedules of a proved copy that have to be approved before a search gets it
+_TRIED = 4
 #: name -> what it opens
 SPACES = {
     "swaps": "order and stall counts under the compiler's scoreboards and waits",
@@ -68,11 +72,25 @@ def moved(kernel: Kernel, asked_by_name: bool = False, **options: Any) -> Any:
     return _proved(kernel, make, "moved over branches", asked_by_name, options)
 
 
+def _usable(space: Any, validator: Any) -> bool:
+    """Whether schedules of a proved copy are approved: the first few that a search would draw."""
+    rng, state = np.random.default_rng(0), space.start()
+    for _ in range(_TRIED):
+        step = space.sample(state, rng)
+        if step is None:
+            return False
+        state = space.apply(state, step)
+        if not validator.check(space.emit(state)).ok:
+            return False
+    return True
+
+
 def _proved(
     kernel: Kernel, make: Callable[[Any, int | None], tuple[bytes, int]], what: str, asked_by_name: bool,
     options: dict[str, Any],
 ) -> Any:  # fmt: skip
-    """The space of the largest copy that is proved; `make` takes how much to change at most."""
+    """The space of the largest copy that is proved and whose schedules are approved; `make` takes how much to
+    change at most."""
     from sassafras.sass import Program
     from sassafras.schedule import ScheduleSpace
     from sassafras.validate import Validator
@@ -90,7 +108,7 @@ def _proved(
         space = ScheduleSpace(
             kernel, arch_by_name=asked_by_name, control="regenerate", rename=cubin, **options
         )
-        if validator.via(space.via[0]).ok:
+        if validator.via(space.via[0]).ok and _usable(space, validator):
             space.description = space.description.replace(", renamed", f", {what}")
             return space
         most = changed // 2

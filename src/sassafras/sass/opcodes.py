@@ -148,6 +148,22 @@ def _build() -> dict[str, Op]:
 
 OPCODES: dict[str, Op] = _build()
 
+#: makes each lane's result from that lane's own registers, at a fixed latency: the same whichever lanes run.
+#: Not here: votes, shuffles, matrix products and all else that looks at other lanes, or is not known
+_LANE_LOCAL = """
+    FADD FADD32I FFMA FFMA32I FMUL FMUL32I IMAD IDP IDP4A HADD2 HADD2_32I HFMA2 HFMA2_32I HMNMX2 HMUL2
+    HMUL2_32I HSET2 HSETP2 FMNMX FSEL FSET FSETP BMSK IABS IADD3 IMNMX ISETP LEA LOP3 LOP32I SHF SHL SHR
+    VABSDIFF VABSDIFF4 VHMNMX VIADD VIADDMNMX VIMNMX MOV MOV32I PRMT SEL SGXT PLOP3 PSETP P2R R2P CS2R I2FP
+    I2IP F2FP F2IP
+"""
+#: also keep to their own lanes, at a variable latency or by an address; or PTX runs them with the whole warp
+_OWN_LANE = """
+    DADD DFMA DMUL DSETP DMNMX MUFU I2F F2I F2F FRND I2I FCHK POPC FLO BREV LDC S2R LDG STG LD ST LDL STL
+    LDS STS LDGSTS ATOM ATOMG ATOMS RED REDG HMMA IMMA BMMA DMMA LDSM STSM MOVM BRA EXIT NOP BAR
+"""
+LANE_LOCAL = frozenset(_LANE_LOCAL.split())
+KEEPS_TO_ITS_LANES = LANE_LOCAL | frozenset(_OWN_LANE.split())
+
 #: branches and kin: end a basic block
 BRANCHES = frozenset("BRA BRX BRXU JMP JMX JMXU RET CALL EXIT KILL BREAK BSYNC RTT BPT".split())  # noqa: SIM905
 #: positions are PC-relative or steer convergence: never move

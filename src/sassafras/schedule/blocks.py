@@ -14,16 +14,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..core.errors import SassafrasError
-from ..sass import Emitter, Function, Instruction, Program, Queue
+from ..sass import Emitter, Function, Instruction, Program
 from ..sass.control import WAIT_SHIFT
-from ..sass.opcodes import BRANCHES
+from ..sass.opcodes import BRANCHES, LANE_LOCAL
 from ..sass.registers import UGPR
 from . import control, flow, reuse
 from .flow import Block
 from .graph import is_fence
-from .webs import live
+from .webs import fixed_registers, live
 
-_PURE = (Queue.ALU, Queue.FMA, Queue.HALF)
 #: a kernel with one of these may hold addresses of its code in registers
 _ADDRESSES = frozenset(
     ["CALL", "RET", "LEPC", "BRX", "BRXU", "JMX", "JMXU", "JMP", "RTT", "BREAK", "WARPSYNC"]
@@ -56,7 +55,7 @@ def move(program: Program, name: str, most: int | None = None) -> Moved:
     blocks = flow.blocks(function)
     lists = [list(range(b.start, b.end)) for b in blocks]
     weight = control.block_weights(blocks)
-    fixed = _fixed(function)
+    fixed = fixed_registers(function)
     once = _unique(function)
     left = len(code) if most is None else most
     up = down = 0
@@ -88,6 +87,11 @@ def emit(program: Program, name: str, lists: list[list[int]]) -> bytes:
     home = {n: b for b in blocks for n in range(b.start, b.end)}
     gone = {n for b, row in zip(blocks, lists, strict=True) for n in row if home[n] is not b}
     words = _words(function, order, gone, {n: b.start for n, b in home.items()})
+    begins = dict(
+        zip((b.start for b in blocks), np.cumsum([0, *(len(row) for row in lists)]).tolist(), strict=False)
+    )
+    for p, n in enumerate(order.tolist()):
+        words[p] = _aimed(function, n, p, begins, int(words[p, 0]), int(words[p, 1]))
     return Emitter(program, name).write(order, words)
 
 
@@ -105,16 +109,6 @@ def doors(function: Function, blocks: tuple[Block, ...]) -> list[tuple[int, int]
         if before[b.index] == [p.index] and b.start not in named and last.opcode in ("BRA", "EXIT"):
             found.append((p.index, b.index))
     return found
-
-
-def _fixed(function: Function) -> set[int]:
-    """Registers whose uses no scoreboard or distance tells."""
-    out: set[int] = set()
-    for i in function.instructions:
-        asynchronous = i.op.queue in (Queue.WGMMA, Queue.TMA) or bool(i.unexplained)
-        if asynchronous or (is_fence(i) and i.base not in ("BRA", "EXIT", "NOP")):
-            out |= i.reads | i.writes
-    return out
 
 
 def _unique(function: Function) -> set[int]:
@@ -159,7 +153,7 @@ def _pure(i: Instruction, fixed: set[int]) -> bool:
     touched = i.reads | i.writes
     c = i.control
     return (
-        i.op.queue in _PURE
+        i.base in LANE_LOCAL
         and not i.op.variable
         and i.guard in ("", "PT")
         and c.write_barrier is None
@@ -171,8 +165,8 @@ def _pure(i: Instruction, fixed: set[int]) -> bool:
 
 
 def _words(function: Function, order: np.ndarray, gone: set[int], block_start: dict[int, int]) -> np.ndarray:
-    """Encodings by position: branches meet their targets, nothing is cached where something moved, what
-    one of the `gone` waited for its old successor waits for as well, and distances are as long as they were.
+    """Encodings by position: nothing is cached where something moved, what one of the `gone` waited for its
+    old successor waits for as well, and distances are as long as they were.
     """
     from .leaves import encode
 
@@ -201,19 +195,26 @@ def _words(function: Function, order: np.ndarray, gone: set[int], block_start: d
         np.zeros(len(code), dtype=np.bool_),
     )  # fmt: skip
     for p, n in enumerate(order.tolist()):
-        high = int(words[p, 1]) & ~(0x3F << WAIT_SHIFT) | wait[n] << WAIT_SHIFT
-        words[p] = _aimed(function, n, p, where, int(words[p, 0]), high)
+        words[p, 1] = int(words[p, 1]) & ~(0x3F << WAIT_SHIFT) | wait[n] << WAIT_SHIFT
     return words
 
 
-def _aimed(function: Function, n: int, p: int, where: np.ndarray, low: int, high: int) -> tuple[int, int]:
-    """A branch's words with the offset from its place to where its target stands now."""
+def _aimed(
+    function: Function, n: int, p: int, begins: dict[int, int], low: int, high: int
+) -> tuple[int, int]:
+    """The words of a branch or BSSY with the offset from its place to where its target's block begins now.
+
+    The first instruction of a block may have left it: a branch from elsewhere still enters at its start.
+    """
     i = function.instructions[n]
-    if i.base != "BRA":
+    if i.base not in ("BRA", "BSSY"):
         return low, high
     target = next(at // 16 for name, at in function.labels.items() if f"`({name})" in i.text)
-    to = target if target >= len(where) else int(where[target])
-    offset = (16 * to - 16 * (p + 1)) // 4 & (1 << 56) - 1
+    to = target if target >= len(function) else begins[target]
+    offset = 16 * to - 16 * (p + 1)
+    if i.base == "BSSY":
+        return low & 0xFFFFFFFF | (offset & 0xFFFFFFFF) << 32, high
+    offset = offset // 4 & (1 << 56) - 1
     low = low & ~(0xFF << 16 | (1 << 64) - (1 << 34)) | (offset & 0xFF) << 16
     low |= (offset >> 8 & (1 << 30) - 1) << 34
     return low, high & ~((1 << 18) - 1) | offset >> 38

@@ -146,7 +146,8 @@ class ScheduleSpace:
         code = self.function.instructions
         self._plain = np.array([free and pipes.plain(i) for i in code], dtype=np.bool_)
         if rename is not None:
-            self.via = (self.emit(self.tightened(self._start)),)
+            # (not `emit`: where nothing can be tightened, that gives the baseline)
+            self.via = (self._written(self.tightened(self._start)),)
             self.description += ", renamed"
         self._made: tuple[ScheduleState, Move, ScheduleState] | None = None
 
@@ -236,10 +237,13 @@ class ScheduleSpace:
 
     def emit(self, state: ScheduleState) -> bytes:
         """The cubin of a schedule."""
-        from .leaves import encode
-
         if self.control is not None and state == self._start:
             return self._baseline
+        return self._written(state)
+
+    def _written(self, state: ScheduleState) -> bytes:
+        from .leaves import encode
+
         if self.control is None:
             words = encode(self._words, state.order, state.stall, self._reach, self._plain)
         else:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from ..sass import Function, Instruction, Queue
 from ..sass.latency import slots
-from ..sass.registers import PRED
+from ..sass.opcodes import KEEPS_TO_ITS_LANES
+from ..sass.registers import PRED, UGPR
 from . import flow
 from .graph import is_fence
 
@@ -91,9 +92,11 @@ def values(function: Function) -> list[Web]:
 
 
 def fixed_registers(function: Function) -> set[int]:
-    """Registers whose uses no scoreboard or distance tells."""
+    """Registers whose uses no scoreboard or distance tells, or that lanes elsewhere in the code may read."""
     out: set[int] = set()
     for i in function.instructions:
+        if i.base not in KEEPS_TO_ITS_LANES:
+            out |= {r for r in i.reads | i.writes if r < UGPR}
         if i.op.queue in (Queue.WGMMA, Queue.TMA) or i.unexplained or (
             is_fence(i) and i.base not in ("BRA", "EXIT", "NOP")
         ):  # fmt: skip

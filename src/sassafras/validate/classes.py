@@ -86,6 +86,21 @@ _FREE = _names(
     "UIADD3 UIMAD ULEA ULOP3 UPLOP3 UPSETP UISETP VOTEU UP2UR R2UR S2R S2UR CS2R LDC ULDC LDG LD LDL LDS "
     "LDSM STG ST STL STS STSM ATOM ATOMG ATOMS RED REDG LDGSTS HGMMA IGMMA QGMMA BGMMA"
 )
+#: known to make each lane's result of that lane's own registers, whichever lanes run beside it. Left out on
+#: purpose: votes, shuffles, matches, reductions, matrix products, LDSM and STSM, FSWZADD, R2UR, and any
+#: opcode that has not been looked at (PTX ISA: warp-level and parallel synchronization instructions)
+_LANE_ARITHMETIC = _names(
+    "FADD FADD32I FFMA FFMA32I FMUL FMUL32I FMNMX FSEL FSET FSETP MOV MOV32I PRMT SEL SGXT SHF SHL SHR IABS "
+    "LOP3 LOP32I I2FP F2FP I2IP F2IP HADD2 HADD2_32I HFMA2 HFMA2_32I HMUL2 HMUL2_32I HMNMX2 HSET2 HSETP2 IDP "
+    "IDP4A VABSDIFF VABSDIFF4 VIADD VIMNMX VIADDMNMX VHMNMX IMNMX BMSK IADD3 IMAD LEA ISETP PLOP3 PSETP P2R "
+    "R2P DADD DMUL DFMA DSETP DMNMX MUFU I2F F2I F2F FRND FCHK POPC FLO BREV I2I CS2R S2R LDC"
+)
+#: likewise own lane's addresses and data; who else runs cannot be told but by other lanes' accesses
+_LANE_ACCESSES = _names("LDG STG LD ST LDL STL LDS STS LDGSTS ATOM ATOMG ATOMS RED REDG")
+#: PTX demands every lane of the warp at once (``.aligned``): no lane can stand elsewhere
+_WHOLE_WARP = _names("HMMA IMMA BMMA DMMA LDSM STSM MOVM")
+#: reads no register of a lane that does not run it at the same time
+KEEPS_TO_ITS_LANES = _LANE_ARITHMETIC | _LANE_ACCESSES | _WHOLE_WARP | _names("BRA EXIT NOP BAR")
 #: special registers that stand still while a warp runs
 _CONSTANT_SPECIAL = re.compile(
     r"SR(Z|_TID\.[XYZ]|_CTAID\.[XYZ]|_NTID\.[XYZ]|_NCTAID\.[XYZ]|_LANEID|_CgaCtaId|_(EQ|LT|LE|GT|GE)MASK|_CTAID_IN_CGA\w*"
@@ -135,6 +150,8 @@ class Kind:
         voice: its number among operations that vouch for earlier ones, -1 for none.
         results_by, reads_by: bit masks of the voices that say that its results are there, its operands read.
         loads, stores: memory spaces it reads and writes, bit masks; 0 for none.
+        own_lane: known to compute each lane's results from that lane's registers alone, whichever other lanes
+            run it; False for whatever is not known to.
         ordered: no memory operation may pass it (atomics, ``.STRONG``).
         address: (registers with suffixes, offset, bytes) for accesses whose extent each lane's own
             address tells, else None. For LDGSTS, of what it writes.
@@ -147,6 +164,7 @@ class Kind:
     reads_by: int
     loads: int
     stores: int
+    own_lane: bool
     ordered: bool
     address: tuple[tuple[tuple[int, str, tuple[str, ...]], ...], int, int] | None
 
@@ -182,6 +200,7 @@ def classify(name: str, mods: tuple[str, ...], guard: str, ops: tuple[Operand, .
         reads_by=_mask(READ_VOUCHERS, name) if variable else 0,
         loads=GLOBAL if name == "LDGSTS" else 0 if name in _STORES else space,
         stores=space if name in _STORES or name in _BOTH else 0,
+        own_lane=name in _LANE_ARITHMETIC,
         ordered=bool(space) and ("STRONG" in mods or "MMIO" in mods or name.startswith(("ATOM", "RED"))),
         address=_address(name, mods, ops) if name in _PER_LANE else None,
     )

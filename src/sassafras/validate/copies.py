@@ -43,7 +43,7 @@ def prove(first: Validator, copy: bytes) -> list[Violation]:
     # other names make other words; moves put the original's elsewhere, and change offsets of branches
     pairs = (words[:, 0], clean), (first.function.words[:, 0], a.words[:, 1])
     new, old = (Counter(zip(w.tolist(), h.tolist(), strict=True)) for w, h in pairs)
-    moved = not stays.all() and all(low & 0xFFF == moves.BRANCH for low, _ in new - old)
+    moved = not stays.all() and all(low & 0xFFF in moves.AIMED for low, _ in new - old)
     return _moves(first, copy, words) if moved else _names(first, copy, words, ~stays)
 
 
@@ -134,7 +134,7 @@ def _reading(first: Validator) -> moves.Reading:
     """This program as `moves` wants it."""
     a = first.analysis
     pure = [
-        not (a.fence[n] or a.pinned[n] or a.variable[n] or k.memory or k.variable or e.never)
+        k.own_lane and not (a.fence[n] or a.pinned[n] or a.variable[n] or k.memory or k.variable or e.never)
         and e.guard is None and i.control.read_barrier is None and bool(e.writes)
         for n, (i, k, e) in enumerate(zip(a.code, a.kinds, a.effects, strict=True))
     ]  # fmt: skip

@@ -3,8 +3,10 @@
 A copy is proved to come from the original by a chain of single moves. Each takes one instruction X between a
 block P and a block B of which P is the only predecessor: up, out of B into P, or down, out of P into B. Then
 
-* X is pure: no memory, no guard, of fixed latency, general registers and predicates only, and no register
-  that asynchronous products, copies, fences or pinned instructions touch;
+* X is pure: known to compute each lane's result from that lane's own registers (a branch changes which lanes
+  run, so no vote, shuffle or matrix product), no memory, no guard, of fixed latency, general registers and
+  predicates only, and no register that asynchronous products, copies, fences, pinned instructions or
+  operations across lanes touch;
 * between its old and its new place, along P and then B, stands no fence but P's own branch or EXIT, and
   nothing that reads or writes what X writes, or writes what X reads (the branch's predicate counts);
 * what X writes is dead on entry of every other successor of P.
@@ -13,8 +15,8 @@ Any path that goes from P to B runs X once, before and after, with the same oper
 can tell when. Any path that leaves P otherwise runs X once more or once less, which nobody reads. So each
 step computes the same, on every path, and so does the chain.
 
-Blocks, fences, branches and their targets must correspond; a branch may have another offset, where the
-disassembler shows the same instruction as its target.
+Blocks, fences, branches and their targets must correspond; a branch or BSSY may have another offset, where
+the disassembler shows the start of the same block as its target.
 """
 
 from __future__ import annotations
@@ -35,8 +37,10 @@ _LABEL = re.compile(r"`\(([^)]+)\)")
 #: bits of BRA that hold its offset (read off 18 branches: bits 16-23, then 34-81)
 _OFFSET_LOW = 0xFF << 16 | (1 << 64) - (1 << 34)
 _OFFSET_HIGH = (1 << 18) - 1
-#: opcode of BRA, bits 0-11
-BRANCH = 0x947
+#: bits of BSSY that hold its offset (read off 40 of them), all in the lower word
+_BSSY_OFFSET = 0xFFFFFFFF << 32
+#: opcodes of BRA and BSSY, bits 0-11: they hold an offset from their own place
+AIMED = (0x947, 0x945)
 #: what may end a block that something moves over
 _ENDS = ("BRA", "EXIT")
 #: with these, addresses may stand in registers
@@ -77,6 +81,8 @@ def _word(i: Instruction) -> tuple[int, int]:
     low, high = i.low, i.high & ~CONTROL_MASK
     if i.base == "BRA":
         low, high = low & ~_OFFSET_LOW, high & ~_OFFSET_HIGH
+    elif i.base == "BSSY":
+        low &= ~_BSSY_OFFSET
     return low, high
 
 
@@ -130,13 +136,15 @@ def _skeleton(one: Reading, two: Reading, place: Sequence[int]) -> list[Violatio
     if one.function.indirect or any(i.base in _ADDRESSES for i in one.function.instructions):
         return [Violation("moves", "cubin", "addresses of code may stand in registers here")]
     mine_at, theirs_at = dict(one.function.labels), dict(two.function.labels)
+    starts = {b.start: n for n, b in enumerate(one.blocks)}, {b.start: n for n, b in enumerate(two.blocks)}
     for p, j in enumerate(two.function.instructions):
         i = one.function.instructions[place[p]]
         a, b = _LABEL.findall(i.text), _LABEL.findall(j.text)
         if len(a) != len(b) or _plain(i.text) != _plain(j.text):
             return [Violation("moves", _where(j), f"is {i.text} in the original")]
         for x, y in zip(a, b, strict=True):
-            if x not in mine_at or y not in theirs_at or not _same(mine_at[x], theirs_at[y], place):
+            known = x in mine_at and y in theirs_at
+            if not (known and _same(mine_at[x], theirs_at[y], starts, len(place))):
                 return [Violation("moves", _where(j), "names another place than in the original")]
         if not a and p != place[p] and i.base not in ("EXIT",) and one.fence[place[p]]:
             return [Violation("moves", _where(j), "a fence stands elsewhere")]
@@ -147,10 +155,12 @@ def _plain(text: str) -> str:
     return _LABEL.sub("", text.replace(".reuse", ""))
 
 
-def _same(mine: int, theirs: int, place: Sequence[int]) -> bool:
-    """Two targets are one instruction; or both the end of the code."""
+def _same(mine: int, theirs: int, starts: tuple[dict[int, int], dict[int, int]], count: int) -> bool:
+    """Two targets are the start of one block; or both the end of the code."""
     n, p = mine // 16, theirs // 16
-    return n == p if p >= len(place) else place[p] == n
+    if n >= count or p >= count:
+        return n == p
+    return starts[0].get(n, -1) == starts[1].get(p, -2)
 
 
 def _move(
@@ -165,7 +175,10 @@ def _move(
         return "only between a block and one that has no other predecessor"
     effects = one.effects[x]
     if not one.pure[x]:
-        return "only what is free of memory, guards and variable latency may leave its block"
+        return (
+            "only what makes each lane's result of its own registers, without memory, guard or variable "
+            "latency, may leave its block"
+        )
     touched = effects.reads | effects.writes
     if any(r >= operands.UR for r in touched):
         return "uniform registers are shared by threads that may have parted"

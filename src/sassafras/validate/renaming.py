@@ -91,12 +91,16 @@ def _where(i: Instruction) -> str:
 def untouchable(
     function: Function, effects: Sequence[Effects], pinned: Sequence[bool], fence: Sequence[bool]
 ) -> frozenset[int]:
-    """Registers that are read or written at times that no scoreboard or distance tells."""
+    """Registers that are read or written at times that no scoreboard or distance tells, or by lanes that run
+    something else."""
     out: set[int] = set()
     for i, e, p, f in zip(function.instructions, effects, pinned, fence, strict=True):
         special = i.base in classes.WARPGROUP_PRODUCTS or i.base in classes.COPIES or i.base in UNREAD
         if p or special or (f and i.base not in ("BRA", "EXIT", "NOP")):
             out.update(a.register for a in e.accesses if a.slot != "G")
+        elif i.base not in classes.KEEPS_TO_ITS_LANES:
+            # it may read these of lanes that stand elsewhere in the program at that time
+            out.update(a.register for a in e.accesses if a.register < operands.UR)
     return frozenset(out)
 
 

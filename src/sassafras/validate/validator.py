@@ -173,19 +173,17 @@ class Validator:
         order = np.empty(a.count, dtype=np.int32)
         failed = kernels.match(code, a.words, CLEAN, self._table, self._after, order)
         if failed >= 0:
+            why = "this word is not in the original, or too often"
+            found = [Violation("instructions", f"+{16 * failed:#x}", why)]
+        else:
+            found = self._same_places(order)
+        if found:  # no schedule of this code; perhaps one of a copy, whose words may all be the same
             for other in self.copies:
-                found = other.violations(candidate)
-                if not found or found[0].kind != "instructions":
-                    return found
-            return [
-                Violation(
-                    "instructions", f"+{16 * failed:#x}", "this word is not in the original, or too often"
-                )
-            ]
-        high = np.ascontiguousarray(code[:, 1])
-        found = self._same_places(order)
-        if found:
+                theirs = other.violations(candidate)
+                if not theirs or theirs[0].kind not in ("instructions", "place"):
+                    return theirs
             return found
+        high = np.ascontiguousarray(code[:, 1])
         place = np.empty(a.count, dtype=np.int32)
         place[order] = np.arange(a.count, dtype=np.int32)
         found = self._same_bytes(data, candidate, place)
