@@ -30,6 +30,7 @@ from sassafras.core import (
     StoreError,
     Verdict,
     Workload,
+    workload_digest,
 )
 from sassafras.report import Result
 from sassafras.search import Finished, Found, Progress, Recorded, Recorder, Strategy
@@ -109,8 +110,8 @@ class Job:
         return {
             "workload": self.workload.name,
             "source_hash": self.baseline.meta.get("source_hash", ""),
+            "contents": workload_digest(self.workload),
             "case": self.case.name,
-            "loop_trips": self.case.loop_trips,
             "arch": self.baseline.arch,
             "baseline": self.baseline.digest,
             "entry": self.baseline.name,

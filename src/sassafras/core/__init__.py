@@ -15,6 +15,7 @@ from .errors import (
     WorkloadError,
 )
 from .evaluation import Candidate, Evaluation, Interval, Modelled, Outcome
+from .identity import fingerprint, workload_digest
 from .kernel import Kernel
 from .protocols import (
     Builder,
@@ -36,5 +37,5 @@ __all__ = [
     "Evaluation", "Evaluator", "Fill", "Interval", "Kernel", "LatencyTableError", "Modelled", "Normal",
     "Observable", "Outcome", "Playable", "SassafrasError", "SearchError", "Space", "StoreError",
     "Tolerance", "ToolMissing", "Tracked", "Uniform", "UnsupportedArch", "Verdict", "Workload",
-    "WorkloadError",
+    "WorkloadError", "fingerprint", "workload_digest",
 ]  # fmt: skip
