@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import struct
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,10 @@ import pytest
 
 from sassafras import deploy
 from sassafras.deploy.code import code_digest
+from sassafras.sass import Cubin
 from sassafras.store import Store
 
+from ..kernels import softmax_cubin
 from . import stock
 from .boundary import Driver, sha
 from .conftest import kernel_of, launch, retuned, save
@@ -61,6 +64,43 @@ def test_a_touched_or_moved_source_file_keeps_its_tuned_cubin(
     assert [kernel.reason for kernel in told] == ["tuned, other line information"] * 2
     assert all(kernel.tuned and kernel.speedup == 1.1 for kernel in told)
     assert deploy.tuned_cubin(moved.asm["cubin"], "NVIDIA H200") == tuned  # its name is not told
+
+
+def _sections(cubin: bytes) -> list[tuple[str, int]]:
+    """(name, file offset of its header) of each section."""
+    table = struct.unpack_from("<Q", cubin, 0x28)[0]
+    return [(s.name, table + 64 * s.index) for s in Cubin.parse(cubin).sections]
+
+
+def _forged(cubin: bytes) -> dict[str, bytes]:
+    """The cubin with one thing changed that a loader may act on and that is not in a section's contents."""
+    text = next(at for name, at in _sections(cubin) if name.startswith(".text."))
+    programs = struct.unpack_from("<Q", cubin, 0x20)[0]
+    covered = [(0, 64), (programs, programs + 56 * struct.unpack_from("<H", cubin, 0x38)[0])]
+    covered += [(s.offset, s.offset + len(s.data)) for s in Cubin.parse(cubin).sections]
+    table = struct.unpack_from("<Q", cubin, 0x28)[0]
+    covered.append((table, table + 64 * len(_sections(cubin))))
+    gap = next(n for n in range(len(cubin)) if not any(a <= n < b for a, b in covered))
+
+    def changed(at: int, byte: int = 0x40) -> bytes:
+        return cubin[:at] + bytes([cubin[at] ^ byte]) + cubin[at + 1 :]
+
+    return {
+        "section flags": changed(text + 8), "section address": changed(text + 17),
+        "section link": changed(text + 40), "section alignment": changed(text + 48),
+        "entry size": changed(text + 56), "program header flags": changed(programs + 4),
+        "program header address": changed(programs + 16), "program header size": changed(programs + 40),
+        "program header offset": changed(programs + 56 * 2 + 8), "entry point": changed(0x18),
+        "bytes of no section": changed(gap), "bytes behind the end": cubin + b"\1",
+    }  # fmt: skip
+
+
+def test_nothing_that_a_loader_reads_is_left_out_of_the_digest() -> None:
+    cubin = softmax_cubin()
+    seen = {code_digest(cubin)}
+    for what, forged in _forged(cubin).items():
+        assert code_digest(forged) not in seen, what
+    assert None not in seen
 
 
 def test_other_code_of_the_same_name_is_no_match(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import re
+import sqlite3
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -65,6 +68,33 @@ def test_a_page_stands_alone_and_says_what_is_measured(page: Path) -> None:
     assert "Nothing here was measured" in text and "modelled" in text
     assert "1 timed_out" in text and "NVIDIA H200" in text
     assert "hoist" in text and "waits" in text
+
+
+def test_a_store_that_was_sent_runs_nothing(filled: Path, tmp_path: Path) -> None:
+    """A column of another type than ours holds a script."""
+    forged = tmp_path / "forged.sqlite"
+    with sqlite3.connect(filled) as before, sqlite3.connect(forged) as db:
+        script = "\n".join(before.iterdump()).replace(", STRICT", "").replace("STRICT", "")
+        script = script.replace("seed INTEGER NOT NULL", "seed TEXT NOT NULL")
+        db.executescript(script)
+        db.execute("PRAGMA application_id = 0x53415346")
+        db.execute("PRAGMA user_version = 1")
+        db.execute("UPDATE runs SET seed = ?", ("<script>alert(1)</script>",))
+    db.close()
+    with pytest.raises(SassafrasError, match="seed of a RunRecord is str"):
+        write_report(tmp_path / "page.html", [forged], explain=0)
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_the_policy_allows_the_pages_own_script_alone(page: Path) -> None:
+    text = page.read_text()
+    policy = re.findall(r'Content-Security-Policy" content="([^"]*)"', text)[0]
+    assert "unsafe" not in policy
+    for kind, tag in (("script", r"<script>(.*?)</script>"), ("style", r"<style>(.*?)</style>")):
+        (inner,) = re.findall(tag, text, re.S)
+        digest = base64.b64encode(hashlib.sha256(inner.encode()).digest()).decode()
+        assert f"{kind}-src 'sha256-{digest}';" in policy
+    assert not re.search(r"<[^>]* (on\w+|style)=", text)
 
 
 def test_kernels_carry_both_schedules(filled: Path, tmp_path: Path) -> None:

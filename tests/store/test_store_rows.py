@@ -207,3 +207,10 @@ def test_default_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("SASSAFRAS_STORE")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     assert default_path() == tmp_path / "sassafras" / "store.sqlite"
+
+
+def test_a_column_takes_its_own_type_alone(store: Store) -> None:
+    if sqlite3.sqlite_version_info < (3, 37):
+        pytest.skip("this SQLite has no typed columns")
+    with store.transaction() as db, pytest.raises(sqlite3.IntegrityError):
+        db.execute("INSERT INTO cubins (digest, size, data) VALUES ('d', 'many', x'00')")

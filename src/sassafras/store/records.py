@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from sassafras.core import Evaluation, Interval, Kernel, Modelled, Outcome, StoreError, Verdict
 
@@ -193,6 +193,39 @@ class ModelledWinner:
     modelled = True
 
 
+R = TypeVar("R")
+#: what a field of a record may hold, by its annotation; SQLite and JSON would give anything
+_TYPES: dict[str, tuple[type, ...]] = {
+    "int": (int,), "str": (str,), "float": (int, float), "bool": (bool,), "bytes": (bytes,),
+    "Interval": (Interval,), "Kernel": (Kernel,), "Mapping[str, Any]": (Mapping,),
+}  # fmt: skip
+
+
+def typed(record: R) -> R:
+    """The record, a dataclass, if its fields hold what their annotations say.
+
+    A store is a file that somebody may have sent: what is read from it ends in pages and programs.
+
+    Raises:
+        StoreError: a field holds something else.
+    """
+    for field_ in fields(record):  # type: ignore[arg-type]
+        value = getattr(record, field_.name)
+        plain, _, rest = str(field_.type).partition(" | ")
+        allowed = _TYPES.get(plain)
+        if allowed is None or (value is None and rest == "None"):
+            continue
+        if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
+            raise StoreError(
+                f"the store is damaged: {field_.name} of a {type(record).__name__} is "
+                f"{type(value).__name__} {str(value)[:40]!r}, not {plain}",
+                hint="a store that was sent: do not use it",
+            )
+        if isinstance(value, Interval | Kernel):
+            typed(value)
+    return record
+
+
 def now() -> str:
     """UTC, ISO 8601, to the microsecond."""
     return datetime.now(UTC).isoformat(timespec="microseconds")
@@ -236,14 +269,14 @@ def row_outcome(row: tuple[Any, ...]) -> Outcome:
     (digest, modelled, verdict, time_us, baseline_us, speedup, low, high, null, null_low, null_high,
      samples, cycles, baseline_cycles, detail, seconds, facts) = row  # fmt: skip
     if modelled:
-        return Modelled(
+        return typed(Modelled(
             digest, None if verdict is None else Verdict(verdict), cycles, baseline_cycles,
             detail, seconds, json.loads(facts),
-        )  # fmt: skip
-    return Evaluation(
+        ))  # fmt: skip
+    return typed(Evaluation(
         digest, Verdict(verdict), time_us, baseline_us, speedup, _interval(low, high),
         null, _interval(null_low, null_high), samples, detail, seconds, json.loads(facts),
-    )  # fmt: skip
+    ))  # fmt: skip
 
 
 def _real(value: float | None) -> float | None:
@@ -295,9 +328,9 @@ def kernel_of(cubin: bytes, name: str, arch: str, launch: str, meta: str) -> Ker
         cluster, parameters = tuple(facts["cluster"]), facts["parameters"]
         if parameters is not None:
             parameters = tuple((name, kind) for name, kind in parameters)
-        return Kernel(
+        return typed(Kernel(
             cubin, name, arch, facts["threads"], facts["shared_bytes"], cluster, facts["hidden_args"],
             facts["scratch_bytes"], parameters, json.loads(meta),
-        )  # fmt: skip
+        ))  # fmt: skip
     except (ValueError, KeyError, TypeError) as error:
         raise StoreError("the store's launch facts of this kernel are damaged", where=name) from error

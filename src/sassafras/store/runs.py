@@ -12,7 +12,7 @@ from typing import Any
 from sassafras.core import Candidate, Kernel, Outcome, StoreError
 
 from .database import KERNEL_COLUMNS, Database
-from .records import OUTCOME_COLUMNS, RunRecord, Step, dumps, kernel_of, now, outcome_row, row_outcome
+from .records import OUTCOME_COLUMNS, RunRecord, Step, dumps, kernel_of, now, outcome_row, row_outcome, typed
 
 _RUN_COLUMNS = """
     r.id, r.uid, r.workload, r.case_name, k.name, k.arch, k.cubin, r.device, r.modelled, r.strategy, r.seed,
@@ -179,13 +179,13 @@ class Runs(Database):
         )
         for digest, verdict, speedup, cycles, before, took, recipe in self._all(query, (run_id,)):
             ratio = speedup if speedup is not None else before / cycles if cycles and before else None
-            yield Step(digest, verdict, ratio, took, recipe)
+            yield typed(Step(digest, verdict, ratio, took, recipe))
 
     def _run(self, row: tuple[Any, ...]) -> RunRecord:
         (run_id, uid, workload, case, name, arch, baseline, device, modelled, strategy, seed, created, count,
          budget, result, spec, environment, origin) = row  # fmt: skip
-        return RunRecord(
+        return typed(RunRecord(
             run_id, uid, workload, case, name, arch, baseline, device, bool(modelled), strategy, seed,
             created, count, budget, None if result is None else json.loads(result), json.loads(spec),
             json.loads(environment), origin,
-        )  # fmt: skip
+        ))  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 import time
 from pathlib import Path
@@ -112,6 +113,18 @@ CREATE TABLE modelled_winners (             -- what the timing model liked best;
 """
 
 
+#: from this version on SQLite can refuse a value that is not of its column's type
+_STRICT_SINCE = (3, 37)
+
+
+def schema() -> str:
+    """`SCHEMA`, with typed columns where this SQLite knows them. Readers check types all the same."""
+    if sqlite3.sqlite_version_info < _STRICT_SINCE:
+        return SCHEMA
+    tables = re.sub(r"^\) WITHOUT ROWID;", ") WITHOUT ROWID, STRICT;", SCHEMA, flags=re.MULTILINE)
+    return re.sub(r"^\);", ") STRICT;", tables, flags=re.MULTILINE)
+
+
 def default_path() -> Path:
     """``$SASSAFRAS_STORE``, or ``sassafras/store.sqlite`` in the user's data directory (XDG)."""
     if named := os.environ.get("SASSAFRAS_STORE"):
@@ -214,7 +227,7 @@ def _prepare(connection: sqlite3.Connection, where: str) -> None:
         connection.execute("BEGIN IMMEDIATE")  # one creator; the others find it done
         try:
             if connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0:
-                for statement in SCHEMA.split(";\n"):
+                for statement in schema().split(";\n"):
                     connection.execute(statement)
                 connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
                 connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")

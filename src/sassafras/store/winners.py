@@ -10,7 +10,7 @@ from typing import Any
 from sassafras.core import Candidate, Evaluation, Interval, Kernel, Modelled, Outcome, StoreError
 
 from .database import KERNEL_COLUMNS
-from .records import ModelledWinner, Winner, dumps, kernel_of, launch_facts, now
+from .records import ModelledWinner, Winner, dumps, kernel_of, launch_facts, now, typed
 from .runs import Runs
 
 
@@ -154,16 +154,16 @@ def _winner(row: tuple[Any, ...], cubin: bytes) -> Winner:
     """A row of `winners` joined with its kernel."""
     (row_id, tuned, gpu, speedup, low, high, null, null_low, null_high, samples, workload, case, created,
      origin, facts, original, *kernel) = row  # fmt: skip
-    return Winner(
+    return typed(Winner(
         row_id, original, tuned, kernel_of(cubin, *kernel), gpu, speedup, Interval(low, high), null,
         Interval(null_low, null_high), samples, workload, case, created, origin, json.loads(facts),
-    )  # fmt: skip
+    ))  # fmt: skip
 
 
 def _modelled_winner(row: tuple[Any, ...], cubin: bytes) -> ModelledWinner:
     """A row of `modelled_winners` joined with its kernel."""
     (row_id, tuned, model, ratio, workload, case, created, origin, facts, original, *kernel) = row
-    return ModelledWinner(
+    return typed(ModelledWinner(
         row_id, original, tuned, kernel_of(cubin, *kernel), model, ratio, workload, case, created, origin,
         json.loads(facts),
-    )  # fmt: skip
+    ))  # fmt: skip

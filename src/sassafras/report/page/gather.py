@@ -202,11 +202,25 @@ def _measured(view: RunView) -> Measured | None:
         return None
     null = result.get("null_interval")
     return Measured(
-        view.name, float(result["speedup"]), Interval(*result["interval"]), result.get("null"),
-        None if null is None else Interval(*null), result.get("baseline_us"), view.record.device,
+        view.name, float(result["speedup"]), _interval(*result["interval"]), _real(result.get("null")),
+        None if null is None else _interval(*null), _real(result.get("baseline_us")), view.record.device,
         f"run {view.record.id}", view.key, view.record.evaluations,
         "" if result.get("improved") else "nothing beat the baseline",
     )  # fmt: skip
+
+
+def _real(value: Any) -> float | None:
+    """JSON may hold anything where a figure is expected."""
+    if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
+        return None if value is None else float(value)
+    raise StoreError(f"a figure is expected, not {str(value)[:40]!r}", hint="the source is damaged or forged")
+
+
+def _interval(low: Any, high: Any) -> Interval:
+    a, b = _real(low), _real(high)
+    if a is None or b is None:
+        raise StoreError("an interval lacks a bound", hint="the source is damaged or forged")
+    return Interval(a, b)
 
 
 def _file(found: Gathered, path: Path) -> None:
@@ -233,8 +247,8 @@ def _file(found: Gathered, path: Path) -> None:
         found.measured.append(
             Measured(
                 f"{row.get('kernel', '')} {row.get('shape', row.get('stage', ''))}".strip(), float(row["speedup"]),
-                Interval(float(row["speedup_low"]), float(row["speedup_high"])), row.get("null"),
-                None if low is None or high is None else Interval(low, high), row.get("baseline_us"),
+                _interval(row["speedup_low"], row["speedup_high"]), _real(row.get("null")),
+                None if low is None or high is None else _interval(low, high), _real(row.get("baseline_us")),
                 str(environment.get("gpu", "")), path.name, evaluations=row.get("evaluations"),
             )
         )  # fmt: skip

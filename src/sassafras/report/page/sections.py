@@ -57,7 +57,7 @@ def measured(rows: Sequence[Measured], shown: Mapping[str, str]) -> Section:
         verdict = "counts" if row.counts else row.note or "not beyond the null"
         lines.append(
             f'<tr><th scope="row">{name}</th><td class="num">{base}</td>'
-            f'<td class="num"><b>{row.speedup:.3f}x</b></td><td class="num">{row.interval}</td>'
+            f'<td class="num"><b>{row.speedup:.3f}x</b></td><td class="num">{escape(str(row.interval))}</td>'
             f'<td class="num dim">{escape(null)}</td><td>{svg.interval(row, scale, _WIDE)}</td>'
             f'<td class="{"good" if row.counts else "dim"}">{escape(verdict)}</td>'
             f'<td class="dim where">{escape(row.gpu)}<br>{escape(row.source)}</td></tr>'
@@ -97,7 +97,7 @@ def modelled(runs: Sequence[RunView], shown: Mapping[str, str]) -> Section:
         remark = "" if run.result.get("improved") or run.ratio is None else "nothing beat the baseline"
         lines.append(
             f'<tr><th scope="row">{name}</th><td class="num"><b>{ratio}</b> {MODELLED}</td><td class="num">{tau}</td>'
-            f"<td>{escape(run.record.strategy)}, seed {run.record.seed}</td>"
+            f"<td>{escape(f'{run.record.strategy}, seed {run.record.seed}')}</td>"
             f'<td class="num">{run.record.evaluations:,}</td><td class="dim">{remark}</td></tr>'
         )
     table = (
@@ -132,7 +132,7 @@ def curves(runs: Sequence[RunView]) -> Section:
     legend = "".join(
         f'<li data-run="{run.key}"><svg width="22" height="10" aria-hidden="true"><line class="line s{n % svg.SERIES}'
         f'{" modelled" if run.record.modelled else ""}" x1="1" x2="21" y1="5" y2="5"/></svg>{escape(run.name)} '
-        f'<span class="dim">run {run.record.id}, {escape(run.record.strategy)}, seed {run.record.seed}'
+        f'<span class="dim">{escape(f"run {run.record.id}, {run.record.strategy}, seed {run.record.seed}")}'
         f"{', modelled' if run.record.modelled else ''}</span></li>"
         for n, run in enumerate(runs)
     )
@@ -152,7 +152,7 @@ def verdicts(runs: Sequence[RunView]) -> Section:
         cells = ", ".join(f"{count:,} {escape(name)}" for name, count in run.verdicts.items())
         state = run.record.finished_budget
         lines.append(
-            f'<tr id="{run.key}"><td class="num">{run.record.id}</td><th scope="row">{escape(run.name)}</th>'
+            f'<tr id="{run.key}"><td class="num">{escape(str(run.record.id))}</td><th scope="row">{escape(run.name)}</th>'
             f"<td>{svg.stacked(run.verdicts, VERDICTS)}</td><td>{cells}</td>"
             f'<td class="dim">{escape(f"finished {state}" if state else "can be resumed")}</td>'
             f'<td class="dim">{escape(run.record.created[:16].replace("T", " "))}</td></tr>'
@@ -264,7 +264,7 @@ def lineage(runs: Sequence[RunView]) -> Section:
     if not trees:
         return None
     body = "".join(
-        f"<h3>{escape(run.name)}, run {run.record.id}{' ' + MODELLED if run.record.modelled else ''}</h3>{svg.tree(run.nodes)}"
+        f"<h3>{escape(f'{run.name}, run {run.record.id}')}{' ' + MODELLED if run.record.modelled else ''}</h3>{svg.tree(run.nodes)}"
         for run in trees
     )
     intro = "Candidates that were made from others; the way to the best one is drawn bold. Ratios as the search saw them."
