@@ -221,30 +221,13 @@ def _of_soak() -> dict[str, str]:
 
 
 def _of_live() -> dict[str, str]:
-    """Configurations outside the dataset, proposed by the policy and by a language model."""
-    of, model = result("llm-live")["summary"], result("llm-live-gemm")["summary"]["sides"]
-    rule, small = model["rule"], model["local:SmolLM2-135M-Instruct.Q4_1.gguf"]
+    """Configurations outside the dataset, proposed by the policy."""
+    of = result("llm-live")["summary"]
     return {
         "shapes": f"{of['measured']}", "won": f"{of['policy_beats_control_by_2_percent']}",
         "lost": f"{of['control_beats_policy_by_2_percent']}",
         "median": f"{of['median_speedup_over_control']:.4f}",
-        "rule.alone": f"{rule['alone_beats_control_by_2_percent']}",
-        "rule.with": f"{rule['beats_control_by_2_percent']}",
-        "model.alone": f"{small['alone_beats_control_by_2_percent']}",
-        "model.alone_lost": f"{small['alone_control_beats_it_by_2_percent']}",
-        "model.with": f"{small['beats_control_by_2_percent']}", "model.tried": f"{small['tried']}",
-        "model.correct": f"{small['correct']}",
     }  # fmt: skip
-
-
-def _of_proposals() -> dict[str, str]:
-    """Holes filled by a language model and by chance."""
-    summary, found = result("llm-proposals")["summary"], {}
-    for who, of in summary.items():
-        if isinstance(of, dict):
-            side = "chance" if who == "mutation" else "model"
-            found |= {f"{side}.{name}": f"{count}" for name, count in of.items()}
-    return found
 
 
 def _of_deploy() -> dict[str, str]:
@@ -278,17 +261,6 @@ def _of_policy() -> dict[str, str]:
     return found
 
 
-def _of_grpo() -> dict[str, str]:
-    """A small language model's GRPO: first and last quarter of both arms."""
-    data = result("llm-grpo")
-    found = {"steps": f"{sum(row['arm'] == 'rewarded' for row in data['rows'])}"}
-    for arm in ("rewarded", "shuffled"):
-        for part in ("first", "last"):
-            found[f"{arm}.{part}"] = f"{data['summary'][f'{arm}_reward_{part}']:.2f}"
-            found[f"{arm}.legal_{part}"] = f"{100 * data['summary'][f'{arm}_usable_{part}']:.0f} %"
-    return found
-
-
 def _of_latency() -> dict[str, str]:
     """What latencies.json says of the mined table."""
     of = result("latencies")["summary"]
@@ -308,8 +280,8 @@ GROUPS: dict[str, Callable[[], dict[str, str]]] = {
     "mutants": _of_mutants, "cheats": _of_cheats, "agreement": _of_agreement, "codes": _of_codes,
     "latency": _of_latency,
     "deploy": _of_deploy, "capture": _of_capture,
-    "samples": _of_samples, "soak": _of_soak, "live": _of_live, "proposals": _of_proposals,
-    "policy": _of_policy, "grpo": _of_grpo, "beyond": figure_beyond.values,
+    "samples": _of_samples, "soak": _of_soak, "live": _of_live,
+    "policy": _of_policy, "beyond": figure_beyond.values,
     "strategies": figure_strategies.values,
     **figure_gemm.GROUPS,
 }  # fmt: skip

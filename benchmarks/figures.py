@@ -177,28 +177,11 @@ def choosers(of_grid: str = "grid", file: str = "choosers") -> str:
     return _table(head + "worst twentieth", rows)
 
 
-def proposals() -> str:
-    """What a language model and random edits made of the same holes, every row of llm-proposals.json."""
-    rows = []
-    for row in result("llm-proposals")["rows"]:
-        best = f"{row['best']['speedup']:.3f}x" if row["best"] else "none"
-        interval = (
-            f" [{row['best']['speedup_low']:.3f}, {row['best']['speedup_high']:.3f}]" if row["best"] else ""
-        )
-        rows.append([
-            f"`{row['workload']}`", "chance" if row["model"] == "mutation" else "model",
-            *(str(row[name]) for name in ("proposed", "compiled", "correct", "faster", "cheated")),
-            best + interval,
-        ])  # fmt: skip
-    head = "hole(s) of | by | proposed | compiled | correct | faster | cheated | best, measured again"
-    return _table(head, sorted(rows))
-
-
 TABLES: dict[str, Callable[[], str]] = {
     "best-schedules": best_schedules, "schedules": schedules,
     "odd-schedules": functools.partial(schedules, odd=True), "timing-model": timing_model,
     "latencies": latencies, "measured-latencies": measured_latencies, "hgemm": hgemm,
-    "policy": policy, "choosers": choosers, "proposals": proposals,
+    "policy": policy, "choosers": choosers,
     "choosers-off-grid": functools.partial(choosers, "off_grid"),
     "choosers-fifth": functools.partial(choosers, "unseen-fifth"),
     "choosers-rare": functools.partial(choosers, "unseen-rare"),

@@ -46,6 +46,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 def note(path: Path, record: dict[str, Any]) -> None:
     """Append to a journal, on disk at once."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
         file.write(json.dumps(record) + "\n")
         file.flush()

@@ -81,6 +81,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 def append(path: Path, record: dict[str, Any]) -> None:
     """One more line, on disk when this returns."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
         file.write(json.dumps(record) + "\n")
         file.flush()

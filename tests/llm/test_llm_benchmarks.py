@@ -11,9 +11,6 @@ from pathlib import Path
 import pytest
 
 from sassafras.evaluate.sandbox.confine import landlock_version
-from sassafras.frontend import load
-from sassafras.llm.holes import Template
-from sassafras.llm.source_space import source_of
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
@@ -51,22 +48,6 @@ def test_proposals_are_generated_and_measured_on_the_model(
     llm_proposals.main()
     assert (tmp_path / "j.jsonl").read_text() == journal  # resumed: nothing is judged twice
     assert not (tmp_path / "llm-proposals.json").exists()
-
-
-def test_the_proposals_that_wait_for_a_gpu_are_whole() -> None:
-    import llm_proposals
-
-    records = llm_proposals.read(llm_proposals.PROPOSALS)
-    groups = {(workload, model): found for workload, model, found in llm_proposals.groups(records)}
-    assert len({workload for workload, _ in groups}) >= 3
-    _, summary = llm_proposals.summarise(records, {}, {})
-    counts = [summary[model]["proposed"] for model in dict.fromkeys(model for _, model in groups)]
-    assert len(set(counts)) == 1 < len(counts)  # the control is as large as what it controls
-    for (workload, _), found in groups.items():
-        language, text, _ = source_of(load(str(BENCHMARKS.parent / "examples" / "evolve" / f"{workload}.py")))
-        template = Template.parse(text, language)
-        for record in found:
-            assert template.fill(record["texts"]) != text
 
 
 def test_the_live_benchmark_runs_on_a_modelled_clock(tmp_path: Path) -> None:
@@ -175,21 +156,6 @@ def test_a_model_is_told_what_was_measured_and_why_it_was_refused(tmp_path: Path
     assert "at M=64, N=128, K=512" in first and "M=4096" not in first, "the nearest shapes, of others"
     assert "no JSON object" in asked[1].messages[-1]["content"]
     assert len(asked[0].choices) == len(llm_live_gemm.unmeasured(entry))
-
-
-def test_the_configurations_that_wait_for_a_gpu_are_whole() -> None:
-    import llm_live_gemm
-
-    from sassafras.gemm.dataset import Dataset
-
-    records = llm_live_gemm.read(llm_live_gemm.PROPOSALS)
-    shapes = {str(entry.shape) for entry in llm_live_gemm.sample(Dataset({}, []), llm_live_gemm.SHAPES, 0)}
-    by_side: dict[tuple[str, str], list[str]] = {}
-    for record in records:
-        by_side.setdefault((record["shape"], record["by"]), []).append(record["config"])
-    assert len({by for _, by in by_side}) >= 2 and {shape for shape, _ in by_side} == shapes
-    for (_, by), names in by_side.items():
-        assert len(set(names)) == len(names) == max(len(n) for (_, b), n in by_side.items() if b == by)
 
 
 def test_proposals_that_newer_kernels_lack_are_left_out() -> None:
