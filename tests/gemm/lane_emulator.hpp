@@ -44,6 +44,7 @@ struct Cta {
     std::vector<float> shared;
     std::vector<Warp> warps;
     Dim index;
+    bool waited = false; // a thread has returned from wait_for_predecessors
 };
 struct Cluster {
     Barrier barrier;
@@ -225,8 +226,10 @@ using u16 = uint16_t;
 using u32 = uint32_t;
 using u64 = uint64_t;
 
-inline void start_successors() {}
-inline void wait_for_predecessors() { emulator::lane->may_load = true; }
+inline void start_successors() {
+    if (!emulator::lane->cta->waited) emulator::fail("successors may start before the launch before this one has ended");
+}
+inline void wait_for_predecessors() { emulator::lane->may_load = emulator::lane->cta->waited = true; }
 
 template <int WORDS> inline void load_global(u32 (&to)[WORDS], const void *from, bool ok) {
     std::memset(to, 0, sizeof to);

@@ -60,7 +60,8 @@ def test_sass(instance: Instance, cache: Path) -> None:
     assert not [op for op in opcodes if op.startswith(("RED", "ATOM"))], "sums have a fixed order"
     assert not [op for op in opcodes if op.startswith(("LDL", "STL"))], "no spills"
     loads = [number for number, op in enumerate(opcodes) if op.startswith(("LDG", "LDGSTS"))]
-    assert opcodes.index("PREEXIT") < opcodes.index("ACQBULK") < loads[0], "waits for the launch before it"
+    assert opcodes.index("ACQBULK") < loads[0], "waits for the launch before it"
+    assert opcodes.index("ACQBULK") < opcodes.index("PREEXIT"), "and lets the next one start only then"
     assert not [
         op for op in opcodes if op.startswith(("HADD2", "HFMA2")) and "MMA" not in op and op != "HFMA2.MMA"
     ]

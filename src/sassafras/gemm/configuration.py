@@ -27,8 +27,8 @@ class Mode:
     Attributes:
         overlap: programmatic stream serialization: CTAs may start while the launch before is still at work,
             and wait for its end before they touch global memory. Hides the way from one launch to the next.
-        late: the kernel lets its own successor start when it has read its operands, not at once: waiting CTAs
-            then do not crowd onto the multiprocessors that are free early.
+        late: the kernel lets its own successor start when it has read its operands, not right after its own
+            wait: waiting CTAs then do not crowd onto the multiprocessors that are free early.
         solo: shared memory is padded so that a multiprocessor holds one CTA, for the same reason.
     """
 

@@ -115,9 +115,12 @@ __device__ __forceinline__ float reciprocal(float x) {
 }
 
 // --- launches one after the other ------------------------------------------------------------------------
-// Where the launch allows it (programmatic stream serialization), the next launch of the stream may start before
-// this one ends: its CTAs come as soon as all of ours have called start_successors, and stop at their own
-// wait_for_predecessors until ours have ended and what they wrote is visible. Without that permission: no effect.
+// Programmatic dependent launch. A launch with the attribute may start as soon as every CTA of the launch before it has called
+// start_successors (or has ended). Its own wait_for_predecessors returns when that launch has ended and its writes are visible.
+// Without the attribute neither has an effect.
+//
+// A thread calls start_successors only after a thread of its CTA has returned from wait_for_predecessors. Then a successor never
+// runs beside anything older than our launch: a successor of another author may rely on that before its own wait.
 
 __device__ __forceinline__ void start_successors() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 

@@ -70,7 +70,6 @@ template <int TERMS, int WARPS, bool SWAPPED, bool BF16> struct AddParts {
     }
 
     static __device__ __forceinline__ void run(const Problem &p) {
-        start_successors();
         const int lane = threadIdx.x & 31, warp = broadcast(threadIdx.x >> 5);
         const u32 buffer = shared_address(shared_floats()) + warp * Piece::SIZE;
         const int across = p.columns / 16, down = p.rows / 16, units = p.tiles_m * p.tiles_n * down * across;
@@ -83,7 +82,10 @@ template <int TERMS, int WARPS, bool SWAPPED, bool BF16> struct AddParts {
             const int column = min(tile % p.tiles_n * p.columns, p.last_column) + unit % across * 16;
             if (row >= p.m || column >= p.n) continue; // outside
             const float *const from = p.workspace + (long long)unit * UNIT + 4 * lane;
-            if (!waited) wait_for_predecessors(); // whoever has nothing to do need not: some have
+            if (!waited) { // CTAs without a unit end without a wait: other CTAs of the grid have units
+                wait_for_predecessors();
+                start_successors();
+            }
             waited = true;
             float sum[8];
             add(sum, from, stride, p.parts);

@@ -36,7 +36,7 @@ struct AnyRowsProblem {
     int m, n, k;
     int lda, ldb, ldc; // elements from row to row
     int tiles_per_slice; // k tiles of each slice; the last may have fewer, none has 0
-    int late;            // successors may start when the operands have been read (0: at once)
+    int late;            // successors may start when the operands have been read (0: after the wait)
     int log2_band;       // rows of tiles that are visited together, column after column; 0: row after row
 };
 
@@ -317,7 +317,6 @@ template <int BM, int BN, int STAGES, bool EPILOGUE = false> struct AnyRows {
     static __device__ __forceinline__ void run_batched(const Problem &p) { run(p); } // with EPILOGUE; of one matrix
 
     static __device__ __forceinline__ void run(const Problem &p) {
-        if (!p.late) start_successors();
         char *const shared = (char *)shared_floats();
         const u32 start = shared_address(shared), base = (start + 1023) & ~1023u;
         const int thread = threadIdx.x, warp = (int)broadcast(thread >> 5);
@@ -335,6 +334,7 @@ template <int BM, int BN, int STAGES, bool EPILOGUE = false> struct AnyRows {
         if (warp >= MULTIPLIERS / 32) {
             if ((thread & 31) == 0) {
                 wait_for_predecessors();
+                if (!p.late) start_successors();
                 load(p, base, warp - MULTIPLIERS / 32, first, tiles); // uniform: one lane's copies need no loop over lanes
             }
             sync_warp();

@@ -39,7 +39,7 @@ struct ClusterSplitProblem {
     int tiles_per_slice; // k tiles of each slice of each part; the last may have fewer, none has 0
     int parts;           // clusters that split k
     int log2_slices;     // of slices, where there are several parts
-    int late;            // successors may start when the operands have been read (0: at once)
+    int late;            // successors may start when the operands have been read (0: after the wait for predecessors)
     int share_m, share_n; // neighbours in a cluster
     int rows_a, rows_b;   // of a tile of A, of B, that each of them loads
     int all_a, all_b;     // masks of those that want the first CTA's A, B
@@ -206,7 +206,6 @@ struct ClusterSplit {
     };
 
     static __device__ __forceinline__ void run(const Problem &p) {
-        if (!p.late) start_successors();
         const u32 base = broadcast((shared_address(shared_floats()) + 1023) & ~1023u); // a broadcast, lest every k tile compute it
         const int thread = threadIdx.x, lane = thread & 31, warp = thread >> 5;
         // along x lie the slices of the first part, of the next ...
@@ -229,6 +228,7 @@ struct ClusterSplit {
                 }
                 barrier_init_fence();
                 wait_for_predecessors(); // the others touch global memory only after what these copies bring
+                if (!p.late) start_successors();
                 load<OWN>(p, near, tile, base, first, 0, min(tiles, STAGES));
             }
             sync_warp();

@@ -168,7 +168,6 @@ template <int MT, int NT, int STEPS, Layout LAYOUT, bool EXACT = false, bool EPI
     }
 
     static __device__ __forceinline__ void run(const Problem &p) {
-        start_successors();
         const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
         const int g = lane >> 2, t = lane & 3;
         const int log2_tiles = p.log2_warps_m + p.log2_warps_n; // warp tiles of this CTA
@@ -203,6 +202,7 @@ template <int MT, int NT, int STEPS, Layout LAYOUT, bool EXACT = false, bool EPI
         float acc[MT][NT][4] = {};
         Group now, next;
         wait_for_predecessors();
+        start_successors();
         load(now, from);
         while (step < end) {
             if (!EXACT || step + STEPS < end) load(next, from);

@@ -160,7 +160,6 @@ struct QuickSplit : ClusterSplit<BM, BN, STAGES * BLOCKS, CONSUMERS, A_MN, B_MN,
     }
 
     static __device__ __forceinline__ void run(const Problem &p) {
-        if (!p.late) start_successors();
         const u32 base = broadcast((shared_address(shared_floats()) + 1023) & ~1023u);
         const int thread = threadIdx.x, lane = thread & 31, warp = thread >> 5;
         const At place(p.band);
@@ -177,6 +176,7 @@ struct QuickSplit : ClusterSplit<BM, BN, STAGES * BLOCKS, CONSUMERS, A_MN, B_MN,
                 prefetch_map(p.map_b);
                 initialise<0, EARLY>(p, base);
                 wait_for_predecessors(); // the others touch global memory only after what these copies bring
+                if (!p.late) start_successors();
                 load<OWN, false>(p, near, tile, base, first, 0, min(tiles, EARLY));
                 initialise<EARLY, STAGES>(p, base);
                 if (!SHARED && slices > 1) Base::expect_sums(base, slice, slices);

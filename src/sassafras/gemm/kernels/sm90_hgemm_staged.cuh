@@ -150,7 +150,6 @@ template <int BM, int BN, int WARPS_M, int WARPS_N, int STAGES, bool NN, int ALI
     }
 
     static __device__ __forceinline__ void run(const Problem &p) {
-        start_successors();
         u16 *const shared = (u16 *)shared_floats();
         const int thread = threadIdx.x, lane = thread & 31, warp = thread >> 5;
         const int warp_m = warp / WARPS_N, warp_n = warp % WARPS_N;
@@ -186,6 +185,7 @@ template <int BM, int BN, int WARPS_M, int WARPS_N, int STAGES, bool NN, int ALI
 
         float acc[MT][NT][4] = {};
         wait_for_predecessors();
+        start_successors();
 #pragma unroll
         for (int s = 0; s < STAGES - 1; ++s) {
             if (s < tiles) copy(shared + s * STAGE, from);

@@ -53,7 +53,7 @@ struct WarpSpecializedProblem {
     int unit_length, longer_units;          // k tiles of a range; so many of them, the first, take one more
     int last_row, last_column;              // where the last tiles begin, at most (hopper_tile.cuh)
     int stage_bytes;                        // that arrive for a stage
-    int late;                               // successors may start when all operands have been asked for (0: at once)
+    int late;                               // successors may start when all operands have been asked for (0: after the wait)
     int store_policy;                       // the upper word of C's policy (the lower one is 0): whether the L2 gives it up first
 };
 
@@ -476,7 +476,6 @@ struct WarpSpecialized {
     static __device__ __forceinline__ void run_batched(const Problem &p) { run(p); } // with EPILOGUE
 
     static __device__ __forceinline__ void run(const Problem &p) {
-        if (!p.late) start_successors();
         char *const shared = (char *)shared_floats();
         const u32 start = shared_address(shared);
         const Place at{broadcast((start + 1023) & ~1023u)}; // a broadcast, lest it be computed again in every k tile
@@ -502,6 +501,7 @@ struct WarpSpecialized {
             if constexpr (MOVES_REGISTERS) fewer_registers<LOADER_REGISTERS>();
             if (broadcast(threadIdx.x >> 5) == 0 && elected()) {
                 wait_for_predecessors(); // the others touch global memory only after what these copies bring
+                if (!p.late) start_successors();
                 load(p, at, work, rank);
                 if (p.late) start_successors();
             }
