@@ -3,10 +3,10 @@
     python benchmarks/hgemm_trigger.py --cache .carry/trigger --prepare    # compiles; no GPU needed
     python benchmarks/hgemm_trigger.py --cache .carry/trigger              # writes hgemm-trigger.json
 
-Shapes of every band with a fast configuration that lets its successor start early (``+o``, ``+os``): calls back
-to back, as the kernel ships ("behind the wait"), once more ("again", the A/A control), with the trigger as the
-first instruction ("at once"), and without overlap ("plain"). All of a shape are interleaved in one process, and
-each result is checked. Ratios are times over those of the kernel as it ships.
+Shapes of every band with a fast configuration that lets its successor start early (``+o``, ``+os``): calls
+back to back, as the kernel ships ("behind the wait"), once more ("again", the A/A control), with the trigger
+as the first instruction ("at once"), and without overlap ("plain"). All of a shape are interleaved in one
+process, and each result is checked. Ratios are times over those of the kernel as it ships.
 """
 
 from __future__ import annotations

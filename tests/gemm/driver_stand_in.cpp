@@ -1,10 +1,13 @@
 // The few functions of the CUDA driver that dispatch calls, on the CPU. It checks what it is given, keeps count, and
-// computes what our kernels compute, so that argument packing is checked by results. "Device memory" is the host's.
+// computes what our kernels compute, so that argument packing is checked by results. "Device memory" is the host's. Any
+// thread may call it, as the driver; a launch computes in the thread that makes it.
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <mutex>
+#include <sched.h>
 #include <string>
 #include <vector>
 
@@ -23,9 +26,19 @@ struct State {
     int overlap_before = 0;
     void *stream_before = nullptr, *workspace = nullptr, *workspace_before = nullptr;
     unsigned grid_before[3] = {};
+    long allocated = 0, freed = 0;              // blocks of device memory
+    unsigned long long capture = 1;             // the id of what is captured; a graph is named by it
+    unsigned long long generation = 0;          // of handles: another one, another stream of each
+    int fail_retaining = 0;
 } state;
-std::vector<void *> contexts; // the stack of current ones
+std::mutex guard; // of everything here that threads share
+using Locked = std::lock_guard<std::mutex>;
+thread_local std::vector<void *> contexts; // the stack of current ones
+thread_local int capture_mode = 0;
 char primary[4];
+
+struct UserObject { void *of; void (*destroy)(void *); };
+std::multimap<void *, UserObject *> retained; // by graph
 
 // What a kernel takes, as the tests describe it from our families' own words.
 struct Description {
@@ -112,30 +125,84 @@ int cuCtxPopCurrent_v2(void **to) {
     contexts.pop_back();
     return 0;
 }
-int cuThreadExchangeStreamCaptureMode(int *mode) { return std::swap(*mode, state.mode), 0; }
-int cuStreamIsCapturing(void *, int *status) { return *status = state.capturing, 0; }
+int cuThreadExchangeStreamCaptureMode(int *mode) {
+    std::swap(*mode, capture_mode);
+    const Locked locked(guard);
+    return state.mode = capture_mode, 0;
+}
+int cuStreamIsCapturing(void *, int *status) {
+    if (contexts.empty()) return BAD_CONTEXT;
+    return *status = state.capturing, 0;
+}
+// the same for all threads' own stream: its id is not what tells them apart
+int cuStreamGetId(void *stream, unsigned long long *id) {
+    if (contexts.empty()) return BAD_CONTEXT;
+    return *id = (unsigned long long)(uintptr_t)stream + (state.generation << 48), 0;
+}
+int cuStreamGetCaptureInfo_v2(void *, int *status, unsigned long long *id, void **graph, const void **nodes, size_t *count) {
+    if (contexts.empty()) return BAD_CONTEXT;
+    if (nodes || count) return INVALID;
+    *status = state.capturing;
+    if (state.capturing) *id = state.capture, *graph = (void *)(uintptr_t)state.capture;
+    return 0;
+}
+int cuUserObjectCreate(void **to, void *of, void (*destroy)(void *), unsigned count, unsigned flags) {
+    if (count != 1 || flags != 1 || !destroy) return INVALID;
+    return *to = new UserObject{of, destroy}, 0;
+}
+int cuUserObjectRelease(void *object, unsigned count) {
+    UserObject *const it = (UserObject *)object;
+    it->destroy(it->of);
+    delete it;
+    return count == 1 ? 0 : INVALID;
+}
+int cuGraphRetainUserObject(void *graph, void *object, unsigned count, unsigned flags) {
+    if (state.fail_retaining) return state.fail_retaining;
+    if (!graph || count != 1 || flags != 1) return INVALID;
+    const Locked locked(guard);
+    retained.emplace(graph, (UserObject *)object);
+    return 0;
+}
+// The graph of a capture's id, its instances and its launches are gone.
+void stand_in_drop_graph(unsigned long long id) {
+    const Locked locked(guard);
+    const auto all = retained.equal_range((void *)(uintptr_t)id);
+    for (auto at = all.first; at != all.second; ++at) cuUserObjectRelease(at->second, 1);
+    retained.erase(all.first, all.second);
+}
 int cuModuleLoadData(void **module, const void *image) {
     if (contexts.empty()) return BAD_CONTEXT;
+    const Locked locked(guard);
     ++state.loads;
-    state.relaxed_loads += state.mode == 2;
+    state.relaxed_loads += capture_mode == 2;
     return *module = &state, std::memcmp(image, "\x7f" "ELF", 4) ? BAD_IMAGE : 0;
 }
 int cuModuleGetFunction(void **function, void *module, const char *name) {
     static std::map<std::string, Function> known;
     if (module != &state) return NOT_FOUND;
+    const Locked locked(guard);
     Function &made = known[name];
     made.name = name;
     return *function = &made, 0;
 }
 int cuFuncGetAttribute(int *to, int which, void *) { return *to = 64, which == 1 ? 0 : INVALID; }
 int cuFuncSetAttribute(void *function, int which, int to) {
+    const Locked locked(guard);
     if (which == 9 && to == 100) return ++state.all_shared, 0;
     if (which != 8 || to + 64 > 227 * 1024) return INVALID;
     return ((Function *)function)->shared_limit = to, 0;
 }
 int cuMemAlloc_v2(unsigned long long *to, size_t bytes) {
     if (contexts.empty()) return BAD_CONTEXT;
+    const Locked locked(guard);
+    ++state.allocated;
     return *to = (unsigned long long)(uintptr_t)std::malloc(bytes), 0;
+}
+int cuMemFree_v2(unsigned long long at) {
+    if (contexts.empty()) return BAD_CONTEXT;
+    const Locked locked(guard);
+    ++state.freed;
+    return std::free((void *)(uintptr_t)at), 0;
 }
 int cuStreamCreate(void **to, unsigned flags) { return *to = &state, flags == 1 ? 0 : INVALID; }
 int cuMemsetD32Async(unsigned long long at, unsigned value, size_t words, void *stream) {
@@ -154,7 +221,10 @@ int cuTensorMapEncodeTiled(void *to, int type, unsigned rank, void *address, con
         map.dims[d] = dims[d], map.box[d] = box[d];
         if (d + 1 < rank && (map.strides[d] = strides[d]) % 16) return INVALID;
     }
-    ++state.encodes;
+    {
+        const Locked locked(guard);
+        ++state.encodes;
+    }
     std::memset(to, 0, 128);
     std::memcpy(to, &map, sizeof map);
     return 0;
@@ -163,6 +233,7 @@ int cuLaunchKernelEx(const Config *config, void *handle, void **params, void **e
     if (state.fail) return state.fail;
     if (extra || contexts.empty() || !config->stream) return contexts.empty() ? BAD_CONTEXT : INVALID;
     const Function &function = *(Function *)handle;
+    std::unique_lock<std::mutex> locked(guard); // until it computes
     if ((int)config->shared > function.shared_limit) return INVALID;
     state.stream_before = state.stream, state.overlap_before = state.overlap, state.workspace_before = state.workspace;
     std::memcpy(state.grid_before, state.grid, sizeof state.grid);
@@ -197,11 +268,14 @@ int cuLaunchKernelEx(const Config *config, void *handle, void **params, void **e
         return i < 0 ? otherwise : (long)value<int>(params, i);
     };
     const int scratch = index("workspace");
-    if (scratch >= 0) state.workspace = value<void *>(params, scratch);
+    void *const workspace = scratch >= 0 ? value<void *>(params, scratch) : nullptr;
+    if (scratch >= 0) state.workspace = workspace;
+    locked.unlock();
+    sched_yield(); // arguments are the caller's until we return: whoever changes them meanwhile changes what we compute
     if (name.rfind("add_", 0) == 0) { // the second of two launches: what the parts have left, in the order of k
         if (state.fail_adding) return state.fail_adding;
         const long rows = scalar("m", 0), columns = scalar("n", 0), parts = scalar("parts", 0), ldc = scalar("ldc", 0);
-        const float *const sums = (const float *)state.workspace;
+        const float *const sums = (const float *)workspace;
         uint16_t *const c = value<uint16_t *>(params, index("c"));
         if (!sums || parts < 2 || scalar("tiles_m", 0) * scalar("rows", 0) < rows ||
             scalar("tiles_n", 0) * scalar("columns", 0) < columns)
@@ -254,7 +328,7 @@ int cuLaunchKernelEx(const Config *config, void *handle, void **params, void **e
     const long m = scalar("m", extents[0]), n = scalar("n", extents[1]), k = scalar("k", extents[2]);
     if (name.rfind("cs_", 0) == 0 && name.back() == 'p') { // the first: sums of its parts, and no C
         const long parts = scalar("parts", 0), each = 64 * scalar("tiles_per_slice", 0);
-        float *const sums = (float *)state.workspace;
+        float *const sums = (float *)workspace;
         if (bad || !sums || parts < 2 || m < 1 || n < 1 || k < 1 || (parts - 1) * each >= k || parts * each < k) return INVALID;
         for (long part = 0; part < parts; ++part)
             for (long i = 0; i < m; ++i)
@@ -268,8 +342,17 @@ int cuLaunchKernelEx(const Config *config, void *handle, void **params, void **e
     }
     if (const int at = index("workspace"); at >= 0)
         if (auto *words = value<float *>(params, at)) words[0] = words[63] = -1;
-    if (const int at = index("counters"); at >= 0)
-        if (auto *words = value<unsigned *>(params, at)) bad |= words[0] != 0;
+    unsigned *counted = nullptr; // in use from here on: another launch that has the same words finds them so
+    if (const int at = index("counters"); at >= 0) counted = value<unsigned *>(params, at);
+    struct Counting {
+        unsigned *words;
+        bool zero;
+        explicit Counting(unsigned *at) : words(at), zero(!at || __atomic_exchange_n(at, 1, __ATOMIC_RELAXED) == 0) {}
+        ~Counting() {
+            if (words) __atomic_store_n(words, 0, __ATOMIC_RELAXED);
+        }
+    } const counting(counted);
+    bad |= !counting.zero;
     if (bad || m < 1 || n < 1 || k < 1) return INVALID;
     if (!fused) {
         gemm(a, b, c, m, n, k, d.bf16);

@@ -329,7 +329,8 @@ def test_tensor_maps_workspace_and_counters(launcher: Any, library: Path) -> Non
     assert state.encodes == before + 24, "known addresses are not encoded again"
 
 
-def test_counters_belong_to_a_stream_or_to_a_captured_launch(library: Path, tmp_path: Path) -> None:
+def test_counters_are_asked_for_by_stream(library: Path, tmp_path: Path) -> None:
+    """The compiled launcher keeps those of streams, by the stream's id and never for captured launches."""
     asked: list[tuple[int, int]] = []
     kept: list[Any] = []
 
@@ -342,30 +343,65 @@ def test_counters_belong_to_a_stream_or_to_a_captured_launch(library: Path, tmp_
     side = stand_in.torch_side(counters=counters, stream=lambda device: current[0])
     driver, state = Driver(str(library)), stand_in.state_of(library)
     a, b = half(16, 64), half(8, 64).t()
-    rest = ((64, 64), (1, 1), 0, 3, 2, 0)
-    parameters = [
-        ("map", "a", 6, (64, 16), (128,), *rest), ("map", "b", 6, (64, 8), (128,), *rest), ("c",),
-        ("value", 8),
-        ("workspace",), ("counters",),
-    ]  # fmt: skip
     for kind in KINDS:
         launcher = stand_in.make(kind, driver, side, tmp_path)
-        function = driver.load(0, b"\x7fELF", "mapped_tn", 48 * 1024)
-        launcher.add_kernel(
-            launcher.key(a, b), function, driver.context(0), (1, 1, 1), 128, 0, (1, 1, 1), parameters, 512, 4
-        )
-        asked.clear()
-        for stream in (0x10, 0x10, 0x20, 0x10):
-            current[0] = stream
-            launcher(a, b)
-        assert asked == [(4, 0x10), (4, 0x20)]
+        put_counted(launcher, driver, launcher.key(a, b))
+
+        def streams(*handles: int, launcher: Any = launcher) -> list[tuple[int, int]]:
+            asked.clear()
+            for current[0] in handles:
+                assert close(launcher(a, b), a, b)
+            return list(asked)
+
+        every = kind == "python"  # it keeps nothing
+        assert streams(0x10, 0x10, 0x20, 0x10) == [
+            (4, s) for s in ((0x10, 0x10, 0x20, 0x10) if every else (0x10, 0x20))
+        ]
+        state.generation += 1  # the same handles, other streams
+        assert streams(0x10, 0x10) == [(4, 0x10)] * (2 if every else 1)
+        launches = state.launches
+        assert streams(2, 2) == [] and state.launches == launches, "another stream in every thread: torch's"
         state.capturing = 1
         try:
-            launcher(a, b)
-            launcher(a, b)
+            assert streams(0x10, 0x10) == [(4, 0x10)] * 2
         finally:
             state.capturing = 0
-        assert asked[2:] == [(4, (1 << 64) - 1)] * 2
+        streams(*range(0x30, 0x40), 0x10)
+        assert streams(0x10) == [(4, 0x10)] * every
+
+
+def put_counted(launcher: Any, driver: Driver, key: tuple[int, ...], words: int = 4) -> None:
+    """A plan of a kernel made up for this: tensor maps, a workspace, counters."""
+    problem = Problem(*key)
+    rest = ((64, 64), (1, 1), 0, 3, 2, 0)
+    parameters = [
+        ("map", "a", 6, (problem.k, problem.m), (2 * problem.k,), *rest),
+        ("map", "b", 6, (problem.k, problem.n), (2 * problem.k,), *rest),
+        ("c",), ("value", problem.n), ("workspace",), ("counters",),
+    ]  # fmt: skip
+    function = driver.load(0, b"\x7fELF", "mapped_tn", 48 * 1024)
+    launcher.add_kernel(
+        key, function, driver.context(0), (1, 1, 1), 128, 0, (1, 1, 1), parameters, 512, words
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_driver_that_refuses_counters_leaves_torch(library: Path, tmp_path: Path, kind: str) -> None:
+    from sassafras.gemm.dispatch.counters import Counters
+
+    driver, state = Driver(str(library)), stand_in.state_of(library)
+    launcher = stand_in.make(kind, driver, stand_in.torch_side(counters=Counters(driver)), tmp_path)
+    a, b = half(16, 64), half(8, 64).t()
+    put_counted(launcher, driver, launcher.key(a, b))
+    state.capturing, state.fail_retaining = 1, 700
+    try:
+        with pytest.warns(RuntimeWarning, match="error 700"):
+            assert torch.equal(launcher(a, b), torch.matmul(a, b))
+    finally:
+        state.capturing = state.fail_retaining = 0
+    current = ctypes.c_void_p()
+    driver.call("cuCtxGetCurrent", ctypes.byref(current))
+    assert current.value is None, "the context before is current again"
 
 
 # --- two launches --------------------------------------------------------------------------------

@@ -71,7 +71,7 @@ class Engine:
         self.settings = settings
         self.denied = tuple(dict.fromkeys(self.denied + settings.deny))
         self.index = Index.read(settings.store, settings.wait_s)
-        self._verdicts.clear()
+        self._verdicts = {}
 
     def decide(self, cubin: bytes, digest: str, launch: Launch, device: int, fn: Any = None) -> Decision:
         """What to load for `cubin`, which has this sha256. Never raises."""
@@ -132,10 +132,10 @@ class Engine:
             elif (why := refusal(winner, cubin, launch)) is None and (
                 again == "always" or (again == "imported" and (winner.origin != "local" or outdated(winner)))
             ):
-                key = (digest, winner.tuned)
-                if key not in self._verdicts:
-                    self._verdicts[key] = revalidate(winner, cubin)
-                why = self._verdicts[key]
+                key, verdicts = (digest, winner.tuned), self._verdicts  # `configure` replaces them
+                if key not in verdicts:
+                    verdicts[key] = revalidate(winner, cubin)
+                why = verdicts[key]
             if why is None:
                 return Decision(
                     tuned,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from typing import Any
 
@@ -25,6 +26,7 @@ _is_compiling = torch.compiler.is_compiling
 _engine: Engine | None = None
 _device = "cuda"
 _warned: set[str] = set()
+_setting_up = threading.Lock()
 
 
 def matmul(
@@ -88,7 +90,13 @@ def _ready(a: Any) -> None:
 
 
 def _set_up() -> None:
-    """The engine for torch's CUDA devices. Without a driver that serves, every call is torch's."""
+    """The engine for torch's CUDA devices, made once. Without a driver that serves, every call is torch's."""
+    with _setting_up:
+        if _engine is None:
+            _make_engine()
+
+
+def _make_engine() -> None:
     from .dispatch.counters import Counters
     from .dispatch.driver import Driver
     from .dispatch.lt import LtMember

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import threading
 from pathlib import Path
 from types import ModuleType
 
@@ -19,6 +20,7 @@ from ..compile import default_cache
 
 SOURCES = ("launcher.cpp", "plan.hpp", "problem.hpp", "fused.hpp")
 _HERE = Path(__file__).resolve().parent
+_LOADING = threading.Lock()
 _FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility=hidden")
 
 
@@ -78,9 +80,12 @@ def loaded() -> ModuleType | None:
 
 
 def load(built: Path) -> ModuleType:
-    """The module. Raises CompileError when this Python cannot load it."""
-    if (known := loaded()) is not None:
-        return known
+    """The module, loaded once a process. Raises CompileError when this Python cannot load it."""
+    with _LOADING:
+        return loaded() or _load(built)
+
+
+def _load(built: Path) -> ModuleType:
     name = "sassafras_launcher"
     loader = importlib.machinery.ExtensionFileLoader(name, str(built))
     spec = importlib.util.spec_from_file_location(name, built, loader=loader)

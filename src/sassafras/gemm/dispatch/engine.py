@@ -174,9 +174,14 @@ class Engine:
     # -- plans ----------------------------------------------------------------------------------------------
 
     def serve(self, key: tuple[int, ...]) -> None:
-        """Put a plan for this problem into the launcher. Raises nothing but bugs: in doubt torch serves."""
+        """Put a plan for this problem into the launcher, unless another thread has done so meanwhile.
+
+        Raises nothing but bugs: in doubt torch serves.
+        """
         problem = Problem(*key)
         with self._lock:
+            if self.launcher.knows(key):
+                return
             try:
                 served = self._serve(problem)
             except SassafrasError as error:
@@ -238,10 +243,11 @@ class Engine:
     def loaded(self, ordinal: int, instance: Instance, code: bytes) -> int:
         """The handle of an instance's entry on a device."""
         where = (ordinal, instance)
-        if where not in self._functions:
-            divided = bool(getattr(instance, "all_shared", False))
-            self._functions[where] = self.driver.load(ordinal, code, instance.name, SHARED_LIMIT, divided)
-        return self._functions[where]
+        with self._lock:
+            if where not in self._functions:
+                divided = bool(getattr(instance, "all_shared", False))
+                self._functions[where] = self.driver.load(ordinal, code, instance.name, SHARED_LIMIT, divided)
+            return self._functions[where]
 
     def _stored(self, instance: Instance) -> bytes | None:
         for folder in (SHIPPED, self.cache):
@@ -300,14 +306,18 @@ class Engine:
             work()
             return
         thread = threading.Thread(target=work, name="sassafras-build", daemon=True)
-        self._threads.append(thread)
-        thread.start()
+        with self._lock:
+            self._threads.append(thread)
+            thread.start()
 
     def settle(self, timeout: float = 300.0) -> None:
         """Wait for what is being built."""
-        for thread in list(self._threads):
+        with self._lock:
+            threads = list(self._threads)
+        for thread in threads:  # without the lock, which they need
             thread.join(timeout)
-        self._threads = [thread for thread in self._threads if thread.is_alive()]
+        with self._lock:
+            self._threads = [thread for thread in self._threads if thread.is_alive()]
 
     def forget(self) -> None:
         """Drop plans and choices, for example after tuning; tables are read anew."""

@@ -8,6 +8,7 @@ from then on; without it, calls are launched here.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -204,6 +205,7 @@ class Fused:
         self._plans: dict[tuple[Any, ...], _Kernel | None] = {}
         self.served: dict[tuple[Any, ...], tuple[str, str | None, str]] = {}
         self.counts = {"hits": 0, "torch": 0}
+        self._counting = threading.Lock()
 
     def __call__(
         self, a: Any, b: Any, out: Any, bias: Any, activation: str | None, alpha: float, beta: float
@@ -218,18 +220,21 @@ class Fused:
         if key not in self._plans:
             self._plan(key, problem, Extra(bias is not None, activation, beta != 0))
         kernel = self._plans.get(key)
-        if kernel is None:
-            self.counts["torch"] += 1
+        stream = side.stream(problem.device)
+        if kernel is None or not kernel.serves(stream):
+            self._count("torch")
             return NotImplemented
         c = a.new_empty((*_leading(a, b), a.shape[-2], problem.n)) if out is None else out
         addresses = _addresses(a, b, c, bias, activation, alpha, beta)
-        code = kernel.launch(side, problem.device, addresses, side.stream(problem.device))
+        code = kernel.launch(side, problem.device, addresses, stream)
         if code:
-            self._plans[key] = None
-            self.served[key] = ("torch", None, f"the kernel could not be launched (error {code})")
+            with engine.lock:
+                if self._plans.get(key) is kernel:  # unless another one serves by now
+                    self._plans[key] = None
+                    self.served[key] = ("torch", None, f"the kernel could not be launched (error {code})")
             engine.note(f"{problem.shape}: a kernel with an epilogue could not be launched (error {code})")
             return NotImplemented
-        self.counts["hits"] += 1
+        self._count("hits")
         return c
 
     def read(self, a: Any, b: Any, out: Any, bias: Any) -> FusedProblem | None:
@@ -269,6 +274,8 @@ class Fused:
         """Decide who serves a problem. A kernel that is not there yet is compiled while torch serves."""
         engine = self._engine
         with engine.lock:
+            if key in self._plans:  # another thread has done it meanwhile
+                return
             gpu = engine.gpu(problem.device)
             if gpu.chooser is None:
                 name, why = None, gpu.why_not
@@ -292,6 +299,10 @@ class Fused:
                     config, why = None, str(error)
                     engine.note(f"{problem.shape}: {error}")
             self.served[key] = ("ours" if config else "torch", config.name if config else None, why)
+
+    def _count(self, what: str) -> None:
+        with self._counting:
+            self.counts[what] += 1
 
     def _tell(self, native: tuple[Any, ...], how: tuple[Any, ...] | None) -> None:
         """Give the compiled launcher, if it serves, a plan; None: torch's."""

@@ -7,7 +7,8 @@
 //
 // A call looks its problem up in a table of plans that Python filled: run our kernel, a chosen cuBLASLt algorithm,
 // or torch.matmul. What is not in the table, or needs care (gradients, modes, autocast), is answered with
-// NotImplemented, and Python takes over. Everything runs under the GIL.
+// NotImplemented, and Python takes over. Everything runs under the GIL; but whatever calls Python may give it up meanwhile, and
+// another thread may then replace any plan. So a call holds its plan, and what it puts together for a launch is its own.
 #include "fused.hpp"
 #include "plan.hpp"
 
@@ -15,6 +16,8 @@
 #include <unordered_map>
 
 namespace {
+
+using Held = std::shared_ptr<const Plan>;
 
 struct Launcher {
     PyObject_HEAD
@@ -33,9 +36,10 @@ struct Launcher {
     ContextPop context_pop;
     EncodeTiled encode;
     StreamIsCapturing is_capturing;
+    StreamGetId stream_id;
     LtMatmul lt_matmul;
-    std::unordered_map<Key, std::unique_ptr<Plan>, Hash> *plans;
-    std::unordered_map<FusedKey, std::unique_ptr<Plan>, FusedHash> *fused_plans; // see fused.hpp
+    std::unordered_map<Key, Held, Hash> *plans;
+    std::unordered_map<FusedKey, Held, FusedHash> *fused_plans; // see fused.hpp
     unsigned long long hits, misses, refused;
 };
 
@@ -102,44 +106,96 @@ int encoded(Launcher *self, MapSpec &map, const uint64_t *operands, void *&to) {
     return code;
 }
 
-// Zeroed words for a launch on this stream; false with a Python error set.
-bool counters_for(Launcher *self, Plan &plan, int device, void *stream, uint64_t &to) {
+// The driver's error that a DriverError tells of, which is forgotten; -1 with any other exception left as it is.
+int driver_error() {
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    PyErr_NormalizeException(&type, &value, &trace);
+    const bool usual = value && PyObject_IsInstance(value, PyExc_Exception) == 1; // SystemExit has a code as well
+    PyObject *number = usual ? PyObject_GetAttrString(value, "code") : nullptr;
+    const long code = number && PyLong_Check(number) ? PyLong_AsLong(number) : 0;
+    Py_XDECREF(number);
+    PyErr_Clear();
+    if (code <= 0) {
+        PyErr_Restore(type, value, trace);
+        return -1;
+    }
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(trace);
+    return (int)code;
+}
+
+// Zeroed words for a launch on this stream, whose context is current. 0, the driver's error, or -1 with a Python error set.
+int counters_for(Launcher *self, const Plan &plan, int device, void *stream, uint64_t &to) {
     int capturing = 0;
-    if (self->is_capturing(stream, &capturing) != 0) capturing = 1; // a broken capture: the launch will say so
-    if (!capturing)
-        for (const auto &[known, address] : plan.counters_of)
-            if (known == stream) {
-                to = address;
-                return true;
-            }
+    if (int code = self->is_capturing(stream, &capturing)) return code;
+    unsigned long long id = 0;
+    const bool known = !capturing && self->stream_id(stream, &id) == 0;
+    constexpr unsigned kept = sizeof plan.counters_of / sizeof plan.counters_of[0];
+    for (unsigned i = 0; known && i < kept && i < plan.counters_known; ++i)
+        if (plan.counters_of[i].stream_id == id) {
+            to = plan.counters_of[i].address;
+            return 0;
+        }
     PyObject *address = PyObject_CallFunction(self->counters, "niK", (Py_ssize_t)plan.counters, device,
-                                              capturing ? ~0ull : (unsigned long long)(uintptr_t)stream);
-    if (!address) return false;
+                                              (unsigned long long)(uintptr_t)stream);
+    if (!address) return driver_error();
     to = PyLong_AsUnsignedLongLong(address);
     Py_DECREF(address);
-    if (PyErr_Occurred()) return false;
-    if (!capturing) plan.counters_of.emplace_back(stream, to);
-    return true;
+    if (PyErr_Occurred()) return -1;
+    if (known) plan.counters_of[plan.counters_known++ % kept] = {id, to};
+    return 0;
 }
 
 // One launch. values: addresses of a, b, c, workspace and counters.
-int start(Launcher *self, Plan &plan, const uint64_t *values, const Given *given, void *stream) {
-    int code = 0;
-    for (size_t i = 0; i < plan.parameters.size() && code == 0; ++i) {
+int start(Launcher *self, const Plan &plan, const uint64_t *values, const Given *given, void *stream) {
+    uint64_t words[kMostParameters];
+    void *pointers[kMostParameters];
+    for (size_t i = 0; i < plan.parameters.size(); ++i) {
         const auto &parameter = plan.parameters[i];
-        if (parameter.what < 5) plan.constants[(size_t)parameter.index] = values[parameter.what];
-        else if (parameter.what == 6)
-            code = encoded(self, *plan.maps[(size_t)parameter.index], values, plan.pointers[i]);
-        else if (parameter.what > 6 && given) plan.constants[(size_t)parameter.index] = given->values[parameter.what - 7];
+        pointers[i] = &words[i];
+        if (parameter.what == 6) {
+            if (int code = encoded(self, *plan.maps[(size_t)parameter.index], values, pointers[i])) return code;
+        } else if (parameter.what < 5) {
+            words[i] = values[parameter.what];
+        } else if (parameter.what > 6 && given) {
+            words[i] = given->values[parameter.what - 7];
+        } else {
+            words[i] = plan.constants[(size_t)parameter.index];
+        }
     }
-    plan.launch.stream = stream;
-    return code ? code : self->launch(&plan.launch, plan.function, plan.pointers.data(), nullptr);
+    LaunchConfig how = plan.launch;
+    how.stream = stream;
+    return self->launch(&how, plan.function, pointers, nullptr);
 }
 
-// 0, or the driver's (cuBLASLt's) error; -1 with a Python error set.
-int enqueue(Launcher *self, Plan &plan, const Call &call, void *c, PyObject *&scratch, const Given *given = nullptr) {
+// Makes a plan's context current, if it is another one, until the end of a block.
+class Current {
+  public:
+    Current(const Launcher *launcher, void *context) : self(launcher) {
+        void *before = nullptr;
+        pushed = self->context_get && context && (self->context_get(&before), before != context);
+        if (pushed && (code = self->context_push(context))) pushed = false;
+    }
+    ~Current() {
+        void *popped = nullptr;
+        if (pushed) self->context_pop(&popped);
+    }
+    Current(const Current &) = delete;
+    Current &operator=(const Current &) = delete;
+    int code = 0; // the driver's error
+
+  private:
+    const Launcher *self;
+    bool pushed;
+};
+
+// 0, or the driver's (cuBLASLt's) error; -1 with a Python error set; kTorch.
+int enqueue(Launcher *self, const Plan &plan, const Call &call, void *c, PyObject *&scratch, const Given *given = nullptr) {
     void *stream = nullptr;
     if (!current_stream(self, call.key.device, stream)) return -1;
+    if (stream == kPerThread && (plan.workspace || plan.counters)) return kTorch; // other threads would be given the same
     void *workspace = nullptr;
     if (plan.workspace) {
         // from torch's allocator, per call: ordered on this stream, and of a graph's own pool while it is captured
@@ -154,43 +210,44 @@ int enqueue(Launcher *self, Plan &plan, const Call &call, void *c, PyObject *&sc
         }
         workspace = address(bytes);
     }
+    const Current context(self, plan.context);
+    if (context.code) return context.code;
     uint64_t counters = 0;
-    if (plan.counters && !counters_for(self, plan, call.key.device, stream, counters)) return -1;
-    void *before = nullptr;
-    const bool push = self->context_get && plan.context && (self->context_get(&before), before != plan.context);
-    if (push)
-        if (int code = self->context_push(plan.context)) return code;
-    int code = 0;
+    if (plan.counters)
+        if (int code = counters_for(self, plan, call.key.device, stream, counters)) return code;
     if (plan.kind == Kind::Lt) {
         const float one = 1.0f, zero = 0.0f;
-        code = self->lt_matmul(plan.handle, plan.operation, &one, call.b, plan.first, call.a, plan.second, &zero, c,
+        return self->lt_matmul(plan.handle, plan.operation, &one, call.b, plan.first, call.a, plan.second, &zero, c,
                                plan.out, c, plan.out, plan.algorithm, workspace, plan.workspace, stream);
-    } else {
-        const uint64_t values[5] = {(uint64_t)(uintptr_t)call.a, (uint64_t)(uintptr_t)call.b, (uint64_t)(uintptr_t)c,
-                                    (uint64_t)(uintptr_t)workspace, counters};
-        code = start(self, plan, values, given, stream);
-        if (plan.then && code == 0) code = start(self, *plan.then, values, given, stream);
     }
-    if (push) self->context_pop(&before);
-    return code;
+    const uint64_t values[5] = {(uint64_t)(uintptr_t)call.a, (uint64_t)(uintptr_t)call.b, (uint64_t)(uintptr_t)c,
+                                (uint64_t)(uintptr_t)workspace, counters};
+    const int code = start(self, plan, values, given, stream);
+    return plan.then && code == 0 ? start(self, *plan.then, values, given, stream) : code;
+}
+
+// Torch serves a problem from now on, unless another plan than this one does by now.
+template <class Table, class Key> void give_up(Table &plans, const Key &key, const Held &plan) {
+    const auto at = plans.find(key);
+    if (at != plans.end() && at->second == plan) at->second = std::make_shared<const Plan>();
 }
 
 // The plan of this problem; null: Python has to look.
-Plan *planned(Launcher *self, PyObject *a, PyObject *b, PyObject *out, Call &call) {
+Held planned(Launcher *self, PyObject *a, PyObject *b, PyObject *out, Call &call) {
     if (read(self->api, self->device_type, a, b, out, call) == Read::Ok) {
         const auto at = self->plans->find(call.key);
         if (at != self->plans->end()) {
             ++self->hits;
-            return at->second.get();
+            return at->second;
         }
     }
     ++self->misses;
     return nullptr;
 }
 
-PyObject *run(Launcher *self, Plan &plan, const Call &call, PyObject *a, PyObject *b, PyObject *out) {
-    if (plan.kind == Kind::Torch) return call_torch(self, call, a, b, out);
-    if (plan.kind == Kind::Lt) { // its algorithm was chosen without regard to reductions and determinism
+PyObject *run(Launcher *self, const Held &plan, const Call &call, PyObject *a, PyObject *b, PyObject *out) {
+    if (plan->kind == Kind::Torch) return call_torch(self, call, a, b, out);
+    if (plan->kind == Kind::Lt) { // its algorithm was chosen without regard to reductions and determinism
         PyObject *said = PyObject_CallNoArgs(self->strict);
         if (!said) return nullptr;
         const int strict = PyObject_IsTrue(said);
@@ -211,7 +268,7 @@ PyObject *run(Launcher *self, Plan &plan, const Call &call, PyObject *a, PyObjec
         c = address(fresh_view);
     }
     PyObject *scratch = nullptr;
-    const int code = enqueue(self, plan, call, c, scratch);
+    const int code = enqueue(self, *plan, call, c, scratch);
     Py_XDECREF(scratch);
     if (code == 0) {
         if (made) return made;
@@ -220,8 +277,9 @@ PyObject *run(Launcher *self, Plan &plan, const Call &call, PyObject *a, PyObjec
     }
     Py_XDECREF(made);
     if (PyErr_Occurred()) return nullptr;
+    if (code == kTorch) return call_torch(self, call, a, b, out);
     ++self->refused;
-    plan.kind = Kind::Torch;
+    give_up(*self->plans, call.key, plan);
     if (PyErr_WarnFormat(PyExc_RuntimeWarning, 1,
                          "sassafras.matmul: a kernel could not be launched (error %d) for %lldx%lldx%lld; torch.matmul "
                          "serves this problem from now on", code, (long long)call.key.m, (long long)call.key.n,
@@ -278,7 +336,7 @@ PyObject *called(PyObject *object, PyObject *const *args, size_t flags, PyObject
     if (seen < 0) return nullptr;
     if (seen) Py_RETURN_NOTIMPLEMENTED;
     Call call;
-    Plan *const plan = planned(self, a, b, out, call);
+    const Held plan = planned(self, a, b, out, call);
     if (!plan) Py_RETURN_NOTIMPLEMENTED;
     if (plan->kind == Kind::Torch) return call_torch(self, call, a, b, out); // which asks the rest itself
     for (PyObject *tensor : tensors)
@@ -286,7 +344,7 @@ PyObject *called(PyObject *object, PyObject *const *args, size_t flags, PyObject
     const int grad = tracked(self, tensors, 3);
     if (grad < 0) return nullptr;
     if (grad) Py_RETURN_NOTIMPLEMENTED;
-    return run(self, *plan, call, a, b, out);
+    return run(self, plan, call, a, b, out);
 }
 
 // --- an epilogue, batches ------------------------------------------------------------------------------------------
@@ -321,8 +379,8 @@ PyObject *fused(PyObject *object, PyObject *const *args, Py_ssize_t count) {
     call.key.extra = (uint8_t)((tensors[3] ? 1 : 0) | (beta != 0 ? 2 : 0) | activation << 2);
     const auto at = self->fused_plans->find(call.key);
     if (at == self->fused_plans->end()) Py_RETURN_NOTIMPLEMENTED;
-    Plan &plan = *at->second;
-    if (plan.kind == Kind::Torch) Py_RETURN_NONE;
+    const Held plan = at->second;
+    if (plan->kind == Kind::Torch) Py_RETURN_NONE;
     PyObject *made = nullptr;
     void *c = call.c;
     if (!out) {
@@ -348,7 +406,7 @@ PyObject *fused(PyObject *object, PyObject *const *args, Py_ssize_t count) {
     plain.key.device = call.key.device;
     plain.a = call.a, plain.b = call.b;
     PyObject *scratch = nullptr;
-    const int code = enqueue(self, plan, plain, c, scratch, &given);
+    const int code = enqueue(self, *plan, plain, c, scratch, &given);
     Py_XDECREF(scratch);
     if (code == 0) {
         ++self->hits;
@@ -356,8 +414,9 @@ PyObject *fused(PyObject *object, PyObject *const *args, Py_ssize_t count) {
     }
     Py_XDECREF(made);
     if (PyErr_Occurred()) return nullptr;
+    if (code == kTorch) Py_RETURN_NONE;
     ++self->refused;
-    plan.kind = Kind::Torch;
+    give_up(*self->fused_plans, call.key, plan);
     if (PyErr_WarnFormat(PyExc_RuntimeWarning, 1,
                          "sassafras.matmul: a kernel with an epilogue could not be launched (error %d) for "
                          "%lldx%lldx%lld; torch serves this problem from now on", code, (long long)call.key.m,
@@ -396,9 +455,9 @@ PyObject *raw(PyObject *object, PyObject *const *args, Py_ssize_t count) {
     PyObject *out = count == 3 && args[2] != Py_None ? args[2] : nullptr;
     if (!ours(self, args[0]) || !ours(self, args[1]) || (out && !ours(self, out))) Py_RETURN_NOTIMPLEMENTED;
     Call call;
-    Plan *const plan = planned(self, args[0], args[1], out, call);
+    const Held plan = planned(self, args[0], args[1], out, call);
     if (!plan) Py_RETURN_NOTIMPLEMENTED;
-    return run(self, *plan, call, args[0], args[1], out);
+    return run(self, plan, call, args[0], args[1], out);
 }
 
 PyObject *key_of(PyObject *object, PyObject *const *args, Py_ssize_t count) {
@@ -462,12 +521,12 @@ PyObject *add_torch(PyObject *object, PyObject *tuple) {
     if (PyTuple_Check(tuple) && PyTuple_GET_SIZE(tuple) > 11) {
         FusedKey wide;
         if (!parse_fused_key(tuple, wide)) return nullptr;
-        (*((Launcher *)object)->fused_plans)[wide] = std::make_unique<Plan>();
+        (*((Launcher *)object)->fused_plans)[wide] = std::make_shared<const Plan>();
         Py_RETURN_NONE;
     }
     Key key;
     if (!parse_key(tuple, key)) return nullptr;
-    (*((Launcher *)object)->plans)[key] = std::make_unique<Plan>();
+    (*((Launcher *)object)->plans)[key] = std::make_shared<const Plan>();
     Py_RETURN_NONE;
 }
 
@@ -538,10 +597,12 @@ bool describe(Plan &plan, unsigned long long function, PyObject *grid, unsigned 
         ok = add_parameter(plan, PySequence_Fast_GET_ITEM(fast, i));
     Py_DECREF(fast);
     if (!ok) return false;
-    for (const auto &parameter : plan.parameters)
-        plan.pointers.push_back(parameter.what == 6 ? nullptr : (void *)&plan.constants[(size_t)parameter.index]);
+    if (plan.parameters.size() > kMostParameters) {
+        PyErr_Format(PyExc_ValueError, "a kernel takes %d parameters at most", (int)kMostParameters);
+        return false;
+    }
     plan.launch = {extents[0], extents[1], extents[2], threads, 1, 1, shared, nullptr, nullptr, 0};
-    plan.launch.attributes = plan.attributes; // a Plan never moves: it lives behind a unique_ptr
+    plan.launch.attributes = plan.attributes; // a Plan never moves: it lives behind a pointer
     if (clusters[0] * clusters[1] * clusters[2] > 1) {
         LaunchAttribute &attribute = plan.attributes[plan.launch.count++];
         attribute.id = kClusterDimension;
@@ -571,7 +632,7 @@ PyObject *add_kernel(PyObject *object, PyObject *args) {
     FusedKey wide;
     const bool with_more = PyTuple_GET_SIZE(tuple) > 11;
     if (!(with_more ? parse_fused_key(tuple, wide) : parse_key(tuple, key))) return nullptr;
-    auto plan = std::make_unique<Plan>();
+    auto plan = std::make_shared<Plan>();
     if (!describe(*plan, function, grid, threads, shared, cluster, parameters, overlap)) return nullptr;
     plan->context = (void *)(uintptr_t)context;
     plan->workspace = (size_t)workspace, plan->counters = (size_t)counters;
@@ -608,7 +669,7 @@ PyObject *add_lt(PyObject *object, PyObject *args) {
         PyErr_SetString(PyExc_ValueError, "an algorithm has 64 bytes, and cuBLASLt has to be there");
         return nullptr;
     }
-    auto plan = std::make_unique<Plan>();
+    auto plan = std::make_shared<Plan>();
     plan->kind = Kind::Lt;
     plan->context = (void *)(uintptr_t)context, plan->handle = (void *)(uintptr_t)handle;
     plan->operation = (void *)(uintptr_t)operation, plan->first = (void *)(uintptr_t)first;
@@ -631,6 +692,19 @@ PyObject *remove(PyObject *object, PyObject *tuple) {
     if (!parse_key(tuple, key)) return nullptr;
     ((Launcher *)object)->plans->erase(key);
     Py_RETURN_NONE;
+}
+
+// knows(key): is there a plan for this problem?
+PyObject *knows(PyObject *object, PyObject *tuple) {
+    const auto *self = (Launcher *)object;
+    if (PyTuple_Check(tuple) && PyTuple_GET_SIZE(tuple) > 11) {
+        FusedKey wide;
+        if (!parse_fused_key(tuple, wide)) return nullptr;
+        return PyBool_FromLong(self->fused_plans->count(wide) != 0);
+    }
+    Key key;
+    if (!parse_key(tuple, key)) return nullptr;
+    return PyBool_FromLong(self->plans->count(key) != 0);
 }
 
 PyObject *forget(PyObject *object, PyObject *) {
@@ -675,9 +749,10 @@ int init(PyObject *object, PyObject *args, PyObject *) {
         !function(addresses, "cuCtxPopCurrent", self->context_pop) ||
         !function(addresses, "cuTensorMapEncodeTiled", self->encode) ||
         !function(addresses, "cuStreamIsCapturing", self->is_capturing) ||
+        !function(addresses, "cuStreamGetId", self->stream_id) ||
         !function(addresses, "cublasLtMatmul", self->lt_matmul))
         return -1;
-    if (!self->launch || !self->encode || !self->is_capturing || !self->context_push || !self->context_pop) {
+    if (!self->launch || !self->encode || !self->is_capturing || !self->stream_id || !self->context_push || !self->context_pop) {
         PyErr_SetString(PyExc_ValueError, "a driver function is missing");
         return -1;
     }
@@ -692,8 +767,8 @@ int init(PyObject *object, PyObject *args, PyObject *) {
     self->requires_grad = PyUnicode_InternFromString("requires_grad");
     self->is_neg = PyUnicode_InternFromString("is_neg");
     self->names = Py_BuildValue("(s)", "out");
-    self->plans = new std::unordered_map<Key, std::unique_ptr<Plan>, Hash>();
-    self->fused_plans = new std::unordered_map<FusedKey, std::unique_ptr<Plan>, FusedHash>();
+    self->plans = new std::unordered_map<Key, Held, Hash>();
+    self->fused_plans = new std::unordered_map<FusedKey, Held, FusedHash>();
     self->vectorcall = called;
     return self->names && self->is_neg && self->new_empty && self->requires_grad ? 0 : -1;
 }
@@ -718,6 +793,7 @@ PyMethodDef methods[] = {
     {"add_kernel", add_kernel, METH_VARARGS, "let a kernel serve a problem"},
     {"add_lt", add_lt, METH_VARARGS, "let a cuBLASLt algorithm serve a problem"},
     {"remove", remove, METH_O, "drop the plan of a problem"},
+    {"knows", knows, METH_O, "whether a problem has a plan"},
     {"forget", forget, METH_NOARGS, "drop all plans"},
     {"counts", counts, METH_NOARGS, "hits, misses, refused launches, plans"},
     {nullptr, nullptr, 0, nullptr},

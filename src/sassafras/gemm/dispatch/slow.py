@@ -6,12 +6,14 @@ It serves until the compiled launcher is built, and where it cannot be (no compi
 from __future__ import annotations
 
 import ctypes
+import threading
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .driver import Driver, LaunchConfig, launch_config
+from .counters import PER_THREAD
+from .driver import Driver, DriverError, LaunchConfig, launch_config
 from .problem import read
 
 _KEEP_MAPS = 4
@@ -24,7 +26,8 @@ class Torch:
     Attributes:
         matmul: ``torch.matmul``.
         empty_bytes: (bytes, device ordinal) -> a fresh uint8 tensor.
-        counters: (words, device ordinal, stream) -> address of words that are zero (`counters.Counters`).
+        counters: (words, device ordinal, stream) -> address of words that are zero (`counters.Counters`); the
+            stream's context is current.
         stream: device ordinal -> handle of the current stream.
         grad_enabled: is autograd recording?
         strict: must reductions be FP32, or results reproducible?
@@ -43,7 +46,7 @@ class Torch:
 
 
 class _Kernel:
-    """A kernel's plan with storage for its arguments."""
+    """A kernel's plan. Threads may launch it at the same time: what a launch puts together is its own."""
 
     def __init__(
         self, driver: Driver, function: int, context: int, config: LaunchConfig,
@@ -51,16 +54,14 @@ class _Kernel:
     ) -> None:  # fmt: skip
         self.driver, self.function, self.context, self.config = driver, function, context, config
         self.workspace, self.counters, self.then = workspace, counters, then
-        self.parameters = list(parameters)
-        self._values = (ctypes.c_uint64 * max(1, len(self.parameters)))()
-        self._pointers = (ctypes.c_void_p * max(1, len(self.parameters)))()
-        base = ctypes.addressof(self._values)
-        for index, item in enumerate(self.parameters):
-            self._pointers[index] = base + 8 * index
-            if item[0] == "value":
-                self._values[index] = item[1]
-        self._counters_of: dict[int, int] = {}
-        self._maps: dict[int, dict[int, tuple[Any, int]]] = {}
+        self.parameters = tuple(parameters)
+        self._constants = tuple(item[1] if item[0] == "value" else 0 for item in self.parameters)
+        self._lock = threading.Lock()  # of the maps
+        self._maps: dict[int, dict[int, Any]] = {}
+
+    def serves(self, stream: int) -> bool:
+        """False where threads would share scratch: the stream is another one in each of them."""
+        return stream != PER_THREAD or not (self.workspace or self.counters)
 
     def launch(self, torch: Torch, device: int, addresses: dict[str, int], stream: int) -> int:
         """The driver's error code."""
@@ -69,58 +70,64 @@ class _Kernel:
         if self.workspace:
             scratch = torch.empty_bytes(self.workspace, device)
             addresses["workspace"] = scratch.data_ptr()
-        if self.counters:
-            addresses["counters"] = self._zeroed(torch, device, stream)
         before = ctypes.c_void_p()
         self.driver.function("cuCtxGetCurrent")(ctypes.byref(before))
         push = bool(self.context) and before.value != self.context
         if push and (code := self.driver.function("cuCtxPushCurrent_v2")(self.context)):
             return int(code)
         try:
+            if self.counters:
+                addresses["counters"] = torch.counters(self.counters, device, stream)
             code = self._enqueue(addresses, stream)
             # the scratch lives until both are under way
             return self.then._enqueue(addresses, stream) if self.then and not code else code
+        except DriverError as error:
+            return error.code
         finally:
             if push:
                 self.driver.function("cuCtxPopCurrent_v2")(ctypes.byref(before))
 
     def _enqueue(self, addresses: dict[str, int], stream: int) -> int:
-        """One launch, its context being current."""
+        """One launch, its context being current. The driver copies the arguments before it returns."""
+        count = max(1, len(self.parameters))
+        values, pointers = (ctypes.c_uint64 * count)(*self._constants), (ctypes.c_void_p * count)()
+        base, held = ctypes.addressof(values), []
         for index, item in enumerate(self.parameters):
+            pointers[index] = base + 8 * index
             if item[0] == "map":
-                code, at = self._map(index, item, addresses[item[1]])
+                code, storage = self._map(index, item, addresses[item[1]])
                 if code:
                     return code
-                self._pointers[index] = at
+                held.append(storage)  # another thread may take it out of the cache
+                pointers[index] = _aligned(storage)
             elif item[0] != "value":
-                self._values[index] = addresses.get(item[0], 0)
-        self.config.stream = stream
+                values[index] = addresses.get(item[0], 0)
+        config = LaunchConfig.from_buffer_copy(self.config)
+        config.stream = stream
         return int(
-            self.driver.function("cuLaunchKernelEx")(
-                ctypes.byref(self.config), self.function, self._pointers, None
-            )
+            self.driver.function("cuLaunchKernelEx")(ctypes.byref(config), self.function, pointers, None)
         )
 
-    def _map(self, index: int, item: tuple[Any, ...], address: int) -> tuple[int, int]:
-        known = self._maps.setdefault(index, {})
-        if address not in known:
-            storage = ctypes.create_string_buffer(256)
-            at = -(-ctypes.addressof(storage) // 128) * 128
-            if code := self.driver.encode(at, address, item):
-                return code, 0
-            while len(known) >= _KEEP_MAPS:
-                known.pop(next(iter(known)))
-            known[address] = (storage, at)
-        return 0, known[address][1]
+    def _map(self, index: int, item: tuple[Any, ...], address: int) -> tuple[int, Any]:
+        """The tensor map for this address: (the driver's error, storage). The last four are kept."""
+        with self._lock:
+            known = self._maps.setdefault(index, {}).get(address)
+        if known is not None:
+            return 0, known
+        storage = ctypes.create_string_buffer(256)
+        if code := self.driver.encode(_aligned(storage), address, item):
+            return code, None
+        with self._lock:
+            kept = self._maps[index]
+            while len(kept) >= _KEEP_MAPS:
+                kept.pop(next(iter(kept)))
+            kept[address] = storage
+        return 0, storage
 
-    def _zeroed(self, torch: Torch, device: int, stream: int) -> int:
-        capturing = ctypes.c_int()
-        code = self.driver.function("cuStreamIsCapturing")(stream, ctypes.byref(capturing))
-        if code or capturing.value:
-            return torch.counters(self.counters, device, (1 << 64) - 1)
-        if stream not in self._counters_of:
-            self._counters_of[stream] = torch.counters(self.counters, device, stream)
-        return self._counters_of[stream]
+
+def _aligned(storage: Any) -> int:
+    """Where a tensor map lies in its storage."""
+    return -(-ctypes.addressof(storage) // 128) * 128
 
 
 class PythonLauncher:
@@ -133,6 +140,7 @@ class PythonLauncher:
         self._types = (library.Tensor, library.nn.Parameter)
         self._plans: dict[tuple[int, ...], Any] = {}
         self._counts = {"hits": 0, "misses": 0, "refused": 0}
+        self._lock = threading.Lock()
 
     def __call__(self, a: Any, b: Any, out: Any = None) -> Any:
         """C, or NotImplemented when Python's slow path has to look."""
@@ -150,20 +158,24 @@ class PythonLauncher:
         found = read(a, b, out, device_type=self._torch.device_type) if self._plain(a, b, out) else None
         plan = self._plans.get(found[0][:10]) if found else None
         if found is None or plan is None:
-            self._counts["misses"] += 1
+            self._count("misses")
             return NotImplemented
-        self._counts["hits"] += 1
+        self._count("hits")
         if plan == "torch":
             return self._torch_matmul(a, b, out)
         problem, at_a, at_b = found
+        stream = self._torch.stream(problem.device)
+        if not plan.serves(stream):
+            return self._torch_matmul(a, b, out)
         c = a.new_empty((*a.shape[:-1], problem.n)) if out is None else out
         addresses = {"a": at_a, "b": at_b, "c": c.data_ptr()}
-        stream = self._torch.stream(problem.device)
         code = plan.launch(self._torch, problem.device, addresses, stream)
         if code == 0:
             return c
-        self._counts["refused"] += 1
-        self._plans[problem[:10]] = "torch"
+        self._count("refused")
+        with self._lock:
+            if self._plans.get(problem[:10]) is plan:  # unless another one serves by now
+                self._plans[problem[:10]] = "torch"
         warnings.warn(
             f"sassafras.matmul: a kernel could not be launched (error {code}) for "
             f"{problem.m}x{problem.n}x{problem.k}; torch.matmul serves this problem from now on",
@@ -206,6 +218,10 @@ class PythonLauncher:
             self._driver, function, context, config, parameters, workspace, counters, second
         )
 
+    def knows(self, key: tuple[int, ...]) -> bool:
+        """Is there a plan for this problem?"""
+        return tuple(key)[:10] in self._plans
+
     def remove(self, key: tuple[int, ...]) -> None:
         """Drop the plan of a problem."""
         self._plans.pop(tuple(key)[:10], None)
@@ -217,6 +233,10 @@ class PythonLauncher:
     def counts(self) -> dict[str, int]:
         """Hits, misses, refused launches, plans."""
         return {**self._counts, "plans": len(self._plans)}
+
+    def _count(self, what: str) -> None:
+        with self._lock:
+            self._counts[what] += 1
 
     def _plain(self, a: Any, b: Any, out: Any) -> bool:
         given = (a, b) if out is None else (a, b, out)

@@ -1,0 +1,144 @@
+"""Threads that share an engine: on the driver's stand-in, plainly and under gcc's sanitizers.
+
+``SASSAFRAS_THREAD_ROUNDS=10000`` makes the long run (6 threads, so many products each).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from sassafras.gemm.dispatch import build
+from tests.gemm import stand_in
+from tests.shared import compiled
+
+ROUNDS = int(os.environ.get("SASSAFRAS_THREAD_ROUNDS", "100"))
+SECONDS = 200 + ROUNDS // 2
+#: name -> its runtime, its options
+SANITIZERS = {
+    "address": ("libasan.so", "ASAN_OPTIONS", "detect_leaks=0:exitcode=66"),
+    # the interpreter and torch are not built for it; what their locks order is seen all the same
+    "thread": ("libtsan.so", "TSAN_OPTIONS", "ignore_noninstrumented_modules=1:exitcode=66"),
+}
+_HELD = "            return at->second;\n"
+_WORDS = "    uint64_t words[kMostParameters];\n"
+_LAUNCH = "    return self->launch(&how, plan.function, pointers, nullptr);\n"
+#: what is wrong with the launcher, the sanitizer that says so, what it says
+PLANTED = {
+    "does not hold its plan": (
+        "address", {_HELD: "            return Held(Held(), at->second.get());\n"}, "heap-use-after-free",
+    ),
+    "shares its arguments and gives up the GIL": (
+        "thread",
+        {
+            _WORDS: f"    static {_WORDS.strip()}\n",
+            _LAUNCH: "    int code;\n    Py_BEGIN_ALLOW_THREADS\n    code = " + _LAUNCH.strip()[7:]
+            + "\n    Py_END_ALLOW_THREADS\n    return code;\n",
+        },
+        "data race",
+    ),
+}  # fmt: skip
+
+
+def runtime(sanitizer: str) -> str:
+    """The sanitizer's library; skips where gcc has none."""
+    if shutil.which("g++") is None or sys.platform != "linux":
+        pytest.skip("needs g++")
+    name = SANITIZERS[sanitizer][0]
+    said = subprocess.run(["g++", f"-print-file-name={name}"], capture_output=True, text=True, check=True)
+    if not Path(said.stdout.strip()).is_file():
+        pytest.skip(f"this g++ has no {name}")
+    return said.stdout.strip()
+
+
+def instrumented(shared: Path, sanitizer: str, changes: dict[str, str] | None = None) -> dict[str, str]:
+    """The launcher and the stand-in, built for a sanitizer; the launcher's text may be changed."""
+    sources = Path(build.__file__).parent
+    files = {name: (sources / name).read_text() for name in build.SOURCES}
+    for before, after in (changes or {}).items():
+        assert files["launcher.cpp"].count(before) == 1, f"the text has no {before!r}"
+        files["launcher.cpp"] = files["launcher.cpp"].replace(before, after)
+    files["driver_stand_in.cpp"] = (stand_in.HERE / "driver_stand_in.cpp").read_text()
+    include = sysconfig.get_paths()["include"]
+    flags = f"-std=c++17 -O1 -g -fPIC -shared -fno-omit-frame-pointer -fsanitize={sanitizer}"
+    script = (
+        f"g++ {flags} -I{include} launcher.cpp -o launcher.so && g++ {flags} driver_stand_in.cpp -o driver.so"
+    )
+    folder = compiled(shared, files, ["sh", "-c", script])
+    return {"launcher": str(folder / "launcher.so"), "driver": str(folder / "driver.so")}
+
+
+def run(
+    settings: dict[str, Any], environment: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """The program, without address space randomisation where that can be had: gcc's ThreadSanitizer does not
+    work with that of some kernels."""
+    command = [sys.executable, "-m", "tests.gemm.threads_program", json.dumps(settings)]
+    if environment and shutil.which("setarch"):
+        plain = ["setarch", "-R"]
+        if subprocess.run([*plain, "true"], capture_output=True, check=False).returncode == 0:
+            command = [*plain, *command]
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=SECONDS, check=False, cwd=root,
+        env={**os.environ, **(environment or {})},
+    )  # fmt: skip
+    if "unexpected memory mapping" in done.stderr:
+        pytest.skip("this kernel's address space is none that gcc's ThreadSanitizer knows")
+    return done
+
+
+def sanitized(sanitizer: str, settings: dict[str, Any]) -> subprocess.CompletedProcess[str]:
+    _, variable, options = SANITIZERS[sanitizer]
+    return run(settings, {"LD_PRELOAD": runtime(sanitizer), variable: options})
+
+
+def right(done: subprocess.CompletedProcess[str]) -> None:
+    assert done.returncode == 0 and "Sanitizer" not in done.stderr, done.stderr[:6000]
+    said = json.loads(done.stdout)
+    print(said)
+    assert said["wrong"] == 0 and not said["faults"], said
+    assert set(said["members"].values()) == {"ours"} and len(said["members"]) == 5, said
+    assert said["launches"] > 0.7 * said["products"] and said["counts"]["refused"] > 0, said
+
+
+@pytest.mark.timeout(SECONDS + 60)
+@pytest.mark.parametrize("kind", ["compiled", "python"])
+def test_six_threads(tmp_path: Path, shared: Path, kind: str) -> None:
+    driver = stand_in.build_driver(tmp_path, shared)
+    launcher = ""
+    if kind == "compiled":
+        launcher = str(build.path(stand_in.launcher_into(tmp_path, shared)))
+        if not Path(launcher).is_file():
+            pytest.skip("the compiled launcher cannot be built here")
+    settings = {"driver": str(driver), "cache": str(tmp_path), "launcher": launcher}
+    right(run({**settings, "rounds": 4 * ROUNDS}))
+
+
+@pytest.mark.timeout(SECONDS + 60)
+@pytest.mark.parametrize("sanitizer", SANITIZERS)
+def test_six_threads_under_a_sanitizer(tmp_path: Path, shared: Path, sanitizer: str) -> None:
+    runtime(sanitizer)
+    files = instrumented(shared, sanitizer)
+    right(sanitized(sanitizer, {**files, "cache": str(tmp_path), "rounds": ROUNDS}))
+
+
+@pytest.mark.timeout(SECONDS + 60)
+@pytest.mark.parametrize("fault", PLANTED)
+def test_a_planted_fault_is_found(tmp_path: Path, shared: Path, fault: str) -> None:
+    """The same run finds what it is there for."""
+    sanitizer, changes, says = PLANTED[fault]
+    runtime(sanitizer)
+    files = instrumented(shared, sanitizer, changes)
+    done = sanitized(sanitizer, {**files, "cache": str(tmp_path), "rounds": 30})
+    assert done.returncode == 66 and says in done.stderr, done.stderr[:4000] + done.stdout

@@ -1,0 +1,164 @@
+"""Threads that call `sassafras.matmul` on the driver's stand-in, every product checked.
+
+    python -m tests.gemm.threads_program '{"driver": FILE, "cache": FOLDER, "launcher": FILE, "rounds": 300}'
+
+Run by test_threads.py in a process of its own, perhaps under a sanitizer; prints one line of JSON. With "" as
+launcher Python's is used. Meanwhile plans are forgotten and replaced, and some launches fail. Whatever the
+launchers ask of torch gives up the GIL: a plan or an argument block that threads share is caught in use.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import threading
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sassafras.gemm import families
+from sassafras.gemm import matmul as room
+from sassafras.gemm.compile import cached_path
+from sassafras.gemm.dispatch import build
+from sassafras.gemm.dispatch.counters import Counters
+from sassafras.gemm.dispatch.driver import Driver
+from sassafras.gemm.dispatch.engine import Engine
+from sassafras.gemm.dispatch.slow import PythonLauncher, compiled
+from sassafras.gemm.shapes import Shape
+from sassafras.gemm.table import Row, Table
+from tests.gemm import stand_in
+
+THREADS = 6
+#: small, since the stand-in multiplies on the CPU; the third and fourth count arrivals and have a workspace
+PROBLEMS = (
+    (Shape(16, 24, 64), "tn", "lean_tn_m1n2s2/w1x1x1/c1"),
+    (Shape(8, 16, 64), "nn", "lean_nn_m1n2s1/w1x1x1/c1"),
+    (Shape(8, 16, 256), "tn", "cs_tn_64x32_s4q2/c1p2"),
+    (Shape(16, 8, 128), "nn", "cs_nn_64x64_s6q1/c1p2+o"),
+    (Shape(7, 9, 33), "tn", "any_tn_64x64_s6/c1"),
+    (Shape(16, 16, 64), "tn", "lean_tn_m1n2s2/w1x1x1/c1"),
+)
+#: the last one has a bias and an activation
+FUSED = len(PROBLEMS) - 1
+
+
+class Fixed(Engine):
+    """With this launcher from the beginning."""
+
+    made: Any = None
+
+    def _build_launcher(self) -> None:
+        self.launcher = self.made
+
+
+def engine(settings: dict[str, Any]) -> Fixed:
+    """On the stand-in; the launcher is loaded from a file, or Python's."""
+    stand_in.describe(Path(settings["driver"]))
+    driver = Driver(settings["driver"])
+
+    def giving_up(answer: Any) -> Any:
+        def function(*given: Any) -> Any:
+            time.sleep(0)
+            return answer(*given)
+
+        return function
+
+    counters = Counters(driver)
+    side = stand_in.torch_side(
+        modes=(giving_up(torch._C._len_torch_dispatch_stack),),
+        empty_bytes=giving_up(lambda count, device: torch.empty(count, dtype=torch.uint8)),
+        counters=giving_up(counters),
+        stream=giving_up(lambda device: 0x1000 + 2 * threading.get_native_id()),
+    )
+    if settings["launcher"]:
+        Fixed.made = compiled(build.load(Path(settings["launcher"])), driver, side)
+    else:
+        Fixed.made = PythonLauncher(driver, side)
+    rows = [Row(shape, layout, ((config, 1.0),), 1e4) for shape, layout, config in PROBLEMS]
+    table = Table({"gpu": "NVIDIA H200"}, rows)
+    return Fixed(driver, side, cache=Path(settings["cache"]), background=False, table=table)
+
+
+def prepare(cache: Path) -> None:
+    """Cubins that the stand-in believes."""
+    for instance in (*(families.parse(c).instance for _, _, c in PROBLEMS), *families.EPILOGUE_INSTANCES):
+        cached_path(instance, cache).write_bytes(b"\x7fELF")
+
+
+class Product:
+    """Operands of small integers, and what every order of summation gives."""
+
+    def __init__(self, index: int, draw: random.Random) -> None:
+        shape, layout, _ = PROBLEMS[index]
+
+        def small(*extents: int) -> Any:
+            count = extents[0] * (extents[1] if len(extents) > 1 else 1)
+            return torch.tensor(draw.choices((-2, -1, 0, 1, 2), k=count)).view(extents).half()
+
+        self.a = small(shape.m, shape.k)
+        self.b = small(shape.k, shape.n) if layout == "nn" else small(shape.n, shape.k).t()
+        wanted = self.a.double() @ self.b.double()
+        self.more: dict[str, Any] = {}
+        if index == FUSED:
+            self.more = {"bias": small(shape.n), "activation": "relu"}
+            wanted = torch.relu(wanted + self.more["bias"].double())
+        self.wanted = wanted.half()
+        self.out = torch.empty_like(self.wanted)
+
+    def right(self, turn: int) -> bool:
+        out = self.out.fill_(float("nan")) if turn % 2 else None
+        c = room.matmul(self.a, self.b, out, **self.more)
+        return torch.equal(c, self.wanted) and (out is None or c is out)
+
+
+def main(settings: dict[str, Any]) -> dict[str, Any]:
+    """Run all rounds."""
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")  # of launches that fail
+    prepare(Path(settings["cache"]))
+    sys.setswitchinterval(1e-5)
+    served = engine(settings)
+    room.use(served, device="cpu")
+    state = stand_in.state_of(Path(settings["driver"]))
+    rounds, wrong, faults = int(settings["rounds"]), [0] * THREADS, []
+    begin = threading.Barrier(THREADS)
+
+    def work(number: int) -> None:
+        draw = random.Random(number)
+        products = [Product(index, draw) for index in range(len(PROBLEMS))]
+        begin.wait()
+        for turn in range(rounds):
+            index = draw.randrange(len(PROBLEMS)) if turn else 2  # all of them first call one problem
+            wrong[number] += not products[index].right(turn)
+            if turn % 20 == 19 and number == turn // 20 % THREADS:
+                served.launcher.forget()
+                served.fused.renew()
+            if number == 0 and settings.get("fail", True) and turn % 50 == 49:
+                state.fail = 701
+                wrong[number] += not products[index].right(turn)
+                state.fail = 0
+
+    def guarded(number: int) -> None:
+        try:
+            work(number)
+        except BaseException as error:
+            faults.append(f"{type(error).__name__}: {error}")
+
+    threads = [threading.Thread(target=guarded, args=(number,)) for number in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    members = {p["shape"]: p["member"] for p in room.status()["problems"]}
+    return {
+        "products": THREADS * rounds, "wrong": sum(wrong), "faults": faults, "members": members,
+        "fused": served.fused.counts, "counts": served.launcher.counts(), "launches": state.launches,
+    }  # fmt: skip
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(json.loads(sys.argv[1]))))
