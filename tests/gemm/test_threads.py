@@ -7,20 +7,25 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import subprocess
 import sys
 import sysconfig
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
-from sassafras.gemm.dispatch import build
-from tests.gemm import stand_in
-from tests.shared import compiled
+from sassafras.gemm import matmul as room  # noqa: E402
+from sassafras.gemm.dispatch import build  # noqa: E402
+from tests.gemm import stand_in, threads_program  # noqa: E402
+from tests.shared import compiled  # noqa: E402
 
 ROUNDS = int(os.environ.get("SASSAFRAS_THREAD_ROUNDS", "100"))
 SECONDS = 200 + ROUNDS // 2
@@ -122,7 +127,7 @@ def test_six_threads(tmp_path: Path, shared: Path, kind: str) -> None:
         if not Path(launcher).is_file():
             pytest.skip("the compiled launcher cannot be built here")
     settings = {"driver": str(driver), "cache": str(tmp_path), "launcher": launcher}
-    right(run({**settings, "rounds": 4 * ROUNDS}))
+    right(run({**settings, "rounds": max(400, ROUNDS)}))
 
 
 @pytest.mark.timeout(SECONDS + 60)
@@ -142,3 +147,69 @@ def test_a_planted_fault_is_found(tmp_path: Path, shared: Path, fault: str) -> N
     files = instrumented(shared, sanitizer, changes)
     done = sanitized(sanitizer, {**files, "cache": str(tmp_path), "rounds": 30})
     assert done.returncode == 66 and says in done.stderr, done.stderr[:4000] + done.stdout
+
+
+def at_once(work: Callable[[], Any], count: int = 6) -> list[Any]:
+    """What so many threads get, which begin together."""
+    begin, found = threading.Barrier(count), []
+
+    def one() -> None:
+        begin.wait()
+        found.append(work())
+
+    threads = [threading.Thread(target=one) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+@pytest.mark.parametrize("kind", ["compiled", "python"])
+def test_a_problem_is_planned_once(
+    tmp_path: Path, shared: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Threads that first call it at once wait for one plan."""
+    driver = stand_in.build_driver(tmp_path, shared)
+    cache = stand_in.launcher_into(tmp_path, shared)
+    if kind == "compiled" and not build.path(cache).is_file():
+        pytest.skip("the compiled launcher cannot be built here")
+    threads_program.prepare(cache)
+    launcher = str(build.path(cache)) if kind == "compiled" else ""
+    engine = threads_program.engine({"driver": str(driver), "cache": str(cache), "launcher": launcher})
+    planned: list[Any] = []
+
+    def slowly(real: Callable[..., Any]) -> Callable[..., Any]:
+        def function(*given: Any) -> Any:
+            planned.append(given[0])
+            time.sleep(0.05)
+            return real(*given)
+
+        return function
+
+    monkeypatch.setattr(engine, "_serve", slowly(engine._serve))
+    monkeypatch.setattr(engine.fused, "_kernel", slowly(engine.fused._kernel))
+    room.use(engine, device="cpu")
+    try:
+        for index in range(len(threads_program.PROBLEMS)):
+            planned.clear()
+            product = threads_program.Product(index, random.Random(index))
+            results = at_once(lambda p=product: room.matmul(p.a, p.b, **p.more))
+            assert len(planned) == 1, f"problem {index}"
+            assert len(results) == 6 and all(torch.equal(c, product.wanted) for c in results)
+    finally:
+        room.use(None)
+
+
+def test_the_engine_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+
+    def make() -> None:
+        time.sleep(0.05)
+        made.append(object())
+        room._engine = made[-1]
+
+    monkeypatch.setattr(room, "_engine", None)
+    monkeypatch.setattr(room, "_make_engine", make)
+    at_once(room._set_up)
+    assert len(made) == 1

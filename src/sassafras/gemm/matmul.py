@@ -26,7 +26,7 @@ _is_compiling = torch.compiler.is_compiling
 _engine: Engine | None = None
 _device = "cuda"
 _warned: set[str] = set()
-_setting_up = threading.Lock()
+_once = threading.RLock()  # what is made, or said, once
 
 
 def matmul(
@@ -91,7 +91,7 @@ def _ready(a: Any) -> None:
 
 def _set_up() -> None:
     """The engine for torch's CUDA devices, made once. Without a driver that serves, every call is torch's."""
-    with _setting_up:
+    with _once:
         if _engine is None:
             _make_engine()
 
@@ -312,8 +312,10 @@ def _empty_bytes(count: int, device: int) -> Any:
 
 
 def _warn(kind: str, text: str, level: int = 5) -> None:
-    if kind not in _warned:
+    with _once:
+        new = kind not in _warned
         _warned.add(kind)
+    if new:
         warnings.warn(
             f"sassafras.matmul: {text}; torch.matmul runs instead", RuntimeWarning, stacklevel=level
         )
