@@ -6,11 +6,14 @@ import json
 import os
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from sassafras import deploy
+from sassafras.deploy import records
 from sassafras.deploy.records import read_statuses
 
 from . import stock
@@ -205,3 +208,23 @@ def test_a_forked_child_tells_of_itself_only(driver: Driver, store: Path, tmp_pa
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     told = {status.process["pid"]: len(status.kernels) for status in read_statuses(tmp_path / "status")}
     assert told == {os.getpid(): 1, pid: 1}
+
+
+def test_threads_that_write_first_share_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = records.process
+    monkeypatch.setattr(records, "process", lambda: (time.sleep(0.02), real())[1])
+    journal, begin = records.Journal(tmp_path), threading.Barrier(6)
+
+    def work(number: int) -> None:
+        begin.wait()
+        journal.write("state", {"number": number})
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    (file,) = tmp_path.iterdir()
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [line["event"] for line in lines] == ["process", *["state"] * 6] and not journal.problem
+    assert sorted(line["number"] for line in lines[1:]) == list(range(6))

@@ -192,6 +192,7 @@ class Engine:
     def _after_fork(self) -> None:
         """A child has none of its parent's kernels, and must not wait for its parent's threads."""
         self.lock = threading.RLock()
+        self._journal.after_fork()
         self.loaded, self.known = [], weakref.WeakSet()
         if self.active:
             self.say_state()

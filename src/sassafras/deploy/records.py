@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -121,17 +122,23 @@ class Journal:
         self.folder, self.problem = folder, ""
         self._path: Path | None = None
         self._pid = 0
+        self._lock = threading.Lock()
+
+    def after_fork(self) -> None:
+        """In a child: its parent's threads, one of which may hold the lock, are not there."""
+        self._lock = threading.Lock()
 
     def write(self, event: str, row: Mapping[str, Any]) -> None:
         """Append one line."""
         if self.folder is None:
             return
         try:
-            if self._path is None or self._pid != os.getpid():  # the first line, here or after a fork
-                self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-                self._pid = os.getpid()
-                self._path = self.folder / f"{os.uname().nodename}-{self._pid}-{time.time_ns():x}.jsonl"
-                self._append("process", process())
+            with self._lock:  # one file, whichever thread comes first
+                if self._path is None or self._pid != os.getpid():  # the first line, here or after a fork
+                    self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                    self._pid = os.getpid()
+                    self._path = self.folder / f"{os.uname().nodename}-{self._pid}-{time.time_ns():x}.jsonl"
+                    self._append("process", process())
             self._append(event, row)
         except (OSError, ValueError, TypeError) as error:
             self.problem = f"the status file cannot be written: {error}"
