@@ -101,6 +101,7 @@ def torch_side(**changes: Any) -> Any:
     """What the launchers ask of torch, for host memory."""
     import torch
 
+    from sassafras.gemm.dispatch import eligible
     from sassafras.gemm.dispatch.slow import Torch
 
     kept: list[Any] = []
@@ -116,7 +117,7 @@ def torch_side(**changes: Any) -> Any:
         "stream": lambda device: STREAM,
         "grad_enabled": torch.is_grad_enabled,
         "strict": lambda: False,
-        "modes": (torch._C._len_torch_dispatch_stack,),
+        **eligible.ASKED,
         "device_type": "cpu",
     }
     return Torch(**{**settings, **changes})

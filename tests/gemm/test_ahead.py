@@ -83,7 +83,7 @@ def test_a_read_only_folder_serves(tmp_path: Path, shared: Path) -> None:
     rows = [Row(Shape(32, 48, 64), layout, ((name, 1.0),), 2.0) for layout, name in names.items()]
     members = {}
     for where in (folder, elsewhere):
-        driver, side = Driver(str(library)), stand_in.torch_side(modes=room.observers(), strict=room._strict)
+        driver, side = Driver(str(library)), stand_in.torch_side(strict=room._strict)
         engine = Engine(driver, side, cache=where, background=False, table=Table({}, rows))
         engine.launcher = stand_in.make("python", driver, side, folder)
         room.use(engine, device="cpu")

@@ -231,7 +231,7 @@ def install(tmp_path: Path, shared: Path) -> Iterator[Install]:
 
     def make(found: Table) -> Any:
         driver = Driver(str(library))
-        side = stand_in.torch_side(modes=room.observers(), strict=room._strict)
+        side = stand_in.torch_side(strict=room._strict)
         engine = Engine(driver, side, cache=tmp_path, background=False, table=found)
         engine.launcher = stand_in.make("python", driver, side, tmp_path)
         room.use(engine, device="cpu")

@@ -36,7 +36,7 @@ def calls(library: str, driver_library: str, cache: str) -> None:
         return Row(shape, layout, (), 2.0, 1.0, {"layout": layout, "blob": blob.hex(), "workspace": 4096})
 
     rows = [row("nn", 2), row("tn", 9)]  # the stand-in knows algorithms 1 and 2
-    side = stand_in.torch_side(modes=room.observers(), strict=room._strict)
+    side = stand_in.torch_side(strict=room._strict)
     a = torch.randn(16, 32).half()
     b = {"nn": torch.randn(32, 24).half(), "tn": torch.randn(24, 32).half().t()}
 

@@ -64,7 +64,7 @@ def install(library: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     def make(launcher: str = "compiled", **changes: Any) -> Engine:
         driver = Driver(str(library))
         settings = {"cache": cache, "background": False, "table": table(), **changes}
-        side = stand_in.torch_side(modes=room.observers(), strict=room._strict)
+        side = stand_in.torch_side(strict=room._strict)
         engine = Engine(driver, side, **settings)
         if launcher == "python":
             engine.launcher = stand_in.make("python", driver, side, cache)

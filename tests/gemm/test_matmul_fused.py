@@ -67,7 +67,7 @@ def install(library: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
         driver = Driver(str(library))
         monkeypatch.setattr(Engine, "_build_launcher", lambda self: None)  # see below
         settings = {"cache": cache, "background": False, "table": table(), **changes}
-        side = stand_in.torch_side(modes=room.observers(), strict=room._strict)
+        side = stand_in.torch_side(strict=room._strict)
         engine = Engine(driver, side, **settings)
         engine.launcher = stand_in.make(launcher, driver, side, cache)
         room.use(engine, device="cpu")

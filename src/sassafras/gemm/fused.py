@@ -14,6 +14,7 @@ from sassafras.core import SassafrasError
 
 from . import choose_fused
 from . import matmul as room
+from .dispatch import eligible
 from .dispatch.fused_operator import register
 from .epilogue import ACTIVATIONS
 
@@ -31,7 +32,13 @@ def call(a: Any, b: Any, out: Any, bias: Any, activation: str | None, alpha: flo
     if torch.compiler.is_compiling():
         return _traced(a, b, out, bias, activation, alpha, beta)
     given = [t for t in (a, b, out, bias) if t is not None]
-    if any(map(room._overrides, given)) or room._transformed():
+    if not eligible.quiet():
+        if _in_graph(a, b, out, bias):
+            return _differentiable(a, b, bias, activation, alpha)
+        return composed(a, b, out, bias, activation, alpha, beta)
+    if not all(map(eligible.plain, given)):
+        if a.device.type != room._device and all(type(t) in eligible.KINDS for t in given):
+            room._ours(a, b, say=True)
         return composed(a, b, out, bias, activation, alpha, beta)
     if torch.is_autocast_enabled(a.device.type):
         return _autocast(a, b, out, bias, activation, alpha, beta)
@@ -42,7 +49,7 @@ def call(a: Any, b: Any, out: Any, bias: Any, activation: str | None, alpha: flo
     room._ready(a)
     if room._engine is None or not fits(a, b):
         return composed(a, b, out, bias, activation, alpha, beta)
-    if torch._C._len_torch_dispatch_stack() or room._wants_grad(*given):
+    if room._wants_grad(*given):
         if out is None:
             return _differentiable(a, b, bias, activation, alpha)
         return composed(a, b, out, bias, activation, alpha, beta)
@@ -124,7 +131,7 @@ def _library_fuses(a: Any, b: Any, bias: Any, activation: str | None) -> bool:
         choose_fused.library_fuses(extra, a.dim(), b.dim())
         and a.device.type == "cuda"
         and not torch.compiler.is_compiling()
-        and not room._transformed()
+        and not eligible.observed()
         and not room._wants_grad(a, b, bias)
     )
 
@@ -167,8 +174,7 @@ def _check(
 
 
 def _autocast(a: Any, b: Any, out: Any, bias: Any, activation: str | None, alpha: float, beta: float) -> Any:
-    floating = all(t.is_floating_point() and t.dtype != torch.float64 for t in (a, b))
-    if out is not None or not floating:
+    if out is not None or not {a.dtype, b.dtype} <= room._CAST:
         return composed(a, b, out, bias, activation, alpha, beta)
     dtype = torch.get_autocast_dtype(a.device.type)
     with torch.autocast(a.device.type, enabled=False):
@@ -178,16 +184,23 @@ def _autocast(a: Any, b: Any, out: Any, bias: Any, activation: str | None, alpha
 
 def _traced(a: Any, b: Any, out: Any, bias: Any, activation: str | None, alpha: float, beta: float) -> Any:
     """The call as torch.compile sees it."""
-    ours = (
-        out is None
-        and not torch.is_autocast_enabled(a.device.type)
-        and room._ours(a, b, say=False)
-        and (bias is None or bias.dtype == a.dtype)
-        and fits(a, b)
-    )
-    if ours:
+    if _in_graph(a, b, out, bias) and not torch.is_autocast_enabled(a.device.type):
         return _differentiable(a, b, bias, activation, alpha)
     return composed(a, b, out, bias, activation, alpha, beta)
+
+
+def _in_graph(a: Any, b: Any, out: Any, bias: Any) -> bool:
+    """Whether the graph that is being made, if one is, is to have our operator."""
+    given = (a, b) if bias is None else (a, b, bias)
+    return (
+        out is None
+        and (bias is None or bias.dtype == a.dtype)
+        and a.layout is torch.strided
+        and b.layout is torch.strided
+        and not (a.is_nested or b.is_nested)
+        and fits(a, b)
+        and room._in_graph(*given)
+    )
 
 
 def _differentiable(a: Any, b: Any, bias: Any, activation: str | None, alpha: float) -> Any:
@@ -204,10 +217,17 @@ def _differentiable(a: Any, b: Any, bias: Any, activation: str | None, alpha: fl
 def _run(a: Any, b: Any, bias: Any, activation: str, alpha: float) -> Any:
     """The operator's implementation: a fresh result, contiguous."""
     kind = None if activation == "none" else activation
-    result = served(a, b, None, bias, kind, alpha) if fits(a, b) else NotImplemented
+    given = (a, b) if bias is None else (a, b, bias)
+    ours = fits(a, b) and all(map(eligible.plain, given))
+    result = served(a, b, None, bias, kind, alpha) if ours else NotImplemented
     if result is NotImplemented:
         result = composed(a, b, None, bias, kind, alpha, 0.0).contiguous()
     return result
 
 
-_fused = register(_run)
+def _by_torch(a: Any, b: Any, bias: Any, activation: str, alpha: float) -> Any:
+    """What the operator does, out of torch's operators."""
+    return composed(a, b, None, bias, None if activation == "none" else activation, alpha, 0.0)
+
+
+_fused = register(_run, _by_torch)

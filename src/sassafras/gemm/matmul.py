@@ -13,12 +13,10 @@ try:  # this module is loaded by the first use of sassafras.matmul; dynamo needs
 except ImportError as error:
     raise ToolMissing("sassafras.matmul needs torch", hint="pip install torch") from error
 
+from .dispatch import eligible
 from .dispatch.engine import Engine
 from .dispatch.operator import register
 from .dispatch.problem import folded, lies
-
-_DTYPES = (torch.float16, torch.bfloat16)
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 #: under a name of its own: a plain call has a microsecond, and finding it takes a thirtieth of that
 _is_compiling = torch.compiler.is_compiling
@@ -116,23 +114,9 @@ def _make_engine() -> None:
         stream=torch._C._cuda_getCurrentRawStream,
         grad_enabled=torch.is_grad_enabled,
         strict=_strict,
-        modes=observers(),
+        **eligible.ASKED,
     )
     use(Engine(driver, side, lt=lambda: LtMember(driver)))
-
-
-def observers() -> tuple[Any, ...]:
-    """Functions that say whether somebody wants to see every call; those that this torch has.
-
-    Torch-function modes (a default device is one) see torch's functions, of which this is none.
-    """
-    functorch = getattr(torch._C, "_functorch", None)
-    found = (
-        getattr(torch._C, "_len_torch_dispatch_stack", None),
-        getattr(functorch, "peek_interpreter_stack", None),
-        torch.is_autocast_enabled,
-    )
-    return tuple(function for function in found if function is not None)
 
 
 def use(engine: Engine | None, *, device: str = "cuda", launch: Any = None) -> None:
@@ -166,15 +150,16 @@ def settle(timeout: float = 300.0) -> None:
 def _general(a: Any, b: Any, out: Any) -> Any:
     """Any eager call that the launcher did not take."""
     tensors = (a, b) if out is None else (a, b, out)
-    if not all(isinstance(t, torch.Tensor) for t in tensors) or any(map(_overrides, tensors)):
+    if not all(isinstance(t, torch.Tensor) for t in tensors):
         return _torch(a, b, out)
-    if _transformed():
-        return _torch(a, b, out)
+    if not eligible.quiet():
+        traced = out is None and b.dim() == 2 and a.dim() >= 2 and _in_graph(a, b)
+        return _through_operator(a, b) if traced else _torch(a, b, out)
+    if not all(map(eligible.plain, tensors)):
+        return _plainly_not_ours(a, b, out)
     if torch.is_autocast_enabled(a.device.type):
-        if out is not None:
-            return _torch(a, b, out)
         dtype = torch.get_autocast_dtype(a.device.type)
-        if torch.float64 in (a.dtype, b.dtype) or not (a.is_floating_point() and b.is_floating_point()):
+        if out is not None or b.device != a.device or not {a.dtype, b.dtype} <= _CAST:
             return _torch(a, b, out)
         with torch.autocast(a.device.type, enabled=False):
             return matmul(a.to(dtype), b.to(dtype))
@@ -188,7 +173,7 @@ def _general(a: Any, b: Any, out: Any) -> Any:
         return _torch(a, b, out)
     if _engine is None:
         return _torch(a, b, out)
-    if torch._C._len_torch_dispatch_stack() or _wants_grad(*tensors):
+    if _wants_grad(*tensors):
         return _through_operator(a, b) if out is None else _torch(a, b, out)
     result = _served(a, b, out)
     if result is NotImplemented:
@@ -196,6 +181,17 @@ def _general(a: Any, b: Any, out: Any) -> Any:
             _warn("layout", "strides that are neither rows nor columns (or overlap) are torch's", 4)
         return _torch(a, b, out)
     return result
+
+
+def _plainly_not_ours(a: Any, b: Any, out: Any) -> Any:
+    """Tensors that are not plain. Of another device, something is said; of a meaning of their own, nothing."""
+    if all(type(t) in eligible.KINDS for t in (a, b)) and a.device.type == b.device.type != _device:
+        _ours(a, b, say=True)
+    return _torch(a, b, out)
+
+
+#: types that autocast casts, and that our kernels' types are cast from
+_CAST = {torch.float16, torch.bfloat16, torch.float32}
 
 
 def _served(a: Any, b: Any, out: Any = None) -> Any:
@@ -219,7 +215,7 @@ def _batched(a: Any, b: Any, out: Any) -> Any:
     result = _engine.launcher.fused(a, b, out, None, 0, 1.0, 0.0)
     if result is NotImplemented:
         tensors = (a, b) if out is None else (a, b, out)
-        if not torch._C._len_torch_dispatch_stack() and not _wants_grad(*tensors):
+        if not _wants_grad(*tensors):
             result = fused.served(a, b, out)
     return _torch(a, b, out) if result is None or result is NotImplemented else result
 
@@ -231,10 +227,25 @@ def _traced(a: Any, b: Any, out: Any) -> Any:
         and b.dim() == 2
         and a.dim() >= 2
         and not torch.is_autocast_enabled(a.device.type)
-        and _ours(a, b, say=False)
+        and _in_graph(a, b)
     ):
         return _through_operator(a, b)
     return _torch(a, b, out)
+
+
+def _in_graph(*tensors: Any) -> bool:
+    """Whether a graph is being made in which these stand for tensors of ours: it is to have our operator.
+
+    Dynamo shows tensors as what they will be; other tracers show fakes of them, or them. Modes that make no
+    graph see torch's own operators.
+    """
+    if not all(t.layout is torch.strided and not t.is_nested for t in tensors) or not _ours(
+        tensors[0], tensors[1], say=False
+    ):
+        return False
+    if torch.compiler.is_dynamo_compiling():
+        return all(type(t) in eligible.KINDS for t in tensors)
+    return eligible.traced(*tensors)
 
 
 def _through_operator(a: Any, b: Any) -> Any:
@@ -246,8 +257,8 @@ def _through_operator(a: Any, b: Any) -> Any:
 
 
 def _run(a: Any, b: Any) -> Any:
-    """The operator's implementation."""
-    result = _served(a, b)
+    """The operator's implementation, below autograd and modes."""
+    result = _served(a, b) if eligible.plain(a) and eligible.plain(b) else NotImplemented
     return torch.mm(a, b) if result is NotImplemented else result
 
 
@@ -264,7 +275,7 @@ def _ours(a: Any, b: Any, *, say: bool) -> bool:
         if say:
             _warn("device", f"tensors on {a.device.type} are torch's")
         return False
-    if a.dtype not in _DTYPES or b.dtype != a.dtype:
+    if a.dtype not in eligible.DTYPES or b.dtype != a.dtype:
         if say:
             _warn("dtype", f"{a.dtype} is torch's: our kernels multiply FP16 (and BF16 where one exists)")
         return False
@@ -282,18 +293,6 @@ def _lie_well(a: Any, b: Any, out: Any) -> bool:
         rows = folded(out.shape, out.stride())
         lines.append(lies(rows[0], out.shape[-1], rows[1], out.stride(-1)) if rows else None)
     return None not in lines
-
-
-def _overrides(tensor: Any) -> bool:
-    """A subclass that wants to see torch's functions."""
-    kind = type(tensor)
-    return kind not in _PLAIN and kind.__torch_function__ is not torch._C._disabled_torch_function_impl
-
-
-def _transformed() -> bool:
-    """Inside vmap, grad or another transformation of functions."""
-    functorch = getattr(torch._C, "_functorch", None)
-    return functorch is not None and functorch.peek_interpreter_stack() is not None
 
 
 def _wants_grad(*tensors: Any) -> bool:

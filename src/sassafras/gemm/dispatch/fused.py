@@ -18,9 +18,10 @@ from sassafras.device.cuda.tensor_maps import L2_PROMOTION_128
 from ..choose import parsed
 from ..choose_fused import Extra, choose
 from ..compile import cubin
-from ..epilogue import ACTIVATIONS, Batch, Lines, bits, launch
+from ..epilogue import ACTIVATIONS, Batch, Lines, bits, configurations, launch
 from ..families import Config
 from ..shapes import Shape
+from .eligible import plain
 from .plans import _MAP_TYPES, _SWIZZLES, KernelPlan
 from .problem import DTYPES, LAYOUTS, lies
 from .slow import _Kernel
@@ -113,7 +114,7 @@ def read(a: Any, b: Any, out: Any, bias: Any, device_type: str) -> FusedProblem 
     import torch
 
     given = [t for t in (a, b, out, bias) if t is not None]
-    if any(t.device != a.device or t.dtype != a.dtype or t.is_neg() for t in given):
+    if not all(map(plain, given)) or any(t.device != a.device or t.dtype != a.dtype for t in given):
         return None
     if a.device.type != device_type or a.dtype not in (torch.float16, torch.bfloat16):
         return None
@@ -224,6 +225,8 @@ class Fused:
         if kernel is None or not kernel.serves(stream):
             self._count("torch")
             return NotImplemented
+        if out is not None and not side.admit(out):
+            return NotImplemented
         c = a.new_empty((*_leading(a, b), a.shape[-2], problem.n)) if out is None else out
         addresses = _addresses(a, b, c, bias, activation, alpha, beta)
         code = kernel.launch(side, problem.device, addresses, stream)
@@ -277,7 +280,13 @@ class Fused:
             if key in self._plans:  # another thread has done it meanwhile
                 return
             gpu = engine.gpu(problem.device)
-            if gpu.chooser is None:
+            if engine.everything:
+                legal = configurations(
+                    problem.shape, problem.layout, DTYPES[problem.dtype], problem.batch, problem.lines,
+                    bool(problem.aligned),
+                )  # fmt: skip
+                name, why = (legal[0].name if legal else None), "every kernel of ours serves"
+            elif gpu.chooser is None:
                 name, why = None, gpu.why_not
             else:
                 name, why = choose(

@@ -27,8 +27,11 @@ struct Launcher {
     PyObject *matmul, *mm; // the second for two matrices: torch.matmul gets there by a detour
     PyObject *empty_bytes, *counters, *stream, *grad_enabled;
     PyObject *strict; // must reductions be FP32, or results reproducible?
-    PyObject *modes;  // functions that say 0, False or None
-    PyObject *new_empty, *requires_grad, *is_neg, *names; // interned; kwnames ("out",)
+    PyObject *modes;  // functions that say 0, False or None (this and the next three: eligible.py)
+    PyObject *watchers; // the same, of which a call that torch serves depends
+    PyObject *views;    // methods that say False of a tensor whose bytes are its values
+    PyObject *admit;    // may `out` be written? Raises its version counter
+    PyObject *new_empty, *requires_grad, *names; // interned; kwnames ("out",)
     int device_type;
     LaunchKernelEx launch;
     ContextGet context_get;
@@ -40,7 +43,7 @@ struct Launcher {
     LtMatmul lt_matmul;
     std::unordered_map<Key, Held, Hash> *plans;
     std::unordered_map<FusedKey, Held, FusedHash> *fused_plans; // see fused.hpp
-    unsigned long long hits, misses, refused;
+    unsigned long long hits, misses, refused, served;
 };
 
 // No subclass, which may mean anything.
@@ -50,10 +53,20 @@ bool unwrapped(const Launcher *self, PyObject *object) {
 
 // Are a plain tensor's bytes its values? (A view with the negative bit set looks like any other to DLPack.)
 bool as_it_lies(const Launcher *self, PyObject *object) {
-    PyObject *said = PyObject_CallMethodNoArgs(object, self->is_neg);
-    if (!said) PyErr_Clear();
-    Py_XDECREF(said); // True and False outlive it
-    return said == Py_False;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(self->views); ++i) {
+        PyObject *said = PyObject_CallOneArg(PyTuple_GET_ITEM(self->views, i), object);
+        if (!said) PyErr_Clear();
+        Py_XDECREF(said); // True and False outlive it
+        if (said != Py_False) return false;
+    }
+    return true;
+}
+
+// May `out` be written past torch's dispatcher? (-1: a Python error)
+int admitted(const Launcher *self, PyObject *out) {
+    PyObject *said = PyObject_CallOneArg(self->admit, out);
+    Py_XDECREF(said);
+    return said ? said == Py_True : -1;
 }
 
 bool ours(const Launcher *self, PyObject *object) { return unwrapped(self, object) && as_it_lies(self, object); }
@@ -255,6 +268,10 @@ PyObject *run(Launcher *self, const Held &plan, const Call &call, PyObject *a, P
         if (strict < 0) return nullptr;
         if (strict) return call_torch(self, call, a, b, out);
     }
+    if (out) {
+        const int may = admitted(self, out);
+        if (may <= 0) return may < 0 ? nullptr : call_torch(self, call, a, b, out);
+    }
     PyObject *made = nullptr;
     void *c = call.c;
     if (!out) {
@@ -271,6 +288,7 @@ PyObject *run(Launcher *self, const Held &plan, const Call &call, PyObject *a, P
     const int code = enqueue(self, *plan, call, c, scratch);
     Py_XDECREF(scratch);
     if (code == 0) {
+        ++self->served;
         if (made) return made;
         Py_INCREF(out);
         return out;
@@ -289,10 +307,10 @@ PyObject *run(Launcher *self, const Held &plan, const Call &call, PyObject *a, P
 }
 
 // Is anything active that wants to see this call (function or dispatch modes, functorch, autocast)?
-int observed(Launcher *self) {
-    const Py_ssize_t count = PyTuple_GET_SIZE(self->modes);
+int observed(PyObject *modes) {
+    const Py_ssize_t count = PyTuple_GET_SIZE(modes);
     for (Py_ssize_t i = 0; i < count; ++i) {
-        PyObject *said = PyObject_CallNoArgs(PyTuple_GET_ITEM(self->modes, i));
+        PyObject *said = PyObject_CallNoArgs(PyTuple_GET_ITEM(modes, i));
         if (!said) return -1;
         const int yes = said == Py_None ? 0 : PyObject_IsTrue(said);
         Py_DECREF(said);
@@ -332,12 +350,12 @@ PyObject *called(PyObject *object, PyObject *const *args, size_t flags, PyObject
     PyObject *const tensors[3] = {a, b, out};
     for (PyObject *tensor : tensors)
         if (tensor && !unwrapped(self, tensor)) Py_RETURN_NOTIMPLEMENTED;
-    const int seen = observed(self);
-    if (seen < 0) return nullptr;
-    if (seen) Py_RETURN_NOTIMPLEMENTED;
     Call call;
     const Held plan = planned(self, a, b, out, call);
     if (!plan) Py_RETURN_NOTIMPLEMENTED;
+    const int seen = observed(plan->kind == Kind::Torch ? self->watchers : self->modes);
+    if (seen < 0) return nullptr;
+    if (seen) Py_RETURN_NOTIMPLEMENTED;
     if (plan->kind == Kind::Torch) return call_torch(self, call, a, b, out); // which asks the rest itself
     for (PyObject *tensor : tensors)
         if (tensor && !as_it_lies(self, tensor)) Py_RETURN_NOTIMPLEMENTED;
@@ -369,7 +387,7 @@ PyObject *fused(PyObject *object, PyObject *const *args, Py_ssize_t count) {
     const int grad = tracked(self, tensors, 4);
     if (grad < 0) return nullptr;
     if (grad) Py_RETURN_NOTIMPLEMENTED;
-    const int seen = observed(self);
+    const int seen = observed(self->modes);
     if (seen < 0) return nullptr;
     if (seen) Py_RETURN_NOTIMPLEMENTED;
 
@@ -381,6 +399,11 @@ PyObject *fused(PyObject *object, PyObject *const *args, Py_ssize_t count) {
     if (at == self->fused_plans->end()) Py_RETURN_NOTIMPLEMENTED;
     const Held plan = at->second;
     if (plan->kind == Kind::Torch) Py_RETURN_NONE;
+    if (out) {
+        const int may = admitted(self, out);
+        if (may < 0) return nullptr;
+        if (!may) Py_RETURN_NONE;
+    }
     PyObject *made = nullptr;
     void *c = call.c;
     if (!out) {
@@ -409,7 +432,7 @@ PyObject *fused(PyObject *object, PyObject *const *args, Py_ssize_t count) {
     const int code = enqueue(self, *plan, plain, c, scratch, &given);
     Py_XDECREF(scratch);
     if (code == 0) {
-        ++self->hits;
+        ++self->hits, ++self->served;
         return made ? made : Py_NewRef(out);
     }
     Py_XDECREF(made);
@@ -715,8 +738,8 @@ PyObject *forget(PyObject *object, PyObject *) {
 
 PyObject *counts(PyObject *object, PyObject *) {
     auto *self = (Launcher *)object;
-    return Py_BuildValue("{s:K,s:K,s:K,s:n}", "hits", self->hits, "misses", self->misses, "refused", self->refused,
-                         "plans", (Py_ssize_t)self->plans->size());
+    return Py_BuildValue("{s:K,s:K,s:K,s:K,s:n}", "hits", self->hits, "misses", self->misses, "refused", self->refused,
+                         "ours", self->served, "plans", (Py_ssize_t)self->plans->size());
 }
 
 template <class F> bool function(PyObject *addresses, const char *name, F &to) {
@@ -725,15 +748,16 @@ template <class F> bool function(PyObject *addresses, const char *name, F &to) {
     return !PyErr_Occurred();
 }
 
-// Launcher(exchange, tensor, parameter, matmul, mm, empty_bytes, counters, stream, grad_enabled, strict, modes, device_type, addresses)
+// Launcher(exchange, tensor, parameter, matmul, mm, empty_bytes, counters, stream, grad_enabled, strict, modes, watchers,
+//          views, admit, device_type, addresses)
 int init(PyObject *object, PyObject *args, PyObject *) {
     auto *self = (Launcher *)object;
     PyObject *exchange, *tensor, *parameter, *matmul, *mm, *empty_bytes, *counters, *stream, *grad_enabled, *strict;
-    PyObject *modes, *addresses;
+    PyObject *modes, *watchers, *views, *admit, *addresses;
     int device_type;
-    if (!PyArg_ParseTuple(args, "OO!O!OOOOOOOO!iO!", &exchange, &PyType_Type, &tensor, &PyType_Type, &parameter, &matmul,
-                          &mm, &empty_bytes, &counters, &stream, &grad_enabled, &strict, &PyTuple_Type, &modes, &device_type, &PyDict_Type,
-                          &addresses))
+    if (!PyArg_ParseTuple(args, "OO!O!OOOOOOOO!O!O!OiO!", &exchange, &PyType_Type, &tensor, &PyType_Type, &parameter, &matmul,
+                          &mm, &empty_bytes, &counters, &stream, &grad_enabled, &strict, &PyTuple_Type, &modes,
+                          &PyTuple_Type, &watchers, &PyTuple_Type, &views, &admit, &device_type, &PyDict_Type, &addresses))
         return -1;
     auto *api = (const ExchangeApi *)PyCapsule_GetPointer(exchange, "dlpack_exchange_api");
     if (!api) return -1;
@@ -762,15 +786,15 @@ int init(PyObject *object, PyObject *args, PyObject *) {
     self->counters = Py_NewRef(counters), self->strict = Py_NewRef(strict);
     self->stream = stream == Py_None ? nullptr : Py_NewRef(stream);
     self->grad_enabled = Py_NewRef(grad_enabled), self->modes = Py_NewRef(modes);
+    self->watchers = Py_NewRef(watchers), self->views = Py_NewRef(views), self->admit = Py_NewRef(admit);
     self->device_type = device_type;
     self->new_empty = PyUnicode_InternFromString("new_empty");
     self->requires_grad = PyUnicode_InternFromString("requires_grad");
-    self->is_neg = PyUnicode_InternFromString("is_neg");
     self->names = Py_BuildValue("(s)", "out");
     self->plans = new std::unordered_map<Key, Held, Hash>();
     self->fused_plans = new std::unordered_map<FusedKey, Held, FusedHash>();
     self->vectorcall = called;
-    return self->names && self->is_neg && self->new_empty && self->requires_grad ? 0 : -1;
+    return self->names && self->new_empty && self->requires_grad ? 0 : -1;
 }
 
 void dealloc(PyObject *object) {
@@ -778,8 +802,8 @@ void dealloc(PyObject *object) {
     delete self->plans;
     delete self->fused_plans;
     for (PyObject *held : {(PyObject *)self->tensor, (PyObject *)self->parameter, self->matmul, self->mm, self->empty_bytes, self->counters, self->strict,
-                           self->stream, self->grad_enabled, self->modes, self->new_empty, self->requires_grad, self->is_neg,
-                           self->names})
+                           self->stream, self->grad_enabled, self->modes, self->watchers, self->views, self->admit,
+                           self->new_empty, self->requires_grad, self->names})
         Py_XDECREF(held);
     Py_TYPE(object)->tp_free(object);
 }
@@ -795,7 +819,7 @@ PyMethodDef methods[] = {
     {"remove", remove, METH_O, "drop the plan of a problem"},
     {"knows", knows, METH_O, "whether a problem has a plan"},
     {"forget", forget, METH_NOARGS, "drop all plans"},
-    {"counts", counts, METH_NOARGS, "hits, misses, refused launches, plans"},
+    {"counts", counts, METH_NOARGS, "plans found, misses, refused launches, launches, plans"},
     {nullptr, nullptr, 0, nullptr},
 };
 

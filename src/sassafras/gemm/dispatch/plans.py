@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 from sassafras.device.cuda.tensor_maps import L2_PROMOTION_128
 
+from .. import families
 from ..families import Config, dtype
 from ..launch import Launch, TensorMap
 from ..shapes import Shape
@@ -73,6 +75,12 @@ def reject(config: Config, problem: Problem) -> str | None:
         except ValueError as error:
             return str(error)
     return None
+
+
+def first_legal(problem: Problem) -> Config | None:
+    """The first configuration of all that can serve a problem, however slowly; None where none can."""
+    every = chain(families.configurations(), families.other_configurations())
+    return next((config for config in every if reject(config, problem) is None), None)
 
 
 def plan(config: Config, problem: Problem) -> KernelPlan:

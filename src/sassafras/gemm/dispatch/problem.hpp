@@ -95,7 +95,7 @@ Read view(const ExchangeApi *api, PyObject *object, DLTensor &to) {
         PyErr_Clear(); // a tensor without memory of its own kind: torch will know what to do
         return Read::Unsupported;
     }
-    return Read::Ok;
+    return to.data ? Read::Ok : Read::Unsupported; // empty, or one whose zeros are nowhere
 }
 
 void *address(const DLTensor &t) { return (char *)t.data + t.byte_offset; }

@@ -31,7 +31,10 @@ class Torch:
         stream: device ordinal -> handle of the current stream.
         grad_enabled: is autograd recording?
         strict: must reductions be FP32, or results reproducible?
-        modes: functions that answer 0, False or None unless somebody wants to see every call.
+        modes, watchers, views, plain, admit: of `eligible`: functions that answer 0, False or None unless a
+            call has to be seen by torch; the same for calls that torch serves anyway, by its own functions'
+            names; a tensor's methods that answer False if its bytes are its values; whether a tensor is
+            plain; whether `out` may be written, raising its version counter.
         device_type: ``cuda`` (``cpu`` in tests).
     """
 
@@ -42,6 +45,10 @@ class Torch:
     grad_enabled: Callable[[], bool]
     strict: Callable[[], bool]
     modes: tuple[Callable[[], Any], ...]
+    watchers: tuple[Callable[[], Any], ...]
+    views: tuple[Callable[[Any], bool], ...]
+    plain: Callable[[Any], bool]
+    admit: Callable[[Any], bool]
     device_type: str = "cuda"
 
 
@@ -134,12 +141,9 @@ class PythonLauncher:
     """See `launcher.cpp`: same methods, same meaning."""
 
     def __init__(self, driver: Driver, torch: Torch) -> None:
-        import torch as library
-
         self._driver, self._torch = driver, torch
-        self._types = (library.Tensor, library.nn.Parameter)
         self._plans: dict[tuple[int, ...], Any] = {}
-        self._counts = {"hits": 0, "misses": 0, "refused": 0}
+        self._counts = {"hits": 0, "misses": 0, "refused": 0, "ours": 0}
         self._lock = threading.Lock()
 
     def __call__(self, a: Any, b: Any, out: Any = None) -> Any:
@@ -163,6 +167,8 @@ class PythonLauncher:
         self._count("hits")
         if plan == "torch":
             return self._torch_matmul(a, b, out)
+        if out is not None and not self._torch.admit(out):
+            return self._torch_matmul(a, b, out)
         problem, at_a, at_b = found
         stream = self._torch.stream(problem.device)
         if not plan.serves(stream):
@@ -171,6 +177,7 @@ class PythonLauncher:
         addresses = {"a": at_a, "b": at_b, "c": c.data_ptr()}
         code = plan.launch(self._torch, problem.device, addresses, stream)
         if code == 0:
+            self._count("ours")
             return c
         self._count("refused")
         with self._lock:
@@ -231,7 +238,7 @@ class PythonLauncher:
         self._plans.clear()
 
     def counts(self) -> dict[str, int]:
-        """Hits, misses, refused launches, plans."""
+        """Hits (plans found), misses, refused launches, launches of ours or of cuBLASLt, plans."""
         return {**self._counts, "plans": len(self._plans)}
 
     def _count(self, what: str) -> None:
@@ -239,9 +246,7 @@ class PythonLauncher:
             self._counts[what] += 1
 
     def _plain(self, a: Any, b: Any, out: Any) -> bool:
-        given = (a, b) if out is None else (a, b, out)
-        # a view with the negative bit set has other values than its bytes
-        return all(type(x) in self._types and not x.is_neg() for x in given)
+        return all(map(self._torch.plain, (a, b) if out is None else (a, b, out)))
 
     def _torch_matmul(self, a: Any, b: Any, out: Any) -> Any:
         return self._torch.matmul(a, b) if out is None else self._torch.matmul(a, b, out=out)
@@ -255,6 +260,6 @@ def compiled(module: Any, driver: Driver, torch: Torch, lt_matmul: int = 0) -> A
     return module.Launcher(
         exchange, library.Tensor, library.nn.Parameter, torch.matmul, library.mm, torch.empty_bytes,
         torch.counters, torch.stream, torch.grad_enabled, torch.strict, torch.modes,
-        {"cuda": 2, "cpu": 1}[torch.device_type],
+        torch.watchers, torch.views, torch.admit, {"cuda": 2, "cpu": 1}[torch.device_type],
         {**driver.addresses(), **({"cublasLtMatmul": lt_matmul} if lt_matmul else {})},
     )  # fmt: skip
