@@ -1,0 +1,82 @@
+"""torch's own samples of mm, addmm, bmm and matmul on host memory: as torch, by torch or by our kernels' launches
+on the driver's stand-in."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from sassafras.gemm import matmul as room  # noqa: E402
+from sassafras.gemm.dispatch.driver import Driver  # noqa: E402
+from sassafras.gemm.dispatch.engine import Engine  # noqa: E402
+from sassafras.gemm.table import Table  # noqa: E402
+from tests.gemm import opinfo, stand_in  # noqa: E402
+
+Install = Callable[..., Engine]
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory, shared: Path) -> Path:
+    return stand_in.build_driver(tmp_path_factory.mktemp("driver"), shared)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory, shared: Path) -> Path:
+    return stand_in.launcher_into(tmp_path_factory.mktemp("cache"), shared)
+
+
+@pytest.fixture
+def install(library: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
+    monkeypatch.setattr(room, "_warned", set())
+
+    def make(launcher: str, *, everything: bool) -> Engine:
+        driver = Driver(str(library))
+        side = stand_in.torch_side(strict=room._strict)
+        engine = Engine(driver, side, cache=cache, background=False, table=Table({"gpu": "NVIDIA H200"}, []))
+        engine._stored = lambda instance: b"\x7fELF"  # type: ignore[method-assign]
+        engine.everything = everything
+        if launcher == "python":
+            engine.launcher = stand_in.make("python", driver, side, cache)
+        room.use(engine, device="cpu")
+        return engine
+
+    yield make
+    room.use(None)
+
+
+def served(engine: Engine) -> int:
+    return int(engine.launcher.counts()["ours"]) + int(engine.fused.counts["hits"])
+
+
+@pytest.mark.parametrize(
+    ("launcher", "dtype"), [("compiled", torch.float16), ("python", torch.bfloat16)], ids=["compiled", "python"]
+)
+@pytest.mark.parametrize("everything", [False, True], ids=["shipped", "everything"])
+def test_samples(install: Install, launcher: str, dtype: Any, everything: bool) -> None:
+    engine = install(launcher, everything=everything)
+    eligible = ours = 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for wide in (False, True):
+            for sample in opinfo.samples(room, "cpu", dtype, wide):
+                before = served(engine)
+                opinfo.compare(sample)
+                if opinfo.eligible(sample):
+                    eligible += 1
+                    ours += served(engine) > before
+    print(f"{ours} of {eligible} eligible samples are served by our kernels")
+    assert eligible > 30 and (ours >= 0.3 * eligible if everything else ours == 0)
+
+
+@pytest.mark.parametrize("launcher", ["compiled", "python"])
+def test_errors(install: Install, launcher: str) -> None:
+    install(launcher, everything=True)
+    for name, (a, b) in opinfo.wrong("cpu", torch.float16):
+        mine, theirs = (opinfo.raised(lambda f=f: f(a, b)) for f in (room.matmul, torch.matmul))
+        assert mine == theirs, (name, mine, theirs)
