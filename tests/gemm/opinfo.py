@@ -78,7 +78,9 @@ def _wider(tensor: Any) -> Any:
     from torch.testing import make_tensor
 
     extents = [x if x == 1 else WIDER * x for x in tensor.shape[-2:]]
-    return make_tensor((*tensor.shape[:-2], *extents), dtype=tensor.dtype, device=tensor.device, low=-2, high=2)
+    return make_tensor(
+        (*tensor.shape[:-2], *extents), dtype=tensor.dtype, device=tensor.device, low=-2, high=2
+    )
 
 
 def _addmm(
@@ -128,7 +130,9 @@ def near(ours: Any, torchs: Any, what: str, *, strides: bool = True) -> None:
     assert (ours.device, ours.layout) == (torchs.device, torchs.layout), what
     unit = 2.0**-6 if torchs.dtype == torch.bfloat16 else 2.0**-9
     most = float(torchs.detach().abs().max()) if torchs.numel() else 0.0
-    torch.testing.assert_close(ours, torchs, rtol=unit, atol=unit * most, equal_nan=True, msg=lambda m: f"{what}: {m}")
+    torch.testing.assert_close(
+        ours, torchs, rtol=unit, atol=unit * most, equal_nan=True, msg=lambda m: f"{what}: {m}"
+    )
 
 
 def raised(call: Callable[[], Any]) -> tuple[type | None, str]:
@@ -157,14 +161,18 @@ def compare(sample: Sample) -> None:
 
 
 def outs(sample: Sample, wanted: Any, name: str) -> None:
-    """`out` as it should be, in columns, too small, of another type, one that wants a gradient, an operand."""
+    """`out` as it should be, in columns, too small, of another type, one that wants a gradient."""
     makers: dict[str, Callable[[], Any]] = {
         "right": lambda: torch.empty_like(wanted),
         "zeros": lambda: torch.zeros_like(wanted),
-        "columns": lambda: torch.empty_like(wanted).mT.contiguous().mT if wanted.dim() > 1 else wanted.clone(),
-        "gaps": lambda: wanted.new_empty((*wanted.shape[:-1], 2 * wanted.shape[-1]))[..., ::2]
-        if wanted.dim()
-        else wanted.clone(),
+        "columns": lambda: (
+            torch.empty_like(wanted).mT.contiguous().mT if wanted.dim() > 1 else wanted.clone()
+        ),
+        "gaps": lambda: (
+            wanted.new_empty((*wanted.shape[:-1], 2 * wanted.shape[-1]))[..., ::2]
+            if wanted.dim()
+            else wanted.clone()
+        ),
         "empty": lambda: wanted.new_empty(0),
         "small": lambda: wanted.new_empty(1),
         "other type": lambda: wanted.new_empty(wanted.shape, dtype=torch.float32),
@@ -175,7 +183,11 @@ def outs(sample: Sample, wanted: Any, name: str) -> None:
     for kind, make in makers.items():
         mine, theirs = make(), make()
         saw = raised(lambda mine=mine: sample.ours(*sample.tensors, out=mine))
-        assert saw == raised(lambda theirs=theirs: sample.torchs(*sample.tensors, out=theirs)), (name, kind, saw)
+        assert saw == raised(lambda theirs=theirs: sample.torchs(*sample.tensors, out=theirs)), (
+            name,
+            kind,
+            saw,
+        )
         assert mine._version == theirs._version, (name, kind, mine._version, theirs._version)
         assert mine.requires_grad == theirs.requires_grad, (name, kind)
         if saw[0] is None and kind != "one element":  # (whose value is whichever was written last)
@@ -218,7 +230,9 @@ def gradients(sample: Sample, wanted: Any, name: str, writes: bool) -> None:
             given[only].data.mul_(1)
             with torch.no_grad():
                 given[only].mul_(2)
-            pair.append(raised(lambda result=result, at=given[only]: torch.autograd.grad(result, at, weights)))
+            pair.append(
+                raised(lambda result=result, at=given[only]: torch.autograd.grad(result, at, weights))
+            )
         assert pair[0] == pair[1], (name, only, pair)
 
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from sassafras.gemm import matmul as room  # noqa: E402
-from sassafras.gemm.dispatch import eligible  # noqa: E402
 from sassafras.gemm.dispatch.driver import Driver  # noqa: E402
 from sassafras.gemm.dispatch.engine import Engine  # noqa: E402
 from sassafras.gemm.table import Table  # noqa: E402

@@ -1,10 +1,12 @@
-"""torch's own samples of mm, addmm, bmm and matmul on host memory: as torch, by torch or by our kernels' launches
-on the driver's stand-in."""
+"""torch's own samples of mm, addmm, bmm and matmul on host memory: as torch, by torch or by our launches.
+
+Launches are made on the driver's stand-in."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +57,9 @@ def served(engine: Engine) -> int:
 
 
 @pytest.mark.parametrize(
-    ("launcher", "dtype"), [("compiled", torch.float16), ("python", torch.bfloat16)], ids=["compiled", "python"]
+    ("launcher", "dtype"),
+    [("compiled", torch.float16), ("python", torch.bfloat16)],
+    ids=["compiled", "python"],
 )
 @pytest.mark.parametrize("everything", [False, True], ids=["shipped", "everything"])
 def test_samples(install: Install, launcher: str, dtype: Any, everything: bool) -> None:
@@ -77,6 +81,6 @@ def test_samples(install: Install, launcher: str, dtype: Any, everything: bool) 
 @pytest.mark.parametrize("launcher", ["compiled", "python"])
 def test_errors(install: Install, launcher: str) -> None:
     install(launcher, everything=True)
-    for name, (a, b) in opinfo.wrong("cpu", torch.float16):
-        mine, theirs = (opinfo.raised(lambda f=f: f(a, b)) for f in (room.matmul, torch.matmul))
+    for name, given in opinfo.wrong("cpu", torch.float16):
+        mine, theirs = (opinfo.raised(partial(f, *given)) for f in (room.matmul, torch.matmul))
         assert mine == theirs, (name, mine, theirs)

@@ -9,6 +9,7 @@ import json
 import os
 import warnings
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -83,8 +84,8 @@ def test_samples(room: Any, dtype: str, way: str) -> None:
 def test_errors(room: Any, way: str) -> None:
     room._engine.everything = way == "everything"
     for dtype in (torch.float16, torch.bfloat16):
-        for name, (a, b) in opinfo.wrong("cuda", dtype):
-            mine, theirs = (opinfo.raised(lambda f=f: f(a, b)) for f in (room.matmul, torch.matmul))
+        for name, given in opinfo.wrong("cuda", dtype):
+            mine, theirs = (opinfo.raised(partial(f, *given)) for f in (room.matmul, torch.matmul))
             assert mine == theirs, (name, mine, theirs)
 
 

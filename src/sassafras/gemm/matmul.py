@@ -184,7 +184,7 @@ def _general(a: Any, b: Any, out: Any) -> Any:
 
 
 def _plainly_not_ours(a: Any, b: Any, out: Any) -> Any:
-    """Tensors that are not plain. Of another device, something is said; of a meaning of their own, nothing."""
+    """Tensors that are not plain: torch's. A warning says so where they are merely on another device."""
     if all(type(t) in eligible.KINDS for t in (a, b)) and a.device.type == b.device.type != _device:
         _ours(a, b, say=True)
     return _torch(a, b, out)

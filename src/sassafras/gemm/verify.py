@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,12 @@ BOUNDARY = (
     Shape(100, 104, 1000), Shape(33, 520, 96), Shape(64, 64, 64), Shape(65, 200, 4104), Shape(300, 88, 512),
     Shape(7, 33, 61), Shape(101, 150, 1006),  # odd: rows of any length
 )  # fmt: skip
+
+
+def tries(shape: Shape, each: int) -> int:
+    """How many configurations `verify` runs of a shape."""
+    legal = Counter(config.instance for config in configurations() if config.reject(shape) is None)
+    return sum(min(each, count) for count in legal.values())
 
 
 def verify(tools: Tools, *, each: int = 12, seed: int = 0) -> list[dict[str, Any]]:

@@ -110,7 +110,7 @@ ASKED: dict[str, Any] = {
 
 
 def traced(*tensors: Any) -> bool:
-    """Whether a graph is being made (make_fx, AOT autograd, export) in which these stand for plain tensors."""
+    """Whether a graph is being made (make_fx, AOT autograd, export) in which these stand for plain ones."""
     if torch.compiler.is_compiling():
         return all(type(t) in (*KINDS, *_stand_ins()) for t in tensors)
     making = sys.modules.get("torch.fx.experimental.proxy_tensor")

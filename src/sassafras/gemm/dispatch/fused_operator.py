@@ -102,7 +102,9 @@ def _vmap_of(composed: Callable[..., Any]) -> Callable[..., Any]:
             return tensor if at is None or tensor is None else tensor.select(at, index)
 
         given = list(zip((a, b, bias), in_dims[:3], strict=True))
-        return torch.stack([composed(*(one(t, at, i) for t, at in given), activation, alpha) for i in taken]), 0
+        return torch.stack(
+            [composed(*(one(t, at, i) for t, at in given), activation, alpha) for i in taken]
+        ), 0
 
     return rule
 

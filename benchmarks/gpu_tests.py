@@ -1,0 +1,173 @@
+"""Run every GPU test of the tree by one command, and write down when they were last green on which GPU.
+
+First the kernels and the compiled launcher are built, in all processes; then the tests that measure nothing
+run side by side (pytest-xdist), then those marked ``alone`` in series. The status is 1 if any failed.
+
+    python benchmarks/gpu_tests.py                      # all: writes benchmarks/results/gpu-tests.json
+    python benchmarks/gpu_tests.py --only opinfo        # files whose path has this, to gpu-tests-part.json
+    python benchmarks/gpu_tests.py --collect            # what would run
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from common import ROOT, write
+
+#: tests that need no other word than their marker
+_KINDS = {"together": "gpu and not alone", "alone": "gpu and alone"}
+_COUNTED = ("passed", "failed", "skipped")
+
+
+def files(only: Sequence[str] = ()) -> list[str]:
+    """Test files that have GPU tests, relative to the tree; of `only`, those whose path contains a word."""
+    found = [
+        str(path.relative_to(ROOT))
+        for path in sorted((ROOT / "tests").rglob("test_*.py"))
+        if "mark.gpu" in path.read_text(encoding="utf-8")
+    ]
+    return [name for name in found if not only or any(word in name for word in only)]
+
+
+def command(kind: str, names: Sequence[str], workers: int, report: Path, more: Sequence[str]) -> list[str]:
+    """The pytest call of one kind of tests."""
+    words = [sys.executable, "-m", "pytest", *names, "-m", _KINDS[kind], "-q", "--durations=20",
+             "-o", "junit_family=xunit1", f"--junitxml={report}"]  # fmt: skip
+    if kind == "together" and workers > 1:
+        words += ["-n", str(workers)]
+    return [*words, *more]
+
+
+def counted(report: Path) -> Iterator[dict[str, Any]]:
+    """One record a test: file, outcome, seconds, and the first line of what went wrong."""
+    if not report.is_file():
+        return
+    for case in ElementTree.parse(report).iter("testcase"):
+        said = next((child for child in case if child.tag in ("failure", "error", "skipped")), None)
+        outcome = "passed" if said is None else "skipped" if said.tag == "skipped" else "failed"
+        # a module that cannot be imported has no file of its own in the report
+        name = case.get("file") or f"{case.get('classname') or case.get('name')}".replace(".", "/") + ".py"
+        yield {
+            "file": name,
+            "test": case.get("name"),
+            "outcome": outcome,
+            "seconds": float(case.get("time") or 0),
+            "why": "" if said is None else str(said.get("message") or "").split("\n")[0][:300],
+        }
+
+
+def rows(tests: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One row a file: how many passed, failed and were skipped, how long they took, which failed."""
+    found: dict[str, dict[str, Any]] = {}
+    for test in tests:
+        row = found.setdefault(
+            test["file"], {"file": test["file"], **dict.fromkeys(_COUNTED, 0), "seconds": 0.0, "failures": []}
+        )
+        row[test["outcome"]] += 1
+        row["seconds"] = round(row["seconds"] + test["seconds"], 2)
+        if test["outcome"] == "failed":
+            row["failures"].append({"test": test["test"], "why": test["why"]})
+    return [found[name] for name in sorted(found)]
+
+
+def environment() -> dict[str, Any]:
+    """The GPU and what is installed."""
+    found: dict[str, Any] = {"python": sys.version.split()[0], "cpus": os.cpu_count()}
+    asked = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    try:
+        run = subprocess.run(asked, capture_output=True, text=True, timeout=30, check=False)
+    except OSError:
+        run = None
+    if run is not None and run.returncode == 0 and run.stdout.strip():
+        found["gpu"], found["driver"] = run.stdout.strip().splitlines()[0].split(", ")
+    for name in ("torch", "triton"):
+        try:
+            module = __import__(name)
+        except ImportError:
+            continue
+        found[name] = str(module.__version__)
+        if name == "torch":
+            found["cuda"] = str(module.version.cuda)
+    return found
+
+
+def prepare() -> float:
+    """Build all kernels and the launcher into the cache; seconds."""
+    from sassafras.gemm import compile, families
+    from sassafras.gemm.dispatch import build
+
+    begin = time.perf_counter()
+    compile.build((*families.INSTANCES, *families.OTHER_INSTANCES, *families.EPILOGUE_INSTANCES))
+    build.build(None)
+    return time.perf_counter() - begin
+
+
+def main() -> int:
+    """Run, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument(
+        "--only", default="", help="words separated by commas: run files that have one in their path"
+    )
+    parser.add_argument("--kind", choices=tuple(_KINDS), help="run tests of one kind")
+    parser.add_argument(
+        "--workers", type=int, default=min(12, os.cpu_count() or 1), help="processes side by side"
+    )
+    parser.add_argument("--no-build", action="store_true", help="do not build all kernels first")
+    parser.add_argument("--collect", action="store_true", help="print what would run")
+    parser.add_argument("--out", type=Path, help="folder of the result")
+    parser.add_argument("more", nargs="*", help="handed to pytest, after --")
+    options = parser.parse_args()
+    only = [word for word in options.only.split(",") if word]
+    names = files(only)
+    if not names:
+        parser.error("no file of GPU tests has such a word in its path")
+    kinds = [options.kind] if options.kind else list(_KINDS)
+    if options.collect:
+        return max(
+            subprocess.run([*command(kind, names, 1, Path(os.devnull), options.more), "--collect-only"],
+                           cwd=ROOT, check=False).returncode
+            for kind in kinds
+        )  # fmt: skip
+    begin = time.perf_counter()
+    summary: dict[str, Any] = {"built_s": 0.0 if options.no_build else round(prepare(), 1)}
+    tests: list[dict[str, Any]] = []
+    codes: dict[str, int] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH"))))
+        place = {**os.environ, "SASSAFRAS_GPU_RESULTS": folder, "PYTHONPATH": path}
+        for kind in kinds:
+            report, started = Path(folder) / f"{kind}.xml", time.perf_counter()
+            call = command(kind, names, options.workers, report, options.more)
+            codes[kind] = subprocess.run(call, cwd=ROOT, env=place, check=False).returncode
+            summary[f"{kind}_s"] = round(time.perf_counter() - started, 1)
+            tests += counted(report)
+        summary["opinfo"] = [
+            {key: value for key, value in json.loads(path.read_text()).items() if key != "rows"}
+            for path in sorted(Path(folder).glob("opinfo-*.json"))
+        ]
+    found = rows(tests)
+    summary |= {name: sum(row[name] for row in found) for name in _COUNTED}
+    # pytest's 5: nothing was selected (a file may have no test of a kind)
+    green = (
+        summary["failed"] == 0 and summary["passed"] > 0 and all(code in (0, 5) for code in codes.values())
+    )
+    summary |= {"green": green, "seconds": round(time.perf_counter() - begin, 1), "exit_codes": codes}
+    whole = not (only or options.kind or {"-k", "--deselect"} & set(options.more))
+    path = write("gpu-tests" if whole else "gpu-tests-part", found, summary, environment(), out=options.out)
+    print(json.dumps({key: value for key, value in summary.items() if key != "opinfo"}))
+    print(f"{path}: {'green' if green else 'not green'}")
+    return 0 if green else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
