@@ -20,6 +20,8 @@ from torch.autograd import forward_ad
 NAMES = ("mm", "addmm", "bmm", "matmul")
 #: by what the last two extents grow in wide samples: their rows are a multiple of 16 bytes
 WIDER = 8
+#: extents beyond this are not widened
+_LARGE = 32
 
 
 def module() -> Any:
@@ -56,14 +58,20 @@ def samples(room: Any, device: str, dtype: Any, wide: bool) -> Iterator[Sample]:
     """Every sample of the four operators, in the forms in which sassafras.matmul expresses it.
 
     Args:
-        wide: `WIDER` times wider.
+        wide: `WIDER` times wider, but for those that are large already. Samples of equal extents and factors
+            come once.
     """
+    seen = set()
     for info in module().op_db:
         if info.name not in NAMES:
             continue
         name = f"{info.name} {info.variant_test_name}".strip()
         for given in info.reference_inputs(device, dtype, requires_grad=False):
             tensors = [given.input, *given.args]
+            key = (info.name, tuple(t.shape for t in tensors), tuple(sorted(given.kwargs.items())))
+            if key in seen or (wide and max(x for t in tensors for x in (0, *t.shape)) > _LARGE):
+                continue
+            seen.add(key)
             if wide:
                 tensors = [_wider(t) for t in tensors]
             if info.name == "addmm":

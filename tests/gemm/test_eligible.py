@@ -15,6 +15,7 @@ from sassafras.gemm.dispatch.driver import Driver  # noqa: E402
 from sassafras.gemm.dispatch.engine import Engine  # noqa: E402
 from sassafras.gemm.table import Table  # noqa: E402
 from tests.gemm import semantics, stand_in  # noqa: E402
+from tests.gemm.semantics_modes import CASES  # noqa: E402
 
 Install = Callable[[str], Engine]
 
@@ -47,7 +48,7 @@ def ours(engine: Engine) -> int:
     return int(engine.launcher.counts()["ours"]) + int(engine.fused.counts["hits"])
 
 
-@pytest.mark.parametrize("name", semantics.CASES)
+@pytest.mark.parametrize("name", CASES)
 def test_whatever_torch_means(engine: Engine, name: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -57,17 +57,21 @@ def served(engine: Engine) -> int:
 
 
 @pytest.mark.parametrize(
-    ("launcher", "dtype"),
-    [("compiled", torch.float16), ("python", torch.bfloat16)],
-    ids=["compiled", "python"],
-)
-@pytest.mark.parametrize("everything", [False, True], ids=["shipped", "everything"])
-def test_samples(install: Install, launcher: str, dtype: Any, everything: bool) -> None:
+    ("launcher", "dtype", "everything", "widths"),
+    [
+        ("compiled", torch.float16, False, (False,)), ("compiled", torch.float16, True, (False, True)),
+        ("python", torch.bfloat16, True, (True,)),
+    ],
+    ids=["shipped-fp16", "compiled-fp16", "python-bf16"],
+)  # fmt: skip
+def test_samples(
+    install: Install, launcher: str, dtype: Any, everything: bool, widths: tuple[bool, ...]
+) -> None:
     engine = install(launcher, everything=everything)
     eligible = ours = 0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for wide in (False, True):
+        for wide in widths:
             for sample in opinfo.samples(room, "cpu", dtype, wide):
                 before = served(engine)
                 opinfo.compare(sample)
@@ -75,7 +79,7 @@ def test_samples(install: Install, launcher: str, dtype: Any, everything: bool) 
                     eligible += 1
                     ours += served(engine) > before
     print(f"{ours} of {eligible} eligible samples are served by our kernels")
-    assert eligible > 30 and (ours >= 0.3 * eligible if everything else ours == 0)
+    assert eligible > 20 and (ours >= 0.3 * eligible if everything else ours == 0)
 
 
 @pytest.mark.parametrize("launcher", ["compiled", "python"])
