@@ -143,8 +143,8 @@ def main() -> int:
     tests: list[dict[str, Any]] = []
     codes: dict[str, int] = {}
     with tempfile.TemporaryDirectory() as folder:
-        path = os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH"))))
-        place = {**os.environ, "SASSAFRAS_GPU_RESULTS": folder, "PYTHONPATH": path}
+        imports = os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH"))))
+        place = {**os.environ, "SASSAFRAS_GPU_RESULTS": folder, "PYTHONPATH": imports}
         for kind in kinds:
             report, started = Path(folder) / f"{kind}.xml", time.perf_counter()
             call = command(kind, names, options.workers, report, options.more)

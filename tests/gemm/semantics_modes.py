@@ -82,10 +82,14 @@ def distributed_tensor(product: Product, device: str) -> Any:
     distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=1)
     try:
         from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.tensor import Shard, distribute_tensor
+        from torch.distributed.tensor import DTensor, Replicate, Shard
 
         mesh = init_device_mesh(device, (1,))
-        a, b = (distribute_tensor(t, mesh, [Shard(0)]).requires_grad_() for t in pair(device))
+        # (nothing is sent: this group moves no data)
+        a, b = (
+            DTensor.from_local(t, mesh, [how], run_check=False).requires_grad_()
+            for t, how in zip(pair(device), (Shard(0), Replicate()), strict=True)
+        )
         result = product(a, b)
         result.sum().backward()
         return type(result).__name__, result.to_local().detach(), a.grad.to_local(), b.grad.to_local()

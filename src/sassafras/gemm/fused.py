@@ -125,11 +125,15 @@ def composed(a: Any, b: Any, out: Any, bias: Any, activation: str | None, alpha:
 
 
 def _library_fuses(a: Any, b: Any, bias: Any, activation: str | None) -> bool:
-    """Whether torch reaches cuBLASLt's own epilogue. Its GELU is the tanh form (on the CPU it is another)."""
+    """Whether torch reaches cuBLASLt's own epilogue. Its GELU is the tanh form (on the CPU it is another).
+
+    Of empty operands torch leaves the activation out.
+    """
     extra = choose_fused.Extra(bias is not None, activation)
     return (
         choose_fused.library_fuses(extra, a.dim(), b.dim())
         and a.device.type == "cuda"
+        and fits(a, b)
         and not torch.compiler.is_compiling()
         and not eligible.observed()
         and not room._wants_grad(a, b, bias)

@@ -44,9 +44,9 @@ def matmul(
     Views are read as they lie (row-major or transposed, with gaps between lines); nothing is ever copied to
     change a layout. Works under torch.compile, autograd, autocast, CUDA graphs, on any stream and device;
     whatever is more than a plain tensor, or called where a mode or a transformation has to see it, is torch's
-    (`dispatch.eligible`). All our kernels accumulate in FP32 in a fixed order, whatever torch's flags allow; where a flag asks for more
-    (reduced precision forbidden, deterministic algorithms), cuBLASLt is only called through torch, which
-    obeys.
+    (`dispatch.eligible`). All our kernels accumulate in FP32 in a fixed order, whatever torch's flags allow;
+    where a flag asks for more (reduced precision forbidden, deterministic algorithms), cuBLASLt is only
+    called through torch, which obeys.
 
     Args:
         a: (..., m, k), or (k).
