@@ -122,6 +122,17 @@ def _of_five() -> dict[str, str]:
     }  # fmt: skip
 
 
+def _of_trigger() -> dict[str, str]:
+    """A successor that may start at once, over one that may start behind the wait."""
+    of = result("hgemm-trigger")["summary"]
+    least, most = of["at once, extremes"]
+    return {
+        "shapes": str(of["all"]["shapes"]), "at_once": f"{of['all']['at once']:.3f}",
+        "faster": str(of["at once is faster"]), "slower": str(of["at once is slower"]),
+        "least": f"{least:.2f}", "most": f"{most:.2f}",
+    }  # fmt: skip
+
+
 def _of_second() -> dict[str, str]:
     """k split by two launches."""
     of = result("hgemm-second")["summary"]
@@ -246,7 +257,7 @@ def _of_choosers() -> dict[str, str]:
 
 GROUPS: dict[str, Callable[[], dict[str, str]]] = {
     "hgemm": _of_hgemm, "matmul": _of_matmul, "splits": _of_splits, "server": _of_server,
-    "second": _of_second, "five": _of_five,
+    "second": _of_second, "trigger": _of_trigger, "five": _of_five,
     "server-100": functools.partial(_of_server, "hgemm-server-100"), "offgrid": _of_offgrid,
     "anew": functools.partial(_of_offgrid, "hgemm-offgrid-anew"),
     "third": functools.partial(_of_offgrid, "hgemm-offgrid-third"),

@@ -177,11 +177,21 @@ def choosers(of_grid: str = "grid", file: str = "choosers") -> str:
     return _table(head + "worst twentieth", rows)
 
 
+def trigger() -> str:
+    """The bands of hgemm-trigger.json, and all shapes."""
+    summary = result("hgemm-trigger")["summary"]
+    rows = [
+        [name, str(of["shapes"]), *(f"{of[kind]:.3f}" for kind in ("again", "at once", "plain"))]
+        for name, of in (*summary["bands"].items(), ("all", summary["all"]))
+    ]
+    return _table("FLOP | shapes | A/A control | trigger at once | no overlap", rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "best-schedules": best_schedules, "schedules": schedules,
     "odd-schedules": functools.partial(schedules, odd=True), "timing-model": timing_model,
     "latencies": latencies, "measured-latencies": measured_latencies, "hgemm": hgemm,
-    "policy": policy, "choosers": choosers,
+    "policy": policy, "choosers": choosers, "trigger": trigger,
     "choosers-off-grid": functools.partial(choosers, "off_grid"),
     "choosers-fifth": functools.partial(choosers, "unseen-fifth"),
     "choosers-rare": functools.partial(choosers, "unseen-rare"),
