@@ -137,7 +137,6 @@ __device__ __forceinline__ void consume(const Pattern &p, u32 *sums, u32 base, u
 }
 
 __device__ __forceinline__ void stream(const Pattern &p, const TensorMap *matrix, const TensorMap *small, u32 *sums) {
-    start_successors();
     const u32 start = shared_address(shared_floats()), base = (start + 1023) & ~1023u;
     const u32 barriers = base + p.stages * (p.copies * p.box_bytes + p.small_copies * p.small_bytes);
     if (threadIdx.x == 0) {
@@ -158,6 +157,7 @@ __device__ __forceinline__ void stream(const Pattern &p, const TensorMap *matrix
     if (threadIdx.x >= 32 * READERS) {
         if (elected()) {
             wait_for_predecessors();
+            start_successors();
             produce(p, matrix, small, base, barriers, first, count);
         }
         sync_warp();
