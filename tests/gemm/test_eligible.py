@@ -166,6 +166,7 @@ def test_the_operators_carry_tangents(engine: Engine) -> None:
     assert batch.shape == (3, 16, 24)
 
 
+@pytest.mark.parametrize("engine", ["compiled"], indirect=True)  # both launchers ask the same list (above)
 @pytest.mark.parametrize("name", CASES)
 def test_whatever_torch_means(engine: Engine, name: str) -> None:
     with warnings.catch_warnings():
