@@ -55,7 +55,11 @@ def test_triton_source_becomes_a_kernel_with_its_launch_facts() -> None:
     assert built.kernel.parameters == (("y", "*fp32"), ("x", "*fp32"), ("n", "i32"))
     assert built.kernel.meta["grid"] == [977, 1, 1]
     assert built.kernel.cubin[:4] == b"\x7fELF"
-    assert set(built.facts.get("not_fenced", ())) <= {"network"}  # where namespaces are forbidden
+    assert set(built.facts.get("not_fenced", ())) <= {
+        "network",
+        "ipc",
+        "pids",
+    }  # where namespaces are forbidden
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ def main(read_fd: int, write_fd: int, memory_fd: int) -> int:
     import numpy as np
     import torch
 
-    from sassafras.evaluate.sandbox.confine import landlock_version, restrict_calls
+    from sassafras.evaluate.sandbox.confine import restrict_calls
 
     source = os.fdopen(read_fd, "r")
     setup = json.loads(source.readline())
@@ -30,7 +30,7 @@ def main(read_fd: int, write_fd: int, memory_fd: int) -> int:
         torch.zeros(1, device="cuda")
         if limit := setup.get("gpu_fraction"):
             torch.cuda.set_per_process_memory_fraction(limit)
-    restrict_calls(processes=False, signals=landlock_version() >= 6)
+    restrict_calls(processes=False, cuda=on_gpu)
 
     def tensors(rows: list[dict[str, Any]]) -> dict[str, Any]:
         made = {}

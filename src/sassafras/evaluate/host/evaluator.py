@@ -18,7 +18,7 @@ from .session import Session, Task, lay_out
 CUDA_READABLE = ("/proc/driver/nvidia", "/sys/bus/pci", "/sys/class/drm", "/sys/module/nvidia", "/etc/nvidia")
 CUDA_WRITABLE = (
     *(f"/dev/nvidia{index}" for index in range(16)), "/dev/nvidiactl", "/dev/nvidia-uvm",
-    "/dev/nvidia-uvm-tools", "/dev/nvidia-caps", "/dev/nvidia-modeset", "/dev/shm", "/proc/self/task",
+    "/dev/nvidia-uvm-tools", "/dev/nvidia-caps", "/dev/nvidia-modeset", "/proc/self/task",
 )  # fmt: skip
 
 
@@ -73,7 +73,7 @@ class HostEvaluator:
         limits = confinement or Confinement(wall_s=300.0, cpu_s=600, memory_bytes=None, processes=4)
         if device == "cuda":
             limits = replace(
-                limits, memory_bytes=None, readable=(*limits.readable, *CUDA_READABLE),
+                limits, memory_bytes=None, cuda=True, readable=(*limits.readable, *CUDA_READABLE),
                 writable=(*limits.writable, *CUDA_WRITABLE),
             )  # fmt: skip
         self.confinement = limits

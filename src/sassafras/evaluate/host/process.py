@@ -160,7 +160,8 @@ class HostProcess:
     def _judge_limits(self) -> None:
         exceeded = self.process.exceeded()
         verdict = {
-            "time": Verdict.TIMED_OUT, "memory": Verdict.OUT_OF_RESOURCES, "processes": Verdict.CHEATED
+            "time": Verdict.TIMED_OUT, "memory": Verdict.OUT_OF_RESOURCES, "disk": Verdict.OUT_OF_RESOURCES,
+            "processes": Verdict.CHEATED, "threads": Verdict.CHEATED,
         }.get(exceeded)  # fmt: skip
         if verdict is not None:
             raise Lost(verdict, f"its process exceeded its limit: {exceeded}")

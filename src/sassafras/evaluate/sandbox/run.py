@@ -8,6 +8,7 @@ import os
 import select
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -19,16 +20,29 @@ from typing import Any
 
 from sassafras.core import SassafrasError
 
-_CONFINE = Path(__file__).with_name("confine.py")
+from .watch import held, members
+
+#: starts `confine.main` without importing the package around it
+_BOOT = "import sys; sys.path.insert(0, {!r}); from confine import main; sys.exit(main(sys.argv[1:]))"
 #: system folders that compilers and Python need; nothing of a user's
 SYSTEM_READABLE = (
     "/usr", "/lib", "/lib64", "/bin", "/sbin", "/opt/nvidia", "/etc/ld.so.cache", "/etc/ld.so.conf",
     "/etc/ld.so.conf.d", "/etc/alternatives", "/etc/localtime", "/etc/nsswitch.conf", "/etc/passwd",
     "/etc/group", "/dev/null", "/dev/zero", "/dev/urandom", "/dev/random", "/proc/self", "/proc/cpuinfo",
-    "/proc/meminfo", "/proc/stat", "/proc/filesystems", "/sys/devices/system/cpu", "/sys/devices/system/node",
+    "/proc/meminfo", "/proc/stat", "/proc/filesystems", "/sys/devices/system/cpu",
+    "/sys/devices/system/node",
 )  # fmt: skip
 SYSTEM_WRITABLE = ("/dev/null",)
+#: what compilers alone need: no file of /etc that names users, no Python
+COMPILER_READABLE = (
+    "/usr/bin", "/usr/lib", "/usr/lib64", "/usr/libexec", "/usr/include", "/usr/local/cuda", "/lib",
+    "/lib64", "/bin", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives",
+    "/dev/null", "/dev/zero", "/dev/urandom", "/dev/random", "/proc/self", "/proc/cpuinfo", "/proc/meminfo",
+    "/sys/devices/system/cpu",
+)  # fmt: skip
 _POLL_S = 0.02
+#: one look in so many is thorough: files and mappings too
+_THOROUGH = 4
 
 
 class NotSafe(SassafrasError):
@@ -43,13 +57,21 @@ class Confinement:
         wall_s: seconds before it and all of its children are killed.
         cpu_s: CPU seconds a process (the kernel kills it).
         memory_bytes: address space a process, None for no limit (CUDA reserves it by the hundred GiB).
-        resident_bytes: resident memory of all its processes together, watched from outside.
+        resident_bytes: memory of all its processes together, resident or behind memory files, watched from
+            outside.
         file_bytes: largest file that it may write.
+        disk_bytes: all of its files together, removed ones that it holds open included, watched from outside.
         processes: processes (threads not counted) that it may have at a time, watched from outside.
+        threads: threads of all its processes together, watched from outside; where it runs in a user
+            namespace and not as root, the kernel refuses more.
+        cpus: the CPUs that it may run on; empty for all that this process may use.
         readable: files and folders that it may read and execute, besides the system's.
         writable: the same to write, besides a scratch folder of its own.
-        required: fences without which nothing is run: of ``network``, ``files``, ``calls``. A missing network
-            namespace is made good by the other two, which refuse every socket.
+        system: what of the system it may read and execute; `COMPILER_READABLE` is less, without Python.
+        cuda: it may call what the CUDA driver needs, and has a /dev/shm of its own.
+        required: fences without which nothing is run: of ``network``, ``ipc``, ``pids``, ``files`` and
+            ``calls``. A missing namespace is made good by the last two, which refuse every socket, shared
+            memory and signals to others.
     """
 
     wall_s: float = 60.0
@@ -57,20 +79,30 @@ class Confinement:
     memory_bytes: int | None = 16 << 30
     resident_bytes: int = 8 << 30
     file_bytes: int = 256 << 20
+    disk_bytes: int = 1 << 30
     processes: int = 16
+    threads: int = 512
+    cpus: tuple[int, ...] = ()
     readable: tuple[str, ...] = ()
     writable: tuple[str, ...] = ()
+    system: tuple[str, ...] = ()
+    cuda: bool = False
     required: tuple[str, ...] = ("files", "calls")
 
-    def spec(self, scratch: str, report: int) -> dict[str, Any]:
+    def spec(
+        self, scratch: str, report: int, lifeline: int, descriptors: Sequence[int] = ()
+    ) -> dict[str, Any]:
         """The JSON that `confine.main` reads."""
         limits = {"CPU": self.cpu_s, "FSIZE": self.file_bytes, "NOFILE": 256}
         if self.memory_bytes is not None:
             limits["AS"] = self.memory_bytes
+        system = self.system or (*SYSTEM_READABLE, *_python_folders())
         return {
-            "limits": limits, "report": report, "required": list(self.required),
+            "limits": limits, "report": report, "lifeline": lifeline, "descriptors": list(descriptors),
+            "required": list(self.required), "cpus": list(self.cpus), "threads": self.threads,
+            "cuda": self.cuda, "shared_bytes": (64 << 20) if self.cuda else 0,
             "files": {
-                "readable": [*SYSTEM_READABLE, *_python_folders(), *self.readable],
+                "readable": [*system, *self.readable],
                 "writable": [*SYSTEM_WRITABLE, scratch, *self.writable],
             },
         }  # fmt: skip
@@ -82,7 +114,7 @@ class Finished:
 
     Attributes:
         status: exit status, negative for a signal.
-        stopped: why we ended it: ``time``, ``memory``, ``processes``, or ``""``.
+        stopped: why we ended it: ``time``, ``memory``, ``disk``, ``processes``, ``threads``, or ``""``.
         output: the end of what it printed.
         missing: fences that this kernel does not offer, with the reason.
         seconds: wall time.
@@ -123,29 +155,36 @@ class ConfinedProcess:
         self.limits = confinement or Confinement()
         self.scratch = tempfile.mkdtemp(prefix="sassafras-confined-")
         self._begin = time.monotonic()
+        self._looks = 0
+        self._ours = {os.fstat(fd).st_ino for fd in descriptors}
         self._report, write_end = os.pipe()
-        self._missing: dict[str, str] | None = None
+        # the keeper ends with us: our end of this pipe is nobody else's
+        lifeline, self._lifeline = os.pipe()
+        self._told: dict[str, Any] = {}
+        self._lines = b""
         self._over = False
         try:
             for name, data in (files or {}).items():
                 Path(self.scratch, name).write_bytes(data)
             command = [
-                sys.executable, "-I", "-S", str(_CONFINE),
-                json.dumps(self.limits.spec(self.scratch, write_end)), "--",
+                sys.executable, "-I", "-S", "-c", _BOOT.format(str(Path(__file__).parent)),
+                json.dumps(self.limits.spec(self.scratch, write_end, lifeline, descriptors)), "--",
                 *(part.replace("{scratch}", self.scratch) for part in program),
             ]  # fmt: skip
             self._output = tempfile.TemporaryFile()  # noqa: SIM115 (closed in close)
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=self._output, stderr=self._output, cwd=self.scratch,
                 env={**_base_environment(self.scratch), **(environment or {})},
-                pass_fds=(write_end, *descriptors), start_new_session=True,
+                pass_fds=(write_end, lifeline, *descriptors), start_new_session=True,
             )  # fmt: skip
         except BaseException:
             os.close(self._report)
-            shutil.rmtree(self.scratch, ignore_errors=True)
+            os.close(self._lifeline)
+            _remove(self.scratch)
             raise
         finally:
             os.close(write_end)
+            os.close(lifeline)
 
     @property
     def status(self) -> int | None:
@@ -155,18 +194,53 @@ class ConfinedProcess:
     @property
     def missing(self) -> Mapping[str, str]:
         """Fences that this kernel does not offer, with the reason; complete once it has ended or answered."""
-        if self._missing is None:
-            self._missing = _read_report(self._report)
-        return self._missing
+        self._listen()
+        return self._told.get("missing", {"calls": "the program ended before it was confined"})
+
+    @property
+    def group(self) -> int:
+        """Process group of the program and all that come of it; 0 before it has started."""
+        self._listen()
+        return int(self._told.get("group", 0))
+
+    def _listen(self) -> None:
+        """Read what keeper and program said of themselves before the program's first instruction."""
+        while len(self._told) < 2 and select.select([self._report], [], [], 0)[0]:
+            part = os.read(self._report, 65536)
+            if not part:
+                return
+            self._lines += part
+            *lines, self._lines = self._lines.split(b"\n")
+            for line in lines:
+                self._told |= json.loads(line)
+
+    def members(self) -> list[int]:
+        """Processes of the program, its init left out."""
+        return [pid for pid, _ in members(self._process.pid) if pid not in self._helpers]
+
+    @property
+    def _helpers(self) -> tuple[int, int]:
+        return (self._process.pid, self.group)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to all processes of the program at once."""
+        if self.group:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.group, number)
 
     def exceeded(self) -> str:
-        """Which limit it exceeds now: ``time``, ``memory``, ``processes``, or ``""``."""
-        if time.monotonic() - self._begin > self.limits.wall_s:
+        """Which limit it exceeds now (see `Finished.stopped`), or ``""``."""
+        limits = self.limits
+        if time.monotonic() - self._begin > limits.wall_s:
             return "time"
-        held, count = _family(self._process.pid)
-        if held > self.limits.resident_bytes:
-            return "memory"
-        return "processes" if count > self.limits.processes else ""
+        self._looks += 1
+        scratch = self.scratch if self._looks % _THOROUGH == 0 else ""
+        now = held(self._process.pid, self._helpers, scratch=scratch, ours=self._ours)
+        found = (
+            ("memory", now.memory, limits.resident_bytes), ("disk", now.disk, limits.disk_bytes),
+            ("processes", now.processes, limits.processes), ("threads", now.threads, limits.threads),
+        )  # fmt: skip
+        return next((name for name, has, most in found if has > most), "")
 
     def watch(self) -> str:
         """Wait for its end; the limit that it exceeded first, or ``""``."""
@@ -185,6 +259,8 @@ class ConfinedProcess:
 
     def kill(self) -> None:
         """End it and all of its children. Safe to call twice."""
+        if self.status is None:
+            self.signal(signal.SIGKILL)
         _end(self._process)
 
     def close(self) -> None:
@@ -194,8 +270,9 @@ class ConfinedProcess:
         self._over = True
         self.kill()
         os.close(self._report)
+        os.close(self._lifeline)
         self._output.close()
-        shutil.rmtree(self.scratch, ignore_errors=True)
+        _remove(self.scratch)
 
     def refused(self) -> NotSafe | None:
         """The error to raise when it was not run because a required fence is missing."""
@@ -244,53 +321,27 @@ def run(
         process.close()
 
 
-def _family(session: int) -> tuple[int, int]:
-    """(resident bytes, number) of the session's processes; (0, 0) where the system does not tell."""
-    held = count = 0
-    for entry in os.listdir("/proc") if os.path.isdir("/proc") else ():  # noqa: PTH208, PTH112 (hot loop)
-        if not entry.isdigit():
-            continue
-        try:
-            with open(f"/proc/{entry}/stat") as file:  # noqa: PTH123
-                fields = file.read().rsplit(")", 1)[1].split()
-            if int(fields[3]) == session and fields[0] != "Z":
-                held += int(fields[21]) * os.sysconf("SC_PAGE_SIZE")
-                count += 1
-        except (OSError, IndexError, ValueError):
-            continue
-    return held, count
-
-
 def _end(process: subprocess.Popen[bytes]) -> None:
     """Kill the whole session (its leader's id is the group's), and reap the leader."""
     for _ in range(3):  # a fork may slip between listing and killing
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
-        for pid in _members(process.pid):
+        for pid, _ in members(process.pid):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
     process.wait()
 
 
-def _members(session: int) -> list[int]:
-    found = []
-    for entry in Path("/proc").iterdir() if Path("/proc/self").exists() else ():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError, IndexError, ValueError):
-                fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
-                if int(fields[3]) == session:
-                    found.append(int(entry.name))
-    return found
-
-
-def _read_report(fd: int) -> dict[str, str]:
-    data = b""
-    while select.select([fd], [], [], 0)[0] and (part := os.read(fd, 65536)):
-        data += part
-    try:
-        return dict(json.loads(data)) if data else {"calls": "the program ended before it was confined"}
-    except ValueError:
-        return {"calls": "the report was garbled"}
+def _remove(folder: str) -> None:
+    """Remove a tree, also one whose folders were made unreadable."""
+    shutil.rmtree(folder, ignore_errors=True)
+    if not Path(folder).exists():
+        return
+    for where, folders, _ in os.walk(folder):
+        for name in folders:
+            with contextlib.suppress(OSError):
+                Path(where, name).chmod(0o700, follow_symlinks=False)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _take(path: Path, most: int) -> bytes | None:
@@ -299,13 +350,14 @@ def _take(path: Path, most: int) -> bytes | None:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return None
-    with os.fdopen(fd, "rb") as file:
-        import stat
-
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode) or status.st_size > most:
+    try:
+        about = os.fstat(fd)
+        if not stat.S_ISREG(about.st_mode) or about.st_size > most:
             return None
-        return file.read(most)
+        with os.fdopen(fd, "rb", closefd=False) as file:
+            return file.read(most)
+    finally:
+        os.close(fd)
 
 
 def _base_environment(scratch: str) -> dict[str, str]:
@@ -327,4 +379,6 @@ def _python_folders() -> list[str]:
         places.update(site.getsitepackages())
     places.add(str(Path(__file__).resolve().parents[3]))  # also what an editable installation needs
     places.add(str(Path(sys.executable).resolve().parent.parent))
+    # packages that a path file brings in from elsewhere
+    places.update(path for path in sys.path if Path(path).name in ("site-packages", "dist-packages"))
     return sorted(place for place in places if Path(place).exists())

@@ -115,8 +115,11 @@ def _ended(done: Finished, what: str, limits: Confinement) -> None:
         raise _Refused(Verdict.TIMED_OUT, f"{what} took longer than {limits.wall_s:g} s")
     if done.stopped == "memory":
         raise _Refused(Verdict.OUT_OF_RESOURCES, f"{what} held more than {limits.resident_bytes >> 20} MiB")
-    if done.stopped == "processes":
-        raise _Refused(Verdict.CHEATED, f"{what} started more than {limits.processes} processes")
+    if done.stopped == "disk":
+        raise _Refused(Verdict.OUT_OF_RESOURCES, f"{what} wrote more than {limits.disk_bytes >> 20} MiB")
+    if done.stopped in ("processes", "threads"):
+        most = limits.processes if done.stopped == "processes" else limits.threads
+        raise _Refused(Verdict.CHEATED, f"{what} started more than {most} {done.stopped}")
     starved = re.search(r"bad_alloc|[Oo]ut of memory|MemoryError", done.output)
     if done.status in (-9, -6, -11, 137, 134) or (done.status and starved):
         raise _Refused(Verdict.OUT_OF_RESOURCES, f"{what} ended for want of memory: {_tail(done.output)}")

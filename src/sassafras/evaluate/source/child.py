@@ -22,7 +22,7 @@ def build_triton(scratch: Path) -> int:
 
     from sassafras.core import Case, SassafrasError
     from sassafras.device.cuda.protocol import kernel_facts
-    from sassafras.evaluate.sandbox.confine import landlock_version, restrict_calls
+    from sassafras.evaluate.sandbox.confine import restrict_calls
     from sassafras.frontend import triton as frontend
     from sassafras.frontend._ptxas import ptxas_version
 
@@ -32,7 +32,7 @@ def build_triton(scratch: Path) -> int:
     make_backend(target).hash()  # asks ptxas for its version, now, while that is still possible
     ptxas_version(frontend._bundled_ptxas(frontend.ARCHES[arch]))
     CUDABackend.make_cubin = lambda *_, **__: b""  # ours, outside, assembles
-    restrict_calls(processes=False, signals=landlock_version() >= 6)
+    restrict_calls(processes=False)
 
     spec = importlib.util.spec_from_file_location("candidate", scratch / "candidate.py")
     assert spec is not None
