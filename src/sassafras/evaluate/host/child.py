@@ -59,23 +59,19 @@ def main(read_fd: int, write_fd: int, memory_fd: int) -> int:
     for line in source:
         request = json.loads(line)
         try:
-            if request["do"] == "load":
-                if on_gpu:
-                    for index in request["slots"]:
-                        for name, tensor in slots[index][0].items():
-                            on_device[index][name].copy_(tensor)
-                    torch.cuda.synchronize()
-            else:
-                for index in request["slots"]:
-                    returned = function(**on_device[index], **setup["scalars"])
-                    if not isinstance(returned, dict):
-                        returned = dict(
-                            zip(names, returned if isinstance(returned, tuple) else (returned,), strict=True)
-                        )
-                    for name, tensor in slots[index][1].items():
-                        tensor.copy_(returned[name])
-                if on_gpu:
-                    torch.cuda.synchronize()
+            given, (host, outputs) = on_device[request["slot"]], slots[request["slot"]]
+            if on_gpu:
+                for name, tensor in host.items():
+                    given[name].copy_(tensor)
+            returned = function(**given, **setup["scalars"])
+            if not isinstance(returned, dict):
+                returned = dict(
+                    zip(names, returned if isinstance(returned, tuple) else (returned,), strict=True)
+                )
+            for name, tensor in outputs.items():
+                tensor.copy_(returned[name])
+            if on_gpu:
+                torch.cuda.synchronize()
             answer({"done": request["id"]})
         except BaseException as error:
             answer({"error": f"{type(error).__name__}: {error}", "kind": _kind(error)})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import time
 from dataclasses import replace
 from typing import Any, Literal
@@ -36,7 +37,9 @@ class HostEvaluator:
         scan: refuse by the text first; False leaves everything to confinement and checks.
         floor_us: no honest call is faster (see `roofline`); None for no bound.
         gpu_fraction: share of the GPU's memory that a process may allocate through torch.
-        seed: of the inputs.
+        seed: of the inputs; None: drawn for each candidate (a candidate that knows it knows its inputs).
+        cpus: how many CPUs a process may run on, the same for baseline and candidate; by default one, and two
+            beside a GPU, whose driver has threads of its own.
 
     Raises:
         DeviceError: no reference, or buffers that are both read and written.
@@ -55,7 +58,8 @@ class HostEvaluator:
         scan: bool = True,
         floor_us: float | None = None,
         gpu_fraction: float = 0.5,
-        seed: int = 0,
+        seed: int | None = None,
+        cpus: int | None = None,
     ) -> None:
         if workload.reference is None:
             raise DeviceError("Python candidates need a reference", where=workload.name)
@@ -71,6 +75,7 @@ class HostEvaluator:
         )  # fmt: skip
         self.baseline, self.call_s, self.scan = baseline, call_s, scan
         limits = confinement or Confinement(wall_s=300.0, cpu_s=600, memory_bytes=None, processes=4)
+        limits = replace(limits, cpus=_cpus(cpus or (2 if device == "cuda" else 1)))
         if device == "cuda":
             limits = replace(
                 limits, memory_bytes=None, cuda=True, readable=(*limits.readable, *CUDA_READABLE),
@@ -149,3 +154,10 @@ class HostEvaluator:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+def _cpus(count: int) -> tuple[int, ...]:
+    """So many of the CPUs that this process may use; other judges on this machine take others."""
+    usable = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    first = os.getpid() % max(1, len(usable))
+    return tuple(sorted((usable[first:] + usable[:first])[:count]))

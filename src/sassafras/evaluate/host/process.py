@@ -1,15 +1,22 @@
-"""A candidate's confined process, seen from the judge: memory shared with it, requests, answers."""
+"""A candidate's confined process, seen from the judge: memory shared with it, requests, answers.
+
+The process is stopped except between a request and its answer, so that it computes in no other's turn and
+sees no input before the clock runs. The clock runs until it stands still again: what its threads write into
+the shared memory after the answer counts in its time, or comes too late.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import mmap
 import os
 import select
+import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,11 +24,18 @@ from typing import Any
 from sassafras.core import Verdict
 
 from ..sandbox import ConfinedProcess, Confinement
+from ..sandbox.watch import processor_ns, stopped
 
 #: bytes of one answer; who writes more floods the pipe
 LONGEST_ANSWER = 1 << 20
 #: seconds that loading a source may take, where a call may not take longer
 LOAD_S = 60.0
+#: seconds between two looks at what it holds
+LOOK_S = 0.04
+#: seconds that all of its threads may take to stand still after SIGSTOP
+STOP_S = 2.0
+#: nanoseconds of CPU time by which the kernel's count may lag behind when a process stops
+_COUNT_LAG_NS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +89,17 @@ class HostProcess:
         self._pending = b""
         self._asked = 0
         self._ready = False
+        self._pids: list[int] = []
+        self._ran_ns = 0
+        self._looked = 0.0
         root = str(Path(str(sassafras.__file__)).resolve().parent.parent)
         with contextlib.ExitStack() as undo:
-            self._memory_fd = os.memfd_create("sassafras-arena")
+            self._memory_fd = os.memfd_create("sassafras-arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
             undo.callback(os.close, self._memory_fd)
             os.ftruncate(self._memory_fd, setup["bytes"])
+            # a process that made it shorter would have the judge end by SIGBUS
+            seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+            fcntl.fcntl(self._memory_fd, fcntl.F_ADD_SEALS, seals)
             self.memory = mmap.mmap(self._memory_fd, setup["bytes"])
             to_child, self._write = os.pipe()
             undo.callback(os.close, self._write)
@@ -105,21 +125,53 @@ class HostProcess:
     # -- talking to it --------------------------------------------------------------------------------------
 
     def ready(self) -> None:
-        """Wait until it has loaded the source. Raises Lost."""
+        """Wait until it has loaded the source, and stop it. Raises Lost."""
         if not self._ready:
             self._receive(max(LOAD_S, self._call_s))
             self._ready = True
+            self._pids = self.process.members()
+            self._stop()
 
-    def ask(self, do: str, slots: Sequence[int]) -> float:
-        """Seconds from a request (``load`` inputs, or ``calls``) to its answer. Raises Lost."""
+    def ask(self, slot: int) -> float:
+        """Seconds that a call on this slot's inputs takes: from a stopped process to a stopped process.
+
+        Raises:
+            Lost: it does not answer, answers wrongly, or did not stand still since its last turn.
+        """
+        if not self.still():
+            raise Lost(Verdict.CHEATED, "it ran outside its turn")
+        if time.monotonic() - self._looked > LOOK_S:
+            self._judge_limits()
         self._asked += 1
         begin = time.perf_counter()
-        self._send({"do": do, "slots": list(slots), "id": self._asked})
+        self.process.signal(signal.SIGCONT)
+        self._send({"slot": slot, "id": self._asked})
         answer = self._receive(self._call_s)
+        self._stop()
         seconds = time.perf_counter() - begin
         if answer.get("done") != self._asked:
             raise Lost(Verdict.CHEATED, "it answered for the harness, and wrongly")
         return seconds
+
+    def still(self) -> bool:
+        """True when it is stopped and has not run since it was."""
+        return stopped(self._pids) and processor_ns(self._pids) - self._ran_ns <= _COUNT_LAG_NS
+
+    def _stop(self) -> None:
+        """Stop it, and wait until none of its threads runs. Raises Lost."""
+        self.process.signal(signal.SIGSTOP)
+        deadline = time.monotonic() + STOP_S
+        while not stopped(self._pids):
+            if time.monotonic() > deadline:
+                raise Lost(Verdict.TIMED_OUT, f"it did not stop within {STOP_S:g} s")
+        self._ran_ns = processor_ns(self._pids)
+
+    @property
+    def threads(self) -> int:
+        """How many threads it has now."""
+        with contextlib.suppress(OSError):
+            return sum(len(os.listdir(f"/proc/{pid}/task")) for pid in self._pids)  # noqa: PTH208
+        return 0
 
     def _send(self, message: Mapping[str, Any]) -> None:
         try:
@@ -132,7 +184,6 @@ class HostProcess:
     def _receive(self, seconds: float) -> dict[str, Any]:
         """The next answer."""
         deadline = time.monotonic() + seconds
-        looked = time.monotonic()
         while b"\n" not in self._pending:
             left = deadline - time.monotonic()
             ready, _, _ = select.select([self._read], [], [], max(0.0, min(left, 0.05)))
@@ -146,8 +197,7 @@ class HostProcess:
                 continue
             if left <= 0:
                 raise Lost(Verdict.TIMED_OUT, f"no answer within {seconds:g} s")
-            if time.monotonic() - looked > 0.04:
-                looked = time.monotonic()
+            if time.monotonic() - self._looked > LOOK_S:
                 self._judge_limits()
         line, _, self._pending = self._pending.partition(b"\n")
         answer = _read(line)
@@ -158,6 +208,7 @@ class HostProcess:
     # -- its end --------------------------------------------------------------------------------------------
 
     def _judge_limits(self) -> None:
+        self._looked = time.monotonic()
         exceeded = self.process.exceeded()
         verdict = {
             "time": Verdict.TIMED_OUT, "memory": Verdict.OUT_OF_RESOURCES, "disk": Verdict.OUT_OF_RESOURCES,

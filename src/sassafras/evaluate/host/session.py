@@ -1,8 +1,14 @@
-"""One Python candidate beside the baseline: fresh inputs, comparisons, timing, what gives a cheat away."""
+"""One Python candidate beside the baseline: fresh inputs, comparisons, timing, what gives a cheat away.
+
+A call's inputs come into a process's memory while it is stopped, and its clock runs as soon as it is not:
+there is no moment in which they could be looked at, or worked on, for nothing. Inputs follow from a secret
+number that is drawn for each candidate, so that they cannot be foreseen either.
+"""
 
 from __future__ import annotations
 
 import mmap
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,9 +20,11 @@ from sassafras.core.statistics import bootstrap_median, paired_ratios
 
 from .process import HostProcess, Lost
 
-#: calls that are sent together; outputs of all of them are due at the answer
+#: sets of inputs and outputs, each in a place of its own: the timed calls of a round
 BATCH = 4
-#: a candidate that profits this much from repeated inputs, or from several calls at once, beyond the baseline
+#: one more, for an untimed call ahead of a round: what the other one left in the caches is nobody's
+WARM = BATCH
+#: a candidate that profits this much from repeated inputs, beyond the baseline
 SUSPICIOUS = 2.0
 #: and by at least this many microseconds a call
 SUSPICIOUS_US = 300.0
@@ -34,12 +42,13 @@ class Task:
         workload: with a reference; its tolerance applies.
         inputs, outputs: the case's buffers by name.
         scalars: the case's other arguments and its constants.
-        slots: `BATCH` sets of inputs and outputs: their places in shared memory.
+        slots: `BATCH` + 1 sets of inputs and outputs: their places in shared memory.
         bytes: of that memory.
         device: ``cpu`` or ``cuda``.
         rounds: interleaved rounds of fresh inputs that are timed.
         floor_us: no honest call is faster; None for no bound.
-        seed: of the inputs.
+        seed: of the inputs; None: drawn for each candidate, who could foresee its inputs otherwise.
+        alone: raises `Lost` unless the candidate has left the GPU idle; None where there is none.
     """
 
     workload: Workload
@@ -51,17 +60,18 @@ class Task:
     device: str
     rounds: int
     floor_us: float | None
-    seed: int
+    seed: int | None
+    alone: Callable[[], None] | None = None
 
 
 def lay_out(
     inputs: Mapping[str, Buffer], outputs: Mapping[str, Buffer]
 ) -> tuple[list[dict[str, list[dict[str, Any]]]], int]:
-    """Places of `BATCH` sets of tensors in shared memory, and its size in bytes."""
+    """Places of `BATCH` + 1 sets of tensors in shared memory, and its size in bytes."""
     from sassafras.device.cuda.arena import TORCH_DTYPES
 
     at, slots = _PAGE, []
-    for _ in range(BATCH):
+    for _ in range(BATCH + 1):
         slot: dict[str, list[dict[str, Any]]] = {"inputs": [], "outputs": []}
         for kind, buffers in (("inputs", inputs), ("outputs", outputs)):
             for name, buffer in buffers.items():
@@ -89,15 +99,16 @@ class Session:
         self.task = task
         self.samples = 0
         self._baseline, self._candidate = baseline, candidate
-        self._seed = task.seed * 1_000_003
-        self._written: list[dict[str, np.ndarray]] = [{} for _ in range(BATCH)]
-        self._expected: list[dict[str, np.ndarray]] = [{} for _ in range(BATCH)]
+        self.seed = secrets.randbits(62) if task.seed is None else task.seed
+        self._drawn = 0
+        self._written: list[dict[str, np.ndarray]] = [{} for _ in range(BATCH + 1)]
+        self._expected: list[dict[str, np.ndarray]] = [{} for _ in range(BATCH + 1)]
         self._earlier: list[dict[str, np.ndarray]] = []
 
     # -- inputs ---------------------------------------------------------------------------------------------
 
     def _fresh(self, slots: Sequence[int]) -> None:
-        """Write new inputs to these slots of both processes, and find out what is expected."""
+        """Draw new inputs for these slots, and find out what is expected."""
         import torch
 
         from sassafras.device.cuda.arena import Segment, fill, view
@@ -105,13 +116,16 @@ class Session:
         task = self.task
         assert task.workload.reference is not None
         for slot in slots:
-            self._seed += 1
+            self._drawn += 1
             tensors: dict[str, Any] = dict(task.scalars)
             for index, (name, buffer) in enumerate(task.inputs.items()):
-                generator = torch.Generator().manual_seed(self._seed * 131 + index)
+                drawn = np.random.SeedSequence([self.seed, self._drawn, index]).generate_state(1, np.uint64)
+                generator = torch.Generator().manual_seed(int(drawn[0]) >> 1)
                 made = fill(Segment(name, 0, buffer), generator, "cpu").view(buffer.shape)
                 tensors[name] = made
                 self._written[slot][name] = made.contiguous().view(torch.uint8).numpy().reshape(-1).copy()
+            if slot == WARM:
+                continue
             for name, buffer in task.outputs.items():
                 blank = torch.zeros(buffer.nbytes, dtype=torch.uint8)
                 tensors[name] = view(blank, Segment(name, 0, buffer))
@@ -119,23 +133,19 @@ class Session:
                 self._earlier = [*self._earlier[1 - REMEMBERED :], self._expected[slot]]
             wanted = task.workload.reference(tensors)
             self._expected[slot] = {n: wanted[n].detach().to(torch.float64).numpy() for n in task.outputs}
-        self._write(slots)
 
-    def _write(self, slots: Sequence[int]) -> None:
-        """Put the inputs (again) where both processes read them; poison the outputs."""
-        for memory in (self._baseline.memory, self._candidate.memory):
-            for slot in slots:
-                for row in self.task.slots[slot]["inputs"]:
-                    memory[_place(row)] = self._written[slot][row["name"]].data
-                for row in self.task.slots[slot]["outputs"]:
-                    memory[_place(row)] = b"\xff" * row["bytes"]
-        self._ask_baseline("load", slots)
-        self._candidate.ask("load", slots)
+    def _call(self, process: HostProcess, slot: int) -> float:
+        """Seconds of one call; inputs written, outputs poisoned, while it is stopped. Raises Lost."""
+        for row in self.task.slots[slot]["inputs"]:
+            process.memory[_place(row)] = self._written[slot][row["name"]].data
+        for row in self.task.slots[slot]["outputs"]:
+            process.memory[_place(row)] = b"\xff" * row["bytes"]
+        return process.ask(slot)
 
-    def _ask_baseline(self, do: str, slots: Sequence[int]) -> float:
+    def _call_baseline(self, slot: int) -> float:
         """What befalls the baseline is no fault of the candidate's: DeviceError."""
         try:
-            return self._baseline.ask(do, slots)
+            return self._call(self._baseline, slot)
         except Lost as error:
             raise DeviceError(f"the baseline was lost: {error}", where=self.task.workload.name) from error
 
@@ -179,18 +189,16 @@ class Session:
     # -- judging --------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Fresh inputs in every slot, several times over the same memory; then one alone. Raises Lost."""
+        """Fresh inputs in every slot, several times over the same memory. Raises Lost."""
         every = range(BATCH)
         for number in range(3):
             self._fresh(every)
-            self._candidate.ask("calls", every)
-            self._compare(every, "on its first calls" if number == 0 else "on later calls")
-        self._fresh([0])
-        self._candidate.ask("calls", [0])
-        self._compare([0], "on a single call")
+            for slot in every:
+                self._call(self._candidate, slot)
+                self._compare([slot], "on its first calls" if number == 0 else "on later calls")
 
     def measure(self) -> dict[str, Any]:
-        """Time fresh batches interleaved; repeated inputs and single calls beside them, to compare.
+        """Time calls on fresh inputs, in turns with the baseline; on repeated inputs beside them, to compare.
 
         Returns:
             What an `Evaluation` says of the time: ``time_us``, ``baseline_us``, ``speedup``, ``interval``,
@@ -199,9 +207,8 @@ class Session:
         Raises:
             Lost: a wrong result, or gains that only a cheat has.
         """
-        fresh, again, alone = (self._condition(name) for name in ("fresh", "again", "alone"))
+        fresh, again = self._condition("fresh"), self._condition("again")
         self._suspect("repeated inputs", "fresh", "again", fresh, again)
-        self._suspect("several calls at once", "alone", "fresh", alone, fresh)
         base, mine = fresh
         wall = float(np.median(mine))
         floor = self.task.floor_us
@@ -214,35 +221,45 @@ class Session:
             "speedup": float(np.median(ratios)), "interval": bootstrap_median(ratios),
             "samples": self.samples,
             "facts": {
-                "wall_time": True, "device": self.task.device, "calls_a_request": BATCH,
-                "single_call_us": [float(np.median(times)) for times in alone],
+                "wall_time": True, "device": self.task.device, "seed": self.seed,
                 "repeated_inputs_us": [float(np.median(times)) for times in again],
+                "threads": [self._baseline.threads, self._candidate.threads],
                 "not_fenced": dict(self._candidate.process.missing),
             },
         }  # fmt: skip
 
     def _condition(self, name: str) -> tuple[list[float], list[float]]:
-        """Times under a condition: ``fresh`` inputs, one call's ``again`` and again, or a call ``alone``."""
+        """Times under a condition: ``fresh`` inputs, or one call's ``again`` and again."""
         rounds = max(4, self.task.rounds // 2) if name == "again" else self.task.rounds
-        slots = {"alone": [0], "again": [0] * BATCH}.get(name, list(range(BATCH)))
+        slots = [0] * BATCH if name == "again" else list(range(BATCH))
         return self._timed(slots, rounds, refill=name != "again")
 
     def _timed(self, slots: list[int], rounds: int, *, refill: bool) -> tuple[list[float], list[float]]:
-        """Microseconds a call of baseline and candidate, A B B A; every candidate batch is compared."""
+        """Microseconds a call of baseline and candidate, A B B A; every call of the candidate is compared."""
         base: list[float] = []
         mine: list[float] = []
-        contestants: list[tuple[list[float], Callable[[str, Sequence[int]], float]]] = [
-            (base, self._ask_baseline), (mine, self._candidate.ask)
-        ]  # fmt: skip
         for number in range(rounds):
-            if refill:
-                self._fresh(slots)
-            else:
-                self._write(slots)
-            for times, ask in contestants if number % 2 == 0 else reversed(contestants):
-                times.append(1e6 * ask("calls", slots) / len(slots))
-            self._compare(slots, "during timing")
+            self._fresh([*slots, WARM] if refill else [WARM])
+            for candidate in (False, True) if number % 2 == 0 else (True, False):
+                if not candidate and self.task.alone is not None:
+                    self.task.alone()
+                times = mine if candidate else base
+                times.append(1e6 * (self._turn(slots) if candidate else self._turn_of_baseline(slots)))
         return base, mine
+
+    def _turn(self, slots: Sequence[int]) -> float:
+        """Mean seconds of the candidate's calls, after an untimed one on other inputs."""
+        self._call(self._candidate, WARM)
+        seconds = 0.0
+        for slot in slots:
+            seconds += self._call(self._candidate, slot)
+            self._compare([slot], "during timing")
+        return seconds / len(slots)
+
+    def _turn_of_baseline(self, slots: Sequence[int]) -> float:
+        """The same of the baseline's."""
+        self._call_baseline(WARM)
+        return sum(self._call_baseline(slot) for slot in slots) / len(slots)
 
     def _suspect(self, what: str, plain: str, favoured: str, first: Any, second: Any) -> None:
         """Raise Lost when the candidate gains far more than the baseline where `what` favours it.
