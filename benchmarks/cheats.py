@@ -245,6 +245,7 @@ def on_gpu(options: argparse.Namespace) -> list[Row]:
                 verdict, detail = "error", f"{type(error).__name__}: {error}"[:160]
             rows.append(row(exhibit, verdict, detail, time.perf_counter() - begin, "gpu"))
             print(f"{'ok  ' if rows[-1]['ok'] else 'FAIL'} {exhibit.name}: {verdict} {detail}", flush=True)
+    rows += host_on_gpu(options.only)
     if not ("honest".startswith(options.only) and options.honest):
         return rows
     with CudaDevice() as gpu:
@@ -261,6 +262,26 @@ def on_gpu(options: argparse.Namespace) -> list[Row]:
                     "detail": outcome.detail[:160], "seconds": 0.0,
                 })  # fmt: skip
             print(f"{name}: {time.perf_counter() - begin:.1f} s", flush=True)
+    return rows
+
+
+def host_on_gpu(only: str) -> list[Row]:
+    """Rows of Python candidates that use a GPU."""
+    from sassafras.evaluate.host import HostSource
+
+    rows = []
+    with host.judge(device="cuda", call_s=30.0) as judging:
+        for exhibit in host.on_gpu():
+            if not exhibit.name.startswith(only):
+                continue
+            begin = time.perf_counter()
+            try:
+                outcome = judging.evaluate(HostSource(exhibit.make()))
+                verdict, detail = str(outcome.verdict), outcome.detail[:160]
+            except Exception as error:  # one exhibit must not lose the others
+                verdict, detail = "error", f"{type(error).__name__}: {error}"[:160]
+            rows.append(row(exhibit, verdict, detail, time.perf_counter() - begin, "gpu"))
+            print(f"{'ok  ' if rows[-1]['ok'] else 'FAIL'} {exhibit.name}: {verdict} {detail}", flush=True)
     return rows
 
 
@@ -316,6 +337,7 @@ def docs(path: Path) -> str:
                    "and checks have to do the work."),
         "python_scan": ("Python candidates that the scan refuses", "Streams, graphs, libraries, limits."),
         "gpu": ("Device code", "Judged on a GPU as source candidates."),
+        "python_gpu": ("Python candidates on a GPU", "The scan of their text switched off."),
     }  # fmt: skip
     for how, (title, words) in titles.items():
         own = [r for r in singles if r["how"] == how]

@@ -210,7 +210,8 @@ def run(x, w, scale):
     torch.set_default_dtype(torch.float32)
     return product(x, w, scale)
 """),
-    ("forges_answers", "writes answers into the harness's pipes", ("cheated", "crashed", "timed_out"), "numbered answers", """
+    ("forges_answers", "writes answers into the harness's pipes", ("cheated", "crashed", "timed_out", "wrong_result"),
+     "numbered answers", """
 import os
 def run(x, w, scale):
     for fd in range(3, 40):
@@ -233,6 +234,46 @@ _REFUSED = (
      "import torch\ntorch.set_float32_matmul_precision('medium')\n"),
     ("interpreter_internals", "reaches for Python's internals", "def run(x, w, scale):\n    return ().__class__.__bases__\n"),
 )  # fmt: skip
+
+
+_ON_GPU: tuple[tuple[str, str, tuple[str, ...], str, str], ...] = (
+    ("leaves_work_running", "answers while its kernel still runs, in the baseline's turn", ("cheated",),
+     "a look at the GPU's clock between the turns", """
+torch.cuda.synchronize = lambda *a: None
+def run(x, w, scale):
+    with torch.cuda.stream(torch.cuda.Stream()):
+        torch.cuda._sleep(1 << 30)
+    return product(x, w, scale)
+"""),
+    ("honest", "the baseline itself", ("correct",), "", """
+def run(x, w, scale):
+    return product(x, w, scale)
+"""),
+    ("honest_other_order", "multiplies by the scale first", ("correct",), "", """
+def run(x, w, scale):
+    return product(x * scale, w, 1)
+"""),
+    ("honest_own_stream", "works on a stream of its own, and waits for it", ("correct",), "", """
+def run(x, w, scale):
+    other = torch.cuda.Stream()
+    other.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(other):
+        y = product(x, w, scale)
+    torch.cuda.current_stream().wait_stream(other)
+    return y
+"""),
+)  # fmt: skip
+
+
+def on_gpu() -> list[Exhibit]:
+    """Python candidates that use a GPU; judged with ``device="cuda"``."""
+    return [
+        Exhibit(
+            f"python_gpu_{name}", title, "honest" if expected == ("correct",) else "cheat", "python_gpu", expected, by,
+            lambda text=text: WORK + text,
+        )
+        for name, title, expected, by, text in _ON_GPU
+    ]  # fmt: skip
 
 
 def exhibits() -> list[Exhibit]:

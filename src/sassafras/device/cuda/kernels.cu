@@ -262,3 +262,17 @@ extern "C" __global__ void sassafras_read(const Word* a, u64 words, u32* sink) {
     }
     if (sum == 0x5a55afa5u) *sink = sum;
 }
+
+// Is this GPU ours alone? One block on each multiprocessor reads the clock for `span_ns`; where another context has work,
+// the GPU is shared in slices of time, and the clock jumps by a slice. gaps[block]: the longest jump, in nanoseconds.
+extern "C" __global__ void sassafras_ticks(u64* gaps, u64 span_ns) {
+    u64 begin, now, before, longest = 0;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(begin));
+    before = now = begin;
+    while (now - begin < span_ns) {
+        asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+        if (now - before > longest) longest = now - before;
+        before = now;
+    }
+    if (threadIdx.x == 0) gaps[blockIdx.x] = longest;
+}

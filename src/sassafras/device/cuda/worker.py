@@ -27,6 +27,7 @@ class Worker:
 
     def __init__(self) -> None:
         self._bench: Any = None
+        self._idle: Any = None
         self._samplers: dict[str, Any] = {}
         self._workloads: dict[str, Any] = {}
         self.handlers: dict[str, Callable[[Answer, list[bytes]], Answer]] = {
@@ -36,6 +37,7 @@ class Worker:
             "run": self._run,
             "measure": self._measure,
             "sample": self._sample,
+            "idle": self._look,
             "health": lambda message, blobs: {"healthy": self._ready().healthy()},
         }
         if os.environ.get("SASSAFRAS_WORKER_FAULTS") == "1":
@@ -53,6 +55,18 @@ class Worker:
 
         torch.zeros(1, device="cuda")
         return {"pid": os.getpid()}
+
+    def _look(self, message: Answer, blobs: list[bytes]) -> Answer:
+        """Longest jumps of the clock, one for each multiprocessor (see `idle`)."""
+        if self._idle is None:
+            self._warm(message, blobs)
+            from .checker import Checker
+            from .driver import Gpu
+            from .idle import Idle
+
+            gpu = Gpu()
+            self._idle = Idle(gpu, Checker(gpu).cubin)
+        return {"gaps_ns": self._idle.look()}
 
     def _open(self, message: Answer, blobs: list[bytes]) -> Answer:
         from sassafras.frontend import load

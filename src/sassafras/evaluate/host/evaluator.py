@@ -9,6 +9,8 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from sassafras.core import Buffer, Case, DeviceError, Evaluation, Verdict, Workload
+from sassafras.device.cuda.idle import busy
+from sassafras.device.cuda.process import WorkerProcess
 
 from ..sandbox import Confinement
 from ..scan import scan_python
@@ -86,12 +88,32 @@ class HostEvaluator:
             "slots": slots, "bytes": size, "scalars": scalars, "device": device, "gpu_fraction": gpu_fraction,
         }  # fmt: skip
         self._standing: HostProcess | None = None
+        self._watcher: WorkerProcess | None = None
+        if device == "cuda":
+            self.task = replace(self.task, alone=self._alone)
+
+    def _alone(self) -> None:
+        """Raise `Lost` where work of the candidate is left on the GPU.
+
+        Both processes stand still, so that what runs is a kernel that a request left behind. Looks again,
+        since somebody else's work may pass.
+        """
+        for attempt in range(3):
+            if not self._busy():
+                return
+            time.sleep(0.05 * attempt)
+        raise Lost(Verdict.CHEATED, "it leaves work running on the GPU when it answers")
+
+    def _busy(self) -> bool:
+        if self._watcher is None or not self._watcher.alive:
+            self._watcher = WorkerProcess()
+        return busy(self._watcher.ask("idle", 120.0)["gaps_ns"])
 
     def evaluate(self, source: HostSource) -> Evaluation:
         """Judge one candidate. Never raises for its fault.
 
         Raises:
-            DeviceError: the baseline cannot be run.
+            DeviceError: the baseline cannot be run, or others use the GPU.
             NotSafe: this machine cannot confine a process.
         """
         digest = hashlib.sha256(f"{source.entry}\n{source.text}".encode()).hexdigest()
@@ -106,6 +128,8 @@ class HostEvaluator:
         session: Session | None = None
         candidate: HostProcess | None = None
         try:
+            if self.task.alone is not None and self._busy():
+                raise DeviceError("others use the GPU: it cannot be told who leaves work on it")
             baseline = self._baseline()
             candidate = self._process(source)  # both load at the same time
             self._await(baseline)
@@ -144,7 +168,10 @@ class HostEvaluator:
             raise DeviceError(f"the baseline cannot be run: {error}", where=where) from error
 
     def close(self) -> None:
-        """End the baseline's process; safe to call twice."""
+        """End the baseline's process, and the one that watches the GPU; safe to call twice."""
+        if self._watcher is not None:
+            self._watcher.close()
+        self._watcher = None
         if self._standing is not None:
             self._standing.close()
         self._standing = None
