@@ -30,18 +30,52 @@ KERNEL = (
         ("void f() { system(\"id\"); }\n", "programs"),
         ("#embed \"/etc/passwd\"\n", "files"),
         ("void f() { socket(1, 2, 3); }\n", "sockets"),
+        # what a look at the text as it is written does not see
+        ('#inc\\ \t \nlude "/etc/passwd"\n', "/etc/passwd"),
+        ('#inc\\\r\nlude "/etc/passwd"\n', "/etc/passwd"),
+        ('#inc\\ \r\nlude "/etc/passwd"\n', "/etc/passwd"),
+        ('%:include "/etc/passwd"\n', "/etc/passwd"),
+        ('??=include "/etc/passwd"\n', "/etc/passwd"),
+        ('/* */ # /* */ include "/etc/passwd"\n', "/etc/passwd"),
+        ('const char* a = R"(" /* )"; // \n#include "/etc/passwd"\n// */\n', "/etc/passwd"),
+        ('const char* a = R"x( )" // )x";\n#include "/etc/passwd"\n', "/etc/passwd"),
+        ('const char* a = u8R"(\\)"; void f() { system("id"); } //"', "programs"),
+        ("const char* a = R\"(\\\n)\";\n#include \"/etc/passwd\"\n", "/etc/passwd"),
+        ("char a = '\"'; // \"\n#include \"/etc/passwd\"\n", "/etc/passwd"),
+        ("int a = 1'000; /* ' */\n#include \"/etc/passwd\"\n", "/etc/passwd"),
+        ("int a = 1'0; // '\nvoid f() { system(\"id\"); }\n", "programs"),
+        ("// a comment that goes on \\\n, and ends\nvoid f() { sys\\\ntem(\"id\"); }\n", "programs"),
+        ("// comment \\ \nvoid f() { system(\"id\"); }\n", "programs"),
+        ("#include_next \"secret.h\"\n", "files"),
+        ("#import \"secret.h\"\n", "files"),
+        ("#define F \"/etc/passwd\"\n#include F\n", "#include F"),
     ],
 )  # fmt: skip
 def test_cuda_source_that_reaches_beyond_the_kernel_is_refused(text: str, reason: str) -> None:
     finding = scan_cuda(text + KERNEL)
     assert finding is not None
-    assert finding.verdict is Verdict.CHEATED
+    assert finding.verdict is (Verdict.UNSUPPORTED if reason == "#include F" else Verdict.CHEATED)
     assert reason in str(finding)
+
+
+@pytest.mark.parametrize(
+    "line", ['#line 1 "other.cu"', "#ident 5", "#pragma once\n#assert x", '# 1 "other.cu"']
+)
+def test_a_directive_that_is_not_on_the_list_is_refused(line: str) -> None:
+    finding = scan_cuda(f"{line}\n{KERNEL}")
+    assert finding is not None
+    assert finding.verdict is Verdict.UNSUPPORTED
+    assert "is not allowed" in str(finding)
 
 
 @pytest.mark.parametrize(
     "text",
     [
+        'const char* a = R"(\n#include "/etc/passwd"\n)";\n',
+        "int a = 1'000'000; float b = .5e-3f; char c = '\\'';\n",
+        "#pragma unroll\n#if defined(A) && 1\n#elif 0\n#else\n#endif\n#\n",
+        '// ends with a backslash \\\n system("id"); is still the comment\n',
+        "#define ADD(a, b) \\\n  ((a) + (b))\n",
         "",
         "#include <cuda_fp16.h>\n#include <mma.h>\n#include <cooperative_groups.h>\n",
         '// cublas does this with <<<grid>>> on a cudaStream_t\n/* system("id") */\n',

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from sassafras.core import Candidate, Device, Evaluation, Kernel, Modelled, Outcome, Verdict
+from sassafras.device.cuda.protocol import kernel_facts
 
 
 class ReportLike(Protocol):
@@ -124,7 +126,7 @@ class Evaluator:
             return None
         begin = time.perf_counter()
         if _launch_key(candidate.kernel) != _launch_key(self.baseline):
-            why = "a schedule must keep the baseline's entry name, block size, shared memory and cluster"
+            why = "a schedule must keep the baseline's launch: name, block, grid, memory, cluster, overlap"
             return self._refusal(candidate, Verdict.ILLEGAL_SCHEDULE, why, begin)
         report = self.validator(self.baseline.cubin, candidate.kernel.cubin)
         self.validation_seconds += time.perf_counter() - begin
@@ -149,9 +151,5 @@ class Evaluator:
 
 
 def _launch_key(kernel: Kernel) -> str:
-    """What else than its code decides how a kernel runs."""
-    return (
-        f"{kernel.name}|{kernel.threads}|{kernel.shared_bytes}|{kernel.cluster}|"
-        f"{kernel.hidden_args}|{kernel.scratch_bytes}|{kernel.parameters}|"
-        f"{kernel.meta.get('grid')}|{kernel.meta.get('scalars')}"
-    )
+    """What else than its code decides how a kernel runs: everything that travels to a worker."""
+    return json.dumps(kernel_facts(kernel), sort_keys=True, default=str)

@@ -1,7 +1,8 @@
 """What can be told from a candidate's text and from its binary alone, before anything of it runs.
 
 A scan is no proof of innocence: a determined author hides from any text search. It refuses the obvious early,
-with a reason that a language model can learn from; confinement and the device's checks are what holds.
+with a reason that a language model can learn from; confinement and the device's checks are what holds. CUDA
+C++ is read as the preprocessor reads it (see `phases`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from elftools.elf.elffile import ELFFile
 
 from sassafras.core import CubinError, Verdict
 
+from .phases import Code, readings
+
 #: headers that device code needs and that declare nothing which reaches beyond the kernel
 HEADERS = frozenset({
     "cuda_fp16.h", "cuda_bf16.h", "cuda_fp8.h", "cuda_fp6.h", "cuda_fp4.h", "mma.h", "cooperative_groups.h",
@@ -25,6 +28,13 @@ HEADERS = frozenset({
     "curand_kernel.h", "crt/mma.h",
 })  # fmt: skip
 _HEADER_TREES = ("cooperative_groups/", "cuda/", "cub/", "cute/", "cutlass/")
+
+#: all directives of a kernel; not line, which would give the compiler's messages to another file
+_DIRECTIVES = frozenset({
+    "", "define", "undef", "if", "ifdef", "ifndef", "elif", "elifdef", "elifndef", "else", "endif", "pragma",
+    "error", "warning",
+})  # fmt: skip
+_READING_DIRECTIVES = frozenset({"embed", "import", "include_next", "include_alias"})
 
 #: (what a candidate must not do, pattern in CUDA C++); the first match is the reason
 _CUDA_PATTERNS: tuple[tuple[str, str], ...] = (
@@ -40,7 +50,7 @@ _CUDA_PATTERNS: tuple[tuple[str, str], ...] = (
     ("loads or compiles code at run time",
      r"\b(nvrtc|nvJitLink|cuModule|cuLibrary|cuLink)\w*|\bdl(open|sym)\b"),
     ("reads or writes files",
-     r"\b(fopen|freopen|open|creat|ifstream|ofstream|fstream|mmap)\s*[(<]|#\s*embed\b|\.incbin\b"),
+     r"\b(fopen|freopen|open|creat|ifstream|ofstream|fstream|mmap)\s*[(<]|\.incbin\b"),
     ("starts programs or threads of the host",
      r"\b(system|popen|fork|vfork|exec[lv]p?e?|posix_spawn|pthread_create)\s*\(|std::(thread|async|jthread)"),
     ("opens sockets", r"\b(socket|connect|getaddrinfo|gethostbyname)\s*\("),
@@ -119,22 +129,39 @@ def scan_cuda(text: str, *, most_bytes: int = 1 << 20) -> Finding | None:
         return Finding(Verdict.UNSUPPORTED, f"the source is longer than {most_bytes} bytes")
     if "\0" in text:
         return Finding(Verdict.COMPILE_ERROR, "the source holds a NUL byte")
-    # spelt with a digraph or trigraph, an include would have the compiler quote the file in its messages
-    code = _without_comments(re.sub(r"%:|\?\?=", "#", text.replace("??/\n", "").replace("\\\n", "")))
-    for directive in re.finditer(r"#\s*(?:include\w*|import)\b[^\n]*", code):
-        found = re.fullmatch(r"#\s*include\s*[<\"]([\w./+-]+)[>\"]\s*", directive[0])
-        name = found[1] if found else directive[0]
-        allowed = found is not None and ".." not in name and (
-            name in HEADERS or name.startswith(_HEADER_TREES)
+    for code in readings(text):
+        if finding := _judge_directives(text, code) or _judge_patterns(text, code):
+            return finding
+    return None
+
+
+def _judge_directives(text: str, code: Code) -> Finding | None:
+    for name, line in code.directives():
+        if name in _READING_DIRECTIVES:
+            return Finding(Verdict.CHEATED, f"reads or writes files: {line[:80]!r}", _line(text, name))
+        if name != "include":
+            if name not in _DIRECTIVES:
+                return Finding(
+                    Verdict.UNSUPPORTED, f"the directive #{name} is not allowed", _line(text, name)
+                )
+            continue
+        found = re.fullmatch(r"(?:#|%:)\s*include\s*[<\"]([\w./+-]+)[>\"]\s*", line)
+        header = found[1] if found else line
+        allowed = found is not None and ".." not in header and (
+            header in HEADERS or header.startswith(_HEADER_TREES)
         )  # fmt: skip
         if not allowed:
-            sly = name.startswith("/") or ".." in name or '"/' in name or name.startswith("cublas")
+            sly = header.startswith("/") or ".." in header or '"/' in header or header.startswith("cublas")
             return Finding(
                 Verdict.CHEATED if sly else Verdict.UNSUPPORTED,
-                f"includes {name!r}, which device code has no need of", _line(text, name),
+                f"includes {header!r}, which device code has no need of", _line(text, header),
             )  # fmt: skip
+    return None
+
+
+def _judge_patterns(text: str, code: Code) -> Finding | None:
     for why, pattern in _CUDA:
-        if match := pattern.search(code):
+        if match := pattern.search(code.text):
             return Finding(Verdict.CHEATED, f"{why}: {match[0].strip()!r}", _line(text, match[0]))
     return None
 
@@ -243,12 +270,6 @@ def _narrow_opcodes(cubin: bytes, entry: str) -> dict[str, int]:
 def is_narrow(opcode: str) -> bool:
     """True for matrix instructions that accumulate in FP16 and for packed-half reductions."""
     return bool(_NARROW.match(opcode) or _PACKED.match(opcode))
-
-
-def _without_comments(text: str) -> str:
-    """The code without comments; strings stay, since inline PTX lives in them."""
-    pattern = r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/\*.*?\*/'
-    return re.sub(pattern, lambda m: m[0] if m[0].startswith('"') else " ", text, flags=re.DOTALL)
 
 
 def _line(text: str, word: str) -> str:

@@ -1,5 +1,5 @@
 """Programs that are not trusted (compilers fed with model-written source, that source itself), confined."""
 
-from .run import ConfinedProcess, Confinement, Finished, NotSafe, run
+from .run import COMPILER_READABLE, ConfinedProcess, Confinement, Finished, NotSafe, run
 
-__all__ = ["ConfinedProcess", "Confinement", "Finished", "NotSafe", "run"]
+__all__ = ["COMPILER_READABLE", "ConfinedProcess", "Confinement", "Finished", "NotSafe", "run"]

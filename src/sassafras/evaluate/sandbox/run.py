@@ -27,18 +27,17 @@ _BOOT = "import sys; sys.path.insert(0, {!r}); from confine import main; sys.exi
 #: system folders that compilers and Python need; nothing of a user's
 SYSTEM_READABLE = (
     "/usr", "/lib", "/lib64", "/bin", "/sbin", "/opt/nvidia", "/etc/ld.so.cache", "/etc/ld.so.conf",
-    "/etc/ld.so.conf.d", "/etc/alternatives", "/etc/localtime", "/etc/nsswitch.conf", "/etc/passwd",
-    "/etc/group", "/dev/null", "/dev/zero", "/dev/urandom", "/dev/random", "/proc/self", "/proc/cpuinfo",
+    "/etc/ld.so.conf.d", "/etc/alternatives", "/etc/localtime",
+    "/dev/null", "/dev/zero", "/dev/urandom", "/dev/random", "/proc/self", "/proc/cpuinfo",
     "/proc/meminfo", "/proc/stat", "/proc/filesystems", "/sys/devices/system/cpu",
     "/sys/devices/system/node",
 )  # fmt: skip
 SYSTEM_WRITABLE = ("/dev/null",)
 #: what compilers alone need: no file of /etc that names users, no Python
 COMPILER_READABLE = (
-    "/usr/bin", "/usr/lib", "/usr/lib64", "/usr/libexec", "/usr/include", "/usr/local/cuda", "/lib",
-    "/lib64", "/bin", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives",
-    "/dev/null", "/dev/zero", "/dev/urandom", "/dev/random", "/proc/self", "/proc/cpuinfo", "/proc/meminfo",
-    "/sys/devices/system/cpu",
+    "/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d",
+    "/etc/alternatives", "/dev/null", "/dev/zero", "/dev/urandom", "/dev/random", "/proc/self",
+    "/proc/cpuinfo", "/proc/meminfo", "/sys/devices/system/cpu",
 )  # fmt: skip
 _POLL_S = 0.02
 #: one look in so many is thorough: files and mappings too
@@ -364,7 +363,8 @@ def _base_environment(scratch: str) -> dict[str, str]:
     """No secret, proxy or preload of the caller's travels along."""
     return {
         "PATH": os.environ.get("PATH", "/usr/local/bin:/usr/bin:/bin"), "HOME": scratch, "TMPDIR": scratch,
-        "LANG": "C.UTF-8", "TRITON_CACHE_DIR": f"{scratch}/.triton", "PYTHONDONTWRITEBYTECODE": "1",
+        "LANG": "C.UTF-8", "USER": "candidate", "LOGNAME": "candidate",
+        "TRITON_CACHE_DIR": f"{scratch}/.triton", "PYTHONDONTWRITEBYTECODE": "1",
         "OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": f"{scratch}/.cache",
     }  # fmt: skip
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
 import time
 from collections.abc import Mapping
@@ -22,8 +23,10 @@ from sassafras.core import (
     Verdict,
 )
 
-from ..sandbox import Confinement, Finished, NotSafe, run
+from ..sandbox import COMPILER_READABLE, Confinement, Finished, NotSafe, run
 from ..scan import Finding, scan_cubin, scan_cuda, scan_python
+from .launching import Forged, launched, ptxas_flags
+from .messages import own_messages
 from .text import Source
 
 
@@ -140,12 +143,14 @@ def _build_cuda(
     flags = [*source.flags, *(f"-D{name}={_macro(value)}" for name, value in constants.items())]
     program, extra, version = cuda_compiler(arch)
     done = run(
-        [*program, *flags], _with(limits, extra), files={"kernel.cu": source.text.encode()},
-        collect=("kernel.cubin",), environment={"PYTHONPATH": _import_root()},
+        [*program, *flags], _compiling(limits, extra) if extra else limits,
+        files={"kernel.cu": source.text.encode()}, collect=("kernel.cubin",),
+        environment={"PYTHONPATH": _import_root()},
     )  # fmt: skip
     _ended(done, "the compiler", limits)
     if done.status != 0 or "kernel.cubin" not in done.files:
-        raise _Refused(Verdict.COMPILE_ERROR, _tail(done.output) or f"the compiler ended with {done.status}")
+        words = _tail(own_messages(done.output, source.text))
+        raise _Refused(Verdict.COMPILE_ERROR, words or f"the compiler ended with {done.status}")
     meta: dict[str, Any] = {"compiler": version, "options": {"flags": flags}, **source.launch}
     kernel = kernel_of(
         done.files["kernel.cubin"], source.entry, _given(case, source), arch, source.threads,
@@ -181,7 +186,6 @@ def cuda_compiler(arch: str) -> tuple[list[str], list[str], str]:
 def _build_triton(
     source: Source, case: Case, arch: str, limits: Confinement
 ) -> tuple[Kernel, Mapping[str, str]]:
-    from sassafras.device.cuda.protocol import kernel_from_facts
     from sassafras.sass.tools import find
 
     request = {
@@ -197,27 +201,40 @@ def _build_triton(
     _ended(done, "Triton", limits)
     if done.status != 0 or {"kernel.ptx", "kernel.json"} - set(done.files):
         raise _Refused(Verdict.COMPILE_ERROR, _tail(done.output) or f"the builder ended with {done.status}")
+    ptx, given = done.files["kernel.ptx"], _given(case, source)
     try:
-        facts = json.loads(done.files["kernel.json"])
-        flags = [str(flag) for flag in facts.pop("ptxas_flags") if re.fullmatch(r"-[\w=-]+", str(flag))]
-        target, meta = str(facts.pop("target")), dict(facts.pop("meta"))
-        kernel = kernel_from_facts({**facts, "arch": target}, b"")
-        threads, shared = int(kernel.threads), int(kernel.shared_bytes)
-        if not (0 < threads <= 1024 and 0 <= shared <= 1 << 20 and re.fullmatch(r"sm_\d+[a-z]?", target)):
-            raise ValueError("absurd launch facts")
-    except (ValueError, KeyError, TypeError) as error:
+        said = json.loads(done.files["kernel.json"])
+        flags = ptxas_flags({**case.options, **source.options})
+        tool = find("ptxas")
+        path = tool.path.resolve()
+        flags += [
+            f"--gpu-name={_gpu_name(ptx, arch)}",
+            "{scratch}/kernel.ptx",
+            "-o",
+            "{scratch}/kernel.cubin",
+        ]
+        assembled = run(
+            [str(path), *flags], _compiling(limits, [str(path.parent.parent)]), files={"kernel.ptx": ptx},
+            collect=("kernel.cubin",),
+        )  # fmt: skip
+        _ended(assembled, "ptxas", limits)
+        if assembled.status != 0 or "kernel.cubin" not in assembled.files:
+            raise _Refused(Verdict.COMPILE_ERROR, f"ptxas: {_tail(own_messages(assembled.output, ''))}")
+        made = launched(
+            assembled.files["kernel.cubin"], said, source, given, arch, ptx=ptx, ptxas=str(tool.version)
+        )
+    except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
         raise _Refused(Verdict.CHEATED, f"the builder's answer is no kernel: {error}") from error
-    ptxas = find("ptxas").path.resolve()
-    assembled = run(
-        [str(ptxas), *flags, f"--gpu-name={target}", "{scratch}/kernel.ptx", "-o", "{scratch}/kernel.cubin"],
-        _with(limits, [str(ptxas.parent.parent)]), files={"kernel.ptx": done.files["kernel.ptx"]},
-        collect=("kernel.cubin",),
-    )  # fmt: skip
-    _ended(assembled, "ptxas", limits)
-    if assembled.status != 0 or "kernel.cubin" not in assembled.files:
-        raise _Refused(Verdict.COMPILE_ERROR, f"ptxas: {_tail(assembled.output)}")
-    made = replace(kernel, cubin=assembled.files["kernel.cubin"], meta={**meta, **source.launch})
     return made, {**done.missing, **assembled.missing}
+
+
+def _gpu_name(ptx: bytes, arch: str) -> str:
+    """The architecture that the PTX names, which has to be the one asked for, with or without its ``a``."""
+    found = re.search(rb"^\.target\s+(sm_\d+a?)\b", ptx, re.MULTILINE)
+    named = found[1].decode() if found else "none"
+    if named.rstrip("a") != arch.rstrip("a"):
+        raise Forged(f"its PTX is for {named}, not for {arch}")
+    return named
 
 
 def case_to_json(case: Case, source: Source) -> dict[str, Any]:
@@ -238,8 +255,11 @@ def _given(case: Case, source: Source) -> Case:
     return replace(case, args={**case.args, **source.scalars}) if source.scalars else case
 
 
-def _with(limits: Confinement, readable: list[str]) -> Confinement:
-    return replace(limits, readable=(*limits.readable, *readable))
+def _compiling(limits: Confinement, readable: list[str]) -> Confinement:
+    """For a compiler: its own folders, the host compiler's, and of the system what a compiler needs."""
+    host = [shutil.which(name) for name in ("gcc", "g++", "c++", "clang++")]
+    folders = [str(Path(path).resolve().parent.parent) for path in host if path]
+    return replace(limits, system=COMPILER_READABLE, readable=(*limits.readable, *readable, *folders))
 
 
 def _import_root() -> str:

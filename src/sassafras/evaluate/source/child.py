@@ -21,7 +21,6 @@ def build_triton(scratch: Path) -> int:
     from triton.compiler.compiler import make_backend
 
     from sassafras.core import Case, SassafrasError
-    from sassafras.device.cuda.protocol import kernel_facts
     from sassafras.evaluate.sandbox.confine import restrict_calls
     from sassafras.frontend import triton as frontend
     from sassafras.frontend._ptxas import ptxas_version
@@ -50,7 +49,6 @@ def build_triton(scratch: Path) -> int:
         builder = workload.build
         kernel = builder(workload.cases[0], arch)
         ptx = builder.ptx(workload.cases[0], arch)  # type: ignore[attr-defined]
-        options = builder._bind(workload.cases[0], target, "candidate")[3]  # type: ignore[attr-defined]
     except SassafrasError as error:
         print(error, file=sys.stderr)
         return 1
@@ -60,10 +58,13 @@ def build_triton(scratch: Path) -> int:
         traceback.print_exc(limit=-4)
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 1
-    facts = kernel_facts(kernel)
-    facts |= {"target": kernel.arch, "meta": dict(kernel.meta), "ptxas_flags": frontend._ptxas_flags(options)}
+    # the wishes of the author; everything else about the launch is found out outside (see `launching`)
+    said = {
+        "parameters": kernel.parameters, "shared_bytes": kernel.shared_bytes,
+        "scratch_bytes": kernel.scratch_bytes,
+    }  # fmt: skip
     (scratch / "kernel.ptx").write_text(ptx)
-    (scratch / "kernel.json").write_text(json.dumps(facts, default=str))
+    (scratch / "kernel.json").write_text(json.dumps(said))
     return 0
 
 
