@@ -79,16 +79,30 @@ class Judge:
         scan = exhibit.how == "python_scan"
         if scan not in self._hosts:
             limits = Confinement(
-                wall_s=600.0, cpu_s=1200, memory_bytes=None, resident_bytes=3 << 30, processes=4
+                wall_s=600.0,
+                cpu_s=1200,
+                memory_bytes=None,
+                resident_bytes=3 << 30,
+                processes=4,
+                threads=64,
+                disk_bytes=64 << 20,
             )
             self._hosts[scan] = host.judge(scan=scan, confinement=limits)
         outcome = self._hosts[scan].evaluate(HostSource(exhibit.make()))
-        return str(outcome.verdict), outcome.detail[:160]
+        return gained(exhibit, outcome) or (str(outcome.verdict), outcome.detail[:160])
 
     def close(self) -> None:
         """End the processes that stand by."""
         for one in self._hosts.values():
             one.close()
+
+
+def gained(exhibit: Exhibit, outcome: Any) -> tuple[str, str] | None:
+    """``gained`` for a trick that was let run, and was worth something."""
+    if exhibit.most is None or not outcome.speedup or outcome.speedup <= exhibit.most:
+        return None
+    low, high = outcome.interval
+    return "gained", f"{outcome.speedup:.2f} [{low:.2f}, {high:.2f}] times the baseline's speed"
 
 
 def row(exhibit: Exhibit, verdict: str, detail: str, seconds: float, where: str) -> Row:

@@ -20,6 +20,7 @@ class Exhibit:
         expected: verdicts that are right.
         by: what catches it, for the table.
         make: the candidate (its type depends on `how`).
+        most: a speed-up above which a trick that is let run has gained by it, and so is missed; None for any.
     """
 
     name: str
@@ -29,3 +30,4 @@ class Exhibit:
     expected: tuple[str, ...]
     by: str
     make: Callable[[], Any] = field(repr=False)
+    most: float | None = None
