@@ -40,6 +40,10 @@ LIMITS = (
     ("Special values (infinities, NaN) in candidates that are judged by a tolerance",
      "Schedules are compared bitwise on them. Other programs may order arithmetic differently, so that "
      "honest ones differ there; they are not checked."),
+    ("Heat and clock speed: a candidate whose own turn slows the processor in the next",
+     "Turns alternate, and each begins with an untimed call. What lasts longer than that call is not seen."),
+    ("More than a limit for less than 50 ms, on machines where limits in all are watched from outside",
+     "Processes, threads, memory and disk are looked at every 20 to 50 ms; the kernel's own limits hold at once."),
     ("A hole in Python, the compiler, the driver or the kernel's own fences",
      "Run what you must not trust in a virtual machine."),
 )  # fmt: skip

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("torch")
 
 from sassafras.core import Buffer, Case, DeviceError, Tolerance, Verdict, Workload
+from sassafras.device.cuda.device import first_seed
 from sassafras.evaluate.host import HostEvaluator, HostSource
-from sassafras.evaluate.host.process import Lost, _read
+from sassafras.evaluate.host.process import HostProcess, Lost, _read
+from sassafras.evaluate.host.session import Session
 from sassafras.evaluate.roofline import H200, floor_us, impossible, traffic
 from sassafras.evaluate.sandbox.confine import landlock_version
 
@@ -124,6 +131,92 @@ def test_the_scan_refuses_without_running_anything(text: str, words: str) -> Non
     assert outcome.verdict is Verdict.CHEATED
     assert words in outcome.detail
     assert judge._standing is None
+
+
+BURNS = (
+    HONEST
+    + """
+import threading
+def burn():
+    while True:
+        torch.mm(torch.ones(64, 64), torch.ones(64, 64))
+for _ in range(3):
+    threading.Thread(target=burn, daemon=True).start()
+"""
+)
+
+
+@pytest.fixture(scope="module")
+def burner(judge: HostEvaluator) -> Iterator[HostProcess]:
+    process = judge._process(HostSource(BURNS))
+    process.ready()
+    yield process
+    process.close()
+
+
+def _processor_seconds(process: HostProcess) -> float:
+    """By the kernel's own count of clock ticks, ended threads included."""
+    (pid,) = process.process.members()
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@needs_fences
+def test_threads_stand_still_outside_their_turn(burner: HostProcess) -> None:
+    """Neither burning the CPU nor working ahead is possible while the baseline is timed."""
+    before = _processor_seconds(burner)
+    time.sleep(0.5)
+    assert _processor_seconds(burner) == before
+    assert burner.still()
+    burner.ask(0)
+    assert burner.threads >= 4
+    assert _processor_seconds(burner) > before
+    after = _processor_seconds(burner)
+    time.sleep(0.3)
+    assert _processor_seconds(burner) == after
+
+
+@needs_fences
+def test_who_ran_outside_its_turn_is_lost(burner: HostProcess) -> None:
+    burner.process.signal(signal.SIGCONT)
+    time.sleep(0.2)
+    burner.process.signal(signal.SIGSTOP)
+    time.sleep(0.2)
+    with pytest.raises(Lost, match="outside its turn") as caught:
+        burner.ask(0)
+    assert caught.value.verdict is Verdict.CHEATED
+
+
+@needs_fences
+def test_both_run_on_as_many_processors_and_cannot_ask_for_more(judge: HostEvaluator) -> None:
+    assert len(judge.confinement.cpus) == 1
+    text = HONEST.replace("    for _", "    os.sched_setaffinity(0, range(64))\n    for _")
+    outcome = judge.evaluate(HostSource("import os\n" + text))
+    assert outcome.verdict is Verdict.CHEATED
+    assert "not allowed" in outcome.detail
+
+
+@needs_fences
+def test_the_shared_memory_cannot_be_cut_off(judge: HostEvaluator) -> None:
+    text = "import os\nfor fd in range(3, 64):\n    try:\n        os.ftruncate(fd, 0)\n"
+    text += "    except OSError as error:\n        if error.errno == 1:\n            raise\n"
+    process = judge._process(HostSource(text + HONEST))
+    try:
+        with pytest.raises(Lost, match="not allowed"):
+            process.ready()
+        assert process.memory[:1] == b"\0"  # no SIGBUS
+    finally:
+        process.close()
+
+
+def test_inputs_differ_from_candidate_to_candidate(judge: HostEvaluator) -> None:
+    """Else a candidate could make them itself, ahead of time, from the default seed."""
+    first, second = (Session(judge.task, None, None) for _ in range(2))  # type: ignore[arg-type]
+    first._fresh([0])
+    second._fresh([0])
+    assert not np.array_equal(first._written[0]["x"], second._written[0]["x"])
+    assert first_seed(bitwise=True) == 0
+    assert first_seed(bitwise=False) != first_seed(bitwise=False)
 
 
 @pytest.mark.parametrize("line", [b"5", b"null", b"[1]", b"\xff", b"{", b"[" * 200_000])

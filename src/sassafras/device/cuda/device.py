@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -37,13 +38,19 @@ class Limits:
     host_bytes: int = 32 << 30
 
 
+def first_seed(bitwise: bool) -> int:
+    """The first seed of inputs that nobody chose; secret where candidates are no schedules."""
+    return 0 if bitwise else secrets.randbits(48)
+
+
 class CudaDevice:
     """A GPU that judges candidates. Implements `core.protocols.Device`.
 
     Args:
         limits: hard limits of the workers.
         seeds: input sets that every candidate is checked on.
-        base_seed: first seed of the inputs.
+        base_seed: first seed of the inputs. None: 0 for schedules, whose instructions are the baseline's;
+            other programs could know inputs that are the same every time: theirs are drawn.
         all_cases: check the workload's other cases of the same variant too.
         special: check inputs with infinities, NaN, subnormal and huge values too.
         pairs: most baseline/candidate pairs that a quick evaluation times.
@@ -62,7 +69,7 @@ class CudaDevice:
         *,
         limits: Limits | None = None,
         seeds: int = 2,
-        base_seed: int = 0,
+        base_seed: int | None = None,
         all_cases: bool = True,
         special: bool = True,
         pairs: int = 12,
@@ -71,7 +78,8 @@ class CudaDevice:
     ) -> None:
         self.name, self.arch = self._find()
         self.limits = limits or Limits()
-        self._seeds, self._base_seed = seeds, base_seed
+        self._seeds = seeds
+        self._base_seed = first_seed(bitwise) if base_seed is None else base_seed
         self._all_cases, self._special = all_cases, special
         self.pairs, self._stop_above = pairs, stop_above
         self._bitwise = bitwise

@@ -6,13 +6,14 @@ with HostEvaluator(workload, case, HostSource(baseline_text)) as judge:
 ```
 
 A candidate runs in a confined process (see `sandbox`); this process, the judge, owns the clock, the inputs
-and the expected outputs. They meet in shared memory: the judge writes fresh random inputs, asks for calls,
-takes the wall time until the answer, and compares what lies in the place for outputs. What a candidate does
-to its own interpreter (patched timers, `torch` functions, threads, lazy tensors) cannot reach any of that.
+and the expected outputs. They meet in shared memory: the judge writes fresh random inputs while the process
+is stopped, asks for a call, takes the wall time until it is stopped again, and compares what lies in the
+place for outputs. What a candidate does to its own interpreter (patched timers, `torch` functions, threads,
+lazy tensors) cannot reach any of that, and outside its turn it does nothing at all.
 
-The figure is wall time from request to answer, outputs copied to the host included, the same for baseline and
-candidate, interleaved. That is conservative: it pulls every ratio towards 1. For the GPU time of a kernel use
-`Source`, whose candidates have no host side at all.
+The figure is wall time, inputs and outputs copied included, the same for baseline and candidate,
+interleaved. That is conservative: it pulls every ratio towards 1. For the GPU time of a kernel use `Source`,
+whose candidates have no host side at all.
 
 | module | what it is |
 |---|---|

@@ -239,26 +239,29 @@ class Session:
         base: list[float] = []
         mine: list[float] = []
         for number in range(rounds):
-            self._fresh([*slots, WARM] if refill else [WARM])
+            # a repeated call's inputs have been seen by all of its timed calls, the first included
+            warm = WARM if refill else slots[0]
+            if refill:
+                self._fresh([*slots, WARM])
             for candidate in (False, True) if number % 2 == 0 else (True, False):
                 if not candidate and self.task.alone is not None:
                     self.task.alone()
                 times = mine if candidate else base
-                times.append(1e6 * (self._turn(slots) if candidate else self._turn_of_baseline(slots)))
+                times.append(1e6 * (self._turn if candidate else self._turn_of_baseline)(slots, warm))
         return base, mine
 
-    def _turn(self, slots: Sequence[int]) -> float:
-        """Mean seconds of the candidate's calls, after an untimed one on other inputs."""
-        self._call(self._candidate, WARM)
+    def _turn(self, slots: Sequence[int], warm: int) -> float:
+        """Mean seconds of the candidate's calls on these slots, after an untimed one on `warm`."""
+        self._call(self._candidate, warm)
         seconds = 0.0
         for slot in slots:
             seconds += self._call(self._candidate, slot)
             self._compare([slot], "during timing")
         return seconds / len(slots)
 
-    def _turn_of_baseline(self, slots: Sequence[int]) -> float:
-        """The same of the baseline's, looked at alike: what we do between two calls must not favour either."""
-        self._call_baseline(WARM)
+    def _turn_of_baseline(self, slots: Sequence[int], warm: int) -> float:
+        """The same of the baseline's, looked at alike: what we do between calls must not favour either."""
+        self._call_baseline(warm)
         seconds = 0.0
         for slot in slots:
             seconds += self._call_baseline(slot)
