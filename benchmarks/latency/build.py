@@ -31,14 +31,14 @@ MOST = 7000
 _FILES = {"R": GPR, "UR": UGPR, "P": PRED, "UP": UPRED}
 
 
-def _ptx(count: int) -> str:
-    live = 56
+def _ptx(count: int, live: int, threads: int, shared: int, local: int) -> str:
     lines = [
         ".version 8.0", f".target {ARCH}", ".address_size 64",
         f".visible .entry {NAME}(.param .u64 out, .param .u64 memory, .param .u32 seed, .param .u32 loops,",
         ".param .u32 first, .param .u32 count)",
-        f".maxntid {frame.BLOCK}, 1, 1", ".minnctapersm 1", "{",
-        f".shared .align 16 .b8 room[{frame.SHARED_BYTES}];", f".reg .f32 x<{live}>;", ".reg .b64 a, b;",
+        f".maxntid {threads}, 1, 1", ".minnctapersm 1", "{",
+        f".shared .align 16 .b8 room[{shared}];", f".reg .f32 x<{live}>;", ".reg .b64 a, b;",
+        f".local .align 16 .b8 spill[{local}];" if local else "",
         "ld.param.u64 a, [out];", "cvta.to.global.u64 b, a;",
     ]  # fmt: skip
     lines += [f"ld.global.f32 x{n}, [b+{4 * n}];" for n in range(live)]
@@ -73,12 +73,23 @@ class Container:
         return bytes(data)
 
 
-@lru_cache(maxsize=4)
-def container(count: int = MOST) -> Container:
-    """Compile a container for that many instructions."""
-    cubin = run_ptxas(_ptx(count), ARCH, str(find("ptxas").path))
+@lru_cache(maxsize=8)
+def container(
+    count: int = MOST, live: int = REGISTERS - 6, threads: int = frame.BLOCK,
+    shared: int = frame.SHARED_BYTES, local: int = 0,
+) -> Container:  # fmt: skip
+    """Compile a container.
+
+    Args:
+        count: instructions that it must hold.
+        live: values that its own code keeps in registers: what replaces it may name 6 more.
+        threads: most threads of a block.
+        shared: bytes of shared memory.
+        local: bytes of local memory of each thread.
+    """
+    cubin = run_ptxas(_ptx(count, live, threads, shared, local), ARCH, str(find("ptxas").path))
     function = Program.parse(cubin).function(NAME)
-    if not REGISTERS <= function.registers <= 64:
+    if not live + 6 <= function.registers <= 65536 // threads:
         raise SassafrasError(f"the container has {function.registers} registers", where=NAME)
     exits = [i.index for i in function.instructions if i.base == "EXIT"]
     if exits[-1] < count:
@@ -127,7 +138,7 @@ class Catalogue:
             code[: len(order)] = words
         function = Program.parse(room.fill(code)).function(NAME)
         for text, instruction in zip(order, function.instructions, strict=False):
-            if _plain(instruction.text) != _plain(text):
+            if plain(instruction.text) != plain(text):
                 self.refused[text] = f"disassembles as {instruction.text}"
             else:
                 self._found[text] = instruction
@@ -167,7 +178,7 @@ class Catalogue:
         return Key(probe.kind, *found)
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Without double spaces, and without the names of labels."""
     return re.sub(r"`\(.*\)", "`()", " ".join(text.split()))
 

@@ -231,7 +231,8 @@ def _scrub(register: str, probe: Probe) -> list[str]:
     return ["MOV R12, R6", "MOV R13, R7", "MOV R14, R6", "MOV R15, R7"]
 
 
-def _prologue(code: Code) -> None:
+def prologue(code: Code) -> None:
+    """Addresses, constants and what memory holds: the registers of the module."""
     code.add(
         "S2R R0, SR_TID.X", "S2R R35, SR_CTAID.X", "ULDC.64 UR4, c[0x0][0x208]",
         f"LDC.64 R2, c[0x0][{OUT:#x}]", f"LDC.64 R52, c[0x0][{MEMORY:#x}]", f"LDC R48, c[0x0][{SEED:#x}]",
@@ -344,7 +345,7 @@ def section(code: Code, number: int, probe: Probe) -> Section:
 def assemble(probes: list[Probe], book: Book) -> tuple[Code, list[Section], list[tuple[int, int]]]:
     """The code of a kernel of probes, up to where its EXIT stands."""
     code = Code()
-    _prologue(code)
+    prologue(code)
     sections = [section(code, n, p) for n, p in enumerate(probes)]
     code.idle(1)
     return code, sections, code.words(book)

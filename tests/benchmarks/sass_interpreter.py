@@ -39,6 +39,7 @@ class Warp:
     ) -> None:  # fmt: skip
         self.code, self.labels, self.latency = function.instructions, function.labels, latency
         self.constants, self.memory, self.shared = constants, memory, dict[int, int]()
+        self.local = [dict[int, int]() for _ in range(LANES)]
         self.thread, self.block, self.time = thread, block, 0
         self.values: dict[str, np.ndarray] = defaultdict(lambda: np.zeros(LANES, np.uint32))
         self.pending: dict[str, list[tuple[int, Instruction, np.ndarray]]] = defaultdict(list)
@@ -140,7 +141,7 @@ class Warp:
         if name.lstrip("U") in ("ISETP", "FSETP"):
             self._compare(i, guard)
             return
-        if name in ("LDS", "LDG", "STS", "STG", "REDG"):
+        if name in ("LDS", "LDG", "LDL", "STS", "STG", "STL", "REDG"):
             self._access(i, guard)
             return
         carry: np.ndarray | None = None
@@ -210,6 +211,10 @@ class Warp:
             value = (f[0] + f[1] if name == "FADD" else f[0] * f[1] + (f[2] if name == "FFMA" else 0)).view(
                 np.uint32
             )
+        elif name == "POPC":
+            value = np.array([int(x).bit_count() for x in s(o[1])])
+        elif name == "BREV":
+            value = np.array([int(f"{int(x):032b}"[::-1], 2) for x in s(o[1])])
         elif name == "REDUX":
             how = {"SUM": np.sum, "MAX": np.max}[mods[0]]
             value = np.full(LANES, int(how(s(o[1]).astype(np.uint64))) & 0xFFFFFFFF)
@@ -239,15 +244,19 @@ class Warp:
             where = where + (
                 self.wide(part[:-3]) if part.endswith(".64") else self.source(part).astype(np.uint64)
             )
-        memory = self.memory if i.base[-1] == "G" else self.shared
+        memories = (
+            self.local if i.base[-1] == "L" else [self.memory if i.base[-1] == "G" else self.shared] * LANES
+        )
         for n in range(4 if "128" in mods else 2 if "64" in mods else 1):
             register = re.sub(r"\d+", lambda m, n=n: str(int(m[0]) + n), data)
             addresses = [int(w) + 4 * n for w in where]
             if loads:
-                self.write(register, np.array([memory.get(a, 0) for a in addresses], np.uint32), guard)
+                found = [memory.get(a, 0) for memory, a in zip(memories, addresses, strict=True)]
+                self.write(register, np.array(found, np.uint32), guard)
                 continue
             value = self.source(register)
             for lane in np.flatnonzero(guard):
+                memory = memories[lane]
                 new, old = int(value[lane]), memory.get(addresses[lane], 0)
                 if i.base == "REDG":
                     new = (old + new) & 0xFFFFFFFF if "ADD" in mods else min(old, new)

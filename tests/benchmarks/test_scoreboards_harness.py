@@ -1,0 +1,93 @@
+"""Kernels that ask a GPU about scoreboards, without a GPU: disassembled, and run on an interpreter."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import scoreboards
+from benchmarks.latency import build, frame, order, raises
+from sassafras.sass import Instruction, Program
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from sass_interpreter import Warp
+
+OUT, MEMORY = 0x1000000, 0x710000000
+SMALL = 1500
+
+
+def counters(part: str, probes: list[order.Probe] | list[raises.Probe], late: int) -> list[dict[str, int]]:
+    """Counters of a warp's two trials where what has no scoreboard is `late` cycles late."""
+    module = scoreboards.PARTS[part]
+    container = build.container(SMALL, module.LIVE, module.THREADS, module.SHARED_BYTES, module.LOCAL_BYTES)
+    code = scoreboards.words((part, list(probes), container.room))
+    function = Program.parse(container.fill(code)).function(build.NAME)
+    memory = {OUT + frame.COUNTER_BYTES * n + 12: 0xFFFFFFFF for n in range(len(probes))}
+    constants = {
+        frame.OUT: OUT, frame.MEMORY: MEMORY & 0xFFFFFFFF, frame.MEMORY + 4: MEMORY >> 32, frame.SEED: 12345,
+        frame.LOOPS: 2, frame.FIRST: 0, frame.COUNT: len(probes), 0x28: 0x1000,
+    }  # fmt: skip
+
+    def cycles(producer: Instruction, consumer: Instruction, register: str) -> int:
+        return late if producer.op.variable else 4
+
+    # (an address's low word: the interpreter's constants are words)
+    Warp(function, cycles, constants, memory, block=3).run()
+    return [
+        {name: memory.get(OUT + frame.COUNTER_BYTES * n + 4 * k, 0) for k, name in enumerate(module.COUNTERS)}
+        for n in range(len(probes))
+    ]
+
+
+@pytest.mark.parametrize(("late", "bad"), [(2, 0), (40, 64)])
+def test_a_result_that_is_late_is_counted(late: int, bad: int) -> None:
+    """A's result comes 2 cycles after its issue, or 40: behind the end of the wait for B."""
+    probes = [
+        order.Probe("results", first, second, pressure, 1)
+        for first, second in (("POPC", "BREV"), ("LDS.128", "LDS"), ("LDL", "LDS"))
+        for pressure in (0, 6)
+    ]
+    for probe, found in zip(probes, counters("pairs", probes, late), strict=True):
+        assert found["bad"] == bad, probe
+        assert found["unwaited"] == 64 and found["warps"] == 2, probe
+
+
+def test_operands_are_read_in_time_here() -> None:
+    """The interpreter reads operands at issue: no question about them may come out wrong."""
+    probes = [
+        order.Probe(question, first, second, 2, 4)
+        for question, first, second in (
+            ("reads", "POPC", "LDS"), ("reads", "STS", "STG"), ("reads", "STG", "POPC"),
+            ("reads", "STL", "LDL"),
+            ("reads", "LDG", "STS address"), ("behind", "STS.128", "LDS"), ("behind", "LDS", "LDS.128"),
+            ("over", "LDS.128", "LDS"),
+        )
+    ]  # fmt: skip
+    for probe, found in zip(probes, counters("pairs", probes, 2), strict=True):
+        assert found["bad"] == 0 and found["warps"] == 2, probe
+
+
+@pytest.mark.parametrize(
+    "kind", ["LDS", "LDL", "POPC", "LDG miss", "STS read", "STG miss read", "LDS read", "LDG read"]
+)
+def test_nothing_is_missing_behind_an_honest_wait(kind: str) -> None:
+    probes = [raises.Probe(kind, n) for n in (1, 64, 70)]
+    for probe, found in zip(probes, counters("raises", probes, 2), strict=True):
+        assert found["bad"] == 0 and found["warps"] == 2, probe
+        assert found["issue_cycles"] >= 2 * probe.count
+
+
+def test_a_wait_that_ends_early_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same kernels where the wait names another scoreboard: everything is missing."""
+    monkeypatch.setattr(raises, "WAITED", 2)
+    (found,) = counters("raises", [raises.Probe("LDS", 70)], 2)
+    assert found["bad"] == 64
+
+
+@pytest.mark.parametrize("part", list(scoreboards.PARTS))
+def test_kernels_disassemble_as_they_were_written(part: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert scoreboards.main(["check", "--only", part, "--kernels", "1"]) == 0
+    assert "0 differ" in capsys.readouterr().out
