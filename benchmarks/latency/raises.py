@@ -33,6 +33,8 @@ _COPIED = _CONFLICTS + 128 * THREADS
 _FIRST = 64
 #: mask of the scoreboard that is waited for: the one that is raised
 WAITED = 1
+#: so many results have registers of their own where all together need too many
+_LAST = 16
 #: a kind -> its operation with {d} for the result, {far} for a line of its own; registers of the result
 LOADS = {
     "LDG miss": ("LDG.E {d}, desc[UR4][R52.64{far}]", 1), "LDG hit": ("LDG.E {d}, desc[UR4][R50.64]", 1),
@@ -71,8 +73,7 @@ def probes() -> list[Probe]:
     """Every kind with every count that registers allow."""
     found = []
     for kind in (*LOADS, *READS, *GROUPS):
-        width = LOADS[kind][1] if kind in LOADS else 1
-        found += [Probe(kind, n) for n in COUNTS if n * width <= LIVE - _FIRST]
+        found += [Probe(kind, n) for n in COUNTS if n <= LIVE - _FIRST]
     return found
 
 
@@ -135,12 +136,20 @@ def _clock(register: str) -> Line:
     return Line(f"CS2R.32 {register}, SR_CLOCKLO", 1)
 
 
+def _places(count: int, room: int) -> list[int]:
+    """Where the results go: each to a place of its own, or, where the room is too small, the last ones."""
+    if count <= room:
+        return list(range(count))
+    shared = room - _LAST
+    return [n % shared for n in range(count - _LAST)] + list(range(shared, room))
+
+
 def _loads(code: Code, probe: Probe) -> None:
     """R24 is not 0 where a result was not there."""
     text, width = LOADS[probe.kind]
     lines: list[Line] = code.lines  # type: ignore[assignment]
-    registers = [_FIRST + width * n for n in range(probe.count)]
-    lines += [Line(f"MOV R{_FIRST + n}, R39", 1) for n in range(width * probe.count)]
+    registers = [_FIRST + width * n for n in _places(probe.count, (LIVE - _FIRST) // width)]
+    lines += [Line(f"MOV R{n}, R39", 1) for n in range(_FIRST, max(registers) + width)]
     code.add(*(f"MOV R{n}, RZ" for n in range(20, 25)))
     code.idle(2)
     lines.append(_clock("R33"))
@@ -190,21 +199,17 @@ def _groups(code: Code, probe: Probe) -> None:
     """Each copy is a group; each has a word of its own, all ones before."""
     lines: list[Line] = code.lines  # type: ignore[assignment]
     code.add(*(f"MOV R{n}, RZ" for n in range(20, 25)))
-    bytes_each = 4 * 32
-    code.add(f"MOV R26, {_COPIED:#x}", "IMAD R26, R0, 0x4, R26")
-    for n in range(probe.count):
-        lines.append(Line(f"STS [R26+{bytes_each * n:#x}], R39" if n else "STS [R26], R39", 8))
+    code.add(f"MOV R26, {_COPIED:#x}", f"IMAD R{_FIRST}, R0, 0x4, R26", f"MOV R27, {4 * THREADS:#x}")
+    places = range(_FIRST, _FIRST + probe.count)
+    lines += [Line(f"IMAD.IADD R{n}, R{n - 1}, 0x1, R27", 6) for n in places[1:]]
+    code.idle(2)
+    lines += [Line(f"STS [R{n}], R39", 8) for n in places]
     code.idle(8)
     lines.append(_clock("R33"))
-    for n in range(probe.count):
-        place = f"[R26+{bytes_each * n:#x}]" if n else "[R26]"
-        lines.append(Line(f"LDGSTS.E {place}, desc[UR4][R52.64{_far(n)}], !P4", 2))
-        lines.append(Line("LDGDEPBAR", 2, write=0))
+    for n in places:
+        lines += [Line(f"LDGSTS.E [R{n}], desc[UR4][R52.64], !P4", 2), Line("LDGDEPBAR", 2, write=0)]
     lines += [_clock("R34"), Line("DEPBAR.LE SB0, 0x0", 4), _clock("R36")]
-    lines += [
-        Line(f"LDS R{_FIRST + n}, [R26{f'+{bytes_each * n:#x}' if n else ''}]", 2, write=1)
-        for n in reversed(range(probe.count))
-    ]
+    lines += [Line(f"LDS R{n}, [R{n}]", 2, write=1) for n in reversed(places)]
     code.idle(2, wait=2)
     for n in range(probe.count):
         at = 20 + n % 4
