@@ -1,6 +1,7 @@
 """What ptxas leaves to in-order queues, pair by pair: writes queues.json. Needs nvcc, no GPU.
 
-    python benchmarks/queues.py [--seeds 20] [--archs sm_90a,sm_80] [--jobs 2] [--work FOLDER] [CORPUS ...]
+    python benchmarks/queues.py [--seeds 20] [--conversions 20] [--archs sm_90a,sm_80] [--jobs 2]
+        [--work FOLDER] [CORPUS ...]
 
 An operation of variable latency reads its operands late, and its results come late. Before a register is read
 or overwritten, something must say that the operation is done. Within basic blocks, for every such register:
@@ -11,9 +12,11 @@ or overwritten, something must say that the operation is done. Within basic bloc
 
 The validator may rely on a pair only if ptxas does (`validate/classes.py`), and must, or it refuses compiled
 code. A seed is 25 made kernels, random mixtures of stores, loads, shuffles and arithmetic under few
-registers, compiled by nvcc's ptxas and by Triton's. CORPUS: folders of further cubins. Each finished cubin is
-a line of queues.rows.jsonl in the work folder; the same command goes on behind them. What is read and written
-is taken from the disassembler's liveness oracle, not from the validator.
+registers, compiled by nvcc's ptxas and by Triton's; a seed of --conversions mixes conversions of 32 and of 64
+bits, transcendentals, bit counting, FP64, DMMA, and what lanes exchange. Conversions from or to 64 bits are
+opcodes of their own here: ``F2I.64`` is F2I with F64, S64 or U64 in its name. CORPUS: folders of further
+cubins. Each finished cubin is a line of queues.rows.jsonl in the work folder; the same command goes on behind
+them. What is read and written is taken from the disassembler's liveness oracle, not from the validator.
 """
 
 from __future__ import annotations
@@ -99,17 +102,79 @@ def _kernel(number: int, rng: random.Random) -> str:
     return "\n".join([*lines, "}"])
 
 
-def made(seed: int, arch: str, folder: Path) -> list[Path]:
+#: a step of `conversions`: {f} an FP32 value, {i} a 32-bit, {l} a 64-bit integer, {d} an FP64 value
+_CONVERSIONS = (
+    'asm volatile("ex2.approx.ftz.f32 %0, %1;" : "=f"({f}) : "f"({f}));',
+    'asm volatile("rcp.approx.ftz.f32 %0, %1;" : "=f"({f}) : "f"({f}));',
+    'asm volatile("sqrt.approx.ftz.f32 %0, %1;" : "=f"({f}) : "f"({f}));',
+    'asm volatile("tanh.approx.f32 %0, %1;" : "=f"({f}) : "f"({f}));',
+    'asm volatile("rcp.approx.ftz.f64 %0, %1;" : "=d"({d}) : "d"({d}));',
+    "{f} = __int2float_rd({i});", "{f} = (signed char){i};", "{i} = (int){f};", "{i} = (unsigned){f};",
+    "{f} = rintf({f});", "{i} = __popc({i});", "{i} = __clz({i});", "{i} = __brev({i});",
+    "{d} = {f};", "{f} = {d};", "{d} = {i};", "{i} = (int){d};", "{l} = (long long){d};", "{d} = {l};",
+    "{f} = {l};", "{l} = (long long){f};", "{d} = rint({d});", "{d} = (unsigned){i};",
+)  # fmt: skip
+_DOUBLES = ("{d} = fma({d}, {d}, {d});", "{d} *= {d};", "{d} += {d};")
+_PRODUCT = (
+    'asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {{%0, %1}}, {{%2}}, {{%3}}, {{%0, %1}};"'
+    ' : "+d"(d0), "+d"(d1) : "d"({d}), "d"({d}));'
+)
+_LANES = (
+    "{i} = __shfl_xor_sync(-1, {i}, 1);", "{i} = __match_any_sync(-1, {i});", "{i} = s[{i} & 1023];",
+    "{i} = __reduce_add_sync(-1, {i});", "{i} = atomicAdd(&s[{i} & 1023], {i});", "s[{i} & 1023] = {i};",
+    "{i} = atomicMax(&s[{i} & 1023], {i});",
+)  # fmt: skip
+
+
+def conversions(seed: int) -> str:
+    """CUDA source of a seed's kernels that convert."""
+    rng = random.Random(1_000_003 + seed)
+    return "\n".join(_converting(n, rng) for n in range(KERNELS))
+
+
+def _converting(number: int, rng: random.Random) -> str:
+    counts = {"f": rng.choice([2, 4, 8]), "i": rng.choice([2, 4, 8]), "l": 2, "d": rng.choice([2, 3, 5])}
+    types = {"f": "float", "i": "int", "l": "long long", "d": "double"}
+    # few kinds in a kernel, so that many of one kind share a scoreboard
+    steps = rng.sample(_CONVERSIONS, rng.choice([2, 4, 8, len(_CONVERSIONS)]))
+    steps += rng.choice([(), (), _DOUBLES, _DOUBLES, (_PRODUCT,)])
+    steps += rng.choice([(), (), rng.sample(_LANES, 2)])
+
+    def step() -> str:
+        text = rng.choice(steps)
+        # each place its own value
+        return (
+            re.sub(r"(?<!\{)\{([fild])\}(?!\})", lambda m: f"{m[1]}{rng.randrange(counts[m[1]])}", text)
+            .replace("{{", "{")
+            .replace("}}", "}")
+        )
+
+    lines = [
+        f'extern "C" __global__ void k{number}(char* __restrict__ p, int n, int ld) {{',
+        "int t = threadIdx.x + blockIdx.x * blockDim.x;", "__shared__ int s[1024];",
+        "s[threadIdx.x] = t; __syncthreads();",
+    ]  # fmt: skip
+    for kind, count in counts.items():
+        lines += [f"{types[kind]} {kind}{n} = (({types[kind]}*)p)[t + {n} * ld];" for n in range(count)]
+    lines += ["#pragma unroll 1", "for (int it = 0; it < n; it++) {"] if rng.random() < 0.4 else ["{"]
+    lines += [step() for _ in range(rng.choice([20, 40, 60]))]
+    lines += ["}"]
+    for kind, count in counts.items():
+        lines += [f"(({types[kind]}*)p)[t + {n + 99} * ld] = {kind}{n};" for n in range(count)]
+    return "\n".join([*lines, "}"])
+
+
+def made(seed: int, arch: str, folder: Path, converting: bool = False) -> list[Path]:
     """Compile a seed with both compilers, with 24, 32 or any number of registers; what is there stays."""
     from sassafras.sass.tools import find_all
 
-    few = [[], ["-maxrregcount=32"], ["-maxrregcount=24"]][seed % 3]
-    stem = folder / f"seed{seed}-{arch}"
+    few = [[], ["-maxrregcount=32"], ["-maxrregcount=40" if converting else "-maxrregcount=24"]][seed % 3]
+    stem = folder / f"{'convert' if converting else 'seed'}{seed}-{arch}"
     cu, ptx = stem.with_suffix(".cu"), stem.with_suffix(".ptx")
     cubins = [folder / f"{stem.name}-{which}.cubin" for which in ("nvcc", "triton")]
     if all(path.exists() for path in cubins):
         return cubins
-    cu.write_text(source(seed))
+    cu.write_text(conversions(seed) if converting else source(seed))
     _run("nvcc", f"-arch={arch}", "-ptx", "-o", ptx, cu)
     ptx.write_text(re.sub(r"(?m)^\.version .*", f".version {_PTX}", ptx.read_text()))
     _run("nvcc", f"-arch={arch}", "-cubin", *few, "-o", cubins[0], cu)
@@ -132,10 +197,15 @@ def relied_on(path: str) -> Row:
     several joined by ``|``, or ``""`` where nothing was waited for and the second is queued. The second
     is ``""`` where it is of fixed latency, or reads a result.
     """
+    from sassafras.core import SassafrasError
     from sassafras.sass import ARCHS, Program
 
-    program = Program.parse(Path(path).read_bytes())
-    row: Row = {"path": path, "arch": program.arch, "kernels": 0, "counts": []}
+    row: Row = {"path": path, "arch": "", "kernels": 0, "counts": []}
+    try:
+        program = Program.parse(Path(path).read_bytes())
+    except SassafrasError as error:
+        return row | {"error": str(error)}
+    row["arch"] = program.arch
     if program.arch not in ARCHS or ARCHS[program.arch].scheduled is False:
         return row
     counts: Counter[tuple[str, str, str, str]] = Counter()
@@ -170,7 +240,7 @@ def _block(code: Sequence[Any], arch: str) -> Iterator[tuple[str, str, str, str]
     for i in code:
         if i.guard in ("!PT", "!UPT"):
             continue
-        c = i.control
+        c, name = i.control, _name(i)
         for one in late:
             for bit, who in one.by.items():
                 if c.wait_mask >> bit & 1:
@@ -181,20 +251,30 @@ def _block(code: Sequence[Any], arch: str) -> Iterator[tuple[str, str, str, str]
                 one.registers -= hit
                 who = "own" if "own" in one.done else "|".join(sorted(one.done))
                 # (what is read without a wait would be a fault: whoever reads is not queued behind)
-                second = i.base if _variable(i, arch) and not (one.results and hit & i.reads) else ""
+                second = name if _variable(i, arch) and not (one.results and hit & i.reads) else ""
                 yield "results" if one.results else "reads", one.base, who, second
         late = [one for one in late if one.registers]
         write = () if c.write_barrier is None else (c.write_barrier,)
         read = () if c.read_barrier is None else (c.read_barrier,)
         for one in late:
             for bit in write if one.results else (*write, *read):
-                one.by.setdefault(bit, set()).add(i.base)
+                one.by.setdefault(bit, set()).add(name)
         if _variable(i, arch):
             own: set[str] = {"own"}
             operands = {r for r in i.reads if GPR <= r < PRED}
             results = {r for r in i.writes if GPR <= r < PRED}
-            late.append(_Late(i.base, i.guard, False, operands, {b: set(own) for b in (*write, *read)}))
-            late.append(_Late(i.base, i.guard, True, results, {b: set(own) for b in write}))
+            late.append(_Late(name, i.guard, False, operands, {b: set(own) for b in (*write, *read)}))
+            late.append(_Late(name, i.guard, True, results, {b: set(own) for b in write}))
+
+
+def _name(i: Any) -> str:
+    """The opcode; conversions from or to 64 bits, and MUFU on the high word of an FP64 value, go by
+    names of their own."""
+    mods = i.opcode.split(".")[1:]
+    if i.base == "MUFU" and mods[0].endswith("64H"):
+        return "MUFU.64H"
+    wide = i.base in ("F2F", "F2I", "I2F", "FRND") and not {"F64", "S64", "U64"}.isdisjoint(mods)
+    return f"{i.base}.64" if wide else str(i.base)
 
 
 def _exclusive(a: str, b: str) -> bool:
@@ -280,6 +360,7 @@ def main() -> int:
     )
     parser.add_argument("corpus", nargs="*", type=Path, help="folders of further cubins")
     parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--conversions", type=int, default=20, help="seeds of kernels that convert")
     parser.add_argument("--archs", default="sm_90a,sm_80")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--work", type=Path, default=Path("runs/queues"))
@@ -292,6 +373,9 @@ def main() -> int:
     for seed in range(options.seeds):
         for arch in filter(None, options.archs.split(",")):
             paths += made(seed, arch, options.work)
+    for seed in range(options.conversions):
+        for arch in filter(None, options.archs.split(",")):
+            paths += made(seed, arch, options.work, converting=True)
     journal = options.work / "queues.rows.jsonl"
     rows = {row["path"]: row for row in (read_lines(journal) if journal.exists() else ())}
     left = [str(path) for path in paths if str(path) not in rows]
@@ -306,7 +390,8 @@ def main() -> int:
     nvcc = subprocess.run(["nvcc", "--version"], capture_output=True, text=True, check=False).stdout
     told = re.search(r"V([\d.]+)", nvcc)
     environment = {"gpu": None, "python": platform.python_version(), "nvcc": told[1] if told else None}
-    command = f"python benchmarks/queues.py --seeds {options.seeds} --archs {options.archs}"
+    command = f"python benchmarks/queues.py --seeds {options.seeds} --conversions {options.conversions}"
+    command += f" --archs {options.archs}"
     command += " CORPUS" * len(options.corpus)  # paths of this machine mean nothing
     path = write("queues", published(counted), summary, environment, out=options.out, command=command)
     print(json.dumps(summary, indent=1), f"\nwrote {path.name}")
