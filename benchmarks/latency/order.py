@@ -27,6 +27,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sassafras.sass.control import Control
+from sassafras.validate import classes
 
 from . import frame
 from .frame import COUNTER_BYTES, MEMORY, SEED, SHARED, WAITER, Code
@@ -62,18 +63,32 @@ class Probe:
 
 
 def probes(pressures: tuple[tuple[int, int], ...] = ((0, 1), (6, 1), (6, 4))) -> list[Probe]:
-    """All that is asked: every pair of operations that a question has a meaning for."""
-    found = []
+    """All that is asked: the pairs that the validator relies on first, then every other pair of operations
+    of which a result or an operand is asked about. (What overwrites an address too early ends in a fault:
+    only pairs that are relied on are tried.)"""
+    found, later = [], []
     for a in OPS.values():
         for b in OPS.values():
             for question in QUESTIONS:
                 if not _sensible(question, a, b):
                     continue
+                relied = _relied(question, a, b)
+                if not relied and question in ("behind", "over"):
+                    continue
                 for pressure, distance in pressures:
-                    found.append(
-                        Probe(question, a.name, b.name, pressure, distance if question != "over" else 4)
-                    )
-    return list(dict.fromkeys(found))
+                    gap = distance if question != "over" else 4
+                    (found if relied else later).append(Probe(question, a.name, b.name, pressure, gap))
+    return list(dict.fromkeys([*found, *later]))
+
+
+def _relied(question: str, a: Op, b: Op) -> bool:
+    """Whether the validator believes that the pair is in order."""
+    table = {
+        "results": classes.RESULT_VOUCHERS, "reads": classes.READ_VOUCHERS, "behind": classes.QUEUED_WRITERS,
+        "over": classes.QUEUED_RESULTS,
+    }[question]  # fmt: skip
+    first, second = (classes.queue_name(n, tuple(m)) for n, *m in (op.opcode.split(".") for op in (a, b)))
+    return second in table.get(first, ())
 
 
 def _sensible(question: str, a: Op, b: Op) -> bool:

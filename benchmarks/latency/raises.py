@@ -57,6 +57,11 @@ READS = {
     "LDG read": ("LDG.E R22, desc[UR4][{s}.64]", ""), "LDS read": ("LDS R22, [{s}]", ""),
     "SHFL read": ("SHFL.BFLY PT, R22, {s}, 0x1, 0x1f", ""), "MUFU read": ("MUFU.RCP R22, {s}", ""),
 }  # fmt: skip
+#: in turn: two queues, which hold up the issue each for itself
+MIXES = (
+    "LDG miss + MATCH", "LDG miss + LDS conflict", "LDG miss + LDC", "LDG miss + ATOMG", "LDG miss + MUFU",
+    "ATOMG + MATCH",
+)  # fmt: skip
 #: groups of asynchronous copies that DEPBAR.LE counts down to none
 GROUPS = ("LDGDEPBAR",)
 
@@ -72,7 +77,7 @@ class Probe:
 def probes() -> list[Probe]:
     """Every kind with every count that registers allow."""
     found = []
-    for kind in (*LOADS, *READS, *GROUPS):
+    for kind in (*MIXES, *LOADS, *READS, *GROUPS):
         found += [Probe(kind, n) for n in COUNTS if n <= LIVE - _FIRST]
     return found
 
@@ -108,7 +113,7 @@ def section(code: Code, number: int, probe: Probe) -> None:
         "IMAD.IADD R52, R52, 0x1, R35",
         "LOP3.LUT R35, R0, 0x1f, RZ, 0xc0, !PT", "IMAD R52, R35, 0x4, R52", "MOV R53, R51",
     )  # fmt: skip
-    if probe.kind in LOADS:
+    if probe.kind in (*LOADS, *MIXES):
         _loads(code, probe)
     elif probe.kind in READS:
         _reads(code, probe)
@@ -146,14 +151,17 @@ def _places(count: int, room: int) -> list[int]:
 
 def _loads(code: Code, probe: Probe) -> None:
     """R24 is not 0 where a result was not there."""
-    text, width = LOADS[probe.kind]
+    kinds = [LOADS[kind] for kind in probe.kind.split(" + ")]
+    width = kinds[0][1]
     lines: list[Line] = code.lines  # type: ignore[assignment]
     registers = [_FIRST + width * n for n in _places(probe.count, (LIVE - _FIRST) // width)]
     lines += [Line(f"MOV R{n}, R39", 1) for n in range(_FIRST, max(registers) + width)]
     code.add(*(f"MOV R{n}, RZ" for n in range(20, 25)))
     code.idle(2)
     lines.append(_clock("R33"))
-    lines += [Line(text.format(d=f"R{r}", far=_far(n)), 2, write=0) for n, r in enumerate(registers)]
+    for n, register in enumerate(registers):
+        text = kinds[n % len(kinds)][0].format(d=f"R{register}", far=_far(n))
+        lines.append(Line(text, 2, write=0))
     lines += [_clock("R34"), Line(WAITER, 1, WAITED), _clock("R36")]
     # the greatest of all results, four at a time: all ones where one is still missing
     for n, register in enumerate(reversed(registers)):
