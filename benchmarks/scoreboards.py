@@ -244,7 +244,8 @@ def summarise(all_rows: Sequence[Row]) -> tuple[list[Row], Row]:
         "raises": len(raised),
         "raises_wrong": {kind: sorted(set(counts)) for kind, counts in missing.items()},
     }
-    return [*raised, *pairs], summary
+    # what was not asked says nothing
+    return [*raised, *(row for row in pairs if row["verdict"] != "unasked")], summary
 
 
 def run(options: argparse.Namespace) -> int:
@@ -299,7 +300,7 @@ def check(options: argparse.Namespace) -> int:
 def publish(options: argparse.Namespace) -> int:
     """Sum a run up into the results."""
     raw = json.loads(lzma.decompress(Path(options.result).read_bytes()))
-    published, summary = summarise(raw["rows"])
+    published, summary = summarise([row for row in raw["rows"] if row.get("kind") not in options.without])
     environment = {"gpu": raw["facts"]["name"], "multiprocessors": raw["facts"]["multiprocessors"]}
     path = write(
         "scoreboards",
@@ -320,6 +321,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("step", choices=("run", "check", "publish"))
     parser.add_argument("result", nargs="?", help="publish: the runs")
     parser.add_argument("--out", default=os.environ.get("OUT", "."), help="folder")
+    parser.add_argument("--without", nargs="*", default=[], help="publish: kinds of raises to leave out")
     parser.add_argument("--seconds", type=float, default=150.0, help="run: stop then")
     parser.add_argument("--only", choices=tuple(PARTS), default=None)
     parser.add_argument(
