@@ -29,7 +29,7 @@ from ..sass import Block, Function, Instruction, Memory, Queue
 from ..sass.control import READ_BARRIER_SHIFT, WAIT_SHIFT, WRITE_BARRIER_SHIFT
 from ..sass.opcodes import BRANCHES
 from ..sass.registers import COUNT, GPR, PRED, UGPR, UPRED
-from ..sass.vouching import VOICES, vouchers, vouches
+from ..sass.vouching import VOICES, unit, vouchers, vouches
 from . import scoreboards
 from .graph import Graph
 
@@ -172,13 +172,16 @@ def facts(function: Function, graph: Graph) -> Facts:
                 # DEPBAR counts this scoreboard, or it belongs to an instruction that stays as it is
                 if barrier_set in reserved and i.base in ("LDGDEPBAR", "UTMACMDFLUSH", "DEPBAR"):
                     keeps[k] = barrier_set
-        voice[v] = VOICES.get(i.base, -1)
-        by[2 * v : 2 * v + 2] = vouchers(i.base, True), vouchers(i.base, False)
-        if i.base in _QUEUED:
-            queued[v] = classes.index(i.base)
+        name = unit(i.opcode)
+        voice[v] = VOICES.get(name, -1)
+        by[2 * v : 2 * v + 2] = vouchers(name, True), vouchers(name, False)
+        if name in _QUEUED:
+            queued[v] = classes.index(name)
     behind = np.zeros(count, dtype=np.int64)
     for i in code:
-        behind[i.index] = sum(1 << k for k, name in enumerate(classes) if i.base in _QUEUED[name].split())
+        behind[i.index] = sum(
+            1 << k for k, name in enumerate(classes) if unit(i.opcode) in _QUEUED[name].split()
+        )
     row, done = _fences(function, graph, number, tracked, keeps)
     touches = np.array([_bits(_alive(i, i.reads | i.writes)) for i in code], dtype=np.uint64)
     writes = np.array([_bits(_alive(i, i.writes)) for i in code], dtype=np.uint64)
@@ -310,6 +313,7 @@ def _original_pending(
     A later operation of the same in-order queue vouches for an earlier one, as ptxas leans on it.
     """
     code = function.instructions
+    names = [unit(code[n].opcode) for n in tracked]
     entry: list[dict[int, int] | None] = [None] * len(graph.blocks)
     entry[0] = {}
     out: dict[int, np.ndarray] = {}
@@ -333,12 +337,12 @@ def _original_pending(
                 continue
             if write or read:
                 for k in state:
-                    other = code[tracked[k // 2]].base
-                    if not k & 1 and vouches(i.base, other, True):
+                    other = names[k // 2]
+                    if not k & 1 and vouches(names[v], other, True):
                         state[k] |= write
                         if k + 1 in state:
                             state[k + 1] |= write
-                    if k & 1 and vouches(i.base, other, False):
+                    if k & 1 and vouches(names[v], other, False):
                         state[k] |= write | read
             state[2 * v], state[2 * v + 1] = write, write | read
         return state

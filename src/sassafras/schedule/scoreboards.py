@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from ..sass import Block, Instruction, Queue
 from ..sass.registers import GPR, PRED, UGPR, UPRED
-from ..sass.vouching import vouches
+from ..sass.vouching import unit, vouches
 
 #: a load's result cannot overtake the operands of what is before it here
 _MEMORY = (Queue.LSU, Queue.MIO)
@@ -46,7 +46,7 @@ class Effects:
         results: registers that it writes late.
         late: registers that it reads late.
         write_bit, read_bit: masks of the scoreboards that it sets.
-        base: the opcode, which says who vouches for it (`sass.vouching`); memory: whether it goes to memory.
+        unit: its name in `sass.vouching`, which says who vouches for it; memory: whether it goes to memory.
         writes, touches, kills: all registers written; read or written; written unconditionally.
     """
 
@@ -55,7 +55,7 @@ class Effects:
     late: frozenset[int]
     write_bit: int
     read_bit: int
-    base: str
+    unit: str
     memory: bool
     writes: frozenset[int]
     touches: frozenset[int]
@@ -88,7 +88,7 @@ def effects(i: Instruction, fixed_fp64: bool = True) -> Effects:
             late |= frozenset(r for r in i.reads if UGPR <= r < UPRED)
     guarded = i.guard not in ("", "PT")
     return Effects(
-        waits, results, late, write_bit, read_bit, i.base, i.op.queue in _MEMORY,
+        waits, results, late, write_bit, read_bit, unit(i.opcode), i.op.queue in _MEMORY,
         i.writes, i.reads | i.writes, frozenset() if guarded else i.writes,
     )  # fmt: skip
 
@@ -199,8 +199,8 @@ class _Walk:
         self.any_voucher = any_voucher
         # (item, bit) -> the instruction of this block that vouches for it
         self.voucher: dict[tuple[Item, int], int] = {}
-        # (opcode, result) -> items
-        self.by_base: dict[tuple[str, bool], set[Item]] = {}
+        # (unit, result) -> items
+        self.by_unit: dict[tuple[str, bool], set[Item]] = {}
         for item in state:
             self._index(item)
         # register -> waiters of this block that whoever touches (or writes) it stays behind
@@ -208,14 +208,14 @@ class _Walk:
         self.after_reads: dict[int, set[int]] = {}
 
     def _index(self, item: Item) -> None:
-        self.by_base.setdefault((self.facts[item[0]].base, item[1]), set()).add(item)
+        self.by_unit.setdefault((self.facts[item[0]].unit, item[1]), set()).add(item)
 
     def _vouched(self, fact: Effects, result: bool) -> list[Item]:
         """Items that an instruction vouches for, if they are pending."""
         return [
             item
-            for (base, of_result), items in self.by_base.items()
-            if of_result is result and vouches(fact.base, base, result)
+            for (name, of_result), items in self.by_unit.items()
+            if of_result is result and vouches(fact.unit, name, result)
             for item in items
         ]
 
@@ -362,6 +362,6 @@ class _Done(_Walk):
         for i in range(a + 1, self.home[a].end):
             other = self.facts[i]
             sets = other.write_bit if result else other.write_bit | other.read_bit
-            if sets & usable and vouches(other.base, fact.base, result):
+            if sets & usable and vouches(other.unit, fact.unit, result):
                 return i
         return None

@@ -19,7 +19,7 @@ from .dependences import KIND_NAMES, MEMORY, ORDER, RAW, WAR, WAW, Pair
 HORIZON = 64
 #: BAR.SYNC -> next memory operation (no lower case in 6,000 pairs)
 BARRIER_TO_MEMORY = 6
-#: a scoreboard counts to 63 in 6 bits (ptxas never lets more than 60 be outstanding, but for `UNCOUNTED`)
+#: a scoreboard counts to 63 in 6 bits; see `classes.families` for what may raise it more often
 MOST_RAISED = 63
 #: between two of a queue whose results meet, with no wait (no lower case in thousands of pairs)
 IN_QUEUE = 4
@@ -242,17 +242,17 @@ class Analysis:
         if pair.kind in (RAW, WAW, ORDER):
             return 0 if self.variable[first] else None
         if pair.kind == WAR and self._late(first, pair.register):
-            queued = classes.QUEUED_WRITERS.get(self.code[first].base, ())
-            if self.variable[second] and self.code[second].base in queued:
+            queued = classes.QUEUED_WRITERS.get(self.kinds[first].queue, ())
+            if self.variable[second] and self.kinds[second].queue in queued:
                 return None  # the later one cannot write before the earlier one has read
             return 1
         return None
 
     def _queued_result(self, pair: Pair) -> bool:
         """Whether the second overwrites what the first writes in a queue that keeps the two in order."""
-        queued = classes.QUEUED_RESULTS.get(self.code[pair.first].base, ())
+        queued = classes.QUEUED_RESULTS.get(self.kinds[pair.first].queue, ())
         written = pair.kind in (WAW, ORDER) and pair.register < operands.P
-        return written and self.variable[pair.second] and self.code[pair.second].base in queued
+        return written and self.variable[pair.second] and self.kinds[pair.second].queue in queued
 
     def _need(self, pair: Pair) -> tuple[int, bool]:
         """The least distance of a pair, and True; or for an unknown one the most that may be asked of it, and
@@ -374,6 +374,8 @@ class Analysis:
             [(i.base not in classes.UNCOUNTED) | (i.control.stall > 0) << 1 for i in self.code],
             dtype=np.uint8,
         )
+        hopper = self.function.arch.startswith("sm_90")
+        self.families = np.array([classes.families(i.base, hopper) for i in self.code], dtype=np.int32)
         if self._place is not None and self._first is not None:
             self._fences_of(self._first, self._place, rows)
             return
@@ -402,8 +404,8 @@ class Analysis:
         return kernels.scoreboards(
             self.block_start, self.block_end, self.follow_at, self.follow, order, times, lengths,
             wait, write, read, self.number, self.voice, self.results_by, self.reads_by, self.watched,
-            self.counted, self.check_at, self.check, self.fence_row, self.allowed, SETTER_TO_WAITER,
-            MOST_RAISED, record, out,
+            self.counted, self.families, self.check_at, self.check, self.fence_row, self.allowed,
+            SETTER_TO_WAITER, MOST_RAISED, record, out,
         )  # fmt: skip
 
     def _across(self, known: list[tuple[Pair, int, bool]], unknown: list[tuple[Pair, int]]) -> None:

@@ -20,18 +20,20 @@ def _names(*text: str) -> frozenset[str]:
     return frozenset(" ".join(text).split())
 
 
-#: one unit, in order: transcendentals, conversions, bit counting; and FP64 where it is of variable latency
-_UNITS = {
-    name: unit
-    for unit in (
-        _names("MUFU I2F F2I F2F FRND FCHK POPC FLO BREV I2I"), _names("DADD DMUL DFMA DSETP DMNMX DMMA")
-    )
-    for name in unit
-}  # fmt: skip
-#: results: which later operations' results say that an earlier one's is there, too (results return in order).
-#: Only pairs that ptxas leans on, and nothing that two of them suggest of a third: it gives all of 2,400 S2R
-#: and LDC a scoreboard of their own
-RESULT_VOUCHERS: dict[str, frozenset[str]] = _UNITS | {
+#: results: which later operations' results say that an earlier one's is there, too (results return in
+#: order); by `queue_name`. Only pairs that ptxas leans on in several kernels, and nothing that two of them
+#: suggest of a third: it never leaves a conversion of 64 bits to one of 32, nor DMMA to anything (on an H100
+#: other results are there before DMMA's), and all of 2,400 S2R and LDC have a scoreboard of their own
+RESULT_VOUCHERS: dict[str, frozenset[str]] = {
+    "MUFU": _names("MUFU MUFU.64 I2F F2I FRND FLO POPC BREV"),
+    "MUFU.64": _names("MUFU MUFU.64 F2I FRND FLO POPC BREV"),
+    "I2F": _names("MUFU MUFU.64 I2F F2I FLO BREV"), "F2I": _names("MUFU MUFU.64 I2F F2I FRND FLO POPC"),
+    "FRND": _names("MUFU F2I FRND FLO BREV"), "FLO": _names("MUFU FLO POPC BREV"),
+    "POPC": _names("MUFU F2I FLO POPC"), "BREV": _names("MUFU FLO"),
+    "F2F.64": _names("F2F.64 F2I.64 I2F.64 FRND.64"), "F2I.64": _names("F2F.64 F2I.64 I2F.64"),
+    "I2F.64": _names("F2F.64 F2I.64 I2F.64 FRND.64"), "FRND.64": _names("F2F.64 I2F.64 FRND.64"),
+    "DADD": _names("DADD DMUL DFMA"), "DMUL": _names("DADD DMUL DFMA"), "DFMA": _names("DADD DMUL DFMA"),
+    "ATOMS": _names("ATOMS"),
     "LDS": _names("LDS LDSM SHFL"), "LDSM": _names("LDSM SHFL"), "SHFL": _names("LDS SHFL"),
     "S2UR": _names("S2UR"), "MOVM": _names("MOVM"),
 }  # fmt: skip
@@ -39,13 +41,19 @@ RESULT_VOUCHERS: dict[str, frozenset[str]] = _UNITS | {
 #: Only LDG says it of LDG: on an H200, LDSM's result was there before a load issued ahead of it had read its
 #: address (docs/experiments/2026-11-22-vouching.md). Of 6,000 kernels for two architectures several rely on
 #: each pair (docs/experiments/2026-11-22-queues.md)
-READ_VOUCHERS: dict[str, frozenset[str]] = _UNITS | {
+READ_VOUCHERS: dict[str, frozenset[str]] = {
+    "MUFU": _names("MUFU I2F F2I FLO"), "MUFU.64": _names("MUFU BREV"), "I2F": _names("MUFU I2F F2I"),
+    "F2I": _names("MUFU F2I"), "FLO": _names("BREV"), "POPC": _names("MUFU MUFU.64"),
+    "BREV": _names("MUFU.64 FLO"), "F2F.64": _names("F2F.64"), "I2F.64": _names("F2I.64 I2F.64"),
+    "DADD": _names("DADD DMUL DFMA"), "DMUL": _names("DADD DMUL DFMA"), "DFMA": _names("DADD DMUL"),
+    "DMMA": _names("DMMA"), "ATOMS": _names("ATOMS LDS STG"),
     "LDG": _names("LDG"), "LDGSTS": _names("LDGSTS"), "LDL": _names("LDL"),
     "STL": _names("LDS SHFL STG STL STS"), "LDS": _names("LDS SHFL STG STL STS"),
     "LDSM": _names("LDSM STG"), "SHFL": _names("LDS SHFL STG STL STS"),
-    "STG": _names("LDS SHFL STG STL STS"), "STS": _names("LDL LDS LDSM SHFL STG STL STS"),
+    "STG": _names("LDS SHFL STG STL STS"), "STS": _names("ATOMS LDL LDS LDSM SHFL STG STL STS"),
     "STSM": _names("LDS LDSM STSM"), "MOVM": _names("MOVM"),
 }  # fmt: skip
+_CONVERSIONS, _WIDE = _names("F2F F2I I2F FRND"), _names("F64 S64 U64")
 #: vouching operations by number
 VOICES = {name: n for n, name in enumerate(sorted(
     frozenset().union(*RESULT_VOUCHERS.values(), *READ_VOUCHERS.values())
@@ -57,16 +65,21 @@ QUEUED_WRITERS: dict[str, frozenset[str]] = {
     "LDG": _names("LDG LDL"), "LD": _names("LD"), "LDS": _names("LDS LDSM SHFL"), "LDSM": _names("LDSM"),
     "STG": _names("LDS LDSM SHFL"),
     "STL": _names("LDS LDSM SHFL"), "STS": _names("LDS LDSM SHFL"), "STSM": _names("LDS LDSM"),
-    "SHFL": _names("SHFL LDS"), "MOVM": _names("MOVM"), "MUFU": _names("MUFU"), "I2F": _names("I2F F2I"),
-    "F2I": _names("F2I"), "DFMA": _names("DFMA DMUL"), "DADD": _names("DADD DMUL"),
-    "DMUL": _names("DADD DFMA"), "SYNCS": _names("SYNCS"),
+    "SHFL": _names("SHFL LDS"), "MOVM": _names("MOVM"), "ATOMS": _names("ATOMS LDS"),
+    "MUFU": _names("MUFU I2F F2I"), "MUFU.64": _names("MUFU.64 F2I"), "I2F": _names("I2F F2I POPC"),
+    "F2I": _names("F2I MUFU"), "FLO": _names("MUFU"), "FRND": _names("FLO"), "POPC": _names("FLO POPC"),
+    "BREV": _names("BREV"), "F2F.64": _names("F2F.64 I2F.64 FRND.64"),
+    "F2I.64": _names("F2I.64 I2F.64 FRND.64"), "I2F.64": _names("F2F.64 F2I.64 I2F.64"),
+    "FRND.64": _names("F2F.64 F2I.64"),
+    "DADD": _names("DADD DMUL DFMA"), "DMUL": _names("DADD DMUL DFMA"), "DFMA": _names("DADD DMUL DFMA"),
+    "SYNCS": _names("SYNCS"),
 }  # fmt: skip
 #: a write after a write needs no wait where results return in order and ptxas relies on it: it overwrites the
 #: part of a wide load that nobody uses. (SHFL's results, and all others, it waits for in every pair.)
 QUEUED_RESULTS: dict[str, frozenset[str]] = {"LDS": _names("LDS SHFL")}
 _VARIABLE = (
     _names(
-        "LDS LDSM SHFL REDUX MUFU I2F F2I F2F FRND FCHK POPC FLO BREV I2I S2R S2UR LDC DADD DMUL DFMA DSETP "
+        "LDS LDSM SHFL REDUX MUFU I2F F2I F2F FRND FCHK POPC FLO BREV S2R S2UR LDC DADD DMUL DFMA DSETP "
         "DMNMX DMMA MOVM LDG LD STG ST LDL STL LDGSTS STS STSM ATOM ATOMG RED REDG"
     )
     | {"ATOMS", "MATCH", "LDCU", "B2R", "BMOV", "SYNCS", "UBLKCP", "R2B"}
@@ -128,9 +141,12 @@ BRANCHING = _names(
 COPIES = _names("SYNCS UBLKCP UBLKPF UBLKRED UTMALDG UTMASTG UTMAREDG UTMAPF UTMACCTL ARRIVES")
 #: close a group that DEPBAR.LE counts
 GROUPS = frozenset(["LDGDEPBAR", "UTMACMDFLUSH"])
-#: may raise a scoreboard any number of times: groups are counted on purpose; stores to shared memory have
-#: read their operands long before the scoreboard is full (CUDA 13's ptxas lets 64 of them raise one)
-UNCOUNTED = GROUPS | {"STS", "STSM"}
+#: may raise a scoreboard any number of times: no candidate can add one, as they are fences
+UNCOUNTED = GROUPS
+#: alone, any number of these may raise a scoreboard with their results, or with their reads: on an H100 all
+#: was there after 160 of a kind, as the issue is held up before 63 are under way (`families`)
+ONE_KIND_RESULTS = tuple("LDG LDS LDL LDSM SHFL MUFU POPC LDC S2R MATCH ATOMS ATOMG".split())  # noqa: SIM905
+ONE_KIND_READS = tuple("STS STL LDG LDS SHFL MUFU".split())  # noqa: SIM905
 WARPGROUP_PRODUCTS = frozenset(["HGMMA", "IGMMA", "QGMMA", "BGMMA"])
 
 
@@ -145,6 +161,7 @@ class Kind:
     """Facts about one instruction.
 
     Attributes:
+        queue: its name where queues are concerned: see `queue_name`.
         fence: nothing may pass it, and it keeps its address.
         variable: its results and its reads of general registers take a variable time.
         voice: its number among operations that vouch for earlier ones, -1 for none.
@@ -157,6 +174,7 @@ class Kind:
             address tells, else None. For LDGSTS, of what it writes.
     """
 
+    queue: str
     fence: bool
     variable: bool
     voice: int
@@ -192,18 +210,43 @@ def classify(name: str, mods: tuple[str, ...], guard: str, ops: tuple[Operand, .
     if name == "LDS" and guard == "!PT":
         fence = True  # a workaround for the hardware that ptxas emits in threes
     space = _SPACES.get(name, 0)
+    queue = queue_name(name, mods)
     return Kind(
+        queue=queue,
         fence=fence,
         variable=variable,
-        voice=VOICES.get(name, -1) if variable else -1,
-        results_by=_mask(RESULT_VOUCHERS, name) if variable else 0,
-        reads_by=_mask(READ_VOUCHERS, name) if variable else 0,
+        voice=VOICES.get(queue, -1) if variable else -1,
+        results_by=_mask(RESULT_VOUCHERS, queue) if variable else 0,
+        reads_by=_mask(READ_VOUCHERS, queue) if variable else 0,
         loads=GLOBAL if name == "LDGSTS" else 0 if name in _STORES else space,
         stores=space if name in _STORES or name in _BOTH else 0,
         own_lane=name in _LANE_ARITHMETIC,
         ordered=bool(space) and ("STRONG" in mods or "MMIO" in mods or name.startswith(("ATOM", "RED"))),
         address=_address(name, mods, ops) if name in _PER_LANE else None,
     )
+
+
+def queue_name(name: str, mods: tuple[str, ...]) -> str:
+    """An opcode's name in the tables of queues: with ``.64`` where a conversion is from or to 64 bits, or
+    where MUFU takes the high word of an FP64 value.
+
+    >>> queue_name("F2F", ("F64", "F32")), queue_name("F2I", ("NTZ",)), queue_name("MUFU", ("RCP64H",))
+    ('F2F.64', 'F2I', 'MUFU.64')
+    """
+    wide = name in _CONVERSIONS and not _WIDE.isdisjoint(mods)
+    wide = wide or (name == "MUFU" and any(mod.endswith("64H") for mod in mods))
+    return f"{name}.64" if wide else name
+
+
+def families(name: str, hopper: bool) -> tuple[int, int]:
+    """Kinds of raises of which any number may be made without a wait, as long as no other kind raises the
+    same scoreboard: of an opcode's results, and of its reads. 0 for one that was not measured.
+
+    Two kinds go to two queues, which hold up the issue each for itself: together they may be more than 63.
+    """
+    result = ONE_KIND_RESULTS.index(name) + 1 if hopper and name in ONE_KIND_RESULTS else 0
+    reads = len(ONE_KIND_RESULTS) + ONE_KIND_READS.index(name) + 1 if hopper and name in ONE_KIND_READS else 0
+    return result, reads
 
 
 def _mask(vouchers: dict[str, frozenset[str]], name: str) -> int:

@@ -162,8 +162,8 @@ def scan_block(
     begin: int, finish: int, order: np.ndarray, times: np.ndarray,
     wait: np.ndarray, write_barrier: np.ndarray, read_barrier: np.ndarray,
     number: np.ndarray, voice: np.ndarray, results_by: np.ndarray, reads_by: np.ndarray,
-    watched: np.ndarray,
-    counted: np.ndarray, check_at: np.ndarray, check: np.ndarray, fence: np.ndarray, allowed: np.ndarray,
+    watched: np.ndarray, counted: np.ndarray, families: np.ndarray,
+    check_at: np.ndarray, check: np.ndarray, fence: np.ndarray, allowed: np.ndarray,
     length: int, minimum: int, most: int,
     written: np.ndarray, read: np.ndarray, age: np.ndarray, raised: np.ndarray,
     pending: np.ndarray, mode: int, out: np.ndarray, found: int,
@@ -173,6 +173,9 @@ def scan_block(
 
     `watched` says whether anything depends on a tracked instruction's results (1) and on its reads (2).
     `counted`: its setting counts towards `most` (1) and keeps a distance of `minimum` to the waiter (2).
+    `families` (instructions, 2): of its results and of its reads, kinds of which any number may raise a
+    scoreboard if nothing else does; 0 for none. `raised` holds the six counts and then, of each scoreboard,
+    the only family that raised it, 0 for none, -1 for several.
     Mode 0 only propagates, 1 appends (position, code) rows to `out`, 2 records in `allowed` what is
     pending at fences (rows `fence` by instruction).
     """
@@ -188,6 +191,7 @@ def scan_block(
             for s in range(6):
                 if mask >> s & 1:
                     raised[s] = 0
+                    raised[6 + s] = 0
                     if mode == 1 and times[position] + age[s] < minimum and found < len(out):
                         out[found, 0] = position
                         out[found, 1] = -1 - s
@@ -237,8 +241,12 @@ def scan_block(
                 if counted[i] & 2:
                     age[s] = -times[position]
                 if counted[i] & 1:
+                    family = families[i, which]
+                    if family == 0 or (raised[s] > 0 and raised[6 + s] != family):
+                        family = -1
+                    raised[6 + s] = family
                     raised[s] = min(most + 1, raised[s] + 1)
-                    if mode == 1 and raised[s] > most and found < len(out):
+                    if mode == 1 and raised[s] > most and family < 0 and found < len(out):
                         out[found, 0] = position
                         out[found, 1] = -11 - s
                         found += 1
@@ -277,24 +285,25 @@ def scoreboards(
     order: np.ndarray, times: np.ndarray, lengths: np.ndarray,
     wait: np.ndarray, write_barrier: np.ndarray, read_barrier: np.ndarray,
     number: np.ndarray, voice: np.ndarray, results_by: np.ndarray, reads_by: np.ndarray,
-    watched: np.ndarray,
-    counted: np.ndarray, check_at: np.ndarray, check: np.ndarray, fence: np.ndarray, allowed: np.ndarray,
+    watched: np.ndarray, counted: np.ndarray, families: np.ndarray,
+    check_at: np.ndarray, check: np.ndarray, fence: np.ndarray, allowed: np.ndarray,
     minimum: int, most: int, record: bool, out: np.ndarray,
 ) -> int:  # fmt: skip
     """Pending scoreboards as a forward data-flow problem; then every read and overwrite is checked.
 
     Returns the number of rows written to `out`: (position, 2 * tracked + rule) for something pending that is
     needed; (position, `AT_FENCE` + tracked) at a fence; (position, -1 - s) for a wait on scoreboard s less
-    than `minimum` cycles after its setter; (position, -11 - s) for one raised more than `most` times. With
+    than `minimum` cycles after its setter; (position, -11 - s) for one raised more than `most` times, not by
+    one family alone. With
     `record`, fills `allowed` instead.
     """
     blocks, tracked = len(start), len(voice)
     written = np.full((blocks, tracked), CLEAR, np.uint8)
     read = np.full((blocks, tracked), CLEAR, np.uint8)
     age = np.full((blocks, 6), np.int32(1000), np.int32)
-    raised = np.zeros((blocks, 6), np.int32)
+    raised = np.zeros((blocks, 12), np.int32)
     one, two = np.empty(tracked, np.uint8), np.empty(tracked, np.uint8)
-    ages, counts = np.empty(6, np.int32), np.empty(6, np.int32)
+    ages, counts = np.empty(6, np.int32), np.empty(12, np.int32)
     pending = np.empty(tracked + 1, np.int32)
     queued = np.ones(blocks, np.bool_)
     work = np.empty(blocks + 1, np.int32)
@@ -311,7 +320,7 @@ def scoreboards(
         counts[:] = raised[b]
         scan_block(
             start[b], end[b], order, times, wait, write_barrier, read_barrier,
-            number, voice, results_by, reads_by, watched, counted, check_at, check, fence, allowed,
+            number, voice, results_by, reads_by, watched, counted, families, check_at, check, fence, allowed,
             lengths[b], minimum, most, one, two, ages, counts, pending, int64(0), out, int64(0),
         )  # fmt: skip
         for k in range(follow_at[b], follow_at[b + 1]):
@@ -333,6 +342,10 @@ def scoreboards(
                 if counts[s] > raised[m, s]:
                     raised[m, s] = counts[s]
                     changed = True
+                old, new = raised[m, 6 + s], counts[6 + s]
+                if new != 0 and new != old and old != -1:
+                    raised[m, 6 + s] = new if old == 0 else -1
+                    changed = True
             if changed and not queued[m]:
                 queued[m] = True
                 work[size] = m
@@ -341,7 +354,7 @@ def scoreboards(
     for b in range(blocks):
         found = scan_block(
             start[b], end[b], order, times, wait, write_barrier, read_barrier,
-            number, voice, results_by, reads_by, watched, counted, check_at, check, fence, allowed,
+            number, voice, results_by, reads_by, watched, counted, families, check_at, check, fence, allowed,
             lengths[b], minimum, most, written[b], read[b], age[b], raised[b], pending,
             2 if record else 1, out, found,
         )  # fmt: skip

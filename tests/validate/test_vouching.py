@@ -1,0 +1,194 @@
+"""Which later operation's scoreboard says that an earlier one is done, pair by pair; and how often one may be
+raised."""
+
+from __future__ import annotations
+
+import sys
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+
+from sassafras.frontend._ptxas import assemble
+from sassafras.sass import Program
+from sassafras.sass import vouching as scheduled
+from sassafras.sass.tools import find
+from sassafras.validate import Validator, classes
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+from planted.subject import READ, WAIT, WRITE, Subject, drop, put
+
+#: PTX of an operation on %f0, %f1, %d0, %i0, %l0, and what it makes; the opcode that ptxas chooses
+OPERATIONS = {
+    "MUFU.EX2": ("ex2.approx.ftz.f32 {0}, %f0;", "f32"), "MUFU.RCP": ("rcp.approx.ftz.f32 {0}, %f1;", "f32"),
+    "F2F.F64.F32": ("cvt.f64.f32 {0}, %f0;", "f64"), "F2F.F32.F64": ("cvt.rn.f32.f64 {0}, %d0;", "f32"),
+    "I2F.F64": ("cvt.rn.f64.s32 {0}, %i0;", "f64"), "I2F.S64": ("cvt.rn.f32.s64 {0}, %l0;", "f32"),
+    "F2I.S64.TRUNC": ("cvt.rzi.s64.f32 {0}, %f0;", "b64"),
+    "F2I.F64.TRUNC": ("cvt.rzi.s32.f64 {0}, %d0;", "b32"),
+    "F2I.TRUNC.NTZ": ("cvt.rzi.s32.f32 {0}, %f1;", "b32"), "FRND.F64": ("cvt.rni.f64.f64 {0}, %d0;", "f64"),
+    "FRND": ("cvt.rni.f32.f32 {0}, %f0;", "f32"), "POPC": ("popc.b32 {0}, %i0;", "b32"),
+    "DFMA": ("fma.rn.f64 {0}, %d0, %d0, %d0;", "f64"),
+    "DMMA": (
+        "mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64"
+        " {{{0}, %d9}}, {{%d0}}, {{%d0}}, {{%d0, %d0}};", "f64",
+    ),
+}  # fmt: skip
+
+
+@lru_cache
+def cubin(first: str, second: str, arch: str) -> bytes:
+    """Two operations, the second one's operand being ready later, its result being stored first."""
+    (one, kind), (two, other) = OPERATIONS[first], OPERATIONS[second]
+    two = two.format("%b")
+    for name, late in (("%f", "%g"), ("%d0", "%e0"), ("%i", "%j"), ("%l", "%m")):
+        two = two.replace(name, late)
+    ptx = f"""
+.version 8.0
+.target {arch}
+.address_size 64
+.visible .entry k(.param .u64 p) {{
+.reg .b64 %p0, %l0; .reg .f32 %f0, %f1; .reg .b32 %i0; .reg .f64 %d0, %d9; .reg .f32 %g0, %g1;
+.reg .f64 %e0; .reg .b32 %j0; .reg .b64 %m0; .reg .{kind} %a; .reg .{other} %b;
+ld.param.u64 %p0, [p];
+ld.volatile.global.f32 %f0, [%p0]; ld.volatile.global.f32 %f1, [%p0+4]; ld.volatile.global.b32 %i0, [%p0+8];
+ld.volatile.global.f64 %d0, [%p0+16]; ld.volatile.global.b64 %l0, [%p0+24];
+{one.format("%a")}
+add.f32 %g0, %f0, %f1; mul.f32 %g0, %g0, %f0; add.f32 %g0, %g0, %f1; mul.f32 %g1, %g0, %f0;
+mul.lo.s32 %j0, %i0, %i0; mad.lo.s32 %j0, %j0, %i0, %j0; mad.lo.s32 %j0, %j0, %i0, %j0;
+add.f64 %e0, %d0, %d0; mul.f64 %e0, %e0, %d0; add.s64 %m0, %l0, 3;
+{two}
+st.volatile.global.{other} [%p0+64], %b;
+st.volatile.global.{kind} [%p0+96], %a;
+ret;
+}}
+"""
+    return assemble(ptx, arch, str(find("ptxas").path))
+
+
+def leaning(data: bytes, first: str, second: str) -> bytes | None:
+    """The same code where the first operation has no scoreboard of its own, and only the second one's has
+    been waited for when its result is read; None where ptxas has not put them so."""
+    program = Program.parse(data)
+    s = Subject(program, "k")
+    a, b = (
+        next(
+            i
+            for i in s.code
+            if i.opcode.startswith(name) and scheduled.unit(i.opcode) == scheduled.unit(name)
+        )
+        for name in (first, second)
+    )
+    own, other = a.control.write_barrier, b.control.write_barrier
+    high, order = list(s.high), s.identity()
+    assert other is not None
+    high = drop(high, a.index, WRITE)
+    reader = next(i for i in s.code if i.index > max(a.index, b.index) and a.writes & i.reads)
+    if a.index > b.index:
+        return None
+    if own is not None and own != other:
+        for i in s.code[a.index + 1 :]:
+            high[i.index] &= ~(1 << (WAIT + own))
+    if not any(i.control.wait_mask >> other & 1 for i in s.code[b.index + 1 : reader.index + 1]):
+        high[reader.index] |= 1 << (WAIT + other)
+    return s.emit(order, high)
+
+
+APART = [
+    ("F2F.F64.F32", "MUFU.EX2", "sm_90a"), ("I2F.F64", "MUFU.EX2", "sm_90a"), ("I2F.S64", "POPC", "sm_90a"),
+    ("F2I.S64.TRUNC", "F2I.TRUNC.NTZ", "sm_90a"),
+    ("MUFU.EX2", "F2F.F64.F32", "sm_90a"), ("POPC", "F2F.F32.F64", "sm_90a"),
+    ("F2I.TRUNC.NTZ", "F2I.F64.TRUNC", "sm_90a"), ("F2F.F64.F32", "MUFU.EX2", "sm_80"),
+    ("DMMA", "DFMA", "sm_80"),
+]  # fmt: skip
+TOGETHER = [
+    ("MUFU.RCP", "MUFU.EX2", "sm_90a"), ("MUFU.EX2", "POPC", "sm_90a"), ("F2F.F64.F32", "I2F.F64", "sm_90a"),
+    ("F2F.F64.F32", "I2F.F64", "sm_80"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("first", "second", "arch"), [*APART, *TOGETHER])
+def test_only_operations_of_one_unit_vouch_for_one_another(first: str, second: str, arch: str) -> None:
+    data = cubin(first, second, arch)
+    validator = Validator(data, "k")
+    assert validator.check(data).ok, str(validator.check(data))
+    planted = leaning(data, first, second)
+    assert planted is not None, "ptxas has put them the other way round"
+    # (of one unit ptxas may have left the first one's scoreboard out itself)
+    assert planted != data or (first, second, arch) in TOGETHER
+    report = validator.check(planted)
+    assert report.ok == ((first, second, arch) in TOGETHER), str(report)
+    assert {v.kind for v in report.violations} <= {"scoreboard"}
+
+
+@lru_cache
+def stores(arch: str, loads: int) -> bytes:
+    """100 stores to shared memory, of values that stay; then some loads from it."""
+    lines = [f"st.volatile.shared.b32 [room+{4 * n}], %x{n % 4};" for n in range(100)]
+    lines += [f"ld.volatile.shared.b32 %y{n}, [room+{4 * n}];" for n in range(loads)]
+    lines += [f"st.volatile.global.b32 [%p0+{4 * n}], %y{n};" for n in range(loads)]
+    ptx = f"""
+.version 8.0
+.target {arch}
+.address_size 64
+.visible .entry k(.param .u64 p) {{
+.shared .align 16 .b8 room[400]; .reg .b64 %p0; .reg .b32 %x<4>, %y<{loads}>;
+ld.param.u64 %p0, [p];
+ld.volatile.global.v4.b32 {{%x0, %x1, %x2, %x3}}, [%p0];
+{chr(10).join(lines)}
+ret;
+}}
+"""
+    return assemble(ptx, arch, str(find("ptxas").path))
+
+
+def raising(data: bytes, count: int, last: str) -> bytes:
+    """The same code where so many operations raise one scoreboard, which nobody waits for: stores, and at
+    the end one of the named opcode."""
+    s = Subject(Program.parse(data), "k")
+    used = {b for i in s.code for b in (i.control.write_barrier, i.control.read_barrier)}
+    free = next(b for b in range(6) if b not in used)
+    high = list(s.high)
+    chosen = [i.index for i in s.code if i.base == "STS"][: count - (last != "STS")]
+    if last != "STS":
+        chosen.append(next(i.index for i in s.code if i.base == last and i.index > chosen[-1]))
+    for n in chosen:
+        high[n] = put(high[n], READ, 3, free)
+    assert len(chosen) == count
+    return s.emit(s.identity(), high)
+
+
+@pytest.mark.parametrize(
+    ("arch", "last", "count", "accepted"),
+    [
+        ("sm_90a", "STS", 63, True), ("sm_90a", "STS", 64, True), ("sm_90a", "STS", 98, True),
+        # another queue holds up the issue for itself only
+        ("sm_90a", "LDS", 63, True), ("sm_90a", "LDS", 64, False), ("sm_90a", "LDS", 98, False),
+        # nothing was measured there
+        ("sm_80", "STS", 63, True), ("sm_80", "STS", 64, False), ("sm_80", "STS", 98, False),
+    ],
+)  # fmt: skip
+def test_how_often_a_scoreboard_may_be_raised(arch: str, last: str, count: int, accepted: bool) -> None:
+    data = stores(arch, 2)
+    report = Validator(data, "k").check(raising(data, count, last))
+    assert report.ok == accepted, str(report)
+    assert all("more than 63 times" in v.message for v in report.violations)
+
+
+def test_the_scheduler_leans_on_nothing_that_the_validator_refuses() -> None:
+    """Two tables, written apart: a pair that only the scheduler has would be proposed in vain."""
+
+    def name(unit: str) -> str:
+        return unit.replace("64", ".64")
+
+    for mine, theirs in (
+        (scheduled.RESULTS, classes.RESULT_VOUCHERS), (scheduled.READS, classes.READ_VOUCHERS),
+    ):  # fmt: skip
+        for first, others in mine.items():
+            assert {name(o) for o in others.split()} <= theirs.get(name(first), frozenset()), first
+
+
+@pytest.mark.parametrize("opcode", ["FCHK", "REDUX", "MATCH", "S2R", "LDC", "I2I", "MADE.UP"])
+def test_nothing_vouches_for_what_is_not_known(opcode: str) -> None:
+    assert opcode not in classes.RESULT_VOUCHERS and opcode not in scheduled.RESULTS
+    assert not scheduled.vouchers(opcode, True)
