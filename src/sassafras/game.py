@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from sassafras import refusal
 from sassafras.core import Case, Device, SearchError, ToolMissing, Workload
 
 GAME = "sassafras/AssemblyGame-v0"
@@ -116,7 +117,11 @@ def table(
     space: Any = ScheduleSpace(kernel, moves=moves, view=view, arch_by_name=True)  # type: ignore[arg-type]
     validator = Validator(kernel.cubin, kernel.name)
     if not (report := validator.check(kernel.cubin)).ok:
-        raise SearchError(f"the validator refuses the unmodified kernel: {report}", where=workload.name)
+        raise SearchError(
+            f"the validator refuses the unmodified kernel: {report}",
+            where=workload.name,
+            hint=refusal.kept(kernel),
+        )
     device.open(workload, case, kernel)
     judge = Evaluator(device, lambda _, cubin: validator.check(cubin), kernel)
     return space, lambda state: judge.evaluate(space.candidate(state))

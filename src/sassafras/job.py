@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from sassafras import __version__, search
+from sassafras import __version__, refusal, search
 from sassafras.core import (
     VALIDATOR_RULES,
     Budget,
@@ -212,12 +212,11 @@ class Job:
         report = validator.check(self.baseline.cubin)
         if not report.ok:
             supported = getattr(report, "supported", True)
+            what = "a defect of ours" if supported else "nothing can be proved about it, so it stays as it is"
             raise SearchError(
                 f"the validator refuses the unmodified kernel: {_first(report.violations)}",
                 where=f"{self.workload.name}, case {self.case.name}",
-                hint="a defect of ours: please report it with the cubin"
-                if supported
-                else "nothing can be proved about this kernel, so it stays as it is",
+                hint=f"{what}; {refusal.kept(self.baseline)}",
             )
         # no store: the search's record is kept by the loop, which knows what each outcome took
         made: Evaluator = Judge(self.device, lambda _, candidate: validator.check(candidate), self.baseline)

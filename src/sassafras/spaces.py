@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from sassafras import refusal
 from sassafras.core import Kernel, SassafrasError, Space
 
 #: schedules of a proved copy that have to be approved before a search gets it
@@ -37,6 +38,7 @@ def space_of(name: str, asked_by_name: bool = False, **options: Any) -> Callable
     def make(kernel: Kernel) -> Space[Any, Any]:
         from sassafras.schedule import ScheduleSpace
 
+        _supported(kernel)
         if name == "renaming":
             return renamed(kernel, asked_by_name, **options)
         if name == "blocks":
@@ -45,6 +47,20 @@ def space_of(name: str, asked_by_name: bool = False, **options: Any) -> Callable
         return ScheduleSpace(kernel, arch_by_name=asked_by_name, control=control, **options)
 
     return make
+
+
+def _supported(kernel: Kernel) -> None:
+    """Raise for code of a known architecture that cannot be rescheduled; the cubin is kept."""
+    from sassafras.sass import ARCHS, Program
+
+    function = Program.parse(kernel.cubin).function(kernel.name)
+    arch = ARCHS.get(function.arch)
+    if function.pinned_reason and arch is not None and arch.scheduled is not False:
+        raise SassafrasError(
+            f"this kernel cannot be rescheduled: {function.pinned_reason}",
+            where=kernel.name[:60],
+            hint=refusal.kept(kernel),
+        )
 
 
 def renamed(kernel: Kernel, asked_by_name: bool = False, **options: Any) -> Any:
