@@ -21,7 +21,7 @@ def _names(*text: str) -> frozenset[str]:
 
 
 #: results: which later operations' results say that an earlier one's is there, too (results return in
-#: order); by `queue_name`. Only pairs that ptxas leans on in several kernels, and nothing that two of them
+#: order); by `queue_name`. What reads shared memory, or shuffles, shares one in-order queue. Only pairs that ptxas leans on in several kernels, and nothing that two of them
 #: suggest of a third: it never leaves a conversion of 64 bits to one of 32, nor DMMA to anything (on an H100
 #: other results are there before DMMA's), and all of 2,400 S2R and LDC have a scoreboard of their own
 RESULT_VOUCHERS: dict[str, frozenset[str]] = {
@@ -33,25 +33,27 @@ RESULT_VOUCHERS: dict[str, frozenset[str]] = {
     "F2F.64": _names("F2F.64 F2I.64 I2F.64 FRND.64"), "F2I.64": _names("F2F.64 F2I.64 I2F.64"),
     "I2F.64": _names("F2F.64 F2I.64 I2F.64 FRND.64"), "FRND.64": _names("F2F.64 I2F.64 FRND.64"),
     "DADD": _names("DADD DMUL DFMA"), "DMUL": _names("DADD DMUL DFMA"), "DFMA": _names("DADD DMUL DFMA"),
-    "ATOMS": _names("ATOMS"),
-    "LDS": _names("LDS LDSM SHFL"), "LDSM": _names("LDSM SHFL"), "SHFL": _names("LDS SHFL"),
-    "S2UR": _names("S2UR"), "MOVM": _names("MOVM"),
+    "LDS": _names("LDS LDSM SHFL MOVM ATOMS"), "LDSM": _names("LDS LDSM SHFL MOVM ATOMS"),
+    "SHFL": _names("LDS LDSM SHFL MOVM ATOMS"), "MOVM": _names("LDSM SHFL MOVM ATOMS"),
+    "S2UR": _names("S2UR"), "ATOMS": _names("ATOMS"),
 }  # fmt: skip
 #: operands: which later operations' scoreboards, of either kind, say that an earlier one has read its own.
-#: Only LDG says it of LDG: on an H200, LDSM's result was there before a load issued ahead of it had read its
-#: address (docs/experiments/2026-11-22-vouching.md). Of 6,000 kernels for two architectures several rely on
-#: each pair (docs/experiments/2026-11-22-queues.md)
+#: Two queues: loads from global memory, LDGSTS among them; and stores, shared memory and shuffles. Nothing of
+#: the second says it of the first: on an H200, LDSM's result was there before a load issued ahead of it had
+#: read its address (docs/experiments/2026-11-22-vouching.md). Of 6,000 kernels for two architectures several
+#: rely on each pair (docs/experiments/2026-11-22-queues.md)
 READ_VOUCHERS: dict[str, frozenset[str]] = {
     "MUFU": _names("MUFU I2F F2I FLO"), "MUFU.64": _names("MUFU BREV"), "I2F": _names("MUFU I2F F2I"),
     "F2I": _names("MUFU F2I"), "FLO": _names("BREV"), "POPC": _names("MUFU MUFU.64"),
     "BREV": _names("MUFU.64 FLO"), "F2F.64": _names("F2F.64"), "I2F.64": _names("F2I.64 I2F.64"),
     "DADD": _names("DADD DMUL DFMA"), "DMUL": _names("DADD DMUL DFMA"), "DFMA": _names("DADD DMUL"),
-    "DMMA": _names("DMMA"), "ATOMS": _names("ATOMS LDS STG"),
-    "LDG": _names("LDG"), "LDGSTS": _names("LDGSTS"), "LDL": _names("LDL"),
-    "STL": _names("LDS SHFL STG STL STS"), "LDS": _names("LDS SHFL STG STL STS"),
-    "LDSM": _names("LDSM STG"), "SHFL": _names("LDS SHFL STG STL STS"),
-    "STG": _names("LDS SHFL STG STL STS"), "STS": _names("ATOMS LDL LDS LDSM SHFL STG STL STS"),
-    "STSM": _names("LDS LDSM STSM"), "MOVM": _names("MOVM"),
+    "DMMA": _names("DMMA"), "ATOMS": _names("ATOMS LDS LDSM SHFL STG STS STSM"),
+    "LDG": _names("LDG LDGSTS"), "LDGSTS": _names("LDG LDGSTS"), "LDL": _names("LDL"),
+    "STL": _names("LDS LDSM SHFL STG STL STS STSM"), "LDS": _names("LDS SHFL STG STL STS"),
+    "LDSM": _names("LDSM STG STS"), "SHFL": _names("LDS SHFL STG STL STS"),
+    "STG": _names("LDS LDSM SHFL STG STL STS ATOMS"),
+    "STS": _names("LDL LDS LDSM SHFL STG STL STS STSM ATOMS"),
+    "STSM": _names("LDS LDSM SHFL MOVM STG STL STS STSM ATOMS"), "MOVM": _names("MOVM"),
 }  # fmt: skip
 _CONVERSIONS, _WIDE = _names("F2F F2I I2F FRND"), _names("F64 S64 U64")
 #: vouching operations by number
@@ -62,10 +64,10 @@ VOICES = {name: n for n, name in enumerate(sorted(
 #: ever leave without one (it waits in all 3,647 pairs of STL and LDL, all 740 of LDG and LDS, thousands of
 #: STG and LDL, LDG, LDC or S2R, ...: docs/experiments/2026-11-22-queues.md)
 QUEUED_WRITERS: dict[str, frozenset[str]] = {
-    "LDG": _names("LDG LDL"), "LD": _names("LD"), "LDS": _names("LDS LDSM SHFL"), "LDSM": _names("LDSM"),
-    "STG": _names("LDS LDSM SHFL"),
-    "STL": _names("LDS LDSM SHFL"), "STS": _names("LDS LDSM SHFL"), "STSM": _names("LDS LDSM"),
-    "SHFL": _names("SHFL LDS"), "MOVM": _names("MOVM"), "ATOMS": _names("ATOMS LDS"),
+    "LDG": _names("LDG LDL"), "LD": _names("LD"), "LDS": _names("LDS LDSM SHFL"), "LDSM": _names("LDS LDSM"),
+    "LDGSTS": _names("LDG LDL"), "STG": _names("LDS LDSM SHFL MOVM"),
+    "STL": _names("LDS LDSM SHFL"), "STS": _names("LDS LDSM SHFL MOVM"), "STSM": _names("LDS LDSM SHFL MOVM"),
+    "SHFL": _names("SHFL LDS"), "MOVM": _names("MOVM"), "ATOMS": _names("ATOMS LDS LDSM SHFL"),
     "MUFU": _names("MUFU I2F F2I"), "MUFU.64": _names("MUFU.64 F2I"), "I2F": _names("I2F F2I POPC"),
     "F2I": _names("F2I MUFU"), "FLO": _names("MUFU"), "FRND": _names("FLO"), "POPC": _names("FLO POPC"),
     "BREV": _names("BREV"), "F2F.64": _names("F2F.64 I2F.64 FRND.64"),
@@ -76,7 +78,7 @@ QUEUED_WRITERS: dict[str, frozenset[str]] = {
 }  # fmt: skip
 #: a write after a write needs no wait where results return in order and ptxas relies on it: it overwrites the
 #: part of a wide load that nobody uses. (SHFL's results, and all others, it waits for in every pair.)
-QUEUED_RESULTS: dict[str, frozenset[str]] = {"LDS": _names("LDS SHFL")}
+QUEUED_RESULTS: dict[str, frozenset[str]] = {"LDS": _names("LDS SHFL"), "LDSM": _names("LDS LDSM SHFL")}
 _VARIABLE = (
     _names(
         "LDS LDSM SHFL REDUX MUFU I2F F2I F2F FRND FCHK POPC FLO BREV S2R S2UR LDC DADD DMUL DFMA DSETP "
