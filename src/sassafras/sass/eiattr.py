@@ -3,7 +3,8 @@
 A record is a format byte, an attribute byte and two bytes that are either the value itself or the
 size of the payload that follows. Some payloads hold offsets of instructions; when instructions
 move, these must follow (observed: EXIT 0x1c, cooperative groups 0x28, warp-wide integer 0x31, mbarrier
-0x39, loads of which not all bytes are used 0x44, spill annotations 0x55). A record whose attribute we do not
+0x39, loads of which not all bytes are used 0x44, spill annotations 0x55, calls of the driver's functions
+0x46, atomics of 16 bits made of wider ones 0x2e). A record whose attribute we do not
 know may hold offsets too: such a kernel is pinned rather than guessed about (`Function.pinned_reason`).
 """
 
@@ -25,6 +26,11 @@ INDIRECT_BRANCH_TARGETS = 0x34
 #: PTX's pragma "used_bytes_mask" says. cuobjdump names it; seen from ptxas 12.8 and 13
 UNUSED_LOAD_BYTES = 0x44
 ANNOTATIONS = 0x55
+#: u32 offset of a CALL of a function that the driver brings (__assertfail, vprintf, malloc, ...)
+SYSTEM_CALLS = 0x46
+#: u32 offset of a load or CAS that does the work of an atomic of 16 bits, u32 general register in which the
+#: address of the 16 bits stands then. Seen from ptxas 12.8 and 13 for each CAS and the load before its loop
+EMULATED_ATOMICS = 0x2E
 #: the one kind of annotation seen: a spill or a refill, u32 kind and u32 instruction offset
 _SPILL_REFILL = 1
 
@@ -35,13 +41,15 @@ OFFSET_ATTRIBUTES: dict[int, tuple[str, int, int]] = {
     0x28: ("COOP_GROUP_INSTR_OFFSETS", 4, 0),
     0x31: ("INT_WARP_WIDE_INSTR_OFFSETS", 4, 0),
     0x39: ("MBARRIER_INSTR_OFFSETS", 16, 0),
+    EMULATED_ATOMICS: ("ATOM16_EMUL_INSTR_REG_MAP", 8, 0),
     UNUSED_LOAD_BYTES: ("UNUSED_LOAD_BYTE_OFFSET", 8, 0),
+    SYSTEM_CALLS: ("SYSCALL_OFFSETS", 4, 0),
     ANNOTATIONS: ("ANNOTATIONS", 8, 4),
 }
 
 #: attributes that hold no instruction offset, named as cuobjdump 13.5 prints each number. Not
 #: listed, and so refused, are those whose payload may hold offsets in a form not seen yet: 0x03, 0x14-0x16,
-#: 0x25, 0x27, 0x2D, 0x2E, 0x3A, 0x40, 0x46, 0x4B, 0x4F, 0x57, 0x59, 0x65, 0x6A, 0x6C.
+#: 0x25, 0x27, 0x2D, 0x3A, 0x40, 0x4B, 0x4F, 0x57, 0x59, 0x65, 0x6A, 0x6C.
 PLAIN_ATTRIBUTES: dict[int, str] = {
     0x01: "PAD", 0x02: "IMAGE_SLOT", 0x04: "CTAIDZ_USED", 0x05: "MAX_THREADS", 0x06: "IMAGE_OFFSET",
     0x07: "IMAGE_SIZE", 0x08: "TEXTURE_NORMALIZED", 0x09: "SAMPLER_INIT", 0x0A: "PARAM_CBANK",
@@ -131,6 +139,22 @@ def offset_slots(records: tuple[Record, ...]) -> list[tuple[int, int]]:
     return slots
 
 
+def system_calls(records: tuple[Record, ...]) -> frozenset[int]:
+    """Offsets of the calls of functions that the driver brings."""
+    return frozenset(offset for r in records if r.attribute == SYSTEM_CALLS for offset in r.words())
+
+
+def named_beside(records: tuple[Record, ...]) -> dict[int, tuple[int, ...]]:
+    """General registers whose values matter at an instruction that need not name them, by its offset."""
+    found: dict[int, tuple[int, ...]] = {}
+    for record in records:
+        if record.attribute == EMULATED_ATOMICS:
+            words = record.words()
+            for offset, register in zip(words[::2], words[1::2], strict=False):
+                found[offset] = (*found.get(offset, ()), register)
+    return found
+
+
 def unknown_attributes(records: tuple[Record, ...]) -> tuple[int, ...]:
     """Attributes that are in neither table, or of which an entry is of no known form; sorted."""
     known = OFFSET_ATTRIBUTES.keys() | PLAIN_ATTRIBUTES.keys()
@@ -149,8 +173,20 @@ def _loads_and_masks(record: Record) -> bool:
     return aligned and all(0 < mask < 0xFFFF for mask in words[1::2])
 
 
+def _instructions(record: Record) -> bool:
+    return len(record.payload) % 4 == 0 and all(offset % 16 == 0 for offset in record.words())
+
+
+def _instructions_and_registers(record: Record) -> bool:
+    words = record.words()
+    aligned = len(record.payload) % 8 == 0 and all(offset % 16 == 0 for offset in words[::2])
+    return aligned and all(register < 255 for register in words[1::2])
+
+
 #: attributes whose entries are looked at
 _FORMS: dict[int, Callable[[Record], bool]] = {
+    SYSTEM_CALLS: _instructions,
+    EMULATED_ATOMICS: _instructions_and_registers,
     ANNOTATIONS: _all_spills,
     UNUSED_LOAD_BYTES: _loads_and_masks,
 }

@@ -19,8 +19,16 @@ from . import archs, cfg, effects, opcodes
 from .control import Control
 from .cubin import Cubin, Entry
 from .disassembly import Disassembly, Line, Listing, disassemble
-from .eiattr import INDIRECT_BRANCH_TARGETS, KPARAM_INFO, offset_slots, unknown_attributes
+from .eiattr import (
+    INDIRECT_BRANCH_TARGETS,
+    KPARAM_INFO,
+    named_beside,
+    offset_slots,
+    system_calls,
+    unknown_attributes,
+)
 from .instruction import Instruction, split_text
+from .registers import GPR
 
 #: low 12 bits of a NOP's encoding
 _NOP = 0x918
@@ -42,6 +50,7 @@ class Function:
         offset_slots: (file position, instruction offset) of each offset in `.nv.info`.
         indirect: offset of an indirect branch -> offsets of its targets.
         pinned_reason: why this kernel must not be reordered at all, or ``""``.
+        system_calls: byte offsets of the calls of functions that the driver brings, such as __assertfail.
     """
 
     name: str
@@ -53,6 +62,7 @@ class Function:
     offset_slots: tuple[tuple[int, int], ...] = field(repr=False)
     indirect: Mapping[int, tuple[int, ...]] = field(repr=False)
     pinned_reason: str = ""
+    system_calls: frozenset[int] = frozenset()
 
     def __len__(self) -> int:
         return len(self.instructions)
@@ -200,6 +210,7 @@ def _function(entry: Entry, listing: Listing, disassembly: Disassembly) -> Funct
             f"{len(listing.lines)} instructions printed for {len(code)} in the file", where=entry.text.name
         )
     instructions = []
+    beside = named_beside(entry.info)
     for index, line in enumerate(lines):
         guard, opcode, operands = split_text(line.text)
         if opcodes.base(opcode) not in opcodes.OPCODES:
@@ -209,6 +220,10 @@ def _function(entry: Entry, listing: Listing, disassembly: Disassembly) -> Funct
                 hint="please report it with the cubin; nothing is guessed about an unknown instruction",
             )
         reads, writes, unexplained = effects.complete(line, guard, opcode, operands)
+        if line.offset in beside:
+            # a tool that looks here finds an address in them: they keep their values, and it its place
+            reads |= frozenset(GPR + register for register in beside[line.offset])
+            unexplained = unexplained or f"{opcode}: .nv.info names a register here"
         low, high = int(code[index, 0]), int(code[index, 1])
         op = opcodes.OPCODES[opcodes.base(opcode)]
         instructions.append(
@@ -237,6 +252,7 @@ def _function(entry: Entry, listing: Listing, disassembly: Disassembly) -> Funct
         text_offset=entry.text.offset,
         offset_slots=tuple(offset_slots(entry.info)),
         indirect=_indirect_targets(entry),
+        system_calls=system_calls(entry.info),
         pinned_reason=_pinned_reason(entry, disassembly.target),
     )
 

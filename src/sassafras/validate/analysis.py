@@ -76,6 +76,14 @@ class Analysis:
         self.effects = [
             effects.read(i.guard, i.opcode, i.operands, i.low, i.high, i.reads, i.writes) for i in self.code
         ]
+        #: calls of functions that the driver brings: what these do is not in the cubin
+        self.system = frozenset(
+            n for n, i in enumerate(self.code) if i.offset in function.system_calls and i.base == "CALL"
+        )
+        if len(self.system) != len(function.system_calls):
+            raise DisassemblyError(".nv.info names a system call where no CALL stands", where=function.name)
+        for n in self.system:
+            self.effects[n] = effects.of_a_system_call(self.effects[n], function.registers)
         self.kinds = []
         for i in self.code:
             try:
@@ -96,7 +104,7 @@ class Analysis:
         self.keys = [opcode_key(i.opcode) for i in self.code]
         own = [table.own_stall(key) for key in self.keys]
         self.own_stall = np.array([0 if d is None or d.cycles < 2 else d.cycles for d in own], dtype=np.int64)
-        self.blocks = graph.build(self.code, function.labels, function.indirect)
+        self.blocks = graph.build(self.code, function.labels, function.indirect, self.system)
         self.parts = [dependences.BlockPairs(b, self.effects) for b in self.blocks]
         self.words = function.words.copy()
         self.words[:, 1] &= _CLEAN
@@ -237,9 +245,13 @@ class Analysis:
         first, second = pair.first, pair.second
         if pair.register >= operands.B:
             return None  # convergence barriers: only fences touch them
+        if pair.second in self.system:
+            return None  # `_fences` says what may be pending there
         if self._queued_result(pair):
             return None  # results of this queue come in order
         if pair.kind in (RAW, WAW, ORDER):
+            if self.code[first].base == "ATOM" and operands.P <= pair.register < operands.UR:
+                return 1  # which memory the address is of: known as soon as it is read
             return 0 if self.variable[first] else None
         if pair.kind == WAR and self._late(first, pair.register):
             queued = classes.QUEUED_WRITERS.get(self.kinds[first].queue, ())
@@ -349,6 +361,8 @@ class Analysis:
         )
         for _, number, rule in checks:
             self.watched[number] |= 1 << rule
+        if self.system:
+            self.watched[:] = 3  # nothing in this cubin says what such a call needs
 
     def _fences(self) -> None:
         """What may be pending at fences that order memory or end the kernel: no more than in the original, as
@@ -357,7 +371,8 @@ class Analysis:
         """
         strict = [
             n for n in range(self.count)
-            if self.fence[n] and self.code[n].base not in classes.BRANCHING and not self.effects[n].never
+            if self.fence[n] and not self.effects[n].never
+            and (n in self.system or self.code[n].base not in classes.BRANCHING)
         ]  # fmt: skip
         setters = [v for v, n in enumerate(self.tracked) if self.fence[n] and self.watched[v]]
         loose = (

@@ -13,9 +13,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from . import encoding, operands
-from .operands import UP, UR, B, Operand, P, Role
+from .operands import UP, UR, B, Operand, P, R, Role
 
 Widths = dict[int, int]
+#: the guard of what may or may not happen: no register's number
+_PERHAPS = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,6 +296,21 @@ def read(
         found += [Access(r, "?", True) for r in sorted(oracle_writes - writes)]
     never = guard in ("!PT", "!UPT")
     return Effects(tuple(dict.fromkeys(found)), predicate, guard.startswith("!"), never, problem)
+
+
+def of_a_system_call(found: Effects, registers: int) -> Effects:
+    """The effects of a CALL of a function that the driver brings: it may read and write every register.
+
+    It need not write any, so its writes stand under a guard that nothing else has: they end no value's life.
+
+    Args:
+        found: the CALL's own.
+        registers: general registers of a thread.
+    """
+    files = ((R, registers), (P, 7), (UR, 63), (UP, 7))
+    every = [base + n for base, count in files for n in range(count)]
+    accesses = (*found.accesses, *(Access(r, "?", write) for write in (False, True) for r in every))
+    return Effects(accesses, _PERHAPS, False, found.never, "calls a function that the driver brings")
 
 
 def _explain(

@@ -24,9 +24,11 @@ class Block:
 
 
 def build(
-    code: Sequence[Instruction], labels: Mapping[str, int], indirect: Mapping[int, tuple[int, ...]]
-) -> tuple[Block, ...]:
-    """Blocks in address order. Where a target is unknown, every label is one.
+    code: Sequence[Instruction], labels: Mapping[str, int], indirect: Mapping[int, tuple[int, ...]],
+    system: frozenset[int] = frozenset(),
+) -> tuple[Block, ...]:  # fmt: skip
+    """Blocks in address order. Where a target is unknown, every label is one. Calls of functions that are not
+    in the cubin (`system`, positions) go on behind themselves.
 
     Raises:
         DisassemblyError: a branch leaves the function.
@@ -42,6 +44,8 @@ def build(
             found = [t // 16 for t in indirect.get(i.offset, ())]
             if not found:
                 raise DisassemblyError("indirect branch without a list of its targets", where=str(i))
+        elif i.index in system:
+            found = [i.index + 1]
         elif i.base == "CALL" and i.operands[0][0] == "R" and functions:
             found = functions  # a function pointer
         elif i.base in ("BRA", "JMP", "CALL") and (not found or i.operands[0][0] == "R"):
@@ -72,7 +76,7 @@ def build(
             after.add(end)
         follow.append({number[t] for t in after})
     _join(code, targets, starts, ends, number, follow)
-    _return(code, targets, ends, number, follow)
+    _return(code, targets, ends, number, follow, system)
     return tuple(Block(*row) for row in zip(starts, ends, (tuple(sorted(f)) for f in follow), strict=True))
 
 
@@ -124,12 +128,13 @@ def _return(
     ends: list[int],
     number: dict[int, int],
     follow: list[set[int]],
+    system: frozenset[int],
 ) -> None:
     """Add the edges of RET: from each called function back behind the calls of that function."""
     last = [code[end - 1] for end in ends]
     callers: dict[int, set[int]] = {}
     for n, i in enumerate(last):
-        if i.base == "CALL" and ends[n] in number:
+        if i.base == "CALL" and i.index not in system and ends[n] in number:
             for entry in follow[n]:
                 callers.setdefault(entry, set()).add(number[ends[n]])
     every = {back for known in callers.values() for back in known}
