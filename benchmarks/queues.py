@@ -1,6 +1,6 @@
 """What ptxas leaves to in-order queues, pair by pair: writes queues.json. Needs nvcc, no GPU.
 
-    python benchmarks/queues.py [--seeds 20] [--conversions 20] [--archs sm_90a,sm_80] [--jobs 2]
+    python benchmarks/queues.py [--seeds 20] [--conversions 20] [--matrix 14] [--archs sm_90a,sm_80] [--jobs 2]
         [--work FOLDER] [CORPUS ...]
 
 An operation of variable latency reads its operands late, and its results come late. Before a register is read
@@ -36,6 +36,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import queues_matrix
 from common import read_lines, write
 
 Row = dict[str, Any]
@@ -126,6 +127,9 @@ _LANES = (
 )  # fmt: skip
 
 
+_CONVERTING_LIMITS: tuple[list[str], ...] = ([], ["-maxrregcount=32"], ["-maxrregcount=40"])
+
+
 def conversions(seed: int) -> str:
     """CUDA source of a seed's kernels that convert."""
     rng = random.Random(1_000_003 + seed)
@@ -164,17 +168,22 @@ def _converting(number: int, rng: random.Random) -> str:
     return "\n".join([*lines, "}"])
 
 
-def made(seed: int, arch: str, folder: Path, converting: bool = False) -> list[Path]:
-    """Compile a seed with both compilers, with 24, 32 or any number of registers; what is there stays."""
+def made(seed: int, arch: str, folder: Path, kind: str = "seed") -> list[Path]:
+    """Compile a seed of ``seed``, ``convert`` or ``matrix`` kernels with both compilers, with few registers or any
+    number; what is there stays."""
     from sassafras.sass.tools import find_all
 
-    few = [[], ["-maxrregcount=32"], ["-maxrregcount=40" if converting else "-maxrregcount=24"]][seed % 3]
-    stem = folder / f"{'convert' if converting else 'seed'}{seed}-{arch}"
+    few = queues_matrix.LIMITS[seed % 3] if kind != "convert" else _CONVERTING_LIMITS[seed % 3]
+    stem = folder / f"{kind}{seed}-{arch}"
     cu, ptx = stem.with_suffix(".cu"), stem.with_suffix(".ptx")
     cubins = [folder / f"{stem.name}-{which}.cubin" for which in ("nvcc", "triton")]
     if all(path.exists() for path in cubins):
         return cubins
-    cu.write_text(conversions(seed) if converting else source(seed))
+    texts = {
+        "seed": source, "convert": conversions,
+        "matrix": lambda n: "\n".join(queues_matrix.kernels(n, arch.startswith("sm_90"))),
+    }  # fmt: skip
+    cu.write_text(texts[kind](seed))
     _run("nvcc", f"-arch={arch}", "-ptx", "-o", ptx, cu)
     ptx.write_text(re.sub(r"(?m)^\.version .*", f".version {_PTX}", ptx.read_text()))
     _run("nvcc", f"-arch={arch}", "-cubin", *few, "-o", cubins[0], cu)
@@ -200,12 +209,11 @@ def relied_on(path: str) -> Row:
     from sassafras.core import SassafrasError
     from sassafras.sass import ARCHS, Program
 
-    row: Row = {"path": path, "arch": "", "kernels": 0, "counts": []}
     try:
         program = Program.parse(Path(path).read_bytes())
     except SassafrasError as error:
-        return row | {"error": str(error)}
-    row["arch"] = program.arch
+        return {"path": path, "arch": "", "kernels": 0, "counts": [], "unread": str(error)}
+    row: Row = {"path": path, "arch": program.arch, "kernels": 0, "counts": []}
     if program.arch not in ARCHS or ARCHS[program.arch].scheduled is False:
         return row
     counts: Counter[tuple[str, str, str, str]] = Counter()
@@ -344,7 +352,8 @@ def summarise(rows: list[Row], cubins: list[Row]) -> Row:
         for who in others
     }
     return {
-        "cubins": len(cubins), "kernels": sum(row["kernels"] for row in cubins),
+        "cubins": len(cubins), "unread": sum("unread" in row for row in cubins),
+        "kernels": sum(row["kernels"] for row in cubins),
         "own": dict(own.most_common()),
         "vouched_by_one_kind": {key: dict(c) for key, c in sorted(alone.items())},
         "queued": {key: dict(c) for key, c in sorted(behind.items())},
@@ -361,6 +370,7 @@ def main() -> int:
     parser.add_argument("corpus", nargs="*", type=Path, help="folders of further cubins")
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--conversions", type=int, default=20, help="seeds of kernels that convert")
+    parser.add_argument("--matrix", type=int, default=0, help="seeds of queues_matrix.py besides")
     parser.add_argument("--archs", default="sm_90a,sm_80")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--work", type=Path, default=Path("runs/queues"))
@@ -373,9 +383,10 @@ def main() -> int:
     for seed in range(options.seeds):
         for arch in filter(None, options.archs.split(",")):
             paths += made(seed, arch, options.work)
-    for seed in range(options.conversions):
-        for arch in filter(None, options.archs.split(",")):
-            paths += made(seed, arch, options.work, converting=True)
+    for kind, seeds in (("convert", options.conversions), ("matrix", options.matrix)):
+        for seed in range(seeds):
+            for arch in filter(None, options.archs.split(",")):
+                paths += made(seed, arch, options.work, kind)
     journal = options.work / "queues.rows.jsonl"
     rows = {row["path"]: row for row in (read_lines(journal) if journal.exists() else ())}
     left = [str(path) for path in paths if str(path) not in rows]
@@ -392,6 +403,7 @@ def main() -> int:
     environment = {"gpu": None, "python": platform.python_version(), "nvcc": told[1] if told else None}
     command = f"python benchmarks/queues.py --seeds {options.seeds} --conversions {options.conversions}"
     command += f" --archs {options.archs}"
+    command += f" --matrix {options.matrix}" if options.matrix else ""
     command += " CORPUS" * len(options.corpus)  # paths of this machine mean nothing
     path = write("queues", published(counted), summary, environment, out=options.out, command=command)
     print(json.dumps(summary, indent=1), f"\nwrote {path.name}")
