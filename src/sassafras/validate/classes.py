@@ -50,9 +50,9 @@ READ_VOUCHERS: dict[str, frozenset[str]] = {
     "DADD": _names("DADD DMUL DFMA"), "DMUL": _names("DADD DMUL DFMA"), "DFMA": _names("DADD DMUL"),
     "DMMA": _names("DMMA"), "ATOMS": _names("ATOMS LDS LDSM SHFL STG STS STSM"),
     "LDG": _names("LDG LDGSTS"), "LDGSTS": _names("LDG LDGSTS"), "LDL": _names("LDL"),
-    "STL": _names("LDS LDSM SHFL STG STL STS STSM"), "LDS": _names("LDS SHFL STG STL STS"),
-    "LDSM": _names("LDSM STG STL STS"), "SHFL": _names("LDS SHFL STG STL STS"),
-    "STG": _names("LDS LDSM SHFL STG STL STS ATOMS"),
+    "STL": _names("LDS LDSM SHFL STG STL STS STSM"), "LDS": _names("LDS SHFL STG STL STS STSM"),
+    "LDSM": _names("LDSM STG STL STS"), "SHFL": _names("LDS SHFL STG STL STS STSM"),
+    "STG": _names("LDS LDSM SHFL STG STL STS STSM ATOMS"),
     "STS": _names("LDL LDS LDSM SHFL STG STL STS STSM ATOMS"),
     "STSM": _names("LDS LDSM SHFL MOVM STG STL STS STSM ATOMS"), "MOVM": _names("MOVM"),
 }  # fmt: skip
