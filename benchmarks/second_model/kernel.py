@@ -1,0 +1,314 @@
+"""One program for the second model: its operations as arrays, and what is in flight at every block's beginning."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+import numpy as np
+
+from . import flow, kinds, machine
+from .latency import latencies
+from .machine import Facts, Learnt, State, Values
+from .reading import Listing, Op
+
+class Kernel:
+    """One program: its operations as arrays, and what is in flight at the beginning of every block."""
+
+    def __init__(self, code: Listing, of: Kernel | None = None) -> None:
+        self.code = code
+        self.ops = code.ops
+        self.count = len(code.ops)
+        self.blocks = flow.blocks(code)
+        self.high = np.array(code.control, dtype=np.uint64)
+        self.words = np.array([(o.low, o.high) for o in self.ops], dtype=np.uint64)
+        self.order = np.arange(self.count, dtype=np.int32)
+        self.block_of = np.zeros(self.count, dtype=np.int32)
+        for k, block in enumerate(self.blocks):
+            self.block_of[block.start : block.end] = k
+        self._number_registers()
+        self.facts = self._facts()
+        self.learnt = self._learnt()
+        self._scratch = (np.zeros(self.tracked + 1, np.uint64), np.zeros(self.tracked + 1, np.uint8))
+        self._learn(of)
+
+    # -- arrays -------------------------------------------------------------------------------------------
+
+    def _number_registers(self) -> None:
+        used = {u.register for o in self.ops for u in (*o.reads, *o.writes)} | {o.guard for o in self.ops} - {-1}
+        self.registers = sorted(used)
+        self.index = {r: n for n, r in enumerate(self.registers)}
+        self.live_out = [
+            np.array([n for n, r in enumerate(self.registers) if b.live_out >> r & 1], dtype=np.int32)
+            for b in self.blocks
+        ]
+
+    def _facts(self) -> Facts:
+        ops, count, table = self.ops, self.count, latencies()
+        self.names = names = sorted({o.base for o in ops})
+        name = {base: n for n, base in enumerate(names)}
+        producers: dict[tuple[str, str], int] = {}
+        consumers: dict[tuple[str, str], int] = {}
+        reads: list[tuple[int, int, int]] = []
+        writes: list[tuple[int, int]] = []
+        read_at, write_at = np.zeros(count + 1, np.int32), np.zeros(count + 1, np.int32)
+        cached = np.full((count, 3), -1, np.int32)
+        tracked: list[int] = []
+        number = np.full(count, -1, np.int32)
+        variable = np.zeros(count, np.uint8)
+        control = self.high
+        for n, o in enumerate(ops):
+            key = table.name(o.base, o.mods)
+            base = set(o.address[0]) if o.address is not None else set()
+            written = {u.register for u in o.writes}
+            for u in o.reads:
+                cc = consumers.setdefault((key, u.slot), len(consumers))
+                inside = u.slot.rstrip("+0123456789")[-1:] in ("a", "u", "d")
+                source = o.base in kinds.PRODUCTS and u.register < 256 and u.register not in written
+                flags = int(inside and (u.register in base or u.register - 1 in base)) | 2 * source
+                reads.append((self.index[u.register], cc, flags))
+            for u in o.writes:
+                writes.append((self.index[u.register], producers.setdefault((key, u.slot), len(producers))))
+            read_at[n + 1], write_at[n + 1] = len(reads), len(writes)
+            mine = {u.register for u in o.reads}
+            for slot, field in enumerate((o.low >> 24 & 255, o.low >> 32 & 255, o.high & 255)):
+                if field in mine and o.base not in kinds.STEERING:
+                    cached[n, slot] = self.index[field]
+            wb, rb = int(control[n]) >> 46 & 7, int(control[n]) >> 49 & 7
+            variable[n] = o.base in kinds.VARIABLE or wb < 6
+            if (variable[n] or rb < 6) and not o.never:
+                number[n] = len(tracked)
+                tracked.append(n)
+        self.tracked = len(tracked)
+        self.relative = np.array([bool(o.targets) or "`" in o.what for o in ops])
+        self.resultless = np.array([
+            not o.writes and o.base not in ("LDGSTS", "LDGDEPBAR") and int(c) >> 46 & 7 == 7
+            for o, c in zip(ops, control, strict=True)
+        ])  # fmt: skip
+        self.producers, self.consumers = list(producers), list(consumers)
+        width = len(self.registers) // 64 + 1
+        results, late = np.zeros((len(tracked), width), np.uint64), np.zeros((len(tracked), width), np.uint64)
+        for v, n in enumerate(tracked):
+            o = ops[n]
+            rb = int(control[n]) >> 49 & 7
+            for u in o.writes:
+                if variable[n] and u.register < 528:
+                    _set(results[v], self.index[u.register])
+            for u in o.reads:
+                uniform = 264 <= u.register < 520 and rb < 6 and o.base in kinds.COPIES
+                if uniform and o.base == "SYNCS":
+                    uniform = all(w.register >= 256 for w in o.reads)
+                if u.register < 256 or uniform:
+                    _set(late[v], self.index[u.register])
+        has = np.array([int(r.any()) | 2 * int(q.any()) for r, q in zip(results, late, strict=True)], np.uint8)
+        least: dict[str, int] = {}
+        kind = np.array([kinds.kind(o.base, o.operands, o.never) for o in ops], np.uint8)
+        for n, o in enumerate(ops):
+            if kind[n] >= kinds.FENCE:
+                stall = int(control[n]) >> 41 & 15
+                least[o.what] = min(stall, least.get(o.what, 15))
+        counted = [0 if o.base in kinds.UNCOUNTED else 1 for o in ops]
+        groups = ("LDGDEPBAR", "UTMACMDFLUSH")
+        memory = [kinds.MEMORY.get(o.base, (2, 0) if o.base in kinds.PRODUCTS else (0, 0)) for o in ops]
+        ordered = [
+            bool({"STRONG", "MMIO"} & set(o.mods)) and o.base in kinds.MEMORY
+            or o.base.startswith(("ATOM", "RED")) and o.base in kinds.MEMORY for o in ops
+        ]  # fmt: skip
+        size = [o.address[2] if o.address is not None and o.base in kinds.PLAIN else 0 for o in ops]
+        row = np.full(count, 0, np.int32)
+        self.fence_rows = 0
+        for n in range(count):
+            if kind[n] == kinds.FENCE:
+                row[n] = self.fence_rows
+                self.fence_rows += 1
+        follow_at = np.zeros(len(self.blocks) + 1, np.int32)
+        follow_at[1:] = np.cumsum([len(b.follow) for b in self.blocks])
+        depbar = [
+            int(o.operands[-1], 16) if o.base == "WARPGROUP" and o.mods[:1] == ("DEPBAR",) and len(o.operands) > 1
+            else (0 if o.base == "WARPGROUP" and o.mods[:1] == ("DEPBAR",) else -1) for o in ops
+        ]  # fmt: skip
+        pairs = self._pairs()
+        return Facts(
+            hash=np.array([digest(o.what) for o in ops], np.uint64), kind=kind,
+            never=np.array([o.never for o in ops], np.uint8),
+            guard=np.array([self.index.get(o.guard, -1) for o in ops], np.int32),
+            negated=np.array([o.negated for o in ops], np.uint8),
+            read_at=read_at, read_reg=_column(reads, 0, np.int32), read_cc=_column(reads, 1, np.int16),
+            read_flag=_column(reads, 2, np.uint8),
+            write_at=write_at, write_reg=_column(writes, 0, np.int32), write_pc=_column(writes, 1, np.int16),
+            loads=np.array([m[0] for m in memory], np.uint8), stores=np.array([m[1] for m in memory], np.uint8),
+            ordered=np.array(ordered, np.uint8),
+            offset=np.array([o.address[1] if o.address else 0 for o in ops], np.int64),
+            size=np.array(size, np.int64), shape=np.array([_shape(o) for o in ops], np.uint64), cached=cached,
+            variable=variable, number=number, name=np.array([name[o.base] for o in ops], np.int32),
+            least=np.array([least.get(o.what, 0) if kind[n] >= kinds.FENCE else 0 for n, o in enumerate(ops)],
+                           np.int32),
+            counted=np.array([c | (0 if o.base in groups else 2) for c, o in zip(counted, ops, strict=True)],
+                             np.uint8),
+            products=np.array([_product(o) for o in ops], np.uint8), depbar=np.array(depbar, np.int32),
+            barrier=np.array([o.base == "BAR" for o in ops], np.uint8), row=row,
+            owner=np.array([name[ops[n].base] for n in tracked], np.int32), has=has, results=results, operands=late,
+            by_result=_pairs_of(names, kinds.IN_ORDER_RESULTS), by_read=_pairs_of(names, kinds.IN_ORDER_READS),
+            raw=pairs[0], waw=pairs[1], war=pairs[2], most_war=pairs[2].max(axis=1, initial=0),
+            start=np.array([b.start for b in self.blocks], np.int32),
+            end=np.array([b.end for b in self.blocks], np.int32),
+            follow_at=follow_at, follow=np.array([m for b in self.blocks for m in b.follow], np.int32),
+        )  # fmt: skip
+
+    def _pairs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Least distances of every pair of producer and consumer slots of this kernel."""
+        table, p, c = latencies(), self.producers, self.consumers
+        raw, waw = np.zeros((len(p), len(c)), np.int32), np.zeros((len(p), len(p)), np.int32)
+        war = np.zeros((len(c), len(p)), np.int32)
+        self.exact = np.zeros((len(p), len(c)), np.bool_)
+        for a, first in enumerate(p):
+            for b, second in enumerate(c):
+                raw[a, b], self.exact[a, b] = table.need("raw", first, second)
+            for b, second in enumerate(p):
+                waw[a, b] = table.need("waw", first, second)[0]
+        for a, first in enumerate(c):
+            for b, second in enumerate(p):
+                war[a, b] = table.need("war", first, second)[0]
+        return raw, waw, war
+
+    def _learnt(self) -> Learnt:
+        p, c, n = len(self.producers), len(self.consumers), int(self.facts.by_result.shape[0])
+        return Learnt(
+            raw=np.full((p, c), 1000, np.int32), waw=np.full((p, p), 1000, np.int32),
+            war=np.full((c, p), 1000, np.int32), queue_write=np.zeros((n, n), np.uint8),
+            queue_read=np.zeros((n, n), np.uint8),
+            pending=np.zeros((max(1, self.fence_rows), max(1, self.tracked)), np.uint8),
+            raised=np.zeros(6, np.int32), counts=np.zeros(4, np.int64),
+        )  # fmt: skip
+
+    # -- simulation ---------------------------------------------------------------------------------------
+
+    def fresh(self, rows: int) -> State:
+        """Nothing in flight, in so many rows."""
+        r, d, t = len(self.registers), machine.DEPTH, self.tracked
+        return State(
+            np.zeros((rows, r), np.int32), np.zeros((rows, r, d), np.int16), np.zeros((rows, r, d), np.int32),
+            np.zeros((rows, r, d), np.uint8), np.zeros((rows, r), np.int32), np.zeros((rows, r, d), np.int16),
+            np.zeros((rows, r, d), np.int32), np.zeros((rows, r, d), np.uint8),
+            np.full((rows, t), machine.CLEAR, np.uint8), np.full((rows, t), machine.CLEAR, np.uint8),
+            np.full((rows, 6), -1000, np.int32), np.zeros((rows, 6), np.int32), np.zeros((rows, r), np.uint8),
+            np.zeros((rows, r), np.uint8), np.full(rows, -1000, np.int32), np.zeros(rows, np.uint8),
+        )  # fmt: skip
+
+    def leaves(self) -> Values:
+        """Every register holds its own name."""
+        names = np.array([digest(f"register {r}") for r in self.registers], np.uint64)
+        return Values(names, names.copy(), np.zeros(len(names), np.uint64))
+
+    def settle(self, order: np.ndarray, high: np.ndarray, mode: int) -> tuple[State, State]:
+        """What is in flight at the beginning and the end of every block, by iteration from nothing."""
+        states, ends, one = self.fresh(len(self.blocks)), self.fresh(len(self.blocks)), self.fresh(1)
+        states.seen[0] = 1
+        work, queued = [0], {0}
+        note = np.zeros(4, np.int64)
+        while work:
+            k = work.pop(0)
+            queued.discard(k)
+            machine.copy_state(one, 0, states, k)
+            self.walk(order, high, k, one, 0, self.leaves(), mode, note)
+            machine.copy_state(ends, k, one, 0)
+            for m in self.blocks[k].follow:
+                if machine.join(states, m, one, 0) and m not in queued:
+                    queued.add(m)
+                    work.append(m)
+        return states, ends
+
+    def walk(
+        self, order: np.ndarray, high: np.ndarray, k: int, state: State, row: int, values: Values, mode: int,
+        note: np.ndarray, token: int | None = None,
+    ) -> tuple[int, int, int]:  # fmt: skip
+        made = machine.walk(
+            self.facts, self.learnt, order, high, k, state, row, values,
+            np.uint64(digest(f"block {k}") if token is None else token), mode, *self._scratch, note,
+        )  # fmt: skip
+        return int(made[0]), int(made[1]), int(made[2])
+
+    def _learn(self, of: Kernel | None) -> None:
+        """Take from the compiler's own code (`of`, or this) what it proves to be enough; run every block."""
+        if of is None:
+            self.settle(self.order, self.high, 1)
+        else:
+            self._adopt(of)
+        self.unexplained = self.learnt.counts.copy()
+        f = self.facts
+        self.closer = int(((f.raw > self.learnt.raw) & self.exact).sum())
+        np.minimum(f.raw, self.learnt.raw, out=f.raw)
+        np.minimum(f.waw, self.learnt.waw, out=f.waw)
+        np.minimum(f.war, self.learnt.war, out=f.war)
+        self.begins, self.ends = self.settle(self.order, self.high, 0)
+        self.done = []
+        self.held = []
+        for k in range(len(self.blocks)):
+            effects, held, _, _ = self.block(self.order, self.high, k, self.begins)
+            self.done.append(effects)
+            self.held.append(held)
+        self.hazards = [k for k, done in enumerate(self.done) if done[2] and self.begins.seen[k]]
+
+    def _adopt(self, of: Kernel) -> None:
+        """What the compiler's code of another program shows, for the same slots, opcodes and fences here."""
+        for mine, theirs, rows, columns in (
+            (self.learnt.raw, of.learnt.raw, "producers", "consumers"),
+            (self.learnt.waw, of.learnt.waw, "producers", "producers"),
+            (self.learnt.war, of.learnt.war, "consumers", "producers"),
+        ):
+            at = [{key: n for n, key in enumerate(getattr(of, name))} for name in (rows, columns)]
+            for a, first in enumerate(getattr(self, rows)):
+                for b, second in enumerate(getattr(self, columns)):
+                    if first in at[0] and second in at[1]:
+                        mine[a, b] = theirs[at[0][first], at[1][second]]
+        if self.names == of.names:
+            self.learnt.queue_write[:] = of.learnt.queue_write
+            self.learnt.queue_read[:] = of.learnt.queue_read
+        if self.learnt.pending.shape == of.learnt.pending.shape:
+            self.learnt.pending[:] = of.learnt.pending
+        self.learnt.raised[:] = of.learnt.raised
+
+    def block(
+        self, order: np.ndarray, high: np.ndarray, k: int, begins: State
+    ) -> tuple[tuple[int, int, int], np.ndarray, State, np.ndarray]:
+        """(effects, values of the live registers, what is in flight behind it, first hazard) of a block."""
+        one, values, note = self.fresh(1), self.leaves(), np.zeros(4, np.int64)
+        machine.copy_state(one, 0, begins, k)
+        effects = self.walk(order, high, k, one, 0, values, 0, note)
+        held = machine.held(values, self.live_out[k])
+        return effects, held, one, note
+
+
+def _set(mask: np.ndarray, bit: int) -> None:
+    mask[bit >> 6] |= np.uint64(1 << (bit & 63))
+
+
+def _column(rows: list[tuple[int, ...]], n: int, kind: type) -> np.ndarray:
+    return np.array([row[n] for row in rows], dtype=kind)
+
+
+def digest(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+def _shape(op: Op) -> int:
+    """An address' form without its registers and offset."""
+    place = next((t for t in op.operands if "[" in t and not t.startswith(("c[", "cx["))), "")
+    return digest(re.sub(r"\d+", "#", re.sub(r"\+?-?0x[0-9a-f]+", "", place)) + ("S" if op.base in ("LDS", "STS") else ""))
+
+
+def _product(op: Op) -> int:
+    """1 for an asynchronous matrix product, 2 for one that closes its group."""
+    if op.base not in kinds.PRODUCTS:
+        return 0
+    return 2 if any("gsb" in text for text in op.operands) else 1
+
+
+def _pairs_of(names: list[str], table: dict[str, frozenset[str]]) -> np.ndarray:
+    """[later, earlier]."""
+    made = np.zeros((len(names), len(names)), np.uint8)
+    for earlier, others in table.items():
+        for later in others:
+            if earlier in names and later in names:
+                made[names.index(later), names.index(earlier)] = 1
+    return made

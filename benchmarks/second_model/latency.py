@@ -1,0 +1,105 @@
+"""Least distances in cycles as an H200 has them: the pairs of ``latencies-pairs.json.xz``, nothing mined.
+
+`benchmarks/latencies.py` brought 20,776 pairs together until their result went wrong. A pair that was measured
+has its smallest right distance; one that never went wrong needs 1. For a pair that was not measured the largest
+distance among its like is taken, or the compiler's own distance in the kernel at hand if that is less.
+"""
+
+from __future__ import annotations
+
+import json
+import lzma
+import re
+from functools import lru_cache
+from pathlib import Path
+
+#: cycles behind which everything of fixed latency is there
+HORIZON = 64
+_PAIRS = Path(__file__).resolve().parents[1] / "results" / "latencies-pairs.json.xz"
+_UNITS = {
+    "fma": "FADD FFMA FMUL FADD32I FFMA32I FMUL32I IMAD IDP IDP4A VIADD FSWZADD",
+    "half": "HADD2 HFMA2 HMUL2 HMNMX2 HSET2 HSETP2 HADD2_32I HFMA2_32I HMUL2_32I",
+    "uniform": "UIADD3 UIMAD ULOP3 USHF ULEA USEL UPRMT UISETP UPLOP3 UBMSK UBREV UFLO UPOPC USGXT UP2UR UPSETP "
+    "VOTEU",
+    "uload": "ULDC UMOV S2UR",
+    "double": "DADD DMUL DFMA DSETP DMNMX",
+    "xu": "MUFU I2F F2I F2F FRND POPC FLO BREV FCHK",
+    "memory": "LDG LD LDL LDS LDSM STG ST STL STS STSM ATOM ATOMG ATOMS RED REDG LDGSTS SHFL",
+    "control": "BRA EXIT BAR BSYNC BSSY RET CALL BRX WARPSYNC",
+    "tensor": "HMMA IMMA BMMA DMMA",
+}
+_UNIT = {name: unit for unit, names in _UNITS.items() for name in names.split()}
+
+Side = tuple[str, str]
+"""(normal name of the opcode, slot)"""
+
+
+def _kind(slot: str) -> str:
+    """``G`` guard, ``p`` predicate, ``a``, ``u`` address, ``d`` descriptor, ``r`` register."""
+    if slot == "G":
+        return "G"
+    found = re.match(r"\d+([paud])?", slot)
+    return (found and found[1]) or "r"
+
+
+class Latencies:
+    """Least distances by pair of opcode and slot."""
+
+    def __init__(self, path: Path = _PAIRS) -> None:
+        self._rows: dict[tuple[str, Side, Side], int] = {}
+        self._like: dict[tuple[str, str, str, str, str], int] = {}
+        names: dict[str, dict[frozenset[str], str]] = {}
+        for row in json.loads(lzma.decompress(path.read_bytes()))["rows"]:
+            for which in ("producer", "consumer"):
+                base, *mods = row[which].split(".")
+                names.setdefault(base, {})[frozenset(mods)] = row[which]
+            if row["status"] not in ("measured", "never_failed"):
+                continue
+            cycles = int(row["cycles"]) if row["status"] == "measured" else 1
+            first, second = (row["producer"], row["producer_slot"]), (row["consumer"], row["consumer_slot"])
+            self._rows[row["kind"], first, second] = cycles
+            for a in self._levels(first):
+                for b in self._levels(second):
+                    key = (row["kind"], *a, *b)
+                    self._like[key] = max(cycles, self._like.get(key, 0))
+        self._names = {
+            base: sorted(found.items(), key=lambda item: -len(item[0])) for base, found in names.items()
+        }
+        self._asked: dict[tuple[str, Side, Side], tuple[int, bool]] = {}
+
+    @staticmethod
+    def _levels(side: Side) -> list[tuple[str, str]]:
+        base, kind = side[0].partition(".")[0], _kind(side[1])
+        return [(base, kind), (_UNIT.get(base, "alu"), kind)]
+
+    @lru_cache(maxsize=4096)  # noqa: B019 (one object a process)
+    def name(self, base: str, mods: tuple[str, ...]) -> str:
+        """The opcode as the file names it: with most of its modifiers."""
+        for found, text in self._names.get(base, ()):
+            if found <= set(mods):
+                return text
+        return base
+
+    def need(self, kind: str, first: Side, second: Side) -> tuple[int, bool]:
+        """(least cycles, whether this very pair was measured)."""
+        key = (kind, first, second)
+        if key not in self._asked:
+            self._asked[key] = self._need(key)
+        return self._asked[key]
+
+    def _need(self, key: tuple[str, Side, Side]) -> tuple[int, bool]:
+        kind, first, second = key
+        if key in self._rows:
+            return self._rows[key], True
+        (a, unit_a), (b, unit_b) = self._levels(first), self._levels(second)
+        for one, two in ((a, b), (unit_a, b), (a, unit_b), (unit_a, unit_b)):
+            found = self._like.get((kind, *one, *two))
+            if found is not None:
+                return found, False
+        return (1 if kind == "war" else HORIZON), False
+
+
+@lru_cache(maxsize=1)
+def latencies() -> Latencies:
+    """The table, read once a process."""
+    return Latencies()
