@@ -238,7 +238,9 @@ class Run:
             row["lost"] += 1
             left = job.quota - worker.since if row["lost"] < 3 else 0
         if left > 0:
-            jobs.append(Job(job.kernel, job.space, left, job.seed + 1000 * (1 + row["lost"] + row[how]), job.seen))
+            jobs.append(
+                Job(job.kernel, job.space, left, job.seed + 1000 * (1 + row["lost"] + row[how]), job.seen)
+            )
 
     def _row(self, job: Job) -> Row:
         empty = {"kernel": job.kernel, "space": job.space, "run": 0, "right": 0, "wrong": 0, "crashed": 0,
@@ -333,7 +335,9 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--count", type=int, default=10_000, help="candidates of each space")
-    parser.add_argument("--fresh", type=int, default=900, help="of them again in processes of their own, about")
+    parser.add_argument(
+        "--fresh", type=int, default=900, help="of them again in processes of their own, about"
+    )
     parser.add_argument("--seconds", type=float, default=420.0, help="for the candidates; stop then")
     parser.add_argument("--fresh-seconds", type=float, default=100.0)
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 2)
@@ -342,7 +346,9 @@ def main() -> int:
     parser.add_argument("--pretend", action="store_true", help="no GPU: every launch is right")
     parser.add_argument("--out", default=os.environ.get("OUT", "."))
     options = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="candidates-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
+    folder = Path(
+        tempfile.mkdtemp(prefix="candidates-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
+    )
     try:
         return _main(options, folder)
     finally:
@@ -373,7 +379,9 @@ def _main(options: argparse.Namespace, folder: Path) -> int:
     bad = [(kernel, Path(path)) for kernel, _, path, _ in run.bad if Path(path).exists()]
     kept = sorted(folder.glob("*-*-*-*.cubin"))
     sample = [(path.name.split("-")[0], path) for path in kept if all(path != p for _, p in bad)]
-    print(f"{dict(run.total)} in {time.monotonic() - run.begin:.0f} s; {len(sample)} again, fresh", flush=True)
+    print(
+        f"{dict(run.total)} in {time.monotonic() - run.begin:.0f} s; {len(sample)} again, fresh", flush=True
+    )
     again = fresh(options, folder, bad + sample)
     return _write(options, run, again, bad, left_out)
 

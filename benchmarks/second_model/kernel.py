@@ -8,9 +8,10 @@ import re
 import numpy as np
 
 from . import flow, kinds, machine
-from .latency import latencies
+from .latency import HORIZON, Side, latencies
 from .machine import Facts, Learnt, State, Values
 from .reading import Listing, Op
+
 
 class Kernel:
     """One program: its operations as arrays, and what is in flight at the beginning of every block."""
@@ -35,9 +36,13 @@ class Kernel:
     # -- arrays -------------------------------------------------------------------------------------------
 
     def _number_registers(self) -> None:
-        used = {u.register for o in self.ops for u in (*o.reads, *o.writes)} | {o.guard for o in self.ops} - {-1}
+        used = {u.register for o in self.ops for u in (*o.reads, *o.writes)} | {o.guard for o in self.ops} - {
+            -1
+        }
         self.registers = sorted(used)
         self.index = {r: n for n, r in enumerate(self.registers)}
+        self._leaf = np.array([digest(f"register {r}") for r in self.registers], np.uint64)
+        self._tokens = [np.uint64(digest(f"block {k}")) for k in range(len(self.blocks))]
         self.live_out = [
             np.array([n for n, r in enumerate(self.registers) if b.live_out >> r & 1], dtype=np.int32)
             for b in self.blocks
@@ -100,7 +105,9 @@ class Kernel:
                     uniform = all(w.register >= 256 for w in o.reads)
                 if u.register < 256 or uniform:
                     _set(late[v], self.index[u.register])
-        has = np.array([int(r.any()) | 2 * int(q.any()) for r, q in zip(results, late, strict=True)], np.uint8)
+        has = np.array(
+            [int(r.any()) | 2 * int(q.any()) for r, q in zip(results, late, strict=True)], np.uint8
+        )
         least: dict[str, int] = {}
         kind = np.array([kinds.kind(o.base, o.operands, o.never) for o in ops], np.uint8)
         for n, o in enumerate(ops):
@@ -179,6 +186,8 @@ class Kernel:
             queue_read=np.zeros((n, n), np.uint8),
             pending=np.zeros((max(1, self.fence_rows), max(1, self.tracked)), np.uint8),
             raised=np.zeros(6, np.int32), counts=np.zeros(4, np.int64),
+            near_raw=np.full((p, c), 1000, np.int32), near_waw=np.full((p, p), 1000, np.int32),
+            near_war=np.full((c, p), 1000, np.int32),
         )  # fmt: skip
 
     # -- simulation ---------------------------------------------------------------------------------------
@@ -197,8 +206,7 @@ class Kernel:
 
     def leaves(self) -> Values:
         """Every register holds its own name."""
-        names = np.array([digest(f"register {r}") for r in self.registers], np.uint64)
-        return Values(names, names.copy(), np.zeros(len(names), np.uint64))
+        return Values(self._leaf.copy(), self._leaf.copy(), np.zeros(len(self._leaf), np.uint64))
 
     def settle(self, order: np.ndarray, high: np.ndarray, mode: int) -> tuple[State, State]:
         """What is in flight at the beginning and the end of every block, by iteration from nothing."""
@@ -220,11 +228,11 @@ class Kernel:
 
     def walk(
         self, order: np.ndarray, high: np.ndarray, k: int, state: State, row: int, values: Values, mode: int,
-        note: np.ndarray, token: int | None = None,
+        note: np.ndarray,
     ) -> tuple[int, int, int]:  # fmt: skip
         made = machine.walk(
             self.facts, self.learnt, order, high, k, state, row, values,
-            np.uint64(digest(f"block {k}") if token is None else token), mode, *self._scratch, note,
+            self._tokens[k], mode, *self._scratch, note,
         )  # fmt: skip
         return int(made[0]), int(made[1]), int(made[2])
 
@@ -248,6 +256,20 @@ class Kernel:
             self.done.append(effects)
             self.held.append(held)
         self.hazards = [k for k, done in enumerate(self.done) if done[2] and self.begins.seen[k]]
+
+    def seen(self) -> dict[tuple[str, Side, Side], int]:
+        """The least distances of this kernel within its blocks, of pairs that were not measured."""
+        table, found = latencies(), {}
+        for kind, near, first, second in (
+            ("raw", self.learnt.near_raw, self.producers, self.consumers),
+            ("waw", self.learnt.near_waw, self.producers, self.producers),
+            ("war", self.learnt.near_war, self.consumers, self.producers),
+        ):
+            for a, b in zip(*np.nonzero(near < HORIZON), strict=True):
+                key = (kind, first[a], second[b])
+                if not table.measured(key):
+                    found[key] = int(near[a, b])
+        return found
 
     def _adopt(self, of: Kernel) -> None:
         """What the compiler's code of another program shows, for the same slots, opcodes and fences here."""
@@ -294,7 +316,10 @@ def digest(text: str) -> int:
 def _shape(op: Op) -> int:
     """An address' form without its registers and offset."""
     place = next((t for t in op.operands if "[" in t and not t.startswith(("c[", "cx["))), "")
-    return digest(re.sub(r"\d+", "#", re.sub(r"\+?-?0x[0-9a-f]+", "", place)) + ("S" if op.base in ("LDS", "STS") else ""))
+    return digest(
+        re.sub(r"\d+", "#", re.sub(r"\+?-?0x[0-9a-f]+", "", place))
+        + ("S" if op.base in ("LDS", "STS") else "")
+    )
 
 
 def _product(op: Op) -> int:

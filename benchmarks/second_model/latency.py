@@ -15,6 +15,7 @@ from pathlib import Path
 
 #: cycles behind which everything of fixed latency is there
 HORIZON = 64
+_SEEN = Path(__file__).with_name("seen.json")
 _PAIRS = Path(__file__).resolve().parents[1] / "results" / "latencies-pairs.json.xz"
 _UNITS = {
     "fma": "FADD FFMA FMUL FADD32I FFMA32I FMUL32I IMAD IDP IDP4A VIADD FSWZADD",
@@ -66,6 +67,19 @@ class Latencies:
             base: sorted(found.items(), key=lambda item: -len(item[0])) for base, found in names.items()
         }
         self._asked: dict[tuple[str, Side, Side], tuple[int, bool]] = {}
+        self._seen: dict[tuple[str, Side, Side], int] = {}
+        if _SEEN.exists():
+            self.learn(unpacked(json.loads(_SEEN.read_text())["rows"]))
+
+    def measured(self, key: tuple[str, Side, Side]) -> bool:
+        """Whether this very pair was measured."""
+        return key in self._rows
+
+    def learn(self, seen: dict[tuple[str, Side, Side], int]) -> None:
+        """Take distances that the compiler left elsewhere, for pairs that were not measured."""
+        for key, cycles in seen.items():
+            self._seen[key] = min(cycles, self._seen.get(key, HORIZON))
+        self._asked.clear()
 
     @staticmethod
     def _levels(side: Side) -> list[tuple[str, str]]:
@@ -92,14 +106,25 @@ class Latencies:
         if key in self._rows:
             return self._rows[key], True
         (a, unit_a), (b, unit_b) = self._levels(first), self._levels(second)
+        most = self._seen.get(key, HORIZON)
         for one, two in ((a, b), (unit_a, b), (a, unit_b), (unit_a, unit_b)):
             found = self._like.get((kind, *one, *two))
             if found is not None:
-                return found, False
-        return (1 if kind == "war" else HORIZON), False
+                return min(found, most), False
+        return (1 if kind == "war" else most), False
 
 
 @lru_cache(maxsize=1)
 def latencies() -> Latencies:
     """The table, read once a process."""
     return Latencies()
+
+
+def packed(seen: dict[tuple[str, Side, Side], int]) -> list[list[object]]:
+    """Rows for a JSON file, sorted."""
+    return [[kind, *first, *second, cycles] for (kind, first, second), cycles in sorted(seen.items())]
+
+
+def unpacked(rows: list[list[object]]) -> dict[tuple[str, Side, Side], int]:
+    """The inverse of `packed`."""
+    return {(str(k), (str(a), str(s)), (str(b), str(t))): int(n) for k, a, s, b, t, n in rows}  # type: ignore[call-overload]

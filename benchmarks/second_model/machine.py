@@ -83,6 +83,9 @@ class Learnt(NamedTuple):
     pending: np.ndarray
     raised: np.ndarray
     counts: np.ndarray
+    near_raw: np.ndarray
+    near_waw: np.ndarray
+    near_war: np.ndarray
 
 
 class State(NamedTuple):
@@ -335,6 +338,8 @@ def walk(F, L, order, high, b, S, z, V, token, mode, scratch_g, scratch_s, note)
                 if mode == 1:
                     if apart < L.raw[pc, cc]:
                         L.raw[pc, cc] = apart
+                    if S.w_t[z, r, m] >= 0 and apart < L.near_raw[pc, cc]:
+                        L.near_raw[pc, cc] = apart
                 elif apart < F.raw[pc, cc]:
                     bad = True
                     if note[1] == 0:
@@ -388,7 +393,9 @@ def walk(F, L, order, high, b, S, z, V, token, mode, scratch_g, scratch_s, note)
                 if not meet:
                     meet = (F.stores[i] & (F.loads[j] | F.stores[j])) != 0 or (F.loads[i] & F.stores[j]) != 0
                     if meet and F.size[i] > 0 and F.size[j] > 0 and e_base[m] == base:
-                        apart_ = F.offset[i] + F.size[i] <= F.offset[j] or F.offset[j] + F.size[j] <= F.offset[i]
+                        apart_ = (
+                            F.offset[i] + F.size[i] <= F.offset[j] or F.offset[j] + F.size[j] <= F.offset[i]
+                        )
                         if apart_:
                             meet = False
                 if meet:
@@ -441,6 +448,8 @@ def walk(F, L, order, high, b, S, z, V, token, mode, scratch_g, scratch_s, note)
                 if mode == 1:
                     if apart < L.waw[S.w_pc[z, r, m], pc]:
                         L.waw[S.w_pc[z, r, m], pc] = apart
+                    if S.w_t[z, r, m] >= 0 and apart < L.near_waw[S.w_pc[z, r, m], pc]:
+                        L.near_waw[S.w_pc[z, r, m], pc] = apart
                 elif apart < F.waw[S.w_pc[z, r, m], pc]:
                     bad = True
                     if note[1] == 0:
@@ -450,6 +459,8 @@ def walk(F, L, order, high, b, S, z, V, token, mode, scratch_g, scratch_s, note)
                 if mode == 1:
                     if apart < L.war[S.q_cc[z, r, m], pc]:
                         L.war[S.q_cc[z, r, m], pc] = apart
+                    if S.q_t[z, r, m] >= 0 and apart < L.near_war[S.q_cc[z, r, m], pc]:
+                        L.near_war[S.q_cc[z, r, m], pc] = apart
                 elif apart < F.war[S.q_cc[z, r, m], pc]:
                     hazard += mix(np.uint64(14), value)
                     if note[1] == 0:
@@ -596,7 +607,6 @@ def walk(F, L, order, high, b, S, z, V, token, mode, scratch_g, scratch_s, note)
         S.set_t[z, s] = max(np.int32(-1000), S.set_t[z, s] - t)
     S.barrier[z] = max(np.int32(-1000), S.barrier[z] - t)
     return fence, events, hazard
-
 
 
 @njit(cache=True)

@@ -138,14 +138,18 @@ class SecondModel:
         found = np.flatnonzero(wrong)
         return int(found[0]) if len(found) else None
 
-    def _same(self, base: Kernel, b: int, order: np.ndarray, high: np.ndarray, begins: State) -> tuple[str, int, State]:
+    def _same(
+        self, base: Kernel, b: int, order: np.ndarray, high: np.ndarray, begins: State
+    ) -> tuple[str, int, State]:
         """("", or why a block differs; where; what is in flight behind it)."""
         effects, held, one, note = base.block(order, high, b, begins)
         if effects == base.done[b] and (held == base.held[b]).all():
             return "", 0, one
         return _REASONS[int(note[1])], int(note[0]), one
 
-    def _incremental(self, base: Kernel, order: np.ndarray, high: np.ndarray, changed: list[int]) -> Judgement:
+    def _incremental(
+        self, base: Kernel, order: np.ndarray, high: np.ndarray, changed: list[int]
+    ) -> Judgement:
         """Run the blocks that changed, and those behind in which more is in flight than in the original."""
         if 2 * len(changed) > len(base.blocks) + 4:
             return self._whole(base, order, high)

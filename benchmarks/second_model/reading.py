@@ -330,7 +330,9 @@ def _placed(
     found: list[Use] = []
     left = set(registers)
     order = {id(token): n for n, token in enumerate(tokens)}
-    spans = [[token.register + k for k in range(token.width) if token.register + k in registers] for token in mine]
+    spans = [
+        [token.register + k for k in range(token.width) if token.register + k in registers] for token in mine
+    ]
     for span in spans:
         left -= set(span)
     if guard in left and not any(guard in span for span in spans):
@@ -347,7 +349,9 @@ def _placed(
                 found.append(Use(register, "?", -1))
                 continue
             spans_of = max(other, key=lambda t: t.register)
-            found.append(Use(register, f"{spans_of.slot}+{register - spans_of.register}", order[id(spans_of)]))
+            found.append(
+                Use(register, f"{spans_of.slot}+{register - spans_of.register}", order[id(spans_of)])
+            )
             continue
         nearest = max(below, key=lambda n: mine[n].register)
         spans[nearest].append(register)

@@ -1,0 +1,152 @@
+"""Random edits of a kernel's words, quick enough for millions, each to be made again from a seed and a number."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+
+#: how often each kind is drawn
+KINDS = {
+    "swap": 20, "move": 16, "exchange": 6, "stall": 22, "wait": 10, "wait moved": 6, "scoreboard": 6,
+    "scoreboards exchanged": 4, "setter moved": 4, "reuse": 3, "yield": 1, "across a branch": 2, "guard": 1,
+    "register": 2,
+}  # fmt: skip
+_STALL, _WRITE, _READ, _WAIT, _REUSE = 41, 46, 49, 52, 58
+
+
+def _put(word: int, shift: int, width: int, value: int) -> int:
+    mask = ((1 << width) - 1) << shift
+    return word & ~mask | value << shift
+
+
+class Editor:
+    """Makes mutants of one kernel.
+
+    Args:
+        function: the kernel (`sassafras.sass.Function`).
+        seed: of this run.
+    """
+
+    def __init__(self, function: Any, seed: int) -> None:
+        from sassafras.sass.opcodes import BRANCHES
+
+        self._key = f"{seed}:{function.name}:{len(function)}"
+        self._low = [i.low for i in function.instructions]
+        self._high = [i.high for i in function.instructions]
+        self._fixed = [i.base in BRANCHES or i.base == "NOP" for i in function.instructions]
+        self._blocks = [
+            (b.start, b.end)
+            for b in function.blocks
+            if b.end - b.start > 2 and not all(self._fixed[b.start : b.end])
+        ]
+        self._names, self._weights = list(KINDS), list(KINDS.values())
+        #: edits per mutant: mostly one, up to four
+        self._many = (1, 1, 1, 1, 2, 2, 3, 4)
+
+    @property
+    def empty(self) -> bool:
+        """Nothing in this kernel can be edited."""
+        return not self._blocks
+
+    def make(self, number: int) -> tuple[np.ndarray, np.ndarray, list[str]] | None:
+        """Mutant `number`: (order, words by position, kinds of its edits); None where nothing changed."""
+        rng = random.Random(f"{self._key}:{number}")
+        order, low, high = list(range(len(self._low))), self._low.copy(), self._high.copy()
+        kinds = []
+        sizes = [end - start for start, end in self._blocks]
+        most = rng.choice(self._many)
+        for _ in range(12):
+            if len(kinds) == most:
+                break
+            start, end = rng.choices(self._blocks, sizes)[0]
+            kind = rng.choices(self._names, self._weights)[0]
+            at = rng.randrange(start, end)
+            if not self._fixed[order[at]] and self._edit(rng, kind, at, start, end, order, low, high):
+                kinds.append(kind)
+        if low == self._low and high == self._high:
+            return None
+        return np.array(order, np.int64), np.array([low, high], np.uint64).T.copy(), kinds
+
+    def _edit(
+        self, rng: random.Random, kind: str, at: int, start: int, end: int, order: list[int], low: list[int],
+        high: list[int],
+    ) -> bool:  # fmt: skip
+        if kind in ("swap", "move", "exchange", "across a branch"):
+            return self._reorder(rng, kind, at, start, end, order, low, high)
+        word = high[at]
+        if kind == "stall":
+            old = word >> _STALL & 15
+            new = max(1, old - rng.randint(1, 4)) if rng.random() < 0.7 else rng.randint(1, 15)
+            word = _put(word, _STALL, 4, new)
+            high[at] = word & ~(1 << 45) if new >= 12 else word
+        elif kind == "wait":
+            mask = word >> _WAIT & 63
+            bits = [s for s in range(6) if mask >> s & 1]
+            high[at] = word ^ 1 << _WAIT + (
+                rng.choice(bits) if bits and rng.random() < 0.8 else rng.randrange(6)
+            )
+        elif kind == "wait moved":
+            mask, to = word >> _WAIT & 63, at + rng.choice((-2, -1, 1, 2, 3))
+            if not mask or not start <= to < end or self._fixed[order[to]]:
+                return False
+            high[at], high[to] = _put(word, _WAIT, 6, 0), high[to] | mask << _WAIT
+        elif kind == "scoreboard":
+            shift = rng.choice((_WRITE, _READ))
+            has = word >> shift & 7
+            high[at] = _put(word, shift, 3, rng.choice((0, 1, 2, 3, 4, 5, 7, 7 if has < 7 else 0)))
+        elif kind == "scoreboards exchanged":
+            a, b = rng.sample(range(6), 2)
+            stop = min(end, at + rng.randint(1, 24))
+            for p in range(at, stop):
+                if self._fixed[order[p]]:
+                    continue
+                for shift in (_WRITE, _READ):
+                    has = high[p] >> shift & 7
+                    if has in (a, b):
+                        high[p] = _put(high[p], shift, 3, b if has == a else a)
+                mask = high[p] >> _WAIT & 63
+                if (mask >> a ^ mask >> b) & 1:
+                    high[p] ^= 1 << _WAIT + a | 1 << _WAIT + b
+        elif kind == "setter moved":
+            shift, to = rng.choice((_WRITE, _READ)), at + rng.choice((-3, -2, -1, 1, 2, 3))
+            has = word >> shift & 7
+            if has == 7 or not start <= to < end or self._fixed[order[to]]:
+                return False
+            high[at], high[to] = _put(word, shift, 3, 7), _put(high[to], shift, 3, has)
+        elif kind == "reuse":
+            high[at] = word ^ 1 << _REUSE + rng.randrange(3)
+        elif kind == "yield":
+            high[at] = word ^ 1 << 45
+        elif kind == "guard":
+            low[at] ^= 1 << 15 if rng.random() < 0.5 else rng.randint(1, 7) << 12
+        else:
+            shift = rng.choice((16, 24, 32))
+            low[at] = _put(low[at], shift, 8, rng.randrange(0, 64))
+        return True
+
+    def _reorder(
+        self, rng: random.Random, kind: str, at: int, start: int, end: int, order: list[int], low: list[int],
+        high: list[int],
+    ) -> bool:  # fmt: skip
+        if kind == "across a branch":
+            to = end + rng.randrange(0, 3)
+            if to >= len(order) or self._fixed[order[to]]:
+                return False
+        elif kind == "exchange":
+            to = rng.randrange(start, end)
+        else:
+            reach = 1 if kind == "swap" else rng.randint(2, 24)
+            to = min(end - 1, max(start, at + reach * rng.choice((-1, 1))))
+        if to == at or self._fixed[order[to]]:
+            return False
+        if kind in ("exchange", "across a branch"):
+            for row in (order, low, high):
+                row[at], row[to] = row[to], row[at]
+            return True
+        if any(self._fixed[order[p]] for p in range(min(at, to), max(at, to) + 1)):
+            return False
+        for row in (order, low, high):
+            row.insert(to, row.pop(at))
+        return True

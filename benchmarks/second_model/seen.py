@@ -1,0 +1,45 @@
+"""Which distances the compiler leaves between pairs that nobody has measured: writes seen.json.
+
+    python -m second_model.seen CORPUS...      # in benchmarks/; folders of cubins, sm_90 only
+
+Read off unmodified kernels by the second model itself, within blocks only, where no path can be imagined that
+does not exist.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from sassafras.core import SassafrasError
+from sassafras.sass.cubin import Cubin
+
+from .kernel import Kernel
+from .latency import _SEEN, Side, packed
+from .reading import Unread, listing
+
+
+def main(folders: list[str]) -> None:
+    """Read every kernel for sm_90 in the folders; pool; write."""
+    found: dict[tuple[str, Side, Side], int] = {}
+    kernels = 0
+    for path in sorted(p for folder in folders for p in Path(folder).rglob("*.cubin")):
+        data = path.read_bytes()
+        try:
+            cubin = Cubin.parse(data)
+            if cubin.sm != 90:
+                continue
+            for name in cubin.entries:
+                for key, cycles in Kernel(listing(data, name)).seen().items():
+                    found[key] = min(cycles, found.get(key, cycles))
+                kernels += 1
+        except (Unread, SassafrasError) as error:
+            print(f"{path.name}: {error}")
+    rows = ",\n ".join(json.dumps(row) for row in packed(found))
+    _SEEN.write_text(f'{{"kernels": {kernels}, "rows": [\n {rows}\n]}}\n')
+    print(f"{len(found)} pairs of {kernels} kernels")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
