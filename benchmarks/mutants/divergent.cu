@@ -515,3 +515,50 @@ extern "C" __global__ void counting_while(unsigned* out, const unsigned* in, int
   }
   if (i < n) { out[i] = acc; out[n + i] = turns; }
 }
+
+//--- mask_after_exit: who is left is asked behind each of several ways out
+extern "C" __global__ void mask_after_exit(unsigned* out, const unsigned* in, int n) {
+  int i = blockIdx.x * 128 + threadIdx.x;
+  if (i >= n) return;
+  unsigned v = in[i], acc = v & 15;
+#pragma unroll
+  for (int k = 0; k < 6; ++k) {
+    if ((v >> 2 * k & 3) == 3) { out[n + i] = acc + k; break; }
+    unsigned m = __activemask();
+    acc = acc * 3 + (m & 0xffff) + (m >> 16);
+  }
+  out[i] = acc;
+}
+
+//--- mask_in_loop: who is there is asked ahead of a way out of a loop, and needed behind it
+extern "C" __global__ void mask_in_loop(unsigned* out, const unsigned* in, int n) {
+  int i = blockIdx.x * 128 + threadIdx.x;
+  unsigned v = in[i % n] & 255, acc = 0;
+#pragma unroll 1
+  for (unsigned k = 0; k < 20; ++k) {
+    unsigned m = __activemask(), q = acc * 7 + v;
+    if (q % 13 > 10) break;
+    acc += __popc(m & v) + q;
+    v += m >> (acc & 7);
+  }
+  if (i < n) out[i] = acc + v;
+}
+
+//--- mask_once: who is left behind one way out, kept
+extern "C" __global__ void mask_once(unsigned* out, const unsigned* in, int n) {
+  int i = blockIdx.x * 128 + threadIdx.x;
+  if (i >= n) return;
+  unsigned v = in[i], acc = v & 15;
+  if (v & 1) {
+    acc = acc * 3 + 1;
+    if ((v >> 3 & 3) == 2) {
+      for (unsigned k = 0; k < (v >> 5 & 7); ++k) acc = acc * 5 ^ in[(i + k) % n];
+      out[n + i] = acc;
+      return;
+    }
+    unsigned m = __activemask();
+    out[2 * n + i] = (m ^ v) + acc;
+    acc += m >> (v & 31);
+  }
+  out[i] = acc;
+}
