@@ -3,13 +3,14 @@
     python benchmarks/candidates_gpu.py --count 10000 --seconds 420       # one GPU, 16 processes
     python benchmarks/candidates_gpu.py --count 300 --pretend             # no GPU: all but the launches
 
-The kernels of mutants/divergent.cu diverge, vote, shuffle, reduce and multiply matrices under guards. Of each of the
-spaces ``blocks``, ``control`` and ``renaming``, as ``sassafras optimize --space`` opens them, `--count` distinct
-candidates are drawn by random walks and approved by the validator; the second model (`second_model`) judges them, too.
-Every one runs as the first launch of a module of its own, on scrubbed registers and shared memory, with poisoned
-outputs, and on two more input sets (`mutants/cold.py` says what exactly is scrubbed and compared); the processes serve
-many candidates. A sample, spread over kernels and spaces, runs again in processes of their own, forked for one candidate
-each. What is wrong, crashes or hangs is run again in a process of its own, and its bytes are kept in the result.
+The kernels of mutants/divergent.cu diverge, vote, shuffle, reduce and multiply matrices under guards. Of each
+of the spaces ``blocks``, ``control`` and ``renaming``, as ``sassafras optimize --space`` opens them,
+`--count` distinct candidates are drawn by random walks and approved by the validator; the second model
+(`second_model`) judges them, too. Every one runs as the first launch of a module of its own, on scrubbed
+registers and shared memory, with poisoned outputs, and on two more input sets (`mutants/cold.py` says what
+exactly is scrubbed and compared); the processes serve many candidates. A sample, spread over kernels and
+spaces, runs again in processes of their own, forked for one candidate each. What is wrong, crashes or hangs
+is run again in a process of its own, and its bytes are kept in the result.
 
 Approved and wrong must be zero.
 """
@@ -27,6 +28,7 @@ import time
 import zlib
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing import connection, get_context
 from pathlib import Path
@@ -41,6 +43,12 @@ SPACES = ("blocks", "control", "renaming")
 #: moves of a walk before it begins again, and seconds that a candidate may take on the GPU
 WALK, HANG_S = 80, 20.0
 Row = dict[str, Any]
+HOW = (
+    "Each candidate: the first launch of a module loaded for it, by processes that serve many candidates; "
+    "registers, shared memory and outputs scrubbed before each launch; three input sets; the arena compared "
+    "bitwise with what the original left. fresh_processes: a sample of them again, each in a "
+    "process forked for it."
+)
 
 
 def sources() -> dict[str, str]:
@@ -217,10 +225,8 @@ class Run:
                 workers[n] = self._worker()
         pipes = {w.pipe: w for w in workers}
         for pipe in connection.wait(list(pipes), timeout=0.2):
-            try:
+            with suppress(EOFError, OSError):
                 self._hear(pipes[pipe], pipe.recv())  # type: ignore[union-attr, index]
-            except (EOFError, OSError):
-                pass
 
     def _lose(self, worker: Worker, how: str, jobs: list[Job]) -> None:
         if worker.job is None:
@@ -228,7 +234,7 @@ class Run:
         job = worker.job
         row = self._row(job)
         if worker.running is not None:
-            path, verdict = worker.running
+            path, _ = worker.running
             row[how] += 1
             row["run"] += 1
             self.total[job.space] += 1
@@ -407,12 +413,11 @@ def _write(
         "approved_but_wrong": sum(r[what] for r in rows for what in wrong) + sum(sampled[w] for w in wrong),
         "fresh_processes": {"run": sum(sampled.values()), **{w: sampled[w] for w in ("right", *wrong)}},
         "left_out": left_out, "seconds": round(time.monotonic() - run.begin, 1),
-        "how": "Each candidate: first launch of a module loaded for it, by processes that serve many candidates; "
-        "registers, shared memory and outputs scrubbed before each launch; three input sets; the arena compared "
-        "bitwise with the original's. fresh_processes: a sample of them again, each in a process forked for it.",
+        "how": HOW,
     }  # fmt: skip
-    fresh_wrong = [(path.split("/")[-1].split("-")[0], path.split("/")[-1].split("-")[1], path, what)
-                   for path, what in again.items() if what != "right" and path not in suspects]  # fmt: skip
+    fresh_wrong = [
+        (path.split("/")[-1].split("-")[0], path.split("/")[-1].split("-")[1], path, what)
+        for path, what in again.items() if what != "right" and path not in suspects]  # fmt: skip
     counterexamples = [
         {
             "kernel": kernel, "space": space, "outcome": how, "again_fresh": again.get(path),

@@ -1,31 +1,30 @@
-"""Mutants of many kernels, judged by the validator and, where it approves, by the second model: mutants-run.json.
+"""Mutants of many kernels, judged by the validator and, if approved, by the second model: mutants-run.json.
 
     python benchmarks/mutants_run.py FOLDER... --count 2000000 --seconds 480       # CPU only, all cores
 
 Every kernel for sm_90 of the cubins in the folders gets its share. A mutant has one to four random edits
-(`mutants/edits.py`): instructions exchanged, moved within a block or over a branch; stall counts, waits, scoreboards,
-reuse flags, guards and registers changed. Of each kernel some copies are planted as well (`planted`: values under
-wrong names, instructions over branches where that matters), which `Validator.via` must refuse.
+(`mutants/edits.py`): instructions exchanged, moved within a block or over a branch; stall counts, waits,
+scoreboards, reuse flags, guards and registers changed. Of each kernel some copies are planted as well
+(`planted`: values under wrong names, instructions over branches where that matters), which `Validator.via`
+must refuse.
 
 A mutant does not count where its bytes equal the original's, or where the second model sees the same program
 instruction by instruction (only yield bits or unused flags differ). An approved one is *equal* by the second
-model, or a *disagreement*: wrong, or more than the model knows. A disagreement is written down with its number:
-``--rebuild KERNEL NUMBER`` makes its bytes again for a GPU.
+model, or a *disagreement*: wrong, or more than the model knows. A disagreement is written down with its
+number: ``--rebuild KERNEL NUMBER`` makes its bytes again for a GPU.
 
-Approved and different must be explained one by one; a kernel of which the second model does not accept the compiler's
-own code is left out and named.
+Approved and different must be explained one by one; a kernel of which the second model does not accept the
+compiler's own code is left out and named.
 """
 
 from __future__ import annotations
 
 import argparse
-import base64
 import hashlib
 import json
 import os
 import platform
 import time
-import zlib
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
@@ -39,6 +38,7 @@ from mutants.edits import Editor
 Row = dict[str, Any]
 #: disagreements written down for each kernel
 KEPT = 12
+COUNTED = ("mutants", "approved", "equal", "different", "idle", "same_bytes", "repeated")
 
 
 def kernels(folders: list[Path], most: int | None) -> list[tuple[str, str]]:
@@ -159,7 +159,7 @@ def _one(
             found.append({"number": number - 1, "edits": edits, "why": judged.why, "where": judged.where})
     planted = _planted(program, name, validator, second, copies, seed, until) if copies and not first else {}
     row |= {
-        **{k: counts[k] for k in ("mutants", "approved", "equal", "different", "idle", "same_bytes", "repeated")},
+        **{k: counts[k] for k in COUNTED},
         "planted": planted, "disagreements": found, "kinds": dict(kinds), "next": number,
         "validating_ms": round(1e3 * spent_validating / max(1, number - first), 3),
         "judging_ms": round(1e3 * spent_judging / max(1, counts["approved"] + counts["idle"]), 3),
@@ -209,6 +209,7 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 2)
     parser.add_argument("--kernels", type=int, help="at most so many, evenly taken")
     parser.add_argument("--copies", type=int, default=1, help="planted copies of each kind and kernel")
+    parser.add_argument("--untaught", action="store_true", help="without learning from all kernels first")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--rebuild", nargs=2, metavar=("KERNEL", "NUMBER"), help="write a mutant to --out, and end"
@@ -237,6 +238,33 @@ def main() -> int:
     return 1 if summary["disagreements"] else 0
 
 
+def learn(items: list[tuple[str, str]], until: float) -> list[list[Any]]:
+    """What the compiler leaves between unmeasured pairs in some kernels (`second_model.latency`)."""
+    from second_model import Unread
+    from second_model.kernel import Kernel
+    from second_model.latency import packed, pooled
+    from second_model.reading import listing
+
+    found = []
+    for path, name in items:
+        if time.time() > until:
+            break
+        try:
+            found.append(Kernel(listing(Path(path).read_bytes(), name)).seen())
+        except Unread:
+            continue
+        except Exception as error:  # this kernel teaches nothing; `one` says why
+            print(f"{Path(path).name}: {type(error).__name__}: {error}", flush=True)
+    return packed(pooled(found))
+
+
+def _taught(rows: list[list[Any]]) -> None:
+    """A worker's initialiser: the second model learns what all kernels show."""
+    from second_model.latency import latencies, unpacked
+
+    latencies().learn(unpacked(rows))
+
+
 def _rounds(options: argparse.Namespace, chosen: list[tuple[str, str]], begin: float) -> list[Row]:
     """Every kernel its share; then what is still missing, from those that are quick."""
     rows: list[Row] = []
@@ -246,7 +274,18 @@ def _rounds(options: argparse.Namespace, chosen: list[tuple[str, str]], begin: f
     # a kernel that is slow gives way to the others when its share of the time is over
     slice_s = 1.4 * options.seconds * options.workers / max(1, len(chosen))
     context = get_context("spawn")
-    with ProcessPoolExecutor(options.workers, context) as pool:
+    taught: list[list[Any]] = []
+    if not options.untaught:
+        with ProcessPoolExecutor(options.workers, context) as pool:
+            parts = [chosen[n :: 4 * options.workers] for n in range(4 * options.workers)]
+            limit = begin + 0.3 * options.seconds
+            for made in as_completed([pool.submit(learn, part, limit) for part in parts if part]):
+                taught += made.result()
+        print(
+            f"{time.time() - begin:.0f} s: {len(taught)} distances learnt from {len(chosen)} kernels",
+            flush=True,
+        )
+    with ProcessPoolExecutor(options.workers, context, _taught, (_merge(taught),)) as pool:
         jobs = [(path, name, 0, share, options.copies) for path, name in _large_first(chosen)]
         for round_ in range(6):
             asked = {
@@ -275,8 +314,20 @@ def _rounds(options: argparse.Namespace, chosen: list[tuple[str, str]], begin: f
     return rows
 
 
-def _timed(path: str, name: str, folders: list[str], first: int, count: int, seed: int, copies: int, until: float,
-           slice_s: float) -> Row:  # fmt: skip
+def _merge(rows: list[list[Any]]) -> list[list[Any]]:
+    """Rows of several workers as one of each pair, the least distance and the kernels that have it."""
+    found: dict[tuple[str, ...], tuple[int, int]] = {}
+    for *key, cycles, met in rows:
+        least, known = found.get(tuple(key), (1 << 20, 0))
+        if cycles <= least:
+            found[tuple(key)] = (cycles, met + (known if cycles == least else 0))
+    return [[*key, *value] for key, value in sorted(found.items())]
+
+
+def _timed(
+    path: str, name: str, folders: list[str], first: int, count: int, seed: int, copies: int, until: float,
+    slice_s: float,
+) -> Row:  # fmt: skip
     return one(path, name, folders, first, count, seed, copies, min(until, time.time() + slice_s))
 
 
@@ -354,7 +405,8 @@ def _summary(rows: list[Row], chosen: list[tuple[str, str]], folders: list[Path]
 
 def _command(options: argparse.Namespace) -> str:
     return (
-        f"python mutants_run.py {len(options.folders)} folders --count {options.count} --seconds {options.seconds:g} "
+        f"python mutants_run.py {len(options.folders)} folders --count {options.count} "
+        f"--seconds {options.seconds:g} "
         f"--copies {options.copies} --seed {options.seed}"
     )
 

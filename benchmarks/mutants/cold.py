@@ -1,13 +1,13 @@
 """Running candidates of the divergent kernels on a GPU: every module's first launch, on scrubbed registers.
 
-Before each launch one kernel writes a pattern into all registers of all multiprocessors (a block takes a whole
-register file), another one fills all shared memory, the outputs are poisoned, and the inputs restored. Two
-patterns: NaNs that differ by register and thread, and one small number. What is compared, bitwise, is the whole
-arena: outputs, inputs, and a guard band behind each.
+Before each launch one kernel writes a pattern into all registers of all multiprocessors (a block takes a
+whole register file), another one fills all shared memory, the outputs are poisoned, and the inputs restored.
+Two patterns: NaNs that differ by register and thread, and one small number. What is compared, bitwise, is the
+whole arena: outputs, inputs, and a guard band behind each.
 
-`Cold` serves many candidates in a process, each from a module of its own that is loaded a moment before: the first
-launch is the module's first. `fresh` runs one candidate in a process forked for it: its launches are that process's
-first but for those that scrub.
+`Cold` serves many candidates in a process, each from a module of its own that is loaded a moment before: the
+first launch is the module's first. `fresh` runs one candidate in a process forked for it: its launches are
+that process's first but for those that scrub.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ARENA = _OUT + GUARD + WORDS + GUARD
 def image(kernel: str, which: int) -> np.ndarray:
     """The arena before a launch (uint32): poisoned outputs, inputs, guards between."""
     rng = np.random.default_rng([which, sum(kernel.encode())])
-    n, mask, poison, _ = SETS[which]
+    _, mask, poison, _ = SETS[which]
     arena = np.full(ARENA, poison * 0x01010101, np.uint32)
     arena[_OUT + GUARD : _OUT + GUARD + WORDS] = rng.integers(0, 1 << 32, WORDS, np.uint32) & np.uint32(mask)
     return arena
@@ -70,8 +70,10 @@ class Cold:
             (
                 ParameterBlock([("p", p, "u32"), ("m", m, "u32"), ("r", 0, "u32"), ("s", sink, "*")],
                                self._scrub.sizes),
-                ParameterBlock([("w", SHARED_BYTES // 4, "u32"), ("p", p, "u32"), ("m", m, "u32"), ("s", sink, "*")],
-                               self._fill.sizes),
+                ParameterBlock(
+                    [("w", SHARED_BYTES // 4, "u32"), ("p", p, "u32"), ("m", m, "u32"), ("s", sink, "*")],
+                    self._fill.sizes,
+                ),
             )
             for p, m in ((NAN, NAN_MASK), (SMALL, 0))
         ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Random edits of a kernel's words, quick enough for millions, each to be made again from a seed and a number."""
+"""Random edits of a kernel's words: quick enough for millions, and made again from a seed and a number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One program for the second model: its operations as arrays, and what is in flight at every block's beginning."""
+"""One program for the second model: its operations as arrays, and what is in flight where blocks begin."""
 
 from __future__ import annotations
 
@@ -118,8 +118,8 @@ class Kernel:
         groups = ("LDGDEPBAR", "UTMACMDFLUSH")
         memory = [kinds.MEMORY.get(o.base, (2, 0) if o.base in kinds.PRODUCTS else (0, 0)) for o in ops]
         ordered = [
-            bool({"STRONG", "MMIO"} & set(o.mods)) and o.base in kinds.MEMORY
-            or o.base.startswith(("ATOM", "RED")) and o.base in kinds.MEMORY for o in ops
+            (bool({"STRONG", "MMIO"} & set(o.mods)) and o.base in kinds.MEMORY)
+            or (o.base.startswith(("ATOM", "RED")) and o.base in kinds.MEMORY) for o in ops
         ]  # fmt: skip
         size = [o.address[2] if o.address is not None and o.base in kinds.PLAIN else 0 for o in ops]
         row = np.full(count, 0, np.int32)
@@ -130,10 +130,7 @@ class Kernel:
                 self.fence_rows += 1
         follow_at = np.zeros(len(self.blocks) + 1, np.int32)
         follow_at[1:] = np.cumsum([len(b.follow) for b in self.blocks])
-        depbar = [
-            int(o.operands[-1], 16) if o.base == "WARPGROUP" and o.mods[:1] == ("DEPBAR",) and len(o.operands) > 1
-            else (0 if o.base == "WARPGROUP" and o.mods[:1] == ("DEPBAR",) else -1) for o in ops
-        ]  # fmt: skip
+        depbar = [_groups_left(o) for o in ops]
         pairs = self._pairs()
         return Facts(
             hash=np.array([digest(o.what) for o in ops], np.uint64), kind=kind,
@@ -143,7 +140,8 @@ class Kernel:
             read_at=read_at, read_reg=_column(reads, 0, np.int32), read_cc=_column(reads, 1, np.int16),
             read_flag=_column(reads, 2, np.uint8),
             write_at=write_at, write_reg=_column(writes, 0, np.int32), write_pc=_column(writes, 1, np.int16),
-            loads=np.array([m[0] for m in memory], np.uint8), stores=np.array([m[1] for m in memory], np.uint8),
+            loads=np.array([m[0] for m in memory], np.uint8),
+            stores=np.array([m[1] for m in memory], np.uint8),
             ordered=np.array(ordered, np.uint8),
             offset=np.array([o.address[1] if o.address else 0 for o in ops], np.int64),
             size=np.array(size, np.int64), shape=np.array([_shape(o) for o in ops], np.uint64), cached=cached,
@@ -154,8 +152,9 @@ class Kernel:
                              np.uint8),
             products=np.array([_product(o) for o in ops], np.uint8), depbar=np.array(depbar, np.int32),
             barrier=np.array([o.base == "BAR" for o in ops], np.uint8), row=row,
-            owner=np.array([name[ops[n].base] for n in tracked], np.int32), has=has, results=results, operands=late,
-            by_result=_pairs_of(names, kinds.IN_ORDER_RESULTS), by_read=_pairs_of(names, kinds.IN_ORDER_READS),
+            owner=np.array([name[ops[n].base] for n in tracked], np.int32), has=has,
+            results=results, operands=late, by_result=_pairs_of(names, kinds.IN_ORDER_RESULTS),
+            by_read=_pairs_of(names, kinds.IN_ORDER_READS),
             raw=pairs[0], waw=pairs[1], war=pairs[2], most_war=pairs[2].max(axis=1, initial=0),
             start=np.array([b.start for b in self.blocks], np.int32),
             end=np.array([b.end for b in self.blocks], np.int32),
@@ -320,6 +319,13 @@ def _shape(op: Op) -> int:
         re.sub(r"\d+", "#", re.sub(r"\+?-?0x[0-9a-f]+", "", place))
         + ("S" if op.base in ("LDS", "STS") else "")
     )
+
+
+def _groups_left(op: Op) -> int:
+    """How many groups of products WARPGROUP.DEPBAR lets go on; -1 for anything else."""
+    if op.base != "WARPGROUP" or op.mods[:1] != ("DEPBAR",):
+        return -1
+    return int(op.operands[-1], 16) if len(op.operands) > 1 else 0
 
 
 def _product(op: Op) -> int:

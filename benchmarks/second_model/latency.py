@@ -1,8 +1,9 @@
 """Least distances in cycles as an H200 has them: the pairs of ``latencies-pairs.json.xz``, nothing mined.
 
-`benchmarks/latencies.py` brought 20,776 pairs together until their result went wrong. A pair that was measured
-has its smallest right distance; one that never went wrong needs 1. For a pair that was not measured the largest
-distance among its like is taken, or the compiler's own distance in the kernel at hand if that is less.
+`benchmarks/latencies.py` brought 20,776 pairs together until their result went wrong. A pair that was
+measured has its smallest right distance; one that never went wrong needs 1. For a pair that was not measured
+the largest distance among its like is taken, or the compiler's own distance in the kernel at hand if that is
+less.
 """
 
 from __future__ import annotations
@@ -10,19 +11,23 @@ from __future__ import annotations
 import json
 import lzma
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 #: cycles behind which everything of fixed latency is there
 HORIZON = 64
 _SEEN = Path(__file__).with_name("seen.json")
 _PAIRS = Path(__file__).resolve().parents[1] / "results" / "latencies-pairs.json.xz"
 _UNITS = {
-    "alu": "FMNMX FSEL FSET FSETP IABS LOP3 SHF SHL SHR PRMT SEL SGXT IADD3 LEA ISETP PLOP3 MOV MOV32I LOP32I BMSK "
+    "alu": "FMNMX FSEL FSET FSETP IABS LOP3 SHF SHL SHR PRMT SEL SGXT IADD3 LEA ISETP PLOP3 MOV MOV32I "
+    "LOP32I BMSK "
     "VIMNMX VIADDMNMX IMNMX I2FP F2FP I2IP F2IP VABSDIFF VABSDIFF4 PSETP",
     "fma": "FADD FFMA FMUL FADD32I FFMA32I FMUL32I IMAD IDP IDP4A VIADD FSWZADD",
     "half": "HADD2 HFMA2 HMUL2 HMNMX2 HSET2 HSETP2 HADD2_32I HFMA2_32I HMUL2_32I",
-    "uniform": "UIADD3 UIMAD ULOP3 USHF ULEA USEL UPRMT UISETP UPLOP3 UBMSK UBREV UFLO UPOPC USGXT UP2UR UPSETP "
+    "uniform": "UIADD3 UIMAD ULOP3 USHF ULEA USEL UPRMT UISETP UPLOP3 UBMSK UBREV UFLO UPOPC USGXT UP2UR "
+    "UPSETP "
     "VOTEU",
     "uload": "ULDC UMOV S2UR",
     "double": "DADD DMUL DFMA DSETP DMNMX",
@@ -35,6 +40,12 @@ _UNIT = {name: unit for unit, names in _UNITS.items() for name in names.split()}
 
 Side = tuple[str, str]
 """(normal name of the opcode, slot)"""
+Seen = dict[tuple[str, Side, Side], tuple[int, int]]
+"""(kind, first, second) -> (least cycles, kernels in which it was that)"""
+#: kernels that have to show a distance before it is believed of another operand of the same kind
+WELL_MET = 4
+#: opcodes whose plain operands are read at different times
+_LATE = frozenset("IMAD UIMAD LEA ULEA HMMA IMMA HFMA2 IADD3".split())  # noqa: SIM905
 
 
 def _kind(slot: str) -> str:
@@ -61,8 +72,8 @@ class Latencies:
                 names.setdefault(base, {})[frozenset(mods)] = row[which]
             if row["status"] not in ("measured", "never_failed"):
                 continue
-            # where the hardware itself holds a pair apart, distances between `fault` and `cycles` were asked for and
-            # right, but never realised
+            # where the hardware itself holds a pair apart, distances between `fault` and `cycles` were asked
+            # for and right, but never realised
             cycles = int(row["fault"]) + 1 if row["status"] == "measured" else 1
             first, second = (row["producer"], row["producer_slot"]), (row["consumer"], row["consumer_slot"])
             self._rows[row["kind"], first, second] = cycles
@@ -78,7 +89,8 @@ class Latencies:
             base: sorted(found.items(), key=lambda item: -len(item[0])) for base, found in names.items()
         }
         self._asked: dict[tuple[str, Side, Side], tuple[int, bool]] = {}
-        self._seen: dict[tuple[str, Side, Side], int] = {}
+        self._seen: Seen = {}
+        self._near: Seen = {}
         if _SEEN.exists():
             self.learn(unpacked(json.loads(_SEEN.read_text())["rows"]))
 
@@ -86,11 +98,28 @@ class Latencies:
         """Whether this very pair was measured."""
         return key in self._rows
 
-    def learn(self, seen: dict[tuple[str, Side, Side], int]) -> None:
+    def learn(self, seen: Seen) -> None:
         """Take distances that the compiler left elsewhere, for pairs that were not measured."""
-        for key, cycles in seen.items():
-            self._seen[key] = min(cycles, self._seen.get(key, HORIZON))
+        for key, (cycles, kernels) in seen.items():
+            _pool(self._seen, key, cycles, kernels)
+            kind, first, second = key
+            for a, b in zip(self._like_slots(first), self._like_slots(second), strict=True):
+                if a is not None and b is not None:
+                    _pool(self._near, (kind, a, b), cycles, kernels)
         self._asked.clear()
+
+    @staticmethod
+    def _like_slots(side: Side) -> list[Side | None]:
+        """What an operand is taken for where its own pair was never seen: the same opcode's operand of this
+        kind; for the uniform datapath, any of its operands."""
+        base, kind = side[0].partition(".")[0], _kind(side[1])
+        half = side[1].partition("+")[2]
+        own = kind == "r" and base in _LATE
+        unit = _UNIT.get(base, base)
+        return [
+            (base, side[1] if own else f"{kind}+{half}"),
+            (unit, f"{kind}+{half}") if unit in ("uniform", "uload") and base != "UIMAD" else None,
+        ]
 
     @staticmethod
     def _levels(side: Side) -> list[tuple[str, str]]:
@@ -117,13 +146,20 @@ class Latencies:
         if key in self._rows:
             return self._rows[key], True
         (a, unit_a), (b, unit_b) = self._levels(first), self._levels(second)
-        most = self._seen.get(key, HORIZON)
+        most = self._seen.get(key, (HORIZON, 0))[0]
+        for one, two in zip(self._like_slots(first), self._like_slots(second), strict=True):
+            if one is not None and two is not None:
+                near, kernels = self._near.get((kind, one, two), (HORIZON, 0))
+                most = min(most, near) if kernels >= WELL_MET else most
         for one, two in ((a, b), (unit_a, b), (a, unit_b), (unit_a, unit_b)):
             found = self._like.get((kind, *one, *two))
             if found is not None:
                 return min(found, most), False
         if kind == "waw":  # the second result has to land behind the first one
-            slow, quick = self._slow.get(first[0].partition(".")[0]), self._quick.get(second[0].partition(".")[0], 1)
+            slow, quick = (
+                self._slow.get(first[0].partition(".")[0]),
+                self._quick.get(second[0].partition(".")[0], 1),
+            )
             return (most if slow is None else min(most, max(1, slow - quick + 1))), False
         return (1 if kind == "war" else most), False
 
@@ -134,11 +170,29 @@ def latencies() -> Latencies:
     return Latencies()
 
 
-def packed(seen: dict[tuple[str, Side, Side], int]) -> list[list[object]]:
+def _pool(into: Seen, key: tuple[str, Side, Side], cycles: int, kernels: int) -> None:
+    """Keep the least distance, and how many kernels have it."""
+    least, met = into.get(key, (HORIZON, 0))
+    if cycles < least:
+        into[key] = (cycles, kernels)
+    elif cycles == least:
+        into[key] = (least, met + kernels)
+
+
+def pooled(kernels: Iterable[dict[tuple[str, Side, Side], int]]) -> Seen:
+    """The least distances of several kernels (`Kernel.seen`)."""
+    found: Seen = {}
+    for kernel in kernels:
+        for key, cycles in kernel.items():
+            _pool(found, key, cycles, 1)
+    return found
+
+
+def packed(seen: Seen) -> list[list[Any]]:
     """Rows for a JSON file, sorted."""
-    return [[kind, *first, *second, cycles] for (kind, first, second), cycles in sorted(seen.items())]
+    return [[kind, *first, *second, *value] for (kind, first, second), value in sorted(seen.items())]
 
 
-def unpacked(rows: list[list[object]]) -> dict[tuple[str, Side, Side], int]:
+def unpacked(rows: list[list[Any]]) -> Seen:
     """The inverse of `packed`."""
-    return {(str(k), (str(a), str(s)), (str(b), str(t))): int(n) for k, a, s, b, t, n in rows}  # type: ignore[call-overload]
+    return {(k, (a, s), (b, t)): (n, kernels) for k, a, s, b, t, n, kernels in rows}

@@ -5,8 +5,9 @@ keeps both values, under the guard's. Memory operations are events: an event's h
 events that it must not pass, so that two orders have equal sums of hashes exactly if they order conflicting
 accesses alike. A fence hashes everything before it, and everything behind it holds the fence.
 
-Time is the sum of stall counts. A register is *there* when the producer's latency towards this operand has passed,
-or when its scoreboard was waited for. Reading it before gives garbage, an expression that nothing else gives.
+Time is the sum of stall counts. A register is *there* when the producer's latency towards this operand has
+passed, or when its scoreboard was waited for. Reading it before gives garbage, an expression that nothing
+else gives.
 """
 
 from __future__ import annotations
@@ -187,7 +188,7 @@ def _join_entries(n, key, t, rd, i, r, key2, t2, rd2):
 
 @njit(cache=True)
 def join(to, i, of, j):
-    """Merge the state at the end of one block (`of`, row j) into another's beginning; True if that changes it."""
+    """Merge the state at one block's end (`of`, row j) into another's beginning; True if that changes it."""
     if to.seen[i] == 0:
         copy_state(to, i, of, j)
         to.seen[i] = 1

@@ -2,8 +2,9 @@
 
 `SecondModel` simulates both, block by block (`machine`), and compares: the order of what can be seen (memory,
 fences, branches), the expressions in it, and what every register that is read later holds at the end of the
-block. It shares nothing with ``sassafras.validate`` and ``sassafras.schedule``: operands are read by `reading`,
-flow by `flow`, and latencies are those measured on a GPU (`latency`), where the validator takes mined ones.
+block. It shares nothing with ``sassafras.validate`` and ``sassafras.schedule``: operands are read by
+`reading`, flow by `flow`, and latencies are those measured on a GPU (`latency`), where the validator takes
+mined ones.
 
 "different" means wrong or not known to be right.
 """
@@ -208,9 +209,8 @@ class SecondModel:
         if tracked[0] != tracked[1]:
             return Judgement(DIFFERENT, "other operations of variable latency, or in another order")
         if b.hazards:
-            why, where, _ = self._same(b, b.hazards[0], b.order, b.high, b.begins)
             note = b.block(b.order, b.high, b.hazards[0], b.begins)[3]
-            return Judgement(DIFFERENT, why or _REASONS[int(note[1])], str(int(note[0])))
+            return Judgement(DIFFERENT, _REASONS[int(note[1])], str(int(note[0])))
         different = self._in_step(a, b)
         if different >= 0:
             return Judgement(DIFFERENT, "another effect or value", f"block {different}")

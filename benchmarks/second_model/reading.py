@@ -1,10 +1,11 @@
 """Instructions as the second model sees them: read from nvdisasm's listing by a reader of its own.
 
-The listing's liveness columns (``-plr``) say which registers an instruction reads and writes. Its operand text
-says in which operand each of them stands, so that an expression keeps its meaning under other register names.
-What the columns are known to miss is added here: P2R and R2P (the predicates of their mask), LDGSTS (its
-predicate is an input), convergence barriers, CALL and RET (the columns add up the callee), and R254 in kernels
-of 255 registers. An instruction whose text names a register that the columns do not know raises `Unread`.
+The listing's liveness columns (``-plr``) say which registers an instruction reads and writes. Its operand
+text says in which operand each of them stands, so that an expression keeps its meaning under other register
+names. What the columns are known to miss is added here: P2R and R2P (the predicates of their mask), LDGSTS
+(its predicate is an input), convergence barriers, CALL and RET (the columns add up the callee), and R254 in
+kernels of 255 registers. An instruction whose text names a register that the columns do not know raises
+`Unread`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import subprocess
 import tempfile
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 
 from sassafras.sass.cubin import Cubin
@@ -97,14 +99,13 @@ def listing(data: bytes, name: str) -> Listing:
     lines, labels = _section(printed, name)
     count = entry.text.size // 16
     words = struct.unpack(f"<{2 * count}Q", entry.text.data)
-    named = {label: at for label, at in labels.items()}
     ops, control = [], []
     for n in range(count):
         low, high = words[2 * n], words[2 * n + 1]
         text, reads, writes = lines[n] if n < len(lines) else ("NOP", frozenset(), frozenset())
         if n >= len(lines) and low & 0xFFF != 0x918:
             raise Unread(f"nothing printed for the instruction at {16 * n:#x}")
-        ops.append(_op(text, set(reads), set(writes), low, high & ~CONTROL_BITS, named))
+        ops.append(_op(text, set(reads), set(writes), low, high & ~CONTROL_BITS, labels))
         control.append(high)
     functions = sorted({at for label, at in labels.items() if not label.startswith(".") and 0 < at < count})
     return Listing(name, ops, control, entry.text.offset, functions, _indirect(entry.info))
@@ -197,7 +198,7 @@ def _columns(head: list[str]) -> list[tuple[int, int]]:
     bars = [n for n, char in enumerate(head[0]) if char == "|"]
     files = {"GPR": "R", "PRED": "P", "UGPR": "UR", "UPRED": "UP"}
     found = []
-    for left, right in zip(bars, bars[1:], strict=False):
+    for left, right in pairwise(bars):
         base = FILES[files[head[0][left + 1 : right].strip()]]
         for at in range(left + 1, right):
             digits = [row[at] for row in head[1:] if at < len(row) and row[at].isdigit()]
@@ -218,10 +219,11 @@ def _split(text: str) -> tuple[str, str, tuple[str, ...]]:
 #: predicates before the first other operand that are written (1 where nothing is said)
 _LEADING = dict.fromkeys("ISETP UISETP FSETP DSETP HSETP2 PLOP3 UPLOP3 PSETP UPSETP".split(), 2)  # noqa: SIM905
 #: their leading operands are all read
-_NO_OUTPUT = frozenset(
-    "BRA BRX BRXU JMP JMX EXIT CALL RET BAR BSYNC BREAK WARPSYNC LDGSTS STG ST STL STS STSM RED REDG R2P KILL "
-    "BPT NOP YIELD NANOSLEEP DEPBAR MEMBAR CCTL UBLKCP UTMALDG UTMASTG UTMAREDG UTMAPF UBLKPF UBLKRED".split()
-)  # fmt: skip
+_INPUTS_ALONE = (
+    "BRA BRX BRXU JMP JMX EXIT CALL RET BAR BSYNC BREAK WARPSYNC LDGSTS STG ST STL STS STSM RED REDG R2P "
+    "KILL BPT NOP YIELD NANOSLEEP DEPBAR MEMBAR CCTL UBLKCP UTMALDG UTMASTG UTMAREDG UTMAPF UBLKPF UBLKRED"
+)
+_NO_OUTPUT = frozenset(_INPUTS_ALONE.split())
 _BYTES = {"128": 16, "64": 8, "U16": 2, "S16": 2, "U8": 1, "S8": 1}
 
 
@@ -229,7 +231,9 @@ def _width(base: str, mods: tuple[str, ...], position: int) -> int:
     """Registers that a plain operand spans as far as the opcode tells; the columns tell the rest."""
     size = 4 if "128" in mods else 2 if {"64", "F64", "U64", "S64"} & set(mods) else 1
     if base in ("IMAD", "UIMAD"):
-        return 2 if position == 3 and {"WIDE", "HI"} & set(mods) or position == 0 and "WIDE" in mods else 1
+        return (
+            2 if (position == 3 and {"WIDE", "HI"} & set(mods)) or (position == 0 and "WIDE" in mods) else 1
+        )
     if base in ("DADD", "DMUL", "DFMA", "DSETP", "DMNMX", "CALL", "RET"):
         return 2
     if base in ("LDG", "LD", "LDL", "LDS", "LDC", "ULDC"):

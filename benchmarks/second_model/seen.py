@@ -16,29 +16,26 @@ from sassafras.core import SassafrasError
 from sassafras.sass.cubin import Cubin
 
 from .kernel import Kernel
-from .latency import _SEEN, Side, packed
+from .latency import _SEEN, Side, packed, pooled
 from .reading import Unread, listing
 
 
 def main(folders: list[str]) -> None:
     """Read every kernel for sm_90 in the folders; pool; write."""
-    found: dict[tuple[str, Side, Side], int] = {}
-    kernels = 0
+    found: list[dict[tuple[str, Side, Side], int]] = []
     for path in sorted(p for folder in folders for p in Path(folder).rglob("*.cubin")):
         data = path.read_bytes()
         try:
             cubin = Cubin.parse(data)
             if cubin.sm != 90:
                 continue
-            for name in cubin.entries:
-                for key, cycles in Kernel(listing(data, name)).seen().items():
-                    found[key] = min(cycles, found.get(key, cycles))
-                kernels += 1
+            found += [Kernel(listing(data, name)).seen() for name in cubin.entries]
         except (Unread, SassafrasError) as error:
             print(f"{path.name}: {error}")
-    rows = ",\n ".join(json.dumps(row) for row in packed(found))
-    _SEEN.write_text(f'{{"kernels": {kernels}, "rows": [\n {rows}\n]}}\n')
-    print(f"{len(found)} pairs of {kernels} kernels")
+    rows = packed(pooled(found))
+    text = ",\n ".join(json.dumps(row) for row in rows)
+    _SEEN.write_text(f'{{"kernels": {len(found)}, "rows": [\n {text}\n]}}\n')
+    print(f"{len(rows)} pairs of {len(found)} kernels")
 
 
 if __name__ == "__main__":
