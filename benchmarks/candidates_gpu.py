@@ -94,8 +94,8 @@ def draw(job: Job, cubin: bytes, deadline: float) -> Any:
     try:
         second = SecondModel(cubin, job.kernel)
         facts["second_on_copy"] = [second.via(copy).verdict for copy in space.via]
-    except Unread as error:
-        facts["second_on_copy"] = [f"unread: {error}"]
+    except (Unread, OSError) as error:
+        second, facts["second_on_copy"] = None, [f"none: {error}"]
     yield facts, None
     rng = np.random.default_rng([job.seed, sum(job.kernel.encode()), SPACES.index(job.space)])
     state, steps, made, tried, refused = space.start(), 0, 0, 0, 0
@@ -242,6 +242,7 @@ class Run:
             left = job.quota - worker.since - 1
         else:
             row["lost"] += 1
+            print(f"{job.kernel}, {job.space}: a worker died between candidates", flush=True)
             left = job.quota - worker.since if row["lost"] < 3 else 0
         if left > 0:
             jobs.append(
@@ -336,7 +337,7 @@ def _prepare(pipe: Any, folder: str, names: list[str], pretend: bool) -> None:
 
 
 def main() -> int:
-    """See the module; 0 when nothing that was approved is wrong."""
+    """See the module; 0 when all candidates ran and none is wrong, 1 if one is, 2 if some are missing."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -409,10 +410,20 @@ def _write(
         }
         for space in SPACES
     }  # fmt: skip
+    short = [
+        f"{space}: {summary[space]['candidates']} of {options.count} candidates, "
+        f"{summary[space]['kernels']} kernels"
+        for space in SPACES
+        if summary[space]["candidates"] < options.count
+        or summary[space]["kernels"] < min(15, len(run.kernels))
+    ]
+    if options.fresh and not sampled:
+        short.append("no candidate ran in a process of its own")
     summary |= {
         "approved_but_wrong": sum(r[what] for r in rows for what in wrong) + sum(sampled[w] for w in wrong),
         "fresh_processes": {"run": sum(sampled.values()), **{w: sampled[w] for w in ("right", *wrong)}},
-        "left_out": left_out, "seconds": round(time.monotonic() - run.begin, 1),
+        "short": short, "lost_processes": sum(r["lost"] for r in rows), "left_out": left_out,
+        "seconds": round(time.monotonic() - run.begin, 1),
         "how": HOW,
     }  # fmt: skip
     fresh_wrong = [
@@ -436,7 +447,11 @@ def _write(
     path = write(name, rows, summary, environment, seed=options.seed, out=options.out)
     print(json.dumps({k: v for k, v in summary.items() if k != "counterexamples"}, indent=1))
     print(f"wrote {path}")
-    return 1 if summary["approved_but_wrong"] else 0
+    if summary["short"]:
+        print("NOT COMPLETE: " + "; ".join(summary["short"]))
+    if summary["approved_but_wrong"]:
+        return 1
+    return 2 if summary["short"] else 0
 
 
 if __name__ == "__main__":
