@@ -241,6 +241,7 @@ class Kernel:
             self.settle(self.order, self.high, 1)
         else:
             self._adopt(of)
+        self._queues()
         self.unexplained = self.learnt.counts.copy()
         f = self.facts
         self.closer = int(((f.raw > self.learnt.raw) & self.exact).sum())
@@ -268,7 +269,23 @@ class Kernel:
                 key = (kind, first[a], second[b])
                 if not table.measured(key):
                     found[key] = int(near[a, b])
+        for kind, pairs in (
+            ("queued write", self.learnt.queue_write),
+            ("queued read", self.learnt.queue_read),
+        ):
+            for later, earlier in zip(*np.nonzero(pairs), strict=True):
+                found[kind, (self.names[later], ""), (self.names[earlier], "")] = 1
         return found
+
+    def _queues(self) -> None:
+        """Pairs of opcodes of which the compiler lets the later overwrite what the earlier one has pending."""
+        for kind, pairs in (
+            ("queued write", self.learnt.queue_write),
+            ("queued read", self.learnt.queue_read),
+        ):
+            for later, earlier in np.ndindex(*pairs.shape):
+                if latencies().queued(kind, self.names[later], self.names[earlier]):
+                    pairs[later, earlier] = 1
 
     def _adopt(self, of: Kernel) -> None:
         """What the compiler's code of another program shows, for the same slots, opcodes and fences here."""

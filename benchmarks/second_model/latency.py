@@ -94,6 +94,10 @@ class Latencies:
         if _SEEN.exists():
             self.learn(unpacked(json.loads(_SEEN.read_text())["rows"]))
 
+    def queued(self, kind: str, later: str, earlier: str) -> bool:
+        """Whether unmodified kernels rely on the order of a queue between two opcodes (`Kernel.seen`)."""
+        return (kind, (later, ""), (earlier, "")) in self._seen
+
     def measured(self, key: tuple[str, Side, Side]) -> bool:
         """Whether this very pair was measured."""
         return key in self._rows
