@@ -269,20 +269,16 @@ class Kernel:
                 key = (kind, first[a], second[b])
                 if not table.measured(key):
                     found[key] = int(near[a, b])
-        for kind, pairs in (
-            ("queued write", self.learnt.queue_write),
-            ("queued read", self.learnt.queue_read),
-        ):
+        for kind, pairs in self._own_queues.items():
             for later, earlier in zip(*np.nonzero(pairs), strict=True):
                 found[kind, (self.names[later], ""), (self.names[earlier], "")] = 1
         return found
 
     def _queues(self) -> None:
-        """Pairs of opcodes of which the compiler lets the later overwrite what the earlier one has pending."""
-        for kind, pairs in (
-            ("queued write", self.learnt.queue_write),
-            ("queued read", self.learnt.queue_read),
-        ):
+        """Pairs of opcodes of which the compiler lets the later overwrite what the earlier has pending."""
+        known = {"queued write": self.learnt.queue_write, "queued read": self.learnt.queue_read}
+        self._own_queues = {kind: pairs.copy() for kind, pairs in known.items()}
+        for kind, pairs in known.items():
             for later, earlier in np.ndindex(*pairs.shape):
                 if latencies().queued(kind, self.names[later], self.names[earlier]):
                     pairs[later, earlier] = 1

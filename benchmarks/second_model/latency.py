@@ -96,7 +96,7 @@ class Latencies:
 
     def queued(self, kind: str, later: str, earlier: str) -> bool:
         """Whether unmodified kernels rely on the order of a queue between two opcodes (`Kernel.seen`)."""
-        return (kind, (later, ""), (earlier, "")) in self._seen
+        return self._seen.get((kind, (later, ""), (earlier, "")), (0, 0))[1] >= 2
 
     def measured(self, key: tuple[str, Side, Side]) -> bool:
         """Whether this very pair was measured."""
@@ -107,6 +107,8 @@ class Latencies:
         for key, (cycles, kernels) in seen.items():
             _pool(self._seen, key, cycles, kernels)
             kind, first, second = key
+            if kind.startswith("queued"):
+                continue
             for a, b in zip(self._like_slots(first), self._like_slots(second), strict=True):
                 if a is not None and b is not None:
                     _pool(self._near, (kind, a, b), cycles, kernels)
