@@ -44,6 +44,8 @@ Seen = dict[tuple[str, Side, Side], tuple[int, int]]
 """(kind, first, second) -> (least cycles, kernels in which it was that)"""
 #: kernels that have to show a distance before it is believed of another operand of the same kind
 WELL_MET = 4
+#: units of the uniform datapath
+_UNIFORM = ("uniform", "uload")
 #: opcodes whose plain operands are read at different times
 _LATE = frozenset("IMAD UIMAD LEA ULEA HMMA IMMA HFMA2 IADD3".split())  # noqa: SIM905
 
@@ -106,26 +108,31 @@ class Latencies:
         """Take distances that the compiler left elsewhere, for pairs that were not measured."""
         for key, (cycles, kernels) in seen.items():
             _pool(self._seen, key, cycles, kernels)
-            kind, first, second = key
-            if kind.startswith("queued"):
-                continue
-            for a, b in zip(self._like_slots(first), self._like_slots(second), strict=True):
-                if a is not None and b is not None:
-                    _pool(self._near, (kind, a, b), cycles, kernels)
+            if not key[0].startswith("queued"):
+                for like in self._alike(key):
+                    _pool(self._near, like, cycles, kernels)
         self._asked.clear()
 
     @staticmethod
     def _like_slots(side: Side) -> list[Side | None]:
         """What an operand is taken for where its own pair was never seen: the same opcode's operand of this
-        kind; for the uniform datapath, any of its operands."""
+        kind; then any operand of its unit."""
         base, kind = side[0].partition(".")[0], _kind(side[1])
         half = side[1].partition("+")[2]
         own = kind == "r" and base in _LATE
         unit = _UNIT.get(base, base)
-        return [
-            (base, side[1] if own else f"{kind}+{half}"),
-            (unit, f"{kind}+{half}") if unit in ("uniform", "uload") and base != "UIMAD" else None,
-        ]
+        plain = unit in (*_UNIFORM, "alu", "fma") and base not in ("IMAD", "UIMAD")
+        return [(base, side[1] if own else f"{kind}+{half}"), (unit, f"{kind}+{half}") if plain else None]
+
+    def _alike(self, key: tuple[str, Side, Side]) -> list[tuple[str, Side, Side]]:
+        """The pairs that a pair is taken for: of opcodes, and of units where one is the uniform datapath."""
+        kind, first, second = key
+        both = list(zip(self._like_slots(first), self._like_slots(second), strict=True))
+        found = [(kind, both[0][0], both[0][1])]
+        a, b = both[1]
+        if a is not None and b is not None and (a[0] in _UNIFORM or b[0] in _UNIFORM):
+            found.append((kind, a, b))
+        return found  # type: ignore[return-value]
 
     @staticmethod
     def _levels(side: Side) -> list[tuple[str, str]]:
@@ -153,10 +160,9 @@ class Latencies:
             return self._rows[key], True
         (a, unit_a), (b, unit_b) = self._levels(first), self._levels(second)
         most = self._seen.get(key, (HORIZON, 0))[0]
-        for one, two in zip(self._like_slots(first), self._like_slots(second), strict=True):
-            if one is not None and two is not None:
-                near, kernels = self._near.get((kind, one, two), (HORIZON, 0))
-                most = min(most, near) if kernels >= WELL_MET else most
+        for like in self._alike(key):
+            near, kernels = self._near.get(like, (HORIZON, 0))
+            most = min(most, near) if kernels >= WELL_MET else most
         for one, two in ((a, b), (unit_a, b), (a, unit_b), (unit_a, unit_b)):
             found = self._like.get((kind, *one, *two))
             if found is not None:
