@@ -7,10 +7,10 @@ import re
 
 import numpy as np
 
-from . import flow, kinds, machine
+from . import flow, kinds, machine, state
 from .latency import HORIZON, Side, latencies
-from .machine import Facts, Learnt, State, Values
 from .reading import Listing, Op
+from .state import Facts, Learnt, State, Values
 
 
 class Kernel:
@@ -193,12 +193,12 @@ class Kernel:
 
     def fresh(self, rows: int) -> State:
         """Nothing in flight, in so many rows."""
-        r, d, t = len(self.registers), machine.DEPTH, self.tracked
+        r, d, t = len(self.registers), state.DEPTH, self.tracked
         return State(
             np.zeros((rows, r), np.int32), np.zeros((rows, r, d), np.int16), np.zeros((rows, r, d), np.int32),
             np.zeros((rows, r, d), np.uint8), np.zeros((rows, r), np.int32), np.zeros((rows, r, d), np.int16),
             np.zeros((rows, r, d), np.int32), np.zeros((rows, r, d), np.uint8),
-            np.full((rows, t), machine.CLEAR, np.uint8), np.full((rows, t), machine.CLEAR, np.uint8),
+            np.full((rows, t), state.CLEAR, np.uint8), np.full((rows, t), state.CLEAR, np.uint8),
             np.full((rows, 6), -1000, np.int32), np.zeros((rows, 6), np.int32), np.zeros((rows, r), np.uint8),
             np.zeros((rows, r), np.uint8), np.full(rows, -1000, np.int32), np.zeros(rows, np.uint8),
         )  # fmt: skip
@@ -216,11 +216,11 @@ class Kernel:
         while work:
             k = work.pop(0)
             queued.discard(k)
-            machine.copy_state(one, 0, states, k)
+            state.copy_state(one, 0, states, k)
             self.walk(order, high, k, one, 0, self.leaves(), mode, note)
-            machine.copy_state(ends, k, one, 0)
+            state.copy_state(ends, k, one, 0)
             for m in self.blocks[k].follow:
-                if machine.join(states, m, one, 0) and m not in queued:
+                if state.join(states, m, one, 0) and m not in queued:
                     queued.add(m)
                     work.append(m)
         return states, ends
@@ -307,9 +307,9 @@ class Kernel:
     ) -> tuple[tuple[int, int, int], np.ndarray, State, np.ndarray]:
         """(effects, values of the live registers, what is in flight behind it, first hazard) of a block."""
         one, values, note = self.fresh(1), self.leaves(), np.zeros(4, np.int64)
-        machine.copy_state(one, 0, begins, k)
+        state.copy_state(one, 0, begins, k)
         effects = self.walk(order, high, k, one, 0, values, 0, note)
-        held = machine.held(values, self.live_out[k])
+        held = state.held(values, self.live_out[k])
         return effects, held, one, note
 
 

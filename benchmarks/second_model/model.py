@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from . import machine
+from . import state
 from .kernel import Kernel, digest
-from .machine import State, Values
 from .reading import CONTROL_BITS, Unread, listing
+from .state import State, Values
 
 EQUAL, IDLE, DIFFERENT = "equal", "idle", "different"
 _CLEAN = np.uint64(2**64 - 1 - CONTROL_BITS)
@@ -162,7 +162,7 @@ class SecondModel:
             why, where, one = self._same(base, b, order, high, base.begins if begins is None else begins)
             if why:
                 return Judgement(DIFFERENT, why, str(where))
-            if not machine.adds(base.ends, b, one, 0):
+            if not state.adds(base.ends, b, one, 0):
                 continue
             rounds += 1
             if rounds > 4 * len(base.blocks):
@@ -172,7 +172,7 @@ class SecondModel:
                 for name, mine in zip(begins._fields, begins, strict=True):
                     mine[:] = getattr(base.begins, name)
             for m in base.blocks[b].follow:
-                if machine.join(begins, m, one, 0) and m not in work:
+                if state.join(begins, m, one, 0) and m not in work:
                     work.append(m)
         return Judgement(EQUAL)
 
@@ -234,10 +234,10 @@ class SecondModel:
             for kernel, part in ((a, values[:cut]), (b, values[cut:])):
                 held = Values(part.copy(), part.copy(), np.zeros(len(part), np.uint64))
                 one = kernel.fresh(1)
-                machine.copy_state(one, 0, kernel.begins, k)
+                state.copy_state(one, 0, kernel.begins, k)
                 note = np.zeros(4, np.int64)
                 effects.append(kernel.walk(kernel.order, kernel.high, k, one, 0, held, 0, note))
-                after.append(machine.held(held, np.arange(len(part), dtype=np.int32)))
+                after.append(state.held(held, np.arange(len(part), dtype=np.int32)))
             return effects[0], effects[1], np.concatenate(after)
 
         work = [0]
