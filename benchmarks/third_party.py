@@ -1,0 +1,158 @@
+"""Judges unmodified kernels of other projects: writes third-party.json. Needs no GPU.
+
+    python benchmarks/third_party.py FOLDER [--jobs 2] [--refused FILE] [--out FOLDER]
+
+FOLDER holds cubins and ``index.json``: ``{"cubins": [...], "not_compiled": [...]}``. An entry names repository,
+commit, kernel, configuration, arch, compiler; of a cubin also ``path`` below FOLDER, ``entry`` (the name of the
+kernel in it) and ``sha256``. Results carry names and digests only.
+
+The rule of choosing:
+
+1. A repository counts if it is public and its kernels compile with Triton 3.6.0 or with nvcc.
+2. Kernels are those that the authors' own entry points launch, with the argument types, alignments and
+   constants of that launch.
+3. Configurations are the authors' own: the list that their autotuner tries for that launch, in their order,
+   after their own pruning. Of more than ten, ten evenly spaced ones with the first and the last (`choose`).
+   Without a list: the distinct specialisations that the launches make, under the same limit. For a template in
+   CUDA C++: the instances that the authors' build, test or tuning policy names.
+4. A configuration that does not compile for sm_90 is listed as not compiled and is not counted.
+5. Nothing is dropped because it is refused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import platform
+import time
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from importlib.metadata import version
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, TypeVar
+
+from common import write
+
+T = TypeVar("T")
+Row = dict[str, Any]
+
+#: configurations of one kernel, at most
+MOST = 10
+
+#: refusals that are understood: words of the violation -> why such code is refused although it is the compiler's
+EXPLAINED: dict[str, str] = {}
+
+
+def choose(configurations: Sequence[T], most: int = MOST) -> list[T]:
+    """At most `most` of a list, in its order: the first, the last and evenly spaced ones between them.
+
+    Raises:
+        ValueError: `most` is below 2.
+    """
+    if most < 2:
+        raise ValueError(f"at least 2 of a list, not {most}")
+    if len(configurations) <= most:
+        return list(configurations)
+    last = len(configurations) - 1
+    return [configurations[(2 * i * last + most - 1) // (2 * (most - 1))] for i in range(most)]
+
+
+def judge(folder: str, entry: Row) -> Row:
+    """The row of one cubin; `violations` holds every violation of a refused one in full.
+
+    Raises:
+        ValueError: the cubin is not the one that the index names.
+    """
+    from sassafras.core import SassafrasError
+    from sassafras.validate import Validator
+
+    data = Path(folder, entry["path"]).read_bytes()
+    if hashlib.sha256(data).hexdigest() != entry["sha256"]:
+        raise ValueError(f"{entry['path']} is not the cubin that the index names")
+    begin = time.perf_counter()
+    try:
+        violations = [str(violation) for violation in Validator(data, entry["entry"]).check(data).violations]
+    except SassafrasError as error:
+        violations = [f"{type(error).__name__}: {error}"]
+    except Exception as error:  # a fault of ours is a refusal, too
+        violations = [f"{type(error).__name__}: {error} (not an error of the library's own)"]
+    names = ("repository", "commit", "kernel", "configuration", "arch", "compiler", "sha256")
+    return {
+        **{name: entry[name] for name in names},
+        "accepted": not violations,
+        "reason": violations[0] if violations else None,
+        "explanation": _explanation(violations),
+        "seconds": round(time.perf_counter() - begin, 2),
+        "path": entry["path"],
+        "violations": violations,
+    }
+
+
+def _explanation(violations: Sequence[str]) -> str | None:
+    """Why the code is refused, if each of its violations is explained."""
+    found = [next((why for words, why in EXPLAINED.items() if words in text), None) for text in violations]
+    return "; ".join(dict.fromkeys(str(why) for why in found)) if found and all(found) else None
+
+
+def summarise(rows: Sequence[Row], not_compiled: Sequence[Row]) -> Row:
+    """The counts of a run.
+
+    Raises:
+        ValueError: a kernel has more than `MOST` configurations.
+    """
+    each = Counter((row["repository"], row["kernel"]) for row in rows)
+    if over := [name for (_, name), count in each.items() if count > MOST]:
+        raise ValueError(f"more than {MOST} configurations of {', '.join(over)}")
+    refused = [row for row in rows if not row["accepted"]]
+    return {
+        "configurations": len(rows),
+        "distinct_cubins": len({row["sha256"] for row in rows}),
+        "kernels": len(each),
+        "repositories": len({row["repository"] for row in rows}),
+        "accepted": len(rows) - len(refused),
+        "refused": len(refused),
+        "refused_unexplained": sum(row["explanation"] is None for row in refused),
+        "accepted_percent": round(100 * (1 - len(refused) / len(rows)), 2) if rows else None,
+        "not_compiled": len(not_compiled),
+        "per_repository": dict(Counter(row["repository"] for row in rows)),
+        "refused_kernels": dict(Counter(f"{row['repository']}: {row['kernel']}" for row in refused)),
+    }
+
+
+def main() -> None:
+    """Judge every cubin of a folder."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--jobs", type=int, default=2, help="Worker processes.")
+    parser.add_argument("--refused", type=Path, help="File for every violation of the refused cubins.")
+    parser.add_argument("--out", help="Folder of the result file.")
+    options = parser.parse_args()
+    index = json.loads((options.folder / "index.json").read_text())
+    entries = index["cubins"]
+    with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool:
+        rows = list(pool.map(judge, [str(options.folder)] * len(entries), entries))
+    if options.refused:
+        kept = [row for row in rows if not row["accepted"]]
+        partial = options.refused.with_suffix(f".{os.getpid()}")
+        partial.write_text(json.dumps(kept, indent=1) + "\n")
+        partial.replace(options.refused)
+    summary = summarise(rows, index["not_compiled"])
+    environment = {
+        "gpu": None,
+        "python": platform.python_version(),
+        "nvdisasm": version("nvidia-cuda-nvdisasm"),
+    }
+    public = [{k: v for k, v in row.items() if k not in ("path", "violations", "seconds")} for row in rows]
+    write("third-party", public, summary, environment, out=options.out,
+          command="python benchmarks/third_party.py FOLDER")  # fmt: skip
+    print(json.dumps(summary, indent=1))
+
+
+if __name__ == "__main__":
+    main()
