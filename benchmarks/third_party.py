@@ -2,9 +2,9 @@
 
     python benchmarks/third_party.py FOLDER [--jobs 2] [--refused FILE] [--out FOLDER]
 
-FOLDER holds cubins and ``index.json``: ``{"cubins": [...], "not_compiled": [...]}``. An entry names repository,
-commit, kernel, configuration, arch, compiler; of a cubin also ``path`` below FOLDER, ``entry`` (the name of the
-kernel in it) and ``sha256``. Results carry names and digests only.
+FOLDER holds cubins and ``index.json``: ``{"cubins": [...], "not_compiled": [...]}``. An entry names its
+repository, commit, kernel, configuration, arch and compiler; of a cubin also ``path`` below FOLDER, ``entry``
+(the kernel's name in it) and ``sha256``. The result carries names and digests only.
 
 The rule of choosing:
 
@@ -13,7 +13,7 @@ The rule of choosing:
    constants of that launch.
 3. Configurations are the authors' own: the list that their autotuner tries for that launch, in their order,
    after their own pruning. Of more than ten, ten evenly spaced ones with the first and the last (`choose`).
-   Without a list: the distinct specialisations that the launches make, under the same limit. For a template in
+   Without a list: the distinct specialisations that the launches make, under the same limit. For templates in
    CUDA C++: the instances that the authors' build, test or tuning policy names.
 4. A configuration that does not compile for sm_90 is listed as not compiled and is not counted.
 5. Nothing is dropped because it is refused.
@@ -43,7 +43,7 @@ Row = dict[str, Any]
 #: configurations of one kernel, at most
 MOST = 10
 
-#: refusals that are understood: words of the violation -> why such code is refused although it is the compiler's
+#: words of a violation -> why code is refused although it is the compiler's own
 EXPLAINED: dict[str, str] = {}
 
 
@@ -85,14 +85,15 @@ def judge(folder: str, entry: Row) -> Row:
         **{name: entry[name] for name in names},
         "accepted": not violations,
         "reason": violations[0] if violations else None,
-        "explanation": _explanation(violations),
+        "explanation": explanation(violations),
         "seconds": round(time.perf_counter() - begin, 2),
         "path": entry["path"],
+        "entry": entry["entry"],
         "violations": violations,
     }
 
 
-def _explanation(violations: Sequence[str]) -> str | None:
+def explanation(violations: Sequence[str]) -> str | None:
     """Why the code is refused, if each of its violations is explained."""
     found = [next((why for words, why in EXPLAINED.items() if words in text), None) for text in violations]
     return "; ".join(dict.fromkeys(str(why) for why in found)) if found and all(found) else None
@@ -148,7 +149,9 @@ def main() -> None:
         "python": platform.python_version(),
         "nvdisasm": version("nvidia-cuda-nvdisasm"),
     }
-    public = [{k: v for k, v in row.items() if k not in ("path", "violations", "seconds")} for row in rows]
+    public = [
+        {k: v for k, v in row.items() if k not in ("path", "entry", "violations", "seconds")} for row in rows
+    ]
     write("third-party", public, summary, environment, out=options.out,
           command="python benchmarks/third_party.py FOLDER")  # fmt: skip
     print(json.dumps(summary, indent=1))

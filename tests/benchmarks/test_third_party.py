@@ -1,0 +1,98 @@
+"""Kernels of other projects: the rule of choosing, and the rows that a folder of cubins gives."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+import third_party
+
+from sassafras.frontend import load
+
+
+@pytest.fixture
+def entry(tmp_path: Path) -> dict[str, Any]:
+    """A cubin of the suite, entered as another project's would be."""
+    workload = load("suite:softmax")
+    kernel = workload.build(workload.cases[0], "sm_90a")
+    (tmp_path / "softmax.cubin").write_bytes(kernel.cubin)
+    return {
+        "repository": "owner/name", "commit": "0" * 40, "kernel": "softmax", "configuration": "BLOCK=1024",
+        "arch": "sm_90a", "compiler": "triton 3.6.0", "path": "softmax.cubin", "entry": kernel.name,
+        "sha256": hashlib.sha256(kernel.cubin).hexdigest(),
+    }  # fmt: skip
+
+
+def test_a_short_list_is_taken_whole_and_a_long_one_evenly() -> None:
+    assert third_party.choose(range(10)) == list(range(10))
+    assert third_party.choose(range(11)) == [0, 1, 2, 3, 4, 6, 7, 8, 9, 10]
+    assert third_party.choose("abcdefgh", 3) == ["a", "e", "h"]
+    for length in range(11, 400):
+        chosen = third_party.choose(range(length))
+        steps = {b - a for a, b in itertools.pairwise(chosen)}
+        assert len(chosen) == 10 and chosen[0] == 0 and chosen[-1] == length - 1
+        assert max(steps) - min(steps) <= 1 and min(steps) >= 1
+    with pytest.raises(ValueError, match="at least 2"):
+        third_party.choose(range(9), 1)
+
+
+def test_a_cubin_is_judged_and_another_one_under_its_name_is_not(
+    tmp_path: Path, entry: dict[str, Any]
+) -> None:
+    row = third_party.judge(str(tmp_path), entry)
+    assert row["accepted"] and row["reason"] is None and row["violations"] == []
+    with pytest.raises(ValueError, match="not the cubin"):
+        third_party.judge(str(tmp_path), {**entry, "sha256": "0" * 64})
+
+
+def test_what_is_refused_is_counted_and_explained_only_as_a_whole(
+    tmp_path: Path, entry: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = third_party.judge(str(tmp_path), {**entry, "entry": "no_such_kernel"})
+    assert not refused["accepted"] and "no_such_kernel" in refused["reason"]
+    rows = [third_party.judge(str(tmp_path), entry), refused]
+    summary = third_party.summarise(rows, [])
+    assert (summary["configurations"], summary["distinct_cubins"], summary["repositories"]) == (2, 1, 1)
+    assert (summary["refused"], summary["refused_unexplained"], summary["accepted_percent"]) == (1, 1, 50.0)
+    monkeypatch.setattr(third_party, "EXPLAINED", {"no_such_kernel": "it is not there"})
+    assert third_party.explanation(refused["violations"]) == "it is not there"
+    assert third_party.explanation([*refused["violations"], "something else"]) is None
+    assert third_party.explanation([]) is None
+    with pytest.raises(ValueError, match="more than 10 configurations of softmax"):
+        third_party.summarise(rows * 6, [])
+
+
+def test_the_result_names_no_path_and_the_refused_are_kept_in_full(
+    tmp_path: Path, entry: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = {**entry, "entry": "no_such_kernel", "configuration": "BLOCK=0"}
+    failed = {k: entry[k] for k in ("repository", "commit", "kernel", "configuration")}
+    index = {"cubins": [entry, wrong], "not_compiled": [{**failed, "error": "out of shared memory"}]}
+    (tmp_path / "index.json").write_text(json.dumps(index))
+    arguments = [
+        str(tmp_path),
+        "--jobs",
+        "1",
+        "--refused",
+        str(tmp_path / "refused.json"),
+        "--out",
+        str(tmp_path),
+    ]
+    monkeypatch.setattr(sys, "argv", ["third_party.py", *arguments])
+    third_party.main()
+    result = json.loads((tmp_path / "third-party.json").read_text())
+    assert str(tmp_path) not in json.dumps(result)
+    assert {"benchmark", "date", "command", "commit", "seed", "environment", "summary"} <= set(result)
+    needed = {"repository", "commit", "kernel", "configuration", "arch", "sha256", "accepted", "reason"}
+    assert all(needed <= set(row) for row in result["rows"])
+    assert [row["accepted"] for row in result["rows"]] == [True, False]
+    assert result["summary"]["not_compiled"] == 1
+    assert [row["path"] for row in json.loads((tmp_path / "refused.json").read_text())] == ["softmax.cubin"]
