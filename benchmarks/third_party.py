@@ -1,10 +1,12 @@
 """Judges unmodified kernels of other projects: writes third-party.json. Needs no GPU.
 
-    python benchmarks/third_party.py FOLDER [--jobs 2] [--refused FILE] [--out FOLDER]
+    python benchmarks/third_party.py FOLDER [--jobs 2] [--out FOLDER]
 
 FOLDER holds cubins and ``index.json``: ``{"cubins": [...], "not_compiled": [...]}``. An entry names its
 repository, commit, kernel, configuration, arch and compiler; of a cubin also ``path`` below FOLDER, ``entry``
-(the kernel's name in it) and ``sha256``. The result carries names and digests only.
+(the kernel's name in it) and ``sha256``. The result carries names and digests only. Each answer is a line of
+``judged.jsonl`` in FOLDER, and the same command with the same validator goes on behind them; ``refused.json``
+holds every violation of what is refused.
 
 The rule of choosing:
 
@@ -24,12 +26,11 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import os
 import platform
 import time
 from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from importlib.metadata import version
 from multiprocessing import get_context
 from pathlib import Path
@@ -42,6 +43,12 @@ Row = dict[str, Any]
 
 #: configurations of one kernel, at most
 MOST = 10
+
+#: what a row of the result carries
+PUBLIC = (
+    "repository", "commit", "kernel", "configuration", "arch", "compiler", "sha256", "accepted", "reason",
+    "explanation",
+)  # fmt: skip
 
 #: words of a violation -> why code is refused although it is the compiler's own
 EXPLAINED: dict[str, str] = {}
@@ -80,15 +87,11 @@ def judge(folder: str, entry: Row) -> Row:
         violations = [f"{type(error).__name__}: {error}"]
     except Exception as error:  # a fault of ours is a refusal, too
         violations = [f"{type(error).__name__}: {error} (not an error of the library's own)"]
-    names = ("repository", "commit", "kernel", "configuration", "arch", "compiler", "sha256")
     return {
-        **{name: entry[name] for name in names},
+        **entry,
         "accepted": not violations,
         "reason": violations[0] if violations else None,
-        "explanation": explanation(violations),
         "seconds": round(time.perf_counter() - begin, 2),
-        "path": entry["path"],
-        "entry": entry["entry"],
         "violations": violations,
     }
 
@@ -124,6 +127,39 @@ def summarise(rows: Sequence[Row], not_compiled: Sequence[Row]) -> Row:
     }
 
 
+def validator_digest() -> str:
+    """SHA-256 of the code and the tables that judge: answers of another validator are not taken over."""
+    import sassafras
+
+    root = Path(str(sassafras.__file__)).parent
+    digest = hashlib.sha256()
+    for path in sorted(p for room in ("core", "sass", "validate") for p in (root / room).rglob("*")):
+        if path.is_file() and path.suffix != ".pyc":
+            digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+def judge_all(folder: Path, entries: Sequence[Row], jobs: int) -> list[Row]:
+    """The rows of all entries, in their order; small cubins are judged first."""
+    answers, by = folder / "judged.jsonl", validator_digest()
+    kept = [json.loads(line) for line in answers.read_text().splitlines()] if answers.exists() else []
+    done = {(row["sha256"], row["entry"]): row for row in kept if row["validator"] == by}
+    todo = {(entry["sha256"], entry["entry"]): entry for entry in entries}
+    left = sorted(
+        (entry for key, entry in todo.items() if key not in done),
+        key=lambda entry: (folder / entry["path"]).stat().st_size,
+    )
+    # a worker's caches grow with every kernel
+    with ProcessPoolExecutor(jobs, get_context("spawn"), max_tasks_per_child=25) as pool:
+        for pending in as_completed([pool.submit(judge, str(folder), entry) for entry in left]):
+            row = {**pending.result(), "validator": by}
+            done[row["sha256"], row["entry"]] = row
+            with answers.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+    rows = [{**done[entry["sha256"], entry["entry"]], **entry} for entry in entries]
+    return [{**row, "explanation": explanation(row["violations"])} for row in rows]
+
+
 def main() -> None:
     """Judge every cubin of a folder."""
     parser = argparse.ArgumentParser(
@@ -131,29 +167,22 @@ def main() -> None:
     )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--jobs", type=int, default=2, help="Worker processes.")
-    parser.add_argument("--refused", type=Path, help="File for every violation of the refused cubins.")
     parser.add_argument("--out", help="Folder of the result file.")
     options = parser.parse_args()
     index = json.loads((options.folder / "index.json").read_text())
-    entries = index["cubins"]
-    with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool:
-        rows = list(pool.map(judge, [str(options.folder)] * len(entries), entries))
-    if options.refused:
-        kept = [row for row in rows if not row["accepted"]]
-        partial = options.refused.with_suffix(f".{os.getpid()}")
-        partial.write_text(json.dumps(kept, indent=1) + "\n")
-        partial.replace(options.refused)
+    rows = judge_all(options.folder, index["cubins"], options.jobs)
     summary = summarise(rows, index["not_compiled"])
+    refused = [row for row in rows if not row["accepted"]]
+    (options.folder / "refused.json").write_text(json.dumps(refused, indent=1) + "\n")
     environment = {
         "gpu": None,
         "python": platform.python_version(),
         "nvdisasm": version("nvidia-cuda-nvdisasm"),
+        "compilers": sorted({row["compiler"] for row in rows}),
     }
-    public = [
-        {k: v for k, v in row.items() if k not in ("path", "entry", "violations", "seconds")} for row in rows
-    ]
-    write("third-party", public, summary, environment, out=options.out,
-          command="python benchmarks/third_party.py FOLDER")  # fmt: skip
+    public = [{name: row[name] for name in PUBLIC} for row in rows]
+    command = "python benchmarks/third_party.py FOLDER"
+    write("third-party", public, summary, environment, out=options.out, command=command)
     print(json.dumps(summary, indent=1))
 
 

@@ -58,7 +58,10 @@ def test_what_is_refused_is_counted_and_explained_only_as_a_whole(
 ) -> None:
     refused = third_party.judge(str(tmp_path), {**entry, "entry": "no_such_kernel"})
     assert not refused["accepted"] and "no_such_kernel" in refused["reason"]
-    rows = [third_party.judge(str(tmp_path), entry), refused]
+    rows = [
+        {**third_party.judge(str(tmp_path), entry), "explanation": None},
+        {**refused, "explanation": None},
+    ]
     summary = third_party.summarise(rows, [])
     assert (summary["configurations"], summary["distinct_cubins"], summary["repositories"]) == (2, 1, 1)
     assert (summary["refused"], summary["refused_unexplained"], summary["accepted_percent"]) == (1, 1, 50.0)
@@ -77,15 +80,7 @@ def test_the_result_names_no_path_and_the_refused_are_kept_in_full(
     failed = {k: entry[k] for k in ("repository", "commit", "kernel", "configuration")}
     index = {"cubins": [entry, wrong], "not_compiled": [{**failed, "error": "out of shared memory"}]}
     (tmp_path / "index.json").write_text(json.dumps(index))
-    arguments = [
-        str(tmp_path),
-        "--jobs",
-        "1",
-        "--refused",
-        str(tmp_path / "refused.json"),
-        "--out",
-        str(tmp_path),
-    ]
+    arguments = [str(tmp_path), "--jobs", "1", "--out", str(tmp_path)]
     monkeypatch.setattr(sys, "argv", ["third_party.py", *arguments])
     third_party.main()
     result = json.loads((tmp_path / "third-party.json").read_text())
@@ -96,3 +91,10 @@ def test_the_result_names_no_path_and_the_refused_are_kept_in_full(
     assert [row["accepted"] for row in result["rows"]] == [True, False]
     assert result["summary"]["not_compiled"] == 1
     assert [row["path"] for row in json.loads((tmp_path / "refused.json").read_text())] == ["softmax.cubin"]
+    # what is judged is judged once by one validator
+    (tmp_path / "softmax.cubin").unlink()
+    third_party.main()
+    assert json.loads((tmp_path / "third-party.json").read_text()) == result
+    monkeypatch.setattr(third_party, "validator_digest", lambda: "another")
+    with pytest.raises(FileNotFoundError):
+        third_party.main()
