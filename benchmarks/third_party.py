@@ -24,13 +24,13 @@ The rule of choosing:
 from __future__ import annotations
 
 import argparse
+import functools
 import hashlib
 import json
 import platform
 import time
 from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from importlib.metadata import version
 from multiprocessing import get_context
 from pathlib import Path
@@ -150,9 +150,9 @@ def judge_all(folder: Path, entries: Sequence[Row], jobs: int) -> list[Row]:
         key=lambda entry: (folder / entry["path"]).stat().st_size,
     )
     # a worker's caches grow with every kernel
-    with ProcessPoolExecutor(jobs, get_context("spawn"), max_tasks_per_child=25) as pool:
-        for pending in as_completed([pool.submit(judge, str(folder), entry) for entry in left]):
-            row = {**pending.result(), "validator": by}
+    with get_context("spawn").Pool(jobs, maxtasksperchild=25) as pool:
+        for row in pool.imap_unordered(functools.partial(judge, str(folder)), left):
+            row["validator"] = by
             done[row["sha256"], row["entry"]] = row
             with answers.open("a") as file:
                 file.write(json.dumps(row) + "\n")
