@@ -13,6 +13,7 @@ from sassafras.core.statistics import (
     hierarchical_bootstrap,
     hierarchical_median,
     paired_ratios,
+    redrawn_ratio,
     student_t,
 )
 
@@ -129,3 +130,28 @@ def test_student_t_never_understates() -> None:
     assert student_t(11) == student_t(10)
     assert student_t(10_000) >= 1.96
     assert math.isclose(student_t(61), 2.0)
+
+
+def test_an_interval_over_draws_holds_what_other_draws_give() -> None:
+    """With the error of the other draws included: of 100 of them, whatever the first set's size."""
+    for n in (32, 256):
+        rng, inside, narrow = np.random.default_rng(n), 0, 0
+        for trial in range(400):
+            a, b, c, d = (rng.normal(mean, 0.01, k) for mean, k in ((1, n), (0.99, n), (1, 100), (0.99, 100)))
+            ratio, interval = redrawn_ratio(a, b, seed=trial, draws=400)
+            assert interval.low < ratio < interval.high
+            inside += interval.low <= c.mean() / d.mean() <= interval.high
+            # what forgets the other set's own error is too narrow
+            _, alone = redrawn_ratio(a, b, seed=trial, draws=400, others=10**9)
+            narrow += alone.low <= c.mean() / d.mean() <= alone.high
+        assert 0.92 <= inside / 400 <= 0.98
+        assert narrow < inside
+
+
+def test_an_interval_over_draws_is_that_of_pairs() -> None:
+    shared = np.random.default_rng(0).normal(1, 0.05, 64)
+    ratio, interval = redrawn_ratio(1.02 * shared, shared)
+    assert ratio == pytest.approx(1.02) and interval.high - interval.low < 1e-9
+    for a, b in (([1.0], [1.0]), ([1.0, 2.0], [1.0]), ([1.0, -1.0], [1.0, 1.0])):
+        with pytest.raises(SassafrasError):
+            redrawn_ratio(a, b)

@@ -282,11 +282,12 @@ def test_with_many_warps_the_mean_of_several_starts_counts() -> None:
     starts = device.model.starts
     assert starts.shape == (8, 32) and len({tuple(s) for s in starts.tolist()}) == 8
     assert (starts - starts[0] >= 0).all() and (starts - starts[0]).max() <= H200.start_jitter
-    mean = cycles(device, kernel)
+    words = device.model.code(kernel.cubin)
+    mean = device.cycles(words)
     each = []
     for replica in starts:
         device.model.starts = replica[None, :]
-        each.append(cycles(device, kernel))
+        each.append(device.cycles(words))
     assert len(set(each)) > 1 and mean == pytest.approx(np.mean(each))
 
 

@@ -74,6 +74,47 @@ def test_leaders_are_distinct_sorted_and_usable() -> None:
         assert leader.cost == pytest.approx(evaluator.length(leader.state) / evaluator.base)
 
 
+class Noisy(Lengths):
+    """Lengths with luck in them: a look's error halves with each level, and belongs to the tour."""
+
+    looks = 0
+
+    def evaluate(self, candidate: Candidate) -> Outcome:
+        return self.lucky(super().evaluate(candidate), 0.02)
+
+    def closer(self, candidate: Candidate, level: int) -> Outcome | None:
+        self.looks += 1
+        return self.lucky(super().evaluate(candidate), 0.02 / 2**level) if level < 6 else None
+
+    def lucky(self, outcome: Outcome, error: float) -> Outcome:
+        assert isinstance(outcome, Modelled)
+        if outcome.cycles is None or outcome.cycles == outcome.baseline_cycles:
+            return outcome
+        luck = random.Random(f"{outcome.digest} {error}").gauss(0, error)
+        return Modelled(outcome.digest, None, outcome.cycles * (1 + luck), outcome.baseline_cycles)
+
+
+def test_what_would_be_the_best_is_looked_at_closer() -> None:
+    class OneLook(Noisy):
+        closer = None  # type: ignore[assignment]
+
+    gaps = {}
+    for kind in (Noisy, OneLook):
+        space, memory = Tours(14), Memory()
+        evaluator = kind(space)
+        found = search.run(
+            search.get("greedy"), space, evaluator, Budget.parse("400e"), seed=3, recorder=memory, keep=8
+        )
+        truth = evaluator.length(found.best.state) / evaluator.base
+        gaps[kind] = truth / found.best.cost - 1
+        # what was recorded is the last look, so that the same search goes the same way again
+        again = search.run(
+            search.get("greedy"), space, kind(space), Budget.parse("400e"), seed=3, recorder=memory, keep=8
+        )
+        assert again.replayed == 400 and again.best.cost == found.best.cost
+    assert abs(gaps[Noisy]) < 0.003 < gaps[OneLook]
+
+
 def test_anneal_and_greedy_find_better_tours_than_the_random_walk() -> None:
     def mean(strategy: Any) -> float:
         return sum(run(strategy, "1500e", seed)[0].best.cost for seed in range(4)) / 4

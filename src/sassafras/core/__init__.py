@@ -14,7 +14,7 @@ from .errors import (
     UnsupportedArch,
     WorkloadError,
 )
-from .evaluation import Candidate, Evaluation, Interval, Modelled, Outcome
+from .evaluation import Candidate, Evaluation, Interval, Modelled, Outcome, beats
 from .identity import fingerprint, workload_digest
 from .kernel import Kernel
 from .protocols import (
@@ -25,6 +25,7 @@ from .protocols import (
     Evaluator,
     Observable,
     Playable,
+    Redrawing,
     Space,
     Tracked,
 )
@@ -35,7 +36,7 @@ __all__ = [
     "VALIDATOR_RULES", "Budget", "Buffer", "Builder", "Candidate", "Case", "CompileError",
     "Constructive", "CubinError", "Custom", "Device", "DeviceError", "DisassemblyError", "Enumerable",
     "Evaluation", "Evaluator", "Fill", "Interval", "Kernel", "LatencyTableError", "Modelled", "Normal",
-    "Observable", "Outcome", "Playable", "SassafrasError", "SearchError", "Space", "StoreError",
+    "Observable", "Outcome", "Playable", "Redrawing", "SassafrasError", "SearchError", "Space", "StoreError",
     "Tolerance", "ToolMissing", "Tracked", "Uniform", "UnsupportedArch", "Verdict", "Workload",
-    "WorkloadError", "fingerprint", "workload_digest",
+    "WorkloadError", "beats", "fingerprint", "workload_digest",
 ]  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from .kernel import Kernel
 from .verdict import Verdict
@@ -96,6 +96,11 @@ class Modelled:
         detail: why it was refused, or empty.
         seconds: wall time spent.
         facts: assumptions (loop trip counts, occupancy), JSON-able.
+        interval: where 100 more draws of start times put `modelled_ratio`, in 95 % of cases; None where the
+            ratio comes from the draws that a search selects on, which flatter what was selected.
+        null: the same ratio of the baseline to itself, on other draws.
+        null_interval: its 95 % interval.
+        draws: draws of start times behind the ratio; 0 where it does not rest on any.
     """
 
     digest: str
@@ -105,6 +110,10 @@ class Modelled:
     detail: str = ""
     seconds: float = 0.0
     facts: Mapping[str, Any] = field(default_factory=dict)
+    interval: Interval | None = None
+    null: float | None = None
+    null_interval: Interval | None = None
+    draws: int = 0
 
     modelled = True
 
@@ -122,3 +131,24 @@ class Modelled:
 
 #: what a strategy sees; it reads only `.cost`, `.verdict` and `.digest`
 Outcome = Evaluation | Modelled
+
+
+class Bounded(Protocol):
+    """A ratio with its interval, and the null's."""
+
+    @property
+    def interval(self) -> Interval | None:
+        """95 % interval of the ratio."""
+        ...
+
+    @property
+    def null_interval(self) -> Interval | None:
+        """That of what no difference looks like."""
+        ...
+
+
+def beats(found: Bounded) -> bool:
+    """A gain counts only when its interval lies wholly above its null's and above 1."""
+    if found.interval is None or found.null_interval is None:
+        return False
+    return found.interval.low > max(found.null_interval.high, 1.0)

@@ -185,3 +185,23 @@ class Device(Protocol):
     def close(self) -> None:
         """Give everything back; safe to call twice."""
         ...
+
+
+@runtime_checkable
+class Redrawing(Protocol):
+    """A device whose figures depend on draws of chance, with sets of draws that share none.
+
+    `Device.run` looks at few draws of the set that a search selects on.
+    """
+
+    def closer(self, candidate: Candidate, level: int) -> Outcome | None:
+        """A look at more draws of that set, the more the higher the level (from 1 on); None past the last."""
+        ...
+
+    def look(self, candidate: Candidate, turn: int) -> Outcome:
+        """A look at draws of a second set, others with every turn (from 0 on)."""
+        ...
+
+    def remeasure(self, candidate: Candidate) -> Outcome:
+        """The figure to report, from a third set, with its interval and its null."""
+        ...

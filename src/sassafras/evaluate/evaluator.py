@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from sassafras.core import Candidate, Device, Evaluation, Kernel, Modelled, Outcome, Verdict
+from sassafras.core import Candidate, Device, Evaluation, Kernel, Modelled, Outcome, Redrawing, Verdict
 from sassafras.device.cuda.protocol import kernel_facts
 
 
@@ -94,6 +94,18 @@ class Evaluator:
         if outcome is None:
             outcome = self._plausible(self.device.run(candidate))
         return self.settle(candidate, outcome)
+
+    def closer(self, candidate: Candidate, level: int) -> Outcome | None:
+        """A look at more draws on a device that draws; see `core.Redrawing.closer`.
+
+        Of a candidate that `evaluate` found usable. The last look is the one that is remembered.
+        """
+        if not isinstance(self.device, Redrawing):
+            return None
+        outcome = self.device.closer(candidate, level)
+        if outcome is not None:
+            self._seen[candidate.digest, _launch_key(candidate.kernel)] = outcome
+        return outcome
 
     def _plausible(self, outcome: Outcome) -> Outcome:
         """The outcome, or `cheated` when its time cannot be true."""

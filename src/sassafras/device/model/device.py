@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import platform
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,10 +25,11 @@ from ...core import (
 from ...sass import Program
 from . import simulate as sim
 from .constants import H200, Constants
+from .draws import FIRST_MOST, Draws, Part, redraw
 from .kernel_model import MAX_REPLICAS, KernelModel, UnknownWords
 
 #: raised when the same candidate would get another figure
-MODEL_VERSION = 2
+MODEL_VERSION = 3
 
 #: copies whose reading is kept
 _COPIES = 4
@@ -36,12 +39,13 @@ _ARCHES = ("sm_90", "sm_90a")
 class ModelDevice:
     """A timing model of a Hopper SM.
 
-    Deterministic. Implements `core.protocols.Device`; results are `core.Modelled`, never measurements.
+    Deterministic. Implements `core.Device` and `core.Redrawing`; results are `core.Modelled`, never
+    measurements.
 
     Args:
         arch: ``sm_90`` or ``sm_90a``.
         constants: other constants than those of the H200.
-        replicas: most start-time replicas of one evaluation; fewer are faster and more chaotic.
+        replicas: most draws of start times of a first look; fewer are faster and more chaotic.
 
     Raises:
         UnsupportedArch: another architecture.
@@ -59,10 +63,12 @@ class ModelDevice:
         self.replicas = replicas
         self._model: KernelModel | None = None
         self._copies: list[KernelModel] = []
-        self._baseline_cycles = 0.0
+        self._draws: Draws | None = None
+        #: (digest, cycles) of the last look of a search, which a closer one goes on from
+        self._last: tuple[str, np.ndarray] = "", np.empty(0)
 
     def open(self, workload: Workload, case: Case, baseline: Kernel) -> None:
-        """Parse the baseline, predict its path and model it once.
+        """Parse the baseline, predict its path and model it a few times.
 
         Raises:
             UnsupportedArch: the kernel is not for sm_90 or sm_90a.
@@ -76,13 +82,13 @@ class ModelDevice:
         model = KernelModel(program, baseline, case, self.constants, self.replicas)
         words = model.code(baseline.cubin)
         try:
-            total, _, _ = sim.cycles(model, model.steps(words, model.order(words)))
+            draws = Draws(model, model.steps(words, model.order(words)), min(self.replicas, FIRST_MOST))
         except sim.Deadlock as error:
             raise DeviceError(
                 "on the path that the model predicts, a barrier never opens", where=where,
                 hint="kernels whose warps do different things are beyond the model",
             ) from error  # fmt: skip
-        self._model, self._baseline_cycles, self._copies = model, total, []
+        self._model, self._draws, self._copies, self._last = model, draws, [], ("", np.empty(0))
 
     @property
     def model(self) -> KernelModel:
@@ -91,31 +97,98 @@ class ModelDevice:
             raise DeviceError("no kernel is open", where=self.name, hint="call open() first")
         return self._model
 
+    @property
+    def draws(self) -> Draws:
+        """The draws of the opened kernel. Raises DeviceError when none is."""
+        if self._draws is None:
+            raise DeviceError("no kernel is open", where=self.name, hint="call open() first")
+        return self._draws
+
     def run(self, candidate: Candidate) -> Modelled:
-        """Model one candidate.
+        """Model one candidate, on as few draws of the search's set as will do for a first look.
 
         A candidate that cannot be modelled gets the verdict ``unsupported`` (or ``illegal_schedule`` for one
         that dead-locks) and a reason; nothing is raised for its faults.
         """
+        return self._searched(candidate, self.draws.first)
+
+    def closer(self, candidate: Candidate, level: int) -> Modelled | None:
+        """See `core.Redrawing`: twice as many draws with each level."""
+        count = self.draws.level(level)
+        return None if count is None else self._searched(candidate, count)
+
+    def closest(self, candidate: Candidate) -> Modelled:
+        """The last of these looks, at once."""
+        return self._searched(candidate, self.draws.last)
+
+    def look(self, candidate: Candidate, turn: int) -> Modelled:
+        """See `core.Redrawing`."""
+        count = self.draws.a_look
+        return self._mean(candidate, Part.CHOICE, turn * count, (turn + 1) * count)
+
+    def remeasure(self, candidate: Candidate) -> Modelled:
+        """See `core.Redrawing`: the model's counterpart of a re-measurement in fresh processes."""
+
+        def found(digest: str) -> dict[str, Any]:
+            model, steps = self._steps(candidate.kernel)
+            draws = self.draws
+            new = redraw(
+                lambda a, b: draws.baseline(Part.REPORT, a, b),
+                lambda a, b: draws.of(model, steps, Part.REPORT, a, b),
+                lambda a, b: draws.baseline(Part.NULL, a, b),
+            )
+            return {
+                "cycles": new.cycles, "baseline_cycles": new.baseline_cycles, "interval": new.interval,
+                "null": new.null, "null_interval": new.null_interval, "draws": new.draws,
+            }  # fmt: skip
+
+        return self._judged(candidate, found)
+
+    def drawn(self, candidate: Candidate, part: Part, begin: int, end: int) -> np.ndarray:
+        """Cycles of a schedule on draws `begin` to `end` of one set: float64.
+
+        Raises:
+            simulate.Deadlock, kernel_model.UnknownWords, CubinError, DisassemblyError: it cannot be modelled.
+        """
+        return self.draws.of(*self._steps(candidate.kernel), part, begin, end)
+
+    def _searched(self, candidate: Candidate, count: int) -> Modelled:
+        return self._mean(candidate, Part.SEARCH, 0, count)
+
+    def _mean(self, candidate: Candidate, part: Part, begin: int, end: int) -> Modelled:
+        def found(digest: str) -> dict[str, Any]:
+            known = np.empty(0)
+            if part is Part.SEARCH and self._last[0] == digest:
+                known = self._last[1][:end]
+            more = self.drawn(candidate, part, begin + len(known), end)
+            all_of_it = np.concatenate([known, more])
+            if part is Part.SEARCH:
+                self._last = digest, all_of_it
+            return {
+                "cycles": float(all_of_it.mean()),
+                "baseline_cycles": float(self.draws.baseline(part, begin, end).mean()),
+                "draws": end - begin,
+                "facts": {"error": self.draws.spread / math.sqrt(end - begin)},
+            }
+
+        return self._judged(candidate, found)
+
+    def _judged(self, candidate: Candidate, figures: Callable[[str], dict[str, Any]]) -> Modelled:
+        """An outcome with these figures, or with the reason why there are none."""
         began = time.perf_counter()
-        model = self.model
+        model, digest = self.model, candidate.digest
         verdict: Verdict | None = None
-        total: float | None = None
+        found: dict[str, Any] = {"baseline_cycles": float(self.draws.baseline(Part.SEARCH, 0, 1)[0])}
         detail = ""
         try:
-            total, _, _ = sim.cycles(*self._steps(candidate.kernel))
+            found = figures(digest)
         except sim.Deadlock:
             verdict, detail = Verdict.ILLEGAL_SCHEDULE, "a barrier never opens on the predicted path"
         except (UnsupportedArch, CubinError, DisassemblyError, UnknownWords) as error:
             verdict, detail = Verdict.UNSUPPORTED, f"not modelled: {error}"
+        facts = model.facts() | found.pop("facts", {})
         return Modelled(
-            digest=candidate.digest,
-            verdict=verdict,
-            cycles=total,
-            baseline_cycles=self._baseline_cycles,
-            detail=detail,
-            seconds=time.perf_counter() - began,
-            facts=model.facts(),
+            digest, verdict, detail=detail, seconds=time.perf_counter() - began, facts=facts, **found
         )
 
     def trace(self, kernel: Kernel, warp: int = 0) -> sim.Trace:
@@ -179,7 +252,7 @@ class ModelDevice:
 
     def close(self) -> None:
         """Forget the kernel; safe to call twice."""
-        self._model, self._copies = None, []
+        self._model, self._draws, self._copies = None, None, []
 
 
 def _check(arch: str, where: str) -> None:

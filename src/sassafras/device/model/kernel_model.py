@@ -206,13 +206,23 @@ class KernelModel:
 
     def _starts(self) -> np.ndarray:
         """Start cycles of the resident warps in each replica: int64 (replicas, warps)."""
+        o = self.occupancy
+        issues = len(self.path) * o.warps * o.simulated
+        warps = o.slots * o.warps
+        count = 1 if warps <= 4 else max(1, min(self.replicas, REPLICA_BUDGET // issues))
+        found = self.jittered(np.random.default_rng(0), count)
+        found[0] = self._regular()
+        return found
+
+    def _regular(self) -> np.ndarray:
         c, o = self.constants, self.occupancy
         slot, warp = np.divmod(np.arange(o.slots * o.warps), o.warps)
-        regular = slot * c.cta_stagger + warp * c.warp_stagger
-        issues = len(self.path) * o.warps * o.simulated
-        count = 1 if len(regular) <= 4 else max(1, min(self.replicas, REPLICA_BUDGET // issues))
-        jitter = np.random.default_rng(0).integers(0, c.start_jitter + 1, (count, len(regular)))
-        jitter[0] = 0
+        return (slot * c.cta_stagger + warp * c.warp_stagger).astype(np.int64)
+
+    def jittered(self, rng: np.random.Generator, count: int) -> np.ndarray:
+        """Start cycles of the resident warps in `count` draws: int64 (count, warps)."""
+        regular = self._regular()
+        jitter = rng.integers(0, self.constants.start_jitter + 1, (count, len(regular)))
         return (regular + jitter).astype(np.int64)
 
     def _keys(self, words: np.ndarray) -> np.ndarray:

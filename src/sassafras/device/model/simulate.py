@@ -65,23 +65,45 @@ def cycles(model: KernelModel, steps: np.ndarray, traced: int = -1) -> tuple[flo
     Raises:
         Deadlock: a barrier never opens.
     """
+    length = len(steps) if traced >= 0 else 0
+    issue, reason = np.zeros(length, np.int64), np.zeros(length, np.uint8)
+    replicas = model.starts if traced < 0 else model.starts[:1]
+    found = drawn(model, steps, replicas, traced, issue, reason)
+    return float(found.mean()), issue, reason
+
+
+def drawn(
+    model: KernelModel,
+    steps: np.ndarray,
+    starts: np.ndarray,
+    traced: int = -1,
+    issue: np.ndarray | None = None,
+    reason: np.ndarray | None = None,
+) -> np.ndarray:
+    """Modelled cycles of the kernel for each draw of start times: float64 (draws,).
+
+    Args:
+        model, steps, traced: see `cycles`.
+        starts: int64 (draws, resident warps).
+        issue, reason: where a trace is written to.
+
+    Raises:
+        Deadlock: a barrier never opens.
+    """
     from .engine import run
 
     o, c = model.occupancy, model.constants
-    length = len(steps) if traced >= 0 else 0
-    issue, reason = np.zeros(length, np.int64), np.zeros(length, np.uint8)
-    total = 0.0
-    replicas = model.starts if traced < 0 else model.starts[:1]
-    for starts in replicas:
+    issue = np.zeros(0, np.int64) if issue is None else issue
+    reason = np.zeros(0, np.uint8) if reason is None else reason
+    numbers, found = parameters(c), np.empty(len(starts))
+    for n, one in enumerate(starts):
         marks = np.zeros((2, int(model.path.marks.max(initial=0)) + 1))
-        end = run(
-            steps, o.warps, starts, o.simulated, parameters(c), model.bandwidth, marks, traced, issue, reason
-        )
+        end = run(steps, o.warps, one, o.simulated, numbers, model.bandwidth, marks, traced, issue, reason)
         if end < 0:
             raise Deadlock(model.kernel.name)
-        total += float(end) + _left_out(model, marks) * o.simulated / o.slots
-    total *= o.ctas / o.simulated / len(replicas)
-    return c.launch + total, issue, reason
+        total = float(end) + _left_out(model, marks) * o.simulated / o.slots
+        found[n] = c.launch + total * o.ctas / o.simulated
+    return found
 
 
 def _left_out(model: KernelModel, marks: np.ndarray) -> float:
