@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from sassafras.confirming import remeasure, select
 from sassafras.core import (
     Buffer,
     Case,
@@ -21,6 +22,7 @@ from sassafras.core import (
     Evaluator,
     SassafrasError,
     Workload,
+    beats,
 )
 from sassafras.evolving import SourceJob, proposer_of, remembered
 from sassafras.gemm import families
@@ -29,7 +31,6 @@ from sassafras.gemm.live import LiveDevice
 from sassafras.gemm.shapes import Shape
 from sassafras.gemm.space import GemmSpace, kernel
 from sassafras.gemm.table import Row, Table
-from sassafras.job import _beats
 from sassafras.llm.evolve import Evolve
 from sassafras.llm.gemm_json import GemmProposals
 from sassafras.llm.limits import Spend
@@ -62,19 +63,22 @@ class GemmJob(SourceJob):
             return list(found.leaders)
         return [leader for leader in found.leaders if leader.cost < 1.0]
 
-    def _measured(self, found: Finished[Any]) -> Result:
+    def _confirmed(self, found: Finished[Any]) -> Result:
         notes = ["the baseline is cuBLASLt's fastest algorithm of both layouts"]
+        if self.device.modelled:  # a rehearsal, which draws nothing
+            return super()._confirmed(found)
+        contenders = self._contenders(found, notes)
         self.say("choosing among the search's leaders")
-        for candidate in self._select(self._contenders(found, notes), notes):
+        for candidate in select(self.device, contenders, lambda outcome: self._failed(outcome, notes)):
             self.say("measuring the winner in fresh processes")
-            final = self._remeasure(candidate)
-            if not final.verdict.ok:
+            final = remeasure(self.device, candidate)
+            if final.cost is None:
                 self._failed(final, notes)
                 continue
-            if not _beats(final):
+            if not beats(final):
                 name = candidate.recipe["config"]
-                notes.append(f"the best of ours, {name}, re-measured {final.speedup:.3f}x {final.interval}")
-            return self._result(found, candidate, notes, improved=_beats(final), final=final)
+                notes.append(f"the best of ours, {name}, re-measured {1 / final.cost:.3f}x {final.interval}")
+            return self._result(found, candidate, notes, improved=beats(final), final=final)
         raise DeviceError("no configuration could be re-measured", where=self.case.name)
 
     def _keep(self, result: Result) -> None:

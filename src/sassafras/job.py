@@ -2,43 +2,43 @@
 
 from __future__ import annotations
 
-import statistics
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
 
-from sassafras import __version__, refusal, search
+from sassafras import __version__, search
+from sassafras import refusal as refused
+from sassafras.confirming import leaders_of, remeasure, select
 from sassafras.core import (
     VALIDATOR_RULES,
     Budget,
     Candidate,
     Case,
     Device,
-    DeviceError,
     Evaluation,
     Evaluator,
     Interval,
     Kernel,
     Modelled,
     Outcome,
+    Redrawing,
     SearchError,
     Space,
     StoreError,
     Verdict,
     Workload,
+    beats,
     workload_digest,
 )
 from sassafras.report import Result
+from sassafras.report.evidence import correlation, refusal
 from sassafras.search import Finished, Found, Progress, Recorded, Recorder, Strategy
-from sassafras.store import Store
+from sassafras.store import Store, redrawn_facts
 
-#: how many of the search's leaders are looked at again, and how often, before one is chosen (measured only):
-#: the best of thousands of noisy figures owes its place to luck
-SELECTION_LEADERS, SELECTION_ROUNDS = 8, 7
 #: verdicts that a schedule which the validator approved must never get
 FAILURES = (Verdict.WRONG_RESULT, Verdict.CRASHED, Verdict.TIMED_OUT, Verdict.CHEATED)
 
@@ -60,13 +60,6 @@ class StoreRecorder:
         kept = self.known(candidate.digest)
         assert kept is not None
         return kept
-
-
-def correlation(workload: str, case: str) -> Mapping[str, Any] | None:
-    """How well the timing model ranks schedules of this kernel, or None where that was not measured."""
-    from sassafras.device.model import correlation as published
-
-    return published(workload, case)
 
 
 @dataclass
@@ -166,12 +159,11 @@ class Job:
     def run(self, progress: Callable[[Progress], None] | None) -> Result:
         """Search, choose, prove, measure, keep."""
         self.device.open(self.workload, self.case, self.baseline)
+        if why := self._refusal():
+            self.say(why)
         self.say("getting ready (the first use on a machine compiles for some seconds)")
         found = self.search(progress)
-        if self.device.modelled:
-            result = self._modelled(found)
-        else:
-            result = self._measured(found)
+        result = self._confirmed(found)
         if self.store is not None and self.run_id is not None:
             self._keep(result)
             if found.reason != "interrupted":
@@ -193,7 +185,7 @@ class Job:
         self.say(f"searching {self.budget} with {self.strategy.name} on {self.device.name}")
         return search.run(
             self.strategy, self.space, evaluator, self.budget, seed=self.seed, recorder=recorder,
-            progress=progress, keep=SELECTION_LEADERS, stop=stop,
+            progress=progress, keep=leaders_of(self.device), stop=stop,
         )  # fmt: skip
 
     def _warm_up(self) -> None:
@@ -216,7 +208,7 @@ class Job:
             raise SearchError(
                 f"the validator refuses the unmodified kernel: {_first(report.violations)}",
                 where=f"{self.workload.name}, case {self.case.name}",
-                hint=f"{what}; {refusal.kept(self.baseline)}",
+                hint=f"{what}; {refused.kept(self.baseline)}",
             )
         # no store: the search's record is kept by the loop, which knows what each outcome took
         made: Evaluator = Judge(self.device, lambda _, candidate: validator.check(candidate), self.baseline)
@@ -255,37 +247,38 @@ class Job:
                 )
         return contenders
 
-    def _modelled(self, found: Finished[Any]) -> Result:
-        notes: list[str] = []
-        contenders = self._contenders(found, notes)
-        winner = contenders[0] if contenders else found.baseline
-        outcome = winner.outcome
-        assert isinstance(outcome, Modelled)
-        ratio = outcome.modelled_ratio if contenders else 1.0
-        return self._result(
-            found, winner.candidate, notes, improved=bool(contenders), ratio=ratio, final=outcome
-        )
+    def _refusal(self) -> str:
+        """Why what the device says of this kernel is no evidence; empty where it is."""
+        if not self.device.modelled:
+            return ""
+        return refusal(correlation(self.workload.name, self.case.name))
 
-    def _measured(self, found: Finished[Any]) -> Result:
+    def _confirmed(self, found: Finished[Any]) -> Result:
+        """The leader that new looks choose, if figures taken once more put it beyond the baseline's null."""
         notes: list[str] = []
-        contenders = self._contenders(found, notes)
+        contenders = [] if self._refusal() else self._contenders(found, notes)
+        if self.device.modelled and not isinstance(self.device, Redrawing):
+            best = contenders[0] if contenders else found.baseline  # reported as what was selected
+            return self._result(found, best.candidate, notes, improved=bool(contenders), final=best.outcome)
+        how = "fresh draws" if self.device.modelled else "fresh processes"
+        doing = "modelling" if self.device.modelled else "measuring"
         self.say("choosing among the search's leaders")
-        for candidate in self._select(contenders, notes):
-            self.say("measuring the winner in fresh processes")
-            final = self._remeasure(candidate)
-            if not final.verdict.ok:
+        for candidate in select(self.device, contenders, lambda outcome: self._failed(outcome, notes)):
+            self.say(f"{doing} the winner in {how}")
+            final = remeasure(self.device, candidate)
+            if final.cost is None:
                 self._failed(final, notes)
                 continue
-            if _beats(final):
+            if beats(final):
                 return self._result(found, candidate, notes, improved=True, final=final)
             notes.append(
-                f"the search's best re-measured {final.speedup:.3f}x {final.interval}, "
-                f"not outside the null {final.null_interval}"
+                f"the search's best re-{'drawn' if self.device.modelled else 'measured'} "
+                f"{1 / final.cost:.3f}x {final.interval}, not outside the null {final.null_interval}"
             )
             break
-        self.say("measuring the null experiment in fresh processes")
-        final = self._remeasure(found.baseline.candidate)
-        if not final.verdict.ok:
+        self.say(f"{doing} the null experiment in {how}")
+        final = remeasure(self.device, found.baseline.candidate)
+        if final.cost is None and final.verdict is not None:
             notes.append(f"the null experiment is {final.verdict.value}: {final.detail}")
         return self._result(found, found.baseline.candidate, notes, improved=False, final=final)
 
@@ -295,34 +288,6 @@ class Job:
         self.failed_later[outcome.verdict.value] += 1
         notes.append(f"{outcome.digest[:16]}, approved, was later {outcome.verdict.value}: {outcome.detail}")
 
-    def _select(self, contenders: Sequence[Found[Any]], notes: list[str]) -> list[Candidate]:
-        """The contenders by the median of some new looks, which no luck of the search's has a part in."""
-        looks: dict[str, list[float]] = {c.candidate.digest: [] for c in contenders}
-        for _ in range(SELECTION_ROUNDS if len(contenders) > 1 else 0):
-            for candidate in (c.candidate for c in contenders if c.candidate.digest in looks):
-                outcome = self.device.run(candidate)
-                if outcome.cost is not None:
-                    looks[candidate.digest].append(outcome.cost)
-                elif outcome.verdict is not Verdict.UNSTABLE_BASELINE:
-                    del looks[candidate.digest]  # once wrong is wrong
-                    self._failed(outcome, notes)
-        able = [c for c in contenders if c.candidate.digest in looks]
-        able.sort(key=lambda c: statistics.median(looks[c.candidate.digest] or [c.cost]))
-        return [c.candidate for c in able[:3]]
-
-    def _remeasure(self, candidate: Candidate) -> Evaluation:
-        remeasure = getattr(self.device, "remeasure", None)
-        if remeasure is None:
-            raise DeviceError(
-                "the device cannot re-measure a winner in fresh processes",
-                where=self.device.name,
-                hint="a device that measures needs `remeasure(candidate) -> Evaluation`",
-            )
-        outcome = remeasure(candidate)
-        if not isinstance(outcome, Evaluation):
-            raise DeviceError("re-measuring gave no measurement", where=self.device.name)
-        return outcome
-
     def _result(
         self,
         found: Finished[Any],
@@ -331,14 +296,17 @@ class Job:
         *,
         improved: bool,
         final: Outcome,
-        ratio: float | None = None,
     ) -> Result:
         self.final = final
-        measured = final if isinstance(final, Evaluation) and final.verdict.ok else None
-        speedup, interval = (measured.speedup, measured.interval) if measured else (None, None)
-        if not self.device.modelled and not improved:
-            speedup, interval = 1.0, Interval(1.0, 1.0)  # the baseline is itself, byte for byte
         modelled = self.device.modelled
+        measured = final if isinstance(final, Evaluation) and final.verdict.ok else None
+        ratio = None if final.cost is None else 1 / final.cost
+        interval = final.interval if final.cost is not None else None
+        if not improved:
+            ratio, interval = 1.0, Interval(1.0, 1.0)  # the baseline is itself, byte for byte
+        known = correlation(self.workload.name, self.case.name) if modelled else None
+        if refusal(known):
+            ratio = interval = None
         failed = sum(found.verdicts.get(v.value, 0) + self.failed_later[v.value] for v in FAILURES)
         return Result(
             workload=self.workload.name,
@@ -353,15 +321,15 @@ class Job:
             baseline=self.baseline,
             kernel=candidate.kernel if improved else self.baseline,
             improved=improved,
-            speedup=speedup,
+            speedup=None if modelled else ratio,
             interval=interval,
-            null=measured.null if measured else None,
-            null_interval=measured.null_interval if measured else None,
+            null=None if final.cost is None else final.null,
+            null_interval=None if final.cost is None else final.null_interval,
             baseline_us=measured.baseline_us if measured else None,
             time_us=measured.time_us if measured else None,
             samples=measured.samples if measured else 0,
-            modelled_ratio=ratio,
-            correlation=correlation(self.workload.name, self.case.name) if modelled else None,
+            modelled_ratio=ratio if modelled else None,
+            correlation=known,
             evaluations=found.evaluations,
             replayed=found.replayed,
             seconds=found.seconds,
@@ -374,6 +342,7 @@ class Job:
             facts=dict(final.facts),
             run=self.run_id,
             date=datetime.now(UTC).isoformat(timespec="seconds"),
+            draws=final.draws if isinstance(final, Modelled) else 0,
         )
 
     def _keep(self, result: Result) -> None:
@@ -381,25 +350,19 @@ class Job:
         if not result.improved or self.store is None:
             return
         candidate = Candidate(result.kernel, result.recipe)
-        facts = {
+        facts: dict[str, Any] = {
             "validator": "legal", "rules": VALIDATOR_RULES, "environment": result.environment,
             "strategy": result.strategy, "recipe": result.recipe, "facts": result.facts,
         }  # fmt: skip
         place: dict[str, Any] = {"workload": result.workload, "case": result.case}
         place |= {"run_id": self.run_id, "facts": facts}
         if isinstance(self.final, Modelled):
+            facts["redrawn"] = redrawn_facts(self.final)
             self.store.save_modelled_winner(
                 self.baseline, candidate, self.final, model=result.device, **place
             )
         elif isinstance(self.final, Evaluation):
             self.store.save_winner(self.baseline, candidate, self.final, gpu=result.device, **place)
-
-
-def _beats(final: Evaluation) -> bool:
-    """A speed-up counts only when its interval lies wholly above the null's."""
-    if final.interval is None or final.null_interval is None:
-        return False
-    return final.interval.low > max(final.null_interval.high, 1.0)
 
 
 def _first(violations: Any) -> str:

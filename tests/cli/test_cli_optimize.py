@@ -20,7 +20,11 @@ from sassafras.sass import Program
 from sassafras.validate import Validator
 from tests.shared import without_torch
 
-LINE = r"modelled (\d\.\d{3})x \(timing model of sm_90a?, not a measurement; rank correlation.*\)"
+NULL = r"null \d\.\d{3} \[\d\.\d{3}, \d\.\d{3}\]"
+LINE = (
+    rf"modelled (1\.00x, {NULL}|(\d\.\d{{3}})x \[\d\.\d{{3}}, \d\.\d{{3}}\], {NULL}, \d+ fresh draws) "
+    r"\(timing model of sm_90a?, not a measurement; rank correlation.*\)"
+)
 
 
 @pytest.fixture(autouse=True)

@@ -24,9 +24,11 @@ WON = Result(
 )  # fmt: skip
 LOST = replace(WON, improved=False, kernel=BASELINE, speedup=1.0, interval=Interval(1.0, 1.0))
 MODELLED = replace(
-    WON, device="timing model of sm_90", modelled=True, speedup=None, interval=None, null=None,
-    null_interval=None, samples=0, modelled_ratio=1.0123,
+    WON, device="timing model of sm_90", modelled=True, speedup=None, interval=Interval(1.0102, 1.0151),
+    null=1.0008, null_interval=Interval(0.9985, 1.0031), samples=0, modelled_ratio=1.0123, draws=128,
 )  # fmt: skip
+#: as results were before they were re-drawn
+SELECTED = replace(MODELLED, interval=None, null=None, null_interval=None, draws=0)
 
 
 def test_summaries() -> None:
@@ -37,7 +39,11 @@ def test_summaries() -> None:
         "1.00x on NVIDIA H200: nothing beat the baseline, which stays; null 1.000 [0.999, 1.001]"
     )
     assert MODELLED.summary() == (
-        "modelled 1.012x (timing model of sm_90, not a measurement; "
+        "modelled 1.012x [1.010, 1.015], null 1.001 [0.999, 1.003], 128 fresh draws (timing model of sm_90, "
+        "not a measurement; rank correlation: not measured for this kernel)"
+    )
+    assert SELECTED.summary() == (
+        "modelled 1.012x as selected, not re-drawn (timing model of sm_90, not a measurement; "
         "rank correlation: not measured for this kernel)"
     )
     known = {
@@ -48,10 +54,17 @@ def test_summaries() -> None:
         "gpu": "NVIDIA H200",
     }
     assert replace(MODELLED, correlation=known, improved=False, modelled_ratio=1.0).summary() == (
-        "modelled 1.000x (timing model of sm_90, not a measurement; rank correlation with NVIDIA H200 "
-        "for this kernel: 0.71, noise ceiling 0.90, 240 schedules, 2026-01-01): nothing beat the baseline, "
-        "which stays"
+        "modelled 1.00x, null 1.001 [0.999, 1.003] (timing model of sm_90, not a measurement; rank "
+        "correlation with NVIDIA H200 for this kernel: 0.71, noise ceiling 0.90, 240 schedules, 2026-01-01): "
+        "nothing beat the baseline, which stays"
     )
+    # below 0.3 the ratio is no evidence, whenever the result was made
+    for ratio in (1.2345, None):
+        poor = replace(SELECTED, correlation=known | {"kendall_tau": 0.29}, modelled_ratio=ratio)
+        assert poor.summary() == poor.refusal == poor.to_json()["refusal"]
+        assert poor.refusal.endswith("its rank correlation with NVIDIA H200 is 0.29, below 0.3")
+    edge = replace(MODELLED, correlation=known | {"kendall_tau": 0.3})
+    assert not edge.refusal and "1.012x [" in edge.summary()
 
 
 def test_assumptions_of_the_model_are_told() -> None:
@@ -71,7 +84,7 @@ def test_assumptions_of_the_model_are_told() -> None:
     assert replace(WON, facts=facts).assumptions() == []
 
 
-@pytest.mark.parametrize("result", [WON, LOST, MODELLED])
+@pytest.mark.parametrize("result", [WON, LOST, MODELLED, SELECTED])
 def test_saved_files_and_the_way_back(tmp_path: Path, result: Result) -> None:
     cubin, facts = result.save(tmp_path / "new" / "folder")
     assert (cubin.name, facts.name) == ("soft_max-512_x_4096.cubin", "soft_max-512_x_4096.json")
@@ -84,6 +97,13 @@ def test_saved_files_and_the_way_back(tmp_path: Path, result: Result) -> None:
         Result.from_json(read, result.baseline, b"other code")
     with pytest.raises(StoreError, match="cannot be read"):
         Result.from_json({"kernel": 3}, result.baseline, result.cubin)
+
+
+def test_results_of_before_are_read_as_selected() -> None:
+    """Stored results that know nothing of draws."""
+    facts = {k: v for k, v in SELECTED.to_json().items() if k != "draws"}
+    back = Result.from_json(json.loads(json.dumps(facts)), SELECTED.baseline, SELECTED.cubin)
+    assert back.draws == 0 and "as selected, not re-drawn" in back.summary()
 
 
 def test_names_stay_inside_the_folder(tmp_path: Path) -> None:

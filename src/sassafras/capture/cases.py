@@ -15,6 +15,7 @@ from sassafras.core import (
     Kernel,
     Modelled,
     Outcome,
+    Redrawing,
     Verdict,
     Workload,
 )
@@ -27,7 +28,8 @@ class EveryCase:
     """Implements `core.Device`: a candidate's runtime is the sum over all shapes, weighted by launches.
 
     A candidate that slows any shape is worth no more than that shape: on the timing model when its ratio is
-    below `MODEL_SLACK`; measured, when the shape's whole interval lies below 1 and below its null's.
+    below `MODEL_SLACK` by more than two standard errors of the look; measured or re-drawn, when the shape's
+    whole interval lies below 1 and below its null's.
 
     Args:
         make: makes a device for one shape.
@@ -58,10 +60,23 @@ class EveryCase:
         """Judge one candidate on every shape; the first that fails decides."""
         return self._judge(candidate, lambda device: device.run(candidate))
 
-    def remeasure(self, candidate: Candidate) -> Evaluation:
-        """Measure a frozen candidate on every shape in fresh processes."""
+    def closer(self, candidate: Candidate, level: int) -> Outcome | None:
+        """See `core.Redrawing`: a closer look on every shape, None where all of them have had their last."""
+        drawing = [d for _, _, d in self._inner if isinstance(d, Redrawing)]
+        if len(drawing) < len(self._inner) or all(d.closer(candidate, level) is None for d in drawing):
+            return None
+        return self._judge(candidate, lambda device: _closest(device, candidate, level))
+
+    def look(self, candidate: Candidate, turn: int) -> Outcome:
+        """See `core.Redrawing`; a device that measures looks anew whenever it is asked."""
+        return self._judge(
+            candidate, lambda d: d.look(candidate, turn) if isinstance(d, Redrawing) else d.run(candidate)
+        )
+
+    def remeasure(self, candidate: Candidate) -> Evaluation | Modelled:
+        """A frozen candidate on every shape, in fresh processes or on fresh draws."""
         outcome = self._judge(candidate, lambda device: device.remeasure(candidate))  # type: ignore[attr-defined]
-        if not isinstance(outcome, Evaluation):
+        if not isinstance(outcome, Modelled if self.modelled else Evaluation):
             raise DeviceError("re-measuring gave no measurement", where=self.name)
         return outcome
 
@@ -91,23 +106,53 @@ class EveryCase:
         self._inner, self._spare = [], None
 
 
+def _closest(device: Device, candidate: Candidate, level: int) -> Outcome:
+    """A look of this level, or the last that there is."""
+    assert isinstance(device, Redrawing)
+    while level > 0:
+        if (outcome := device.closer(candidate, level)) is not None:
+            return outcome
+        level -= 1
+    return device.run(candidate)
+
+
 def _modelled(candidate: Candidate, found: Sequence[tuple[Case, float, Outcome]]) -> Modelled:
     rows = [(case, n, o) for case, n, o in found if isinstance(o, Modelled)]
     before = sum(n * (o.baseline_cycles or 0.0) for _, n, o in rows)
     after = sum(n * (o.cycles or 0.0) for _, n, o in rows)
     ratios = {case.name: o.modelled_ratio or 0.0 for case, _, o in rows}
-    worst = min(ratios.values())
-    slowed = sorted(name for name, ratio in ratios.items() if ratio < MODEL_SLACK)
-    if slowed:
-        after = before / worst
+    slow = [o for _, _, o in rows if _slower(o)]
+    slowed = sorted(case.name for case, _, o in rows if o in slow)
     cases = {
-        case.name: {"launches": n, "baseline": o.baseline_cycles, "ratio": ratios[case.name]}
+        case.name: {
+            "launches": n, "baseline": o.baseline_cycles, "ratio": ratios[case.name],
+            "interval": _ends(o.interval), "null_interval": _ends(o.null_interval),
+        }
         for case, n, o in rows
-    }
+    }  # fmt: skip
+    facts = {**rows[0][2].facts, "cases": cases, "slowed": slowed}
+    seconds, draws = sum(o.seconds for _, _, o in rows), min(o.draws for _, _, o in rows)
+    if slow:
+        worst = min(slow, key=lambda o: o.modelled_ratio or 0.0)
+        return Modelled(
+            candidate.digest, None, before / (worst.modelled_ratio or 1.0), before, "", seconds, facts,
+            worst.interval, worst.null, worst.null_interval, draws,
+        )  # fmt: skip
+
+    def total(value: Callable[[Modelled], float]) -> float:
+        """Ratio of all launches, given that of each shape."""
+        return before / sum(n * (o.baseline_cycles or 0.0) / value(o) for _, n, o in rows)
+
+    interval = null = null_interval = None
+    if all(o.interval and o.null and o.null_interval for _, _, o in rows):
+        interval = Interval(total(lambda o: _of(o.interval)[0]), total(lambda o: _of(o.interval)[1]))
+        null = total(lambda o: o.null or 1.0)
+        null_interval = Interval(
+            total(lambda o: _of(o.null_interval)[0]), total(lambda o: _of(o.null_interval)[1])
+        )
     return Modelled(
-        candidate.digest, None, after, before, seconds=sum(o.seconds for _, _, o in rows),
-        facts={**rows[0][2].facts, "cases": cases, "slowed": slowed},
-    )  # fmt: skip
+        candidate.digest, None, after, before, "", seconds, facts, interval, null, null_interval, draws
+    )
 
 
 def _measured(candidate: Candidate, found: Sequence[tuple[Case, float, Outcome]]) -> Evaluation:
@@ -151,8 +196,12 @@ def _measured(candidate: Candidate, found: Sequence[tuple[Case, float, Outcome]]
     )  # fmt: skip
 
 
-def _slower(outcome: Evaluation) -> bool:
+def _slower(outcome: Evaluation | Modelled) -> bool:
+    if outcome.interval is None and isinstance(outcome, Modelled):
+        ratio = outcome.modelled_ratio or 0.0
+        return ratio * (1 + 2 * float(outcome.facts.get("error", 0.0))) < MODEL_SLACK
     if outcome.interval is None:
+        assert isinstance(outcome, Evaluation)
         return (outcome.speedup or 0.0) < 0.99
     null = outcome.null_interval.low if outcome.null_interval else 1.0
     return outcome.interval.high < min(null, 1.0)

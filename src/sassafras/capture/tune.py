@@ -27,7 +27,7 @@ class Row:
         share: of the captured Triton GPU time (or of launches, where nothing was timed).
         launches: as captured.
         ratio: speed-up over all shapes, measured or modelled; None where it was not tried.
-        interval, null_interval: of a measured one.
+        interval, null_interval: of `ratio`; see `Result`.
         improved: the winner is not the compiler's code.
         before, after: time of one average launch, microseconds measured or cycles modelled.
         detail: why it was not tried, or what else is to be known.
@@ -87,7 +87,7 @@ class Report:
         of = "Triton GPU time" if self.timed else "launches (no GPU times were captured: shares may mislead)"
         what = "modelled, not measured: " if self.modelled else ""
         text = f"{what}expected change of all captured kernels together: {total:.3f}x"
-        if not self.modelled:
+        if any(row.improved and row.interval for row in self.rows) or not self.modelled:
             text += f" [{low:.3f}, {high:.3f}]"
         text += f", by shares of {of}"
         if (saved := self.saved_s) and self.wall_s > 0:

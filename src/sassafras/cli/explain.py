@@ -25,7 +25,7 @@ def command(
     limit: Annotated[int, typer.Option(help="Judge at most so many schedules.")] = 600,
     keep: Annotated[float, typer.Option(help="Part of the gain that the moves named have to keep.")] = 0.95,
     remeasure: Annotated[
-        int, typer.Option(help="Re-measure so many of the largest moves in fresh processes (GPU only).")
+        int, typer.Option(help="Re-measure (on the model: re-draw) so many of the largest moves.")
     ] = 5,
     most: Annotated[int, typer.Option(help="List at most so many moves.")] = 20,
     store: Annotated[

@@ -76,11 +76,11 @@ def line(event: Progress) -> str:
 
 
 def worth(outcome: Outcome) -> str:
-    """An outcome's ratio, with its interval or with the word that it was not measured."""
+    """An outcome's ratio, with its interval, or with the words that it was selected on and not measured."""
     from sassafras.core import Modelled
 
     if isinstance(outcome, Modelled):
-        return f"modelled {outcome.modelled_ratio:.3f}x"
+        return f"modelled {outcome.modelled_ratio:.3f}x as selected"
     return f"{outcome.speedup:.3f}x {outcome.interval or ''}".rstrip()
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from sassafras.confirming import SELECTION_LEADERS
 from sassafras.core import (
     Budget,
     Candidate,
@@ -27,7 +28,7 @@ from sassafras.core import (
     Space,
     Workload,
 )
-from sassafras.job import SELECTION_LEADERS, Job
+from sassafras.job import Job
 from sassafras.search import Finished, Found, Progress, Recorded, Recorder
 from sassafras.store.records import outcome_row, row_outcome
 

@@ -7,7 +7,10 @@ guess, its results are `Modelled`, and it judges no correctness.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
+
+import numpy as np
 
 from sassafras.core import (
     Candidate,
@@ -22,10 +25,12 @@ from sassafras.core import (
     Workload,
 )
 from sassafras.device.model import ModelDevice
+from sassafras.device.model.draws import LOOK_MOST, Draws, Part, redraw
+from sassafras.device.model.simulate import Deadlock
 
 
 class ProgramModel:
-    """Models each candidate as a program of its own. Implements `core.Device`.
+    """Models each candidate as a program of its own. Implements `core.Device` and `core.Redrawing`.
 
     Args:
         arch: ``sm_90`` or ``sm_90a``.
@@ -41,35 +46,75 @@ class ProgramModel:
         self.arch = arch
         self.name = "timing model of sm_90, between programs"
         self._what: tuple[Workload, Case] | None = None
-        self._cycles = 0.0
+        self._own: Draws | None = None
 
     def open(self, workload: Workload, case: Case, baseline: Kernel) -> None:
         """Model the baseline. Raises as `ModelDevice.open`."""
         self._what = (workload, case)
-        self._cycles = self._measure(baseline)
+        self._own = self._draws(baseline)
 
     def run(self, candidate: Candidate) -> Modelled:
         """Model one candidate; ``unsupported`` with a reason when it cannot be."""
+        return self._judged(candidate, lambda draws: self._mean(draws, Part.SEARCH, 0, draws.last))
+
+    def closer(self, candidate: Candidate, level: int) -> None:
+        """See `core.Redrawing`: building a program takes longer than modelling it closely at once."""
+
+    def look(self, candidate: Candidate, turn: int) -> Modelled:
+        """See `core.Redrawing`."""
+        count = LOOK_MOST
+        return self._judged(
+            candidate, lambda draws: self._mean(draws, Part.CHOICE, turn * count, (turn + 1) * count)
+        )
+
+    def remeasure(self, candidate: Candidate) -> Modelled:
+        """See `core.Redrawing`."""
+
+        def found(draws: Draws) -> dict[str, Any]:
+            new = redraw(
+                lambda a, b: self._baseline_of(Part.REPORT, a, b),
+                lambda a, b: draws.baseline(Part.REPORT, a, b),
+                lambda a, b: self._baseline_of(Part.NULL, a, b),
+            )
+            return {
+                "cycles": new.cycles, "baseline_cycles": new.baseline_cycles, "interval": new.interval,
+                "null": new.null, "null_interval": new.null_interval, "draws": new.draws,
+            }  # fmt: skip
+
+        return self._judged(candidate, found)
+
+    def _judged(self, candidate: Candidate, figures: Callable[[Draws], dict[str, Any]]) -> Modelled:
         began = time.perf_counter()
-        cycles, verdict, detail = None, None, ""
+        found: dict[str, Any] = {}
+        verdict, detail = None, ""
         try:
-            cycles = self._measure(candidate.kernel)
+            found = figures(self._draws(candidate.kernel))
+        except Deadlock:
+            verdict, detail = Verdict.UNSUPPORTED, "not modelled: a barrier never opens on the predicted path"
         except (DeviceError, CubinError, DisassemblyError, UnsupportedArch) as error:
             verdict, detail = Verdict.UNSUPPORTED, f"not modelled: {error}"
         return Modelled(
-            candidate.digest, verdict, cycles, self._cycles, detail, time.perf_counter() - began,
-            {"warning": "the model was never compared with a GPU between different programs"},
+            candidate.digest, verdict, detail=detail, seconds=time.perf_counter() - began,
+            facts={"warning": "the model was never compared with a GPU between different programs"}, **found,
         )  # fmt: skip
 
-    def _measure(self, kernel: Kernel) -> float:
+    def _mean(self, draws: Draws, part: Part, begin: int, end: int) -> dict[str, Any]:
+        return {
+            "cycles": float(draws.baseline(part, begin, end).mean()),
+            "baseline_cycles": float(self._baseline_of(part, begin, end).mean()),
+            "draws": end - begin,
+        }
+
+    def _baseline_of(self, part: Part, begin: int, end: int) -> np.ndarray:
+        assert self._own is not None
+        return self._own.baseline(part, begin, end)
+
+    def _draws(self, kernel: Kernel) -> Draws:
         if self._what is None:
             raise DeviceError("no kernel is open", where=self.name, hint="call open() first")
         device = ModelDevice(self.arch)
         device.open(*self._what, kernel)
-        outcome = device.run(Candidate(kernel))
-        if outcome.cycles is None:
-            raise DeviceError(outcome.detail, where=kernel.name)
-        return outcome.cycles
+        return device.draws
 
     def environment(self) -> dict[str, Any]:
         """The model's version and constants."""
@@ -77,4 +122,4 @@ class ProgramModel:
 
     def close(self) -> None:
         """Forget the workload."""
-        self._what = None
+        self._what = self._own = None

@@ -11,6 +11,8 @@ from typing import Any
 from sassafras.core import Outcome
 from sassafras.store import Store
 
+from .evidence import correlation, ratio_words, refusal
+
 
 def listing(store: Store) -> dict[str, list[dict[str, Any]]]:
     """Winners, modelled winners and runs, each a list of rows ready to print."""
@@ -26,7 +28,9 @@ def listing(store: Store) -> dict[str, list[dict[str, Any]]]:
         "modelled only (not measured)": [
             {
                 "workload": w.workload, "case": w.case, "kernel": w.kernel.name, "model": w.model,
-                "modelled": f"{w.modelled_ratio:.3f}x", "original": w.original[:16], "tuned": w.tuned[:16],
+                "modelled": refusal(correlation(w.workload, w.case))
+                or ratio_words(w.modelled_ratio, w.interval, w.null, w.null_interval, w.draws),
+                "original": w.original[:16], "tuned": w.tuned[:16],
                 "origin": w.origin,
             }
             for w in store.modelled_winners()

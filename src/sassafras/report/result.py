@@ -11,6 +11,8 @@ from typing import Any
 
 from sassafras.core import Interval, Kernel, SassafrasError, StoreError
 
+from .evidence import correlation_words, ratio_words, refusal
+
 
 @dataclass(frozen=True, slots=True)
 class Result:
@@ -31,13 +33,16 @@ class Result:
         improved: the winner is not the baseline.
         speedup: baseline time / winner's time, re-measured in fresh processes after the search; exactly 1
             for the baseline itself; None on the timing model.
-        interval: 95 % interval of `speedup`.
-        null: speed-up of the identity rewrite, measured beside it.
+        interval: 95 % interval of `speedup`, or of `modelled_ratio` (see `core.Modelled.interval`).
+        null: speed-up of the identity rewrite, measured beside it; on the timing model the ratio of the
+            baseline to itself on other draws of start times.
         null_interval: its 95 % interval.
         baseline_us: GPU time of the baseline, microseconds a launch.
         time_us: the same of the winner.
         samples: launches of the winner whose outputs were compared byte by byte.
-        modelled_ratio: modelled baseline cycles / modelled winner's cycles; None where measured.
+        modelled_ratio: modelled baseline cycles / modelled winner's cycles, on draws of start times that
+            nothing was selected on; exactly 1 for the baseline itself; None where measured, and where it is
+            no evidence (`refusal`). Without an interval it is what the search selected on, not re-drawn.
         correlation: how well the timing model ranks schedules of this kernel: kendall_tau, ceiling,
             schedules, date, gpu; None where that was never measured.
         evaluations: outcomes, earlier sittings included.
@@ -55,6 +60,7 @@ class Result:
         run: number of the run in the store, None without one.
         date: UTC, ISO 8601.
         from_store: the search was not run again: this is the stored result.
+        draws: draws of start times behind `modelled_ratio`.
     """
 
     workload: str
@@ -91,6 +97,13 @@ class Result:
     run: int | None
     date: str
     from_store: bool = False
+    draws: int = 0
+
+    @property
+    def refusal(self) -> str:
+        """Why the modelled ratio is no evidence for this kernel, in one sentence; empty where it may be
+        quoted."""
+        return refusal(self.correlation) if self.modelled else ""
 
     @property
     def cubin(self) -> bytes:
@@ -116,16 +129,15 @@ class Result:
         )
 
     def _modelled_summary(self) -> str:
-        if self.correlation is None:
-            correlation = "rank correlation: not measured for this kernel"
-        else:
-            c = self.correlation
-            correlation = f"rank correlation with {c['gpu']} for this kernel: {c['kendall_tau']:.2f}"
-            if c.get("ceiling") is not None:
-                correlation += f", noise ceiling {c['ceiling']:.2f}"
-            correlation += f", {c['schedules']} schedules, {c['date']}"
-        text = f"modelled {self.modelled_ratio:.3f}x ({self.device}, not a measurement; {correlation})"
-        return text if self.improved else text + ": nothing beat the baseline, which stays"
+        if self.refusal:
+            return f"{self.refusal}; {'' if self.improved else 'the baseline stays'}".removesuffix("; ")
+        about = f"{self.device}, not a measurement; {correlation_words(self.correlation)}"
+        if not self.improved:
+            null = "" if self.null is None else f", null {self.null:.3f} {self.null_interval}"
+            return f"modelled 1.00x{null} ({about}): nothing beat the baseline, which stays"
+        assert self.modelled_ratio is not None
+        figure = ratio_words(self.modelled_ratio, self.interval, self.null, self.null_interval, self.draws)
+        return f"modelled {figure} ({about})"
 
     def assumptions(self) -> list[str]:
         """What the timing model took for granted, a line each; nothing for a measurement."""
@@ -167,6 +179,8 @@ class Result:
     def to_json(self) -> dict[str, Any]:
         """Everything but the code itself, JSON-able; cubins appear as their digests."""
         out: dict[str, Any] = {"summary": self.summary()}
+        if self.refusal:
+            out["refusal"] = self.refusal
         for each in fields(self):
             value = getattr(self, each.name)
             if isinstance(value, Kernel):
@@ -188,7 +202,7 @@ class Result:
         Raises:
             StoreError: the facts are not those of a result, or of other code.
         """
-        values = {key: value for key, value in facts.items() if key != "summary"}
+        values = {key: value for key, value in facts.items() if key not in ("summary", "refusal")}
         values["baseline"], values["kernel"] = baseline, baseline.with_cubin(cubin)
         try:
             for key in ("interval", "null_interval"):

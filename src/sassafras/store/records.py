@@ -174,7 +174,8 @@ class ModelledWinner:
 
     Attributes:
         model: the timing model's name.
-        modelled_ratio: modelled baseline cycles / modelled cycles.
+        modelled_ratio: modelled baseline cycles / modelled cycles; on draws that nothing was selected on,
+            where there is an `interval`.
         id, original, tuned, kernel, workload, case, created, origin, facts: as of a `Winner`.
     """
 
@@ -191,6 +192,48 @@ class ModelledWinner:
     facts: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     modelled = True
+
+    @property
+    def interval(self) -> Interval | None:
+        """95 % interval of `modelled_ratio`; None where it is what a search selected on, not re-drawn."""
+        return _pair(self.facts.get("redrawn"), "interval")
+
+    @property
+    def null_interval(self) -> Interval | None:
+        """That of the baseline against itself on other draws."""
+        return _pair(self.facts.get("redrawn"), "null_interval")
+
+    @property
+    def null(self) -> float | None:
+        """The baseline against itself on other draws."""
+        given = self.facts.get("redrawn")
+        found = given.get("null") if isinstance(given, Mapping) else None
+        return float(found) if isinstance(found, int | float) else None
+
+    @property
+    def draws(self) -> int:
+        """Draws behind `modelled_ratio`; 0 where it was not re-drawn."""
+        given = self.facts.get("redrawn")
+        found = given.get("draws") if isinstance(given, Mapping) else None
+        return found if isinstance(found, int) else 0
+
+
+def redrawn_facts(outcome: Modelled) -> dict[str, Any]:
+    """What a `ModelledWinner` says of its ratio's draws; nothing where the ratio was not re-drawn."""
+    if outcome.interval is None:
+        return {}
+    return {
+        "interval": list(_ends(outcome.interval)), "null": _real(outcome.null), "draws": int(outcome.draws),
+        "null_interval": None if outcome.null_interval is None else list(_ends(outcome.null_interval)),
+    }  # fmt: skip
+
+
+def _pair(given: Any, key: str) -> Interval | None:
+    """An interval of facts, which may have come from another machine."""
+    ends = given.get(key) if isinstance(given, Mapping) else None
+    if isinstance(ends, list) and len(ends) == 2 and all(isinstance(e, int | float) for e in ends):
+        return Interval(float(ends[0]), float(ends[1]))
+    return None
 
 
 R = TypeVar("R")

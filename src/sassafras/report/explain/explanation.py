@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sassafras.core import Interval, SassafrasError
+from sassafras.core import Interval, SassafrasError, beats
+from sassafras.report.evidence import ratio_words
 
 #: raised when the JSON changes in a way that readers must know of
 FORMAT = 1
@@ -48,7 +49,7 @@ class Explained:
         gain: relative runtime without the move / with it; above 1, the move helps.
         alone: the original's runtime / that of the original with this move (and what it needs) alone; None
             where there is no such schedule.
-        interval, null, null_interval: of `gain`, where it was re-measured in fresh processes.
+        interval, null, null_interval: of `gain`, where it was re-measured in fresh processes or re-drawn.
         waits: (instruction, reason, setter, cycles before, cycles after) of the waits that shrank most, on
             the timing model: mean cycles of a traced warp over its whole path.
         words: what moved, over what, and why it helps.
@@ -82,10 +83,12 @@ class Explanation:
         changes: how many single changes lead from the original to the tuned schedule.
         evaluations: schedules judged for this.
         complete: False where the limit on evaluations ended the reduction early.
-        moves: of the reduced schedule, the largest gain first.
+        moves: of the reduced schedule, the largest gain first; those taken anew before the others.
         notes: what else should be known.
         assumptions: of the timing model.
         cubin: the reduced schedule's code, approved by the validator.
+        interval, null, null_interval, draws: of `ratio` where it is modelled; see `core.Modelled`.
+        refusal: why a modelled ratio is no evidence for this kernel, in one sentence; else empty.
     """
 
     workload: str
@@ -106,6 +109,18 @@ class Explanation:
     notes: tuple[str, ...]
     assumptions: tuple[str, ...]
     cubin: bytes = field(repr=False)
+    interval: Interval | None = None
+    null: float | None = None
+    null_interval: Interval | None = None
+    draws: int = 0
+    refusal: str = ""
+
+    @property
+    def gained(self) -> bool:
+        """Is there a gain to explain? A modelled one has to lie beyond the baseline's null."""
+        if self.modelled and self.interval is not None:
+            return beats(self)
+        return self.ratio > 1.0 and not self.refusal
 
     @property
     def kept(self) -> float:
@@ -115,11 +130,16 @@ class Explanation:
 
     def summary(self) -> str:
         """One honest line."""
-        what = "modelled" if self.modelled else "measured"
         if not self.changes:
             return f"{self.workload} {self.case}: the two schedules are the same"
-        head = f"{self.workload} {self.case}: {what} {self.ratio:.3f}x on {self.device}"
-        if self.ratio <= 1.0:
+        if self.refusal:
+            return f"{self.workload} {self.case}: {self.refusal}"
+        figure = f"measured {self.ratio:.3f}x"
+        if self.modelled:
+            words = ratio_words(self.ratio, self.interval, self.null, self.null_interval, self.draws)
+            figure = f"modelled {words}"
+        head = f"{self.workload} {self.case}: {figure} on {self.device}"
+        if not self.gained:
             return f"{head}; nothing was gained, so there is nothing to explain"
         moved = sum(len(m.parts) for m in self.moves)
         kept = "all" if self.kept >= 1 else f"{100 * self.kept:.0f} %"
@@ -157,6 +177,9 @@ class Explanation:
             for key in ("interval", "null_interval"):
                 if move[key] is not None:
                     move[key] = [move[key]["low"], move[key]["high"]]
+        for key in ("interval", "null_interval"):
+            if out[key] is not None:
+                out[key] = [out[key]["low"], out[key]["high"]]
         return {"format": FORMAT, "summary": self.summary(), "kept": self.kept, **out}
 
     def save(self, path: str | Path) -> None:

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import statistics
 from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sassafras.core import Candidate, Device, Evaluation, Interval, Kernel, SassafrasError, Workload
+from sassafras.confirming import SELECTION_ROUNDS
+from sassafras.core import (
+    Candidate,
+    Device,
+    Kernel,
+    Redrawing,
+    SassafrasError,
+    Workload,
+    beats,
+)
+from sassafras.report.evidence import correlation, refusal
 from sassafras.schedule import ScheduleSpace, ScheduleState
 from sassafras.schedule.tables import touches_memory
 
+from .again import redrawn, remeasured, turns
 from .changes import Change, Changes, state_of
 from .classes import MoveClass, moved_class, opcodes, passed, went_up
 from .explanation import Explained, Explanation, Part
@@ -67,8 +76,8 @@ def explain(
         store: path or `Store`; None for the default.
         limit: schedules judged at most.
         keep: how much of the gain the reduced schedule has to keep.
-        remeasure: how many of the largest moves are re-measured in fresh processes beside the null
-            experiment, on a device that measures.
+        remeasure: how many of the largest moves are re-measured in fresh processes, or re-drawn on the timing
+            model, beside the null experiment.
         stage: called with a line of text when another part of the work begins.
 
     Raises:
@@ -113,6 +122,8 @@ class _Work:
         self.notes: list[str] = []
         self.refused = 0
         self.detail = ""
+        #: looks at one schedule on a device that draws
+        self.turns = 1
 
     def explain(self, limit: int, keep: float, remeasure: int) -> Explanation:
         """Reduce, undo, look, measure."""
@@ -125,13 +136,23 @@ class _Work:
         self.device.open(self.subject.workload, self.subject.case, self.baseline)
         assumptions = self._open_model()
         purse = Purse(self._cost, limit)
-        full = purse.cost(tuned)
-        if full is None:
-            raise SassafrasError("the tuned schedule is refused", where=self.subject.name, hint=self.detail)
         state, undone = tuned, frozenset[int]()
         found: list[tuple[Explained, ScheduleState]] = []
-        complete, cost = True, full
-        if full < 1:
+        complete, full, cost, final = True, 1.0, 1.0, None
+        known = correlation(self.subject.workload.name, self.subject.case.name)
+        why_not = refusal(known) if self.device.modelled else ""
+        if self.model is not None and not self.device.modelled and (doubt := refusal(known)):
+            self.notes.append(f"on why moves help: {doubt}")
+        if not why_not:
+            final = redrawn(self.device, self._kernel(tuned))
+            self.turns = turns(self.device, self._kernel(tuned), final)
+            first = purse.cost(tuned)
+            if first is None:
+                raise SassafrasError(
+                    "the tuned schedule is refused", where=self.subject.name, hint=self.detail
+                )
+            full = cost = first
+        if full < 1 and (final is None or beats(final)):
             self.say(f"taking back what can be spared of {len(changes.all)} changes")
             # a third of the evaluations is kept for undoing what is left
             purse.left -= limit // 3
@@ -147,15 +168,23 @@ class _Work:
             self.notes.append(f"{self.refused} schedules on the way were refused by the validator or failed")
         reduced = self._kernel(state)
         moves = [move for move, _ in found]
-        if not self.device.modelled and moves:
-            moves = self._remeasured(found, reduced, remeasure)
+        if moves and (not self.device.modelled or isinstance(self.device, Redrawing)):
+            pairs = [(move, self._kernel(lacking)) for move, lacking in found]
+            moves = remeasured(self.device, pairs, reduced, remeasure, self.notes)
+        ratio, reduced_ratio = 1 / full, 1 / cost
+        if final is not None and final.cost is not None:
+            ratio, again = 1 / final.cost, redrawn(self.device, reduced)
+            reduced_ratio = ratio if again is None or again.cost is None else 1 / again.cost
         return Explanation(
             workload=self.subject.workload.name, case=self.subject.case.name, kernel=self.baseline.name,
             arch=self.baseline.arch, device=self.device.name, modelled=self.device.modelled,
             original=self.baseline.digest, tuned=hashlib.sha256(self.subject.tuned).hexdigest(),
-            reduced=reduced.digest, ratio=1 / full, reduced_ratio=1 / cost, changes=len(changes.all),
+            reduced=reduced.digest, ratio=ratio, reduced_ratio=reduced_ratio, changes=len(changes.all),
             evaluations=purse.evaluations, complete=complete, moves=tuple(moves), notes=tuple(self.notes),
-            assumptions=assumptions, cubin=reduced.cubin,
+            assumptions=assumptions, cubin=reduced.cubin, refusal=why_not,
+            interval=None if final is None else final.interval, null=None if final is None else final.null,
+            null_interval=None if final is None else final.null_interval,
+            draws=0 if final is None else final.draws,
         )  # fmt: skip
 
     def _open_model(self) -> tuple[str, ...]:
@@ -191,14 +220,17 @@ class _Work:
             self.detail = str(report)
             return None
         costs = []
-        for _ in range(1 if self.device.modelled else LOOKS):
-            outcome = self.device.run(candidate)
+        drawing = self.device if self.device.modelled and isinstance(self.device, Redrawing) else None
+        looks = self.turns if drawing else 1 if self.device.modelled else LOOKS
+        for n in range(looks):
+            # draws on which no search chose this schedule
+            outcome = drawing.look(candidate, SELECTION_ROUNDS + n) if drawing else self.device.run(candidate)
             if outcome.cost is None:
                 self.refused += 1
                 self.detail = outcome.detail
                 return None
             costs.append(outcome.cost)
-        return statistics.median(costs)
+        return statistics.fmean(costs) if drawing else statistics.median(costs)
 
     @staticmethod
     def _known(purse: Purse, state: ScheduleState) -> float | None:
@@ -352,41 +384,6 @@ class _Work:
             text += f", together with {named(self.function, others)} (they depend on each other)"
         return f"{text}, block {lead.block}"
 
-    def _remeasured(
-        self, found: list[tuple[Explained, ScheduleState]], reduced: Kernel, most: int
-    ) -> list[Explained]:
-        """The largest moves' gains from fresh processes, the null experiment beside them."""
-        moves = [move for move, _ in found]
-        fresh = getattr(self.device, "remeasure", None)
-        if fresh is None or most < 1:
-            self.notes.append("gains are quick looks of one process, not re-measured")
-            return moves
-        present = fresh(Candidate(reduced, {"space": "explain"}))
-        if not isinstance(present, Evaluation) or not present.speedup or not present.interval:
-            self.notes.append(f"the reduced schedule could not be re-measured: {present.detail}")
-            return moves
-        for n, (move, state) in enumerate(found[:most]):
-            lacking = fresh(Candidate(self._kernel(state), {"space": "explain"}))
-            if not lacking.speedup or not lacking.interval:
-                self.notes.append(f"move {n + 1} could not be re-measured: {lacking.detail}")
-                continue
-            gain = present.speedup / lacking.speedup
-            moves[n] = replace(
-                move, gain=gain, interval=_quotient(gain, present, lacking), null=lacking.null,
-                null_interval=lacking.null_interval,
-            )  # fmt: skip
-        if len(found) > most:
-            self.notes.append(f"moves from {most + 1} on are quick looks of one process, not re-measured")
-        return moves
-
 
 def _part(state: ScheduleState, start: int, end: int) -> list[int]:
     return [int(x) for x in state.order[start:end]]
-
-
-def _quotient(gain: float, above: Evaluation, below: Evaluation) -> Interval:
-    """The interval of a quotient of two independent speed-ups, by their half-widths on the log scale."""
-    assert above.interval is not None and below.interval is not None
-    widths = [math.log(e.high / e.low) / 2 for e in (above.interval, below.interval)]
-    factor = math.exp(math.hypot(*widths))
-    return Interval(gain / factor, gain * factor)

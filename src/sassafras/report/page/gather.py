@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sassafras.core import Interval, SassafrasError, StoreError
+from sassafras.core import Interval, SassafrasError, StoreError, beats
+from sassafras.report.evidence import correlation, refusal
 from sassafras.store import RunRecord, Store
 
 #: a candidate tree larger than this is cut to its best branches
@@ -64,7 +65,31 @@ class RunView:
     def ratio(self) -> float | None:
         """The reported speed-up or modelled ratio."""
         found = self.result.get("modelled_ratio" if self.record.modelled else "speedup")
-        return None if found is None else float(found)
+        return None if found is None or self.refusal else float(found)
+
+    @property
+    def interval(self) -> Interval | None:
+        """Of `ratio`; None of a modelled one that is what the search selected on, not re-drawn."""
+        return _interval(self.result.get("interval"))
+
+    @property
+    def null_interval(self) -> Interval | None:
+        """Of the null experiment beside it."""
+        return _interval(self.result.get("null_interval"))
+
+    @property
+    def refusal(self) -> str:
+        """Why the modelled ratio is no evidence for this kernel; empty where it may be quoted."""
+        return refusal(correlation(self.record.workload, self.record.case)) if self.record.modelled else ""
+
+    @property
+    def counts(self) -> bool:
+        """Is it a gain that lies beyond its null?"""
+        return bool(self.result.get("improved")) and self.ratio is not None and beats(self)
+
+
+def _interval(ends: Any) -> Interval | None:
+    return None if ends is None else Interval(*ends)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from sassafras.core import SassafrasError
+from sassafras.core import Candidate, SassafrasError
 from sassafras.device.model import ModelDevice
+from sassafras.report.evidence import correlation, refusal
 from sassafras.report.explain.changes import Changes, state_of
 from sassafras.report.explain.subject import Subject
 from sassafras.report.explain.timeline import Timeline, mean_waits, timeline
@@ -66,6 +67,9 @@ def view(
     if used is not None and used.get("tuned") != hashlib.sha256(subject.tuned).hexdigest():
         used = None
     payload = _payload(space, tuned, times, waits, used, [(p.start, p.end) for p in device.model.path.loops])
+    # of the very draws that a modelled result is reported on, so that the two agree
+    whole = device.remeasure(Candidate(kernels[1]))
+    payload["cycles"] = [round(c or 0.0, 1) for c in (whole.baseline_cycles, whole.cycles)]
     lines = [
         f"{len(space.function)} instructions, {space.function.registers} registers a thread, "
         f"{facts['ctas_per_sm']} blocks an SM (bound by {facts['occupancy_bound_by']}), data in {facts['data']}",
@@ -76,6 +80,8 @@ def view(
         ),
         f"model: {facts['branches']}",
     ]
+    if doubt := refusal(correlation(subject.workload.name, subject.case.name)):
+        lines.append(doubt)
     return KernelView(
         key, f"{subject.workload.name} {subject.case.name}", title, modelled, payload,
         (times[0].by_reason(), times[1].by_reason()), used, tuple(lines),
@@ -121,7 +127,6 @@ def _payload(
         "waits": waits,
         "reasons": reasons,
         "times": [_steps(t, reasons) for t in times],
-        "cycles": [round(t.cycles, 1) for t in times],
     }
 
 

@@ -87,31 +87,48 @@ def modelled(runs: Sequence[RunView], shown: Mapping[str, str]) -> Section:
         name = escape(run.name)
         if run.key in shown:
             name = f'<a href="#{shown[run.key]}">{name}</a>'
-        ratio = "not finished" if run.ratio is None else f"{run.ratio:.3f}x"
         what = run.result.get("correlation")
         tau = "not measured"
         if what:
             tau = f"{what['kendall_tau']:.2f}"
             if what.get("ceiling") is not None:
                 tau += f" of {what['ceiling']:.2f}"
-        remark = "" if run.result.get("improved") or run.ratio is None else "nothing beat the baseline"
+        null = "" if run.null_interval is None else str(run.null_interval)
+        remark = ""
+        if run.refusal:
+            remark = run.refusal
+        elif run.ratio is not None and not run.result.get("improved"):
+            remark = "nothing beat the baseline"
+        elif run.ratio is not None and run.interval is None:
+            remark = "as selected, not re-drawn"
         lines.append(
-            f'<tr><th scope="row">{name}</th><td class="num"><b>{ratio}</b> {MODELLED}</td><td class="num">{tau}</td>'
+            f'<tr><th scope="row">{name}</th><td class="num">{_modelled_figure(run)}</td>'
+            f'<td class="num">{escape(str(run.interval or ""))}</td><td class="num dim">{escape(null)}</td>'
+            f'<td class="num">{tau}</td>'
             f"<td>{escape(f'{run.record.strategy}, seed {run.record.seed}')}</td>"
-            f'<td class="num">{run.record.evaluations:,}</td><td class="dim">{remark}</td></tr>'
+            f'<td class="num">{run.record.evaluations:,}</td><td class="dim">{escape(remark)}</td></tr>'
         )
     table = (
         '<div class="scroll"><table><thead><tr><th scope="col">kernel</th><th scope="col" class="num">modelled ratio</th>'
+        '<th scope="col" class="num">95 % interval</th><th scope="col" class="num">null</th>'
         '<th scope="col" class="num">rank correlation</th><th scope="col">search</th>'
         '<th scope="col" class="num">evaluations</th><th scope="col"></th></tr></thead>'
         f"<tbody>{''.join(lines)}</tbody></table></div>"
     )
     intro = (
-        "Cycles of a timing model of a Hopper SM, baseline / tuned. Nothing here was measured. The rank correlation "
+        "Cycles of a timing model of a Hopper SM, baseline / tuned, on draws of the warps' start times that the search did not "
+        "select on; the interval says where 100 other draws put the ratio, and nothing of how far the model is from a GPU. "
+        "The null is the baseline against itself on other draws. Nothing here was measured. The rank correlation "
         "(Kendall's tau, and the ceiling that noise allows) says how well the model orders schedules of this very kernel "
-        "on an H200; where it is low, the ratio means nothing."
+        "on an H200; where it is below 0.3, the ratio is no evidence and is not shown."
     )
     return _section("modelled", "Modelled only", table, intro)
+
+
+def _modelled_figure(run: RunView) -> str:
+    if run.refusal:
+        return "no evidence"
+    return "not finished" if run.ratio is None else f"<b>{run.ratio:.3f}x</b> {MODELLED}"
 
 
 def curves(runs: Sequence[RunView]) -> Section:
@@ -138,7 +155,7 @@ def curves(runs: Sequence[RunView]) -> Section:
     )
     intro = (
         "Best ratio so far, as the search saw it: of thousands of noisy looks the best owes something to luck, so these "
-        "figures are not results. Dashed: modelled."
+        "figures are not results. Dashed: modelled, on the draws that the search selects on."
     )
     return _section("curves", "Searches", f'{buttons}{charts}<ul class="legend">{legend}</ul>', intro)
 
@@ -190,7 +207,8 @@ it; dark where that instruction stood still. Drag to move, scroll with Ctrl (or 
 <th scope="col" class="num">change</th></tr></thead><tbody>{rows}
 <tr class="sum"><th scope="row">whole kernel, cycles</th><td class="num">{cycles[0]:,.0f}</td><td class="num">{cycles[1]:,.0f}</td>
 <td class="num">{100 * (cycles[1] / cycles[0] - 1):+.2f} %</td></tr></tbody></table>
-<p class="intro">One warp of many: what it loses, others may gain. The whole kernel's cycles decide.</p></div>
+<p class="intro">One warp of many, on one draw of start times: what it loses, others may gain. The whole kernel's cycles are the
+mean over draws that nothing was selected on; they decide.</p></div>
 <h3>Before and after</h3>
 <p class="intro">Offset, stall count, control code, cycles waited on the traced path {MODELLED}, instruction. Moved instructions are
 tinted and joined by lines; those of the moves above carry their number. Hover to see the partner, click to bring it level.</p>
@@ -314,6 +332,7 @@ def reading() -> Section:
 Lineage) is judged by its results on a GPU, and by nothing on the timing model.</li>
 <li>A measured figure is a re-measurement of the frozen winner in fresh processes, interleaved with the baseline; the search's own
 figures are never reported.</li>
-<li>Everything marked <span class="tag">modelled</span> comes from a timing model of a Hopper SM. It is never a measurement.</li>
+<li>Everything marked <span class="tag">modelled</span> comes from a timing model of a Hopper SM. It is never a measurement. Its ratios
+are re-drawn: taken on random start times of the warps that the search did not see.</li>
 <li>Timelines assume the path that the model predicts: loops as listed, forward branches not taken, all lanes active.</li></ul>"""
     return _section("reading", "How to read this page", body)

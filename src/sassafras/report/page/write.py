@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sassafras import __version__
-from sassafras.core import Interval, SassafrasError
+from sassafras.core import SassafrasError
 from sassafras.core.statistics import geometric_mean
 from sassafras.store import Store
 
@@ -108,9 +108,9 @@ def _view(found: Gathered, store: Store, run: RunView, limit: int) -> KernelView
 
 
 def _title(run: RunView) -> str:
-    if run.record.modelled:
-        return f"{run.ratio:.3f}x"
-    return f"{run.ratio:.3f}x {Interval(*run.result['interval'])}"
+    if run.interval is None:
+        return f"{run.ratio:.3f}x as selected, not re-drawn"
+    return f"{run.ratio:.3f}x {run.interval}"
 
 
 def _page(found: Gathered, views: Sequence[KernelView], title: str) -> str:
@@ -168,10 +168,10 @@ def _figures(found: Gathered) -> list[tuple[str, str, str]]:
         out.append((f"{faster} of {len(gains)}", "beyond their null experiment", "the others count as 1.00x"))
         if best.counts:
             out.append((f"{best.speedup:.3f}x", "best, measured", best.name))
-    modelled = [run for run in found.runs if run.record.modelled and run.ratio]
+    modelled = [run for run in found.runs if run.record.modelled and run.counts]
     if modelled:
         top = max(modelled, key=lambda run: run.ratio or 0)
-        out.append((f"{top.ratio:.3f}x", "best, modelled: not a measurement", top.name))
+        out.append((f"{top.ratio:.3f}x", "best, modelled: not a measurement", f"{top.name}, {top.interval}"))
     if found.runs:
         total = sum(run.record.evaluations for run in found.runs)
         out.append((f"{total:,}", "schedules judged", f"{len(found.runs)} runs"))
