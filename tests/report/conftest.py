@@ -74,7 +74,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     slow, _ = sunk()
     with Store.open(path) as store:
         sassafras.optimize(
-            workload_of(slow), device="model", strategy="greedy", budget="40e", store=store, arch="sm_90a"
+            workload_of(slow), device="model", strategy="greedy", budget="100e", store=store, arch="sm_90a"
         )
         measured(store)
         family(store)

@@ -12,13 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from sassafras.core import Interval, SassafrasError
+from sassafras.core import Candidate, Interval, Modelled, SassafrasError
+from sassafras.report.listing import listing
 from sassafras.report.page import gather, svg, write_report
 from sassafras.report.page.gather import Measured, Node
 from sassafras.store import Store
 
 from .chromium import Page, executable
 from .conftest import HOSTILE, RESULTS
+from .subjects import kernel, space, walked
 
 #: compiling the model and the space for the first time takes a while on a busy machine
 pytestmark = pytest.mark.timeout(1500)
@@ -102,15 +104,59 @@ def test_kernels_carry_both_schedules(filled: Path, tmp_path: Path) -> None:
     text = path.read_text()
     payload = json.loads(re.findall(r'id="data">(.*?)</script>', text, re.S)[0])
     assert set(payload) == {"kernel-run-1", "kernel-run-2"}  # the hostile name ended nothing early
-    for kernel in payload.values():
-        count = len(kernel["text"])
-        assert sorted(kernel["order"]) == list(range(count)) and kernel["moved"]
-        for x in kernel["moved"]:
-            assert kernel["order"].index(x) != x or "LDG" not in kernel["text"][x]
-        for times in kernel["times"]:
+    for shown in payload.values():
+        count = len(shown["text"])
+        assert sorted(shown["order"]) == list(range(count)) and shown["moved"]
+        for x in shown["moved"]:
+            assert shown["order"].index(x) != x or "LDG" not in shown["text"][x]
+        for times in shown["times"]:
             assert len(times["at"]) == len(times["why"]) == len(times["gap"]) + 1
             assert min(times["gap"]) >= 1
-        assert kernel["cycles"][1] < kernel["cycles"][0]
+        assert shown["cycles"][1] < shown["cycles"][0]
+
+
+def test_the_table_agrees_with_the_headline(filled: Path, tmp_path: Path) -> None:
+    """One modelled ratio on the page, wherever it stands: the one that was drawn again."""
+    path = write_report(tmp_path / "page.html", [filled], explain=10)
+    _, text = read(path)
+    with Store.open(filled, readonly=True) as store:
+        result = store.run(1).result
+    assert result is not None and result["modelled"]
+    figure, interval = f"{result['modelled_ratio']:.3f}x", Interval(*result["interval"])
+    assert text.count(f"{figure} {interval}") >= 2  # the kernel's title, its explanation
+    assert f"{figure} modelled {interval} {Interval(*result['null_interval'])}" in text  # the table
+    assert f"{figure} best, modelled: not a measurement" in text  # the tile
+    page = path.read_text()
+    before, after = json.loads(re.findall(r'id="data">(.*?)</script>', page, re.S)[0])["kernel-run-1"][
+        "cycles"
+    ]
+    assert before / after == pytest.approx(result["modelled_ratio"], abs=1e-5)
+
+
+def test_what_was_selected_and_what_is_no_evidence_is_marked(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "old.sqlite") as store:
+        for name, shape in (("mine", "x"), ("swiglu", "1024x14336")):
+            run = store.begin_run(
+                {"workload": name}, kernel=kernel(), workload=name, case=shape, modelled=True,
+                device="timing model of sm_90", strategy="anneal", seed=0, environment={},
+            )  # fmt: skip
+            tuned = Candidate(kernel().with_cubin(space().emit(walked(1, 3))))
+            old = Modelled(tuned.digest, None, 90.0, 100.0)
+            store.save_modelled_winner(
+                kernel(), tuned, old, model="timing model of sm_90", workload=name, case=shape
+            )
+            facts = {"improved": True, "modelled_ratio": 1.1111, "kernel": {"digest": tuned.digest}}
+            store.finish_run(run, "60s", facts | {"interval": None, "null_interval": None})
+        rows = {row["workload"]: row["modelled"] for row in listing(store)["modelled only (not measured)"]}
+    assert rows["mine"] == "1.111x as selected, not re-drawn"
+    assert rows["swiglu"].endswith("no evidence for this kernel: its rank correlation with NVIDIA H200 is "
+                                   "-0.45, below 0.3")  # fmt: skip
+    _, text = read(write_report(tmp_path / "page.html", [tmp_path / "old.sqlite"], explain=0))
+    assert "as selected, not re-drawn" in text and text.count("1.111x") >= 1
+    assert (
+        text.count("below 0.3;") == 0 and "swiglu 1024x14336 no evidence" in text and rows["swiglu"] in text
+    )
+    assert "best, modelled" not in text  # neither counts
 
 
 def test_sources(filled: Path, tmp_path: Path) -> None:
