@@ -15,6 +15,7 @@ from typing import Any
 
 from common import commit
 
+from sassafras.confirming import select
 from sassafras.job import FAILURES, Job
 
 Row = dict[str, Any]
@@ -127,9 +128,7 @@ class Step(Job):
 
     def freeze(self) -> Any:
         """The candidate to re-measure, None where nothing beat the baseline; some looks on the GPU."""
-        if self.device.modelled:
-            return self.leaders[0].candidate if self.leaders else None
-        chosen = self._select(self.leaders, self.notes)
+        chosen = select(self.device, self.leaders, lambda outcome: self._failed(outcome, self.notes))
         return chosen[0] if chosen else None
 
     def facts(self) -> Row:
@@ -292,7 +291,7 @@ class _Ladder:
     def _outcomes(self, device: Any, frozen: Row) -> Row:
         """Stage -> its re-measurement; what is the same code is measured once."""
         if device.modelled:  # the frontend's own kernel is no schedule of another
-            return {stage: device.run(c) for stage, c in frozen.items() if stage != "knobs"}
+            return {stage: device.remeasure(c) for stage, c in frozen.items() if stage != "knobs"}
         distinct = {candidate.digest: candidate for candidate in frozen.values()}
         if not distinct:
             return {}
@@ -374,7 +373,7 @@ def reported(stage: str, outcome: Any, unchanged: bool) -> Row:
     if outcome is None:
         return none if stage != "knobs" or unchanged else {"error": "it was not re-measured"}
     if outcome.verdict is None:
-        return modelled(outcome.modelled_ratio)
+        return redrawn(outcome, stage)
     if not outcome.verdict.ok:
         return {"error": f"re-measured: {outcome.verdict}: {outcome.detail}"}
     speedup, low, high = outcome.speedup, outcome.interval.low, outcome.interval.high
@@ -394,8 +393,24 @@ def reported(stage: str, outcome: Any, unchanged: bool) -> Row:
     return row | none
 
 
+def redrawn(outcome: Any, stage: str) -> Row:
+    """The columns of a timing model's figure on fresh draws."""
+    from sassafras.core import beats
+
+    low, high, null = outcome.interval.low, outcome.interval.high, outcome.null_interval
+    ratio = outcome.modelled_ratio
+    if beats(outcome) or stage == "identity":
+        row: Row = {"speedup": ratio, "speedup_low": low, "speedup_high": high}
+    else:
+        row = {"speedup": 1.0, "speedup_low": 1.0, "speedup_high": 1.0}
+    return row | {
+        "null": outcome.null, "null_low": null.low, "null_high": null.high, "improved": beats(outcome),
+        "redrawn": ratio, "redrawn_low": low, "redrawn_high": high,
+    }  # fmt: skip
+
+
 def modelled(ratio: float) -> Row:
-    """The columns of a timing model's figure."""
+    """The columns of a timing model's figure that was selected on."""
     return {
         "speedup": ratio, "speedup_low": ratio, "speedup_high": ratio, "null": 1.0, "null_low": 1.0,
         "null_high": 1.0, "improved": ratio > 1,

@@ -112,6 +112,22 @@ def _of_model() -> dict[str, str]:
     }
 
 
+def _of_redraws() -> dict[str, str]:
+    data = result("redraws")
+    of, rows = data["summary"], data["rows"]
+    found = {
+        "kernels": f"{of['kernels']}", "inside": f"{of['inside']}", "confirmed": f"{of['confirmed']}",
+        "coverage": f"{100 * of['coverage']:.0f} %", "widest": f"{100 * of['widest_half_width']:.2f} %",
+    }  # fmt: skip
+    for row in rows:
+        name = row["kernel"]
+        found[name] = _with(f"{row['modelled']:.3f}x", row["modelled_low"], row["modelled_high"])
+        if row.get("measured_speedup_low") is not None:
+            ends = row["measured_speedup_low"], row["measured_speedup_high"]
+            found[f"{name}.measured"] = _with(f"{row['measured_speedup']:.3f}x", *ends)
+    return found
+
+
 def _of_prerank() -> dict[str, str]:
     data = result("timing-model-prerank")
     saved = [row["saved"]["4"] for row in data["rows"]]
@@ -276,6 +292,7 @@ def _of_latency() -> dict[str, str]:
 #: figures by the first part of their names
 GROUPS: dict[str, Callable[[], dict[str, str]]] = {
     "schedules": _of_schedules, "cluster": _of_cluster, "model": _of_model, "prerank": _of_prerank,
+    "redraws": _of_redraws,
     "validator": _of_validator, "queues": _of_queues,
     "mutants": _of_mutants, "cheats": _of_cheats, "agreement": _of_agreement, "codes": _of_codes,
     "latency": _of_latency,

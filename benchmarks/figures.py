@@ -101,6 +101,21 @@ def timing_model() -> str:
     return _table("kernel | shape | tau | ceiling | tau, all | ceiling, all | error of ratios", rows)
 
 
+def redraws() -> str:
+    """Every row of redraws.json."""
+    rows = [
+        [
+            row["kernel"], row["shape"], f"{row['kendall_tau']:.2f}", f"{row['selected']:.4f}",
+            f"{row['modelled']:.4f} [{row['modelled_low']:.4f}, {row['modelled_high']:.4f}]",
+            f"[{row['null_low']:.4f}, {row['null_high']:.4f}]", f"{row['fresh']:.4f}",
+            "yes" if row["inside"] else "no", "yes" if row["confirmed"] else "",
+        ]
+        for row in result("redraws")["rows"]
+    ]  # fmt: skip
+    head = "kernel | shape | tau | as selected | re-drawn | null | 100 other draws | inside | gain confirmed"
+    return _table(head, rows)
+
+
 def hgemm() -> str:
     """The bands of hgemm-offline.json, and all shapes."""
     summary = result("hgemm-offline")["summary"]
@@ -190,6 +205,7 @@ def trigger() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "best-schedules": best_schedules, "schedules": schedules,
     "odd-schedules": functools.partial(schedules, odd=True), "timing-model": timing_model,
+    "redraws": redraws,
     "latencies": latencies, "measured-latencies": measured_latencies, "hgemm": hgemm,
     "policy": policy, "choosers": choosers, "trigger": trigger,
     "choosers-off-grid": functools.partial(choosers, "off_grid"),

@@ -119,7 +119,8 @@ def _search(
     )  # fmt: skip
     refused = sum(n for verdict, n in found.verdicts.items() if verdict != "modelled")
     return {
-        "strategy": strategy, "seed": seed, "speedup": 1.0 / found.best.cost,
+        "strategy": strategy, "seed": seed, "speedup": device.remeasure(found.best.candidate).modelled_ratio,
+        "selected_speedup": 1.0 / found.best.cost,
         "best_cycles": found.best.outcome.cycles, "evaluations": found.evaluations,
         "seconds": round(found.seconds, 2), "ended": found.reason, "refused": refused, "curve": curve,
     }  # fmt: skip

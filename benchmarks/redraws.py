@@ -182,7 +182,7 @@ def main(arguments: list[str] | None = None) -> int:
         rows[name] |= measured(name, cubins[name])
         print(f"{name}: measured {rows[name].get('measured_speedup')}", flush=True)
     kept = [rows[name] for name in wanted if name in rows]
-    summary = summarise(kept)
+    summary = summarise(kept) | {"sets": options.sets, "budget": options.budget}
     packages = {name: version(name) for name in ("numba", "numpy", "triton")}
     environment = {
         "gpu": summary.get("gpu"), "python": platform.python_version(), "cpus": os.cpu_count(), **packages

@@ -339,8 +339,11 @@ def one(
 def look_again(device: Any, found: Any, looks: int) -> tuple[float, str]:
     """A figure that no luck of the search's has a part in, and the winner's cubin (base64 of zlib)."""
     leaders = [leader.candidate for leader in found.leaders]
-    if device.modelled:  # deterministic: another look says the same
-        best, final = leaders[0], 1.0 / found.best.cost
+    if device.modelled:  # other draws choose, and others again are reported
+        from sassafras.confirming import select
+
+        best = [*select(device, found.leaders, lambda outcome: None), leaders[0]][0]
+        final = device.remeasure(best).modelled_ratio or 1.0
     else:
         seen: list[list[float]] = [[] for _ in leaders]
         for _ in range(max(looks, 2)):

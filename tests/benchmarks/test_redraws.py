@@ -1,0 +1,63 @@
+"""The re-drawing benchmark: which kernels it takes, what a row holds, how rows are summed up."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from types import ModuleType
+
+import pytest
+
+from tests.docs.pages import ROOT
+
+BENCHMARKS = ROOT / "benchmarks"
+
+
+@pytest.fixture(scope="module")
+def redraws() -> ModuleType:
+    sys.path.insert(0, str(BENCHMARKS))
+    spec = importlib.util.spec_from_file_location("redraws", BENCHMARKS / "redraws.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_kernels_that_the_model_ranks_badly_are_left_out(redraws: ModuleType) -> None:
+    assert redraws.names("swiglu,softmax,rotary,kv_append") == ["softmax"]
+    assert len(redraws.names("")) == 14
+    with pytest.raises(SystemExit, match="no kernel of the suite"):
+        redraws.names("softmax,nothing")
+
+
+@pytest.mark.timeout(600)
+def test_a_row_compares_what_was_reported_with_other_draws(redraws: ModuleType) -> None:
+    row, cubin = redraws.search("topk_gating", "25e", 0, 2)
+    json.dumps(row)
+    assert row["evaluations"] == 25 and cubin and row["draws"] >= 32
+    assert row["modelled_low"] <= row["modelled"] <= row["modelled_high"] and row["half_width"] <= 0.005
+    assert row["inside"] == (row["modelled_low"] <= row["fresh"] <= row["modelled_high"])
+    assert row["gain"] == (row["modelled_low"] > max(1.0, row["null_high"])) and row["coverage"] in (
+        0,
+        0.5,
+        1,
+    )
+    low = row | {"inside": False, "gain": True, "confirmed": False, "half_width": 0.004, "coverage": 0.0}
+    found = redraws.summarise([row | {"coverage": 1.0}, low])
+    assert found["kernels"] == 2 and found["inside"] == row["inside"] and found["coverage"] == 0.5
+    assert found["gains"] == 1 + row["gain"] and found["widest_half_width"] == max(0.004, row["half_width"])
+    measured = {"measured_speedup": 1.02, "measured_speedup_low": 1.01, "measured_null_high": 1.0, "gpu": "H"}
+    assert redraws.summarise([row | measured])["measured_faster"] == 1
+
+
+def test_the_committed_result_holds_what_it_claims(redraws: ModuleType) -> None:
+    """No interval wider than 0.5 % either way; at most 2 of 15 do not hold; five gains are confirmed."""
+    kept = json.loads((BENCHMARKS / "results" / "redraws.json").read_text())
+    rows, summary = kept["rows"], kept["summary"]
+    assert [row["kernel"] for row in rows] == redraws.names("")
+    assert summary["inside"] == sum(r["modelled_low"] <= r["fresh"] <= r["modelled_high"] for r in rows)
+    assert 15 * summary["inside"] >= 13 * len(rows)
+    assert all(r["modelled_high"] - r["modelled_low"] <= 0.01 for r in rows)
+    real = [r for r in rows if r["modelled_low"] > max(1, r["null_high"]) and r["fresh"] > r["null_high"]]
+    assert summary["confirmed"] == len(real) >= 5
