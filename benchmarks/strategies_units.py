@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from turns import Turns
 
+from sassafras.confirming import select
+from sassafras.core import Redrawing
 from sassafras.writing import write_whole
 
 Row = dict[str, Any]
@@ -339,11 +341,11 @@ def one(
 def look_again(device: Any, found: Any, looks: int) -> tuple[float, str]:
     """A figure that no luck of the search's has a part in, and the winner's cubin (base64 of zlib)."""
     leaders = [leader.candidate for leader in found.leaders]
-    if device.modelled:  # other draws choose, and others again are reported
-        from sassafras.confirming import select
-
+    if device.modelled and isinstance(device, Redrawing):  # other draws choose, others again are reported
         best = [*select(device, found.leaders, lambda outcome: None), leaders[0]][0]
         final = device.remeasure(best).modelled_ratio or 1.0
+    elif device.modelled:  # behind a queue there are no other draws: this is what the search selected on
+        best, final = leaders[0], 1.0 / found.best.cost
     else:
         seen: list[list[float]] = [[] for _ in leaders]
         for _ in range(max(looks, 2)):

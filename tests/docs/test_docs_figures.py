@@ -59,6 +59,8 @@ def test_every_ratio_on_these_pages_is_named(page: str) -> None:
     loose = []
     for paragraph in text.split("\n\n"):
         named = set(re.findall(r"([\d.,]+)x? *(?:\[[^\]]*\])? = ", paragraph))
+        for ends in re.findall(r"\[([^\]]*)\] = ", paragraph):  # a figure with its interval
+            named |= set(re.findall(r"[\d.]+", ends))
         words = re.sub(
             r"arXiv \S+|\(http[^)]*\)|\d+\.\d+\.\d+|\b1\.00x|<!--.*?-->", "", paragraph, flags=re.S
         )
