@@ -1,7 +1,7 @@
 """What ptxas leaves to in-order queues, pair by pair: writes queues.json. Needs nvcc, no GPU.
 
-    python benchmarks/queues.py [--seeds 20] [--conversions 20] [--matrix 14] [--archs sm_90a,sm_80] [--jobs 2]
-        [--work FOLDER] [CORPUS ...]
+    python benchmarks/queues.py [--seeds 20] [--conversions 20] [--matrix 14] [--archs sm_90a,sm_80]
+        [--jobs 2] [--work FOLDER] [CORPUS ...]
 
 An operation of variable latency reads its operands late, and its results come late. Before a register is read
 or overwritten, something must say that the operation is done. Within basic blocks, for every such register:
@@ -169,8 +169,8 @@ def _converting(number: int, rng: random.Random) -> str:
 
 
 def made(seed: int, arch: str, folder: Path, kind: str = "seed") -> list[Path]:
-    """Compile a seed of ``seed``, ``convert`` or ``matrix`` kernels with both compilers, with few registers or any
-    number; what is there stays."""
+    """Compile a seed of a kind's kernels (``seed``, ``convert``, ``matrix``) with both compilers, with few
+    registers or any number; what is there stays."""
     from sassafras.sass.tools import find_all
 
     few = queues_matrix.LIMITS[seed % 3] if kind != "convert" else _CONVERTING_LIMITS[seed % 3]

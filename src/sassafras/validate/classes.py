@@ -21,10 +21,10 @@ def _names(*text: str) -> frozenset[str]:
 
 
 #: results: which later operations' results say that an earlier one's is there, too (results return in
-#: order); by `queue_name`. Only pairs that ptxas leans on, and nothing that two of them suggest of a third: it
-#: never leaves a conversion of 64 bits to one of 32, nor DMMA to anything (on an H100 other results are there
-#: before DMMA's), and all of 2,400 S2R and LDC have a scoreboard of their own. What reads shared memory, or
-#: shuffles, shares one in-order queue
+#: order); by `queue_name`. Only pairs that ptxas leans on, and nothing that two of them suggest of a third:
+#: it never leaves a conversion of 64 bits to one of 32, nor DMMA to anything (on an H100 other results are
+#: there before DMMA's), and all of 2,400 S2R and LDC have a scoreboard of their own. What reads shared
+#: memory, or shuffles, shares one in-order queue
 RESULT_VOUCHERS: dict[str, frozenset[str]] = {
     "MUFU": _names("MUFU MUFU.64 I2F F2I FRND FLO POPC BREV"),
     "MUFU.64": _names("MUFU MUFU.64 F2I FRND FLO POPC BREV"),

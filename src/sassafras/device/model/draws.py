@@ -31,6 +31,8 @@ LAST_ERROR, LAST_MOST = 0.001, 64
 LOOK_ERROR, LOOK_MOST = 0.0025, 16
 #: draws of a report: at least, at most, and the half-width of both intervals at which they are enough
 REPORT_LEAST, REPORT_MOST, REPORT_HALF_WIDTH = 32, 256, 0.0025
+#: draws of the other set that an interval is made for; by how much a half-width of few draws may be short
+_OTHERS, _SPARE = 100, 1.2
 
 
 class Part(IntEnum):
@@ -130,12 +132,15 @@ Cycles = Callable[[int, int], np.ndarray]
 def redraw(baseline: Cycles, candidate: Cycles, null: Cycles) -> Redrawn:
     """As many draws as both intervals need, within the bounds above.
 
+    The number is settled once, by the first draws: to stop where an interval happens to be narrow makes
+    intervals that are too narrow.
+
     Args:
         baseline, candidate: on the draws of the report.
         null: the baseline on other draws.
     """
     have, want = [np.empty(0)] * 3, REPORT_LEAST
-    while True:
+    for last in (False, True):
         have = [
             np.concatenate([one, more(len(one), want)])
             for one, more in zip(have, (baseline, candidate, null), strict=True)
@@ -143,12 +148,21 @@ def redraw(baseline: Cycles, candidate: Cycles, null: Cycles) -> Redrawn:
         before, after, other = have
         ratio, interval = redrawn_ratio(before, after)
         level, null_interval = redrawn_ratio(before, other)
-        wide = max(half_width(interval), half_width(null_interval))
-        if wide <= REPORT_HALF_WIDTH or want >= REPORT_MOST:
-            return Redrawn(
-                float(before.mean()), float(after.mean()), ratio, interval, level, null_interval, want
-            )
-        want = min(2 * want, REPORT_MOST)
+        if not last:
+            want = _wanted(max(half_width(interval), half_width(null_interval)))
+        if last or want == REPORT_LEAST:
+            break
+    return Redrawn(
+        float(before.mean()), float(after.mean()), ratio, interval, level, null_interval, len(before)
+    )
+
+
+def _wanted(wide: float) -> int:
+    """Draws that bring this half-width of `REPORT_LEAST` draws to `REPORT_HALF_WIDTH`, with some to spare."""
+    square = (REPORT_HALF_WIDTH / (_SPARE * wide)) ** 2 if wide > 0 else math.inf
+    error = square * (1 / REPORT_LEAST + 1 / _OTHERS) - 1 / _OTHERS  # 1 / n that it leaves to these draws
+    most = REPORT_MOST if error <= 0 else math.ceil(1 / error)
+    return min(max(most, REPORT_LEAST), REPORT_MOST)
 
 
 def half_width(interval: Interval) -> float:

@@ -17,6 +17,24 @@ from sassafras.store import RunRecord, Store
 MOST_NODES = 400
 
 
+def _real(value: Any) -> float | None:
+    """JSON may hold anything where a figure is expected."""
+    if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
+        return None if value is None else float(value)
+    raise StoreError(f"a figure is expected, not {str(value)[:40]!r}", hint="the source is damaged or forged")
+
+
+def _ends(ends: Any) -> Interval | None:
+    return None if ends is None else _interval(*ends)
+
+
+def _interval(low: Any, high: Any) -> Interval:
+    a, b = _real(low), _real(high)
+    if a is None or b is None:
+        raise StoreError("an interval lacks a bound", hint="the source is damaged or forged")
+    return Interval(a, b)
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
     """A candidate that says which other it was made from.
@@ -70,12 +88,12 @@ class RunView:
     @property
     def interval(self) -> Interval | None:
         """Of `ratio`; None of a modelled one that is what the search selected on, not re-drawn."""
-        return _interval(self.result.get("interval"))
+        return _ends(self.result.get("interval"))
 
     @property
     def null_interval(self) -> Interval | None:
         """Of the null experiment beside it."""
-        return _interval(self.result.get("null_interval"))
+        return _ends(self.result.get("null_interval"))
 
     @property
     def refusal(self) -> str:
@@ -86,10 +104,6 @@ class RunView:
     def counts(self) -> bool:
         """Is it a gain that lies beyond its null?"""
         return bool(self.result.get("improved")) and self.ratio is not None and beats(self)
-
-
-def _interval(ends: Any) -> Interval | None:
-    return None if ends is None else Interval(*ends)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,20 +246,6 @@ def _measured(view: RunView) -> Measured | None:
         f"run {view.record.id}", view.key, view.record.evaluations,
         "" if result.get("improved") else "nothing beat the baseline",
     )  # fmt: skip
-
-
-def _real(value: Any) -> float | None:
-    """JSON may hold anything where a figure is expected."""
-    if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
-        return None if value is None else float(value)
-    raise StoreError(f"a figure is expected, not {str(value)[:40]!r}", hint="the source is damaged or forged")
-
-
-def _interval(low: Any, high: Any) -> Interval:
-    a, b = _real(low), _real(high)
-    if a is None or b is None:
-        raise StoreError("an interval lacks a bound", hint="the source is damaged or forged")
-    return Interval(a, b)
 
 
 def _file(found: Gathered, path: Path) -> None:
