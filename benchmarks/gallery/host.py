@@ -185,7 +185,7 @@ def run(x, w, scale):
     ("reads_files", "looks for the reference on disk", ("cheated",), "Landlock", """
 import os
 def run(x, w, scale):
-    return os.listdir(os.path.expanduser("~root"))
+    return os.listdir("/root")
 """),
     ("opens_a_socket", "asks the network", ("cheated",), "seccomp", """
 import socket

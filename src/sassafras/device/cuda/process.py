@@ -63,7 +63,7 @@ class WorkerProcess:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed in kill)
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", module, str(to_read), str(to_write)],
+                [sys.executable, "-P", "-m", module, str(to_read), str(to_write), str(os.getpid())],
                 pass_fds=(to_read, to_write),
                 stdin=subprocess.DEVNULL,
                 stdout=self._errors,

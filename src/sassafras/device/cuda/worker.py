@@ -1,6 +1,6 @@
 """The worker process: owns the GPU, answers one request at a time, may die.
 
-Started as ``python -m sassafras.device.cuda.worker READ_FD WRITE_FD``. The protocol has file descriptors of
+Started as ``python -m sassafras.device.cuda.worker READ_FD WRITE_FD PARENT``. The protocol has descriptors of
 its own, so that whatever a library prints cannot garble it.
 """
 
@@ -171,9 +171,8 @@ def _faults() -> dict[str, Callable[[Answer, list[bytes]], Answer]]:
     return {"sleep": sleep, "die": die, "leave": leave, "chatter": chatter, "eat": eat, "fail": fail}
 
 
-def _follow_parent() -> None:
+def _follow_parent(parent: int) -> None:
     """End with the parent, also while a kernel hangs and nobody reads the pipe."""
-    parent = os.getppid()
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -185,13 +184,14 @@ def _follow_parent() -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Serve until the parent closes the pipe."""
-    read_fd, write_fd = map(int, arguments if arguments is not None else sys.argv[1:3])
+    read_fd, write_fd, *parent = map(int, arguments if arguments is not None else sys.argv[1:4])
     os.dup2(2, 1)  # standard output is not ours to use
     # Ctrl-C and `timeout` reach the whole process group. They are the parent's business: a worker that they
     # end would count as a candidate's crash.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    _follow_parent()
+    # named by the parent: asking for it here would find another one where it has ended meanwhile
+    _follow_parent(parent[0] if parent else os.getppid())
     worker = Worker()
     while (frame := read_frame(read_fd)) is not None:
         message, blobs = frame
