@@ -117,7 +117,9 @@ def test_without_a_plan_or_a_gpu_it_says_so(tmp_path: Path, capsys: pytest.Captu
 
 
 def test_names_are_unique_and_cheats_never_expect_to_pass() -> None:
-    every = [*machine.exhibits(), *source.exhibits(), *host.exhibits(), *device.exhibits()]
+    every = [
+        *machine.exhibits(), *source.exhibits(), *host.exhibits(), *host.on_gpu(), *device.exhibits()
+    ]  # fmt: skip
     names = [e.name for e in every]
     assert len(set(names)) == len(names)
     for exhibit in every:
