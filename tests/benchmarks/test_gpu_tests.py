@@ -1,0 +1,52 @@
+"""`benchmarks/gpu_tests.py`: which tests it runs, and what it makes of pytest's report."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import gpu_tests
+
+    return gpu_tests
+
+
+def test_every_file_with_gpu_tests_is_run(script: Any) -> None:
+    names = script.files()
+    assert {str(p.relative_to(ROOT)) for p in (ROOT / "tests/gpu").glob("test_*.py")} < set(names)
+    assert "tests/gemm/test_hgemm_gpu.py" in names
+    assert script.files(["opinfo"]) == ["tests/gpu/test_opinfo_gpu.py"] and script.files(["no such"]) == []
+    together, alone = (
+        script.command(kind, names, 8, Path("r.xml"), ["-x"]) for kind in ("together", "alone")
+    )
+    assert "-n" in together and "-n" not in alone and together[-1] == alone[-1] == "-x"
+
+
+def test_a_report_becomes_rows(script: Any, tmp_path: Path) -> None:
+    (tmp_path / "test_some.py").write_text(
+        "import pytest\n"
+        "def test_right(): pass\n"
+        "def test_wrong(): assert 1 == 2, 'unequal'\n"
+        "@pytest.fixture\ndef broken(): raise OSError('no')\n"
+        "def test_error(broken): pass\n"
+        "@pytest.mark.skip(reason='later')\ndef test_later(): pass\n"
+    )
+    (tmp_path / "test_not_importable.py").write_text("import no_such_module_at_all\n")
+    report = tmp_path / "report.xml"
+    words = script.command("alone", [], 1, report, ["-m", ""])  # (the last -m counts: all tests)
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 1, done.stdout
+    absent, some = script.rows(list(script.counted(report)))
+    assert (absent["file"], absent["failed"]) == ("test_not_importable.py", 1)
+    assert [some[name] for name in ("file", "passed", "failed", "skipped")] == ["test_some.py", 1, 2, 1]
+    assert [failure["test"] for failure in some["failures"]] == ["test_wrong", "test_error"]
+    assert "unequal" in some["failures"][0]["why"]
+    assert list(script.counted(tmp_path / "none.xml")) == []
