@@ -167,11 +167,11 @@ class PythonLauncher:
         self._count("hits")
         if plan == "torch":
             return self._torch_matmul(a, b, out)
-        if out is not None and not self._torch.admit(out):
-            return self._torch_matmul(a, b, out)
         problem, at_a, at_b = found
         stream = self._torch.stream(problem.device)
         if not plan.serves(stream):
+            return self._torch_matmul(a, b, out)
+        if out is not None and not self._torch.admit(out):  # raises its version: only where we write it
             return self._torch_matmul(a, b, out)
         c = a.new_empty((*a.shape[:-1], problem.n)) if out is None else out
         addresses = {"a": at_a, "b": at_b, "c": c.data_ptr()}
