@@ -18,12 +18,11 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from sassafras.core import Verdict
 
-from ..sandbox import ConfinedProcess, Confinement
+from ..sandbox import ConfinedProcess, Confinement, import_path
 from ..sandbox.watch import processor_ns, stopped
 
 #: bytes of one answer; who writes more floods the pipe
@@ -82,8 +81,6 @@ class HostProcess:
     def __init__(
         self, source: HostSource, setup: Mapping[str, Any], limits: Confinement, call_s: float
     ) -> None:
-        import sassafras
-
         self._call_s = call_s
         self._begin = time.monotonic()
         self._pending = b""
@@ -92,7 +89,6 @@ class HostProcess:
         self._pids: list[int] = []
         self._ran_ns = 0
         self._looked = 0.0
-        root = str(Path(str(sassafras.__file__)).resolve().parent.parent)
         with contextlib.ExitStack() as undo:
             self._memory_fd = os.memfd_create("sassafras-arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
             undo.callback(os.close, self._memory_fd)
@@ -112,7 +108,8 @@ class HostProcess:
             ]
             try:
                 self.process = ConfinedProcess(
-                    [sys.executable, *words], limits, environment={"PYTHONPATH": root},
+                    [sys.executable, *words], limits,
+                    environment={"PYTHONPATH": os.pathsep.join(import_path())},
                     descriptors=(to_child, from_child, self._memory_fd),
                 )  # fmt: skip
             finally:

@@ -1,5 +1,6 @@
 """Programs that are not trusted (compilers fed with model-written source, that source itself), confined."""
 
+from .imports import import_path
 from .run import COMPILER_READABLE, ConfinedProcess, Confinement, Finished, NotSafe, run
 
-__all__ = ["COMPILER_READABLE", "ConfinedProcess", "Confinement", "Finished", "NotSafe", "run"]
+__all__ = ["COMPILER_READABLE", "ConfinedProcess", "Confinement", "Finished", "NotSafe", "import_path", "run"]

@@ -20,6 +20,7 @@ from typing import Any
 
 from sassafras.core import SassafrasError
 
+from .imports import python_folders
 from .watch import held, members
 
 #: starts `confine.main` without importing the package around it
@@ -95,7 +96,7 @@ class Confinement:
         limits = {"CPU": self.cpu_s, "FSIZE": self.file_bytes, "NOFILE": 256}
         if self.memory_bytes is not None:
             limits["AS"] = self.memory_bytes
-        system = self.system or (*SYSTEM_READABLE, *_python_folders())
+        system = self.system or (*SYSTEM_READABLE, *python_folders())
         return {
             "limits": limits, "report": report, "lifeline": lifeline, "descriptors": list(descriptors),
             "required": list(self.required), "cpus": list(self.cpus), "threads": self.threads,
@@ -367,18 +368,3 @@ def _base_environment(scratch: str) -> dict[str, str]:
         "TRITON_CACHE_DIR": f"{scratch}/.triton", "PYTHONDONTWRITEBYTECODE": "1",
         "OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": f"{scratch}/.cache",
     }  # fmt: skip
-
-
-def _python_folders() -> list[str]:
-    """Where this interpreter and its packages lie, and this package."""
-    import site
-    import sysconfig
-
-    places = {sys.prefix, sys.base_prefix, *sysconfig.get_paths().values()}
-    with contextlib.suppress(AttributeError):
-        places.update(site.getsitepackages())
-    places.add(str(Path(__file__).resolve().parents[3]))  # also what an editable installation needs
-    places.add(str(Path(sys.executable).resolve().parent.parent))
-    # packages that a path file brings in from elsewhere
-    places.update(path for path in sys.path if Path(path).name in ("site-packages", "dist-packages"))
-    return sorted(place for place in places if Path(place).exists())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import sys
@@ -23,7 +24,7 @@ from sassafras.core import (
     Verdict,
 )
 
-from ..sandbox import COMPILER_READABLE, Confinement, Finished, NotSafe, run
+from ..sandbox import COMPILER_READABLE, Confinement, Finished, NotSafe, import_path, run
 from ..scan import Finding, scan_cubin, scan_cuda, scan_python
 from .launching import Forged, launched, ptxas_flags
 from .messages import own_messages
@@ -145,7 +146,7 @@ def _build_cuda(
     done = run(
         [*program, *flags], _compiling(limits, extra) if extra else limits,
         files={"kernel.cu": source.text.encode()}, collect=("kernel.cubin",),
-        environment={"PYTHONPATH": _import_root()},
+        environment={"PYTHONPATH": os.pathsep.join(import_path())},
     )  # fmt: skip
     _ended(done, "the compiler", limits)
     if done.status != 0 or "kernel.cubin" not in done.files:
@@ -196,7 +197,7 @@ def _build_triton(
         files={"candidate.py": source.text.encode(), "request.json": json.dumps(request).encode()},
         collect=("kernel.ptx", "kernel.json"),
         # line tables name the scratch folder: without them, equal code is equal bytes, and is judged once
-        environment={"PYTHONPATH": _import_root(), "TRITON_DISABLE_LINE_INFO": "1"},
+        environment={"PYTHONPATH": os.pathsep.join(import_path()), "TRITON_DISABLE_LINE_INFO": "1"},
     )  # fmt: skip
     _ended(done, "Triton", limits)
     if done.status != 0 or {"kernel.ptx", "kernel.json"} - set(done.files):
@@ -260,12 +261,6 @@ def _compiling(limits: Confinement, readable: list[str]) -> Confinement:
     host = [shutil.which(name) for name in ("gcc", "g++", "c++", "clang++")]
     folders = [str(Path(path).resolve().parent.parent) for path in host if path]
     return replace(limits, system=COMPILER_READABLE, readable=(*limits.readable, *readable, *folders))
-
-
-def _import_root() -> str:
-    import sassafras
-
-    return str(Path(str(sassafras.__file__)).resolve().parent.parent)
 
 
 def _macro(value: Any) -> str:
