@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import subprocess
@@ -160,6 +161,8 @@ def test_processes_can_be_given_up_while_threads_stay() -> None:
     code = (
         "from sassafras.evaluate.sandbox.confine import restrict_calls\n"
         "import os, subprocess, threading\n"
+        "go, early = threading.Event(), []\n"
+        "old = threading.Thread(target=lambda: (go.wait(), early.append(refused(os.fork)))); old.start()\n"
         "restrict_calls(processes=False)\n"
         "seen = []\n"
         "t = threading.Thread(target=lambda: seen.append(1)); t.start(); t.join()\n"
@@ -169,12 +172,13 @@ def test_processes_can_be_given_up_while_threads_stay() -> None:
         "    return False\n"
         "print(seen, refused(os.fork), refused(lambda: subprocess.run(['/bin/true'])),\n"
         "      refused(lambda: os.kill(os.getppid(), 0)))\n"
+        "go.set(); old.join(); print('a thread of before', early)\n"
     )
     import sassafras
 
     root = str(Path(str(sassafras.__file__)).parent.parent)
     done = run([sys.executable, "-c", code], environment={"PYTHONPATH": root})
-    assert done.output == "[1] True True True"
+    assert done.output == "[1] True True True\na thread of before [True]"
 
 
 def test_links_and_large_files_are_not_collected(tmp_path: Path) -> None:
@@ -257,6 +261,38 @@ def test_a_call_that_is_not_on_the_list_is_refused(attack: str, tmp_path: Path) 
     assert done.output == "1", "EPERM is expected"
     after = secret.stat()
     assert (after.st_mode, after.st_size, after.st_mtime_ns) == (before.st_mode, 6, before.st_mtime_ns)
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        "call(41, 2, 1, 0)",  # socket: of the network
+        "call(41, 1, 2, 0)",  # socket: of datagrams, which go to any address
+        "call(41, 1, 3, 0)",
+        "call(53, 1, 2 | 0x80000, 0, ctypes.byref((ctypes.c_int * 2)()))",  # socketpair: of datagrams
+        "call(42, 0, b'', 0)",  # connect
+        "call(43, 0, None, None)",  # accept
+        "call(288, 0, None, None, 0)",  # accept4
+        "call(54, 0, 1, 26, b'', 0)",  # setsockopt: a filter
+        "call(54, 0, 6, 7, b'', 0)",  # setsockopt: of TCP
+        "call(16, 0, 0x8902, ctypes.byref(ctypes.c_int(1)))",  # ioctl: signals for input
+    ],
+)
+def test_beside_a_cuda_driver_nobody_is_reached_either(attack: str) -> None:
+    assert python(f"{_CALL}print({attack})", cuda=True).output == "1", "EPERM is expected"
+
+
+def test_what_a_cuda_driver_calls_is_allowed() -> None:
+    """It listens on an abstract socket; its commands reach the device (here /dev/null, which knows none)."""
+    code = (
+        "import os, socket\n"
+        "s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\n"
+        "s.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)\n"
+        "s.bind(f'\\0cuda-uvmfd-test-{os.getpid()}'); s.listen(1)\n"
+        "a, b = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM); a.send(b'x')\n"
+        "print(b.recv(1), [call(16, 0, n, None) for n in (0xC04846D2, 0xC0204629, 0x30000001, 75, 2047)])\n"
+    )
+    assert python(_CALL + code, cuda=True).output == f"b'x' {[errno.ENOTTY] * 5}"
 
 
 def test_what_the_list_does_not_know_yet_does_not_exist() -> None:

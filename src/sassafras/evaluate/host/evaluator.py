@@ -14,15 +14,9 @@ from sassafras.device.cuda.process import WorkerProcess
 
 from ..sandbox import Confinement
 from ..scan import scan_python
+from .gpu import with_cuda
 from .process import HostProcess, HostSource, Lost
 from .session import Session, Task, lay_out
-
-#: device files and facts that CUDA needs, for confined processes on a GPU
-CUDA_READABLE = ("/proc/driver/nvidia", "/sys/bus/pci", "/sys/class/drm", "/sys/module/nvidia", "/etc/nvidia")
-CUDA_WRITABLE = (
-    *(f"/dev/nvidia{index}" for index in range(16)), "/dev/nvidiactl", "/dev/nvidia-uvm",
-    "/dev/nvidia-uvm-tools", "/dev/nvidia-caps", "/dev/nvidia-modeset", "/proc/self/task",
-)  # fmt: skip
 
 
 class HostEvaluator:
@@ -79,10 +73,7 @@ class HostEvaluator:
         limits = confinement or Confinement(wall_s=300.0, cpu_s=600, memory_bytes=None, processes=4)
         limits = replace(limits, cpus=_cpus(cpus or (2 if device == "cuda" else 1)))
         if device == "cuda":
-            limits = replace(
-                limits, memory_bytes=None, cuda=True, readable=(*limits.readable, *CUDA_READABLE),
-                writable=(*limits.writable, *CUDA_WRITABLE),
-            )  # fmt: skip
+            limits = with_cuda(limits)
         self.confinement = limits
         self._setup: dict[str, Any] = {
             "slots": slots, "bytes": size, "scalars": scalars, "device": device, "gpu_fraction": gpu_fraction,

@@ -24,6 +24,7 @@ from sassafras.core import Verdict
 
 from ..sandbox import ConfinedProcess, Confinement, import_path
 from ..sandbox.watch import processor_ns, stopped
+from .gpu import variables
 
 #: bytes of one answer; who writes more floods the pipe
 LONGEST_ANSWER = 1 << 20
@@ -109,7 +110,9 @@ class HostProcess:
             try:
                 self.process = ConfinedProcess(
                     [sys.executable, *words], limits,
-                    environment={"PYTHONPATH": os.pathsep.join(import_path())},
+                    environment={
+                        "PYTHONPATH": os.pathsep.join(import_path()), **(variables() if limits.cuda else {})
+                    },
                     descriptors=(to_child, from_child, self._memory_fd),
                 )  # fmt: skip
             finally:

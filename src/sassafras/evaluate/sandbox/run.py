@@ -70,8 +70,8 @@ class Confinement:
         system: what of the system it may read and execute; `COMPILER_READABLE` is less, without Python.
         cuda: it may call what the CUDA driver needs, and has a /dev/shm of its own.
         required: fences without which nothing is run: of ``network``, ``ipc``, ``pids``, ``files`` and
-            ``calls``. A missing namespace is made good by the last two, which refuse every socket, shared
-            memory and signals to others.
+            ``calls``. A missing namespace is made good by the last two, which refuse every connection,
+            shared memory and signals to others.
     """
 
     wall_s: float = 60.0

@@ -59,14 +59,17 @@ ALLOWED: dict[str, int] = {
 }  # fmt: skip
 #: only while other programs may be started (a compiler driver)
 PROCESSES = {"fork": 57, "vfork": 58, "execve": 59, "execveat": 322}
-#: only with a CUDA driver: anonymous socket pairs and what is done with them, and memory files, which count
-#: as memory (see `watch`)
+#: only with a CUDA driver: socket pairs and what is done with them, memory files, which count as memory (see
+#: `watch`), and a Unix socket that listens: the driver offers its memory manager's descriptor on one, and
+#: does not start where it cannot. Nobody is answered there: no accept. And nobody is reached: no connect, and
+#: no datagram socket, which sends to any address (see `_stream`).
 CUDA = {
-    "sendto": 44, "recvfrom": 45, "sendmsg": 46, "recvmsg": 47, "shutdown": 48, "getsockname": 51,
-    "getsockopt": 55, "memfd_create": 319,
+    "sendto": 44, "recvfrom": 45, "sendmsg": 46, "recvmsg": 47, "shutdown": 48, "bind": 49, "listen": 50,
+    "getsockname": 51, "getsockopt": 55, "memfd_create": 319,
 }  # fmt: skip
 _OPEN, _OPENAT, _OPENAT2 = 2, 257, 437
-_IOCTL, _KILL, _FCNTL, _PRCTL, _SOCKETPAIR, _TGKILL, _CLONE = 16, 62, 72, 157, 53, 234, 56
+_IOCTL, _KILL, _FCNTL, _PRCTL, _TGKILL, _CLONE = 16, 62, 72, 157, 234, 56
+_SOCKET, _SOCKETPAIR, _SETSOCKOPT = 41, 53, 54
 _PRLIMIT, _CLONE3 = 302, 435
 
 _CLONE_THREAD, _CLONE_PARENT = 0x00010000, 0x00008000
@@ -81,6 +84,12 @@ _PRCTL_OPTIONS = (2, 3, 15, 16, 21, 22, 23, 27, 30, 38, 39, 41, 42, 0x53564D41)
 _FCNTL_COMMANDS = (0, 1, 2, 3, 4, 5, 6, 7, 36, 37, 38, 1030, 1031, 1032, 1033, 1034)
 #: terminal state and size, process group of the terminal, bytes waiting, non-blocking, close-on-exec
 _IOCTL_COMMANDS = (0x5401, 0x5413, 0x540F, 0x541B, 0x5421, 0x5450, 0x5451)
+#: types of Unix sockets that send to nobody they are not connected with: streams, sequences of packets
+_CONNECTED = (1, 5)
+#: of the socket itself: buffer sizes, credentials, time limits. Not: programs that filter packets.
+_SOCKET_OPTIONS = (7, 8, 16, 20, 21)
+#: commands of nvidia-uvm above 255: its start, its end, and "is this version 8"
+_UVM_COMMANDS = (0x30000001, 0x30000002, 2047)
 #: highest number that was judged; what is newer "does not exist", so that the C library does without
 _NEWEST = 462
 
@@ -127,8 +136,16 @@ def _cuda_ioctls() -> list[Line]:
     return [
         _low(1), (_SHIFT, 0, 0, 8), (_AND, 0, 0, 0xFF), (_EQUAL, 0, 1, ord("F")), (_RETURN, 0, 0, _ALLOW),
         _low(1), (_GREATER, 1, 0, 0xFF), (_RETURN, 0, 0, _ALLOW),
-        (_EQUAL, 0, 1, 0x30000001), (_RETURN, 0, 0, _ALLOW),
-        (_EQUAL, 0, 1, 0x30000002), (_RETURN, 0, 0, _ALLOW),
+    ]  # fmt: skip
+
+
+def _stream() -> list[Line]:
+    """A Unix socket, or a pair, of a connected type."""
+    return [
+        _low(0), (_EQUAL, 1, 0, 1), (_RETURN, 0, 0, _DENY),
+        *[line for kind in _CONNECTED for line in (
+            _low(1), (_AND, 0, 0, 0xF), (_EQUAL, 0, 1, kind), (_RETURN, 0, 0, _ALLOW)
+        )],
     ]  # fmt: skip
 
 
@@ -152,9 +169,12 @@ def program(*, processes: bool, signals: bool = True, cuda: bool = False, pid: i
     lines += _when(_CLONE, [_low(0), *thread, (_SET, 1, 0, bad), (_RETURN, 0, 0, _ALLOW)])
     lines += _when(_PRCTL, _one_of(0, _PRCTL_OPTIONS))
     lines += _when(_FCNTL, _one_of(1, _FCNTL_COMMANDS))
-    lines += _when(_IOCTL, [*_one_of(1, _IOCTL_COMMANDS), *(_cuda_ioctls() if cuda else ())])
+    driver = [*_cuda_ioctls(), *_one_of(1, _UVM_COMMANDS)] if cuda else []
+    lines += _when(_IOCTL, [*_one_of(1, _IOCTL_COMMANDS), *driver])
     if cuda:
-        lines += _when(_SOCKETPAIR, _one_of(0, (1,)))
+        lines += [*_when(_SOCKET, _stream()), *_when(_SOCKETPAIR, _stream())]
+        own = [_low(1), (_EQUAL, 1, 0, 1), (_RETURN, 0, 0, _DENY)]  # SOL_SOCKET
+        lines += _when(_SETSOCKOPT, [*own, *_one_of(2, _SOCKET_OPTIONS)])
     for number in (_KILL, _TGKILL):
         if not (signals and processes):  # a process that cannot have children signals itself alone
             lines += _when(number, _one_of(0, (pid,)))
@@ -164,7 +184,7 @@ def program(*, processes: bool, signals: bool = True, cuda: bool = False, pid: i
 
 
 def restrict_calls(*, processes: bool, signals: bool = True, cuda: bool = False) -> None:
-    """Refuse (EPERM) every system call that is not on the list, in this process and all that come of it.
+    """Refuse (EPERM) every system call that is not on the list, in all threads and all that come of them.
 
     Args:
         processes: new processes and programs stay possible (a compiler driver needs them); threads always do.
@@ -182,7 +202,7 @@ def restrict_calls(*, processes: bool, signals: bool = True, cuda: bool = False)
 
 
 def install(lines: list[Line]) -> None:
-    """Put a filter in force, for good. Raises NotConfined."""
+    """Put a filter in force for all threads of this process, for good. Raises NotConfined."""
     code = b"".join(struct.pack("<HBBI", *line) for line in lines)
     buffer = ctypes.create_string_buffer(code, len(code))
 
@@ -191,5 +211,7 @@ def install(lines: list[Line]) -> None:
 
     no_new_privileges()
     filters = Program(len(lines), ctypes.cast(buffer, ctypes.c_void_p))
-    if libc.prctl(22, 2, ctypes.byref(filters), 0, 0) != 0:  # PR_SET_SECCOMP, SECCOMP_MODE_FILTER
-        raise last_error("no seccomp filters")
+    # SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC: libraries have started threads before
+    if (done := libc.syscall(ALLOWED["seccomp"], 1, 1, ctypes.byref(filters))) != 0:
+        what = "no seccomp filters" if done < 0 else "a thread has a filter of its own"
+        raise last_error(what)
