@@ -59,7 +59,7 @@ class Plan:
 def texts_of(probes: Sequence[Probe]) -> set[str]:
     """Every instruction that the kernels of these probes hold, but branches."""
     code = frame.Code()
-    frame._prologue(code)
+    frame.prologue(code)
     for number, values in enumerate(frame.VALUES):
         frame.section(code, number, Probe("", "raw", "R12", "NOP", "NOP", values))
     for register in ("R12", "UR8", "P1", "UP1"):
