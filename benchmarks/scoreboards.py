@@ -8,7 +8,8 @@ often.
 A's result there, were A's operands read? In a process's first launches of fresh modules, from scrubbed
 registers, with A under pressure and B not, with one warp a multiprocessor, four, and sixteen. A pair is
 *in order* here if it was *asked* (A took longer than B by their own scoreboards, so that a fault could
-show) and never wrong; *wrong* if it was wrong once; else *unasked*, which says nothing.
+show) and never wrong; *wrong* if it was wrong once; *doubtful* if only the right result to compare with
+seems to have been wrong; else *unasked*, which says nothing.
 
 *Raises* (`latency/raises.py`): one scoreboard is raised N times by one kind of operation and then waited
 for. Is everything there? Does the issue stand still when the counter is full?
@@ -202,6 +203,12 @@ def rows(part: str, jobs: Sequence[list[Any]], sitting: Sitting) -> Iterator[Row
                 }
 
 
+def doubtful(row: Row) -> bool:
+    """Whether it is the right result that was taken too early: then as many lanes differ from it with a wait
+    as without, and not all."""
+    return 0 < row["bad"] == row["unwaited"] < 32 * row["warps"] and row["question"] in ("results", "reads")
+
+
 def by_pair(all_rows: Sequence[Row]) -> list[Row]:
     """Pairs, summed over pressures, distances and shapes."""
     groups: dict[tuple[str, str, str], list[Row]] = defaultdict(list)
@@ -215,24 +222,58 @@ def by_pair(all_rows: Sequence[Row]) -> list[Row]:
         asked = [m for m in ran if m["a_cycles"] - m["distance"] - m["b_cycles"] >= MARGIN]
         bad = sum(m["bad"] for m in ran)
         crashed = len(members) - len(ran)
-        lanes = 32 * sum(m["warps"] for m in ran)
-        verdict = "wrong" if bad or crashed else "in order" if asked else "unasked"
+        unclear = not crashed and any(map(doubtful, ran)) and all(doubtful(m) for m in ran if m["bad"])
         found.append({
-            "part": "pairs", "question": question, "first": first, "second": second, "verdict": verdict,
-            "bad": bad, "lanes": lanes, "asked": 32 * sum(m["warps"] for m in asked), "crashed": crashed,
+            "part": "pairs", "question": question, "first": first, "second": second,
+            "relied": order.relied(question, order.OPS[first], order.OPS[second]),
+            "verdict": "doubtful" if unclear
+            else "wrong" if bad or crashed else "in order" if asked else "unasked",
+            "bad": bad, "lanes": 32 * sum(m["warps"] for m in ran),
+            "asked": 32 * sum(m["warps"] for m in asked), "crashed": crashed,
             "unwaited": sum(m["unwaited"] for m in ran),
             "later": round(max((m["a_cycles"] - m["distance"] - m["b_cycles"] for m in ran), default=0), 1),
         })  # fmt: skip
     return found
 
 
+def _gathered(pairs: Sequence[Row]) -> Iterator[Row]:
+    """A row a question and A: the names of every B by verdict, with the lanes that came out wrong."""
+    groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    for row in pairs:
+        groups[row["question"], row["first"]].append(row)
+    for (question, first), members in groups.items():
+        verdicts: Row = {"in order": [], "wrong": {}, "doubtful": {}}
+        for m in members:
+            if m["verdict"] == "in order":
+                verdicts["in order"].append(m["second"])
+            elif m["verdict"] != "unasked":  # which says nothing
+                verdicts[m["verdict"]][m["second"]] = m["bad"]
+        if any(verdicts.values()):
+            yield {"part": "all pairs", "question": question, "first": first} | verdicts
+
+
+def _counted(raised: Sequence[Row]) -> Iterator[Row]:
+    """A row a kind and shape: lists by how often the scoreboard was raised."""
+    groups: dict[tuple[str, int], list[Row]] = defaultdict(list)
+    for row in raised:
+        groups[row["kind"], row["shape"]].append(row)
+    for (kind, shape), members in groups.items():
+        members.sort(key=lambda m: m["count"])
+        columns = {key: [m.get(key) for m in members] for key in ("count", *raises.COUNTERS)}
+        yield {"part": "raises", "kind": kind, "shape": shape} | columns
+
+
 def summarise(all_rows: Sequence[Row]) -> tuple[list[Row], Row]:
-    """What is published: a row a pair, a row a probe of raises; and totals."""
+    """What is published: rows of raises by kind, of the pairs that are relied on, of all pairs by verdict;
+    and totals."""
     pairs = by_pair(all_rows)
     raised = [row for row in all_rows if row["part"] == "raises"]
     verdicts: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    relied: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     for row in pairs:
         verdicts[row["question"]][row["verdict"]] += 1
+        if row["relied"]:
+            relied[row["question"]][row["verdict"]] += 1
     known = {(r["question"], r["first"], r["second"]): r["verdict"] for r in pairs}
     missing: dict[str, list[int]] = defaultdict(list)
     for row in raised:
@@ -240,12 +281,16 @@ def summarise(all_rows: Sequence[Row]) -> tuple[list[Row], Row]:
             missing[row["kind"]].append(row["count"])
     summary = {
         "pairs": {q: dict(v) for q, v in verdicts.items()},
+        "relied": {q: dict(v) for q, v in relied.items()},
+        "relied_asked": sum(v.get("in order", 0) for v in relied.values()),
+        "relied_wrong": sum(v.get("wrong", 0) for v in relied.values()),
+        "wrong": sum(v.get("wrong", 0) for v in verdicts.values()),
         "known_wrong_missed": [list(k) for k in KNOWN_WRONG if known.get(k) not in (None, "wrong")],
         "raises": len(raised),
         "raises_wrong": {kind: sorted(set(counts)) for kind, counts in missing.items()},
     }
-    # what was not asked says nothing
-    return [*raised, *(row for row in pairs if row["verdict"] != "unasked")], summary
+    chosen = (row for row in pairs if row["relied"] and row["verdict"] != "unasked")
+    return [*_counted(raised), *chosen, *_gathered(pairs)], summary
 
 
 def run(options: argparse.Namespace) -> int:
@@ -307,7 +352,8 @@ def publish(options: argparse.Namespace) -> int:
         published,
         summary | {"whole": raw["whole"]},
         environment,
-        command="python scoreboards.py run",
+        command=options.command,
+        commits=options.commit,
     )
     print(f"wrote {path.name}")
     return 0
@@ -322,6 +368,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("result", nargs="?", help="publish: the runs")
     parser.add_argument("--out", default=os.environ.get("OUT", "."), help="folder")
     parser.add_argument("--without", nargs="*", default=[], help="publish: kinds of raises to leave out")
+    parser.add_argument("--commit", default=None, help="publish: what was run")
+    parser.add_argument("--command", default="python scoreboards.py run", help="publish: how it was run")
     parser.add_argument("--seconds", type=float, default=150.0, help="run: stop then")
     parser.add_argument("--only", choices=tuple(PARTS), default=None)
     parser.add_argument(

@@ -72,16 +72,16 @@ def probes(pressures: tuple[tuple[int, int], ...] = ((0, 1), (6, 1), (6, 4))) ->
             for question in QUESTIONS:
                 if not _sensible(question, a, b):
                     continue
-                relied = _relied(question, a, b)
-                if not relied and question in ("behind", "over"):
+                leaned = relied(question, a, b)
+                if not leaned and question in ("behind", "over"):
                     continue
                 for pressure, distance in pressures:
                     gap = distance if question != "over" else 4
-                    (found if relied else later).append(Probe(question, a.name, b.name, pressure, gap))
+                    (found if leaned else later).append(Probe(question, a.name, b.name, pressure, gap))
     return list(dict.fromkeys([*found, *later]))
 
 
-def _relied(question: str, a: Op, b: Op) -> bool:
+def relied(question: str, a: Op, b: Op) -> bool:
     """Whether the validator believes that the pair is in order."""
     table = {
         "results": classes.RESULT_VOUCHERS, "reads": classes.READ_VOUCHERS, "behind": classes.QUEUED_WRITERS,

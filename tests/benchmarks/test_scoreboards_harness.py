@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -91,3 +92,42 @@ def test_a_wait_that_ends_early_is_noticed(monkeypatch: pytest.MonkeyPatch) -> N
 def test_kernels_disassemble_as_they_were_written(part: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert scoreboards.main(["check", "--only", part, "--kernels", "1"]) == 0
     assert "0 differ" in capsys.readouterr().out
+
+
+def pair(first: str, second: str, **counters: float) -> dict[str, object]:
+    """A row of a pair as a run gives it: nothing wrong, and A 10 cycles later than B."""
+    row = {"part": "pairs", "question": "reads", "first": first, "second": second, "pressure": 6,
+           "distance": 1, "shape": 0, "bad": 0, "unwaited": 64, "a_cycles": 30.0, "a_least": 30, "b_cycles": 19.0,
+           "wait_cycles": 40.0, "warps": 2}  # fmt: skip
+    return row | counters
+
+
+def test_verdicts_on_pairs() -> None:
+    early = pair("LDG", "LDG scattered", a_cycles=20.0)
+    rows = [
+        pair("LDG", "LDG"), early, pair("LDG", "LDS", bad=1), pair("LDG", "STL", bad=64),
+        # the right result that both were compared with came too late itself
+        pair("LDGSTS", "LDG", bad=32, unwaited=32), pair("LDGSTS", "LDG"),
+        pair("LDGSTS", "STL", bad=32, unwaited=32), pair("LDGSTS", "STL", bad=1),
+    ]  # fmt: skip
+    found = {(r["first"], r["second"]): (r["verdict"], r["relied"]) for r in scoreboards.by_pair(rows)}
+    assert found == {
+        ("LDG", "LDG"): ("in order", True), ("LDG", "LDG scattered"): ("unasked", True),
+        ("LDG", "LDS"): ("wrong", False), ("LDG", "STL"): ("wrong", False),
+        ("LDGSTS", "LDG"): ("doubtful", False), ("LDGSTS", "STL"): ("wrong", False),
+    }  # fmt: skip
+    published, summary = scoreboards.summarise(rows)
+    assert summary["relied"] == {"reads": {"in order": 1, "unasked": 1}} and summary["wrong"] == 3
+    (gathered,) = (r for r in published if r["part"] == "all pairs" and r["first"] == "LDG")
+    assert gathered["in order"] == ["LDG"] and gathered["wrong"] == {"LDS": 1, "STL": 64}
+
+
+def test_nothing_that_is_relied_on_came_out_wrong() -> None:
+    """The tables against what a GPU answered, by the names that a pair has in them now."""
+    found = json.loads((scoreboards.ROOT / "benchmarks" / "results" / "scoreboards.json").read_text())
+    wrong = [
+        (row["question"], row["first"], second)
+        for row in found["rows"] if row["part"] == "all pairs" for second in row["wrong"]
+        if order.relied(row["question"], order.OPS[row["first"]], order.OPS[second])
+    ]  # fmt: skip
+    assert not wrong and found["summary"]["wrong"] > 1000
