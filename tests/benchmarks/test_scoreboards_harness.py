@@ -97,8 +97,8 @@ def test_kernels_disassemble_as_they_were_written(part: str, capsys: pytest.Capt
 def pair(first: str, second: str, **counters: float) -> dict[str, object]:
     """A row of a pair as a run gives it: nothing wrong, and A 10 cycles later than B."""
     row = {"part": "pairs", "question": "reads", "first": first, "second": second, "pressure": 6,
-           "distance": 1, "shape": 0, "bad": 0, "unwaited": 64, "a_cycles": 30.0, "a_least": 30, "b_cycles": 19.0,
-           "wait_cycles": 40.0, "warps": 2}  # fmt: skip
+           "distance": 1, "shape": 0, "bad": 0, "unwaited": 64, "a_cycles": 30.0, "a_least": 30,
+           "b_cycles": 19.0, "wait_cycles": 40.0, "warps": 2}  # fmt: skip
     return row | counters
 
 

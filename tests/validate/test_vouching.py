@@ -122,9 +122,10 @@ def test_only_operations_of_one_unit_vouch_for_one_another(first: str, second: s
 
 
 @lru_cache
-def stores(arch: str, loads: int) -> bytes:
-    """100 stores to shared memory, of values that stay; then some loads from it."""
+def stores(arch: str, loads: int, middle: str = "") -> bytes:
+    """100 stores to shared memory, of values that stay, with something in their middle; then some loads."""
     lines = [f"st.volatile.shared.b32 [room+{4 * n}], %x{n % 4};" for n in range(100)]
+    lines.insert(50, middle)
     lines += [f"ld.volatile.shared.b32 %y{n}, [room+{4 * n}];" for n in range(loads)]
     lines += [f"st.volatile.global.b32 [%p0+{4 * n}], %y{n};" for n in range(loads)]
     ptx = f"""
@@ -142,12 +143,12 @@ ret;
     return assemble(ptx, arch, str(find("ptxas").path))
 
 
-def raising(data: bytes, count: int, last: str) -> bytes:
-    """The same code where so many operations raise one scoreboard, which nobody waits for: stores, and at
+def raising(data: bytes, count: int, last: str, scoreboard: int | None = None) -> bytes:
+    """The same code where so many operations raise one scoreboard, which nobody's mask names: stores, and at
     the end one of the named opcode."""
     s = Subject(Program.parse(data), "k")
     used = {b for i in s.code for b in (i.control.write_barrier, i.control.read_barrier)}
-    free = next(b for b in range(6) if b not in used)
+    free = next(b for b in range(6) if b not in used) if scoreboard is None else scoreboard
     high = list(s.high)
     chosen = [i.index for i in s.code if i.base == "STS"][: count - (last != "STS")]
     if last != "STS":
@@ -171,6 +172,21 @@ def raising(data: bytes, count: int, last: str) -> bytes:
 def test_how_often_a_scoreboard_may_be_raised(arch: str, last: str, count: int, accepted: bool) -> None:
     data = stores(arch, 2)
     report = Validator(data, "k").check(raising(data, count, last))
+    assert report.ok == accepted, str(report)
+    assert all("more than 63 times" in v.message for v in report.violations)
+
+
+@pytest.mark.parametrize(
+    ("groups", "scoreboard", "accepted"), [(0, 0, True), (0, None, False), (1, 0, False)]
+)
+def test_depbar_waits_for_a_scoreboard_too(groups: int, scoreboard: int | None, accepted: bool) -> None:
+    """``DEPBAR.LE SB0, 0x0`` leaves nothing under way: CUB's look-back raises SB0 in a loop that holds no
+    other wait for it. ``0x1`` leaves something, and so does another scoreboard."""
+    copy = "cp.async.ca.shared.global [room], [%p0], 4; cp.async.commit_group;"
+    data = stores("sm_90a", 2, f"{copy} {copy} cp.async.wait_group {groups};")
+    waits = [i for i in Program.parse(data).function("k").instructions if i.base == "DEPBAR"]
+    assert [i.operands for i in waits] == [("SB0", f"{groups:#x}")]
+    report = Validator(data, "k").check(raising(data, 80, "LDS", scoreboard))
     assert report.ok == accepted, str(report)
     assert all("more than 63 times" in v.message for v in report.violations)
 

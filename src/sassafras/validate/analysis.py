@@ -387,7 +387,12 @@ class Analysis:
         self.allowed[len(strict) :, setters] = 0
         # groups of copies are counted on purpose; USETMAXREG (stall 0) holds its successor itself
         self.counted = np.array(
-            [(i.base not in classes.UNCOUNTED) | (i.control.stall > 0) << 1 for i in self.code],
+            [
+                (i.base not in classes.UNCOUNTED)
+                | (i.control.stall > 0) << 1
+                | (0 if i.guard else classes.drained(i.opcode, i.operands)) << 2
+                for i in self.code
+            ],
             dtype=np.uint8,
         )
         hopper = self.function.arch.startswith("sm_90")

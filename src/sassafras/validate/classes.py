@@ -7,6 +7,7 @@ Read off ptxas output independently of `sass.opcodes`; ``docs/validator.md`` say
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .operands import Operand, Role
@@ -148,6 +149,7 @@ COPIES = _names("SYNCS UBLKCP UBLKPF UBLKRED UTMALDG UTMASTG UTMAREDG UTMAPF UTM
 GROUPS = frozenset(["LDGDEPBAR", "UTMACMDFLUSH"])
 #: may raise a scoreboard any number of times: no candidate can add one, as they are fences
 UNCOUNTED = GROUPS
+_SCOREBOARD = re.compile(r"SB([0-5])")
 #: alone, any number of these may raise a scoreboard with their results, or with their reads: on an H100 all
 #: was there after 160 of a kind, as the issue is held up before 63 are under way (`families`)
 ONE_KIND_RESULTS = tuple("LDG LDS LDL LDSM SHFL MUFU POPC LDC S2R MATCH ATOMS ATOMG".split())  # noqa: SIM905
@@ -252,6 +254,18 @@ def families(name: str, hopper: bool) -> tuple[int, int]:
     result = ONE_KIND_RESULTS.index(name) + 1 if hopper and name in ONE_KIND_RESULTS else 0
     reads = len(ONE_KIND_RESULTS) + ONE_KIND_READS.index(name) + 1 if hopper and name in ONE_KIND_READS else 0
     return result, reads
+
+
+def drained(opcode: str, operands: Sequence[str]) -> int:
+    """Bit mask of the scoreboards that a ``DEPBAR.LE SB0, 0x0`` waits for; 0 for anything else.
+
+    >>> drained("DEPBAR.LE", ("SB3", "0x0")), drained("DEPBAR.LE", ("SB3", "0x1"))
+    (8, 0)
+    """
+    if opcode != "DEPBAR.LE" or len(operands) != 2 or operands[1] != "0x0":
+        return 0
+    named = _SCOREBOARD.fullmatch(operands[0])
+    return 1 << int(named[1]) if named else 0
 
 
 def _mask(vouchers: dict[str, frozenset[str]], name: str) -> int:

@@ -172,7 +172,8 @@ def scan_block(
     scoreboard's last setter and how often it may have been `raised` since the last wait, in place.
 
     `watched` says whether anything depends on a tracked instruction's results (1) and on its reads (2).
-    `counted`: its setting counts towards `most` (1) and keeps a distance of `minimum` to the waiter (2).
+    `counted`: its setting counts towards `most` (1) and keeps a distance of `minimum` to the waiter (2); from
+    bit 2 on, the scoreboards that an instruction waits for without a wait mask: they count from 0 again.
     `families` (instructions, 2): of its results and of its reads, kinds of which any number may raise a
     scoreboard if nothing else does; 0 for none. `raised` holds the six counts and then, of each scoreboard,
     the only family that raised it, 0 for none, -1 for several.
@@ -231,6 +232,12 @@ def scan_block(
                     found += 1
         sets = np.uint8(0)
         reads = np.uint8(0)
+        drained = counted[i] >> 2
+        if drained:
+            for s in range(6):
+                if drained >> s & 1:
+                    raised[s] = 0
+                    raised[6 + s] = 0
         for which in range(2):
             s = write_barrier[position] if which == 0 else read_barrier[position]
             if s < 6:
