@@ -23,6 +23,7 @@ from planted.subject import READ, WAIT, WRITE, Subject, drop, put
 OPERATIONS = {
     "MUFU.EX2": ("ex2.approx.ftz.f32 {0}, %f0;", "f32"), "MUFU.RCP": ("rcp.approx.ftz.f32 {0}, %f1;", "f32"),
     "F2F.F64.F32": ("cvt.f64.f32 {0}, %f0;", "f64"), "F2F.F32.F64": ("cvt.rn.f32.f64 {0}, %d0;", "f32"),
+    "F2F.F16.F32.RM": ("cvt.rm.f16.f32 {0}, %f0;", "b16"),
     "I2F.F64": ("cvt.rn.f64.s32 {0}, %i0;", "f64"), "I2F.S64": ("cvt.rn.f32.s64 {0}, %l0;", "f32"),
     "F2I.S64.TRUNC": ("cvt.rzi.s64.f32 {0}, %f0;", "b64"),
     "F2I.F64.TRUNC": ("cvt.rzi.s32.f64 {0}, %d0;", "b32"),
@@ -99,11 +100,14 @@ APART = [
     ("F2I.S64.TRUNC", "F2I.TRUNC.NTZ", "sm_90a"),
     ("MUFU.EX2", "F2F.F64.F32", "sm_90a"), ("POPC", "F2F.F32.F64", "sm_90a"),
     ("F2I.TRUNC.NTZ", "F2I.F64.TRUNC", "sm_90a"), ("F2F.F64.F32", "MUFU.EX2", "sm_80"),
-    ("DMMA", "DFMA", "sm_80"),
+    ("DMMA", "DFMA", "sm_80"), ("F2F.F16.F32.RM", "F2F.F64.F32", "sm_90a"),
 ]  # fmt: skip
 TOGETHER = [
     ("MUFU.RCP", "MUFU.EX2", "sm_90a"), ("MUFU.EX2", "POPC", "sm_90a"), ("F2F.F64.F32", "I2F.F64", "sm_90a"),
-    ("F2F.F64.F32", "I2F.F64", "sm_80"),
+    ("F2F.F64.F32", "I2F.F64", "sm_80"), ("MUFU.EX2", "F2F.F16.F32.RM", "sm_90a"),
+    # ptxas leaves these scoreboards out itself
+    ("F2F.F16.F32.RM", "MUFU.EX2", "sm_90a"), ("F2F.F16.F32.RM", "FRND", "sm_80"),
+    ("POPC", "F2F.F16.F32.RM", "sm_90a"), ("F2I.TRUNC.NTZ", "F2F.F16.F32.RM", "sm_80"),
 ]  # fmt: skip
 
 

@@ -27,11 +27,13 @@ def _names(*text: str) -> frozenset[str]:
 #: there before DMMA's), and all of 2,400 S2R and LDC have a scoreboard of their own. What reads shared
 #: memory, or shuffles, shares one in-order queue
 RESULT_VOUCHERS: dict[str, frozenset[str]] = {
-    "MUFU": _names("MUFU MUFU.64 I2F F2I FRND FLO POPC BREV"),
-    "MUFU.64": _names("MUFU MUFU.64 F2I FRND FLO POPC BREV"),
-    "I2F": _names("MUFU MUFU.64 I2F F2I FLO BREV"), "F2I": _names("MUFU MUFU.64 I2F F2I FRND FLO POPC"),
-    "FRND": _names("MUFU F2I FRND FLO BREV"), "FLO": _names("MUFU FLO POPC BREV"),
-    "POPC": _names("MUFU F2I FLO POPC"), "BREV": _names("MUFU FLO"),
+    "MUFU": _names("MUFU MUFU.64 I2F F2I F2F FRND FLO POPC BREV"),
+    "MUFU.64": _names("MUFU MUFU.64 F2I F2F FRND FLO POPC BREV"),
+    "I2F": _names("MUFU MUFU.64 I2F F2I F2F FLO BREV"),
+    "F2I": _names("MUFU MUFU.64 I2F F2I F2F FRND FLO POPC"),
+    "F2F": _names("MUFU MUFU.64 I2F F2I F2F FRND FLO POPC BREV"),
+    "FRND": _names("MUFU F2I F2F FRND FLO BREV"), "FLO": _names("MUFU F2F FLO POPC BREV"),
+    "POPC": _names("MUFU F2I F2F FLO POPC"), "BREV": _names("MUFU F2F FLO"),
     "F2F.64": _names("F2F.64 F2I.64 I2F.64 FRND.64"), "F2I.64": _names("F2F.64 F2I.64 I2F.64"),
     "I2F.64": _names("F2F.64 F2I.64 I2F.64 FRND.64"), "FRND.64": _names("F2F.64 I2F.64 FRND.64"),
     "DADD": _names("DADD DMUL DFMA"), "DMUL": _names("DADD DMUL DFMA"), "DFMA": _names("DADD DMUL DFMA"),
@@ -46,7 +48,7 @@ RESULT_VOUCHERS: dict[str, frozenset[str]] = {
 #: rely on each pair (docs/experiments/2026-11-22-queues.md)
 READ_VOUCHERS: dict[str, frozenset[str]] = {
     "MUFU": _names("MUFU I2F F2I FLO"), "MUFU.64": _names("MUFU BREV"), "I2F": _names("MUFU I2F F2I"),
-    "F2I": _names("MUFU F2I"), "FLO": _names("BREV"), "POPC": _names("MUFU MUFU.64"),
+    "F2I": _names("MUFU F2I"), "F2F": _names("F2F"), "FLO": _names("BREV"), "POPC": _names("MUFU MUFU.64"),
     "BREV": _names("MUFU.64 FLO"), "F2F.64": _names("F2F.64"), "I2F.64": _names("F2I.64 I2F.64"),
     "DADD": _names("DADD DMUL DFMA"), "DMUL": _names("DADD DMUL DFMA"), "DFMA": _names("DADD DMUL"),
     "DMMA": _names("DMMA"), "ATOMS": _names("ATOMS LDS LDSM SHFL STG STS STSM"),
@@ -70,7 +72,8 @@ QUEUED_WRITERS: dict[str, frozenset[str]] = {
     "LDGSTS": _names("LDG LDL"), "STG": _names("LDS LDSM SHFL MOVM"),
     "STL": _names("LDS LDSM SHFL"), "STS": _names("LDS LDSM SHFL MOVM"), "STSM": _names("LDS LDSM SHFL MOVM"),
     "SHFL": _names("SHFL LDS"), "MOVM": _names("MOVM"), "ATOMS": _names("ATOMS LDS LDSM SHFL"),
-    "MUFU": _names("MUFU I2F F2I"), "MUFU.64": _names("MUFU.64 F2I"), "I2F": _names("I2F F2I POPC"),
+    "MUFU": _names("MUFU I2F F2I F2F"), "MUFU.64": _names("MUFU.64 F2I"), "F2F": _names("F2F"),
+    "I2F": _names("I2F F2I POPC"),
     "F2I": _names("F2I MUFU"), "FLO": _names("MUFU"), "FRND": _names("FLO"), "POPC": _names("FLO POPC"),
     "BREV": _names("BREV"), "F2F.64": _names("F2F.64 I2F.64 FRND.64"),
     "F2I.64": _names("F2I.64 I2F.64 FRND.64"), "I2F.64": _names("F2F.64 F2I.64 I2F.64"),
