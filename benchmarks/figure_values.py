@@ -144,6 +144,11 @@ def _of_validator() -> dict[str, str]:
     return {name: f"{summary[name]:,}" for name in names} | {"pinned": f"{summary['pinned_instructions']}"}
 
 
+def _of_scoreboards() -> dict[str, str]:
+    summary = result("scoreboards")["summary"]
+    return {key: f"{summary[key]:,}" for key in ("relied_asked", "relied_wrong", "wrong")}
+
+
 def _of_queues() -> dict[str, str]:
     summary = result("queues")["summary"]
     found = {"kernels": f"{summary['kernels']:,}"}
@@ -293,7 +298,7 @@ def _of_latency() -> dict[str, str]:
 GROUPS: dict[str, Callable[[], dict[str, str]]] = {
     "schedules": _of_schedules, "cluster": _of_cluster, "model": _of_model, "prerank": _of_prerank,
     "redraws": _of_redraws,
-    "validator": _of_validator, "queues": _of_queues,
+    "validator": _of_validator, "queues": _of_queues, "scoreboards": _of_scoreboards,
     "mutants": _of_mutants, "cheats": _of_cheats, "agreement": _of_agreement, "codes": _of_codes,
     "latency": _of_latency,
     "deploy": _of_deploy, "capture": _of_capture,
