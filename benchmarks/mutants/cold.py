@@ -99,6 +99,7 @@ class Cold:
         for which, (n, _, _, pattern) in enumerate(SETS):
             registers, memory = self._patterns[pattern ^ int(swap)]
             call(gpu.driver.cuMemcpyHtoD, self._live, self._images[which].ctypes.data, 4 * ARENA)
+            call(gpu.driver.cuCtxSynchronize)  # the copy may be under way still, and our stream does not wait
             block = ParameterBlock(
                 [("out", self._live, "*"), ("in", self._live + 4 * (_OUT + GUARD), "*"), ("n", n, "i32")],
                 function.sizes,

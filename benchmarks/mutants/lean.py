@@ -94,6 +94,7 @@ class Bench:
 
         address = int(call(self.gpu.driver.cuMemAlloc, len(data)))
         call(self.gpu.driver.cuMemcpyHtoD, address, data, len(data))
+        call(self.gpu.driver.cuCtxSynchronize)  # the copy may be under way, and our stream does not wait
         return address
 
     def open(self, folder: str) -> None:
