@@ -255,8 +255,7 @@ class Analysis:
             return 0 if self.variable[first] else None
         if pair.kind == WAR and self._late(first, pair.register):
             queued = classes.QUEUED_WRITERS.get(self.kinds[first].queue, ())
-            alike = self.code[first].base in classes.QUEUED_ALIKE and self.keys[first] == self.keys[second]
-            if self.variable[second] and (alike or self.kinds[second].queue in queued):
+            if self.variable[second] and self.kinds[second].queue in queued:
                 return None  # the later one cannot write before the earlier one has read
             return 1
         return None

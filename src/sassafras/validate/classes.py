@@ -81,8 +81,6 @@ QUEUED_WRITERS: dict[str, frozenset[str]] = {
     "DADD": _names("DADD DMUL DFMA"), "DMUL": _names("DADD DMUL DFMA"), "DFMA": _names("DADD DMUL DFMA"),
     "SYNCS": _names("SYNCS"),
 }  # fmt: skip
-#: likewise, but only of the very same opcode: conversions of 64 bits and of fewer need not share a unit
-QUEUED_ALIKE = frozenset(["F2F"])
 #: a write after a write needs no wait where results return in order and ptxas relies on it: it overwrites the
 #: part of a wide load that nobody uses. (SHFL's results, and all others, it waits for in every pair.)
 QUEUED_RESULTS: dict[str, frozenset[str]] = {"LDS": _names("LDS SHFL"), "LDSM": _names("LDS LDSM SHFL")}
