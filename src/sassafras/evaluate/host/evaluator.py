@@ -86,14 +86,19 @@ class HostEvaluator:
     def _alone(self) -> None:
         """Raise `Lost` where work of the candidate is left on the GPU.
 
-        Both processes stand still, so that what runs is a kernel that a request left behind. Looks again,
-        since somebody else's work may pass.
+        Both processes stand still, so that what runs is a kernel that a request left behind.
         """
-        for attempt in range(3):
+        if not self._idle():
+            raise Lost(Verdict.CHEATED, "it leaves work running on the GPU when it answers")
+
+    def _idle(self, looks: int = 3, apart: float = 0.05) -> bool:
+        """Whether the GPU is idle at one of several looks, `apart` seconds and more from one another: another
+        program's work may pass."""
+        for attempt in range(looks):
             if not self._busy():
-                return
-            time.sleep(0.05 * attempt)
-        raise Lost(Verdict.CHEATED, "it leaves work running on the GPU when it answers")
+                return True
+            time.sleep(apart * (1 + attempt))
+        return False
 
     def _busy(self) -> bool:
         if self._watcher is None or not self._watcher.alive:
@@ -119,7 +124,8 @@ class HostEvaluator:
         session: Session | None = None
         candidate: HostProcess | None = None
         try:
-            if self.task.alone is not None and self._busy():
+            # the driver takes a while to end the context of a candidate that was killed
+            if self.task.alone is not None and not self._idle(6, 0.2):
                 raise DeviceError("others use the GPU: it cannot be told who leaves work on it")
             baseline = self._baseline()
             candidate = self._process(source)  # both load at the same time
