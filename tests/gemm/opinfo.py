@@ -32,8 +32,11 @@ def module() -> Any:
         except ImportError:
             sys.modules["expecttest"] = absent = types.ModuleType("expecttest")
             absent.TestCase = unittest.TestCase  # type: ignore[attr-defined]
+    import torch.backends
     from torch.testing._internal import common_methods_invocations
 
+    # the import forbids whatever else runs in this process to set a backend's flags
+    torch.backends.__allow_nonbracketed_mutation_flag = True  # type: ignore[attr-defined]
     return common_methods_invocations
 
 

@@ -150,4 +150,5 @@ def test_schedules_of_copies_can_be_modelled(make: Any) -> None:
         assert outcome.cost is not None, outcome.detail
         costs.append(outcome.cost)
     assert all(0.8 < c < 1.3 for c in costs)
-    assert device.trace(space.candidate(state).kernel).cycles == outcome.cycles
+    # one draw of the warps' start times beside the mean of several
+    assert device.trace(space.candidate(state).kernel).cycles == pytest.approx(outcome.cycles, rel=0.03)
