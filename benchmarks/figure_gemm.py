@@ -130,6 +130,7 @@ def _of_trigger() -> dict[str, str]:
         "shapes": str(of["all"]["shapes"]), "at_once": f"{of['all']['at once']:.3f}",
         "faster": str(of["at once is faster"]), "slower": str(of["at once is slower"]),
         "least": f"{least:.2f}", "most": f"{most:.2f}",
+        "tiny": f"{of['bands']['<1e8']['at once']:.3f}", "small": f"{of['bands']['1e8-1e9']['at once']:.3f}",
     }  # fmt: skip
 
 
