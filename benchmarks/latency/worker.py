@@ -146,7 +146,7 @@ def main() -> int:
     read_fd, write_fd = map(int, sys.argv[1:3])
     os.dup2(2, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _follow_parent()
+    _follow_parent(os.getppid())
     bench: Any = None
     while (frame := read_frame(read_fd)) is not None:
         message, blobs = frame
