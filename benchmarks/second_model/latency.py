@@ -2,8 +2,8 @@
 
 `benchmarks/latencies.py` brought 20,776 pairs together until their result went wrong. A pair that was
 measured has its smallest right distance; one that never went wrong needs 1. For a pair that was not measured
-the largest distance among its like is taken, or the compiler's own distance in the kernel at hand if that is
-less.
+the largest distance among its like that did go wrong is taken, or the compiler's own distance in the
+kernel at hand if that is less.
 """
 
 from __future__ import annotations
@@ -72,13 +72,15 @@ class Latencies:
             for which in ("producer", "consumer"):
                 base, *mods = row[which].split(".")
                 names.setdefault(base, {})[frozenset(mods)] = row[which]
-            if row["status"] not in ("measured", "never_failed"):
+            if row["status"] not in ("measured", "never failed"):
                 continue
             # where the hardware itself holds a pair apart, distances between `fault` and `cycles` were asked
             # for and right, but never realised
             cycles = int(row["fault"]) + 1 if row["status"] == "measured" else 1
             first, second = (row["producer"], row["producer_slot"]), (row["consumer"], row["consumer_slot"])
             self._rows[row["kind"], first, second] = cycles
+            if row["status"] != "measured":
+                continue  # of itself alone: that it never went wrong tells nothing of another pair
             if row["kind"] == "raw" and cycles > 1 and _kind(second[1]) == "r":
                 base = first[0].partition(".")[0]
                 self._slow[base] = max(cycles, self._slow.get(base, 0))
