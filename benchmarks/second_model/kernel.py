@@ -7,7 +7,7 @@ import re
 
 import numpy as np
 
-from . import flow, kinds, machine, state
+from . import flow, kinds, machine, raises, state
 from .latency import HORIZON, Side, latencies
 from .reading import Listing, Op
 from .state import Facts, Learnt, State, Values
@@ -64,13 +64,14 @@ class Kernel:
         control = self.high
         for n, o in enumerate(ops):
             key = table.name(o.base, o.mods)
-            base = set(o.address[0]) if o.address is not None else set()
+            place = _place(o)
             written = {u.register for u in o.writes}
             for u in o.reads:
                 cc = consumers.setdefault((key, u.slot), len(consumers))
                 inside = u.slot.rstrip("+0123456789")[-1:] in ("a", "u", "d")
                 source = o.base in kinds.PRODUCTS and u.register < 256 and u.register not in written
-                flags = int(inside and (u.register in base or u.register - 1 in base)) | 2 * source
+                # LDGSTS has two addresses: the second one's registers may be the first one's neighbours
+                flags = int(inside and re.match(r"\d*", u.slot)[0] == place) | 2 * source  # type: ignore[index]
                 reads.append((self.index[u.register], cc, flags))
             for u in o.writes:
                 writes.append((self.index[u.register], producers.setdefault((key, u.slot), len(producers))))
@@ -131,6 +132,12 @@ class Kernel:
         follow_at = np.zeros(len(self.blocks) + 1, np.int32)
         follow_at[1:] = np.cumsum([len(b.follow) for b in self.blocks])
         depbar = [_groups_left(o) for o in ops]
+        alone = raises.free()
+        heeds = np.full((max(1, self.fence_rows), max(1, len(tracked))), 3, np.uint8)
+        for n in np.flatnonzero(kind == kinds.FENCE).tolist():
+            for v, m in enumerate(tracked):
+                if kinds.reads_are_past(ops[m].base, int(kind[m]), ops[n].base):
+                    heeds[row[n], v] = 1
         pairs = self._pairs()
         return Facts(
             hash=np.array([digest(o.what) for o in ops], np.uint64), kind=kind,
@@ -150,8 +157,10 @@ class Kernel:
                            np.int32),
             counted=np.array([c | (0 if o.base in groups else 2) for c, o in zip(counted, ops, strict=True)],
                              np.uint8),
+            lone=np.array([[alone.get((o.base, late), 0) for late in (False, True)] for o in ops], np.int16),
+            drains=np.array([_drains(o) for o in ops], np.uint8),
             products=np.array([_product(o) for o in ops], np.uint8), depbar=np.array(depbar, np.int32),
-            barrier=np.array([o.base == "BAR" for o in ops], np.uint8), row=row,
+            barrier=np.array([o.base == "BAR" for o in ops], np.uint8), row=row, heeds=heeds,
             owner=np.array([name[ops[n].base] for n in tracked], np.int32), has=has,
             results=results, operands=late, by_result=_pairs_of(names, kinds.IN_ORDER_RESULTS),
             by_read=_pairs_of(names, kinds.IN_ORDER_READS),
@@ -199,8 +208,10 @@ class Kernel:
             np.zeros((rows, r, d), np.uint8), np.zeros((rows, r), np.int32), np.zeros((rows, r, d), np.int16),
             np.zeros((rows, r, d), np.int32), np.zeros((rows, r, d), np.uint8),
             np.full((rows, t), state.CLEAR, np.uint8), np.full((rows, t), state.CLEAR, np.uint8),
-            np.full((rows, 6), -1000, np.int32), np.zeros((rows, 6), np.int32), np.zeros((rows, r), np.uint8),
-            np.zeros((rows, r), np.uint8), np.full(rows, -1000, np.int32), np.zeros(rows, np.uint8),
+            np.full((rows, 6), -1000, np.int32), np.zeros((rows, 6), np.int32),
+            np.zeros((rows, 6), np.int16),
+            np.zeros((rows, r), np.uint8), np.zeros((rows, r), np.uint8), np.full(rows, -1000, np.int32),
+            np.zeros(rows, np.uint8),
         )  # fmt: skip
 
     def leaves(self) -> Values:
@@ -278,6 +289,8 @@ class Kernel:
         """Pairs of opcodes of which the compiler lets the later overwrite what the earlier has pending."""
         known = {"queued write": self.learnt.queue_write, "queued read": self.learnt.queue_read}
         self._own_queues = {kind: pairs.copy() for kind, pairs in known.items()}
+        # whose scoreboard tells that an earlier one has read cannot have written before that
+        self.learnt.queue_read[:] |= self.facts.by_read
         for kind, pairs in known.items():
             for later, earlier in np.ndindex(*pairs.shape):
                 if latencies().queued(kind, self.names[later], self.names[earlier]):
@@ -325,6 +338,14 @@ def digest(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
+def _place(op: Op) -> str:
+    """Which operand the (first) address is, as slots name it; ``""`` where there is none."""
+    if op.address is None:
+        return ""
+    bare = ("c[", "cx[", "gdesc[", "-c[")
+    return next((str(n) for n, t in enumerate(op.operands) if "[" in t and not t.startswith(bare)), "")
+
+
 def _shape(op: Op) -> int:
     """An address' form without its registers and offset."""
     place = next((t for t in op.operands if "[" in t and not t.startswith(("c[", "cx["))), "")
@@ -339,6 +360,14 @@ def _groups_left(op: Op) -> int:
     if op.base != "WARPGROUP" or op.mods[:1] != ("DEPBAR",):
         return -1
     return int(op.operands[-1], 16) if len(op.operands) > 1 else 0
+
+
+def _drains(op: Op) -> int:
+    """Bit mask of the scoreboard that ``DEPBAR.LE SB0, 0x0`` waits for."""
+    if op.base != "DEPBAR" or len(op.operands) != 2 or op.operands[1] != "0x0":
+        return 0
+    found = re.fullmatch(r"SB([0-5])", op.operands[0])
+    return 1 << int(found[1]) if found else 0
 
 
 def _product(op: Op) -> int:

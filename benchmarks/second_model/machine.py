@@ -15,19 +15,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from .state import (
-    CLEAR,
-    CROSS,
-    DEPTH,
-    FENCE,
-    HORIZON,
-    MEMORY,
-    MOST_RAISED,
-    contains,
-    join_entries,
-    mix,
-    whole,
-)
+from .raises import MOST_RAISED, NOBODY, SEVERAL, raiser_of
+from .state import CLEAR, CROSS, DEPTH, FENCE, HORIZON, MEMORY, contains, join_entries, mix, whole
 
 
 @njit(cache=True)
@@ -82,7 +71,7 @@ def walk(F, L, order, high, b, S, z, V, token, mode, scratch_g, scratch_s, note)
                 if wait >> s & 1:
                     if t - S.set_t[z, s] >= 2:
                         done |= np.uint8(1 << s)
-                        S.raised[z, s] = 0
+                        S.raised[z, s], S.raiser[z, s] = 0, NOBODY
                     elif mode == 1:
                         L.counts[1] += 1
             kept = 0
@@ -213,6 +202,7 @@ def walk(F, L, order, high, b, S, z, V, token, mode, scratch_g, scratch_s, note)
                 for a in range(n_active):
                     v = active[a]
                     left = np.uint8(S.written[z, v] != CLEAR) | np.uint8(2 * (S.read[z, v] != CLEAR))
+                    left &= F.heeds[row, v]
                     if mode == 1:
                         L.pending[row, v] |= left
                     elif left & ~L.pending[row, v]:
@@ -345,13 +335,17 @@ def walk(F, L, order, high, b, S, z, V, token, mode, scratch_g, scratch_s, note)
             both = np.uint8(1 << rb)
             S.set_t[z, rb] = t if F.counted[i] & 2 else S.set_t[z, rb]
         both |= sets
+        for s in range(6):
+            if F.drains[i] >> s & 1:
+                S.raised[z, s], S.raiser[z, s] = 0, NOBODY
         if F.counted[i] & 1:
-            for s in range(6):
-                if both >> s & 1:
+            for which, s in ((0, wb), (1, rb)):
+                if s < 6:
+                    S.raiser[z, s] = raiser_of(S.raiser[z, s], S.raised[z, s], F.lone[i, which])
                     S.raised[z, s] += 1
                     if mode == 1:
                         L.raised[s] = max(L.raised[s], S.raised[z, s])
-                    elif S.raised[z, s] > max(MOST_RAISED, L.raised[s]):
+                    elif S.raiser[z, s] == SEVERAL and S.raised[z, s] > max(MOST_RAISED, L.raised[s]):
                         hazard += mix(np.uint64(17), F.hash[i])
                         if note[1] == 0:
                             note[0], note[1], note[2], note[3] = p, 11, s, S.raised[z, s]

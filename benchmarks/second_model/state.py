@@ -7,13 +7,14 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
+from .raises import either
+
 #: kinds of operations
 PURE, CROSS, MEMORY, FENCE, CONTROL = 0, 1, 2, 3, 4
 #: entries of one register that a state keeps
 DEPTH = 6
 HORIZON = 64
 CLEAR = 255
-MOST_RAISED = 63
 
 
 class Facts(NamedTuple):
@@ -43,10 +44,13 @@ class Facts(NamedTuple):
     name: np.ndarray
     least: np.ndarray
     counted: np.ndarray
+    lone: np.ndarray
+    drains: np.ndarray
     products: np.ndarray
     depbar: np.ndarray
     barrier: np.ndarray
     row: np.ndarray
+    heeds: np.ndarray
     owner: np.ndarray
     has: np.ndarray
     results: np.ndarray
@@ -94,6 +98,7 @@ class State(NamedTuple):
     read: np.ndarray
     set_t: np.ndarray
     raised: np.ndarray
+    raiser: np.ndarray
     product: np.ndarray
     source: np.ndarray
     barrier: np.ndarray
@@ -141,6 +146,7 @@ def copy_state(to, i, of, j):
     to.read[i] = of.read[j]
     to.set_t[i] = of.set_t[j]
     to.raised[i] = of.raised[j]
+    to.raiser[i] = of.raiser[j]
     to.product[i] = of.product[j]
     to.source[i] = of.source[j]
     to.barrier[i] = of.barrier[j]
@@ -217,6 +223,10 @@ def join(to, i, of, j):
         if of.raised[j, s] > to.raised[i, s]:
             to.raised[i, s] = of.raised[j, s]
             changed = True
+        who = either(to.raiser[i, s], of.raiser[j, s])
+        if who != to.raiser[i, s]:
+            to.raiser[i, s] = who
+            changed = True
     if of.barrier[j] > to.barrier[i]:
         to.barrier[i] = of.barrier[j]
         changed = True
@@ -267,5 +277,7 @@ def adds(known, i, new, j):
             return True
     for s in range(6):
         if new.set_t[j, s] > known.set_t[i, s] or new.raised[j, s] > known.raised[i, s]:
+            return True
+        if either(known.raiser[i, s], new.raiser[j, s]) != known.raiser[i, s]:
             return True
     return new.barrier[j] > known.barrier[i]

@@ -1,0 +1,173 @@
+"""What the second dependence model knows from measurements, on short kernels written out here."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+from second_model import kinds, raises
+from second_model.kernel import Kernel
+from second_model.latency import latencies
+from second_model.reading import Listing, _op
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+FREE = {"stall": 1, "write": 7, "read": 7, "wait": 0}
+
+
+def word(**fields: int) -> int:
+    """An upper word of control bits."""
+    f = FREE | fields
+    return f["stall"] << 41 | f["write"] << 46 | f["read"] << 49 | f["wait"] << 52
+
+
+def registers(text: str) -> set[int]:
+    """Those that a text names: ``R4 P1 UR6``."""
+    base = {"R": 0, "P": 256, "UR": 264}
+    return {base[m[1]] + int(m[2]) for m in re.finditer(r"\b(UR|R|P)(\d+)", text)}
+
+
+def kernel(*rows: tuple[str, str, str, dict[str, int]]) -> Kernel:
+    """(text, registers read, registers written, control bits) of each instruction."""
+    ops = [
+        _op(text, registers(reads), registers(writes), n, 0, {}) for n, (text, reads, writes, _) in
+        enumerate(rows)
+    ]  # fmt: skip
+    return Kernel(Listing("k", ops, [word(**row[3]) for row in rows], 0))
+
+
+def hazard(made: Kernel, edits: dict[int, dict[str, int]], order: list[int] | None = None) -> int:
+    """Hazards of the only block under other control bits, or in another order."""
+    high = made.high.copy()
+    for at, fields in edits.items():
+        high[at] = word(**fields)
+    places = made.order if order is None else np.array(order, np.int32)
+    begins, _ = made.settle(places, high, 0)
+    return made.block(places, high, 0, begins)[0][2]
+
+
+EXIT = ("EXIT", "", "", {"stall": 5})
+
+
+def test_a_pair_that_never_went_wrong_is_a_measured_one() -> None:
+    table = latencies()
+    assert table.need("raw", ("ULDC.64", "0+1"), ("IMAD", "2")) == (1, True)
+    assert table.need("raw", ("UMOV", "0"), ("UMOV", "1")) == (1, True)
+    assert table.need("raw", ("UIADD3", "0"), ("UMOV", "1"))[0] > 4
+
+
+def test_neighbours_of_an_address_are_not_its_base() -> None:
+    """LDGSTS to [R21] from [R22]: two of them to different places of shared memory may change places."""
+    made = kernel(
+        ("LDGSTS.E.128 [R21+0x800], desc[UR4][R22.64]", "R21 UR4 UR5 R22 R23", "", {"read": 0}),
+        ("LDGSTS.E.128 [R21], desc[UR4][R24.64]", "R21 UR4 UR5 R24 R25", "", {"read": 0}),
+        ("LDGSTS.E.128 [R21+0x808], desc[UR4][R26.64]", "R21 UR4 UR5 R26 R27", "", {"read": 0}),
+        EXIT,
+    )
+    assert sorted(
+        made.registers[r] for r, flag in zip(made.facts.read_reg, made.facts.read_flag, strict=True) if flag
+    ) == [21, 21, 21]
+
+    def events(order: list[int]) -> int:
+        return made.block(np.array(order, np.int32), made.high, 0, made.begins)[0][0]
+
+    assert events([1, 0, 2, 3]) == events([0, 1, 2, 3])  # apart
+    assert events([2, 1, 0, 3]) != events([0, 1, 2, 3])  # the first and the third overlap
+
+
+def many(opcode: str, count: int, field: str) -> Kernel:
+    reads, writes = ("R2", "R4") if field == "write" else ("R2 R4", "")
+    text = f"{opcode} R4, [R2]" if field == "write" else f"{opcode} [R2], R4"
+    return kernel(*[(text, reads, writes, {field: 1})] * count, EXIT)
+
+
+def test_one_kind_may_raise_a_scoreboard_any_number_of_times() -> None:
+    free = raises.free()
+    assert ("LDS", False) in free
+    assert ("STS", True) in free
+    assert ("STG", True) not in free  # lost raises, where it misses
+    lone = many("LDS", 80, "write")
+    lone.learnt.raised[:] = 0  # as if the compiler's own code did not show it
+    assert not hazard(lone, {})
+    assert hazard(lone, {0: {"read": 1}})  # its operands are another kind
+    assert not hazard(lone, {0: {"read": 1}, 39: {"write": 1, "stall": 2}, 40: {"write": 1, "wait": 2}})
+    unasked = many("STG", 80, "read")
+    unasked.learnt.raised[:] = 0
+    assert hazard(unasked, {})
+
+
+def test_paths_with_different_kinds_are_several() -> None:
+    assert raises.either(3, 3) == raises.either(3, raises.NOBODY) == raises.either(raises.NOBODY, 3) == 3
+    assert raises.either(3, 4) == raises.either(raises.SEVERAL, 4) == raises.SEVERAL
+    assert raises.raiser_of(4, 0, 3) == 3
+    assert raises.raiser_of(4, 1, 3) == raises.raiser_of(3, 1, raises.NOBODY) == raises.SEVERAL
+
+
+@pytest.mark.parametrize(("base", "fence", "past"), [
+    ("LDL", "BAR", True), ("LDC", "LDGDEPBAR", True), ("STS", "LDGDEPBAR", True), ("STS", "BAR", False),
+    ("LDGSTS", "LDGDEPBAR", False), ("LDL", "USETMAXREG", False), ("UBLKCP", "BAR", False),
+])  # fmt: skip
+def test_which_operands_a_fence_has_to_do_with(base: str, fence: str, past: bool) -> None:
+    assert kinds.reads_are_past(base, kinds.kind(base, (), False), fence) is past
+
+
+def test_a_load_from_local_memory_need_not_have_read_its_address_at_a_barrier() -> None:
+    def made(store: bool) -> Kernel:
+        rows = [
+            ("STS [R1], R8" if store else "LDL R8, [R1]", "R1 R8" if store else "R1", "" if store else "R8",
+             {"read": 2, "stall": 2} if store else {"write": 2, "read": 2, "stall": 2}),
+            ("MOV R9, R10", "R10", "R9", {"wait": 4, "stall": 2}), ("BAR.SYNC 0x0", "", "", {"stall": 6}),
+            EXIT,
+        ]  # fmt: skip
+        return kernel(*rows)
+
+    late = {0: {"write": 2, "read": 3, "stall": 2}}
+    assert not hazard(made(False), late)
+    assert hazard(made(True), {0: {"read": 3, "stall": 2}})
+
+
+def test_who_vouches_is_never_wrong_where_it_was_asked() -> None:
+    """No pair of the tables lost anything on a GPU; what was added from there was asked."""
+    rows = json.loads((BENCHMARKS / "results" / "scoreboards.json").read_text())["rows"]
+    tables = {"results": kinds.IN_ORDER_RESULTS, "reads": kinds.IN_ORDER_READS}
+    asked: dict[tuple[str, str, str], set[bool]] = {}
+    for row in rows:
+        if row["part"] != "all pairs" or row["question"] not in tables:
+            continue
+        first = row["first"].split()[0].partition(".")[0]
+        for right, names in ((True, row["in order"]), (False, row["wrong"])):
+            for name in names:
+                key = (row["question"], first, name.split()[0].partition(".")[0])
+                asked.setdefault(key, set()).add(right)
+    known = {(q, a, b) for q, table in tables.items() for a, later in table.items() for b in later}
+    for key in (
+        ("results", "LDSM", "LDS"), ("reads", "LDGSTS", "LDG"), ("reads", "LDG", "LDGSTS"),
+        ("reads", "STSM", "STG"), ("reads", "ATOMS", "ATOMS"), ("reads", "SHFL", "LDS"),
+    ):  # fmt: skip
+        assert key in known
+        assert asked[key] == {True}
+    assert not [key for key in known if False in asked.get(key, ())]
+
+
+def test_what_returns_behind_a_read_may_overwrite_it() -> None:
+    """A shuffle has read its operands when a later load from shared memory returns."""
+    made = kernel(
+        ("SHFL.IDX PT, R5, R16, R17, 0x1f", "R16 R17", "R5", {"read": 1, "write": 2, "stall": 4}),
+        ("LDS R16, [R3]", "R3", "R16", {"wait": 2, "write": 3}),
+        ("FADD R6, R16, R5", "R16 R5", "R6", {"wait": 0b1100, "stall": 5}),
+        EXIT,
+    )
+    assert not hazard(made, {1: {"write": 3}})
+    plain = kernel(
+        ("SHFL.IDX PT, R5, R16, R17, 0x1f", "R16 R17", "R5", {"read": 1, "write": 2, "stall": 4}),
+        ("FADD R16, R3, R3", "R3", "R16", {"wait": 2, "stall": 5}),
+        ("FADD R6, R16, R5", "R16 R5", "R6", {"wait": 4, "stall": 5}),
+        EXIT,
+    )
+    assert hazard(plain, {1: {"stall": 5}})
