@@ -36,7 +36,7 @@ def module() -> Any:
     from torch.testing._internal import common_methods_invocations
 
     # the import forbids whatever else runs in this process to set a backend's flags
-    torch.backends.__allow_nonbracketed_mutation_flag = True  # type: ignore[attr-defined]
+    torch.backends.flags_frozen.__globals__["__allow_nonbracketed_mutation_flag"] = True
     return common_methods_invocations
 
 
