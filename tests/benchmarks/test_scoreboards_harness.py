@@ -117,7 +117,9 @@ def test_verdicts_on_pairs() -> None:
         ("LDGSTS", "LDG"): ("doubtful", True), ("LDGSTS", "STL"): ("wrong", False),
     }  # fmt: skip
     published, summary = scoreboards.summarise(rows)
-    assert summary["relied"] == {"reads": {"in order": 1, "unasked": 1}} and summary["wrong"] == 3
+    assert (
+        summary["relied"] == {"reads": {"in order": 1, "unasked": 1, "doubtful": 1}} and summary["wrong"] == 3
+    )
     (gathered,) = (r for r in published if r["part"] == "all pairs" and r["first"] == "LDG")
     assert gathered["in order"] == ["LDG"] and gathered["wrong"] == {"LDS": 1, "STL": 64}
 
