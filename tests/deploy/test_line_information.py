@@ -103,6 +103,14 @@ def test_nothing_that_a_loader_reads_is_left_out_of_the_digest() -> None:
     assert None not in seen
 
 
+def test_a_damaged_cubin_has_no_digest() -> None:
+    cubin = softmax_cubin()
+    for at in (0x20, 0x28):  # a table that begins outside the file, however far
+        for far in (len(cubin), (1 << 64) - 1):
+            assert code_digest(cubin[:at] + far.to_bytes(8, "little") + cubin[at + 8 :]) is None
+    assert all(code_digest(cubin[:size]) is None for size in (0, 4, 40, 64, len(cubin) // 2, len(cubin) - 1))
+
+
 def test_other_code_of_the_same_name_is_no_match(
     driver: Driver, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,7 +32,7 @@ def code_digest(cubin: bytes) -> str | None:
     try:
         parsed = Cubin.parse(cubin)
         return _digest(parsed)
-    except (SassafrasError, struct.error):
+    except (SassafrasError, struct.error, OverflowError):  # tables that lie outside the file
         return None
 
 
