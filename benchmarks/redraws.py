@@ -85,10 +85,10 @@ def search(name: str, budget: str, seed: int, sets: int) -> tuple[Row, bytes]:
 def measured(name: str, cubin: bytes) -> Row:
     """The chosen leader on this machine's GPU, in fresh processes."""
     from sassafras.core import Candidate, Evaluation
-    from sassafras.suite import load
+    from sassafras.frontend import load
     from sassafras.wiring import open_device
 
-    workload = load(name)
+    workload = load(f"suite:{name}")  # with the source from which worker processes load it
     case = workload.case(None)
     baseline = workload.build(case, "sm_90a")
     device = open_device("cuda")
@@ -142,7 +142,7 @@ def names(only: str) -> list[str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """See the module; 1 when a kernel could not be searched."""
+    """See the module; 1 when a kernel could not be searched or measured."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -178,16 +178,28 @@ def main(arguments: list[str] | None = None) -> int:
                 f"coverage {row['coverage']}, {row['evaluations']} evaluations",
                 flush=True,
             )
-    for name in [n for n in wanted if n in rows] if options.measure else []:
-        rows[name] |= measured(name, cubins[name])
-        print(f"{name}: measured {rows[name].get('measured_speedup')}", flush=True)
-    kept = [rows[name] for name in wanted if name in rows]
-    summary = summarise(kept) | {"sets": options.sets, "budget": options.budget}
     packages = {name: version(name) for name in ("numba", "numpy", "triton")}
-    environment = {
-        "gpu": summary.get("gpu"), "python": platform.python_version(), "cpus": os.cpu_count(), **packages
-    }  # fmt: skip
-    print(write("redraws", kept, summary, environment, seed=options.seed, out=options.out))
+
+    def save() -> Row:
+        kept = [rows[name] for name in wanted if name in rows]
+        summary = summarise(kept) | {"sets": options.sets, "budget": options.budget}
+        environment = {
+            "gpu": summary.get("gpu"), "python": platform.python_version(), "cpus": os.cpu_count(), **packages
+        }  # fmt: skip
+        print(write("redraws", kept, summary, environment, seed=options.seed, out=options.out), flush=True)
+        return summary
+
+    summary = save()  # before the GPU runs: a crash there must not lose the searches
+    if options.measure:
+        for name in [n for n in wanted if n in rows]:
+            try:
+                rows[name] |= measured(name, cubins[name])
+            except Exception as error:
+                failed += 1
+                print(f"{name}: not measured: {error}", flush=True)
+                continue
+            print(f"{name}: measured {rows[name]['measured_speedup']}", flush=True)
+        summary = save()
     print(summary)
     return 1 if failed else 0
 

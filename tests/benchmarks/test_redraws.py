@@ -5,10 +5,13 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+from sassafras.core import Candidate, Case, DeviceError, Evaluation, Interval, Kernel, Verdict, Workload
+from sassafras.frontend import load
 from tests.docs.pages import ROOT
 
 BENCHMARKS = ROOT / "benchmarks"
@@ -20,6 +23,7 @@ def redraws() -> ModuleType:
     spec = importlib.util.spec_from_file_location("redraws", BENCHMARKS / "redraws.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules["redraws"] = module  # its worker processes find functions by the module's name
     spec.loader.exec_module(module)
     return module
 
@@ -49,6 +53,44 @@ def test_a_row_compares_what_was_reported_with_other_draws(redraws: ModuleType) 
     assert found["gains"] == 1 + row["gain"] and found["widest_half_width"] == max(0.004, row["half_width"])
     measured = {"measured_speedup": 1.02, "measured_speedup_low": 1.01, "measured_null_high": 1.0, "gpu": "H"}
     assert redraws.summarise([row | measured])["measured_faster"] == 1
+
+
+def test_worker_processes_can_load_what_is_measured(
+    redraws: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = []
+
+    class Device:
+        name = "H"
+
+        def open(self, workload: Workload, case: Case, baseline: Kernel) -> None:
+            opened.append(load(workload.source or "").case(None).name == case.name)
+
+        def remeasure(self, candidate: Candidate, **options: object) -> Evaluation:
+            assert candidate.kernel.cubin == b"chosen"
+            return Evaluation(candidate.digest, Verdict.CORRECT, speedup=1.02, interval=Interval(1.01, 1.03))
+
+        def close(self) -> None:
+            opened.append(True)
+
+    monkeypatch.setattr("sassafras.wiring.open_device", lambda name: Device())
+    found = redraws.measured("topk_gating", b"chosen")
+    assert opened == [True, True]
+    assert (found["gpu"], found["measured_speedup"], found["measured_speedup_low"]) == ("H", 1.02, 1.01)
+
+
+@pytest.mark.timeout(600)
+def test_a_failed_measurement_keeps_the_searches(
+    redraws: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fail(name: str, cubin: bytes) -> None:
+        raise DeviceError("no usable GPU")
+
+    monkeypatch.setattr(redraws, "measured", fail)
+    words = ["--only", "topk_gating", "--budget", "25e", "--sets", "1", "--workers", "1", "--measure"]
+    assert redraws.main([*words, "--out", str(tmp_path)]) == 1
+    (row,) = json.loads((tmp_path / "redraws.json").read_text())["rows"]
+    assert row["kernel"] == "topk_gating" and row["evaluations"] == 25 and "measured_speedup" not in row
 
 
 def test_the_committed_result_holds_what_it_claims(redraws: ModuleType) -> None:
