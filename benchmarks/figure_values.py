@@ -205,6 +205,17 @@ def _of_cheats() -> dict[str, str]:
     }  # fmt: skip
 
 
+def _of_candidates() -> dict[str, str]:
+    """Approved candidates of divergent kernels, run cold on a GPU."""
+    summary = result("candidates-gpu")["summary"]
+    found = {"wrong": f"{summary['approved_but_wrong']}", "fresh": f"{summary['fresh_processes']['run']}"}
+    for space in ("blocks", "control", "renaming"):
+        found[f"{space}.run"] = f"{summary[space]['candidates']:,}"
+        found[f"{space}.kernels"] = f"{summary[space]['kernels']}"
+        found[f"{space}.different"] = f"{summary[space]['second_different']}"
+    return found
+
+
 def _of_agreement() -> dict[str, str]:
     summary = result("agreement")["summary"]
     return {
@@ -299,7 +310,8 @@ GROUPS: dict[str, Callable[[], dict[str, str]]] = {
     "schedules": _of_schedules, "cluster": _of_cluster, "model": _of_model, "prerank": _of_prerank,
     "redraws": _of_redraws,
     "validator": _of_validator, "queues": _of_queues, "scoreboards": _of_scoreboards,
-    "mutants": _of_mutants, "cheats": _of_cheats, "agreement": _of_agreement, "codes": _of_codes,
+    "mutants": _of_mutants, "cheats": _of_cheats, "candidates": _of_candidates,
+    "agreement": _of_agreement, "codes": _of_codes,
     "latency": _of_latency,
     "deploy": _of_deploy, "capture": _of_capture,
     "samples": _of_samples, "soak": _of_soak, "live": _of_live,
