@@ -66,15 +66,16 @@ VOICES = {name: n for n, name in enumerate(sorted(
 ))}  # fmt: skip
 #: a write after a read needs no wait where the writer queues behind the reader: only these pairs does ptxas
 #: ever leave without one (it waits in all 3,647 pairs of STL and LDL, all 740 of LDG and LDS, thousands of
-#: STG and LDL, LDG, LDC or S2R, ...: docs/experiments/2026-11-22-queues.md)
+#: STG and LDL, LDG, LDC or S2R, ...: docs/experiments/2026-11-22-queues.md). SHFL behind LDSM and I2F behind
+#: F2I are rare, and follow from `RESULT_VOUCHERS`: their results come behind the reader's own result
 QUEUED_WRITERS: dict[str, frozenset[str]] = {
-    "LDG": _names("LDG LDL"), "LD": _names("LD"), "LDS": _names("LDS LDSM SHFL"), "LDSM": _names("LDS LDSM"),
-    "LDGSTS": _names("LDG LDL"), "STG": _names("LDS LDSM SHFL MOVM"),
+    "LDG": _names("LDG LDL"), "LD": _names("LD"), "LDS": _names("LDS LDSM SHFL"),
+    "LDSM": _names("LDS LDSM SHFL"), "LDGSTS": _names("LDG LDL"), "STG": _names("LDS LDSM SHFL MOVM"),
     "STL": _names("LDS LDSM SHFL"), "STS": _names("LDS LDSM SHFL MOVM"), "STSM": _names("LDS LDSM SHFL MOVM"),
     "SHFL": _names("SHFL LDS"), "MOVM": _names("MOVM"), "ATOMS": _names("ATOMS LDS LDSM SHFL"),
     "MUFU": _names("MUFU I2F F2I F2F"), "MUFU.64": _names("MUFU.64 F2I"), "F2F": _names("F2F"),
     "I2F": _names("I2F F2I POPC"),
-    "F2I": _names("F2I MUFU"), "FLO": _names("MUFU"), "FRND": _names("FLO"), "POPC": _names("FLO POPC"),
+    "F2I": _names("F2I I2F MUFU"), "FLO": _names("MUFU"), "FRND": _names("FLO"), "POPC": _names("FLO POPC"),
     "BREV": _names("BREV"), "F2F.64": _names("F2F.64 I2F.64 FRND.64"),
     "F2I.64": _names("F2I.64 I2F.64 FRND.64"), "I2F.64": _names("F2F.64 F2I.64 I2F.64"),
     "FRND.64": _names("F2F.64 F2I.64"),
