@@ -1,294 +1,338 @@
-"""The figures that README and docs quote, each made from a file in benchmarks/results/ (or a shipped table).
+"""Tables of docs/results.md, and the figures that prose quotes, from the files of benchmarks/results/.
 
-    python benchmarks/figures.py            # every name with its value
+    python benchmarks/figures.py --write    # bring docs/results.md and the quotes up to date
     python benchmarks/figures.py --check    # where a page says otherwise; exit code 1 if any does
-    python benchmarks/figures.py --write    # bring the pages up to date, after a result file has changed
 
-A paragraph names its figures in a comment at its end, in the order in which they stand in it:
-``<!--figures: 14 = schedules.faster; 1.022x = schedules.geomean-->``; a table stands between
-``<!--table schedules-->`` and ``<!--end-->``. Comments do not show where Markdown is rendered.
+`benchmarks/quotes.toml` lists the quotes: a page, a run of words in which ``{}`` stands for a figure, and
+for each ``{}`` the place of its value (``file: path.of.keys``) and a Python format specification.
 """
 
 from __future__ import annotations
 
 import argparse
-import functools
+import json
 import re
 import sys
+import tomllib
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+PAGE = ROOT / "docs" / "results.md"
+QUOTES = ROOT / "benchmarks" / "quotes.toml"
+#: what may stand on a page in a figure's place
+_FIGURE = r"([+-]?\d+(?:[.,]\d+)*%?)"
 
-import figure_beyond
-import figure_strategies
-from figure_results import ROOT, result
-from figure_values import (
-    figures,
-    improved,
-    latency,
-    null,
-    schedule_rows,
-    speedup,
-    title,
-    unchanged,
-)
+Row = dict[str, Any]
 
-TABLES_OF_LATENCY = ("sm_90", "sm_80", "sm_86", "sm_89")
-#: rows of the README's table
-SHOWN = 7
-SHOWN_LATENCIES = 24
 
-_MARKS = re.compile(r"(?P<text>(?:(?!\n\n|-->).)*)(?P<open><!--figures: )(?P<list>.*?)-->", re.DOTALL)
-_TABLE = re.compile(r"<!--table (?P<name>[\w-]+)-->\n(?P<text>.*?)<!--end-->", re.DOTALL)
+class QuoteError(ValueError):
+    """A quote names no value, or does not stand exactly once on its page."""
+
+
+@lru_cache
+def result(name: str) -> Row:
+    """A file of benchmarks/results/ by its name without ``.json``."""
+    data: Row = json.loads((RESULTS / f"{name}.json").read_text("utf-8"))
+    return data
+
+
+def walk(data: Any, path: str) -> Any:
+    """What lies at ``path`` (``summary.bands.<1e8.shapes``, ``rows.0.kernel``); keys may hold dots.
+
+    Raises `KeyError` if there is nothing.
+    """
+    if not path:
+        return data
+    parts = path.split(".")
+    if isinstance(data, list) and parts[0].isdigit() and int(parts[0]) < len(data):
+        return walk(data[int(parts[0])], ".".join(parts[1:]))
+    if isinstance(data, dict):
+        for count in range(len(parts), 0, -1):
+            if (key := ".".join(parts[:count])) in data:
+                return walk(data[key], ".".join(parts[count:]))
+    raise KeyError(path)
 
 
 # -- tables -------------------------------------------------------------------------------------------------
 
 
-def _table(head: str, rows: Iterable[Iterable[str]]) -> str:
-    titles = head.split(" | ")
-    lines = [f"| {head} |", "|" + "---|" * len(titles)]
-    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)]) + "\n"
+@dataclass(frozen=True)
+class Table:
+    """A named table, or facts alone, of one result file.
+
+    ``facts``: sentences with ``{summary[...]}`` for values of the file. ``columns``: heads, and what a row
+    prints there (a format string over its fields). ``rows``: gives the rows of the file.
+    """
+
+    title: str
+    file: str
+    facts: tuple[str, ...] = ()
+    columns: tuple[tuple[str, str], ...] = ()
+    rows: Callable[[Row], Iterable[Row]] = lambda data: data["rows"]
 
 
-def best_schedules() -> str:
-    """The README's: the largest speed-ups, and what stayed as it was."""
-    best = sorted(improved(), key=lambda row: -row["speedup"])[:SHOWN]
-    rows = [
-        [
-            title(row),
-            f"{row['baseline_us']:.2f} us",
-            speedup(row, "**"),
-            null(row),
-        ]
-        for row in best
+def _columns(*pairs: str) -> tuple[tuple[str, str], ...]:
+    """Columns of alternating heads and cells."""
+    return tuple(zip(pairs[::2], pairs[1::2], strict=True))
+
+
+def _named(*path: str, extra: Callable[[Row], Row] | None = None) -> Callable[[Row], list[Row]]:
+    """Rows of a mapping at ``path``: its values, each with its key as ``name``; ``extra``: one more row."""
+
+    def rows(data: Row) -> list[Row]:
+        found = [{**of, "name": name} for name, of in walk(data, ".".join(path)).items()]
+        return [*found, extra(data)] if extra else found
+
+    return rows
+
+
+def _suite(odd: bool) -> Callable[[Row], list[Row]]:
+    """The suite's variants of ordinary or odd sizes; one that nothing beat counts as 1."""
+
+    def rows(data: Row) -> list[Row]:
+        return [
+            {**row, "won": f"**{row['speedup']:.3f}x** [{row['speedup_low']:.3f}, {row['speedup_high']:.3f}]"
+             if row["improved"] else "1.00x, nothing beat it"}
+            for row in data["rows"] if row["odd"] is odd
+        ]  # fmt: skip
+
+    return rows
+
+
+def _steps(data: Row) -> list[Row]:
+    """The spaces beyond reordering, each on its own, of the suite's kernels and of HGEMM kernels."""
+    return [{**of, "name": name.replace("hgemm_", "HGEMM kernels, ")} for name, of in data["summary"].items()
+            if isinstance(of, dict) and "improved" in of]  # fmt: skip
+
+
+def _policy(data: Row) -> list[Row]:
+    """A method a row, with its mean and interval over seeds by measurements."""
+    return [
+        {"name": name} | {f"k{k}": f"{of['mean_fraction_of_best']:.3f} [{of['low']:.3f}, {of['high']:.3f}]"
+                          for k, of in by.items()}
+        for name, by in data["summary"].items()
+    ]  # fmt: skip
+
+
+_SUITE = _columns(
+    "kernel", "{kernel}", "shape", "{shape}", "baseline, us", "{baseline_us:.2f}", "ptxas", "{ptxas}",
+    "speed-up", "{won}", "null", "{null:.3f} [{null_low:.3f}, {null_high:.3f}]",
+    "evaluations", "{evaluations:,}", "wrong", "{failed_after_validation}",
+)  # fmt: skip
+_CHOOSERS = _columns(
+    "chooser", "{name}", "ours", "{ours:,} of {problems:,}", "over torch", "{geomean_over_torch:.3f}x",
+    "worst", "{worst_over_torch:.2f}x", "slower, 1 %", "{slower_by_1_percent}",
+    "slower, 3 %", "{slower_by_3_percent}", "of the best", "{fraction_of_best:.3f}",
+)  # fmt: skip
+_GEMM = _columns(
+    "FLOP", "{name}", "shapes", "{shapes:,}", "ours", "**{geomean_vs_lt_autotune:.3f}**",
+    "won", "{win_rate_vs_lt_autotune:.0%}", "worst", "{worst_vs_lt_autotune:.3f}",
+    "`sassafras.matmul`", "{portfolio_geomean_vs_lt_autotune:.3f}",
+    "the same over torch.matmul", "{portfolio_geomean_vs_torch:.3f}",
+)  # fmt: skip
+_ALL = _named("summary", "bands", extra=lambda data: {**data["summary"], "name": "all"})
+
+_FACTS_OF_GEMM = (
+    "Ratios are of speed over the fastest cuBLASLt algorithm (AutoTuning); above 1 is faster.",
+    "A shape is won where the lower end of the ratio's 95 % interval lies above 1.005.",
+)
+
+#: the tables of docs/results.md, in their order
+TABLES = (
+    Table(
+        "Schedules, 60 seconds of annealing a kernel", "schedule-suite",
+        ("The geometric mean over {summary[kernels]} variants is {summary[geomean_speedup]:.3f}x.",
+         "The best is {summary[best_speedup]:.3f}x.",
+         "{summary[evaluations]:,} evaluations ran, those of odd sizes among them.",
+         "{summary[wrong_or_crashed_after_validation]} of them were wrong or crashed after validation.",
+         "The baseline is the better of two versions of ptxas."),
+        _SUITE, _suite(False)),
+    Table(
+        "Schedules of odd sizes, 15 seconds a kernel", "schedule-suite",
+        ("The geometric mean is {summary[geomean_speedup_odd]:.3f}x.",), _SUITE, _suite(True)),
+    Table(
+        "Beyond reordering", "beyond-reordering",
+        ("A kernel is faster where its interval lies above the null's.",
+         "{summary[wrong_or_crashed_after_validation]} of {summary[evaluations]:,} evaluations were wrong.",
+         "Of rows that newer ones replaced, {summary[replaced][wrong_or_crashed_after_validation]} of "
+         "{summary[replaced][evaluations]:,} were."),
+        _columns("space", "{name}", "kernels", "{kernels}", "faster", "{improved}",
+                 "geometric mean", "{geomean_speedup:.4f}x", "best", "{best_speedup:.3f}x",
+                 "worst", "{worst_speedup:.3f}x"), _steps),
+    Table(
+        "Validator", "validator",
+        ("{summary[accepted]} of {summary[kernels]} compiled kernels are accepted.",
+         "{summary[false_rejections]} are refused though right, {summary[unsupported]} are unsupported.",
+         "{summary[caught]:,} of {summary[planted]:,} planted errors are caught.")),
+    Table(
+        "Validator against random mutants on a GPU", "validator-mutants",
+        ("{summary[mutants_run]:,} mutants ran.",
+         "{summary[approved_but_wrong]} of {summary[approved_run]:,} approved ones were wrong.",
+         "{summary[refused_and_right]:,} refused ones were right, {summary[refused_and_wrong]:,} wrong.")),
+    Table(
+        "Kernels of other projects", "third-party",
+        ("{summary[accepted]} of {summary[configurations]} configurations are accepted "
+         "({summary[accepted_percent]:.1f} %).",
+         "{summary[refused]} are refused; {summary[refused_unexplained]} refusals have no explanation yet.",
+         "{summary[not_compiled]} did not compile."),
+        _columns("repository", "{name}", "accepted", "{accepted}", "refused", "{refused}"),
+        lambda data: [
+            {"name": name, "accepted": sum(r["accepted"] for r in rows),
+             "refused": sum(not r["accepted"] for r in rows)}
+            for name in sorted({r["repository"] for r in data["rows"]})
+            for rows in [[r for r in data["rows"] if r["repository"] == name]]
+        ]),
+    Table(
+        "Evaluator against cheats", "cheats",
+        ("{summary[cheats_caught]} of {summary[cheats]} cheats are caught.",
+         "{summary[honest_flagged]} of {summary[honest]} honest candidates are flagged.")),
+    Table(
+        "Tests on a GPU", "gpu-tests",
+        ("{summary[passed]} passed, {summary[failed]} failed, {summary[skipped]} were skipped.",)),
+    Table(
+        "Measured latencies", "latencies",
+        ("{summary[measured]:,} of {summary[pairs]:,} pairs have a measured distance.",
+         "{summary[never_failed]:,} never failed, {summary[blind]:,} could not be told apart.",
+         "{summary[danger]} mined distances were too short.")),
+    Table(
+        "Scoreboards", "scoreboards",
+        ("{summary[relied_wrong]} of {summary[relied_asked]} pairs the validator relies on went wrong.",)),
+    Table(
+        "Timing model: rank correlation with the GPU", "timing-model",
+        ("The median tau is {summary[median_kendall_tau]:.2f} over {summary[kernels]} kernels.",
+         "The ceiling is what a second measurement reaches."),
+        _columns("kernel", "{kernel}", "shape", "{shape}", "tau", "{kendall_tau:.2f}",
+                 "ceiling", "{ceiling:.2f}",
+                 "tau, all pairs", "{tau_all_pairs:.2f}", "error of ratios", "{ratio_mape:.1%}")),
+    Table(
+        "Timing model: absolute times", "timing-model-fit",
+        ("The mean error on families held out is {summary[held_out_mape]:.0%}.",
+         "It is {summary[mape_published]:.0%} with published constants.")),
+    Table(
+        "Modelled gains under other start times", "redraws",
+        ("Figures are modelled.",
+         "{summary[inside]} of {summary[kernels]} intervals hold what other draws give."),
+        _columns("kernel", "{kernel}", "shape", "{shape}", "as selected", "{selected:.4f}", "re-drawn",
+                 "{modelled:.4f} [{modelled_low:.4f}, {modelled_high:.4f}]", "other draws", "{fresh:.4f}")),
+    Table("HGEMM, calls back to back", "hgemm-offline", _FACTS_OF_GEMM, _GEMM, _ALL),
+    Table("HGEMM, calls at a rate", "hgemm-server", _FACTS_OF_GEMM[:1], _GEMM, _ALL),
+    Table("HGEMM off the grid", "hgemm-offgrid-fifth", _FACTS_OF_GEMM[:1], _GEMM, _ALL),
+    Table("HGEMM of rare extents", "hgemm-offgrid-rare", _FACTS_OF_GEMM[:1], _GEMM, _ALL),
+    Table(
+        "HGEMM on random shapes against FP64", "hgemm-random",
+        ("{summary[wrong]} of {summary[checks]:,} checks were wrong.",)),
+    Table(
+        "Layers in one kernel", "matmul-epilogue",
+        ("`sassafras.matmul` is {summary[sassafras_geomean_vs_torch]:.3f}x torch in geometric mean over "
+         "{summary[rows]} layers, {summary[sassafras_worst_vs_torch]:.2f}x at worst.",)),
+    Table(
+        "Time of a call on the CPU", "matmul-overhead",
+        ("Choosing a kernel takes {summary[choosing_us]:.0f} us.",),
+        _columns("case", "{case}", "torch, us", "{torch_us:.2f}", "sassafras, us", "{sassafras_us:.2f}"),
+        lambda data: [row for row in data["rows"] if "torch_us" in row]),
+    Table("Choosers on the grid", "choosers", (), _CHOOSERS, _named("summary", "grid")),
+    Table("Choosers off the grid", "choosers", (), _CHOOSERS, _named("summary", "off_grid")),
+    Table(
+        "Learned policy", "llm-policy", ("Cells are shares of the best known speed after k measurements.",),
+        _columns("method", "{name}", "k = 1", "{k1}", "k = 4", "{k4}", "k = 16", "{k16}"), _policy),
+)  # fmt: skip
+
+
+def environment(data: Row) -> str:
+    """GPU, driver and date of a result, as the page prints them."""
+    of = data["environment"]
+    date = of.get("date") or data.get("date")
+    words = [
+        of.get("gpu") or "no GPU named",
+        f"driver {of['driver']}" if of.get("driver") else "",
+        date or "",
     ]
-    rest = list(dict.fromkeys(title(row) for row in unchanged()))
-    if rest:
-        rows.append([", ".join(rest), "", "1.00x: nothing beat it", "1.000"])
-    return _table("kernel | baseline | speed-up | null experiment", rows)
+    return ", ".join(word for word in words if word)
 
 
-def schedules(*, odd: bool = False) -> str:
-    """The rows of schedule-suite.json."""
-    rows = []
-    for row in schedule_rows(odd=odd):
-        won = speedup(row, "**") if row["improved"] else "1.00x, nothing beat it"
-        stopped = row["search_seconds"] < 0.9 * row["seconds"]
-        rows.append([
-            row["kernel"], row["shape"], f"{row['baseline_us']:.2f}", row["ptxas"], won, null(row),
-            f"{row['evaluations_per_second']:.0f}",
-            f"{row['evaluations']:,}" + (f" in {row['search_seconds']:.0f} s" if stopped else ""),
-            f"{row['failed_after_validation']}",
-        ])  # fmt: skip
-    head = "kernel | shape | baseline, us | ptxas | speed-up | null | evaluations/s | evaluations | wrong"
-    return _table(head, rows)
-
-
-def timing_model() -> str:
-    """Every row of timing-model.json."""
-    names = ("kendall_tau", "ceiling", "tau_all_pairs", "ceiling_all_pairs")
-    rows = [
-        [
-            row["kernel"],
-            row["shape"],
-            *(f"{row[name]:.2f}" for name in names),
-            f"{100 * row['ratio_mape']:.1f} %",
+def section(table: Table) -> str:
+    """A table of the page: title, file and environment, facts, rows."""
+    data = result(table.file)
+    lines = [f"## {table.title}", "", f"`benchmarks/results/{table.file}.json`: {environment(data)}.", ""]
+    lines += [" ".join(fact.format_map(data) for fact in table.facts), ""] if table.facts else []
+    if table.columns:
+        lines += [
+            "| " + " | ".join(head for head, _ in table.columns) + " |",
+            "|---" * len(table.columns) + "|",
         ]
-        for row in result("timing-model")["rows"]
-    ]  # fmt: skip
-    return _table("kernel | shape | tau | ceiling | tau, all | ceiling, all | error of ratios", rows)
+        for row in table.rows(data):
+            lines.append("| " + " | ".join(cell.format_map(row) for _, cell in table.columns) + " |")
+        lines.append("")
+    return "\n".join(lines)
 
 
-def redraws() -> str:
-    """Every row of redraws.json."""
-    rows = [
-        [
-            row["kernel"], row["shape"], f"{row['kendall_tau']:.2f}", f"{row['selected']:.4f}",
-            f"{row['modelled']:.4f} [{row['modelled_low']:.4f}, {row['modelled_high']:.4f}]",
-            f"[{row['null_low']:.4f}, {row['null_high']:.4f}]", f"{row['fresh']:.4f}",
-            "yes" if row["inside"] else "no", "yes" if row["confirmed"] else "",
-        ]
-        for row in result("redraws")["rows"]
-    ]  # fmt: skip
-    head = "kernel | shape | tau | as selected | re-drawn | null | 100 other draws | inside | gain confirmed"
-    return _table(head, rows)
+def page() -> str:
+    """docs/results.md."""
+    head = "# Results\n\nGenerated by `python benchmarks/figures.py --write`.\n\n"
+    return head + "\n".join(section(table) for table in TABLES)
 
 
-def hgemm() -> str:
-    """The bands of hgemm-offline.json, and all shapes."""
-    summary = result("hgemm-offline")["summary"]
-    rows = []
-    for name, of in (*summary["bands"].items(), ("all", summary)):
-        ratios = (
-            "geomean_vs_lt_autotune", "worst_vs_lt_autotune", "cold_geomean_vs_lt_autotune",
-            "portfolio_geomean_vs_lt_autotune", "portfolio_geomean_vs_torch",
-        )  # fmt: skip
-        ours, *others = (f"{of[ratio]:.3f}" for ratio in ratios)
-        won = f"{100 * of['win_rate_vs_lt_autotune']:.0f} %"
-        rows.append([name, f"{of['shapes']:,}", f"**{ours}**", won, *others])
-    head = "FLOP | shapes | ours | won | worst | ours, cold | `sassafras.matmul` | the same over torch.matmul"
-    return _table(head, rows)
+# -- quotes -------------------------------------------------------------------------------------------------
 
 
-def latencies() -> str:
-    """What the shipped latency tables were mined from."""
-    serves = {"sm_90": "sm_90, sm_90a"}
-    rows = []
-    for arch in TABLES_OF_LATENCY:
-        of = latency(arch)
-        rows.append([
-            arch, serves.get(arch, arch), f"{of['cubins']}", f"{of['functions']}", f"{of['instructions']:,}",
-            f"{of['rows']:,}", f"{100 * of['answered']:.0f} %",
-        ])  # fmt: skip
-    return _table("table | serves | cubins | kernels | instructions | rows | raw pairs answered", rows)
+def quoted(text: str, quote: Row) -> str:
+    """The page's text with the quote's figures of today; `QuoteError` if it does not stand there once."""
+    words, where = quote["text"], quote["values"]
+    formats = quote.get("format", [""] * len(where))
+    if not words.count("{}") == len(where) == len(formats):
+        raise QuoteError(f"{words!r} has {words.count('{}')} places, {len(where)} values")
+    pattern = _FIGURE.join(r"\s+".join(map(re.escape, re.split(r"\s+", part))) for part in words.split("{}"))
+    found = list(re.finditer(rf"(?<![\d.,]){pattern}(?!\d)", text))
+    if len(found) != 1:
+        raise QuoteError(f"{words!r} stands {len(found)} times on the page")
+    for group in range(len(where), 0, -1):
+        name, _, path = where[group - 1].partition(": ")
+        try:
+            value = format(walk(result(name), path), formats[group - 1])
+        except (KeyError, OSError, ValueError) as error:
+            raise QuoteError(f"there is no value {where[group - 1]!r}") from error
+        begin, end = found[0].span(group)
+        text = text[:begin] + value + text[end:]
+    return text
 
 
-def measured_latencies() -> str:
-    """The pairs of the corpus that are met most often, one a class, mined and measured."""
-    from sassafras.sass.latency import LatencyTable
-    from sassafras.sass.latency.classes import pair_class
-
-    mined, both = (LatencyTable.load("sm_90", source=s) for s in ("mined", "measured"))
-    most = sorted((k for k in mined.rows if k in both.measured), key=lambda k: -mined.rows[k].samples)
-    one_each = {pair_class(k): k for k in reversed(most)}.values()
-    rows = []
-    for key in sorted(one_each, key=lambda k: -mined.rows[k].samples)[:SHOWN_LATENCIES]:
-        kind, first, slot, second, other = key
-        row, found = mined.rows[key], both.measured[key]
-        rows.append([
-            kind, f"{first} {slot}", f"{second} {other}", f"{row.samples:,}", f"{row.cycles}",
-            f"{found.cycles}", f"{found.fault}", f"{found.trials:,}", f"{found.bound:.1e}",
-            f"{both.needed(*key, 64)}",
-        ])  # fmt: skip
-    head = "kind | first | second | in corpus | mined | measured | wrong at | trials | bound | in use"
-    return _table(head, rows)
-
-
-def policy() -> str:
-    """Fraction of the best known speed by method and measurements, with the interval over seeds."""
-    rows = []
-    for method, by in result("llm-policy")["summary"].items():
-        cells = (
-            f"{of['mean_fraction_of_best']:.3f} [{of['low']:.3f}, {of['high']:.3f}]" for of in by.values()
-        )
-        rows.append([method, *cells])
-    return _table("method | k = 1 | k = 4 | k = 16", rows)
-
-
-def choosers(of_grid: str = "grid", file: str = "choosers") -> str:
-    """Choosers for shapes never tuned, over all folds."""
-    rows = [
-        [
-            name, f"{of['ours']:,} of {of['problems']:,}", f"{of['unknown']}",
-            f"{of['geomean_over_torch']:.3f}x", f"{of['worst_over_torch']:.2f}x",
-            f"{of['slower_by_1_percent']}", f"{of['slower_by_3_percent']}",
-            f"{of['fraction_of_best']:.3f}", f"{of['fraction_of_best_5_percent']:.2f}",
-        ]
-        for name, of in result(file)["summary"][of_grid].items()
-    ]  # fmt: skip
-    head = "chooser | ours | not timed | over torch | worst | slower, 1 % | slower, 3 % | of the best | "
-    return _table(head + "worst twentieth", rows)
-
-
-def trigger() -> str:
-    """The bands of hgemm-trigger.json, and all shapes."""
-    summary = result("hgemm-trigger")["summary"]
-    rows = [
-        [name, str(of["shapes"]), *(f"{of[kind]:.3f}" for kind in ("again", "at once", "plain"))]
-        for name, of in (*summary["bands"].items(), ("all", summary["all"]))
-    ]
-    return _table("FLOP | shapes | A/A control | trigger at once | no overlap", rows)
-
-
-TABLES: dict[str, Callable[[], str]] = {
-    "best-schedules": best_schedules, "schedules": schedules,
-    "odd-schedules": functools.partial(schedules, odd=True), "timing-model": timing_model,
-    "redraws": redraws,
-    "latencies": latencies, "measured-latencies": measured_latencies, "hgemm": hgemm,
-    "policy": policy, "choosers": choosers, "trigger": trigger,
-    "choosers-off-grid": functools.partial(choosers, "off_grid"),
-    "choosers-fifth": functools.partial(choosers, "unseen-fifth"),
-    "choosers-rare": functools.partial(choosers, "unseen-rare"),
-    "choosers-backward": functools.partial(choosers, "backward", "choosers-backward"),
-    "beyond-ladder": lambda: figure_beyond.ladder(_table),
-    "beyond-kernels": lambda: figure_beyond.kernels(_table),
-    "beyond-winners": lambda: figure_beyond.winners(_table),
-    "beyond-limits": lambda: figure_beyond.limits(_table),
-    **figure_strategies.TABLES,
-}  # fmt: skip
-
-
-# -- pages --------------------------------------------------------------------------------------------------
-
-
-def pages() -> list[Path]:
-    """README and the pages of docs/ (experiments are dated and stay as they were written)."""
-    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-
-
-def updated(text: str) -> tuple[str, list[str]]:
-    """A page with the figures of today, and what it said otherwise (or marked with an unknown name)."""
-    known, wrong = figures(), list[str]()
-
-    def marks(match: re.Match[str]) -> str:
-        paragraph, at, listed = match["text"], 0, []
-        for entry in match["list"].split(";"):
-            said, _, name = (part.strip() for part in entry.partition("="))
-            value = known.get(name)
-            found = re.compile(rf"(?<![\d.,]){re.escape(said)}(?![\d%])").search(paragraph, at)
-            if value is None:
-                wrong.append(f"there is no figure {name!r}")
-            elif found is None:
-                wrong.append(
-                    f"{said!r} ({name}) does not stand in its paragraph, after the figures before it"
-                )
-            elif said != value:
-                wrong.append(f"{name} is {value}, not {said}")
-            if value is not None and found is not None:
-                paragraph = paragraph[: found.start()] + value + paragraph[found.end() :]
-                at, said = found.start() + len(value), value
-            listed.append(f"{said} = {name}")
-        return f"{paragraph}{match['open']}{'; '.join(listed)}-->"
-
-    def table(match: re.Match[str]) -> str:
-        name = match["name"]
-        if name not in TABLES:
-            wrong.append(f"there is no table {name!r}")
-            return match[0]
-        made = TABLES[name]()
-        if made != match["text"]:
-            wrong.append(f"the table {name} is another")
-        return f"<!--table {name}-->\n{made}<!--end-->"
-
-    return _TABLE.sub(table, _MARKS.sub(marks, text)), wrong
+def updated(root: Path = ROOT) -> tuple[dict[Path, str], list[str]]:
+    """Pages as they should be, by path, and what is wrong with the quotes."""
+    pages, wrong = {PAGE: page()}, []
+    for quote in tomllib.loads(QUOTES.read_text("utf-8")).get("quote", []):
+        path = root / quote["page"]
+        try:
+            pages[path] = quoted(pages[path] if path in pages else path.read_text("utf-8"), quote)
+        except (QuoteError, OSError) as error:
+            wrong.append(f"{quote['page']}: {error}")
+    return pages, wrong
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """See the module."""
+    """See the module; returns the exit code."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--check", action="store_true", help="say where pages and results differ")
+    parser.add_argument(
+        "--check", action="store_true", help="say where pages and results differ (the default)"
+    )
     parser.add_argument("--write", action="store_true", help="write the results' figures into the pages")
     options = parser.parse_args(arguments)
-    if not (options.check or options.write):
-        for name, value in figures().items():
-            print(f"{name:40} {value}")
-        return 0
-    count = 0
-    for page in pages():
-        text = page.read_text(encoding="utf-8")
-        new, wrong = updated(text)
-        for line in wrong:
-            print(f"{page.relative_to(ROOT)}: {line}")
-        count += len(wrong)
-        if options.write and new != text:
-            page.write_text(new, encoding="utf-8")
-    return 1 if count and not options.write else 0
+    pages, wrong = updated()
+    stale = [path for path, text in pages.items() if not path.is_file() or path.read_text("utf-8") != text]
+    if options.write:
+        for path in stale:
+            path.write_text(pages[path], encoding="utf-8")
+    else:
+        wrong += [f"{path.relative_to(ROOT)} differs from the results" for path in stale]
+    print(*wrong, sep="\n", end="\n" if wrong else "")
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(ROOT / "src"))
     sys.exit(main())

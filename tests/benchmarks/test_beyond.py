@@ -187,49 +187,6 @@ def test_a_row_stands_while_its_kernel_and_its_codes_from_scratch_are_the_same(t
     assert not beyond_ladder.stands("suite:softmax", {**known, "baseline_code": "0"}, str(tmp_path))
 
 
-def test_the_pages_tables_are_made_of_the_results(monkeypatch: pytest.MonkeyPatch) -> None:
-    import figure_beyond
-    import figure_results
-    import figures
-
-    won = beyond_ladder.reported("swaps", outcome(1.05, 1.04, 1.06), True)
-    lost = beyond_ladder.reported("control", outcome(1.001, 0.999, 1.003), True)
-    rows = [
-        {**row("softmax", "swaps", 1.0), **won}, {**row("softmax", "control", 1.0), **lost},
-        {**row("rotary", "swaps", 1.0), **lost}, {**row("rotary", "knobs", 1.0), "shape": "8x8"},
-        {**row("gemm:64x64x64/staged/c1", "swaps", 1.0), **won, "shape": "64x64x64"},
-        {"kernel": "rotary", "stage": "blocks", "modelled": False, "error": "broken"},
-    ]  # fmt: skip
-    limits = {"softmax": {"limit": "dram", "dram": 90.0, "compute": 3.0, "stalls": {}}}
-    made = {"rows": rows, "summary": {**beyond.summarise(rows), "limits": limits}}
-    monkeypatch.setattr(figure_beyond, "measured", lambda: True)
-    monkeypatch.setattr(
-        figure_beyond,
-        "result",
-        lambda name: made if name == figure_beyond.NAME else figure_results.result(name),
-    )
-    ladder = figures.TABLES["beyond-ladder"]()
-    assert (
-        "| (a) swaps | 2 | 1 | **1.0247x [" in ladder
-        and "| HGEMM winners: swaps | 1 | 1 | **1.0500x" in ladder
-    )
-    kernels = figures.TABLES["beyond-kernels"]()
-    assert (
-        "**1.050x** [1.040, 1.060]" in kernels and " 1.001x [0.999, 1.003]" in kernels and "failed" in kernels
-    )
-    assert "| 64x64x64 | `staged/c1` | 10.00 |" in figures.TABLES["beyond-winners"]()
-    assert "| 1.050x | dram | 3, 90 |" in figures.TABLES["beyond-limits"]()
-
-
-def test_what_is_published_was_measured() -> None:
-    import figure_beyond
-
-    if figure_beyond.measured():
-        assert not figure_beyond.result(figure_beyond.NAME)["summary"]["modelled"]
-    else:
-        assert figure_beyond.ladder(lambda head, rows: "") == figure_beyond.NOT_YET
-
-
 def test_the_profilers_table_says_what_limits_each_launch(tmp_path: Path) -> None:
     stall = beyond_limits.STALL + "long_scoreboard" + beyond_limits.STALL_END
     shares = beyond_limits.SHARES

@@ -28,7 +28,6 @@ COMMANDS = [
     "latencies.py publish {} --out {out}",
     "latencies.py words {}",
     "choosers.py --dataset {} --out {out}",
-    "llm_live.py --policy {} --out {out}",
     "mutants_gpu.py summary --folder {} --out {out}",
     "validator.py {} --out {out}",
 ]

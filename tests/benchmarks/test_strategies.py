@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import subprocess
 import sys
@@ -128,36 +127,6 @@ def test_rows_of_a_record_are_those_that_the_store_keeps() -> None:
     assert row[units.VERDICT_OF_ROW] == "correct" and row[units.SPEEDUP_OF_ROW] == 1.25
 
 
-def test_pages_say_what_the_file_says_or_that_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    figures = pytest.importorskip("figure_strategies")
-    rows = [unit("softmax/a", n, s, 1.1, [[1, 0, 1.0, 0], [9, 1, 1.1, 1]])
-            for n in units.DEFAULT for s in range(2)]  # fmt: skip
-    rows += [unit("softmax/a", n, 0, 1.05, [[1, 0, 1.05, 0]]) for n in units.ABLATIONS]
-    rows += [unit("softmax/a", "anneal_prerank8", 0, 1.1, [[1, 0, 1.0, 0], [3, 1, 1.1, 1]])]
-    measured = {"speedup": 1.09, "low": 1.08, "high": 1.1, "null": 1.0, "null_low": 0.99, "null_high": 1.01}
-    rows[0]["remeasured"] = measured
-    held = {"kernel": "softmax/a", "instructions": 9, "memory_actions": 2, "all_actions": 30, "distinct": 7}
-    found = {
-        "strategies": {"summary": summary.summarise(rows)},
-        "strategies-room": {"rows": [held | {"longest_without_new": 5}]},
-    }
-    monkeypatch.setattr(figures, "result", found.__getitem__)
-    made = {name: make() for name, make in figures.TABLES.items()}
-    assert figures.NOT_YET not in made.values()
-    assert (
-        "16 searches (2 seeds)" in made["strategies-said"] and "0.3 times as many" in made["strategies-said"]
-    )
-    assert "1.090x" in made["strategies-remeasured"] and "no mask" in made["strategies-ablations"]
-    assert "inconclusive" in made["strategies-transfer"] and made["strategies"].count("\n") == 10
-    assert "| 30 | 7 | 5 |" in made["strategies-room"] and made["strategies-pairs"].count("| 0 ") == 56
-
-    def gone(name: str) -> Any:
-        raise FileNotFoundError(name)
-
-    monkeypatch.setattr(figures, "result", gone)
-    assert {make() for make in figures.TABLES.values()} == {figures.NOT_YET}
-
-
 def test_ablations_training_and_preranking_have_figures_of_their_own() -> None:
     rows = [unit("a", "anneal", s, 1.1, [[1, 0, 1.0, 0], [60, 6, 1.1, 6]]) for s in range(2)]
     rows += [unit("a", "anneal_prerank8", s, 1.2, [[1, 0, 1.0, 0], [15, 2, 1.2, 2]]) for s in range(2)]
@@ -185,27 +154,6 @@ def test_ablations_are_judged_by_the_same_pairs_and_beside_equal_evaluations() -
     assert moves["above_as_it_is"] == {"pairs": 1, "better": 1, "worse": 0}
     assert moves["ended_by"] == {"returned": 1} and moves["believed"]["a/1"] == pytest.approx(1.05)
     assert summary.summarise(rows[:2])["ablations"] == {}
-
-
-def test_figures_of_ablations_are_those_of_the_same_pairs() -> None:
-    figures = pytest.importorskip("figure_strategies")
-    rows = [
-        unit(kernel, name, seed, final, [[1, 0, 1.0, 0]])
-        for name, finals in (
-            ("fresh_as_it_is", {("a/1", 0): 1.01, ("a/1", 1): 1.02, ("b/1", 0): 1.05}),
-            ("walk_memory_moves", {("a/1", 0): 1.02, ("a/1", 1): 1.01, ("b/1", 0): 1.05, ("b/1", 1): 1.9}),
-            ("fresh_no_mask", {("c/1", 0): 1.5}),
-        )
-        for (kernel, seed), final in finals.items()
-    ]
-    rows[3] |= {"evaluations": 20}
-    cut = {"kernel": "b/1", "strategy": "walk_memory_moves", "seed": 2, "cut": True, "evaluations": 7}
-    found = figures.ablation_values([*rows, cut])
-    assert found["pairs"] == "3" and found["seeds_apart"] == f"{100 * math.log(1.02 / 1.01):.2f} %"
-    # a pair that the preset has not run counts for nothing, and what cancels has no sign of its own
-    assert found["walk_memory_moves.percent"] == "+0.00 %" and found["walk_memory_moves.above"] == "1"
-    assert found["walk_memory_moves.fewest"] == "20" and found["walk_memory_moves.b"] == "+0.00 %"
-    assert not any(name.startswith(("fresh_no_mask", "greedy")) for name in found)
 
 
 def test_rates_are_told_apart_by_where_the_network_was() -> None:

@@ -1,78 +1,91 @@
-"""Figures in README and docs are those of the result files."""
+"""docs/results.md and the figures that pages quote are those of the result files."""
 
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
-from functools import lru_cache
+import sys
 from types import ModuleType
+from typing import Any
 
 import pytest
 
-from .pages import ROOT, prose
+from .pages import ROOT
 
+RESULTS = ROOT / "benchmarks" / "results"
 HELP = "run: python benchmarks/figures.py --write"
 _spec = importlib.util.spec_from_file_location("figures", ROOT / "benchmarks" / "figures.py")
 assert _spec is not None and _spec.loader is not None
 figures: ModuleType = importlib.util.module_from_spec(_spec)
+sys.modules["figures"] = figures
 _spec.loader.exec_module(figures)
-figures.figures = lru_cache(figures.figures)  # a second each time
+
+BEST = {"text": "won {}x on 9", "values": ["schedule-suite: summary.best_speedup"], "format": [".3f"]}
 
 
-@pytest.mark.parametrize("page", [str(page.relative_to(ROOT)) for page in figures.pages()])
-def test_pages_print_the_results_figures(page: str) -> None:
-    _, wrong = figures.updated((ROOT / page).read_text(encoding="utf-8"))
-    assert not wrong, f"{page}: {wrong}; {HELP}"
+def test_pages_print_the_results_figures() -> None:
+    pages, wrong = figures.updated()
+    stale = [path.name for path, text in pages.items() if path.read_text("utf-8") != text]
+    assert not wrong and not stale, f"{wrong} {stale}; {HELP}"
 
 
-def test_a_stale_figure_is_found_and_brought_up_to_date() -> None:
-    best = figures.figures()["schedules.best"]
-    page = "Two [a](b) of 14.\n\nIt won {0} on 9, and {0} twice.\n<!--figures: {0} = schedules.best-->\n"
-    assert figures.updated(page.format(best)) == (page.format(best), [])
-    new, wrong = figures.updated(page.format("9.999x"))
-    assert new == page.replace("{0} twice", "9.999x twice").format(best)
-    assert wrong == [f"schedules.best is {best}, not 9.999x"]
+def test_a_stale_figure_is_brought_up_to_date_and_nothing_else() -> None:
+    best = f"{figures.result('schedule-suite')['summary']['best_speedup']:.3f}"
+    text = "It won 9.999x\non 9, and 9.999x twice.\n"
+    assert figures.quoted(text.replace("won 9.999x\non", "won 9.999x on"), BEST) == (
+        f"It won {best}x on 9, and 9.999x twice.\n"
+    )
+    assert figures.quoted(text, BEST) == f"It won {best}x\non 9, and 9.999x twice.\n"
 
 
-def test_figures_are_looked_for_in_their_own_paragraph_and_order() -> None:
-    _, wrong = figures.updated("1.022x\n\nnothing\n<!--figures: 1.022x = schedules.geomean-->")
-    assert wrong and "does not stand in its paragraph" in wrong[0]
-    best, mean = figures.figures()["schedules.best"], figures.figures()["schedules.geomean"]
-    text = f"{best}, {mean}\n<!--figures: {mean} = schedules.geomean; {best} = schedules.best-->"
-    assert len(figures.updated(text)[1]) == 1
-    _, wrong = figures.updated("about 114.\n<!--figures: 14 = schedules.faster-->")
-    assert wrong
+@pytest.mark.parametrize(
+    ("text", "quote", "said"),
+    [
+        ("nothing", BEST, "0 times"),
+        ("won 1x on 9, won 2x on 9", BEST, "2 times"),
+        ("won 1x on 90", BEST, "0 times"),
+        ("won 1x on 9", {**BEST, "values": []}, "1 places, 0 values"),
+        ("won 1x on 9", {**BEST, "values": ["schedule-suite: summary.nosuch"]}, "no value"),
+        ("won 1x on 9", {**BEST, "values": ["nosuch: summary.best_speedup"]}, "no value"),
+        ("won 1x on 9", {**BEST, "format": ["q"]}, "no value"),
+    ],
+)
+def test_a_quote_that_cannot_be_kept_says_why(text: str, quote: dict[str, Any], said: str) -> None:
+    with pytest.raises(figures.QuoteError, match=said):
+        figures.quoted(text, quote)
 
 
-def test_unknown_names_and_stale_tables_are_found() -> None:
-    text = "1 thing\n<!--figures: 1 = nothing.such-->"
-    assert figures.updated(text) == (text, ["there is no figure 'nothing.such'"])
-    new, wrong = figures.updated("<!--table schedules-->\nold\n<!--end-->")
-    assert wrong == ["the table schedules is another"]
-    assert figures.updated(new)[1] == []
+def test_several_figures_of_one_quote_are_replaced_at_their_places() -> None:
+    suite = "schedule-suite: summary."
+    quote = {
+        "text": "{} of {} runs",
+        "values": [f"{suite}kernels", f"{suite}evaluations"],
+        "format": ["", ","],
+    }
+    of = figures.result("schedule-suite")["summary"]
+    assert figures.quoted("now 1 of 2,000,000 runs", quote) == (
+        f"now {of['kernels']} of {of['evaluations']:,} runs"
+    )
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/results.md"])
-def test_every_ratio_on_these_pages_is_named(page: str) -> None:
-    """Ratios, and numbers with thousands, stand in a generated table or in their paragraph's list."""
-    text = re.sub(r"<!--table .*?<!--end-->", "", prose(page), flags=re.S)
-    loose = []
-    for paragraph in text.split("\n\n"):
-        named = set(re.findall(r"([\d.,]+)x? *(?:\[[^\]]*\])? = ", paragraph))
-        for ends in re.findall(r"\[([^\]]*)\] = ", paragraph):  # a figure with its interval
-            named |= set(re.findall(r"[\d.]+", ends))
-        words = re.sub(
-            r"arXiv \S+|\(http[^)]*\)|\d+\.\d+\.\d+|\b1\.00x|<!--.*?-->", "", paragraph, flags=re.S
-        )
-        found = re.findall(r"\d\.\d{3,}|\d+\.\d+(?=x)|\d{1,3}(?:,\d{3})+", words)
-        loose += [number for number in found if number not in named]
-    assert not loose, f"{page}: {loose} come from no result file, as far as can be seen"
+def test_keys_with_dots_are_found() -> None:
+    data = {"a": {"margin 1.03": [{"x": 7}]}}
+    assert figures.walk(data, "a.margin 1.03.0.x") == 7
+    with pytest.raises(KeyError):
+        figures.walk(data, "a.margin 1.04")
+
+
+def test_every_result_says_where_and_by_which_command_it_was_made() -> None:
+    for path in sorted(RESULTS.glob("*.json")):
+        data = json.loads(path.read_text("utf-8"))
+        assert "environment" in data and data["command"], path.name
 
 
 def test_results_hold_no_machine_paths() -> None:
     """Where a file lay on the machine that measured is no part of a result."""
     found = []
-    for path in sorted((ROOT / "benchmarks/results").glob("*.json")):
-        for match in re.finditer(r"[ =\"](/(?:root|tmp|home|work)/[^ \"]*)", path.read_text()):
+    for path in sorted(RESULTS.glob("*.json")):
+        for match in re.finditer(r"[ =\"](/(?:root|tmp|home|work)/[^ \"]*)", path.read_text("utf-8")):
             found.append(f"{path.name}: {match[1]}")
     assert not found, found[:5]
