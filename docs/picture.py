@@ -1,7 +1,7 @@
 """Draws docs/images/results.svg from the result files: HGEMM by size, and the schedules that won.
 
-    python docs/picture.py            # write the picture
-    python docs/picture.py --check    # exit code 1 if the picture is stale
+python docs/picture.py            # write the picture
+python docs/picture.py --check    # exit code 1 if the picture is stale
 """
 
 from __future__ import annotations
@@ -60,7 +60,12 @@ def hgemm(left: float, right: float) -> list[str]:
 
     out = [
         text(left - 38, 32, "HGEMM over cuBLASLt-AutoTuning, H200", "title ink"),
-        text(left - 38, 54, f"{len(rows):,} shapes, calls back to back; lines: geometric mean of a band", "soft"),
+        text(
+            left - 38,
+            54,
+            f"{len(rows):,} shapes, calls back to back; lines: geometric mean of a band",
+            "soft",
+        ),
     ]
     for tick in (1.0, 1.25, 1.5, 2.0):
         out.append(line(left, up(tick), right, up(tick), "one" if tick == 1 else "grid"))
@@ -107,7 +112,16 @@ def picture() -> str:
     frame = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">'
     title = "<title>Measured speed-ups of HGEMM kernels and of instruction schedules</title>"
     page = f'<rect width="{WIDTH}" height="{HEIGHT}" rx="8" class="page"/>'
-    parts = [frame, title, f"<style>{STYLE}</style>", page, *hgemm(62, 470), *schedules(510, 960), "</svg>", ""]
+    parts = [
+        frame,
+        title,
+        f"<style>{STYLE}</style>",
+        page,
+        *hgemm(62, 470),
+        *schedules(510, 960),
+        "</svg>",
+        "",
+    ]
     return "\n".join(parts)
 
 
