@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
 import sys
 from html import escape
 from pathlib import Path
@@ -18,13 +19,14 @@ TARGET = ROOT / "docs" / "images" / "results.svg"
 WIDTH, HEIGHT, TOP, BOTTOM = 980, 400, 78, 340
 BANDS = ("<1e8", "1e8-1e9", "1e9-1e10", "1e10-1e11", "1e11-1e12", ">1e12")
 STYLE = """
-  .page{fill:#fff} .value{stroke:#fff} .ink{fill:#1f2328} .soft{fill:#59636e} .grid{stroke:#d1d9e0} .one{stroke:#59636e}
-  .dot{fill:#0b6e99;fill-opacity:.18} .bar{fill:#0b6e99} .line{stroke:#0b6e99}
+  .page{fill:#fff} .value{stroke:#fff} .ink{fill:#1f2328} .soft{fill:#59636e} .grid{stroke:#d1d9e0}
+  .one{stroke:#59636e} .dot{fill:#0b6e99;fill-opacity:.18} .bar{fill:#0b6e99} .line{stroke:#0b6e99}
   @media (prefers-color-scheme:dark){
-  .page{fill:#0d1117} .value{stroke:#0d1117} .ink{fill:#e6edf3} .soft{fill:#9198a1} .grid{stroke:#30363d} .one{stroke:#9198a1}
-  .dot{fill:#58b9e0;fill-opacity:.22} .bar{fill:#58b9e0} .line{stroke:#58b9e0}}
+  .page{fill:#0d1117} .value{stroke:#0d1117} .ink{fill:#e6edf3} .soft{fill:#9198a1} .grid{stroke:#30363d}
+  .one{stroke:#9198a1} .dot{fill:#58b9e0;fill-opacity:.22} .bar{fill:#58b9e0} .line{stroke:#58b9e0}}
   text{font:13px system-ui,-apple-system,"Segoe UI",Helvetica,Arial,sans-serif}
-  .title{font-size:16px;font-weight:600} .value{font-weight:600;paint-order:stroke;stroke-width:4px;stroke-linejoin:round} .end{text-anchor:end} .mid{text-anchor:middle}
+  .title{font-size:16px;font-weight:600} .end{text-anchor:end} .mid{text-anchor:middle}
+  .value{font-weight:600;paint-order:stroke;stroke-width:4px;stroke-linejoin:round}
 """
 
 
@@ -37,11 +39,6 @@ def line(x1: float, y1: float, x2: float, y2: float, style: str, width: float = 
     """A straight line; ends in pixels."""
     at = f'x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"'
     return f'<line {at} class="{style}" stroke-width="{width}"/>'
-
-
-def geomean(values: list[float]) -> float:
-    """Geometric mean of positive values."""
-    return math.exp(sum(map(math.log, values)) / len(values))
 
 
 def hgemm(left: float, right: float) -> list[str]:
@@ -76,7 +73,7 @@ def hgemm(left: float, right: float) -> list[str]:
         out.append(f'<circle cx="{across(size):.1f}" cy="{up(value):.1f}" r="2.4" class="dot"/>')
     for band in BANDS:
         sizes = [size for size, row in zip(flop, rows, strict=True) if row["band"] == band]
-        mean = geomean([row["speedup"] for row in rows if row["band"] == band])
+        mean = statistics.geometric_mean([row["speedup"] for row in rows if row["band"] == band])
         first, last = across(min(sizes)), across(max(sizes))
         out.append(line(first, up(mean), last, up(mean), "line", 3))
         out.append(text((first + last) / 2, up(mean) - 18, f"{mean:.2f}x", "value ink mid"))
@@ -112,16 +109,8 @@ def picture() -> str:
     frame = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">'
     title = "<title>Measured speed-ups of HGEMM kernels and of instruction schedules</title>"
     page = f'<rect width="{WIDTH}" height="{HEIGHT}" rx="8" class="page"/>'
-    parts = [
-        frame,
-        title,
-        f"<style>{STYLE}</style>",
-        page,
-        *hgemm(62, 470),
-        *schedules(510, 960),
-        "</svg>",
-        "",
-    ]
+    head = [frame, title, f"<style>{STYLE}</style>", page]
+    parts = [*head, *hgemm(62, 470), *schedules(510, 960), "</svg>", ""]
     return "\n".join(parts)
 
 

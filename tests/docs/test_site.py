@@ -28,7 +28,7 @@ def leaves(command: object, name: str) -> list[str]:
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a strict build: broken links and anchors fail it."""
     folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
     done = subprocess.run(
         command, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True
     )
@@ -47,3 +47,8 @@ def test_the_python_reference_has_every_public_name(site: Path) -> None:
     page = (site / "reference" / "api" / "index.html").read_text(encoding="utf-8")
     missing = [name for name in sassafras.__all__ if f'id="sassafras.{name}"' not in page]
     assert missing == ["__version__"]
+
+
+def test_the_picture_is_that_of_the_result_files() -> None:
+    done = subprocess.run([sys.executable, "docs/picture.py", "--check"], cwd=ROOT)
+    assert done.returncode == 0, "run: python docs/picture.py"

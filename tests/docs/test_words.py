@@ -1,4 +1,4 @@
-"""Pages, comments and help texts avoid indefinite persons and archaic adverbs (docs say the standard term)."""
+"""Pages, comments and help texts avoid indefinite persons and archaic adverbs."""
 
 from __future__ import annotations
 
