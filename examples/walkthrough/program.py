@@ -1,4 +1,4 @@
-"""A program as somebody wrote it: one Triton kernel of their own. Needs an NVIDIA GPU."""
+"""A program with one Triton kernel. Needs an NVIDIA GPU."""
 
 import torch
 import triton

@@ -1,4 +1,4 @@
-"""The call that `program.py` makes, described for Sassafras; see docs/walkthrough.md."""
+"""The call that `program.py` makes, described for Sassafras; see docs/tutorial.md."""
 
 from program import add_rmsnorm_kernel
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
-    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *(ROOT / name for name in ("README.md", "AGENTS.md", "CONTRIBUTING.md", "CHANGELOG.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 #: pages by the name that a failing test shows
@@ -47,5 +47,5 @@ def lines(page: str) -> list[list[str]]:
 
 
 def spans(page: str) -> list[str]:
-    """What stands between backticks in a page's prose."""
+    """The code spans of a page's prose."""
     return [" ".join(match.split()) for match in re.findall(r"`([^`]+)`", prose(page))]

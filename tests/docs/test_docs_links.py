@@ -40,7 +40,7 @@ def test_links_lead_somewhere(page: str) -> None:
             assert anchor in slugs(place), f"{page}: {target}"
 
 
-@pytest.mark.parametrize("page", NAMES)
+@pytest.mark.parametrize("page", [name for name in NAMES if name != "CHANGELOG.md"])  # it names what is gone
 def test_files_that_are_named_exist(page: str) -> None:
     for span in spans(page):
         if _PATH.fullmatch(span) and span not in MADE:
