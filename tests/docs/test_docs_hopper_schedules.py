@@ -1,4 +1,4 @@
-"""The example of docs/concepts/hopper-schedules.md is what the compiler makes, and its explanation is true of it."""
+"""The example of the page on Hopper schedules is what the compiler makes, and its explanation is true of it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from .pages import blocks
 
 pytest.importorskip("triton")
 
+PAGE = "docs/concepts/hopper-schedules.md"
+
 
 def test_the_example_is_the_compilers() -> None:
     from sassafras import suite
@@ -18,7 +20,7 @@ def test_the_example_is_the_compilers() -> None:
     workload = suite.load("softmax")
     kernel = workload.build(workload.case("512x2048"), "sm_90a")
     code = {i.offset: i for i in Program.parse(kernel.cubin).function().instructions}
-    example = next(block for block in blocks("docs/concepts/hopper-schedules.md") if "/*0190*/" in block).splitlines()
+    example = next(block for block in blocks(PAGE) if "/*0190*/" in block).splitlines()
     assert len(example) == 12
     for line in example:
         found = re.search(r"/\*([0-9a-f]+)\*/", line)
