@@ -1,4 +1,4 @@
-"""The example of the page on Hopper schedules is what the compiler makes, and its explanation is true of it."""
+"""The example of the page on Hopper schedules is what the compiler makes; its explanation is true of it."""
 
 from __future__ import annotations
 
