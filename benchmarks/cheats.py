@@ -1,9 +1,9 @@
-"""Every cheat must be caught, nothing honest may be flagged: writes cheats.json, and the table in docs/cheats.md.
+"""Every cheat must be caught, nothing honest may be flagged: writes cheats.json, and the table in docs/reference/cheats.md.
 
     nice python benchmarks/cheats.py cpu [--only python_] [--honest 204]      # here: some minutes
     nice python benchmarks/cheats.py plan [--honest 204] [--folder plans]     # CPU: what `gpu` would build
     python benchmarks/cheats.py gpu [--folder plans]                          # on a GPU: about two minutes
-    python benchmarks/cheats.py docs                                          # docs/cheats.md from the results
+    python benchmarks/cheats.py docs                                          # docs/reference/cheats.md from the results
 
 ``cpu`` judges what needs no GPU: patched machine code (the validator), source text (scan and confined build),
 Python candidates (confined, on the CPU), and honest schedules and GEMM sources (validator and scans). ``gpu``
@@ -326,7 +326,7 @@ def merged(path: Path, rows: list[Row], where: str, only: str) -> list[Row]:
 
 
 def docs(path: Path) -> str:
-    """docs/cheats.md as text."""
+    """docs/reference/cheats.md as text."""
     data = json.loads(path.read_text())
     rows, summary = data["rows"], data["summary"]
     singles = [r for r in rows if not r["name"].startswith(("schedule_", "gemm_"))]
@@ -350,7 +350,7 @@ def docs(path: Path) -> str:
     ]  # fmt: skip
     titles = {
         "cubin": ("Machine code", "Patched schedules; proved wrong before anything runs."),
-        "source": ("Source text", "Scanned, then built in confinement ([how](evaluate.md#confinement))."),
+        "source": ("Source text", "Scanned, then built in confinement ([how](../concepts/evaluator.md))."),
         "python": ("Python candidates", "Run with the scan of their text switched off, on the CPU, so that confinement "
                    "and checks have to do the work."),
         "python_scan": ("Python candidates that the scan refuses", "Streams, graphs, libraries, limits."),
@@ -405,7 +405,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     path = Path(options.out, "cheats.json")
     if options.step == "docs":
-        (ROOT / "docs" / "cheats.md").write_text(docs(path))
+        (ROOT / "docs" / "reference" / "cheats.md").write_text(docs(path))
         return 0
     if options.step == "plan":
         print(make_plan(options))

@@ -43,7 +43,7 @@ MODES = {"max_iter": 120, "max_leaf_nodes": 31, "max_depth": 8, "learning_rate":
 #: of the layouts nt and tt, which have a tenth of the pairs
 PLAIN_BACKWARD = {"max_iter": 200, "max_leaf_nodes": 31, "max_depth": 8, "learning_rate": 0.1}
 #: how many such sets are averaged, each of shapes drawn with replacement: one alone takes what a few shapes
-#: did for a rule (docs/experiments/2026-11-23-choosers.md)
+#: did for a rule (docs/experiments/hgemm-selection.md)
 MEMBERS = 4
 SEED = 0
 #: folds of nt and tt: (name, which shapes are held out); k is the number of tokens there, m and n are a

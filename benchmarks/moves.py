@@ -1,10 +1,10 @@
-"""What searches found, move by move: writes moves.json, docs/moves.md and its figure.
+"""What searches found, move by move: writes moves.json, docs/concepts/search-space.md and its figure.
 
     python benchmarks/moves.py --folder runs                         # winners of strategies.py, on a GPU
     python benchmarks/moves.py --folder runs --device model          # on the timing model, labelled so
     python benchmarks/moves.py --folder runs --kernels softmax/512x2048,layernorm/2048x1024   # some of them
     python benchmarks/moves.py --merge A/moves.json B/moves.json --out benchmarks/results
-    python benchmarks/moves.py --page benchmarks/results/moves.json  # docs/moves.md from it
+    python benchmarks/moves.py --page benchmarks/results/moves.json  # docs/concepts/search-space.md from it
 
 For each kernel in the folder the winner with the best figure (by strategy, with --each) is explained: reduced
 to the moves that keep 95 % of the gain, and each of those undone alone and measured again
@@ -102,7 +102,7 @@ def figure(table: list[Row], modelled: bool) -> str:
 
 
 def page(found: Row) -> str:
-    """docs/moves.md."""
+    """docs/concepts/search-space.md."""
     rows, summary = found["rows"], found["summary"]
     modelled = summary["modelled"]
     what = "modelled" if modelled else "measured"
@@ -175,7 +175,7 @@ def main() -> None:
     parse.add_argument(
         "--remeasure", type=int, default=1, help="largest moves of each winner to measure in fresh processes"
     )
-    parse.add_argument("--page", type=Path, help="a moves.json to write docs/moves.md from")
+    parse.add_argument("--page", type=Path, help="a moves.json to write docs/concepts/search-space.md from")
     parse.add_argument("--docs", type=Path, default=PAGE.parent, help="folder of the page")
     parse.add_argument("--out")
     given = parse.parse_args()

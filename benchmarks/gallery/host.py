@@ -231,7 +231,7 @@ _REFUSED = (
      "import torch\ndef run(x, w, scale):\n    return torch.matmul(x, w) * scale\n"),
     ("device_limits", "takes a share of the L2 for itself",
      "import torch\ntorch.cuda.cudart().cudaDeviceSetLimit(6, 1 << 25)\n"),
-    ("global_state", "changes torch's precision for everybody",
+    ("global_state", "changes torch's precision for the whole process",
      "import torch\ntorch.set_float32_matmul_precision('medium')\n"),
     ("interpreter_internals", "reaches for Python's internals", "def run(x, w, scale):\n    return ().__class__.__bases__\n"),
 )  # fmt: skip

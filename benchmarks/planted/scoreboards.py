@@ -16,7 +16,7 @@ from sassafras.sass.registers import BREG, PRED
 from .subject import READ, STALL, WAIT, WRITE, Mutant, Quota, Subject, drop, put, shuffled
 
 #: ptxas never lets these overwrite an operand without a wait, though some of them share a queue
-#: (docs/experiments/2026-11-22-queues.md)
+#: (docs/experiments/scoreboards.md)
 _NEVER_QUEUED = {
     "STG": ("LDL", "LDG", "LDC", "S2R"), "STL": ("LDL", "LDG", "LDC"), "STS": ("LDL", "LDG", "LDC"),
     "LDGSTS": ("LDS", "LDSM", "LDL", "LDG"),

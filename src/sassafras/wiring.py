@@ -49,7 +49,7 @@ def optimize(
         target: a workload, or what `sassafras.frontend.load` reads: ``file.py[:attribute]``, ``file.toml``,
             ``suite:NAME[/CASE]``.
         strategy: a name of `sassafras.search.names()`, or your own strategy (class or object). By default
-            ``"guided"``, which found most on an H200 (docs/assembly-game.md); ``"anneal"`` in a space of your
+            ``"guided"``, which found most on an H200 (docs/concepts/assembly-game.md); ``"anneal"`` in a space of your
             own, of which it asks no more than moves.
         settings: fields of a strategy given by name or class; ``prerank=n`` goes with every strategy: of n
             proposals only the one that the timing model likes best is evaluated.
@@ -68,7 +68,7 @@ def optimize(
             or what makes the space to search from the baseline kernel; the named ones take the strategy's
             `space_options` if it has any.
         cluster: search on every GPU of a Ray cluster, an independent search each (``"auto"`` or
-            ``HOST:PORT``; see `docs/cluster.md`); with ``device="model"`` on every CPU.
+            ``HOST:PORT``; see `docs/guides/cluster.md`); with ``device="model"`` on every CPU.
         workers: how many of them to use, by default all.
         progress: called after each new outcome.
         stage: called with a line of text when another part of the work begins.

@@ -152,7 +152,7 @@ def test_summary_and_merging_and_the_page(tmp_path: Path) -> None:
 
 def test_the_published_page_is_the_published_results() -> None:
     assert cheats.RESULT.is_file()
-    page = Path(cheats.ROOT, "docs", "cheats.md").read_text()
+    page = Path(cheats.ROOT, "docs", "reference", "cheats.md").read_text()
     assert page == cheats.docs(cheats.RESULT)
     summary = json.loads(cheats.RESULT.read_text())["summary"]
     assert not summary["missed"]

@@ -12,7 +12,7 @@ from .pages import NAMES, ROOT, prose, spans
 
 #: pages that a command makes once there is something to say (result files are announced before they are
 #: there, so that JSON is left to the test of figures)
-MADE = {"docs/moves.md"}
+MADE = {"docs/concepts/search-space.md"}
 #: where a page may leave the beginning of a path out
 BASES = (ROOT, ROOT / "src" / "sassafras", ROOT / "benchmarks", ROOT / "examples")
 _PATH = re.compile(r"(?:[\w.-]+/)+[\w.-]+\.(?:py|md|toml|cuh|cu|cpp|sh)|(?:[\w-]+/){2,}")

@@ -1,4 +1,4 @@
-"""What may overwrite a register that an earlier operation reads late, with no scoreboard waited for between."""
+"""What may overwrite a register that an earlier operation reads late, without a wait between the two."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 from planted.subject import Subject, put
 
-#: PTX of operations on %f0, %x0, %x1, %l0, %at (an address in shared memory) and %q0, and their results %a and %b
+#: PTX of operations on %f0, %x0, %x1, %l0, %q0 and %at (an address in shared memory); results are %a and %b
 OPERATIONS = {
     "LDSM": "ldmatrix.sync.aligned.m8n8.x1.shared.b16 {{{0}}}, [%at];",
     "LDS": "ld.volatile.shared.b32 {0}, [%at];",

@@ -204,7 +204,7 @@ def _unknown(index: Index, name: str) -> str:
     if name in index.names:
         return (
             "the store has a tuned kernel of this name, but for another cubin (other arguments, options or "
-            "compiler: see docs/deploy.md)"
+            "compiler: see docs/guides/capture-and-deploy.md)"
         )
     return "not in the store"
 

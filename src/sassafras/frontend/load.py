@@ -46,7 +46,7 @@ def load(target: str) -> Workload:
     if path.suffix == ".cubin":
         raise WorkloadError(
             "a cubin alone does not say how it is launched", where=target,
-            hint="describe its launch in a .toml file (see docs/cli.md), and name that",
+            hint="describe its launch in a .toml file (see docs/reference/cli.md), and name that",
         )  # fmt: skip
     if path.suffix not in (".py", ".toml"):
         what = "a folder is no target" if path.is_dir() else "cannot tell what this is"

@@ -30,7 +30,7 @@ Translate = Callable[[Config], "Config | None"]
 #: A selection is noisy, the more so where the power limit decides, so a tuned row's time has to be better by
 #: these factors: ours than the best library's, (FLOP, up to which it holds; factor), torch's than cuBLASLt's
 #: best algorithm (chosen among torch's and others, so that where torch leads it is by chance). Replayed on
-#: pairs of selection and measurement: docs/experiments/2026-11-21-matmul-dispatch.md.
+#: pairs of selection and measurement: docs/experiments/hgemm-kernels.md.
 OURS_BETTER = ((1e11, 1.02), (math.inf, 1.05))
 #: the same in layouts of the backward pass, whose selections were noisier (cuBLASLt's times with workspace)
 OURS_BETTER_BACKWARD = ((1e11, 1.03), (math.inf, 1.05))
@@ -238,7 +238,7 @@ class Chooser:
         Where the configuration itself was timed, its own speed-up counts. Elsewhere the winner's does,
         reduced by what the static estimate says the configuration loses against that winner on that shape.
         For nt and tt, and by what it says that the configuration fills the GPU worse here than there: that
-        shapes off the grid do so was what misled this rule in nn and tn (docs/matmul.md).
+        shapes off the grid do so was what misled this rule in nn and tn (docs/guides/matmul-and-models.md).
         """
         careful = config.layout in BACKWARD
         logs, weights = [], []

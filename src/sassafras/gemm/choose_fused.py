@@ -21,7 +21,7 @@ from .shapes import Shape
 #: predicted speed-up over torch that ours needs
 MARGIN = 1.05
 #: by what a kernel without the quick start is slower than the same with it, where it gains most
-#: (docs/experiments/2026-11-22-hgemm-chain.md)
+#: (docs/experiments/hgemm-launch.md)
 QUICK_START = 1.1
 #: plain batches that torch serves faster than this (microseconds) are left to it: our call costs more
 LEAST_US = 8.0

@@ -182,7 +182,7 @@ class ClusterSplitInstance:
         return entry(self.name, header, self.template, self.parameters, self.threads, epilogue=self.epilogue)
 
 
-#: rows, columns, stages, swapped: what won somewhere on the grid, or was close (docs/hgemm.md). Most have as
+#: rows, columns, stages, swapped: what won somewhere on the grid, or was close (docs/concepts/gemm-kernels.md). Most have as
 #: many stages as 200 KB hold, for one CTA a multiprocessor and long k; those with few are for two and more.
 #: 64 x 64 with twelve stages and swapped 64 x 32 with sixteen are here for their BF16 twins' sake: times of
 #: theirs are what callers with BF16 are served by
@@ -197,7 +197,7 @@ _NN = ((128, 192, 5, False),)
 #: of those whose CTAs may share operands
 _SHARED = ((64, 160, 7, False),)
 #: with the quick start: blocks of 64 k in a stage, and tiles; fewer stages where slices want room for sums
-#: beside them. Two blocks were slower but for narrow tiles (docs/experiments/2026-11-22-hgemm-chain.md)
+#: beside them. Two blocks were slower but for narrow tiles (docs/experiments/hgemm-launch.md)
 _QUICK = (
     (1, (
         (64, 64, 6, False), (64, 64, 10, False), (64, 128, 7, False), (128, 64, 7, False),

@@ -1,6 +1,6 @@
 """A static estimate of a configuration's time: it ranks candidates before any is measured.
 
-Its constants are round numbers for an H200 at 1.9 GHz (`docs/hgemm.md`); two factors are fitted. It is never
+Its constants are round numbers for an H200 at 1.9 GHz (`docs/concepts/gemm-kernels.md`); two factors are fitted. It is never
 reported as a time.
 """
 
@@ -123,7 +123,7 @@ class _ClusterSplit:
 #: within a shape is 0.82, and the best of the first five is 3 % from the best (0.53 and 8 % before the fit).
 _FITTED = _ClusterSplit()
 #: slices exchange sums without a fence, all at once; what is shared is asked for once. Guesses from the SASS
-#: and old times (docs/experiments/2026-11-22-hgemm-again.md). The measured clusters are here alone: choosers
+#: and old times (docs/experiments/hgemm-kernels.md). The measured clusters are here alone: choosers
 #: that learnt with them were no better, and what ships has learnt without (2026-11-22-hgemm-streams.md there)
 _EXPECTED = replace(
     _FITTED, meeting=500, sums=900, slice=60, partial=28, load=60, arrive=85, beside=0.05, at_once=AT_ONCE

@@ -106,7 +106,7 @@ def apart(stage: Any, enqueues: Sequence[Enqueue]) -> Callable[[int], None]:
     """A `before` of `timed` after which nothing of others is in the L2: emptied, and one call of one's own.
 
     What a kernel leaves behind (lines to be written, lines given up first or last) is else paid by whoever
-    has the next turn (docs/experiments/2026-11-23-hgemm-cycles.md).
+    has the next turn (docs/experiments/hgemm-memory-and-cycles.md).
     """
 
     def before(which: int) -> None:

@@ -89,7 +89,7 @@ class LeanInstance:
         )
 
 
-#: mt, nt, steps. What won somewhere on the grid, or was close (docs/hgemm.md).
+#: mt, nt, steps. What won somewhere on the grid, or was close (docs/concepts/gemm-kernels.md).
 _TN = ((1, 1, 2), (1, 1, 4), (1, 2, 1), (1, 2, 2), (1, 2, 4), (1, 4, 1), (2, 4, 2))
 _NN = ((1, 2, 1), (1, 2, 4), (1, 4, 1))
 _SWAPPED = ((1, 1, 4), (1, 2, 2))

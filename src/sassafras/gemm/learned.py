@@ -115,7 +115,7 @@ _NEIGHBOURS = 16
 
 def _together(config: Config, tiles_m: int, tiles_n: int) -> float:
     """Rows and columns of operands for each of 16 CTAs in a row, each counted once: what their GPC fetches
-    (docs/experiments/2026-11-22-hgemm-order.md). 0 for clusters, which are dealt to GPCs in turn."""
+    (docs/experiments/hgemm-launch.md). 0 for clusters, which are dealt to GPCs in turn."""
     if config.cluster > 1:
         return 0.0
     rows, columns = config.tile

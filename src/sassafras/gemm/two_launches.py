@@ -3,7 +3,7 @@
 A configuration's name is its first launch's, ``cs_nn_64x128_s8q1p/c1p8+ol``; the second follows from it
 (`second_launch` has both kernels). It begins while the first is at work, on one CTA a multiprocessor, or two
 where the first lets it start at once: of 40 shapes and five of each one's pairs in every mode, this rule's
-best was 0.15 % from the best of all (docs/experiments/2026-11-22-hgemm-second-launch.md).
+best was 0.15 % from the best of all (docs/experiments/hgemm-kernels.md).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FEWEST = 16
 SHORTEST = 4
 #: rows, columns, stages of what won on the grid, of 16 first kernels. Those that share operands by multicast
 #: are gone: CTAs of one part that follow each other share them as well, and wait for nobody
-#: (docs/experiments/2026-11-22-hgemm-order.md); so are tiles of 128 x 128
+#: (docs/experiments/hgemm-launch.md); so are tiles of 128 x 128
 _TILES = ((64, 64, 12), (64, 128, 8), (128, 64, 8))
 #: first kernels
 INSTANCES: tuple[LeavingInstance, ...] = tuple(

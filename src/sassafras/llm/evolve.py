@@ -92,7 +92,7 @@ class Evolve:
         proposals: int = 0,
     ) -> None:
         if exemplars < 0 or repairs < 0 or edits < 1 or give_up < 1 or max_tokens < 1 or temperature < 0:
-            raise SearchError("evolve's settings must be positive", hint="see docs/evolve.md")
+            raise SearchError("evolve's settings must be positive", hint="see docs/guides/evolve.md")
         if not 0 <= explore <= 1:
             raise SearchError(f"explore is a probability, not {explore}")
         self._proposer = proposer

@@ -1,5 +1,5 @@
 """What each opcode is: its execution queue, whether its latency is fixed, what memory it touches, and
-whether it is a fence. What these words mean: ``docs/sass.md``.
+whether it is a fence. What these words mean: ``docs/concepts/hopper-schedules.md``.
 
 Names follow NVIDIA's instruction set lists (CUDA Binary Utilities: Ampere, Ada, Hopper, Blackwell). An
 opcode that is not listed is refused, never guessed. Fixed or variable was read off ptxas output: an
@@ -13,7 +13,7 @@ from enum import StrEnum
 
 
 class Queue(StrEnum):
-    """Where an instruction goes after issue. Within some queues results return in order (docs/sass.md)."""
+    """Where an instruction goes after issue. Within some queues results return in order (docs/concepts/hopper-schedules.md)."""
 
     ALU = "alu"  # integer, logic, compares, conversions at full rate
     FMA = "fma"  # FP32 and IMAD

@@ -5,7 +5,7 @@ scoreboard on the last operation alone. Which operations share a queue in that s
 the obvious reading (all that goes to memory, all of FP64) is wrong: on an H200 a shared-memory load's
 result came back before a global load that had been issued ahead of it had read its address, and DMMA's comes
 after those of operations behind it. So these are pairs, each seen in ptxas's own code as the only
-thing that protects a register (`docs/sass.md`, "Queues").
+thing that protects a register (`docs/concepts/hopper-schedules.md`, "Queues").
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class ScheduleSpace:
 
     Barriers and wait masks travel with their instructions, or are made anew (`control`). Every schedule in
     the space keeps the register, scoreboard and memory dependences of the original and the smallest issue
-    distances of the latency table (see ``docs/schedule.md``); the independent validator judges it again.
+    distances of the latency table (see ``docs/concepts/search-space.md``); the independent validator judges it again.
 
     Args:
         kernel: the baseline.
@@ -60,7 +60,7 @@ class ScheduleSpace:
         respace: what a reordering does to stall counts: ``"keep"`` only raises what must be raised,
             ``"local"`` first lowers those around the change, ``"block"`` all of the basic block.
         memory_spacing: cycles between neighbouring memory operations; None: what ptxas keeps (4). Whether
-            fewer are a matter of speed only is not proved (see ``docs/schedule.md``).
+            fewer are a matter of speed only is not proved (see ``docs/concepts/search-space.md``).
         control: ``"keep"``: barriers and wait masks travel with their instructions, and moves respect them;
             ``"regenerate"``: scoreboards and waits are worked out for every schedule (`schedule.control`),
             and moves respect true dependences only.

@@ -1,7 +1,7 @@
 """What the validator holds of each opcode apart from its registers: variable latency, in-order queues,
 memory, fences.
 
-Read off ptxas output independently of `sass.opcodes`; ``docs/validator.md`` says from what.
+Read off ptxas output independently of `sass.opcodes`; ``docs/concepts/validator.md`` says from what.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ RESULT_VOUCHERS: dict[str, frozenset[str]] = {
 #: operands: which later operations' scoreboards, of either kind, say that an earlier one has read its own.
 #: Two queues: loads from global memory, LDGSTS among them; and stores, shared memory and shuffles. Nothing of
 #: the second says it of the first: on an H200, LDSM's result was there before a load issued ahead of it had
-#: read its address (docs/experiments/2026-11-22-vouching.md). Of 6,000 kernels for two architectures several
-#: rely on each pair (docs/experiments/2026-11-22-queues.md)
+#: read its address (docs/experiments/scoreboards.md). Of 6,000 kernels for two architectures several
+#: rely on each pair (docs/experiments/scoreboards.md)
 READ_VOUCHERS: dict[str, frozenset[str]] = {
     "MUFU": _names("MUFU I2F F2I FLO"), "MUFU.64": _names("MUFU BREV"), "I2F": _names("MUFU I2F F2I"),
     "F2I": _names("MUFU F2I"), "F2F": _names("F2F"), "FLO": _names("BREV"), "POPC": _names("MUFU MUFU.64"),
@@ -66,7 +66,7 @@ VOICES = {name: n for n, name in enumerate(sorted(
 ))}  # fmt: skip
 #: a write after a read needs no wait where the writer queues behind the reader: only these pairs does ptxas
 #: ever leave without one (it waits in all 3,647 pairs of STL and LDL, all 740 of LDG and LDS, thousands of
-#: STG and LDL, LDG, LDC or S2R, ...: docs/experiments/2026-11-22-queues.md). SHFL behind LDSM and I2F behind
+#: STG and LDL, LDG, LDC or S2R, ...: docs/experiments/scoreboards.md). SHFL behind LDSM and I2F behind
 #: F2I are rare, and follow from `RESULT_VOUCHERS`: their results come behind the reader's own result
 QUEUED_WRITERS: dict[str, frozenset[str]] = {
     "LDG": _names("LDG LDL"), "LD": _names("LD"), "LDS": _names("LDS LDSM SHFL"),

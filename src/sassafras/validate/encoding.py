@@ -1,6 +1,6 @@
 """The register fields of an encoding, to cross-check what the operand text names.
 
-Fields of the 128-bit word (sm_70 to sm_90; read off ptxas output, see ``docs/validator.md``): guard
+Fields of the 128-bit word (sm_70 to sm_90; read off ptxas output, see ``docs/concepts/validator.md``): guard
 12-15, Rd 16-23, Ra 24-31, Rb 32-39, Rc 64-71, predicates 68-71, 77-80, 81-83, 84-86 and 87-90.
 """
 

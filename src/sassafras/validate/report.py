@@ -10,7 +10,7 @@ class Violation:
     """One reason why a candidate is refused.
 
     Attributes:
-        kind: the rule that is broken, one of those in ``docs/validator.md`` (``"order"``, ``"raw"``,
+        kind: the rule that is broken, one of those in ``docs/concepts/validator.md`` (``"order"``, ``"raw"``,
             ``"scoreboard"``, ``"reuse"``, ...); ``"unsupported"`` when the original cannot be analysed.
         where: instruction or place, in the candidate's numbering (``"+0x120: FADD R3, R4, R5"``).
         message: what is wrong, one sentence.

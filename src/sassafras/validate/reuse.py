@@ -2,7 +2,7 @@
 
 `.reuse` keeps a source operand in its slot's cache until something of that slot consumes it, whether or
 not the register has been written since, and however many instructions stand between (observed on an H200; see
-docs/experiments/2026-11-21-stale-reuse.md). A flag is therefore accepted only where everything from its
+docs/experiments/schedules.md). A flag is therefore accepted only where everything from its
 instruction to the next reader of the register stands in a row, as in the original.
 """
 

@@ -16,7 +16,7 @@ from sassafras.core import DeviceError
 from .driver import call
 
 #: bytes that a copy which misses the L2 brings into it at least, as the driver numbers them. With 256 an H200
-#: streams weights at 4.0 TB/s, with 128, 64 and none at 4.3 (docs/experiments/2026-11-22-hgemm-streams.md)
+#: streams weights at 4.0 TB/s, with 128, 64 and none at 4.3 (docs/experiments/hgemm-memory-and-cycles.md)
 L2_PROMOTION_128 = 2
 
 

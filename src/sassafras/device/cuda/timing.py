@@ -37,7 +37,7 @@ def balanced(contestants: int, rounds: int, seed: int = 0) -> list[int]:
 
     A contestant leaves a clock, and lines in the L2, to whoever is next: in an order that is the same every
     round one of them would always pay (forward and backward by turns, one and the same algorithm stood at
-    1.014 of itself above 1e12 FLOP: docs/experiments/2026-11-23-hgemm-followers.md). Rounds are rows of a
+    1.014 of itself above 1e12 FLOP: docs/experiments/hgemm-launch.md). Rounds are rows of a
     design balanced for such carry-over (E. J. Williams, "Experimental designs balanced for the estimation
     of residual effects of treatments", 1949), in an order drawn by `seed`, each followed by itself
     backward, so that a linear drift cancels over two rounds. After ``2 * contestants`` rounds everyone has

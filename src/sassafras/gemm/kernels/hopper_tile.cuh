@@ -8,7 +8,7 @@
 // Tiles start at multiples of 1024 bytes, where the swizzle's pattern starts.
 //
 // A tensor copy fills rows outside of the matrix with zeros at some eight cycles a row, longer than their products take
-// (docs/experiments/2026-11-22-hgemm-outside.md). So none is asked for: the last tile begins so far up that it ends with the matrix, and
+// (docs/experiments/hgemm-memory-and-cycles.md). So none is asked for: the last tile begins so far up that it ends with the matrix, and
 // computes some rows that the tile before it computes, too, from the same numbers in the same order. Where the matrix is smaller
 // than a tile, boxes have as many rows as it has. (The host decides, by last_row, last_column, boxes and stage_bytes: a result that
 // is read while others store it, or k cut differently from tile to tile, wants tiles apart.)

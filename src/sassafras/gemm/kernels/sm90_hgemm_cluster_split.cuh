@@ -50,7 +50,7 @@ struct ClusterSplitProblem {
 
 // Which tile a CTA has, and which of the parts and slices of k. The GPU places CTAs that follow each other in one GPC, 16 or so,
 // and what several multiprocessors of a GPC ask for at once is read from the L2 once: so they should form a block of the matrix,
-// not a row of it (docs/experiments/2026-11-22-hgemm-order.md). With a band (of a CTA that multiplies all of k) the grid is
+// not a row of it (docs/experiments/hgemm-launch.md). With a band (of a CTA that multiplies all of k) the grid is
 // (rows of a band, tiles of n, bands); parts that leave their sums lie along z, along x whichever of m and n has fewer tiles (a
 // positive band: m).
 template <bool ALONE, bool LEAVES> struct Place {

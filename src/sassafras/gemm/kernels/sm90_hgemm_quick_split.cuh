@@ -1,5 +1,5 @@
 // The cluster-split kernel (sm90_hgemm_cluster_split.cuh) with another way from launch to the last product; how CTAs add up and
-// store is shared. What differs, and why (docs/experiments/2026-11-22-hgemm-chain.md):
+// store is shared. What differs, and why (docs/experiments/hgemm-launch.md):
 //   - The loading warp lets the multiplying ones go as soon as the barriers exist. There, they meet after its first STAGES copies
 //     have been issued: what those take was added to what their products take.
 //   - The first two stages' barriers are initialised first; the others, while the first copies are under way.

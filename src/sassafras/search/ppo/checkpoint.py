@@ -51,7 +51,7 @@ def load(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
             raise ValueError(f"format {description.get('format')!r}, not {FORMAT}")
     except (OSError, EOFError, TypeError, ValueError, KeyError, AttributeError, zipfile.BadZipFile) as error:
         raise SearchError(
-            f"cannot read this policy: {error}", where=str(path), hint="see docs/assembly-game.md"
+            f"cannot read this policy: {error}", where=str(path), hint="see docs/concepts/assembly-game.md"
         ) from error
     return arrays, description
 
