@@ -52,8 +52,8 @@ PUBLIC = (
 
 #: words of a violation -> why code is refused although it is the compiler's own
 EXPLAINED: dict[str, str] = {
-    "more than 63 times without a wait": "a scoreboard counts to 63; that the issue is held up before was measured "
-    "for some operations that raise it alone, not for LDGSTS and not for operations of several queues together",
+    "more than 63 times without a wait": "a scoreboard counts to 63; that the issue is held up before was "
+    "measured for some operations that raise it alone, not for LDGSTS nor for operations of several queues",
 }
 
 

@@ -1,4 +1,4 @@
-"""Imports point one way, as docs/concepts/architecture.md says; above all, scheduler and validator share no code."""
+"""Imports point one way (docs/concepts/architecture.md): scheduler and validator share no code."""
 
 from __future__ import annotations
 

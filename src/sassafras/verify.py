@@ -118,7 +118,7 @@ def verify(
         arch: architecture to compile the original for, by default the GPU's, or ``sm_90a``.
         samples, seconds: stop sampling after so many samples in all, or so long.
         sanitizer: run compute-sanitizer where it is installed.
-        cluster: sample on every GPU of a Ray cluster (``"auto"`` or ``HOST:PORT``, see `docs/guides/cluster.md`);
+        cluster: sample on every GPU of a Ray cluster (``"auto"`` or ``HOST:PORT``: `docs/guides/cluster.md`);
             where this machine has no GPU the cases are checked on one of them, too.
         workers: how many of the cluster's GPUs; None for all.
         say: called with a line of text when another step begins.

@@ -49,8 +49,8 @@ def optimize(
         target: a workload, or what `sassafras.frontend.load` reads: ``file.py[:attribute]``, ``file.toml``,
             ``suite:NAME[/CASE]``.
         strategy: a name of `sassafras.search.names()`, or your own strategy (class or object). By default
-            ``"guided"``, which found most on an H200 (docs/concepts/assembly-game.md); ``"anneal"`` in a space of your
-            own, of which it asks no more than moves.
+            ``"guided"``, which found most on an H200; ``"anneal"`` in a space of your own,
+            of which it asks no more than moves.
         settings: fields of a strategy given by name or class; ``prerank=n`` goes with every strategy: of n
             proposals only the one that the timing model likes best is evaluated.
         budget: for example ``"60s"``, ``"3000e"`` (evaluations), ``"60s,3000e"``.

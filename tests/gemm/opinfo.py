@@ -127,7 +127,7 @@ def _addmm(
 
 
 def eligible(sample: Sample) -> bool:
-    """Two matrices, or batches of them, none empty; BF16: of rows of 16 bytes (docs/guides/matmul-and-models.md)."""
+    """Two matrices, or batches of them, none empty; BF16: of rows of 16 bytes."""
     a, b = sample.tensors[:2]
     if a.dim() < 1 or b.dim() < 2 or 0 in (*a.shape, *b.shape):
         return False

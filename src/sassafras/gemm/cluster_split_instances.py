@@ -182,7 +182,7 @@ class ClusterSplitInstance:
         return entry(self.name, header, self.template, self.parameters, self.threads, epilogue=self.epilogue)
 
 
-#: rows, columns, stages, swapped: what won somewhere on the grid, or was close (docs/concepts/gemm-kernels.md). Most have as
+#: rows, columns, stages, swapped: what won somewhere on the grid, or was close. Most have as
 #: many stages as 200 KB hold, for one CTA a multiprocessor and long k; those with few are for two and more.
 #: 64 x 64 with twelve stages and swapped 64 x 32 with sixteen are here for their BF16 twins' sake: times of
 #: theirs are what callers with BF16 are served by

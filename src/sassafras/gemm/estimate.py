@@ -1,7 +1,7 @@
 """A static estimate of a configuration's time: it ranks candidates before any is measured.
 
-Its constants are round numbers for an H200 at 1.9 GHz (`docs/concepts/gemm-kernels.md`); two factors are fitted. It is never
-reported as a time.
+Its constants are round numbers for an H200 at 1.9 GHz (`docs/concepts/gemm-kernels.md`); two factors are
+fitted. It is never reported as a time.
 """
 
 from __future__ import annotations

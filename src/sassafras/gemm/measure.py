@@ -45,7 +45,7 @@ Bind = Callable[[Any], Enqueue]
 def measure(
     stage: Any, selection: dict[str, Any], options: Options, process: int, mode: str
 ) -> dict[str, Any]:
-    """One row (see `docs/concepts/gemm-kernels.md`): microseconds a contestant, ratios, checks. Nothing is chosen here but
+    """One row: microseconds a contestant, ratios, checks. Nothing is chosen here but
     the better layout of each baseline.
 
     Args:

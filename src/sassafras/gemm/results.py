@@ -135,7 +135,7 @@ def write(
     seed: int,
     machine: dict[str, Any] | None = None,
 ) -> None:
-    """A result file with what it was measured on and by (`docs/concepts/gemm-kernels.md`), and CSV and HTML beside it.
+    """A result file with what it was measured on and by, and CSV and HTML beside it.
 
     Args:
         machine: the environment of the machines that measured, where this is another.

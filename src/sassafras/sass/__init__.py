@@ -8,8 +8,8 @@ for instruction in function.instructions:
 data = program.emit(function.name, order)  # the same words in another order, as a cubin
 ```
 
-How Hopper schedules instructions is told in ``docs/concepts/hopper-schedules.md``; these are the modules, in the order in which to
-read them:
+How Hopper schedules instructions is told in ``docs/concepts/hopper-schedules.md``; these are the modules,
+in the order in which to read them:
 
 | module | question that it answers |
 |---|---|

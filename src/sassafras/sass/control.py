@@ -12,8 +12,8 @@ Layout in the upper 64-bit word (sm_70 to sm_121), from bit 41 up:
     62-63   zero
     ======  =============  ==================================================================
 
-A *barrier* here is always one of the six scoreboards, never the BAR of a thread block. ``docs/concepts/hopper-schedules.md``
-explains what the hardware makes of these fields, with an example.
+A *barrier* here is always one of the six scoreboards, never the BAR of a thread block.
+``docs/concepts/hopper-schedules.md`` explains what the hardware makes of these fields, with an example.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from enum import StrEnum
 
 
 class Queue(StrEnum):
-    """Where an instruction goes after issue. Within some queues results return in order (docs/concepts/hopper-schedules.md)."""
+    """Where an instruction goes after issue. Within some queues results return in order."""
 
     ALU = "alu"  # integer, logic, compares, conversions at full rate
     FMA = "fma"  # FP32 and IMAD

@@ -1,6 +1,6 @@
 """What ptxas holds to between neighbours of one pipe, and when it sets the yield bit.
 
-Read off its code (docs/experiments/evaluator-and-language-models.md): of 1,538 neighbours of which the first keeps a
+Read off its code: of 1,538 neighbours of which the first keeps a
 pipe that the second needs, all but one are issued no sooner than it is free; a stall count of 1 never stands
 with a clear yield bit, nor one of 3 or more with a set one on instructions of fixed latency. No register
 needs either, and no result depends on it: it is speed only.

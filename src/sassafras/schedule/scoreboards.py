@@ -24,7 +24,7 @@ from ..sass.vouching import unit, vouches
 #: a load's result cannot overtake the operands of what is before it here
 _MEMORY = (Queue.LSU, Queue.MIO)
 _DEPBAR = re.compile(r"SB(\d+)")
-#: read their uniform address at issue, as all uniform registers (docs/concepts/hopper-schedules.md, "Variable latency")
+#: read their uniform address at issue, as all uniform registers
 _EARLY_UNIFORM = frozenset(["LDS", "LDSM", "STS", "STSM", "ATOMS", "S2UR", "S2R"])
 
 

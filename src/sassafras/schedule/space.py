@@ -47,7 +47,7 @@ class ScheduleSpace:
 
     Barriers and wait masks travel with their instructions, or are made anew (`control`). Every schedule in
     the space keeps the register, scoreboard and memory dependences of the original and the smallest issue
-    distances of the latency table (see ``docs/concepts/search-space.md``); the independent validator judges it again.
+    distances of the latency table (``docs/concepts/search-space.md``); the independent validator judges it.
 
     Args:
         kernel: the baseline.
