@@ -3,8 +3,8 @@
 Machine (see docs/concepts/timing-model.md): four sub-cores; warp w belongs to sub-core w mod 4; a sub-core
 issues at most one instruction a cycle. A warp issues in order: its next instruction is ready when the stall
 count of the previous one has passed, the scoreboards it waits for are released and groups have completed;
-it is eligible when its pipe is free too. Because every queue is first come, first served, the completion of an
-instruction is known when it issues, and time can jump to the next eligible instruction.
+it is eligible when its pipe is free too. Because every queue is first come, first served, the completion
+of an instruction is known when it issues, and time can jump to the next eligible instruction.
 """
 
 from __future__ import annotations
