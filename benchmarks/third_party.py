@@ -32,7 +32,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from importlib.metadata import version
-from multiprocessing import get_context
+from multiprocessing import TimeoutError, get_context
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -54,6 +54,7 @@ PUBLIC = (
 EXPLAINED: dict[str, str] = {
     "more than 63 times without a wait": "a scoreboard counts to 63; that the issue is held up before was "
     "measured for some operations that raise it alone, not for LDGSTS nor for operations of several queues",
+    "not judged in the time given": "the proof takes longer than the time limit of the run",
 }
 
 
@@ -142,8 +143,11 @@ def validator_digest() -> str:
     return digest.hexdigest()
 
 
-def judge_all(folder: Path, entries: Sequence[Row], jobs: int) -> list[Row]:
-    """The rows of all entries, in their order; small cubins are judged first."""
+def judge_all(folder: Path, entries: Sequence[Row], jobs: int, seconds: float | None = None) -> list[Row]:
+    """The rows of all entries, in their order; small cubins are judged first.
+
+    What is not judged when no answer came for `seconds` counts as refused.
+    """
     answers, by = folder / "judged.jsonl", validator_digest()
     kept = [json.loads(line) for line in answers.read_text().splitlines()] if answers.exists() else []
     done = {(row["sha256"], row["entry"]): row for row in kept if row["validator"] == by}
@@ -154,12 +158,19 @@ def judge_all(folder: Path, entries: Sequence[Row], jobs: int) -> list[Row]:
     )
     # a worker's caches grow with every kernel
     with get_context("spawn").Pool(jobs, maxtasksperchild=25) as pool:
-        for row in pool.imap_unordered(functools.partial(judge, str(folder)), left):
+        answered = pool.imap_unordered(functools.partial(judge, str(folder)), left)
+        for _ in left:
+            try:
+                row = answered.next(timeout=seconds)
+            except TimeoutError:
+                break
             row["validator"] = by
             done[row["sha256"], row["entry"]] = row
             with answers.open("a") as file:
                 file.write(json.dumps(row) + "\n")
-    rows = [{**done[entry["sha256"], entry["entry"]], **entry} for entry in entries]
+    late = "not judged in the time given"
+    unjudged: Row = {"accepted": False, "reason": late, "violations": [late]}
+    rows = [{**done.get((entry["sha256"], entry["entry"]), unjudged), **entry} for entry in entries]
     return [{**row, "explanation": explanation(row["violations"])} for row in rows]
 
 
@@ -170,10 +181,11 @@ def main() -> None:
     )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--jobs", type=int, default=2, help="Worker processes.")
+    parser.add_argument("--seconds", type=float, help="Give up when no answer came for so long.")
     parser.add_argument("--out", help="Folder of the result file.")
     options = parser.parse_args()
     index = json.loads((options.folder / "index.json").read_text())
-    rows = judge_all(options.folder, index["cubins"], options.jobs)
+    rows = judge_all(options.folder, index["cubins"], options.jobs, options.seconds)
     summary = summarise(rows, index["not_compiled"])
     refused = [row for row in rows if not row["accepted"]]
     (options.folder / "refused.json").write_text(json.dumps(refused, indent=1) + "\n")
