@@ -323,7 +323,11 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--write", action="store_true", help="write the results' figures into the pages")
     options = parser.parse_args(arguments)
-    pages, wrong = updated()
+    try:
+        pages, wrong = updated()
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        print(f"a result file or {QUOTES.name} is missing or damaged: {error!r}; nothing was written")
+        return 1
     stale = [path for path, text in pages.items() if not path.is_file() or path.read_text("utf-8") != text]
     if options.write:
         for path in stale:

@@ -38,6 +38,8 @@ from typing import Any, TypeVar
 
 from common import write
 
+from sassafras.writing import write_whole
+
 T = TypeVar("T")
 Row = dict[str, Any]
 
@@ -143,14 +145,26 @@ def validator_digest() -> str:
     return digest.hexdigest()
 
 
+def _answered(answers: Path) -> list[Row]:
+    """The rows of a file of answers; a last line that a killed run cut off is taken out of the file.
+
+    Raises:
+        ValueError: a line before the last one is no row.
+    """
+    text = answers.read_text() if answers.exists() else ""
+    whole = text[: text.rfind("\n") + 1]
+    if whole != text:
+        write_whole(answers, whole)
+    return [json.loads(line) for line in whole.splitlines()]
+
+
 def judge_all(folder: Path, entries: Sequence[Row], jobs: int, seconds: float | None = None) -> list[Row]:
     """The rows of all entries, in their order; small cubins are judged first.
 
     What is not judged when no answer came for `seconds` counts as refused.
     """
     answers, by = folder / "judged.jsonl", validator_digest()
-    kept = [json.loads(line) for line in answers.read_text().splitlines()] if answers.exists() else []
-    done = {(row["sha256"], row["entry"]): row for row in kept if row["validator"] == by}
+    done = {(row["sha256"], row["entry"]): row for row in _answered(answers) if row["validator"] == by}
     todo = {(entry["sha256"], entry["entry"]): entry for entry in entries}
     left = sorted(
         (entry for key, entry in todo.items() if key not in done),
@@ -184,7 +198,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, help="Give up when no answer came for so long.")
     parser.add_argument("--out", help="Folder of the result file.")
     options = parser.parse_args()
-    index = json.loads((options.folder / "index.json").read_text())
+    try:
+        index = json.loads((options.folder / "index.json").read_text())
+        index["cubins"], index["not_compiled"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        parser.error(f"{options.folder} has no index.json as the module describes it: {error!r}")
     rows = judge_all(options.folder, index["cubins"], options.jobs, options.seconds)
     summary = summarise(rows, index["not_compiled"])
     refused = [row for row in rows if not row["accepted"]]

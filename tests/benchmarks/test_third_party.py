@@ -98,3 +98,30 @@ def test_the_result_names_no_path_and_the_refused_are_kept_in_full(
     monkeypatch.setattr(third_party, "validator_digest", lambda: "another")
     with pytest.raises(FileNotFoundError):
         third_party.main()
+
+
+def test_answers_cut_off_by_a_kill_are_gone_on_with(tmp_path: Path, entry: dict[str, Any]) -> None:
+    (first,) = third_party.judge_all(tmp_path, [entry], 1)
+    answers = tmp_path / "judged.jsonl"
+    whole = answers.read_text()
+    answers.write_text(whole + whole[:40])
+    (again,) = third_party.judge_all(tmp_path, [entry], 1)
+    assert again == first and answers.read_text() == whole
+
+
+def test_what_is_not_answered_in_time_counts_as_refused(tmp_path: Path, entry: dict[str, Any]) -> None:
+    (row,) = third_party.judge_all(tmp_path, [entry], 1, seconds=1e-3)
+    assert not row["accepted"] and row["reason"] == "not judged in the time given" and row["explanation"]
+    assert not (tmp_path / "judged.jsonl").exists()
+
+
+@pytest.mark.parametrize("text", [None, "", "{", "[]", '{"cubins": []}'])
+def test_a_folder_without_an_index_is_one_line(
+    tmp_path: Path, text: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if text is not None:
+        (tmp_path / "index.json").write_text(text)
+    monkeypatch.setattr(sys, "argv", ["third_party.py", str(tmp_path)])
+    with pytest.raises(SystemExit) as ended:
+        third_party.main()
+    assert ended.value.code == 2 and "has no index.json" in capsys.readouterr().err

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import re
 import sys
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -89,3 +90,20 @@ def test_results_hold_no_machine_paths() -> None:
         for match in re.finditer(r"[ =\"](/(?:root|tmp|home|work)/[^ \"]*)", path.read_text("utf-8")):
             found.append(f"{path.name}: {match[1]}")
     assert not found, found[:5]
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"rows": []}'])
+def test_a_damaged_result_is_one_line_and_nothing_is_written(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for path in figures.RESULTS.glob("*.json"):
+        (tmp_path / path.name).write_text(text)
+    page = tmp_path / "results.md"
+    monkeypatch.setattr(figures, "RESULTS", tmp_path)
+    monkeypatch.setattr(figures, "PAGE", page)
+    figures.result.cache_clear()
+    try:
+        assert figures.main(["--write"]) == 1
+    finally:
+        figures.result.cache_clear()
+    assert "nothing was written" in capsys.readouterr().out and not page.exists()

@@ -109,7 +109,7 @@ def divider(divisor: int) -> tuple[int, int]:
 
 #: upper word of the L2's policy for what is stored, as ``createpolicy.fractional`` makes it (the lower one is
 #: 0): the usual one. With C given up first (0x12F00000) products whose C the L2 has no room for gain up to
-#: 2.5 %, and whoever reads C next loses more (docs/experiments/hgemm-launch.md)
+#: 2.5 %, and the next kernel that reads C loses more
 STORE_POLICY = 0x10000000
 
 
