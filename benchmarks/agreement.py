@@ -46,8 +46,8 @@ def walk(kernel: Any, control: str, moves: int, seed: int) -> tuple[int, list[st
 def from_scratch(workload: Any, case: Any, kernel: Any) -> float | None:
     """Modelled speed-up of the compiler's order under codes from scratch; None where the model refuses it."""
     from sassafras.core import Candidate, SassafrasError
-    from sassafras.device import ModelDevice
     from sassafras.schedule import ScheduleSpace
+    from sassafras.timing_model import ModelDevice
 
     space = ScheduleSpace(kernel, control="regenerate")
     device = ModelDevice("sm_90a")

@@ -68,7 +68,7 @@ def subjects() -> list[str]:
 def prepare(only: set[str], tools: Sequence[str] | None, folder: Path) -> None:
     """Assemble the sweep of every kernel: ``<kernel>/<number>.cubin`` and ``<kernel>/index.json``."""
     from sassafras import suite
-    from sassafras.frontend import knobs, load
+    from sassafras.frontend import load, ptxas_options
 
     for name in suite.names():
         if only and name not in only:
@@ -78,7 +78,7 @@ def prepare(only: set[str], tools: Sequence[str] | None, folder: Path) -> None:
             continue
         workload = load(f"suite:{name}")
         case = workload.case()
-        space = knobs.of(workload, case, "sm_90a", tools)
+        space = ptxas_options.of(workload, case, "sm_90a", tools)
         found, refused = space.distinct()
         target.mkdir(parents=True, exist_ok=True)
         entries = []
@@ -257,9 +257,9 @@ def warm_up(wanted: Sequence[str]) -> None:
     import numpy as np
 
     from sassafras.core import Candidate
-    from sassafras.device import ModelDevice
     from sassafras.frontend import load
-    from sassafras.spaces import SPACES, space_of
+    from sassafras.schedule.spaces import SPACES, space_of
+    from sassafras.timing_model import ModelDevice
     from sassafras.validate import Validator
 
     workload = load("suite:softmax")
@@ -268,7 +268,7 @@ def warm_up(wanted: Sequence[str]) -> None:
     device.open(workload, workload.case(), kernel)
     device.run(Candidate(kernel))
     for name in SPACES:
-        space = space_of(name)(kernel)
+        space = space_of(name, Validator)(kernel)
         state, rng = space.start(), np.random.default_rng(0)
         move = space.sample(state, rng)
         if move is not None:

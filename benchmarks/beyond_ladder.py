@@ -15,8 +15,8 @@ from typing import Any
 
 from common import commit
 
-from sassafras.confirming import select
-from sassafras.job import FAILURES, Job
+from sassafras.api.confirm import select
+from sassafras.api.job import FAILURES, Job
 
 Row = dict[str, Any]
 #: in this order; `knobs` and `identity` search nothing
@@ -188,10 +188,10 @@ class _Ladder:
                 self.clock[what] = round(time.perf_counter() - held, 1)
 
     def rows(self, common: Row) -> list[Row]:
-        from sassafras import wiring
+        from sassafras.api import optimize
         from sassafras.frontend import load
 
-        device = wiring.open_device(self.options["device"], None)
+        device = optimize.open_device(self.options["device"], None)
         try:
             if not device.modelled:
                 device.reserve(1 + 6)  # type: ignore[attr-defined]
@@ -252,7 +252,8 @@ class _Ladder:
         """Searches by stage, ready to begin; what could not be made ready, with why."""
         from sassafras import search
         from sassafras.core import Budget, SassafrasError
-        from sassafras.spaces import space_of
+        from sassafras.schedule.spaces import space_of
+        from sassafras.validate import Validator
 
         evaluations = self.options["evaluations"]
         budget = Budget.parse(f"{evaluations}e" if evaluations else f"{self.options['seconds']:g}s")
@@ -266,7 +267,7 @@ class _Ladder:
             try:
                 step = Step(
                     workload, case, kernel, search.get("anneal", {}), budget, self.options["seed"], device,
-                    space_of(stage)(kernel), None, lambda text: None,
+                    space_of(stage, Validator)(kernel), None, lambda text: None,
                 )  # fmt: skip
                 step.prepare()
                 steps[stage] = step
@@ -325,7 +326,7 @@ def codes(kernel: Any, made: Any = None) -> Row:
         made: the identity, if that is at hand.
     """
     from sassafras.core import SassafrasError
-    from sassafras.frontend.knobs import fingerprint
+    from sassafras.frontend.ptxas_options import fingerprint
 
     try:
         text = fingerprint((made or identity(kernel)).kernel.cubin)[:16]
@@ -354,7 +355,7 @@ def stands(subject: str, known: Row, bundle: str) -> bool:
 
 def prepared(own: Any, folder: Path, code: str) -> Any:
     """The frontend's own kernel or a prepared one, by the fingerprint of its code; None if none is it."""
-    from sassafras.frontend.knobs import fingerprint
+    from sassafras.frontend.ptxas_options import fingerprint
 
     cubins = (path.read_bytes() for path in sorted(folder.glob("*.cubin")))
     for cubin in itertools.chain([own.cubin], cubins):

@@ -40,11 +40,12 @@ def bounds(subjects: list[str], seconds: float) -> list[dict[str, Any]]:
     Args:
         seconds: that the solver may take a kernel (without OR-tools a simpler bound is used).
     """
+    from sassafras.api.instruction_costs import bound, informed
     from sassafras.core import Candidate, SassafrasError
-    from sassafras.device import ModelDevice
-    from sassafras.expected import bound, informed
     from sassafras.frontend import load
-    from sassafras.spaces import space_of
+    from sassafras.schedule.spaces import space_of
+    from sassafras.timing_model import ModelDevice
+    from sassafras.validate import Validator
 
     rows = []
     for subject in subjects:
@@ -60,7 +61,7 @@ def bounds(subjects: list[str], seconds: float) -> list[dict[str, Any]]:
         try:
             device.open(workload, case, kernel)
             cycles = device.run(Candidate(kernel)).cycles
-            found = bound(device, informed(space_of("control"), workload, case)(kernel), seconds)
+            found = bound(device, informed(space_of("control", Validator), workload, case)(kernel), seconds)
         except SassafrasError as error:
             rows.append({**row, "unmodelled": str(error)})
         else:
@@ -78,7 +79,7 @@ def launch_all(subjects: list[str], out: Path) -> None:
     """Launch each subject's kernel once while the profiler looks; name them in ``subjects.txt``."""
     import torch
 
-    from sassafras.device.cuda.bench import Bench
+    from sassafras.evaluate.gpu.judge import Bench
     from sassafras.frontend import load
 
     out.mkdir(parents=True, exist_ok=True)

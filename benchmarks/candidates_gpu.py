@@ -72,13 +72,13 @@ def draw(job: Job, cubin: bytes, deadline: float) -> Any:
     """Approved candidates as (cubin, the second model's verdict); first a row of facts on the space."""
     from second_model import SecondModel, Unread
 
-    from sassafras import spaces
     from sassafras.core import Kernel, SassafrasError
+    from sassafras.schedule import spaces
     from sassafras.validate import Validator
 
     kernel = Kernel(cubin, job.kernel, "sm_90a", cold.THREADS)
     try:
-        space = spaces.space_of(job.space)(kernel)
+        space = spaces.space_of(job.space, Validator)(kernel)
     except SassafrasError as error:
         yield {"why": str(error)}, None
         return
@@ -311,7 +311,7 @@ def fresh(options: argparse.Namespace, folder: Path, jobs: list[tuple[str, Path]
 def _compile(folder: Path) -> dict[str, str]:
     """Cubins of all kernels; why one is left out."""
     from sassafras.core import SassafrasError
-    from sassafras.device.cuda.compile import compile_cuda
+    from sassafras.cuda.compile import compile_cuda
 
     def one(name: str, text: str) -> str:
         try:
@@ -439,7 +439,7 @@ def _write(
     ]  # fmt: skip
     environment: Row = {"gpu": "pretended"}
     if not options.pretend:
-        from sassafras.device.cuda import environment as found
+        from sassafras.cuda.environment import environment as found
 
         environment = found()
     name = "candidates-gpu-pretended" if options.pretend else "candidates-gpu"

@@ -96,7 +96,7 @@ def main() -> None:
             print(f"pair {pair}: {ratios[-1]:.4f}x", flush=True)
     about: dict[str, Any] = {"gpu": None}
     if not options.dry_run:
-        from sassafras.device.cuda.environment import environment as gpu_environment
+        from sassafras.cuda.environment import environment as gpu_environment
 
         about = gpu_environment()
     summary = {

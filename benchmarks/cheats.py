@@ -167,8 +167,8 @@ def honest_schedules(count: int) -> list[Row]:
 def honest_gemm() -> list[Row]:
     """Our own HGEMM sources: the scan of CUDA text must accept all of them."""
     from sassafras.evaluate.scan import scan_cuda
-    from sassafras.gemm.compile import source as text
-    from sassafras.gemm.families import INSTANCES
+    from sassafras.gemm.build.cubins import source as text
+    from sassafras.gemm.configs.registry import INSTANCES
 
     rows = []
     for instance in INSTANCES:
@@ -185,7 +185,7 @@ def make_plan(options: argparse.Namespace) -> Path:
     """Build everything that `on_gpu` runs, on a CPU, into one file: the GPU's time is for running."""
     from mutants.plan import difference
 
-    from sassafras.device.cuda.protocol import kernel_facts
+    from sassafras.evaluate.gpu.protocol import kernel_facts
     from sassafras.evaluate.source import build
 
     plan: Row = {"exhibits": {}, "schedules": {}}
@@ -216,7 +216,7 @@ def read_plan(folder: Path) -> tuple[dict[str, tuple[Any, str, str]], dict[str, 
     """(kernel or None, verdict and detail by exhibit; honest kernels by workload, the original first)."""
     from mutants.plan import patched
 
-    from sassafras.device.cuda.protocol import kernel_from_facts
+    from sassafras.evaluate.gpu.protocol import kernel_from_facts
 
     plan = json.loads(lzma.decompress(Path(folder, "cheats.xz").read_bytes()))
     exhibits: dict[str, tuple[Any, str, str]] = {}
@@ -238,8 +238,8 @@ def read_plan(folder: Path) -> tuple[dict[str, tuple[Any, str, str]], dict[str, 
 def on_gpu(options: argparse.Namespace) -> list[Row]:
     """Rows of device code that has to run, and of honest schedules that ran."""
     from sassafras.core import Candidate
-    from sassafras.device.cuda import CudaDevice, Limits
     from sassafras.evaluate import SourceEvaluator
+    from sassafras.evaluate.gpu import CudaDevice, Limits
     from sassafras.frontend import load
 
     rows: list[Row] = []
@@ -416,7 +416,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.step == "gpu" and not gpu_count():
         print("no GPU here")
         return 2
-    from sassafras.device.cuda import environment
+    from sassafras.cuda.environment import environment
 
     found = environment()
     rows = (on_cpu if options.step == "cpu" else on_gpu)(options)

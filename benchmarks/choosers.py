@@ -1,6 +1,6 @@
 """Who chooses for shapes never tuned: trains the dispatcher's model, and compares it with other rules.
 
-    python benchmarks/choosers.py --train       # from the shipped dataset: writes gemm/data/*.chooser.npz
+    python benchmarks/choosers.py --train       # writes gemm/select/data/*.chooser.npz
     python benchmarks/choosers.py               # on shapes held out: writes choosers.json
     python benchmarks/choosers.py --backward [--train]   # the same for nt and tt: choosers-backward.json
 
@@ -28,11 +28,12 @@ import numpy as np
 from common import write
 
 from sassafras.core import SassafrasError, ToolMissing
-from sassafras.gemm import dataset, families, learned
-from sassafras.gemm.backward import PART
-from sassafras.gemm.choose import Chooser, Settings, parsed
-from sassafras.gemm.shapes import Shape
-from sassafras.gemm.table import Table
+from sassafras.gemm.configs import registry
+from sassafras.gemm.configs.backward import PART
+from sassafras.gemm.problem.shape import Shape
+from sassafras.gemm.select import dataset, predictor
+from sassafras.gemm.select.selector import Chooser, Settings, parsed
+from sassafras.gemm.select.table import Table
 
 #: trees, leaves and depth of both sets: small enough for a few milliseconds
 PLAIN = {
@@ -77,34 +78,36 @@ class Pairs:
             names = [name for name in timed if "+" not in name]
             if not names or "torch" not in entry.baselines:
                 continue
-            configs = [families.parse(name) for name in names]
-            found = learned.features(configs, entry.shape)
+            configs = [registry.parse(name) for name in names]
+            found = predictor.features(configs, entry.shape)
             row = {name: found[i] for i, name in enumerate(names)}
             for i, name in enumerate(names):
                 torch_us = entry.baselines["torch"].get(configs[i].layout)
                 if torch_us is not None:
                     plain.append((index, found[i], math.log(torch_us / entry.ours[name][0])))
             for name in sorted(set(timed) - set(names)):
-                config = families.parse(name)
+                config = registry.parse(name)
                 if config.stem in row:
                     gain = math.log(entry.ours[config.stem][0] / entry.ours[name][0])
-                    modes.append((index, learned.with_mode(row[config.stem][None], [config.mode])[0], gain))
+                    modes.append((index, predictor.with_mode(row[config.stem][None], [config.mode])[0], gain))
         self.plain, self.modes = (
             [np.array(part) for part in zip(*rows, strict=True)] for rows in (plain, modes)
         )
 
     def train(
         self, without: set[int], header: dict[str, Any], settings: dict[str, Any] = PLAIN
-    ) -> learned.Model:
+    ) -> predictor.Model:
         """The model of all shapes but some."""
         (of, plain, speedups), (_, modes, gains) = (
             [part[~np.isin(rows[0], list(without))] for part in rows] for rows in (self.plain, self.modes)
         )
         sets = bagged(of, plain, speedups, settings), fitted(modes, gains, MODES)
-        return learned.Model(*sets, {**header, "families": learned.families_in(plain)})
+        return predictor.Model(*sets, {**header, "families": predictor.families_in(plain)})
 
 
-def bagged(of: np.ndarray, found: np.ndarray, target: np.ndarray, settings: dict[str, Any]) -> learned.Trees:
+def bagged(
+    of: np.ndarray, found: np.ndarray, target: np.ndarray, settings: dict[str, Any]
+) -> predictor.Trees:
     """The mean of `MEMBERS` sets of trees (Breiman 1996), each of as many shapes drawn with replacement.
 
     Args:
@@ -117,7 +120,7 @@ def bagged(of: np.ndarray, found: np.ndarray, target: np.ndarray, settings: dict
         times = np.bincount(drawn, minlength=len(shapes))[place].astype(float)
         there = times > 0
         members.append(fitted(found[there], target[there], settings, times[there], member))
-    return learned.Trees.mean(members)
+    return predictor.Trees.mean(members)
 
 
 def fitted(
@@ -126,7 +129,7 @@ def fitted(
     settings: dict[str, Any],
     weights: np.ndarray | None = None,
     member: int = 0,
-) -> learned.Trees:
+) -> predictor.Trees:
     """Boosted trees as flat arrays.
 
     Args:
@@ -160,7 +163,7 @@ def fitted(
     return trees
 
 
-def flat(trees: Sequence[np.ndarray], base: float) -> learned.Trees:
+def flat(trees: Sequence[np.ndarray], base: float) -> predictor.Trees:
     """scikit-learn's nodes of all trees, one after another."""
     roots = np.cumsum([0, *(len(nodes) for nodes in trees[:-1])])
     parts = []
@@ -174,7 +177,7 @@ def flat(trees: Sequence[np.ndarray], base: float) -> learned.Trees:
             np.where(leaf, nodes["value"], 0.0).astype(np.float32).astype(float), nodes["depth"],
         ))  # fmt: skip
     feature, threshold, children, value, depth = (np.concatenate(part) for part in zip(*parts, strict=True))
-    return learned.Trees(base, int(depth.max()), roots, feature, threshold, children, value)
+    return predictor.Trees(base, int(depth.max()), roots, feature, threshold, children, value)
 
 
 def known(entries: Sequence[dataset.Entry], winners: int = 4) -> list[list[Any]]:
@@ -193,16 +196,16 @@ def look_up(entry: dataset.Entry, name: str) -> float | None:
     in stages and in the quick start alone where that one was not; None where nothing is known."""
     if us := entry.us(name) or entry.us(name.partition("+")[0]):
         return us
-    wanted = _but_for_stages(families.parse(name))
+    wanted = _but_for_stages(registry.parse(name))
     found = [
         us for other, (us, _) in entry.ours.items()
-        if "+" not in other and dataset.layout_of(other) and _but_for_stages(families.parse(other)) == wanted
+        if "+" not in other and dataset.layout_of(other) and _but_for_stages(registry.parse(other)) == wanted
     ]  # fmt: skip
     return min(found, default=None)
 
 
 def _but_for_stages(config: Any) -> Any:
-    plain = replace(config, mode=learned.PLAIN)
+    plain = replace(config, mode=predictor.PLAIN)
     if not hasattr(config.instance, "blocks"):
         return plain
     return replace(plain, instance=replace(config.instance, stages=0, blocks=0))
@@ -258,7 +261,7 @@ def asking(rows: Sequence[dict[str, Any]], settings: Settings) -> list[dict[str,
 
 
 def compared(
-    table: Table, model: learned.Model, entries: Sequence[dataset.Entry]
+    table: Table, model: predictor.Model, entries: Sequence[dataset.Entry]
 ) -> dict[str, list[dict[str, Any]]]:
     """What choosers say of these entries (`judge`), by their names."""
     rows = {
@@ -287,7 +290,7 @@ def in_folds(
         out = set(range(fold, len(entries), FOLDS))
         path = kept / f"fold{fold}.npz" if kept is not None else None
         if path is not None and path.is_file():
-            model = learned.Model.load(path)
+            model = predictor.Model.load(path)
         else:
             pairs = pairs or Pairs(entries)
             rest = [entry for i, entry in enumerate(entries) if i not in out and i >= len(grid)]
@@ -304,7 +307,7 @@ def in_folds(
     return rows, grid_summary, off
 
 
-def unseen(found: dataset.Dataset, model: learned.Model) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def unseen(found: dataset.Dataset, model: predictor.Model) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Shapes off the grid that nothing has learnt from, judged by the choosers as they are shipped: rows, and
     by the name of each file (``unseen-fifth``) all of it together."""
     rows, summary, table = [], {}, Table.from_dataset(found)
@@ -363,7 +366,7 @@ def backward(args: argparse.Namespace) -> None:
     header |= {"pairs": found.pairs, "layouts": layouts_of(found)}
     entries = [found[shape] for shape in sorted(found.entries)]
     if args.train:
-        path = args.model or learned.shipped_path(str(header["gpu"]), PART)
+        path = args.model or predictor.shipped_path(str(header["gpu"]), PART)
         Pairs(entries).train(set(), header, PLAIN_BACKWARD).save(path)
         print(f"wrote {path} ({path.stat().st_size:,} bytes)")
         return
@@ -374,7 +377,7 @@ def backward(args: argparse.Namespace) -> None:
     print("wrote", write("choosers-backward", rows, {"backward": summary}, header, seed=SEED, out=args.out))
 
 
-def milliseconds(model: learned.Model, table: Table) -> float:
+def milliseconds(model: predictor.Model, table: Table) -> float:
     """Of a choice for a shape never asked before, median."""
     chooser, rng, spent = Chooser(table, model=model), np.random.default_rng(SEED), []
     for _ in range(200):
@@ -416,13 +419,13 @@ def main() -> None:
         header["known"] = known(besides)
         grid, table = [found[shape] for shape in sorted(found.entries)], Table.from_dataset(found)
         model = Pairs([*grid, *besides]).train(set(), header)
-        path = args.model or learned.shipped_path(header["gpu"])
+        path = args.model or predictor.shipped_path(header["gpu"])
         model.save(path)
         took = milliseconds(model, table)
         print(f"wrote {path} ({path.stat().st_size:,} bytes); a choice takes {took:.2f} ms here")
         return
     rows, grid, apart = in_folds(found, others, args.folds)
-    model = learned.Model.load(args.model or learned.shipped_path(header["gpu"]))
+    model = predictor.Model.load(args.model or predictor.shipped_path(header["gpu"]))
     last, judged = unseen(found, model)
     rows, summary = [*rows, *last], {"grid": grid, "off_grid": apart, **judged}
     print("wrote", write("choosers", rows, summary, header, seed=SEED, out=args.out))

@@ -42,9 +42,9 @@ def swept(arguments: argparse.Namespace, workers: int) -> tuple[dict[str, Any], 
     """A row: shapes a second of a sweep, kernels compiled before; and the environment."""
     from sassafras.cluster import Pool
     from sassafras.cluster.gemm import ClusterCrew
-    from sassafras.gemm import bench
-    from sassafras.gemm.options import Options
-    from sassafras.gemm.shapes import cuda_l2_grid, in_bands, stratified
+    from sassafras.gemm.bench import runs
+    from sassafras.gemm.bench.options import Options
+    from sassafras.gemm.problem.shape import cuda_l2_grid, in_bands, stratified
 
     bands = ["<1e8", "1e8-1e9", "1e9-1e10"]
     shapes = stratified(in_bands(cuda_l2_grid(), bands), arguments.shapes, 0)
@@ -67,7 +67,7 @@ def swept(arguments: argparse.Namespace, workers: int) -> tuple[dict[str, Any], 
         tempfile.TemporaryDirectory() as folder,
     ):
         options = Options(exclude=arguments.exclude)
-        dataset = bench.sweep(
+        dataset = runs.sweep(
             shapes, Path(folder), options, crew=ClusterCrew(pool), dry=dry, progress=1, say=say,
             cache=arguments.cache,
         )  # fmt: skip
@@ -85,7 +85,7 @@ def swept(arguments: argparse.Namespace, workers: int) -> tuple[dict[str, Any], 
 def sampled(arguments: argparse.Namespace, name: str, workers: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """A row: launches on fresh inputs a second, an original against itself; and the environment."""
     from sassafras.cluster import Pool
-    from sassafras.cluster.sampling import sample
+    from sassafras.cluster.random_tests import sample
     from sassafras.core import Candidate
     from sassafras.frontend import load
 

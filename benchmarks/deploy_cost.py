@@ -128,7 +128,7 @@ def main() -> None:
     summary["install_us"] = statistics.median(row["install_us"] for row in rows if row["installed"])
     environment: dict[str, Any] = {"gpu": None}
     if not options.dry_run:
-        from sassafras.device import CudaDevice
+        from sassafras.evaluate.gpu import CudaDevice
 
         environment = CudaDevice().environment()
     path = write("deploy-cost", rows, summary, environment, out=options.out)

@@ -7,9 +7,9 @@
 Each kernel of the suite (its headline case) is searched by every strategy in every space, with the same
 number of evaluations; the exact solver, which thinks longer than it evaluates, has a limit of seconds too.
 Beside them stands the bound: the least that the timing model can say of any schedule of the space
-(`sassafras.expected`), with the exact solver's help (--bound-seconds a block). Every schedule is judged by
-the validator before it is modelled; refusals are counted, and there should be none. All figures are modelled
-ratios, not measurements.
+(`api/instruction_costs.py`), with the exact solver's help (--bound-seconds a block). Every schedule is
+judged by the validator before it is modelled; refusals are counted, and there should be none. All figures
+are modelled ratios, not measurements.
 
 With --folder, the searches of each kernel and space are kept in a file when they end, and not run again.
 """
@@ -34,11 +34,11 @@ def kernel_rows(
     seeds: int, kept: list[Row] | None = None,
 ) -> list[Row]:  # fmt: skip
     """One kernel in one space: a row a strategy; the bound is worked out anew for searches that were kept."""
+    from sassafras.api.instruction_costs import bound, informed
     from sassafras.core import SassafrasError
-    from sassafras.device import ModelDevice
-    from sassafras.expected import bound, informed
     from sassafras.frontend import load
-    from sassafras.spaces import space_of
+    from sassafras.schedule.spaces import space_of
+    from sassafras.timing_model import ModelDevice
     from sassafras.validate import Validator
 
     family, _, shape = name.partition("/")
@@ -49,7 +49,7 @@ def kernel_rows(
     device = ModelDevice()
     try:
         device.open(workload, case, kernel)
-        made = informed(space_of(space), workload, case)
+        made = informed(space_of(space, Validator), workload, case)
         opened = made(kernel)
     except SassafrasError as error:
         return [head | {"error": str(error)}]
@@ -182,8 +182,8 @@ def main() -> None:
     parser.add_argument("--kept-only", action="store_true", help="work nothing out: what --folder holds")
     parser.add_argument("--out")
     options = parser.parse_args()
-    from sassafras.device import ModelDevice
     from sassafras.suite import names
+    from sassafras.timing_model import ModelDevice
 
     rows: list[Row] = []
     for name in options.kernels.split(",") if options.kernels else names():

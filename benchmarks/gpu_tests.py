@@ -105,12 +105,12 @@ def environment() -> dict[str, Any]:
 
 def prepare() -> float:
     """Build all kernels and the launcher into the cache; seconds."""
-    from sassafras.gemm import compile, families
-    from sassafras.gemm.dispatch import build
+    from sassafras.gemm.build import cubins, launcher
+    from sassafras.gemm.configs import registry
 
     begin = time.perf_counter()
-    compile.build((*families.INSTANCES, *families.OTHER_INSTANCES, *families.EPILOGUE_INSTANCES))
-    build.build(None)
+    cubins.build((*registry.INSTANCES, *registry.OTHER_INSTANCES, *registry.EPILOGUE_INSTANCES))
+    launcher.build(None)
     return time.perf_counter() - begin
 
 

@@ -45,7 +45,7 @@ class Clock:
         """Microseconds a call, (rounds, graphs); the first round is not counted."""
         import torch
 
-        from sassafras.device.cuda.timing import interleaved
+        from sassafras.cuda.timing import interleaved
 
         order = interleaved(len(graphs), rounds + 1)
         table = np.empty((rounds + 1, len(graphs)))

@@ -34,8 +34,8 @@ STAGES = ("verify", "sweep", "offline", "server", "off-grid")
 
 def _verify(cache: str | None, seed: int, path: str) -> None:
     """In a process of its own: boundary shapes; the records go to a file."""
-    from sassafras.gemm.tools import Tools
-    from sassafras.gemm.verify import verify
+    from sassafras.gemm.bench.gpu_context import Tools
+    from sassafras.gemm.bench.verify import verify
 
     records = verify(Tools(Path(cache) if cache else None), seed=seed)
     Path(path).write_text(json.dumps(records, indent=1))
@@ -101,11 +101,11 @@ def main() -> int:
     """Run a stage; 1 when a kernel of ours was wrong anywhere or a shape failed."""
     given = arguments()
     from sassafras.cli import files
-    from sassafras.device.cuda import available
-    from sassafras.gemm import bench
-    from sassafras.gemm.options import Options, of_known, retuning
-    from sassafras.gemm.results import benchmark, choose_shapes, file_name, save_sweep
-    from sassafras.gemm.summary import table
+    from sassafras.cuda.environment import available
+    from sassafras.gemm.bench import runs
+    from sassafras.gemm.bench.commands import benchmark, choose_shapes, file_name, save_sweep
+    from sassafras.gemm.bench.options import Options, of_known, retuning
+    from sassafras.gemm.bench.report import table
 
     if not given.dry_run:
         usable, reason = available()
@@ -136,7 +136,7 @@ def main() -> int:
         "say": lambda text: print(text, flush=True),
     }  # fmt: skip
     if given.stage == "sweep":
-        dataset = bench.sweep(shapes, given.out, options, **shared)
+        dataset = runs.sweep(shapes, given.out, options, **shared)
         for path in save_sweep(dataset, given.out, changed=given.only_configs):
             print("wrote", path)
         spent = time.perf_counter() - begin

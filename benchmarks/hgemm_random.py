@@ -30,7 +30,7 @@ def drawn(rng: Any, most: int, odd: bool = False) -> Any:
     """A shape; `odd`: rows are what they are."""
     import numpy as np
 
-    from sassafras.gemm.shapes import Shape
+    from sassafras.gemm.problem.shape import Shape
 
     m, n, k = (int(2 ** rng.uniform(0, np.log2(most))) for _ in range(3))
     if not odd and rng.integers(8):
@@ -93,17 +93,17 @@ def main() -> int:
     given = parser.parse_args()
     import numpy as np
 
-    from sassafras.device.cuda import environment
-    from sassafras.gemm import families
-    from sassafras.gemm.worker import _stage
+    from sassafras.cuda.environment import environment
+    from sassafras.gemm.bench.worker import _stage
+    from sassafras.gemm.configs import registry
 
     plan = {"dry": given.dry_run, "cache": str(given.cache) if given.cache else None, "options": {"seed": 0}}
     stage = _stage(plan)
     rng = np.random.default_rng(given.seed)
-    everything = list(families.configurations())
+    everything = list(registry.configurations())
     if given.only:  # unproven families only by name
         everything = [
-            c for c in (*everything, *families.unproven_configurations()) if re.search(given.only, c.name)
+            c for c in (*everything, *registry.unproven_configurations()) if re.search(given.only, c.name)
         ]
     if given.exclude:
         everything = [c for c in everything if not re.search(given.exclude, c.name)]

@@ -105,7 +105,7 @@ def run(options: argparse.Namespace) -> int:
         done = runner.run()
         tally, restarts = runner.tally, runner.restarts
         if not options.pretend:
-            from sassafras.device.cuda import environment as found
+            from sassafras.cuda.environment import environment as found
 
             environment = found()
     else:

@@ -124,13 +124,13 @@ def read(path: Path | None) -> list[dict[str, Any]]:
 
 def table_of(args: argparse.Namespace) -> Any:
     """The dataset's table, or the stand-in."""
-    from sassafras.gemm.shapes import cuda_l2_grid
+    from sassafras.gemm.problem.shape import cuda_l2_grid
     from sassafras.llm.policy import Table
 
     if args.stand_in:
         shapes = [s for s in cuda_l2_grid() if s.flop < 2e10][:: args.every]
         return Table.stand_in(shapes, most=args.most)
-    from sassafras.gemm import dataset
+    from sassafras.gemm.select import dataset
 
     found = dataset.Dataset.load(args.dataset) if args.dataset else dataset.shipped()
     return Table.of_dataset(found)

@@ -13,8 +13,8 @@ backward by turns and timed by events. Speed-ups are medians of paired ratios wi
 Results are checked against FP64 before and after timing: RMS error at most 1.1 times torch's.
 
 The same command goes on where it was stopped (a journal beside the result); --fresh starts over. Without
-gemm/data/*.backward.table.json torch serves dW: copy what `hgemm.py sweep --layouts nt,tt` wrote there, or
-name it with --table.
+gemm/select/data/*.backward.table.json torch serves dW: copy what `hgemm.py sweep --layouts nt,tt` wrote
+there, or name it with --table.
 """
 
 from __future__ import annotations
@@ -222,8 +222,8 @@ def work(layer: Layer, settings: dict[str, Any]) -> dict[str, Any] | None:
         os.environ["SASSAFRAS_GEMM_CACHE"] = settings["cache"]
     if settings["table"]:
         os.environ["SASSAFRAS_GEMM_TABLE"] = settings["table"]
-    from sassafras.device.cuda import environment
-    from sassafras.gemm import matmul as room
+    from sassafras.cuda.environment import environment
+    from sassafras.gemm.matmul import api as room
 
     if not settings["dry"] and room._engine is None:
         room._set_up()
@@ -238,8 +238,8 @@ def merged_table(extra: Path, folder: Path) -> Path:
     Raises:
         SassafrasError: a table cannot be read, or none is shipped.
     """
-    from sassafras.gemm.dispatch.engine import load_table
-    from sassafras.gemm.table import Table
+    from sassafras.gemm.matmul.planner import load_table
+    from sassafras.gemm.select.table import Table
 
     more = Table.load(extra)
     shipped = load_table(str(more.header.get("gpu")))
@@ -263,13 +263,13 @@ def main() -> int:
     parser.add_argument("--prepare", action="store_true", help="only compile; needs no GPU")
     parser.add_argument("--dry-run", action="store_true", help="small layers on the CPU, torch serving")
     given = parser.parse_args()
-    from sassafras.device.cuda import available
-    from sassafras.gemm.backward import PART
-    from sassafras.gemm.compile import build
-    from sassafras.gemm.families import INSTANCES, OTHER_INSTANCES
-    from sassafras.gemm.journal import Journal
-    from sassafras.gemm.table import shipped_path
-    from sassafras.gemm.worker import kernels_digest
+    from sassafras.cuda.environment import available
+    from sassafras.gemm.bench.journal import Journal
+    from sassafras.gemm.bench.worker import kernels_digest
+    from sassafras.gemm.build.cubins import build
+    from sassafras.gemm.configs.backward import PART
+    from sassafras.gemm.configs.registry import INSTANCES, OTHER_INSTANCES
+    from sassafras.gemm.select.table import shipped_path
 
     begin = time.time()
     if given.prepare:

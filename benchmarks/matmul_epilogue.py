@@ -97,7 +97,7 @@ def contestants(case: Case, x: Any, w: Any, bias: Any, room: Any) -> dict[str, C
     """name -> a call that returns C."""
     import torch
 
-    from sassafras.gemm.fused import activated
+    from sassafras.gemm.matmul.epilogue_api import activated
 
     flat = case.batch == 1
 
@@ -128,10 +128,11 @@ def rms(result: Any, exact: Any) -> float:
 
 def candidates(case: Case, x: Any, w: Any, bias: Any, room: Any, most: int) -> list[Any]:
     """Our configurations to screen: what would be chosen, then the estimate's favourites, in modes."""
-    from sassafras.gemm import choose_fused, epilogue
-    from sassafras.gemm.choose import parsed
-    from sassafras.gemm.dispatch.fused import read
-    from sassafras.gemm.estimate import estimate_us
+    from sassafras.gemm.configs import epilogue
+    from sassafras.gemm.matmul.epilogue_plan import read
+    from sassafras.gemm.select import epilogue_selector
+    from sassafras.gemm.select.cost_model import estimate_us
+    from sassafras.gemm.select.selector import parsed
 
     problem = read(x, w, None, bias, "cuda")
     if problem is None:
@@ -139,7 +140,7 @@ def candidates(case: Case, x: Any, w: Any, bias: Any, room: Any, most: int) -> l
     layout = (problem.layout, case.dtype)
     aligned = bool(problem.aligned)
     legal = epilogue.configurations(problem.shape, *layout, problem.batch, problem.lines, aligned)
-    legal.sort(key=lambda c: estimate_us(c, choose_fused.flat(c, problem.shape, problem.batch)))
+    legal.sort(key=lambda c: estimate_us(c, epilogue_selector.flat(c, problem.shape, problem.batch)))
     by_instance: dict[Any, Any] = {}
     for config in legal:
         by_instance.setdefault(config.instance, config)
@@ -154,7 +155,7 @@ def candidates(case: Case, x: Any, w: Any, bias: Any, room: Any, most: int) -> l
 def run(case: Case, room: Any, clock: Clock, given: argparse.Namespace) -> dict[str, Any]:
     """One row. Raises what a contestant raises."""
     from sassafras.core.statistics import bootstrap_median
-    from sassafras.gemm.fused import activated
+    from sassafras.gemm.matmul.epilogue_api import activated
 
     x, w, bias = tensors(case, "cpu" if clock.dry else "cuda")
     exact = x.double() @ w.double()
@@ -223,10 +224,10 @@ def main() -> int:
     import warnings
 
     warnings.simplefilter("ignore", RuntimeWarning)
-    from sassafras.device.cuda import available, environment
-    from sassafras.gemm import matmul as room
-    from sassafras.gemm.compile import build
-    from sassafras.gemm.families import EPILOGUE_INSTANCES
+    from sassafras.cuda.environment import available, environment
+    from sassafras.gemm.build.cubins import build
+    from sassafras.gemm.configs.registry import EPILOGUE_INSTANCES
+    from sassafras.gemm.matmul import api as room
 
     if given.prepare:
         print(len(build(EPILOGUE_INSTANCES, given.cache)), "cubins ready", flush=True)

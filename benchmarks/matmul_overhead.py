@@ -70,7 +70,7 @@ def contestants(a: Any, b: Any, out: Any, room: Any) -> dict[str, Any]:
 
 def _python_launcher(room: Any, a: Any, b: Any) -> Any:
     """The launcher in Python with the same plan, beside the compiled one."""
-    from sassafras.gemm.dispatch.slow import PythonLauncher
+    from sassafras.gemm.matmul.launcher_python import PythonLauncher
 
     engine = room._engine
     other = PythonLauncher(engine.driver, engine.torch)
@@ -150,9 +150,9 @@ def choices() -> dict[str, Any]:
     """Microseconds of the chooser's first answers for shapes never tuned."""
     import numpy as np
 
-    from sassafras.gemm.choose import Chooser
-    from sassafras.gemm.shapes import off_grid
-    from sassafras.gemm.table import Table, shipped_path
+    from sassafras.gemm.problem.shape import off_grid
+    from sassafras.gemm.select.selector import Chooser
+    from sassafras.gemm.select.table import Table, shipped_path
 
     table = Table.load(shipped_path("NVIDIA H200"))
     chooser = Chooser(table)
@@ -183,12 +183,12 @@ def main() -> int:
         os.environ["SASSAFRAS_GEMM_CACHE"] = str(given.cache)
     import torch
 
-    from sassafras.device.cuda import environment
-    from sassafras.gemm import matmul as room
-    from sassafras.gemm.choose import Chooser
-    from sassafras.gemm.families import legal
-    from sassafras.gemm.shapes import Shape
-    from sassafras.gemm.table import Row, Table
+    from sassafras.cuda.environment import environment
+    from sassafras.gemm.configs.registry import legal
+    from sassafras.gemm.matmul import api as room
+    from sassafras.gemm.problem.shape import Shape
+    from sassafras.gemm.select.selector import Chooser
+    from sassafras.gemm.select.table import Row, Table
 
     device = "cpu" if given.dry_run else "cuda"
     sync = (lambda: None) if given.dry_run else torch.cuda.synchronize

@@ -46,14 +46,15 @@ def winners(folder: Path, each: bool) -> list[Row]:
 
 def explained(row: Row, device: str, limit: int, remeasure: int = 0) -> Row:
     """One winner's explanation, as JSON."""
-    from sassafras import explain, game
+    from sassafras import explain
     from sassafras.frontend import load
+    from sassafras.training import environment
 
     name, _, case = row["kernel"].partition("/")
     workload = load(f"suite:{name}")
     chosen = workload.case(case or None)
     if row.get("lonely"):
-        chosen = game.lonely(chosen)
+        chosen = environment.lonely(chosen)
         # another case than the file's; a GPU's worker would load the file again
         workload = dataclasses.replace(workload, cases=(chosen,), source=None)
     cubin = zlib.decompress(base64.b64decode(row["winner"]))

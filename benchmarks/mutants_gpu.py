@@ -113,7 +113,7 @@ def run(options: argparse.Namespace, only: list[str]) -> int:
     )  # fmt: skip
     environment: dict[str, Any] = {"gpu": "pretended"}
     if not options.pretend:
-        from sassafras.device.cuda import environment as found
+        from sassafras.cuda.environment import environment as found
 
         environment = found()
     rows = [{"kernel": name, **counts} for name, counts in summary.pop("kernels").items()]

@@ -13,7 +13,7 @@ export SASSAFRAS_NVDISASM="$kit/tools/nvdisasm" NEWEST_PTXAS="$kit/tools/ptxas"
 python3 - <<'PY'
 import numpy as np
 from sassafras.core import Candidate
-from sassafras.device import ModelDevice
+from sassafras.timing_model import ModelDevice
 from sassafras.frontend import load
 from sassafras.schedule import ScheduleSpace
 from sassafras.validate import Validator

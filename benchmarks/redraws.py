@@ -32,20 +32,22 @@ OTHERS = 100
 def search(name: str, budget: str, seed: int, sets: int) -> tuple[Row, bytes]:
     """One kernel: its row, and the chosen leader's cubin."""
     from sassafras import search as strategies
-    from sassafras.confirming import select
+    from sassafras.api.confirm import select
+    from sassafras.api.job import Job
     from sassafras.core import Budget, beats
-    from sassafras.device import ModelDevice
-    from sassafras.device.model import correlation
-    from sassafras.device.model.draws import Part, half_width
-    from sassafras.job import Job
-    from sassafras.spaces import space_of
+    from sassafras.schedule.spaces import space_of
     from sassafras.suite import load
+    from sassafras.timing_model import ModelDevice, correlation
+    from sassafras.timing_model.draws import Part, half_width
+    from sassafras.validate import Validator
 
     workload = load(name)
     case = workload.case(None)
     baseline = workload.build(case, "sm_90a")
     strategy, device = strategies.get("guided", {}), ModelDevice("sm_90a")
-    space = space_of("swaps", asked_by_name=False, **getattr(strategy, "space_options", {}))(baseline)
+    space = space_of("swaps", Validator, asked_by_name=False, **getattr(strategy, "space_options", {}))(
+        baseline
+    )
     job = Job(
         workload, case, baseline, strategy, Budget.parse(budget), seed, device, space, None, lambda text: None
     )
@@ -84,9 +86,9 @@ def search(name: str, budget: str, seed: int, sets: int) -> tuple[Row, bytes]:
 
 def measured(name: str, cubin: bytes) -> Row:
     """The chosen leader on this machine's GPU, in fresh processes."""
+    from sassafras.api.optimize import open_device
     from sassafras.core import Candidate, Evaluation
     from sassafras.frontend import load
-    from sassafras.wiring import open_device
 
     workload = load(f"suite:{name}")  # with the source from which worker processes load it
     case = workload.case(None)

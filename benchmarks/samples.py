@@ -24,7 +24,7 @@ Row = dict[str, Any]
 def one(name: str, seconds: float) -> Row:
     """Sample one kernel on this process's GPU."""
     from sassafras.core import Candidate
-    from sassafras.device.cuda import CudaDevice
+    from sassafras.evaluate.gpu import CudaDevice
     from sassafras.frontend import load
 
     workload = load(f"suite:{name}")
@@ -69,7 +69,7 @@ def main() -> int:
     parser.add_argument("--out", default=os.environ.get("OUT"))
     options = parser.parse_args()
     from sassafras import suite
-    from sassafras.device.cuda import environment
+    from sassafras.cuda.environment import environment
 
     if options.merge:
         files = [read_result(path, "environment", of="samples") for path in options.merge]

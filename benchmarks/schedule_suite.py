@@ -33,7 +33,7 @@ AROUND_S = 24.0
 def choose_baseline(workload: Any, case: Any, newest: str | None) -> tuple[str | None, Row]:
     """The ptxas (None: the bundled one) whose code is faster, and what was measured."""
     from sassafras.core import Candidate
-    from sassafras.device.cuda import CudaDevice
+    from sassafras.evaluate.gpu import CudaDevice
 
     device = CudaDevice()
     try:

@@ -46,7 +46,7 @@ from benchmarks.common import write  # noqa: E402
 from benchmarks.latency import build, frame, order, raises  # noqa: E402
 from benchmarks.latency.words import Book  # noqa: E402
 from sassafras.core import DeviceError  # noqa: E402
-from sassafras.device.cuda.process import WorkerProcess  # noqa: E402
+from sassafras.cuda.worker_process import WorkerProcess  # noqa: E402
 from sassafras.sass import Program  # noqa: E402
 
 Row = dict[str, Any]

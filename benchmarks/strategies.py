@@ -113,7 +113,7 @@ def shares(units: Sequence[Unit], kernels: Sequence[str], gpus: int) -> list[lis
 
 def lonely_or_not(workload: Any, case: str | None, lonely: bool) -> Any:
     """A workload's case by name (None: its first), with one CTA an SM where that is asked for."""
-    from sassafras import game
+    from sassafras.training import environment as game
 
     chosen = workload.case(case)
     return game.lonely(chosen) if lonely else chosen
@@ -121,9 +121,10 @@ def lonely_or_not(workload: Any, case: str | None, lonely: bool) -> Any:
 
 def opener(device: str, lonely: bool, kernel: str, pairs: int = PAIRS) -> Any:
     """(baseline, device, what opens it) of a kernel. `pairs`: of blocks, most that time a candidate."""
-    from sassafras.device import CudaDevice, ModelDevice
+    from sassafras.api.optimize import DEFAULT_ARCH
+    from sassafras.evaluate.gpu import CudaDevice
     from sassafras.frontend import load
-    from sassafras.wiring import DEFAULT_ARCH
+    from sassafras.timing_model import ModelDevice
 
     name, _, case = kernel.partition("/")
     workload = load(f"suite:{name}")
@@ -230,7 +231,7 @@ def remeasure(kernel: str, names: list[str], each: bool, folder: str, deadline: 
     import zlib
 
     from sassafras.core import Candidate
-    from sassafras.writing import write_whole
+    from sassafras.core.files import write_whole
 
     rows = [r for r in read(Path(folder)) if r["kernel"] == kernel and r.get("winner")]
     rows = [r for r in rows if r["strategy"] in names and not r["modelled"]]

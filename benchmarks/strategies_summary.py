@@ -208,7 +208,7 @@ def _pairs(rows: list[Row], one: str, other: str) -> Row:
 
 def _transfer(rows: list[Row], kernels: list[str]) -> Row:
     """Kernels of families that the shipped policy has not seen: evaluations to 90 % of annealing's gain."""
-    from sassafras.game import HELD_OUT
+    from sassafras.training.environment import HELD_OUT
 
     held = {n for names in HELD_OUT.values() for n in names}
     found: list[Row] = []

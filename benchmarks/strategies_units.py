@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from turns import Turns
 
-from sassafras.confirming import select
+from sassafras.api.confirm import select
 from sassafras.core import Redrawing
-from sassafras.writing import write_whole
+from sassafras.core.files import write_whole
 
 Row = dict[str, Any]
 #: best few of a search that are looked at again
@@ -269,13 +269,13 @@ def one(
 ) -> Row | None:  # fmt: skip
     """One search and an honest figure for what it found; None when the deadline cut it."""
     from sassafras import search
+    from sassafras.api.optimize import prerank_score
     from sassafras.core import Budget
     from sassafras.evaluate import Evaluator
     from sassafras.frontend import load
     from sassafras.schedule import ScheduleSpace
     from sassafras.search.prerank import Preranked
     from sassafras.validate import Validator
-    from sassafras.wiring import prerank_score
 
     name, settings = STRATEGIES[unit.strategy]
     settings = dict(settings)

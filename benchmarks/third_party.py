@@ -38,7 +38,7 @@ from typing import Any, TypeVar
 
 from common import write
 
-from sassafras.writing import write_whole
+from sassafras.core.files import write_whole
 
 T = TypeVar("T")
 Row = dict[str, Any]

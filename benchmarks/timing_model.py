@@ -127,8 +127,9 @@ def measure(device: Any, candidates: list[Any], seed: int) -> tuple[list[list[li
 def one(name: str, count: int, longest: int, pairs: int, seed: int) -> Row:
     """Sample and measure one kernel: its raw row."""
     from sassafras.core import Candidate
-    from sassafras.device import CudaDevice, ModelDevice
+    from sassafras.evaluate.gpu import CudaDevice
     from sassafras.frontend import load
+    from sassafras.timing_model import ModelDevice
 
     workload = load(f"suite:{name}")
     case = workload.case()
@@ -168,8 +169,7 @@ def one(name: str, count: int, longest: int, pairs: int, seed: int) -> Row:
 def remodel(raw: Row, changes: dict[str, float]) -> np.ndarray:
     """Modelled ratios of every schedule of a raw row, NaN where the model refuses."""
     from sassafras.core import Buffer, Case, Kernel, Workload
-    from sassafras.device import ModelDevice
-    from sassafras.device.model import H200
+    from sassafras.timing_model import H200, ModelDevice
 
     kernel = Kernel(
         unpack(raw["cubin"]).tobytes(), raw["kernel_name"], ARCH, raw["threads"], raw["shared_bytes"]
@@ -195,8 +195,8 @@ def remodel(raw: Row, changes: dict[str, float]) -> np.ndarray:
 def judge(raw: Row, ratios: np.ndarray) -> Row:
     """The published row: correlations of model and GPU for one kernel."""
     from sassafras.core.statistics import bootstrap_median
-    from sassafras.device.model.constants import FITTED_ON
-    from sassafras.device.model.rank import distinguishable, kendall_tau
+    from sassafras.timing_model.constants import FITTED_ON
+    from sassafras.timing_model.rank import distinguishable, kendall_tau
 
     usable = [n for n, (a, b) in enumerate(raw["halves"]) if a and b and np.isfinite(ratios[n])]
     modelled = ratios[usable]
@@ -280,8 +280,8 @@ def speed(only: set[str]) -> None:
 
     from sassafras import suite
     from sassafras.core import Candidate
-    from sassafras.device import ModelDevice
     from sassafras.frontend import load
+    from sassafras.timing_model import ModelDevice
 
     for name in suite.names():
         if only and name not in only:

@@ -82,14 +82,14 @@ class Measured:
         self._known: dict[tuple[tuple[str, float], ...], float] = {}
 
     def _model(self, changes: dict[str, float]) -> Any:
-        from sassafras.device.model import H200
-        from sassafras.device.model.kernel_model import KernelModel
+        from sassafras.timing_model import H200
+        from sassafras.timing_model.kernel_model import KernelModel
 
         return KernelModel(self.program, self.kernel, self.case, H200.replace(**changes))
 
     def modelled(self, changes: dict[str, float]) -> float:
         """Modelled microseconds of the baseline."""
-        from sassafras.device.model import simulate
+        from sassafras.timing_model import simulate
 
         key = tuple(sorted(changes.items()))
         if key not in self._known:
@@ -104,7 +104,7 @@ class Measured:
 
     def schedules(self, changes: dict[str, float], chosen: np.ndarray) -> np.ndarray:
         """Modelled baseline / schedule ratios of some recorded schedules."""
-        from sassafras.device.model import simulate
+        from sassafras.timing_model import simulate
 
         model = self._model(changes)
         words = model.words
@@ -120,7 +120,7 @@ class Measured:
 
 def fit(kernels: list[Measured], passes: int = 2) -> tuple[dict[str, float], float]:
     """Constants by coordinate descent from the published ones: (changes, loss)."""
-    from sassafras.device.model import H200
+    from sassafras.timing_model import H200
 
     def loss(changes: dict[str, float]) -> float:
         # every family counts as much as any other
@@ -148,7 +148,7 @@ def fit(kernels: list[Measured], passes: int = 2) -> tuple[dict[str, float], flo
 def rank(kernel: Measured, changes: dict[str, float], chosen: np.ndarray) -> Row:
     """Kendall's tau of model and GPU over some recorded schedules, and the ceiling between the halves."""
     from sassafras.core.statistics import bootstrap_median
-    from sassafras.device.model.rank import distinguishable, kendall_tau
+    from sassafras.timing_model.rank import distinguishable, kendall_tau
 
     halves = [kernel.raw["halves"][n] for n in chosen.tolist()]
     first, second = (np.array([np.median(h[i]) for h in halves]) for i in (0, 1))

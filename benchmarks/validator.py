@@ -140,9 +140,9 @@ def _copies(
 ) -> None:  # fmt: skip
     """Judge copies (renamed, or with instructions moved over branches), wrong ones and a right one, and what
     is planted in the right one's schedule."""
-    from sassafras import spaces
     from sassafras.core import Kernel, SassafrasError
     from sassafras.sass import Program
+    from sassafras.schedule import spaces
     from sassafras.validate import Validator
 
     validator = Validator(data, kernel)

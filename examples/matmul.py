@@ -8,7 +8,7 @@ Without a supported GPU everything is torch's, and the first call says so.
 import torch
 
 import sassafras
-from sassafras.gemm.matmul import settle, status
+from sassafras.gemm.matmul.api import settle, status
 
 
 class Linear(torch.nn.Linear):

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from sassafras.confirming import LEAST_LEADERS, leaders_of, remeasure, select
+from sassafras.api.confirm import LEAST_LEADERS, leaders_of, remeasure, select
 from sassafras.core import Candidate, DeviceError, Interval, Kernel, Modelled, Outcome, Verdict, beats
 from sassafras.search import Found
 

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 import sassafras
+from sassafras.api.compare import Comparison, compare
+from sassafras.compare.cubins import from_evaluation
+from sassafras.compare.functions import _columns, capture_order
+from sassafras.compare.results import alike
+from sassafras.compare.timers import Cpu, Gpu, Timer
 from sassafras.core import DeviceError, Evaluation, Interval, SassafrasError, Verdict
-from sassafras.device.cuda.timing import interleaved
-from sassafras.measure import Comparison, compare
-from sassafras.measure.cubins import from_evaluation
-from sassafras.measure.functions import _columns, capture_order
-from sassafras.measure.results import alike
-from sassafras.measure.timers import Cpu, Gpu, Timer
+from sassafras.cuda.timing import interleaved
 
 
 def _work(amount: int):  # type: ignore[no-untyped-def]
@@ -111,7 +111,7 @@ class Placed(Timer):
 
 def _placed(monkeypatch: pytest.MonkeyPatch, **settings: Any) -> tuple[Comparison, Placed]:
     timer = Placed()
-    monkeypatch.setattr("sassafras.measure.functions.Cpu", lambda: timer)
+    monkeypatch.setattr("sassafras.compare.functions.Cpu", lambda: timer)
     found = compare(lambda x: 10 * x, lambda x: 20 * x, args=(1,), device="cpu", rounds=4, **settings)
     return found, timer
 
@@ -178,7 +178,7 @@ def test_what_was_prepared_is_given_back_when_a_capture_fails(monkeypatch: pytes
         return plain(function, args, kwargs, calls)
 
     monkeypatch.setattr(timer, "prepare", prepare)
-    monkeypatch.setattr("sassafras.measure.functions.Cpu", lambda: timer)
+    monkeypatch.setattr("sassafras.compare.functions.Cpu", lambda: timer)
     with pytest.raises(DeviceError, match="captured"):
         compare(lambda x: x, lambda x: x, args=(1,), device="cpu", rounds=4)
     assert timer.open == 0
@@ -225,7 +225,7 @@ def test_bad_calls_say_what_is_wrong(tmp_path: Path) -> None:
 
 
 def test_without_a_gpu_cubins_and_graphs_are_refused_clearly() -> None:
-    from sassafras.device import available
+    from sassafras.cuda.environment import available
 
     if available()[0]:
         pytest.skip("there is a GPU")

@@ -9,9 +9,9 @@ import pytest
 
 pytest.importorskip("triton")
 
-from sassafras import corpus, game
 from sassafras.core import SassafrasError
-from sassafras.corpus import Sample, kernels, look, open_sample, samples, survey
+from sassafras.training import corpus, environment
+from sassafras.training.corpus import Sample, kernels, look, open_sample, samples, survey
 
 ARCH = "sm_90a"
 
@@ -20,10 +20,10 @@ def test_the_corpus_lists_hundreds_of_samples_none_of_a_held_out_family() -> Non
     listed = list(samples())
     assert len(listed) == len(set(listed)) and len(listed) >= 500
     suite = {s.kernel.partition(":")[2] for s in listed if s.kernel.startswith("suite:")}
-    assert suite == {name for names in game.FAMILIES.values() for name in names}
-    assert {s.family for s in listed} >= set(game.FAMILIES)
+    assert suite == {name for names in environment.FAMILIES.values() for name in names}
+    assert {s.family for s in listed} >= set(environment.FAMILIES)
     apart = {s.kernel.partition(":")[2] for s in samples(corpus.HELD_OUT)}
-    assert apart <= {name for names in game.HELD_OUT.values() for name in names} and not apart & suite
+    assert apart <= {name for names in environment.HELD_OUT.values() for name in names} and not apart & suite
     # a limit takes from all over the combinations
     first = [s for s in listed if s.kernel == "suite:rotary"]
     assert len({s.changes[0] for s in first}) == 3 and len({s.changes[2] for s in first}) == 4
@@ -58,8 +58,8 @@ def test_the_command_trains_resumes_and_compares(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("sb3_contrib")
-    from sassafras import pretraining
     from sassafras.search.ppo import checkpoint
+    from sassafras.training import pretraining
 
     tiny = {"append": {"suite:kv_append": {"BLOCK": (256, 512), "num_warps": (4,)}}}
     monkeypatch.setattr(pretraining, "VARIED", tiny)
@@ -69,7 +69,7 @@ def test_the_command_trains_resumes_and_compares(
     # (no time left: the policy that is written is the untrained one)
     pretraining.main([*words, "--minutes", "0"])
     untrained = out.rename(tmp_path / "untrained.npz")
-    monkeypatch.setattr("sassafras.search.ppo.pretrain.Trainer.train", _some_iterations(2))
+    monkeypatch.setattr("sassafras.training.loop.Trainer.train", _some_iterations(2))
     pretraining.main(words)
     pretraining.main(words)
     facts = checkpoint.load(out)[1]
@@ -90,7 +90,7 @@ def test_the_command_trains_resumes_and_compares(
 
 def _some_iterations(count: int):  # type: ignore[no-untyped-def]
     """Training for so many iterations, whatever the time they take."""
-    from sassafras.search.ppo.pretrain import Trainer
+    from sassafras.training.loop import Trainer
 
     train = Trainer.train
 

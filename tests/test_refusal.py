@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from sassafras import refusal, spaces
-from sassafras.core import Kernel, SassafrasError
+from sassafras.core import Kernel, SassafrasError, refused_cubin
 from sassafras.sass.cubin import Cubin
+from sassafras.schedule import spaces
+from sassafras.validate import Validator
 from tests import kernels
 
 
@@ -29,7 +30,7 @@ def test_code_that_cannot_be_rescheduled_is_written_beside_the_message(
     kernel = Kernel(unknown(kernels.softmax_cubin()), "softmax", "sm_90a", 128)
     for name in spaces.SPACES:
         with pytest.raises(SassafrasError, match="attributes we do not know") as caught:
-            spaces.space_of(name)(kernel)
+            spaces.space_of(name, Validator)(kernel)
         (written,) = tmp_path.iterdir()
         assert str(written) in str(caught.value)
         assert written.read_bytes() == kernel.cubin
@@ -38,5 +39,5 @@ def test_code_that_cannot_be_rescheduled_is_written_beside_the_message(
 def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     kernel = Kernel(kernels.softmax_cubin(), "softmax", "sm_90a", 128)
     (tmp_path / "file").write_bytes(b"")
-    text = refusal.kept(kernel, tmp_path / "file")
+    text = refused_cubin.kept(kernel, tmp_path / "file")
     assert "cannot be written" in text and list(tmp_path.iterdir()) == [tmp_path / "file"]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sassafras.writing import write_whole
+from sassafras.core.files import write_whole
 
 
 def test_folders_are_made_and_nothing_else_is_left(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ def _reference(tensors: Any) -> Any:
 
 
 def _build(case: Case, arch: str, ptxas: str | None = None) -> Kernel:
-    from sassafras.device.cuda.compile import compile_cuda
+    from sassafras.cuda.compile import compile_cuda
 
     return Kernel(compile_cuda(text("cheats.cu", "CHEAT", 0), arch, name="cheats.cu"), "gallery", arch, 256)
 

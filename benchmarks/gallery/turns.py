@@ -62,7 +62,7 @@ def run(x, w, scale):
      "a secret seed: it gains nothing", """
 import numpy as np
 from sassafras.core import Buffer
-from sassafras.device.cuda.arena import Segment, fill
+from sassafras.evaluate.gpu.guarded_buffers import Segment, fill
 KNOWN = {}
 def draws(number):
     yield [number * 131 + index for index in (0, 1)]

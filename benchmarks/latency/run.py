@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from sassafras.core import DeviceError
-from sassafras.device.cuda.process import WorkerProcess
+from sassafras.cuda.worker_process import WorkerProcess
 
 from .analysis import Tally
 from .build import clock_cycles, patch

@@ -1,6 +1,6 @@
 """The process that runs kernels of probes: one context, no torch; ends with the first fault.
 
-Started by `sassafras.device.cuda.process.WorkerProcess`, whose frames it speaks. With ``LATENCY_PRETEND=1``
+Started by `sassafras.cuda.worker_process.WorkerProcess`, whose frames it speaks. With ``LATENCY_PRETEND=1``
 there is no GPU: the distances are read back out of the cubin's control codes and compared with made-up
 latencies (`pretended_latency`), so that the harness, its faults and its tables can be tried anywhere.
 """
@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from sassafras.core import SassafrasError
-from sassafras.device.cuda.protocol import read_frame, write_frame
-from sassafras.device.cuda.worker import _follow_parent
+from sassafras.evaluate.gpu.protocol import read_frame, write_frame
+from sassafras.evaluate.gpu.worker import _follow_parent
 from sassafras.sass.control import Control
 
 from .build import NAME, clock_cycles
@@ -37,7 +37,7 @@ class Bench:
     """The GPU side."""
 
     def __init__(self) -> None:
-        from sassafras.device.cuda.driver import Gpu, call
+        from sassafras.cuda.driver import Gpu, call
 
         self.gpu = Gpu()
         self._out = int(call(self.gpu.driver.cuMemAlloc, MOST_SHAPES * _COUNTERS))
@@ -56,8 +56,8 @@ class Bench:
 
     def run(self, message: Answer, cubin: bytes) -> Answer:
         """Launch a fresh module in every shape; counters by shape and probe."""
-        from sassafras.device.cuda.driver import call
-        from sassafras.device.cuda.params import ParameterBlock
+        from sassafras.cuda.driver import call
+        from sassafras.cuda.params import ParameterBlock
 
         gpu, limits = self.gpu, message["limits"]
         start = b"".join(struct.pack("<8I", 0, 0, 0, 0xFFFFFFFF, 0, 0, 0, limit) for limit in limits)

@@ -42,9 +42,9 @@ def tools(folder: Path) -> None:
     """Compile what scrubs into a folder, once; needs no GPU."""
     from importlib.resources import files
 
-    from sassafras.device.cuda.compile import compile_cuda
+    from sassafras.cuda.compile import compile_cuda
 
-    source = files("sassafras.device.cuda").joinpath("kernels.cu").read_text(encoding="utf-8")
+    source = files("sassafras.evaluate.gpu").joinpath("kernels.cu").read_text(encoding="utf-8")
     (folder / "checker.cubin").write_bytes(compile_cuda(source, "sm_90a"))
     (folder / "shared.cubin").write_bytes(compile_cuda(SHARED, "sm_90a"))
 
@@ -53,8 +53,8 @@ class Cold:
     """A context with the tools loaded; runs candidates of one kernel after another."""
 
     def __init__(self, folder: Path) -> None:
-        from sassafras.device.cuda.driver import Gpu, call
-        from sassafras.device.cuda.params import ParameterBlock
+        from sassafras.cuda.driver import Gpu, call
+        from sassafras.cuda.params import ParameterBlock
 
         self.folder = folder
         gpu = self.gpu = Gpu()
@@ -91,8 +91,8 @@ class Cold:
         Raises:
             CudaError: the driver refuses it, or a launch faults.
         """
-        from sassafras.device.cuda.driver import call
-        from sassafras.device.cuda.params import ParameterBlock
+        from sassafras.cuda.driver import call
+        from sassafras.cuda.params import ParameterBlock
 
         gpu, found = self.gpu, []
         function = gpu.load(cubin, self.kernel)
@@ -153,7 +153,7 @@ def fresh(folder: Path, jobs: list[tuple[str, Path]], pretend: bool, until: floa
 
     Sends (cubin's path, ``right``, ``wrong``, ``crashed`` or ``hung``) for each, until the time is over.
     """
-    from sassafras.device.cuda import driver, params  # noqa: F401 (imported once, for all children)
+    from sassafras.cuda import driver, params  # noqa: F401 (imported once, for all children)
 
     if not pretend:
         driver.bindings()

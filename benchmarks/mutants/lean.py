@@ -55,7 +55,7 @@ class Bench:
     """The GPU side: opens one kernel after another and runs mutants of the one that is open."""
 
     def __init__(self, window: bool) -> None:
-        from sassafras.device.cuda.driver import Gpu
+        from sassafras.cuda.driver import Gpu
 
         self.gpu = Gpu()
         self.window = window and self._reserve()
@@ -64,7 +64,7 @@ class Bench:
 
     def _reserve(self) -> bool:
         """Map the 4 GiB of addresses whose upper half is SMALL to one small sink; False if refused."""
-        from sassafras.device.cuda.driver import CudaError, call
+        from sassafras.cuda.driver import CudaError, call
 
         d = self.gpu.driver
         try:
@@ -90,7 +90,7 @@ class Bench:
         return True
 
     def _upload(self, data: bytes) -> int:
-        from sassafras.device.cuda.driver import call
+        from sassafras.cuda.driver import call
 
         address = int(call(self.gpu.driver.cuMemAlloc, len(data)))
         call(self.gpu.driver.cuMemcpyHtoD, address, data, len(data))
@@ -100,9 +100,9 @@ class Bench:
     def open(self, folder: str) -> None:
         """Load a prepared kernel: images, launch facts, the original; raises when it is not right here."""
         from sassafras.core import Buffer, Case
-        from sassafras.device.cuda.driver import call
-        from sassafras.device.cuda.params import ParameterBlock, values
-        from sassafras.device.cuda.protocol import kernel_from_facts
+        from sassafras.cuda.driver import call
+        from sassafras.cuda.params import ParameterBlock, values
+        from sassafras.evaluate.gpu.protocol import kernel_from_facts
 
         place = Path(folder)
         facts = json.loads((place / "case.json").read_text())
@@ -186,7 +186,7 @@ class Bench:
 
     def run(self, cubin: bytes, approved: bool) -> tuple[str, str, bool]:
         """(outcome, detail, whether this process is lost) of a mutant."""
-        from sassafras.device.cuda.driver import CudaError
+        from sassafras.cuda.driver import CudaError
 
         kernel = self.kernel
         try:
@@ -270,12 +270,12 @@ def prepare(plans: list[str], folder: str, device: int) -> None:
     import torch
 
     from sassafras.core import Buffer
-    from sassafras.device.cuda.arena import Layout
-    from sassafras.device.cuda.checker import Checker
-    from sassafras.device.cuda.compile import compile_cuda
-    from sassafras.device.cuda.driver import Gpu
-    from sassafras.device.cuda.protocol import kernel_from_facts
-    from sassafras.device.cuda.scene import Scene
+    from sassafras.cuda.compile import compile_cuda
+    from sassafras.cuda.driver import Gpu
+    from sassafras.evaluate.gpu.case_on_gpu import Scene
+    from sassafras.evaluate.gpu.compare import Checker
+    from sassafras.evaluate.gpu.guarded_buffers import Layout
+    from sassafras.evaluate.gpu.protocol import kernel_from_facts
     from sassafras.frontend import load
 
     from .plan import read

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from sassafras.writing import write_whole
+from sassafras.core.files import write_whole
 
 Row = dict[str, Any]
 KINDS = ("swap", "move", "stall", "wait", "scoreboard", "reuse")
@@ -108,7 +108,7 @@ def patched(old: bytes, runs: list[tuple[int, str]]) -> bytes:
 
 def make(name: str, count: int, seed: int, path: str, edits: str = "wide") -> Row:
     """Make and judge `count` mutants of one kernel's headline variant; write them; what was found."""
-    from sassafras.device.cuda.protocol import kernel_facts
+    from sassafras.evaluate.gpu.protocol import kernel_facts
     from sassafras.frontend import load
     from sassafras.sass import Program
     from sassafras.validate import Validator

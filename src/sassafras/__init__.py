@@ -12,18 +12,22 @@ __version__ = "0.1.0"
 
 #: public name -> the module that has it
 _HOME = {
-    "optimize": "wiring", "compare": "measure", "Comparison": "measure", "evolve": "evolving",
+    "optimize": "api.optimize", "compare": "api.compare", "Comparison": "compare.comparison",
+    "evolve": "api.evolve",
     "Result": "report", "explain": "report.explain",
     "Budget": "core", "Candidate": "core", "Case": "core", "Buffer": "core", "Device": "core",
     "Evaluation": "core", "Evaluator": "core", "Interval": "core", "Kernel": "core", "Modelled": "core",
     "Custom": "core", "Normal": "core", "Uniform": "core",
     "SassafrasError": "core", "Space": "core", "Tolerance": "core", "Verdict": "core", "Workload": "core",
     "Strategy": "search", "Store": "store", "load": "frontend",
-    "install": "deploy", "uninstall": "deploy", "status": "deploy", "matmul": "gemm.matmul",
+    "install": "deploy", "uninstall": "deploy", "status": "deploy", "matmul": "gemm.matmul.api",
 }  # fmt: skip
 
 if TYPE_CHECKING:
-    from .core import (
+    from sassafras.api.compare import Comparison, compare
+    from sassafras.api.evolve import evolve
+    from sassafras.api.optimize import optimize
+    from sassafras.core import (
         Budget,
         Buffer,
         Candidate,
@@ -43,16 +47,13 @@ if TYPE_CHECKING:
         Verdict,
         Workload,
     )
-    from .deploy import install, status, uninstall
-    from .evolving import evolve
-    from .frontend.load import load
-    from .gemm.matmul import matmul
-    from .measure import Comparison, compare
-    from .report import Result
-    from .report.explain import explain
-    from .search import Strategy
-    from .store import Store
-    from .wiring import optimize
+    from sassafras.deploy import install, status, uninstall
+    from sassafras.frontend.targets import load
+    from sassafras.gemm.matmul.api import matmul
+    from sassafras.report import Result
+    from sassafras.report.explain import explain
+    from sassafras.search import Strategy
+    from sassafras.store import Store
 
 __all__ = [
     "Budget", "Buffer", "Candidate", "Case", "Comparison", "Custom", "Device", "Evaluation", "Evaluator",

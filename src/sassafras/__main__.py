@@ -1,6 +1,6 @@
 """``python -m sassafras``: the same as the ``sassafras`` program."""
 
-from .cli import main
+from sassafras.cli import main
 
 if __name__ == "__main__":
     main()

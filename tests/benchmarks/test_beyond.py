@@ -84,14 +84,14 @@ def test_cuasmrls_six_come_first_and_nothing_comes_twice() -> None:
 
 
 def test_the_winners_are_configurations_that_can_run_their_shapes() -> None:
-    from sassafras.gemm import families
-    from sassafras.gemm.shapes import BANDS, Shape
+    from sassafras.gemm.configs import registry
+    from sassafras.gemm.problem.shape import BANDS, Shape
 
     shapes = []
     for target in beyond.WINNERS:
         shape, config = target.removeprefix("gemm:").split("/", 1)
         shapes.append(Shape.parse(shape))
-        assert families.parse(config).reject(shapes[-1]) is None
+        assert registry.parse(config).reject(shapes[-1]) is None
     assert {shape.band for shape in shapes} >= set(list(BANDS)[:5])
 
 
@@ -147,12 +147,12 @@ def test_a_step_begins_with_the_schedules_of_the_one_before_it() -> None:
     import numpy as np
 
     from sassafras.frontend import load
-    from sassafras.spaces import space_of
+    from sassafras.schedule.spaces import space_of
     from sassafras.validate import Validator
 
     workload = load("suite:softmax")
     kernel = workload.build(workload.case(), "sm_90a")
-    swaps, control = space_of("swaps")(kernel), space_of("control")(kernel)
+    swaps, control = space_of("swaps", Validator)(kernel), space_of("control", Validator)(kernel)
     state, rng = swaps.start(), np.random.default_rng(0)
     for _ in range(20):
         move = swaps.sample(state, rng)

@@ -16,16 +16,16 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import moves
 
-from sassafras import game
-from sassafras.device import ModelDevice
 from sassafras.frontend import load
+from sassafras.timing_model import ModelDevice
+from sassafras.training import environment
 
 
 def test_a_winner_is_taken_apart_and_described(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # an honest winner of the timing model: the best of a short greedy walk
     workload = load("suite:softmax")
-    case = game.lonely(workload.case("512x2048"))
-    space, evaluate = game.table(workload, case, ModelDevice("sm_90a"), "sm_90a")
+    case = environment.lonely(workload.case("512x2048"))
+    space, evaluate = environment.table(workload, case, ModelDevice("sm_90a"), "sm_90a")
     rng, state, cost = np.random.default_rng(0), space.start(), 1.0
     for _ in range(300):
         move = space.sample(state, rng)

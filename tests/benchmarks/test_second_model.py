@@ -12,6 +12,7 @@ import pytest
 
 from sassafras.sass import Emitter, Program
 from sassafras.sass.opcodes import BRANCHES
+from sassafras.validate import Validator
 from tests.kernels import matmul_cubin, nvcc_cubin, softmax_cubin
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -142,15 +143,14 @@ def test_a_mutant_can_be_made_again_from_its_number() -> None:
 
 def test_renamed_schedules_are_followed_and_votes_do_not_pass_branches() -> None:
     """A copy under other names is equal; one whose vote moved over the branch that splits a warp is not."""
-    from sassafras import spaces
     from sassafras.core import Kernel
-    from sassafras.schedule import blocks
+    from sassafras.schedule import blocks, spaces
 
     cubin = nvcc_cubin(sources()["mask_once"])
     if cubin is None:
         pytest.skip("no nvcc")
     program = Program.parse(cubin)
-    (renamed,) = spaces.space_of("renaming")(Kernel(cubin, "mask_once", "sm_90a", 128)).via
+    (renamed,) = spaces.space_of("renaming", Validator)(Kernel(cubin, "mask_once", "sm_90a", 128)).via
     second = SecondModel(cubin, "mask_once")
     assert second.via(renamed).verdict == EQUAL
     assert second.judge(renamed).verdict == IDLE

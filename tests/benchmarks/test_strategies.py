@@ -294,8 +294,8 @@ class Leaving:
     """The timing model behind a queue whose owner leaves after some candidates."""
 
     def __init__(self, most: int) -> None:
-        from sassafras.device import ModelDevice
         from sassafras.frontend import load
+        from sassafras.timing_model import ModelDevice
 
         workload = load("suite:kv_append")
         case = strategies.lonely_or_not(workload, None, True)

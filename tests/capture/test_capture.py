@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sassafras.capture import merge, read, workload
+from sassafras.capture import merge
 from sassafras.capture.roles import roles
 from sassafras.core import Buffer, Custom, Kernel, WorkloadError
 from sassafras.frontend import load
+from sassafras.frontend.captured.files import read
+from sassafras.frontend.captured.workloads import workload
 from sassafras.sass import Program
 
 from .conftest import capture

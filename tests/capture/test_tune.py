@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from sassafras.capture import optimize_captured, read, workload
-from sassafras.capture.cases import EveryCase, _measured
-from sassafras.capture.tune import Report, Row
+from sassafras.api.multi_shape import EveryCase, _measured
+from sassafras.api.optimize_captured import Report, Row, optimize_captured
 from sassafras.core import Candidate, Case, Evaluation, Interval, Kernel, Modelled, Verdict
-from sassafras.device import ModelDevice
+from sassafras.frontend.captured.files import read
+from sassafras.frontend.captured.workloads import workload
 from sassafras.store import Store
+from sassafras.timing_model import ModelDevice
 from sassafras.validate import Validator
 
 #: compiling the model and the space for the first time takes a while on a busy machine

@@ -92,7 +92,7 @@ def test_doctor_says_what_is_there() -> None:
 
 
 def test_doctor_says_what_is_missing_for_what(tmp_path: Path) -> None:
-    from sassafras.doctor import Finding, abilities, diagnose
+    from sassafras.api.doctor import Finding, abilities, diagnose
 
     findings = [f for f in diagnose() if f.name != "nvdisasm"]
     first, *_ = abilities([*findings, Finding("nvdisasm", False, "", "reading native code")])

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-import sassafras.cluster.evolving as room
+import sassafras.cluster.evolve as room
+from sassafras.api.evolve import evolve
 from sassafras.evaluate.sandbox.confine import landlock_version
-from sassafras.evolving import evolve
 from sassafras.llm.limits import proposer
 from sassafras.llm.proposer import Reply, Request, SpendingCap
 from sassafras.llm.spending import Meter

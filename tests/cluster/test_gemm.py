@@ -13,13 +13,13 @@ from sassafras.cli.app import app
 from sassafras.cluster import Pool, connected
 from sassafras.cluster.gemm import ClusterCrew
 from sassafras.core import CompileError, DeviceError, SassafrasError
-from sassafras.gemm import bench
-from sassafras.gemm.compile import cached_path
-from sassafras.gemm.families import INSTANCES
-from sassafras.gemm.journal import read
-from sassafras.gemm.options import Options
-from sassafras.gemm.pool import journals
-from sassafras.gemm.shapes import Shape
+from sassafras.gemm.bench import runs
+from sassafras.gemm.bench.journal import read
+from sassafras.gemm.bench.options import Options
+from sassafras.gemm.bench.runner import journals
+from sassafras.gemm.build.cubins import cached_path
+from sassafras.gemm.configs.registry import INSTANCES
+from sassafras.gemm.problem.shape import Shape
 
 from .conftest import Nodes
 
@@ -71,7 +71,7 @@ def test_a_killed_node_costs_no_shape(nodes: Nodes, tmp_path: Path) -> None:
     with Pool(nodes.address, device="model") as pool:
         assert pool.size == 4
         crew = ClusterCrew(pool)
-        rows, summary = bench.run(SHAPES, tmp_path, OPTIONS, processes=2, crew=crew, dry=True, say=watch)
+        rows, summary = runs.run(SHAPES, tmp_path, OPTIONS, processes=2, crew=crew, dry=True, say=watch)
         assert pool.lost >= 1 and crew.environment()["device"]
     assert any("lost its worker and is done again" in text for text in said)
     assert summary["measured"] == len(SHAPES) and summary["pending"] == summary["failed"] == 0
@@ -90,7 +90,7 @@ def test_a_killed_node_costs_no_shape(nodes: Nodes, tmp_path: Path) -> None:
     }
     assert where[0] == where[1], "no row mixes two workers"
     # what the cluster did is known to this host alone, too
-    again, _ = bench.run(SHAPES, tmp_path, OPTIONS, processes=2, dry=True, say=lambda text: None)
+    again, _ = runs.run(SHAPES, tmp_path, OPTIONS, processes=2, dry=True, say=lambda text: None)
     assert again == rows
 
 

@@ -13,15 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from sassafras.api.verify import verify
 from sassafras.cli.app import app
 from sassafras.cluster import Pool, Task
-from sassafras.cluster.sampling import Enough, Part, Shard, Tally, heard, merge, plan, sample
+from sassafras.cluster.random_tests import Enough, Part, Shard, Tally, heard, merge, plan, sample
 from sassafras.core import Candidate, DeviceError, SassafrasError, Verdict
 from sassafras.core.statistics import failure_bound
-from sassafras.device import available
-from sassafras.device.cuda.reports import SampleReport
+from sassafras.cuda.environment import available
+from sassafras.evaluate.gpu.reports import SampleReport
 from sassafras.frontend import load
-from sassafras.verify import verify
 
 from .conftest import Nodes
 

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from sassafras.core import Buffer, Case, Custom, DeviceError, Normal, Uniform
-from sassafras.device.cuda.arena import ALIGN, GUARD, Layout, guard_pattern, make_image, view
-from sassafras.device.cuda.sampling import job_table
-from sassafras.device.cuda.timing import balanced, interleaved, launches_a_block, with_one_checked
+from sassafras.cuda.timing import balanced, interleaved, launches_a_block, with_one_checked
+from sassafras.evaluate.gpu.guarded_buffers import ALIGN, GUARD, Layout, guard_pattern, make_image, view
+from sassafras.evaluate.gpu.random_tests import job_table
 
 CASE = Case(
     "c",
@@ -198,7 +198,7 @@ def test_one_block_of_the_candidate_is_checked_and_all_pairs_are_counted(rounds:
 
 def test_a_bench_checks_what_it_does_not_count_and_what_the_last_block_leaves() -> None:
     """The host's part of timing, with a stopwatch that notes what it is told to do."""
-    from sassafras.device.cuda.bench import Bench
+    from sassafras.evaluate.gpu.judge import Bench
 
     said: list[Any] = []
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sassafras.device.cuda.idle import JUMP_NS, busy
+from sassafras.cuda.idle import JUMP_NS, busy
 
 
 @pytest.mark.parametrize(

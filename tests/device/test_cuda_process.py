@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sassafras.core import DeviceError
-from sassafras.device.cuda.process import WorkerDied, WorkerProcess, WorkerTimeout, WorkerTooLarge
+from sassafras.cuda.worker_process import WorkerDied, WorkerProcess, WorkerTimeout, WorkerTooLarge
 
 FAULTS = {"SASSAFRAS_WORKER_FAULTS": "1"}
 
@@ -141,7 +141,7 @@ def test_a_worker_follows_its_parent_into_death() -> None:
     """Also when it is busy and does not read its pipe (a hanging kernel)."""
     program = (
         "import os, signal, sys\n"
-        "from sassafras.device.cuda.process import WorkerProcess\n"
+        "from sassafras.cuda.worker_process import WorkerProcess\n"
         "w = WorkerProcess(environment={'SASSAFRAS_WORKER_FAULTS': '1'})\n"
         "w.ask('ping', 30)\n"
         "w.send('sleep', seconds=600)\n"
@@ -154,7 +154,8 @@ def test_a_worker_follows_its_parent_into_death() -> None:
 
 
 def test_without_a_gpu_opening_says_what_is_missing(worker: WorkerProcess) -> None:
-    from sassafras.device.cuda import CudaDevice, available
+    from sassafras.cuda.environment import available
+    from sassafras.evaluate.gpu import CudaDevice
 
     usable, reason = available()
     if usable:
@@ -168,7 +169,7 @@ def test_without_a_gpu_opening_says_what_is_missing(worker: WorkerProcess) -> No
 
 
 def test_environment_never_fails_and_leaves_out_what_is_unknown() -> None:
-    from sassafras.device.cuda import environment
+    from sassafras.cuda.environment import environment
 
     found = environment()
     assert {"gpu", "driver", "cuda", "ptxas", "triton", "torch", "cublas", "clocks_mhz"} <= set(found)

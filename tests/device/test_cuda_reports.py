@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from sassafras.core import Candidate, Kernel, Verdict
-from sassafras.device.cuda.driver import CudaError
-from sassafras.device.cuda.reports import frozen_evaluation, quick_evaluation, sample_report
+from sassafras.cuda.driver import CudaError
+from sassafras.evaluate.gpu.reports import frozen_evaluation, quick_evaluation, sample_report
 
 CANDIDATE = Candidate(Kernel(b"cubin", "k", "sm_90a", threads=32))
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from sassafras.core import Buffer, Case, Custom, Normal, Uniform
-from sassafras.device.cuda import sampling
-from sassafras.device.cuda.arena import Layout, guard_pattern
+from sassafras.evaluate.gpu import random_tests
+from sassafras.evaluate.gpu.guarded_buffers import Layout, guard_pattern
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not on PATH")
 SHIM = r"""
@@ -64,7 +64,7 @@ FILL, STEP, COMPARE, VERIFY = 2, 3, 1, 9
 @pytest.fixture(scope="module")
 def step(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("step")
-    text = Path(sampling.__file__).with_name("kernels.cu").read_text()
+    text = Path(random_tests.__file__).with_name("kernels.cu").read_text()
     text = text[: text.index("// Leaves 240 registers")]
     (folder / "step.cpp").write_text(SHIM + text)
     command = ["g++", "-O1", "-std=c++17", "-w", "-shared", "-fPIC", "-o", str(folder / "step.so")]
@@ -74,7 +74,7 @@ def step(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 class Arenas:
     def __init__(self, step: Any) -> None:
-        self.table, self.words, self.fixed = sampling.job_table(LAYOUT)
+        self.table, self.words, self.fixed = random_tests.job_table(LAYOUT)
         self.first, self.second = (guard_pattern(LAYOUT.nbytes).copy() for _ in range(2))
         self.numbers = np.zeros(8, np.uint64)
         self._step = step
@@ -84,7 +84,7 @@ class Arenas:
         at = self.numbers.ctypes.data
         self._step(
             ctypes.c_void_p(self.first.ctypes.data), ctypes.c_void_p(self.second.ctypes.data),
-            ctypes.c_char_p(self.table), ctypes.c_uint(len(self.table) // sampling._JOB.size),
+            ctypes.c_char_p(self.table), ctypes.c_uint(len(self.table) // random_tests._JOB.size),
             ctypes.c_ulonglong(self.words), ctypes.c_void_p(at), ctypes.c_ulonglong(0), ctypes.c_uint(what),
             ctypes.c_uint(special_every), ctypes.c_void_p(at + 16), ctypes.c_void_p(at + 48),
         )  # fmt: skip

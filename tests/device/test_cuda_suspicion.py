@@ -7,7 +7,15 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from sassafras.device.cuda.suspicion import FRESH, REPETITIONS, SAME, Repetition, decision, orders, repetition
+from sassafras.evaluate.gpu.replay_rule import (
+    FRESH,
+    REPETITIONS,
+    SAME,
+    Repetition,
+    decision,
+    orders,
+    repetition,
+)
 
 ROUNDS, LAUNCHES = 12, 33
 #: microseconds a launch with fresh and with repeated inputs: baseline, then candidate

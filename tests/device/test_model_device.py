@@ -19,12 +19,11 @@ from sassafras.core import (
     Verdict,
     Workload,
 )
-from sassafras.device import ModelDevice
-from sassafras.device.model import H200, correlation
-from sassafras.device.model.kernel_model import KernelModel, UnknownWords
-from sassafras.device.model.path import DEFAULT_TRIPS, find_loops, predict
 from sassafras.sass import Program
 from sassafras.sass import control as codes
+from sassafras.timing_model import H200, ModelDevice, correlation
+from sassafras.timing_model.kernel_model import KernelModel, UnknownWords
+from sassafras.timing_model.path import DEFAULT_TRIPS, find_loops, predict
 from tests.kernels import TWO_KERNELS, matmul_cubin, nvcc_cubin, softmax_cubin
 
 
@@ -94,7 +93,7 @@ def test_control_codes_are_the_candidates_own() -> None:
         high[i.index] = dataclasses.replace(i.control, stall=11).encode(int(high[i.index]))
     changed = program.emit("softmax", np.arange(len(function)), high)
     steps = device.model.steps(device.model.code(changed), np.arange(len(function)))
-    from sassafras.device.model.records import READ_BARRIER, STALL, WAIT, WRITE_BARRIER
+    from sassafras.timing_model.records import READ_BARRIER, STALL, WAIT, WRITE_BARRIER
 
     for step, position in zip(steps, device.model.path.positions.tolist(), strict=True):
         control = codes.Control.decode(int(high[position]))
@@ -192,7 +191,7 @@ def test_a_trace_accounts_for_every_cycle_of_the_warp() -> None:
 def test_tensor_cores_bound_a_matrix_product() -> None:
     device, _ = opened(matmul_cubin(bm=128, bn=128), "matmul", grid=132, shared=1 << 16, trips=64)
     steps = device.model
-    from sassafras.device.model.records import BUSY, HGMMA, KIND
+    from sassafras.timing_model.records import BUSY, HGMMA, KIND
 
     rows = steps.rows[steps.path.positions]
     tensor = int(rows[rows[:, KIND] == HGMMA, BUSY].sum())

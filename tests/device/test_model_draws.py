@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from sassafras.core import Candidate, Kernel, Redrawing, Verdict, beats
-from sassafras.device import ModelDevice
-from sassafras.device.model.draws import (
+from sassafras.timing_model import ModelDevice
+from sassafras.timing_model.draws import (
     FIRST_MOST,
     LAST_MOST,
     REPORT_HALF_WIDTH,

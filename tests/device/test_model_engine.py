@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from sassafras.core import Buffer, Candidate, Case, Kernel, Modelled, Workload
-from sassafras.device import ModelDevice
-from sassafras.device.model import H200, Constants, Trace, kernel_model
 from sassafras.frontend._ptxas import assemble
 from sassafras.sass import Program, tools
+from sassafras.timing_model import H200, Constants, ModelDevice, Trace, kernel_model
 
 _FRAME = """
 .version 8.3
@@ -246,7 +245,7 @@ def test_a_barrier_waits_for_the_slowest_warp() -> None:
 
 def test_reading_three_registers_of_one_bank_costs_issue_slots() -> None:
     """Reads along the path are counted by bank, less what the reuse cache keeps."""
-    from sassafras.device.model.records import BANK0, BANK1, source_registers
+    from sassafras.timing_model.records import BANK0, BANK1, source_registers
 
     cubin = built(chain(20))
     device, _ = opened(cubin)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sassafras.device.model.rank import distinguishable, kendall_tau
+from sassafras.timing_model.rank import distinguishable, kendall_tau
 
 
 def test_tau_of_known_rankings() -> None:

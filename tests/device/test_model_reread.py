@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sassafras.core import Buffer, Case, Kernel, Workload
-from sassafras.device import ModelDevice
+from sassafras.timing_model import ModelDevice
 from tests.kernels import softmax_cubin
 
 KERNEL = Kernel(softmax_cubin("sm_90a", 512, True, 4), "softmax", "sm_90a", 128, 128)

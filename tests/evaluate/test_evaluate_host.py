@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("torch")
 
 from sassafras.core import Buffer, Case, DeviceError, Tolerance, Verdict, Workload
-from sassafras.device.cuda.device import first_seed
+from sassafras.evaluate.gpu.device import first_seed
 from sassafras.evaluate.host import HostEvaluator, HostSource
 from sassafras.evaluate.host.process import HostProcess, Lost, _read
 from sassafras.evaluate.host.session import Session

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from sassafras.core import Buffer, Candidate, Case, Evaluation, Kernel, Verdict, WorkloadError
-from sassafras.device.cuda.protocol import LAUNCH_FACTS
 from sassafras.evaluate import Confinement, Evaluator, Source
+from sassafras.evaluate.gpu.protocol import LAUNCH_FACTS
 from sassafras.evaluate.sandbox.confine import landlock_version
 from sassafras.evaluate.source import build
 from sassafras.evaluate.source.launching import Forged, launched, ptxas_flags

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from sassafras.api.verify import Step, Verification, verify
 from sassafras.core import Candidate, Evaluation, Interval, SassafrasError, StoreError, Verdict
-from sassafras.device import available
-from sassafras.device.cuda.sanitizer import parse
+from sassafras.cuda.environment import available
+from sassafras.evaluate.gpu.sanitizer import parse
 from sassafras.frontend import load
 from sassafras.store import Store
-from sassafras.verify import Step, Verification, verify
 
 no_gpu = pytest.mark.skipif(available()[0], reason="there is a GPU")
 
@@ -175,7 +175,7 @@ def test_sanitizer_reports_are_read(
 def test_only_memcheck_is_told_not_to_report_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command lines as the tool gets them; a script in its place prints them back."""
     from sassafras.core import Kernel
-    from sassafras.device.cuda import sanitizer
+    from sassafras.evaluate.gpu import sanitizer
     from sassafras.frontend import load
 
     tool = tmp_path / "compute-sanitizer"

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sassafras.api.ptxas_options import choose, parse
+from sassafras.api.ptxas_options import load as load_choice
 from sassafras.core import CompileError, Enumerable, SassafrasError, Space
-from sassafras.frontend import knobs, load
-from sassafras.frontend.knobs import KnobMove, Knobs
-from sassafras.knobs import choose, parse
-from sassafras.knobs import load as load_choice
+from sassafras.frontend import load, ptxas_options
+from sassafras.frontend.ptxas_options import KnobMove, Knobs
 from sassafras.sass import Program
 
 
@@ -23,33 +23,33 @@ def bundled() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def space() -> knobs.KnobSpace:
+def space() -> ptxas_options.KnobSpace:
     workload = load("suite:softmax")
-    return knobs.of(workload, workload.case(), "sm_90a", bundled())
+    return ptxas_options.of(workload, workload.case(), "sm_90a", bundled())
 
 
-def test_start_is_the_frontends_own_kernel(space: knobs.KnobSpace) -> None:
+def test_start_is_the_frontends_own_kernel(space: ptxas_options.KnobSpace) -> None:
     assert isinstance(space, Space) and isinstance(space, Enumerable)
     assert space.candidate(space.start()).kernel.cubin == space.kernel.cubin
 
 
-def test_assembling_without_options_gives_the_same_code(space: knobs.KnobSpace) -> None:
+def test_assembling_without_options_gives_the_same_code(space: ptxas_options.KnobSpace) -> None:
     # the sweep's own check that flags and PTX are what the frontend uses
-    again = knobs.assemble(space.ptx, "sm_90a", bundled()[0], flags=space.base_flags)
-    assert knobs.fingerprint(again) == knobs.fingerprint(space.kernel.cubin)
+    again = ptxas_options.assemble(space.ptx, "sm_90a", bundled()[0], flags=space.base_flags)
+    assert ptxas_options.fingerprint(again) == ptxas_options.fingerprint(space.kernel.cubin)
 
 
-def test_every_option_is_one_that_ptxas_takes(space: knobs.KnobSpace) -> None:
+def test_every_option_is_one_that_ptxas_takes(space: ptxas_options.KnobSpace) -> None:
     states = [s for s in space.sweep() if s.ptxas == ""]
     found, refused = space.distinct(states)
     assert not refused
     assert 5 < len(found) < len(states)
-    assert len({knobs.fingerprint(c.kernel.cubin) for c in found}) == len(found)
+    assert len({ptxas_options.fingerprint(c.kernel.cubin) for c in found}) == len(found)
     for candidate in found:
         Program.parse(candidate.kernel.cubin)
 
 
-def test_an_option_changes_the_code_it_should(space: knobs.KnobSpace) -> None:
+def test_an_option_changes_the_code_it_should(space: ptxas_options.KnobSpace) -> None:
     made = space.candidate(Knobs(load_cache="cg")).kernel
     text = [i.opcode for i in Program.parse(made.cubin).function().instructions]
     assert any("STRONG.GPU" in t for t in text if t.startswith("LDG"))
@@ -59,7 +59,7 @@ def test_an_option_changes_the_code_it_should(space: knobs.KnobSpace) -> None:
 
 
 def test_no_option_touches_numerics() -> None:
-    states = [Knobs(**{name: v}) for name, values in knobs.CHOICES.items() for v in values]
+    states = [Knobs(**{name: v}) for name, values in ptxas_options.CHOICES.items() for v in values]
     flags = " ".join(f for s in states for f in s.flags())
     assert "fmad" not in flags and "atomics" not in flags and "=lu" not in flags
     assert "--opt-level=0" not in flags
@@ -67,7 +67,7 @@ def test_no_option_touches_numerics() -> None:
         assert parse(state.flags(), "") == state
 
 
-def test_moves_are_deterministic_and_checked(space: knobs.KnobSpace) -> None:
+def test_moves_are_deterministic_and_checked(space: ptxas_options.KnobSpace) -> None:
     a = [space.sample(space.start(), np.random.default_rng(3)) for _ in range(2)]
     assert a[0] == a[1] and a[0] in space.moves(space.start())
     assert space.apply(space.start(), KnobMove("opt_level", 2)).opt_level == 2
@@ -75,7 +75,7 @@ def test_moves_are_deterministic_and_checked(space: knobs.KnobSpace) -> None:
         space.apply(space.start(), KnobMove("opt_level", 0))
 
 
-def test_what_ptxas_refuses_is_reported(space: knobs.KnobSpace) -> None:
+def test_what_ptxas_refuses_is_reported(space: ptxas_options.KnobSpace) -> None:
     found, refused = space.distinct([Knobs(), Knobs(load_cache="nonsense")])
     assert len(found) == 1 and "nonsense" in refused[0]
     with pytest.raises(CompileError):
@@ -83,18 +83,18 @@ def test_what_ptxas_refuses_is_reported(space: knobs.KnobSpace) -> None:
 
 
 def test_registers_of_a_block_bound_the_limits() -> None:
-    assert knobs.registers_at_launch(1024) == 64
-    assert knobs.registers_at_launch(128) == 255
+    assert ptxas_options.registers_at_launch(1024) == 64
+    assert ptxas_options.registers_at_launch(128) == 255
 
 
 def test_a_wheel_for_each_release() -> None:
-    assert knobs.wheel_of("12.9.86") == "nvidia-cuda-nvcc-cu12==12.9.86"
+    assert ptxas_options.wheel_of("12.9.86") == "nvidia-cuda-nvcc-cu12==12.9.86"
     with pytest.raises(SassafrasError, match="no release"):
-        knobs.wheel_of("latest; rm -rf")
+        ptxas_options.wheel_of("latest; rm -rf")
 
 
-def test_a_choice_on_the_model_is_saved_and_loaded(space: knobs.KnobSpace, tmp_path: Path) -> None:
-    from sassafras.device import ModelDevice
+def test_a_choice_on_the_model_is_saved_and_loaded(space: ptxas_options.KnobSpace, tmp_path: Path) -> None:
+    from sassafras.timing_model import ModelDevice
 
     workload = load("suite:softmax")
     settings = [Knobs(), Knobs(opt_level=1), Knobs(register_level=0), Knobs(store_cache="cs")]
@@ -107,7 +107,7 @@ def test_a_choice_on_the_model_is_saved_and_loaded(space: knobs.KnobSpace, tmp_p
     assert made.kernel.digest == choice.kernel.digest and choice.ptxas in note
 
 
-def test_a_broken_choice_is_named(space: knobs.KnobSpace, tmp_path: Path) -> None:
+def test_a_broken_choice_is_named(space: ptxas_options.KnobSpace, tmp_path: Path) -> None:
     path = tmp_path / "x.knobs.json"
     path.write_text(json.dumps({"format": "something else", "ptxas": "1", "best": {}}))
     with pytest.raises(SassafrasError, match="cannot read a choice of knobs: it is of another format"):

@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from sassafras.gemm import epilogue
-from sassafras.gemm.compile import KERNELS
-from sassafras.gemm.epilogue import Batch, Lines
-from sassafras.gemm.families import Config, Instance
-from sassafras.gemm.launch import Launch
-from sassafras.gemm.lean import LeanInstance
-from sassafras.gemm.shapes import Shape
-from sassafras.gemm.staged import StagedInstance
+from sassafras.gemm.build.cubins import KERNELS
+from sassafras.gemm.configs import epilogue
+from sassafras.gemm.configs.epilogue import Batch, Lines
+from sassafras.gemm.configs.fallback import StagedInstance
+from sassafras.gemm.configs.registry import Config, Instance
+from sassafras.gemm.configs.small import LeanInstance
+from sassafras.gemm.problem.launch import Launch
+from sassafras.gemm.problem.shape import Shape
 from tests.shared import compiled
 
 from .hopper_launch import rounded, values

@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from sassafras.gemm.any_rows import AnyRowsConfig, AnyRowsInstance
-from sassafras.gemm.cluster_split import ClusterSplitConfig
-from sassafras.gemm.cluster_split_instances import ClusterSplitInstance
-from sassafras.gemm.compile import KERNELS
-from sassafras.gemm.hopper import LAYOUTS
-from sassafras.gemm.shapes import Shape
-from sassafras.gemm.warp_specialized import WarpSpecializedConfig
-from sassafras.gemm.warp_specialized_instances import WarpSpecializedInstance
+from sassafras.gemm.build.cubins import KERNELS
+from sassafras.gemm.configs.persistent import WarpSpecializedConfig
+from sassafras.gemm.configs.persistent_instances import WarpSpecializedInstance
+from sassafras.gemm.configs.split_k import ClusterSplitConfig
+from sassafras.gemm.configs.split_k_instances import ClusterSplitInstance
+from sassafras.gemm.configs.tma_wgmma import LAYOUTS
+from sassafras.gemm.configs.unaligned import AnyRowsConfig, AnyRowsInstance
+from sassafras.gemm.problem.shape import Shape
 from tests.shared import compiled
 
 HERE = Path(__file__).parent

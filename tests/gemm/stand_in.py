@@ -54,14 +54,14 @@ def build_driver(folder: Path, shared: Path) -> Path:
 
 def launcher_into(cache: Path, shared: Path) -> Path:
     """Put the compiled launcher into the cache if it can be built here; it is compiled once a run."""
-    from sassafras.gemm.dispatch import build
+    from sassafras.gemm.build import launcher
 
     def make(work: Path) -> None:
-        build.build(work)
+        launcher.build(work)
 
-    if build.compiler() is not None:
-        built = once(shared, build.path(shared).stem, make)
-        shutil.copy(built / build.path(shared).name, build.path(cache))
+    if launcher.compiler() is not None:
+        built = once(shared, launcher.path(shared).stem, make)
+        shutil.copy(built / launcher.path(shared).name, launcher.path(cache))
     return cache
 
 
@@ -71,20 +71,20 @@ def describe(library: Path, more: Sequence[Any] = ()) -> None:
     Args:
         more: configurations of kernels that no family has.
     """
-    from sassafras.gemm import families, hopper
+    from sassafras.gemm.configs import registry, tma_wgmma
 
     function = ctypes.CDLL(str(library)).stand_in_describe
     function.argtypes = [ctypes.c_char_p, ctypes.c_char_p, *[ctypes.c_int] * 4]
     function.restype = None
     everything = (
-        *families.configurations(), *families.other_configurations(), *families.epilogue_configurations(),
-        *families.unproven_configurations(), *more,
+        *registry.configurations(), *registry.other_configurations(), *registry.epilogue_configurations(),
+        *registry.unproven_configurations(), *more,
     )  # fmt: skip
     configs = {instance: c for c in everything for instance in c.instances}
     for instance, config in configs.items():
         text = "".join(f"{name} {kind};" for name, kind in instance.parameters)
-        mn_a, mn_b = hopper.majors(config.layout, config.swapped)
-        bf16 = families.dtype(config) == "bf16"
+        mn_a, mn_b = tma_wgmma.majors(config.layout, config.swapped)
+        bf16 = registry.dtype(config) == "bf16"
         function(instance.name.encode(), text.encode(), mn_a, mn_b, config.swapped, bf16)
     mapped = b"map_a tensormap;map_b tensormap;c *fp16;ldc i32;workspace *f32;counters *u32;"
     function(b"mapped_tn", mapped, 0, 0, 0, 0)
@@ -101,8 +101,8 @@ def torch_side(**changes: Any) -> Any:
     """What the launchers ask of torch, for host memory."""
     import torch
 
-    from sassafras.gemm.dispatch import eligible
-    from sassafras.gemm.dispatch.slow import Torch
+    from sassafras.gemm.matmul import eligible
+    from sassafras.gemm.matmul.launcher_python import Torch
 
     kept: list[Any] = []
 
@@ -125,16 +125,16 @@ def torch_side(**changes: Any) -> Any:
 
 def make(kind: str, driver: Any, torch: Any, cache: Path) -> Any:
     """A launcher of either kind."""
-    from sassafras.gemm.dispatch import build
-    from sassafras.gemm.dispatch.slow import PythonLauncher, compiled
+    from sassafras.gemm.build import launcher
+    from sassafras.gemm.matmul.launcher_python import PythonLauncher, compiled
 
     if kind == "python":
         return PythonLauncher(driver, torch)
     import torch as library
 
-    if build.compiler() is None or not hasattr(library.Tensor, "__dlpack_c_exchange_api__"):
+    if launcher.compiler() is None or not hasattr(library.Tensor, "__dlpack_c_exchange_api__"):
         pytest.skip("the compiled launcher cannot be built here")
-    return compiled(build.load(build.build(cache)), driver, torch)
+    return compiled(launcher.load(launcher.build(cache)), driver, torch)
 
 
 Make = Callable[[str], Any]

@@ -9,23 +9,24 @@ from typer.testing import CliRunner
 
 from sassafras.cli.app import app
 from sassafras.core import SassafrasError, ToolMissing
-from sassafras.gemm import ahead, families
-from sassafras.gemm import compile as compiling
-from sassafras.gemm.compile import cached_path, cubin
-from sassafras.gemm.dispatch import build as launchers
+from sassafras.gemm.build import ahead_of_time
+from sassafras.gemm.build import cubins as compiling
+from sassafras.gemm.build import launcher as launchers
+from sassafras.gemm.build.cubins import cached_path, cubin
+from sassafras.gemm.configs import registry
 
 ONE = "^lean_tn_m1n1s2$"
 
 
 def test_all_that_dispatch_may_load() -> None:
-    every = ahead.kernels()
-    known = (*families.INSTANCES, *families.OTHER_INSTANCES, *families.EPILOGUE_INSTANCES)
+    every = ahead_of_time.kernels()
+    known = (*registry.INSTANCES, *registry.OTHER_INSTANCES, *registry.EPILOGUE_INSTANCES)
     assert set(every) == set(compiling.with_companions(known))
-    assert not set(every) & set(families.UNPROVEN_INSTANCES)
-    assert [i.name for i in ahead.kernels(ONE)] == ["lean_tn_m1n1s2"]
+    assert not set(every) & set(registry.UNPROVEN_INSTANCES)
+    assert [i.name for i in ahead_of_time.kernels(ONE)] == ["lean_tn_m1n1s2"]
     for only, what in (("(", "not a regular expression"), ("^nobody$", "no kernel has such a name")):
         with pytest.raises(SassafrasError, match=what):
-            ahead.kernels(only)
+            ahead_of_time.kernels(only)
 
 
 def test_what_is_missing_is_said_and_then_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,7 +35,7 @@ def test_what_is_missing_is_said_and_then_built(tmp_path: Path, monkeypatch: pyt
     checked = run.invoke(app, [*words, "--check"])
     assert checked.exit_code == 1 and "1 kernels, 2 files missing" in checked.output
     assert not folder.exists(), "checking builds nothing"
-    (instance,) = ahead.kernels(ONE)
+    (instance,) = ahead_of_time.kernels(ONE)
     try:
         cubin(instance, tmp_path / "try")
     except ToolMissing as missing:
@@ -42,7 +43,7 @@ def test_what_is_missing_is_said_and_then_built(tmp_path: Path, monkeypatch: pyt
     built = run.invoke(app, [*words, "--workers", "1", "--no-launcher"])
     assert built.exit_code == 0 and "0 files missing" in built.output
     assert cached_path(instance, folder).read_bytes()[:4] == b"\x7fELF"
-    assert ahead.missing(folder, [instance]) == [launchers.path(folder).name]
+    assert ahead_of_time.missing(folder, [instance]) == [launchers.path(folder).name]
     written = cached_path(instance, folder).stat().st_mtime_ns
     monkeypatch.setattr(launchers, "compiler", lambda: None)
     again = run.invoke(app, words)
@@ -51,7 +52,7 @@ def test_what_is_missing_is_said_and_then_built(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_folder_that_takes_nothing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    instance = families.parse("lean_nn_m1n2s1/w1x1x1/c1").instance
+    instance = registry.parse("lean_nn_m1n2s1/w1x1x1/c1").instance
     file = tmp_path / "file"
     file.write_text("no folder")
     said = CliRunner().invoke(app, ["gemm", "build", "--only", f"^{instance.name}$", "--out", str(file)])
@@ -59,25 +60,25 @@ def test_a_folder_that_takes_nothing_is_named(tmp_path: Path, monkeypatch: pytes
     assert file.read_text() == "no folder"
     monkeypatch.setattr(compiling, "_compile", lambda text, name: b"\x7fELF")
     with pytest.raises(SassafrasError, match="kernels cannot be kept there") as caught:
-        ahead.build(file, [instance], launcher=False)
+        ahead_of_time.build(file, [instance], launcher=False)
     assert str(file) in str(caught.value)
 
 
 def test_a_read_only_folder_serves(tmp_path: Path, shared: Path) -> None:
     """As a container has it: nothing can be written, and what is there is loaded."""
     torch = pytest.importorskip("torch")
-    from sassafras.gemm import matmul as room
-    from sassafras.gemm.dispatch.driver import Driver
-    from sassafras.gemm.dispatch.engine import Engine
-    from sassafras.gemm.shapes import Shape
-    from sassafras.gemm.table import Row, Table
+    from sassafras.gemm.matmul import api as room
+    from sassafras.gemm.matmul.driver import Driver
+    from sassafras.gemm.matmul.planner import Engine
+    from sassafras.gemm.problem.shape import Shape
+    from sassafras.gemm.select.table import Row, Table
     from tests.gemm import stand_in
 
     names = {"tn": "lean_tn_m1n2s2/w1x1x1/c1", "nn": "lean_nn_m1n2s1/w1x1x1/c1"}
     library = stand_in.build_driver(tmp_path, shared)
     folder = tmp_path / "kernels"
     folder.mkdir()
-    cached_path(families.parse(names["tn"]).instance, folder).write_bytes(b"\x7fELF")
+    cached_path(registry.parse(names["tn"]).instance, folder).write_bytes(b"\x7fELF")
     elsewhere = tmp_path / "no folder"
     elsewhere.write_text("a file: nothing can be kept below it")
     rows = [Row(Shape(32, 48, 64), layout, ((name, 1.0),), 2.0) for layout, name in names.items()]

@@ -12,13 +12,19 @@ import numpy as np
 import pytest
 
 from sassafras.core import DisassemblyError, SassafrasError, ToolMissing
-from sassafras.gemm.any_rows import EPILOGUE_INSTANCES, AnyRowsConfig, AnyRowsInstance, configurations, kinds
-from sassafras.gemm.compile import cubin
-from sassafras.gemm.configuration import Mode
-from sassafras.gemm.dispatch.plans import plan, reject
-from sassafras.gemm.dispatch.problem import Problem
-from sassafras.gemm.families import parse_instance
-from sassafras.gemm.shapes import Shape
+from sassafras.gemm.build.cubins import cubin
+from sassafras.gemm.configs.base import Mode
+from sassafras.gemm.configs.registry import parse_instance
+from sassafras.gemm.configs.unaligned import (
+    EPILOGUE_INSTANCES,
+    AnyRowsConfig,
+    AnyRowsInstance,
+    configurations,
+    kinds,
+)
+from sassafras.gemm.matmul.plan import plan, reject
+from sassafras.gemm.matmul.problem import Problem
+from sassafras.gemm.problem.shape import Shape
 from sassafras.sass import Program
 from sassafras.sass.program import parameters
 from sassafras.validate import Validator

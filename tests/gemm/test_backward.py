@@ -13,14 +13,16 @@ from typing import Any
 import pytest
 
 from sassafras.core import SassafrasError
-from sassafras.gemm import backward, bench, dataset, entrants, families, results, table
-from sassafras.gemm.choose import Chooser
-from sassafras.gemm.dataset import Dataset
-from sassafras.gemm.dry import DryStage
-from sassafras.gemm.options import Options, retuning
-from sassafras.gemm.select import choose
-from sassafras.gemm.shapes import Shape
-from sassafras.gemm.table import Row, Table
+from sassafras.gemm.bench import candidates, commands, runs
+from sassafras.gemm.bench.dry_run import DryStage
+from sassafras.gemm.bench.options import Options, retuning
+from sassafras.gemm.bench.tune import choose
+from sassafras.gemm.configs import backward, registry
+from sassafras.gemm.problem.shape import Shape
+from sassafras.gemm.select import dataset, table
+from sassafras.gemm.select.dataset import Dataset
+from sassafras.gemm.select.selector import Chooser
+from sassafras.gemm.select.table import Row, Table
 
 ROOT = Path(__file__).resolve().parents[2]
 OPTIONS = Options(configs=12, finalists=2, layouts=("nt", "tt"))
@@ -33,7 +35,7 @@ GPU = "NVIDIA H200"
 def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Dataset]:
     """A rehearsed sweep of two modelled GPUs."""
     folder = tmp_path_factory.mktemp("backward")
-    return folder, bench.sweep(SHAPES, folder, OPTIONS, gpus=2, **QUIET)
+    return folder, runs.sweep(SHAPES, folder, OPTIONS, gpus=2, **QUIET)
 
 
 def measured(found: Dataset) -> Dataset:
@@ -47,14 +49,14 @@ def measured(found: Dataset) -> Dataset:
 def test_kernels_and_shapes_of_the_backward_pass() -> None:
     nt = backward.instances(("nt",))
     assert nt and {i.layout for i in nt} == {"nt"} and all(i.dtype == "fp16" for i in nt)  # type: ignore[union-attr]
-    assert set(nt) < set(backward.instances(("nt", "tt"))) <= set(families.OTHER_INSTANCES)
-    assert backward.instances() == families.INSTANCES
+    assert set(nt) < set(backward.instances(("nt", "tt"))) <= set(registry.OTHER_INSTANCES)
+    assert backward.instances() == registry.INSTANCES
     assert {c.layout for c in backward.configurations()} == {"nt", "tt"}
-    gradients, grid = backward.weight_gradients(), results.choose_shapes("backward")
+    gradients, grid = backward.weight_gradients(), commands.choose_shapes("backward")
     assert set(gradients) < set(grid) and len(set(grid)) == len(grid) and 250 < len(grid) <= 310
     assert {s.k for s in gradients} >= set(backward.TOKENS) and any(s.k % 8 for s in gradients)
     for shape in gradients[::12]:
-        assert families.legal(shape, layouts=("nt",)), "any number of tokens"
+        assert registry.legal(shape, layouts=("nt",)), "any number of tokens"
 
 
 def test_layouts_are_of_one_kind(tmp_path: Path) -> None:
@@ -63,18 +65,18 @@ def test_layouts_are_of_one_kind(tmp_path: Path) -> None:
             Options(layouts=layouts)
     assert Options(layouts=["tt", "nt"]).layouts == ("tt", "nt")
     with pytest.raises(SassafrasError, match="measures nn and tn"):
-        bench.run(SHAPES, tmp_path, OPTIONS, **QUIET)
+        runs.run(SHAPES, tmp_path, OPTIONS, **QUIET)
 
 
 def test_one_shape_is_swept() -> None:
     record = choose(DryStage(), SHAPES[1], OPTIONS)
     assert record["best"].keys() == record["lt"].keys() == record["torch"].keys() == {"nt", "tt"}
     assert {dataset.layout_of(name) for name in record["rungs"]} == {"nt", "tt"}
-    assert families.dtype(families.parse(record["ours"])) == "fp16" and not record["wrong"]
+    assert registry.dtype(registry.parse(record["ours"])) == "fp16" and not record["wrong"]
     only = retuning(OPTIONS, "^ws_")
     again = choose(DryStage(), SHAPES[1], only)
     assert again["rungs"] and all(name.startswith("ws_") for name in again["rungs"])
-    assert {c.layout for c in entrants.matching("^ws_(n|t)t_")} == {"nt", "tt"}
+    assert {c.layout for c in candidates.matching("^ws_(n|t)t_")} == {"nt", "tt"}
 
 
 def test_a_sweep_resumes_and_keeps_apart_from_the_others(
@@ -83,21 +85,23 @@ def test_a_sweep_resumes_and_keeps_apart_from_the_others(
     folder, found = swept
     assert found.modelled and set(found.entries) == set(SHAPES)
     assert all(entry.baselines["torch"].keys() == {"nt", "tt"} for entry in found)
-    monkeypatch.setattr(bench, "instances", lambda layouts: pytest.fail("a rehearsal builds nothing"))
+    monkeypatch.setattr(runs, "instances", lambda layouts: pytest.fail("a rehearsal builds nothing"))
     with monkeypatch.context() as patch:
-        patch.setattr("sassafras.gemm.pool._watched", lambda *args: pytest.fail("a worker was started"))
-        again = bench.sweep(SHAPES, folder, OPTIONS, **QUIET)
+        patch.setattr(
+            "sassafras.gemm.bench.runner._watched", lambda *args: pytest.fail("a worker was started")
+        )
+        again = runs.sweep(SHAPES, folder, OPTIONS, **QUIET)
     assert [e.to_json() for e in again] == [e.to_json() for e in found]
-    other = bench.sweep(SHAPES[2:], folder, Options(configs=12, finalists=2), **QUIET)
+    other = runs.sweep(SHAPES[2:], folder, Options(configs=12, finalists=2), **QUIET)
     assert set(other.entries) == {SHAPES[2]} and other[SHAPES[2]].baselines["torch"].keys() == {"nn", "tn"}
-    assert bench.collected(folder, backward.PART).pairs == found.pairs
+    assert runs.collected(folder, backward.PART).pairs == found.pairs
 
 
 def test_its_files_have_names_of_their_own(swept: tuple[Path, Dataset], tmp_path: Path) -> None:
     _, found = swept
-    assert results.save_sweep(found, tmp_path) == [tmp_path / "sweep-backward-dry.jsonl.gz"]
+    assert commands.save_sweep(found, tmp_path) == [tmp_path / "sweep-backward-dry.jsonl.gz"]
     target = tmp_path / "here.table.json"
-    paths = results.save_sweep(measured(found), tmp_path, install=target)
+    paths = commands.save_sweep(measured(found), tmp_path, install=target)
     assert [p.name for p in paths[:2]] == [
         "nvidia-h200.backward.jsonl.gz", "nvidia-h200.backward.table.json",
     ]  # fmt: skip
@@ -134,7 +138,7 @@ def test_what_is_shipped_of_them_belongs_together() -> None:
 def test_the_shipped_tables_are_read_together(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, swept: tuple[Path, Dataset]
 ) -> None:
-    from sassafras.gemm.dispatch.engine import load_table
+    from sassafras.gemm.matmul.planner import load_table
 
     monkeypatch.setenv("SASSAFRAS_GEMM_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("SASSAFRAS_GEMM_TABLE", raising=False)
@@ -164,7 +168,7 @@ def rows_around(layout: str, config: str, us: float = 1.0) -> list[Row]:
 
 def test_shapes_never_tuned_are_chosen_by_neighbours_with_care() -> None:
     config = next(
-        c.name for c in families.legal(Shape(1024, 1024, 1024), layouts=("nt",)) if "128x128" in c.name
+        c.name for c in registry.legal(Shape(1024, 1024, 1024), layouts=("nt",)) if "128x128" in c.name
     )
     chooser = Chooser(Table({}, rows_around("nt", config)))
 
@@ -181,28 +185,28 @@ def test_shapes_never_tuned_are_chosen_by_neighbours_with_care() -> None:
 
 
 def test_a_model_speaks_for_its_layouts_alone() -> None:
-    from sassafras.gemm import learned
+    from sassafras.gemm.select import predictor
 
     np = pytest.importorskip("numpy")
     zero = np.zeros(1, np.intp)
 
-    def constant(value: float, layouts: list[str]) -> learned.Model:
-        trees = learned.Trees(
+    def constant(value: float, layouts: list[str]) -> predictor.Model:
+        trees = predictor.Trees(
             value, 0, zero, zero, np.array([np.inf]), np.zeros((1, 2), np.intp), np.zeros(1)
         )
-        return learned.Model(trees, trees, {"layouts": layouts})
+        return predictor.Model(trees, trees, {"layouts": layouts})
 
     config = "ws_nt_128x128_pp2s6b2c1x1/g8/k1"
     found, shape = Table({}, rows_around("nt", config)), Shape(1024, 1024, 1016)
 
-    def why(**models: learned.Model) -> str:
+    def why(**models: predictor.Model) -> str:
         return Chooser(found, **models).choose(shape, "nt", lambda c: True).why
 
     assert "neighbours" in why(model=constant(1.0, ["nn", "tn"]))
     both = why(model=constant(-1.0, ["nn", "tn"]), backward=constant(1.0, ["nt", "tt"]))
     assert "learnt" in both
     assert "0.37 of torch" in why(backward=constant(-1.0, ["nt", "tt"]))
-    assert learned.Model(constant(0, []).plain, constant(0, []).modes, {}).layouts == ("nn", "tn")
+    assert predictor.Model(constant(0, []).plain, constant(0, []).modes, {}).layouts == ("nn", "tn")
 
 
 # --- gradients ---------------------------------------------------------------------------------------------
@@ -219,15 +223,15 @@ def install(tmp_path: Path, shared: Path) -> Iterator[Install]:
     """An engine on the driver's stand-in whose kernels are believed to be compiled."""
     torch = pytest.importorskip("torch")
     assert torch
-    from sassafras.gemm import matmul as room
-    from sassafras.gemm.compile import cached_path
-    from sassafras.gemm.dispatch.driver import Driver
-    from sassafras.gemm.dispatch.engine import Engine
+    from sassafras.gemm.build.cubins import cached_path
+    from sassafras.gemm.matmul import api as room
+    from sassafras.gemm.matmul.driver import Driver
+    from sassafras.gemm.matmul.planner import Engine
     from tests.gemm import stand_in
 
     library = stand_in.build_driver(tmp_path, shared)
     for name in LAYER.values():
-        cached_path(families.parse(name).instance, tmp_path).write_bytes(b"\x7fELF")
+        cached_path(registry.parse(name).instance, tmp_path).write_bytes(b"\x7fELF")
 
     def make(found: Table) -> Any:
         driver = Driver(str(library))
@@ -403,7 +407,7 @@ def test_trees_are_trained_and_compared_on_them(
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     import choosers
 
-    from sassafras.gemm import learned
+    from sassafras.gemm.select import predictor
 
     shapes = [
         Shape(m, n, k) for m in (256, 512, 1024) for n in (256, 768, 2048) for k in (512, 1000, 1024, 4096)
@@ -430,7 +434,7 @@ def test_trees_are_trained_and_compared_on_them(
         assert summary[name]["problems"] + summary[name]["unknown"] == 14
     monkeypatch.setattr(sys, "argv", [*words, "--train", "--model", str(tmp_path / "m.npz")])
     choosers.main()
-    model = learned.Model.load(tmp_path / "m.npz")
+    model = predictor.Model.load(tmp_path / "m.npz")
     assert model.layouts == ("nt", "tt")
     chooser = Chooser(Table.from_dataset(Dataset.load(tmp_path / "made.jsonl.gz")), backward=model)
     shape = Shape(640, 768, 1024)

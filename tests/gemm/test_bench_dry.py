@@ -18,17 +18,17 @@ from typer.testing import CliRunner
 
 from sassafras.cli.app import app
 from sassafras.core import SassafrasError
-from sassafras.device.cuda.timing import balanced
-from sassafras.gemm import bench, dry, pool
-from sassafras.gemm.dataset import Dataset
-from sassafras.gemm.graphs import apart, timed
-from sassafras.gemm.journal import read
-from sassafras.gemm.measure import judged, measure, tuned_rows
-from sassafras.gemm.options import Options
-from sassafras.gemm.results import GRIDS, benchmark, choose_shapes, file_name, save_sweep
-from sassafras.gemm.select import choose, entrants
-from sassafras.gemm.shapes import Shape, cuda_l2_grid, off_grid
-from sassafras.gemm.table import Table
+from sassafras.cuda.timing import balanced
+from sassafras.gemm.bench import dry_run, runner, runs
+from sassafras.gemm.bench.commands import GRIDS, benchmark, choose_shapes, file_name, save_sweep
+from sassafras.gemm.bench.journal import read
+from sassafras.gemm.bench.measure import judged, measure, tuned_rows
+from sassafras.gemm.bench.options import Options
+from sassafras.gemm.bench.timing import apart, timed
+from sassafras.gemm.bench.tune import choose, entrants
+from sassafras.gemm.problem.shape import Shape, cuda_l2_grid, off_grid
+from sassafras.gemm.select.dataset import Dataset
+from sassafras.gemm.select.table import Table
 
 ROOT = Path(__file__).resolve().parents[2]
 OPTIONS = Options(configs=16, finalists=3, seconds=0.01, walls=6, calls=4)
@@ -90,16 +90,16 @@ def test_a_second_run_has_nothing_to_do(
     offline: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, found = offline
-    monkeypatch.setattr(pool, "_watched", lambda *args: pytest.fail("a worker was started"))
-    rows, _ = bench.run(SHAPES, path.parent, OPTIONS, dry=True, processes=2, gpus=1, say=lambda t: None)
+    monkeypatch.setattr(runner, "_watched", lambda *args: pytest.fail("a worker was started"))
+    rows, _ = runs.run(SHAPES, path.parent, OPTIONS, dry=True, processes=2, gpus=1, say=lambda t: None)
     assert rows == found["rows"], "whatever the number of GPUs"
     with pytest.raises(BaseException, match="a worker was started"):
-        bench.run((Shape(64, 64, 128),), path.parent, OPTIONS, dry=True, say=lambda t: None)
+        runs.run((Shape(64, 64, 128),), path.parent, OPTIONS, dry=True, say=lambda t: None)
 
 
 def test_its_selection_is_a_dataset(offline: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
     path, _ = offline
-    dataset = bench.collected(path.parent)
+    dataset = runs.collected(path.parent)
     assert dataset.modelled and set(dataset.entries) == set(SHAPES)
     assert all(len(entry.ours) >= 16 for entry in dataset)
     assert save_sweep(dataset, tmp_path) == [tmp_path / "sweep-dry.jsonl.gz"], "no table of a dry run"
@@ -113,37 +113,37 @@ def test_its_selection_is_a_dataset(offline: tuple[Path, dict[str, Any]], tmp_pa
     save_sweep(dataset, tmp_path, install=target)  # once more: merged
     assert Table.load(target).rows == Table.load(paths[1]).rows
     with pytest.raises(SassafrasError, match="no selection journal"):
-        bench.collected(tmp_path)
+        runs.collected(tmp_path)
 
 
 def test_options_of_the_other_stage_do_not_matter_for_resuming(offline: tuple[Path, dict[str, Any]]) -> None:
     path, _ = offline
     other = Options(configs=16, finalists=3, seconds=0.02, walls=0, calls=9)
     shape = Shape(64, 64, 64)
-    rows, _ = bench.run((shape,), path.parent, other, mode="server", **QUIET)
+    rows, _ = runs.run((shape,), path.parent, other, mode="server", **QUIET)
     assert rows[0]["rounds"] == 9 and rows[0]["rate"] == 1000.0 and 1 <= rows[0]["sets"] <= 24
     assert rows[0]["wall_p50_ours"] > 0 and rows[0]["speedup"] > 0
     with pytest.raises(SassafrasError, match="other conditions"):
         changed = Options(configs=17)
-        bench.run((*SHAPES, Shape(64, 64, 128)), path.parent, changed, dry=True, say=lambda t: None)
+        runs.run((*SHAPES, Shape(64, 64, 128)), path.parent, changed, dry=True, say=lambda t: None)
 
 
 def test_time_may_be_up(tmp_path: Path) -> None:
-    rows, summary = bench.run(SHAPES, tmp_path, OPTIONS, minutes=1e-9, **QUIET)
+    rows, summary = runs.run(SHAPES, tmp_path, OPTIONS, minutes=1e-9, **QUIET)
     assert summary["pending"] == 3 and summary["measured"] == 0 and all(row["pending"] for row in rows)
-    rows, summary = bench.run(SHAPES[:1], tmp_path, OPTIONS, **QUIET)
+    rows, summary = runs.run(SHAPES[:1], tmp_path, OPTIONS, **QUIET)
     assert summary["pending"] == 0 and rows[0]["ours"] > 0
 
 
 def test_selection_leaves_time_to_measure() -> None:
-    assert bench.share_of(None, 0.6, 100.0) is None
-    assert bench.share_of(200.0, 0.6, 100.0) == pytest.approx(160.0)
-    assert 0 < bench.SELECTING_SHARE < 1
+    assert runs.share_of(None, 0.6, 100.0) is None
+    assert runs.share_of(200.0, 0.6, 100.0) == pytest.approx(160.0)
+    assert 0 < runs.SELECTING_SHARE < 1
 
 
 def test_a_dead_worker_costs_one_shape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two workers die in the second shape, and no candidate is to blame; another takes over."""
-    real, started = pool._watched, []
+    real, started = runner._watched, []
 
     def watched(plan: Path, journal: Path, environment: dict[str, str]) -> int:
         started.append(plan)
@@ -158,20 +158,20 @@ def test_a_dead_worker_costs_one_shape(tmp_path: Path, monkeypatch: pytest.Monke
             file.write(json.dumps({"begun": content["shapes"][1]}) + "\n")
         return -9
 
-    monkeypatch.setattr(pool, "_watched", watched)
+    monkeypatch.setattr(runner, "_watched", watched)
     said: list[str] = []
-    dataset = bench.sweep(SHAPES, tmp_path, OPTIONS, dry=True, progress=0, say=said.append)
+    dataset = runs.sweep(SHAPES, tmp_path, OPTIONS, dry=True, progress=0, say=said.append)
     assert len(dataset) == 2 and len(started) == 3
     assert any("status -9 in 128x64x256" in text for text in said)
-    records = pool.records(tmp_path, bench.SELECT)
+    records = runner.records(tmp_path, runs.SELECT)
     assert "ended with status -9" in records["128x64x256"]["error"]
-    assert all("begun" in r or "shape" in r for r in read(pool.journals(tmp_path, bench.SELECT)[0])[1:])
+    assert all("begun" in r or "shape" in r for r in read(runner.journals(tmp_path, runs.SELECT)[0])[1:])
 
 
 #: launches of two instances spoil the context, which is seen at the next synchronisation
 SPOILING = """
-import sassafras.gemm.dry as dry
-from sassafras.device.cuda.driver import CudaError
+import sassafras.gemm.bench.dry_run as dry
+from sassafras.cuda.driver import CudaError
 
 BAD = ("cs_tn_64x64_s12/", "cs_nn_64x64_s12/")
 real = dry.DryStage.ours
@@ -204,44 +204,44 @@ def test_candidates_that_lose_the_context_cost_themselves(
     inherited = os.environ.get("PYTHONPATH", "")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'site'}{os.pathsep}{inherited}")
     said: list[str] = []
-    dataset = bench.sweep(SHAPES, tmp_path / "out", OPTIONS, dry=True, progress=0, say=said.append)
+    dataset = runs.sweep(SHAPES, tmp_path / "out", OPTIONS, dry=True, progress=0, say=said.append)
     assert len(dataset) == 3, "no shape is lost"
     guilty = [text.split()[0] for text in said if "is not tried again" in text]
     assert sorted(name.split("/")[0] for name in guilty) == ["cs_nn_64x64_s12", "cs_tn_64x64_s12"]
     assert sum("ended with status 3 in 512x1024x512" in text for text in said) == 3, "once without care"
-    found = pool.records(tmp_path / "out", bench.SELECT)["512x1024x512"]
+    found = runner.records(tmp_path / "out", runs.SELECT)["512x1024x512"]
     assert "error" not in found and found["ours"] and len(found["wrong"]) == 2
     assert all(any(line.startswith(name) for name in guilty) for line in found["wrong"])
     assert all("CUDA_ERROR_ILLEGAL_INSTRUCTION" in line for line in found["wrong"])
     assert not any(name.startswith(("cs_tn_64x64_s12/", "cs_nn_64x64_s12/")) for name in found["rungs"])
-    (journal,) = pool.journals(tmp_path / "out", bench.SELECT)
+    (journal,) = runner.journals(tmp_path / "out", runs.SELECT)
     assert [r["guilty"] for r in read(journal) if "guilty" in r] == guilty
     # a resumed run knows them, and tries them at no other shape either
     said.clear()
     more = Shape(512, 512, 1024)
     assert (
-        len(bench.sweep((*SHAPES, more), tmp_path / "out", OPTIONS, dry=True, progress=0, say=said.append))
+        len(runs.sweep((*SHAPES, more), tmp_path / "out", OPTIONS, dry=True, progress=0, say=said.append))
         == 4
     )
     assert not any("status 3" in text for text in said)
 
 
 def test_a_hanging_worker_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "STALL", 0.5)
+    monkeypatch.setattr(runner, "STALL", 0.5)
     sleep = [sys.executable, "-c", "import time; time.sleep(600)"]
     real = subprocess.Popen
-    monkeypatch.setattr(pool.subprocess, "Popen", lambda *args, **keywords: real(sleep))
-    assert pool._watched(tmp_path / "plan.json", tmp_path / "journal.jsonl", dict(os.environ)) == -9
+    monkeypatch.setattr(runner.subprocess, "Popen", lambda *args, **keywords: real(sleep))
+    assert runner._watched(tmp_path / "plan.json", tmp_path / "journal.jsonl", dict(os.environ)) == -9
 
 
 def test_bad_requests_say_so(tmp_path: Path) -> None:
     with pytest.raises(SassafrasError, match="mode 'often'"):
-        bench.run(SHAPES, tmp_path, mode="often", dry=True)
+        runs.run(SHAPES, tmp_path, mode="often", dry=True)
     for wrong in ({"processes": 0}, {"gpus": 0}):
         with pytest.raises(SassafrasError, match="at least one"):
-            bench.run(SHAPES, tmp_path, dry=True, **wrong)  # type: ignore[arg-type]
+            runs.run(SHAPES, tmp_path, dry=True, **wrong)  # type: ignore[arg-type]
     with pytest.raises(SassafrasError, match="at least one"):
-        bench.sweep((), tmp_path, dry=True)
+        runs.sweep((), tmp_path, dry=True)
 
 
 # --- the parts
@@ -249,7 +249,7 @@ def test_bad_requests_say_so(tmp_path: Path) -> None:
 
 
 def test_selection_records_all_rungs_and_both_layouts() -> None:
-    stage = dry.DryStage()
+    stage = dry_run.DryStage()
     record = choose(stage, Shape(256, 256, 512), OPTIONS)
     rungs = record["rungs"]
     assert {rung for _, rung in rungs.values()} <= {0, 1, 2}
@@ -276,12 +276,12 @@ def test_kernels_known_to_fail_are_left_out() -> None:
     some = entrants(shape, "tn", 1000, exclude="^lean_tn_m1n1s")
     assert 0 < len(some) < len(everything)
     assert set(everything) - set(some) == {c for c in everything if c.name.startswith("lean_tn_m1n1s")}
-    record = choose(dry.DryStage(), shape, Options(configs=16, exclude="^lean_"))
+    record = choose(dry_run.DryStage(), shape, Options(configs=16, exclude="^lean_"))
     assert record["rungs"] and not any(name.startswith("lean_") for name in record["rungs"])
 
 
 def test_one_process_measures_both_ways() -> None:
-    stage = dry.DryStage()
+    stage = dry_run.DryStage()
     selection = choose(stage, Shape(64, 256, 512), OPTIONS)
     server = measure(stage, selection, OPTIONS, 0, "server")
     assert len(server["ratios"]) == OPTIONS.calls
@@ -304,7 +304,7 @@ def test_judged_takes_the_better_layout_of_each() -> None:
 
 
 def test_work_before_a_block_is_not_timed() -> None:
-    stage = dry.DryStage()
+    stage = dry_run.DryStage()
     block = stage.block([lambda: stage.gpu.launch(10.0)] * 4, 4)
     table = timed(stage.gpu, stage.watch, [block], 5, before=lambda index: stage.empty_l2())
     assert table.shape == (5, 1) and float(np.median(table)) == pytest.approx(10.0, rel=0.02)
@@ -312,7 +312,7 @@ def test_work_before_a_block_is_not_timed() -> None:
 
 def test_nobody_pays_for_what_another_leaves() -> None:
     """Ahead of each block the L2 is emptied and its own contestant called once, both untimed."""
-    stage, said = dry.DryStage(), []
+    stage, said = dry_run.DryStage(), []
 
     def call(name: str, us: float) -> Callable[[], None]:
         def enqueue() -> None:
@@ -333,10 +333,10 @@ def test_nobody_pays_for_what_another_leaves() -> None:
 def test_finished_journals_of_other_options_are_refused(tmp_path: Path, other: dict[str, Any]) -> None:
     """All is measured: no worker starts, so none would notice that it was something else."""
     shapes, options = [Shape(64, 64, 64)], {"configs": 4, "seconds": 0.01}
-    bench.run(shapes, tmp_path, Options(**options), dry=True)
-    bench.run(shapes, tmp_path, Options(**options), dry=True)
+    runs.run(shapes, tmp_path, Options(**options), dry=True)
+    runs.run(shapes, tmp_path, Options(**options), dry=True)
     with pytest.raises(SassafrasError, match="other conditions"):
-        bench.run(shapes, tmp_path, Options(**{**options, **other}), dry=True)
+        runs.run(shapes, tmp_path, Options(**{**options, **other}), dry=True)
 
 
 def test_grids() -> None:

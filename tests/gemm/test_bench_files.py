@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from sassafras.core import SassafrasError
-from sassafras.gemm import summary
-from sassafras.gemm.cublas import LtAlgorithm
-from sassafras.gemm.journal import Journal
+from sassafras.gemm.bench import report
+from sassafras.gemm.bench.cublas import LtAlgorithm
+from sassafras.gemm.bench.journal import Journal
 
 
 def row(ours: float | None, band: str = "<1e8", low: float = 1.0, **more: Any) -> dict[str, Any]:
@@ -29,7 +29,7 @@ def row(ours: float | None, band: str = "<1e8", low: float = 1.0, **more: Any) -
 
 def test_figures() -> None:
     rows = [row(1.0, low=1.9), row(4.0, low=0.4), row(None, ">1e12"), {"band": "<1e8", "error": "crashed"}]
-    found = summary.summarise([*rows, {"band": "<1e8", "pending": True}])
+    found = report.summarise([*rows, {"band": "<1e8", "pending": True}])
     counts = {key: found[key] for key in ("shapes", "measured", "with_ours", "failed", "pending")}
     assert counts == {"shapes": 5, "measured": 3, "with_ours": 2, "failed": 1, "pending": 1}
     assert found["portfolio_worst_vs_lt_autotune"] == 1.0
@@ -44,18 +44,18 @@ def test_figures() -> None:
     assert found["worst_rms_ratio"] == 1.01
     assert set(found["bands"]) == {"<1e8", ">1e12"}
     assert "geomean_vs_lt_autotune" not in found["bands"][">1e12"], "nothing of ours to compare"
-    columns, cells = summary.table(found)
+    columns, cells = report.table(found)
     assert all(len(line) == len(columns) for line in cells) and cells[-1][0] == "all"
 
 
 def test_an_unsure_win_is_none() -> None:
-    assert summary.figures([row(1.99, low=1.004)])["win_rate_vs_lt_autotune"] == 0.0
+    assert report.figures([row(1.99, low=1.004)])["win_rate_vs_lt_autotune"] == 0.0
 
 
 def test_merging_processes_widens_the_interval() -> None:
     one = row(1.0, low=1.99, ratios=[2.0, 2.01, 1.99] * 5, speedup=2.0, speedup_high=2.01)
     other = row(1.1, low=1.79, ratios=[1.8, 1.81, 1.79] * 5, speedup=1.8, speedup_high=1.81)
-    alone, both = summary.merge([one]), summary.merge([one, other])
+    alone, both = report.merge([one]), report.merge([one, other])
     assert alone["speedup_low"] == 1.99 and "ratios" not in alone
     assert both["ours"] == pytest.approx(1.05) and both["processes"] == 2
     assert both["speedup_low"] < 1.79 and both["speedup_high"] > 2.01

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sassafras.gemm.verify import BOUNDARY, tries
+from sassafras.gemm.bench.verify import BOUNDARY, tries
 
 
 def test_every_boundary_shape_is_tried_by_many_kernels() -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from sassafras.gemm import bringup, families, sweep
-from sassafras.gemm.bringup_plan import (
+from sassafras.gemm.bench import bringup, sweep
+from sassafras.gemm.bench.bringup_plan import (
     VARIANTS,
     Job,
     diagnose,
@@ -19,9 +19,10 @@ from sassafras.gemm.bringup_plan import (
     read_probe,
     variants_for,
 )
-from sassafras.gemm.compile import source
-from sassafras.gemm.families import parse
-from sassafras.gemm.shapes import Shape
+from sassafras.gemm.build.cubins import source
+from sassafras.gemm.configs import registry
+from sassafras.gemm.configs.registry import parse
+from sassafras.gemm.problem.shape import Shape
 
 #: stands in for the GPU worker: hangs in job 1, dies in job 3, does the rest
 WORKER = """
@@ -116,8 +117,8 @@ def test_sweep_takes_some_of_every_family_and_leaves_out_what_failed() -> None:
     shape = Shape(512, 512, 512)
     everything = sweep.contestants(shape)
     odd = sweep.contestants(Shape(511, 513, 515))
-    assert {families.kind(c) for c in odd} == {"StagedConfig", "AnyRowsConfig"}
-    assert {families.kind(c) for c in (*everything, *odd)} == set(sweep.MOST)
+    assert {registry.kind(c) for c in odd} == {"StagedConfig", "AnyRowsConfig"}
+    assert {registry.kind(c) for c in (*everything, *odd)} == set(sweep.MOST)
     bad = frozenset(c.instance.name for c in everything if c.name.startswith("cs_nn"))
     assert bad and not [c for c in sweep.contestants(shape, bad) if c.instance.name in bad]
     wanted = sweep.shapes()

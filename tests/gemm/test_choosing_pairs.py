@@ -14,15 +14,16 @@ import numpy as np
 import pytest
 
 from sassafras.core import SassafrasError
-from sassafras.gemm import choose_fused, families, learned, two_launches
-from sassafras.gemm.choose import Chooser, Settings, parsed
-from sassafras.gemm.dataset import Dataset, Entry
-from sassafras.gemm.epilogue import Batch
-from sassafras.gemm.estimate import estimate_us
-from sassafras.gemm.families import parse
-from sassafras.gemm.learned import Model, Trees
-from sassafras.gemm.shapes import Shape
-from sassafras.gemm.table import Row, Table, shipped_path
+from sassafras.gemm.configs import registry, split_k_two_pass
+from sassafras.gemm.configs.epilogue import Batch
+from sassafras.gemm.configs.registry import parse
+from sassafras.gemm.problem.shape import Shape
+from sassafras.gemm.select import epilogue_selector, predictor
+from sassafras.gemm.select.cost_model import estimate_us
+from sassafras.gemm.select.dataset import Dataset, Entry
+from sassafras.gemm.select.predictor import Model, Trees
+from sassafras.gemm.select.selector import Chooser, Settings, parsed
+from sassafras.gemm.select.table import Row, Table, shipped_path
 from tests.gemm.test_learned import GPU, constant
 
 SHAPE, NEAR = Shape(256, 512, 8192), Shape(256, 512, 8256)
@@ -33,20 +34,20 @@ PLAIN_PAIR = PAIR.partition("+")[0]
 TWO = {"families": ["ClusterSplitConfig", "TwoLaunchesConfig"]}
 #: one tree, which tells pairs (the last family) from all others: e and e^0.5 times torch's speed
 PRAISING = Trees(
-    0.0, 1, np.zeros(1, np.intp), np.array([learned._FAMILY, 0, 0]), np.array([4.5, np.inf, np.inf]),
+    0.0, 1, np.zeros(1, np.intp), np.array([predictor._FAMILY, 0, 0]), np.array([4.5, np.inf, np.inf]),
     np.array([[1, 2], [1, 1], [2, 2]]), np.array([0.0, 0.5, 1.0]),
 )  # fmt: skip
 
 
 @pytest.fixture
 def proven(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(families, "CANDIDATES", frozenset())
+    monkeypatch.setattr(registry, "CANDIDATES", frozenset())
     parsed.cache_clear()
     yield
     parsed.cache_clear()
 
 
-def in_nn(config: families.Config) -> bool:
+def in_nn(config: registry.Config) -> bool:
     return config.layout == "nn" and config.reject(NEAR) is None
 
 
@@ -56,7 +57,7 @@ def test_a_tuned_shape_is_served_by_the_pair_of_its_row(proven: None) -> None:
     # what the pair cannot do, the next of the row does: other types, addresses, epilogues
     for translate, wanted in (
         (lambda c: None if len(c.instances) > 1 else c, ALONE),
-        (lambda c: families.twin(c, "bf16"), "cs_nn_bf16_64x64_s12/c1p4"),
+        (lambda c: registry.twin(c, "bf16"), "cs_nn_bf16_64x64_s12/c1p4"),
     ):
         assert Chooser(TUNED).choose(SHAPE, "nn", in_nn, translate).config == wanted
     assert Chooser(TUNED).choose(SHAPE, "nt", lambda c: c.layout == "nt").member == "torch"
@@ -93,11 +94,11 @@ def test_a_model_is_asked_about_what_it_has_learnt_of(
 
 
 def test_what_ships_is_not_asked_about_families_it_has_not_seen() -> None:
-    from sassafras.gemm import dataset
+    from sassafras.gemm.select import dataset
 
     timed = {name.partition("/")[0] for entry in dataset.shipped() for name in entry.ours}
-    leaving = {i.name for i in (*two_launches.INSTANCES, *two_launches.CANDIDATES)}
-    model = learned.shipped(GPU)
+    leaving = {i.name for i in (*split_k_two_pass.INSTANCES, *split_k_two_pass.CANDIDATES)}
+    model = predictor.shipped(GPU)
     assert model is not None and model.knows(parse(ALONE))
     assert model.knows(parse(PAIR)) == bool(timed & leaving)
 
@@ -105,15 +106,15 @@ def test_what_ships_is_not_asked_about_families_it_has_not_seen() -> None:
 def test_features_of_a_pair() -> None:
     """Its parts are what others call slices; the columns before are those of every configuration."""
     pair, alone = parse(PAIR), parse(ALONE)
-    found = learned.features([pair, alone], SHAPE)
-    assert learned.families_in(found) == ["ClusterSplitConfig", "TwoLaunchesConfig"]
-    assert learned.families_in(found[:1]) == ["TwoLaunchesConfig"]
+    found = predictor.features([pair, alone], SHAPE)
+    assert predictor.families_in(found) == ["ClusterSplitConfig", "TwoLaunchesConfig"]
+    assert predictor.families_in(found[:1]) == ["TwoLaunchesConfig"]
     both = -15  # slices, tiles, waves, ..., k of a slice, ...: `_both`
     assert found[0, both : both + 3].tolist() == pytest.approx([8.0, 16.0, 16 * 8 / 132])
     assert found[0, both + 6] == 1024.0 and found[0, both + 8] == pytest.approx(estimate_us(pair, SHAPE))
     assert found[1, both] == 1.0 and found[1, both + 6] == 8192.0
-    numbers = list(learned._NUMBERS)
-    first = learned._FAMILY + 7
+    numbers = list(predictor._NUMBERS)
+    first = predictor._FAMILY + 7
     parts, band = first + numbers.index("parts"), first + numbers.index("band")
     assert found[:, parts].tolist() == [8.0, 8.0] and found[0, band] == 0.0
 
@@ -123,7 +124,7 @@ def test_estimates_answer_for_shapes_that_cannot_run() -> None:
     for name, shape in (("cs_nn_64x128_s8q1p/c1p16", Shape(64, 64, 256)), (PAIR, Shape(8, 12, 20))):
         assert parse(name).reject(shape) is not None and 0 < estimate_us(parse(name), shape) < 100
     rng = np.random.default_rng(0)
-    for config in two_launches.configurations():
+    for config in split_k_two_pass.configurations():
         m, n, k = (int(x) for x in 2 ** rng.uniform(3, 13, 3))
         shape = Shape(m, 8 * (n // 8), 8 * (k // 8))
         if config.reject(shape) is None:
@@ -134,14 +135,14 @@ def test_estimates_answer_for_shapes_that_cannot_run() -> None:
 
 
 def test_a_call_with_an_epilogue_is_chosen_for_by_what_adds_up_itself(proven: None) -> None:
-    extra = choose_fused.Extra(bias=True, activation="gelu")
+    extra = epilogue_selector.Extra(bias=True, activation="gelu")
 
     def chosen(*ours: tuple[str, float]) -> tuple[str | None, str]:
         chooser = Chooser(Table({}, [Row(SHAPE, "nn", ours, 14.0)]), Settings(reach=9.0))
         # a batch whose k is too short for any configuration of the row: nothing fails by it
         batch = Batch(3, 24 * 640, 0, 24 * 512)
-        assert "torch" in choose_fused.choose(chooser, Shape(24, 512, 640), "nn", "fp16", batch)[1]
-        return choose_fused.choose(chooser, SHAPE, "nn", "fp16", extra=extra)
+        assert "torch" in epilogue_selector.choose(chooser, Shape(24, 512, 640), "nn", "fp16", batch)[1]
+        return epilogue_selector.choose(chooser, SHAPE, "nn", "fp16", extra=extra)
 
     name, why = chosen((PAIR, 7.0), (ALONE, 8.0))
     assert name is not None and parse(name).instance.epilogue and "predicted" in why
@@ -154,7 +155,7 @@ def test_a_table_names_what_is_proven(monkeypatch: pytest.MonkeyPatch) -> None:
     ours = {PAIR: (7.0, 2), ALONE: (8.0, 2)}
     found = Dataset({}, [Entry(SHAPE, ours, {"torch": {"nn": 14.0}})])
     for candidates, names in (({parse(PAIR).instance}, [ALONE]), (set(), [PAIR, ALONE])):
-        monkeypatch.setattr(families, "CANDIDATES", frozenset(candidates))
+        monkeypatch.setattr(registry, "CANDIDATES", frozenset(candidates))
         assert [name for name, _ in Table.from_dataset(found).rows[SHAPE, "nn"].ours] == names
 
 
@@ -166,11 +167,11 @@ def test_a_trial_admits_them_everywhere(tmp_path: Path) -> None:
         import json
         from pathlib import Path
         from sassafras.gemm import ahead, families
-        from sassafras.gemm.choose import Chooser
-        from sassafras.gemm.entrants import entrants
-        from sassafras.gemm.learned import Model
-        from sassafras.gemm.shapes import Shape
-        from sassafras.gemm.table import Table
+        from sassafras.gemm.select.selector import Chooser
+        from sassafras.gemm.bench.candidates import entrants
+        from sassafras.gemm.select.predictor import Model
+        from sassafras.gemm.problem.shape import Shape
+        from sassafras.gemm.select.table import Table
         table, shape, near = Table.load(Path("table.json")), Shape.parse("{SHAPE}"), Shape.parse("{NEAR}")
         legal = lambda c: c.layout == "nn" and c.reject(near) is None
         model = Model.load(Path("m.npz"))
@@ -196,4 +197,4 @@ def test_what_ships_names_proven_kernels_alone() -> None:
     """A row whose names nobody may use would be torch's."""
     for part in ("", "backward"):
         names = {n for row in Table.load(shipped_path(GPU, part)).rows.values() for n, _ in row.ours}
-        assert not [n for n in names if not families.proven(parse(n))]
+        assert not [n for n in names if not registry.proven(parse(n))]

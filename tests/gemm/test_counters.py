@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from sassafras.gemm.dispatch import counters as module
-from sassafras.gemm.dispatch.counters import Counters
-from sassafras.gemm.dispatch.driver import Driver, DriverError
+from sassafras.gemm.matmul import counters as module
+from sassafras.gemm.matmul.counters import Counters
+from sassafras.gemm.matmul.driver import Driver, DriverError
 from tests.gemm import stand_in
 
 STREAM = 0x1230

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from sassafras.core import SassafrasError
-from sassafras.gemm import dataset, families, lean
-from sassafras.gemm.choose import Chooser, Settings, evaluate
-from sassafras.gemm.dataset import Dataset, Entry, Replay, from_results
-from sassafras.gemm.estimate import estimate_us
-from sassafras.gemm.shapes import Shape
-from sassafras.gemm.table import Row, Table, shipped_path
+from sassafras.gemm.configs import registry, small
+from sassafras.gemm.problem.shape import Shape
+from sassafras.gemm.select import dataset
+from sassafras.gemm.select.cost_model import estimate_us
+from sassafras.gemm.select.dataset import Dataset, Entry, Replay, from_results
+from sassafras.gemm.select.selector import Chooser, Settings, evaluate
+from sassafras.gemm.select.table import Row, Table, shipped_path
 
 ROOT = Path(__file__).resolve().parents[2]
 A, B, C = "lean_tn_m1n2s2/w1x1x1/c1", "lean_nn_m1n2s1/w1x1x1/c1", "lean_tn_m1n1s2/w1x1x2/c1"
@@ -185,7 +186,7 @@ def test_a_tuned_row_decides_by_its_figures() -> None:
     assert member(1.8, 2.0, 1.5) == "lt" and member(1.8, 2.0, 1.5, version=8) == "ours"
 
 
-CONFIGS = [c for c in lean.configurations() if c.cluster in (1, 4) and c.warps_k in (1, 4)][::3]
+CONFIGS = [c for c in small.configurations() if c.cluster in (1, 4) and c.warps_k in (1, 4)][::3]
 
 
 def made_up(layouts: tuple[str, ...] = ("tn",)) -> Table:
@@ -233,7 +234,7 @@ def test_choices_are_legal_and_equal(grid: Table) -> None:
         again = Chooser(grid, rule).choose(shape, "tn", lambda c, s=shape: c.reject(s) is None)  # type: ignore[misc]
         assert choice == again
         if choice.member == "ours":
-            assert families.parse(choice.config or "").reject(shape) is None
+            assert registry.parse(choice.config or "").reject(shape) is None
     assert any(chooser.choose(s, "tn", lambda c: True).member == "ours" for s in shapes)
     assert chooser.choose(shapes[0], "nn", lambda c: True).member == "torch", "no row in this layout"
     assert chooser.choose(Shape(1, 16384, 16384), "tn", lambda c: True).member == "torch", "too far"

@@ -11,11 +11,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from sassafras.gemm import matmul as room  # noqa: E402
-from sassafras.gemm.dispatch import eligible  # noqa: E402
-from sassafras.gemm.dispatch.driver import Driver  # noqa: E402
-from sassafras.gemm.dispatch.engine import Engine  # noqa: E402
-from sassafras.gemm.table import Table  # noqa: E402
+from sassafras.gemm.matmul import api as room  # noqa: E402
+from sassafras.gemm.matmul import eligible  # noqa: E402
+from sassafras.gemm.matmul.driver import Driver  # noqa: E402
+from sassafras.gemm.matmul.planner import Engine  # noqa: E402
+from sassafras.gemm.select.table import Table  # noqa: E402
 from tests.gemm import semantics, semantics_modes, stand_in  # noqa: E402
 from tests.gemm.semantics_modes import CASES  # noqa: E402
 

@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 
 from sassafras.core import SassafrasError
-from sassafras.gemm import epilogue, families, warp_specialized
-from sassafras.gemm.any_rows import AnyRowsConfig, AnyRowsInstance
-from sassafras.gemm.cluster_split import ClusterSplitConfig
-from sassafras.gemm.cluster_split_instances import ClusterSplitInstance
-from sassafras.gemm.epilogue import ACTIVATIONS, Batch, Lines
-from sassafras.gemm.families import Config, Instance
-from sassafras.gemm.lean import LeanConfig, LeanInstance
-from sassafras.gemm.shapes import Shape
-from sassafras.gemm.staged import StagedConfig, StagedInstance
-from sassafras.gemm.warp_specialized import WarpSpecializedConfig
-from sassafras.gemm.warp_specialized_instances import EPILOGUE_INSTANCES, WarpSpecializedInstance
+from sassafras.gemm.configs import epilogue, persistent, registry
+from sassafras.gemm.configs.epilogue import ACTIVATIONS, Batch, Lines
+from sassafras.gemm.configs.fallback import StagedConfig, StagedInstance
+from sassafras.gemm.configs.persistent import WarpSpecializedConfig
+from sassafras.gemm.configs.persistent_instances import EPILOGUE_INSTANCES, WarpSpecializedInstance
+from sassafras.gemm.configs.registry import Config, Instance
+from sassafras.gemm.configs.small import LeanConfig, LeanInstance
+from sassafras.gemm.configs.split_k import ClusterSplitConfig
+from sassafras.gemm.configs.split_k_instances import ClusterSplitInstance
+from sassafras.gemm.configs.unaligned import AnyRowsConfig, AnyRowsInstance
+from sassafras.gemm.problem.shape import Shape
 
 from .epilogue_launch import Case, Emulator, build
 from .hopper_launch import EAGER, LATE, RANDOM
@@ -56,7 +56,7 @@ def emulator(shared: Path) -> Emulator:
 
 @pytest.fixture
 def few_multiprocessors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(warp_specialized, "AT_ONCE", (4,) * 8)
+    monkeypatch.setattr(persistent, "AT_ONCE", (4,) * 8)
 
 
 def configs(instance: Instance) -> list[Config]:
@@ -181,16 +181,16 @@ def test_random_launches_are_right(emulator: Emulator, tmp_path: Path, few_multi
 
 
 def test_the_instances_are_few_and_have_names_of_their_own() -> None:
-    instances = families.EPILOGUE_INSTANCES
+    instances = registry.EPILOGUE_INSTANCES
     assert len(instances) <= 24
-    names = {i.name for i in (*families.INSTANCES, *families.OTHER_INSTANCES, *instances)}
-    assert len(names) == len(families.INSTANCES) + len(families.OTHER_INSTANCES) + len(instances)
+    names = {i.name for i in (*registry.INSTANCES, *registry.OTHER_INSTANCES, *instances)}
+    assert len(names) == len(registry.INSTANCES) + len(registry.OTHER_INSTANCES) + len(instances)
     for instance in instances:
         assert instance.epilogue and instance.name.endswith("e")
-        assert families.parse_instance(instance.name) == instance
-    for config in list(families.epilogue_configurations())[::7]:
-        assert families.parse(config.name) == config
-    plain = (*families.INSTANCES, *families.OTHER_INSTANCES)
+        assert registry.parse_instance(instance.name) == instance
+    for config in list(registry.epilogue_configurations())[::7]:
+        assert registry.parse(config.name) == config
+    plain = (*registry.INSTANCES, *registry.OTHER_INSTANCES)
     assert not any(i.epilogue for i in plain), "sweeps and the digest of kernels know plain ones only"
 
 
@@ -229,7 +229,7 @@ def test_what_cannot_run_says_why() -> None:
 
 
 def test_a_launch_without_more_is_the_plain_one() -> None:
-    for config in families.epilogue_configurations():
+    for config in registry.epilogue_configurations():
         shape = Shape(256, 512, 2048)
         if config.reject(shape) is None:
             plain, made = config.launch(shape), epilogue.launch(config, shape)

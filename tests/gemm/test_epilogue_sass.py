@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from sassafras.core import DisassemblyError, ToolMissing
-from sassafras.gemm import families
-from sassafras.gemm.compile import cubin
-from sassafras.gemm.lean import LeanInstance
-from sassafras.gemm.staged import StagedInstance
-from sassafras.gemm.warp_specialized_instances import WarpSpecializedInstance
+from sassafras.gemm.build.cubins import cubin
+from sassafras.gemm.configs import registry
+from sassafras.gemm.configs.fallback import StagedInstance
+from sassafras.gemm.configs.persistent_instances import WarpSpecializedInstance
+from sassafras.gemm.configs.small import LeanInstance
 from sassafras.sass import Program
 from sassafras.sass.program import parameters
 from sassafras.validate import Validator
@@ -26,7 +26,7 @@ SAMPLE = (
 
 @pytest.mark.parametrize("name", SAMPLE)
 def test_sass(name: str, tmp_path: Path) -> None:
-    instance = families.parse_instance(name)
+    instance = registry.parse_instance(name)
     try:
         data = cubin(instance, tmp_path)
         program = Program.parse(data)

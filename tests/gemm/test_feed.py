@@ -13,21 +13,21 @@ from pathlib import Path
 import pytest
 
 from sassafras.core import DeviceError
-from sassafras.gemm import feed
-from sassafras.gemm.options import Options
+from sassafras.gemm.bench import worker_client
+from sassafras.gemm.bench.options import Options
 
 PLAN = {"mode": "select", "options": asdict(Options(configs=12, finalists=2)), "cache": None, "dry": True}
 QUESTION = {"shape": "64x64x64"}
 
 
 @pytest.fixture
-def child() -> Iterator[feed.Child]:
-    made = feed.Child(PLAN)
+def child() -> Iterator[worker_client.Child]:
+    made = worker_client.Child(PLAN)
     yield made
     made.close()
 
 
-def test_one_process_serves_shape_after_shape(child: feed.Child) -> None:
+def test_one_process_serves_shape_after_shape(child: worker_client.Child) -> None:
     first = child.ask(QUESTION)
     process = child._process
     second = child.ask({"shape": "64x128x64"})
@@ -37,7 +37,7 @@ def test_one_process_serves_shape_after_shape(child: feed.Child) -> None:
 
 
 def test_a_failure_is_a_record() -> None:
-    child = feed.Child({**PLAN, "mode": "measure", "process": 0, "how": "offline"})
+    child = worker_client.Child({**PLAN, "mode": "measure", "process": 0, "how": "offline"})
     try:
         failed = child.ask(QUESTION)
         assert "nothing was selected" in failed["error"] and failed["shape"] == "64x64x64"
@@ -46,43 +46,43 @@ def test_a_failure_is_a_record() -> None:
         child.close()
 
 
-def test_a_dead_process_costs_one_shape(child: feed.Child) -> None:
+def test_a_dead_process_costs_one_shape(child: worker_client.Child) -> None:
     child.ask(QUESTION)
     assert child._process is not None
     child._process.send_signal(signal.SIGSTOP)  # it shall not answer before it dies
-    real = feed.Child._answer
+    real = worker_client.Child._answer
 
-    def killed(self: feed.Child, stall: float) -> dict[str, object] | None:
+    def killed(self: worker_client.Child, stall: float) -> dict[str, object] | None:
         assert self._process is not None
         self._process.kill()
         return real(self, stall)
 
-    feed_answer, feed.Child._answer = feed.Child._answer, killed  # type: ignore[method-assign]
+    feed_answer, worker_client.Child._answer = worker_client.Child._answer, killed  # type: ignore[method-assign]
     try:
         lost = child.ask(QUESTION)
     finally:
-        feed.Child._answer = feed_answer  # type: ignore[method-assign]
+        worker_client.Child._answer = feed_answer  # type: ignore[method-assign]
     assert lost == {"shape": "64x64x64", "error": "the worker ended with status -9"} and child.deaths == 1
     assert "error" not in child.ask(QUESTION)
 
 
-def test_a_hanging_process_is_killed(child: feed.Child, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hanging_process_is_killed(child: worker_client.Child, monkeypatch: pytest.MonkeyPatch) -> None:
     child.ask(QUESTION)
     assert child._process is not None
     child._process.send_signal(signal.SIGSTOP)
-    monkeypatch.setattr(feed, "STALL", 0.5)
+    monkeypatch.setattr(worker_client, "STALL", 0.5)
     assert child.ask(QUESTION)["error"] == "the worker ended with status -9"
 
 
 def test_a_wait_can_be_stopped() -> None:
-    child = feed.Child(PLAN, stop=lambda: True)
-    with pytest.raises(feed.Stopped):
+    child = worker_client.Child(PLAN, stop=lambda: True)
+    with pytest.raises(worker_client.Stopped):
         child.ask(QUESTION)
     assert child._process is None
 
 
 def test_why_it_does_not_start() -> None:
-    child = feed.Child({**PLAN, "options": {}, "mode": "select", "dry": False})
+    child = worker_client.Child({**PLAN, "options": {}, "mode": "select", "dry": False})
     with pytest.raises(DeviceError, match=r"does not start: \w+"):
         child.ask(QUESTION)
 
@@ -100,7 +100,7 @@ sys.stdin.read()
 def test_it_ends_with_its_parent() -> None:
     parent = subprocess.Popen(
         [sys.executable, "-c", _PARENT.format(plan=PLAN, question=QUESTION)],
-        env=feed.environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        env=worker_client.environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert parent.stdout is not None and parent.stdin is not None
     pid = int(parent.stdout.readline())

@@ -7,7 +7,7 @@ import re
 
 import numpy as np
 
-from sassafras.gemm.compile import KERNELS
+from sassafras.gemm.build.cubins import KERNELS
 
 TEXT = (KERNELS / "epilogue.cuh").read_text()
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sassafras.gemm.shapes import Shape
+from sassafras.gemm.problem.shape import Shape
 
 if TYPE_CHECKING:
-    from sassafras.gemm.tools import Tools
+    from sassafras.gemm.bench.gpu_context import Tools
 
 pytestmark = pytest.mark.gpu
 
@@ -19,13 +19,13 @@ pytestmark = pytest.mark.gpu
 @pytest.fixture(scope="module")
 def tools() -> Tools:
     pytest.importorskip("torch")
-    from sassafras.gemm.tools import Tools
+    from sassafras.gemm.bench.gpu_context import Tools
 
     return Tools()
 
 
 def test_boundary_shapes_are_right(tools: Tools) -> None:
-    from sassafras.gemm.verify import BOUNDARY, tries, verify
+    from sassafras.gemm.bench.verify import BOUNDARY, tries, verify
 
     records = verify(tools, each=4, seed=1)
     assert [fault for r in records for fault in r["faults"]] == []
@@ -34,8 +34,8 @@ def test_boundary_shapes_are_right(tools: Tools) -> None:
 
 def test_a_wrong_launch_is_noticed(tools: Tools) -> None:
     from sassafras.core import DeviceError
-    from sassafras.gemm.graphs import Block
-    from sassafras.gemm.operands import Operands
+    from sassafras.gemm.bench.operands import Operands
+    from sassafras.gemm.bench.timing import Block
 
     operands = Operands(Shape(64, 64, 64), 0)
     operands.calibrate(tools.gemm_ex("nn", operands, strict=True))
@@ -55,8 +55,8 @@ def test_a_wrong_launch_is_noticed(tools: Tools) -> None:
 
 def test_new_families_are_right_and_survive(tmp_path: Path) -> None:
     """A sample of the bring-up: every sixth instance, in a worker of its own."""
-    from sassafras.gemm import bringup
-    from sassafras.gemm.bringup_plan import hopper_instances, jobs
+    from sassafras.gemm.bench import bringup
+    from sassafras.gemm.bench.bringup_plan import hopper_instances, jobs
 
     wanted = jobs(instances=hopper_instances()[::6])
     found = bringup.supervise(wanted, tmp_path / "journal.jsonl", patience=120)
@@ -65,12 +65,12 @@ def test_new_families_are_right_and_survive(tmp_path: Path) -> None:
 
 
 def test_launches_that_overlap_stay_right(tools: Tools) -> None:
-    from sassafras.gemm import families
-    from sassafras.gemm.operands import Operands
+    from sassafras.gemm.bench.operands import Operands
+    from sassafras.gemm.configs import registry
 
     operands = Operands(Shape(128, 128, 512), 0)
     operands.calibrate(tools.gemm_ex("nn", operands, strict=True))
-    modes = [mode for config in families.legal(operands.shape)[::40] for mode in config.in_modes()]
+    modes = [mode for config in registry.legal(operands.shape)[::40] for mode in config.in_modes()]
     overlapping = [mode for mode in modes if mode.launch(operands.shape).overlap]
     assert len(overlapping) > 10
     for config in overlapping:
@@ -79,8 +79,8 @@ def test_launches_that_overlap_stay_right(tools: Tools) -> None:
 
 
 def test_benchmark_of_two_shapes(tmp_path: Path) -> None:
-    from sassafras.gemm.options import Options
-    from sassafras.gemm.results import benchmark
+    from sassafras.gemm.bench.commands import benchmark
+    from sassafras.gemm.bench.options import Options
 
     shapes = (Shape(64, 64, 64), Shape(128, 64, 256))
     options = Options(configs=24, seconds=0.02)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from sassafras.core import DisassemblyError, ToolMissing
-from sassafras.gemm.cluster_split_instances import ClusterSplitInstance
-from sassafras.gemm.compile import cubin
-from sassafras.gemm.families import parse_instance
+from sassafras.gemm.build.cubins import cubin
+from sassafras.gemm.configs.registry import parse_instance
+from sassafras.gemm.configs.split_k_instances import ClusterSplitInstance
 from sassafras.sass import Program
 from sassafras.sass.instruction import Instruction
 from sassafras.sass.program import parameters

@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sassafras.gemm import hopper, warp_specialized
-from sassafras.gemm.cluster_split import ClusterSplitConfig
-from sassafras.gemm.cluster_split_instances import ClusterSplitInstance
-from sassafras.gemm.configuration import Mode
-from sassafras.gemm.shapes import Shape
-from sassafras.gemm.warp_specialized import WarpSpecializedConfig, band_dividers
-from sassafras.gemm.warp_specialized_instances import WarpSpecializedInstance
+from sassafras.gemm.configs import persistent, tma_wgmma
+from sassafras.gemm.configs.base import Mode
+from sassafras.gemm.configs.persistent import WarpSpecializedConfig, band_dividers
+from sassafras.gemm.configs.persistent_instances import WarpSpecializedInstance
+from sassafras.gemm.configs.split_k import ClusterSplitConfig
+from sassafras.gemm.configs.split_k_instances import ClusterSplitInstance
+from sassafras.gemm.problem.shape import Shape
 
 from .hopper_launch import EAGER, LATE, RANDOM, Config, Emulator, Instance, build
 
@@ -81,7 +81,7 @@ def emulator(shared: Path) -> Emulator:
 @pytest.fixture
 def few_multiprocessors(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four of them: CTAs live through several tiles, and stream-K cuts tiles at odd places."""
-    monkeypatch.setattr(warp_specialized, "AT_ONCE", (4, 4, 0, 8, 0, 0, 0, 8))
+    monkeypatch.setattr(persistent, "AT_ONCE", (4, 4, 0, 8, 0, 0, 0, 8))
 
 
 def configs(instance: Instance) -> list[Config]:
@@ -136,7 +136,7 @@ def test_no_copy_asks_for_rows_outside(
             config
             for config in configs(INSTANCES[number])
             if config.reject(shape) is None
-            and config.launch(shape).scalars["last_row"] != hopper.APART  # stream-K cuts k at odd places
+            and config.launch(shape).scalars["last_row"] != tma_wgmma.APART  # stream-K cuts k at odd places
         ]
         for config in legal[:: max(1, len(legal) // 2)]:
             wrong = emulator.run(config, shape, tmp_path, thrifty=True)
@@ -160,7 +160,7 @@ def test_rows_outside_that_are_asked_for_are_noticed(
     """The check must be able to fail: tiles that lie apart."""
     config, shape = configs(INSTANCES[number])[0], Shape(328, 328, 256)
     plan = config.launch(shape)
-    plan.scalars[moved] = hopper.APART
+    plan.scalars[moved] = tma_wgmma.APART
     monkeypatch.setattr(type(config), "launch", lambda self, shape: plan)
     assert "asks for rows outside" in emulator.run(config, shape, tmp_path, thrifty=True)
     assert emulator.run(config, shape, tmp_path) == ""

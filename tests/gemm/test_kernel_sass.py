@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from sassafras.core import CompileError, DisassemblyError, ToolMissing
-from sassafras.gemm import families, lean, staged
-from sassafras.gemm.compile import build, cached_path, cubin, source
-from sassafras.gemm.families import Instance
-from sassafras.gemm.lean import LeanInstance
+from sassafras.gemm.build.cubins import build, cached_path, cubin, source
+from sassafras.gemm.configs import fallback, registry, small
+from sassafras.gemm.configs.registry import Instance
+from sassafras.gemm.configs.small import LeanInstance
 from sassafras.sass import Program
 from sassafras.sass.program import parameters
 
-INSTANCES: tuple[Instance, ...] = (*lean.INSTANCES, *staged.INSTANCES)
+INSTANCES: tuple[Instance, ...] = (*small.INSTANCES, *fallback.INSTANCES)
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +70,7 @@ def test_sass(instance: Instance, cache: Path) -> None:
 
 
 def test_source_is_self_contained(cache: Path) -> None:
-    for instance in (*families.INSTANCES, *families.OTHER_INSTANCES):
+    for instance in (*registry.INSTANCES, *registry.OTHER_INSTANCES):
         text = source(instance)
         assert "#include" not in text and "#pragma once" not in text
         assert text.count("Problem {\n") == 1 and f" {instance.name}(" in text

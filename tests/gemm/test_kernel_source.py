@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sassafras.gemm.compile import KERNELS
-from sassafras.gemm.families import Config, Instance, parse_instance
-from sassafras.gemm.lean import LeanConfig, LeanInstance
-from sassafras.gemm.shapes import Shape
-from sassafras.gemm.staged import StagedConfig
+from sassafras.gemm.build.cubins import KERNELS
+from sassafras.gemm.configs.fallback import StagedConfig
+from sassafras.gemm.configs.registry import Config, Instance, parse_instance
+from sassafras.gemm.configs.small import LeanConfig, LeanInstance
+from sassafras.gemm.problem.shape import Shape
 from tests.shared import compiled
 
 HERE = Path(__file__).parent

@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from sassafras.gemm import epilogue, families  # noqa: E402
-from sassafras.gemm.configuration import Mode  # noqa: E402
-from sassafras.gemm.dispatch.driver import Driver, DriverError  # noqa: E402
-from sassafras.gemm.dispatch.plans import plan, reject  # noqa: E402
-from sassafras.gemm.dispatch.problem import Problem, lies, read  # noqa: E402
-from sassafras.gemm.families import parse  # noqa: E402
-from sassafras.gemm.second_launch import LeavingInstance  # noqa: E402
-from sassafras.gemm.shapes import Shape  # noqa: E402
-from sassafras.gemm.two_launches import TwoLaunchesConfig  # noqa: E402
+from sassafras.gemm.configs import epilogue, registry  # noqa: E402
+from sassafras.gemm.configs.base import Mode  # noqa: E402
+from sassafras.gemm.configs.registry import parse  # noqa: E402
+from sassafras.gemm.configs.split_k_two_pass import TwoLaunchesConfig  # noqa: E402
+from sassafras.gemm.configs.two_pass_reduction import LeavingInstance  # noqa: E402
+from sassafras.gemm.matmul.driver import Driver, DriverError  # noqa: E402
+from sassafras.gemm.matmul.plan import plan, reject  # noqa: E402
+from sassafras.gemm.matmul.problem import Problem, lies, read  # noqa: E402
+from sassafras.gemm.problem.shape import Shape  # noqa: E402
 from tests.gemm import stand_in  # noqa: E402
 
 KINDS = ("compiled", "python")
@@ -243,8 +243,8 @@ def family_cases() -> list[tuple[str, tuple[int, int, int]]]:
     """One configuration of every family, layout, type, kind of scratch, and of swapped roles."""
     shapes = (Shape(64, 128, 512), Shape(16, 128, 512))
     found: dict[tuple, tuple[str, tuple[int, int, int]]] = {}
-    for config in (*families.configurations(), *families.other_configurations()):
-        instance = type(config).__name__, config.layout, families.dtype(config), config.swapped
+    for config in (*registry.configurations(), *registry.other_configurations()):
+        instance = type(config).__name__, config.layout, registry.dtype(config), config.swapped
         if len([kind for kind in found if kind[:4] == instance]) == 2:
             continue
         for shape in shapes:
@@ -269,7 +269,7 @@ def test_every_family_is_given_what_it_needs(launcher: Any, library: Path) -> No
     assert {type(parse(name)).__name__ for name, _ in cases} >= {"LeanConfig", "StagedConfig"}
     for name, (m, n, k) in cases:
         config = parse(name)
-        dtype = torch.bfloat16 if families.dtype(config) == "bf16" else torch.float16
+        dtype = torch.bfloat16 if registry.dtype(config) == "bf16" else torch.float16
         for gap in (0, 8, 5) if name.startswith("any_") else (0, 8):
             a = laid(m, k, config.layout[1] == "t", gap, dtype, 1)
             b = laid(k, n, config.layout[0] == "t", gap, dtype, 2)
@@ -387,7 +387,7 @@ def put_counted(launcher: Any, driver: Driver, key: tuple[int, ...], words: int 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_driver_that_refuses_counters_leaves_torch(library: Path, tmp_path: Path, kind: str) -> None:
-    from sassafras.gemm.dispatch.counters import Counters
+    from sassafras.gemm.matmul.counters import Counters
 
     driver, state = Driver(str(library)), stand_in.state_of(library)
     launcher = stand_in.make(kind, driver, stand_in.torch_side(counters=Counters(driver)), tmp_path)
@@ -493,7 +493,7 @@ def test_what_two_launches_cannot_serve_is_said() -> None:
     assert "16 bytes" in (reject(chosen, tight._replace(aligned=0)) or "")
     assert "it reads nn" in (reject(chosen, tight._replace(transposed=1)) or "")
     assert "multiplies fp16" in (reject(chosen, tight._replace(dtype=1)) or "")
-    assert families.twin(chosen, "bf16") is None
+    assert registry.twin(chosen, "bf16") is None
     shape = Shape(*size)
     assert epilogue.reject(chosen, shape) == f"{chosen.instance.name} is compiled without an epilogue"
     made = plan(chosen, tight._replace(ldc=1024))

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from sassafras.core import SassafrasError
-from sassafras.gemm import dataset, families, learned
-from sassafras.gemm.choose import Chooser, Settings
-from sassafras.gemm.launch import AT_ONCE
-from sassafras.gemm.learned import Model, Trees
-from sassafras.gemm.shapes import Shape
-from sassafras.gemm.table import Row, Table, shipped_path
+from sassafras.gemm.configs import registry
+from sassafras.gemm.problem.launch import AT_ONCE
+from sassafras.gemm.problem.shape import Shape
+from sassafras.gemm.select import dataset, predictor
+from sassafras.gemm.select.predictor import Model, Trees
+from sassafras.gemm.select.selector import Chooser, Settings
+from sassafras.gemm.select.table import Row, Table, shipped_path
 
 GPU = "NVIDIA H200"
 ROOT = Path(__file__).resolve().parents[2]
@@ -84,20 +85,20 @@ def test_the_mean_of_several_sets_is_one() -> None:
     [((64, 64, 64), (8, 8, 8)), ((3, 20, 48), (8, 4, 4)), ((8, 16, 1191), (1, 8, 1)), ((8, 6, 4), (4, 2, 2))],
 )
 def test_how_rows_are_aligned_is_a_feature(shape: tuple[int, int, int], aligned: tuple[int, ...]) -> None:
-    config = families.parse("lean_nn_m1n2s1/w1x1x1/c1")
-    found = learned.features([config], Shape(*shape))[0]
+    config = registry.parse("lean_nn_m1n2s1/w1x1x1/c1")
+    found = predictor.features([config], Shape(*shape))[0]
     assert tuple(found[8:11]) == aligned
-    assert learned.families_in(found[None]) == ["LeanConfig"]
+    assert predictor.families_in(found[None]) == ["LeanConfig"]
 
 
 def test_a_model_survives_its_file_and_damage_is_noticed(tmp_path: Path) -> None:
-    model = learned.shipped(GPU)
+    model = predictor.shipped(GPU)
     assert model is not None and model.header["gpu"] == GPU and model.header["pairs"] > 100_000
     for name in ("a.npz", "b.npz"):
         model.save(tmp_path / name)
     assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
     again, shape = Model.load(tmp_path / "a.npz"), Shape(120, 200, 1000)
-    configs = [c for c in families.legal(shape) if c.layout == "tn" and model.knows(c)][::20]
+    configs = [c for c in registry.legal(shape) if c.layout == "tn" and model.knows(c)][::20]
     assert again.speedups(configs, shape) == model.speedups(configs, shape)
     with np.load(tmp_path / "a.npz") as data:
         arrays = dict(data)
@@ -122,12 +123,12 @@ def test_a_model_survives_its_file_and_damage_is_noticed(tmp_path: Path) -> None
     (tmp_path / "bad.npz").write_bytes(b"no archive")
     with pytest.raises(SassafrasError, match="not a chooser's model"):
         Model.load(tmp_path / "bad.npz")
-    assert learned.shipped("NVIDIA nothing") is None
+    assert predictor.shipped("NVIDIA nothing") is None
 
 
 def test_modes_are_ranked_by_trees_of_their_own() -> None:
     shape = Shape(64, 64, 512)
-    config = next(c for c in families.legal(shape) if len(c.in_modes()) > 2)
+    config = next(c for c in registry.legal(shape) if len(c.in_modes()) > 2)
     plain = Model(constant(0.25), constant(-0.1), {}).speedups([*config.in_modes(), config], shape)
     assert plain == [(pytest.approx(np.exp(0.25)), config)]
     (gain, chosen), *rest = Model(constant(0.25), constant(0.1), {}).speedups([config], shape)
@@ -136,20 +137,20 @@ def test_modes_are_ranked_by_trees_of_their_own() -> None:
 
 
 def test_the_shipped_model_chooses_for_new_shapes() -> None:
-    table, model = Table.load(shipped_path(GPU)), learned.shipped(GPU)
+    table, model = Table.load(shipped_path(GPU)), predictor.shipped(GPU)
     shapes = [Shape(m, n, k) for m in (72, 200, 1000) for n in (104, 600, 3000) for k in (88, 808, 5000)]
     chooser, ours = Chooser(table, model=model), 0
     for shape in shapes:
         for layout in ("nn", "tn"):
 
-            def legal(config: families.Config, shape: Shape = shape, layout: str = layout) -> bool:
+            def legal(config: registry.Config, shape: Shape = shape, layout: str = layout) -> bool:
                 return config.layout == layout and config.reject(shape) is None
 
             choice = chooser.choose(shape, layout, legal)
             assert choice == Chooser(table, model=model).choose(shape, layout, legal)
             if choice.member == "ours":
                 ours += 1
-                config = families.parse(choice.config or "")
+                config = registry.parse(choice.config or "")
                 assert legal(config) and config.wasteful(shape) is None
                 assert choice.speedup >= Settings().model_margin
                 assert "learnt" in choice.why
@@ -173,12 +174,12 @@ def test_what_no_sweep_times_is_not_chosen_for_new_shapes() -> None:
         assert choice.config == fits, choice
         only = Chooser(Table({}, [replace(row, ours=row.ours[:1])]), settings, model=model)
         assert only.choose(shape, "tn", lambda c: True).member == "torch"
-    odd = families.parse("staged_tn_64x64_w2x2s4a1/c1")
+    odd = registry.parse("staged_tn_64x64_w2x2s4a1/c1")
     liked = Model(constant(1.0), constant(0.5), {})
     for shape, solo in ((Shape(264, 1824, 37), False), (Shape(264, 1600, 37), True)):
         (_, chosen), *_ = liked.speedups([odd], shape)
         assert chosen.mode.overlap
-        assert any(config.mode.solo for config in learned.modes_that_may_pay(odd, shape)) == solo
+        assert any(config.mode.solo for config in predictor.modes_that_may_pay(odd, shape)) == solo
 
 
 def test_what_is_promised_has_to_reach_the_margin() -> None:
@@ -246,7 +247,7 @@ def test_clusters_that_do_not_fit_at_once_take_another_round() -> None:
     """Observed: 12.0 us where 17 of 18 clusters of six find room; 6.4 us of a kernel without clusters."""
     shape = Shape(7, 1152, 13120)
     names = ("cs_nn_swapped_64x16_s16/c6", "cs_nn_swapped_64x16_s16/c5", "cs_nn_64x64_s12q1p/c1p7")
-    six, five, persistent = learned.features([families.parse(name) for name in names], shape)[:, -2:]
+    six, five, persistent = predictor.features([registry.parse(name) for name in names], shape)[:, -2:]
     assert six == pytest.approx([108 / 102, 2 * 102 / 108]) and five == pytest.approx([90 / 110, 110 / 90])
     assert not persistent.any(), "it brings as many CTAs as there is room for"
 
@@ -254,10 +255,10 @@ def test_clusters_that_do_not_fit_at_once_take_another_round() -> None:
 def test_a_band_is_launched_whole() -> None:
     """Observed, ten stages: three rows of tiles in bands of four 4.9 us, of three 2.8, in none 3.2."""
     names = ("cs_tn_64x64_s6q1/c1g4", "cs_tn_64x64_s6q1/c1g3", "cs_tn_64x64_s6q1/c1")
-    found = learned.features([families.parse(name) for name in names], Shape(149, 2432, 512))[:, -2]
+    found = predictor.features([registry.parse(name) for name in names], Shape(149, 2432, 512))[:, -2]
     assert found == pytest.approx([4 * 38 / 264, 3 * 38 / 264, 3 * 38 / 264])
-    shared = families.parse("cs_nn_128x128_s6mq1/c4m2n1")  # two rows of tiles share: three are four
-    ((found, _),) = learned.features([shared], Shape(300, 128, 4096))[:, -2:]
+    shared = registry.parse("cs_nn_128x128_s6mq1/c4m2n1")  # two rows of tiles share: three are four
+    ((found, _),) = predictor.features([shared], Shape(300, 128, 4096))[:, -2:]
     assert found == pytest.approx(4 * 4 / (AT_ONCE[7] // 8 * 8))
 
 

@@ -21,12 +21,12 @@ def calls(library: str, driver_library: str, cache: str) -> None:
     assert loaded
     import torch
 
-    from sassafras.gemm import matmul as room
-    from sassafras.gemm.dispatch.driver import Driver
-    from sassafras.gemm.dispatch.engine import Engine
-    from sassafras.gemm.dispatch.lt import LtMember
-    from sassafras.gemm.shapes import Shape
-    from sassafras.gemm.table import Row, Table
+    from sassafras.gemm.matmul import api as room
+    from sassafras.gemm.matmul.cublaslt import LtMember
+    from sassafras.gemm.matmul.driver import Driver
+    from sassafras.gemm.matmul.planner import Engine
+    from sassafras.gemm.problem.shape import Shape
+    from sassafras.gemm.select.table import Row, Table
     from tests.gemm import stand_in
 
     shape = Shape(16, 24, 32)
@@ -82,10 +82,10 @@ def calls(library: str, driver_library: str, cache: str) -> None:
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 def test_calls(tmp_path: Path, shared: Path) -> None:
     pytest.importorskip("torch")
-    from sassafras.gemm.dispatch import build
+    from sassafras.gemm.build import launcher
     from tests.gemm import stand_in
 
-    if build.compiler() is None:
+    if launcher.compiler() is None:
         pytest.skip("the compiled launcher cannot be built here")
     driver = stand_in.build_driver(tmp_path, shared)
     stand_in.launcher_into(tmp_path, shared)

@@ -16,13 +16,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from sassafras.gemm import matmul as room  # noqa: E402
-from sassafras.gemm.compile import cached_path  # noqa: E402
-from sassafras.gemm.dispatch.driver import Driver  # noqa: E402
-from sassafras.gemm.dispatch.engine import Engine  # noqa: E402
-from sassafras.gemm.families import parse  # noqa: E402
-from sassafras.gemm.shapes import Shape  # noqa: E402
-from sassafras.gemm.table import Row, Table  # noqa: E402
+from sassafras.gemm.build.cubins import cached_path  # noqa: E402
+from sassafras.gemm.configs.registry import parse  # noqa: E402
+from sassafras.gemm.matmul import api as room  # noqa: E402
+from sassafras.gemm.matmul.driver import Driver  # noqa: E402
+from sassafras.gemm.matmul.planner import Engine  # noqa: E402
+from sassafras.gemm.problem.shape import Shape  # noqa: E402
+from sassafras.gemm.select.table import Row, Table  # noqa: E402
 from tests.gemm import stand_in  # noqa: E402
 
 TN = "lean_tn_m1n2s2/w1x1x1/c1"
@@ -147,13 +147,13 @@ def test_unaligned_addresses_and_odd_gaps_are_torchs(engine: Engine, library: Pa
 
 
 def test_bf16_runs_the_twin_of_what_was_tuned(install: Install, library: Path, tmp_path: Path) -> None:
-    from sassafras.gemm import families
-    from sassafras.gemm.families import twin
+    from sassafras.gemm.configs import registry
+    from sassafras.gemm.configs.registry import twin
 
     shape = Shape(64, 128, 512)
-    found = [(c, twin(c, "bf16")) for c in families.legal(shape, layouts=("tn",))]
+    found = [(c, twin(c, "bf16")) for c in registry.legal(shape, layouts=("tn",))]
     config, other = next(pair for pair in found if pair[1] is not None)
-    assert other is not None and families.dtype(other) == "bf16" and other.reject(shape) is None
+    assert other is not None and registry.dtype(other) == "bf16" and other.reject(shape) is None
     assert twin(other, "bf16") is other and twin(parse(TN), "bf16") is None
     cached_path(other.instance, tmp_path).write_bytes(b"\x7fELF")
     install(cache=tmp_path, table=Table({}, [Row(shape, "tn", ((config.name, 1.0),), 2.0)]))
@@ -261,8 +261,9 @@ def test_two_launches_serve_when_both_kernels_are_there(
     install: Install, tmp_path: Path, library: Path, shared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A table may name a configuration of two kernels; until both are compiled it is torch's."""
-    from sassafras.gemm import choose, families
-    from sassafras.gemm.dispatch import engine as module
+    from sassafras.gemm.configs import registry
+    from sassafras.gemm.matmul import planner as module
+    from sassafras.gemm.select import selector
 
     asked: list[str] = []
 
@@ -277,7 +278,7 @@ def test_two_launches_serve_when_both_kernels_are_there(
     a, b = half(64, 256), half(256, 128)
     exact, state = a.double() @ b.double(), stand_in.state_of(library)
     for kind in ("compiled", "python"):
-        choose.parsed.cache_clear()
+        selector.parsed.cache_clear()
         asked.clear()
         folder = tmp_path / kind
         folder.mkdir()
@@ -285,15 +286,15 @@ def test_two_launches_serve_when_both_kernels_are_there(
         # nobody is served by a candidate
         before = state.launches
         with monkeypatch.context() as unproven:
-            unproven.setattr(families, "CANDIDATES", frozenset({parse(PAIR).instance}))
+            unproven.setattr(registry, "CANDIDATES", frozenset({parse(PAIR).instance}))
             install(kind, table=named, cache=folder)
             assert torch.equal(room.matmul(a, b), torch.matmul(a, b)) and not asked
             (problem,) = room.status()["problems"]
             assert problem["member"] == "torch" and state.launches == before
         # but what is proven serves: both are compiled by the first call, if it may wait
         with monkeypatch.context() as proven:
-            proven.setattr(families, "CANDIDATES", frozenset())
-            choose.parsed.cache_clear()
+            proven.setattr(registry, "CANDIDATES", frozenset())
+            selector.parsed.cache_clear()
             engine = install(kind, table=named, cache=folder)
             assert close(room.matmul(a, b), exact) and state.launches == before + 2
             assert asked == ["cs_nn_64x64_s12q1p", "add_t2"]
@@ -305,7 +306,7 @@ def test_two_launches_serve_when_both_kernels_are_there(
             assert torch.equal(room.matmul(a, b), torch.matmul(a, b)), "one kernel is not enough"
             (problem,) = room.status()["problems"]
             assert (problem["member"], problem["config"]) == ("torch", PAIR)
-    choose.parsed.cache_clear()
+    selector.parsed.cache_clear()
 
 
 @pytest.mark.parametrize("families_of", [None, ["TwoLaunchesConfig"]], ids=["neighbours", "model"])
@@ -313,8 +314,9 @@ def test_two_launches_serve_a_shape_never_tuned(
     engine: Engine, library: Path, monkeypatch: pytest.MonkeyPatch, families_of: list[str] | None
 ) -> None:
     """As they serve a tuned one: by both rules, in both launchers, once both kernels are there."""
-    from sassafras.gemm import choose, families, learned
-    from sassafras.gemm.dispatch import engine as module
+    from sassafras.gemm.configs import registry
+    from sassafras.gemm.matmul import planner as module
+    from sassafras.gemm.select import predictor, selector
     from tests.gemm.test_learned import constant
 
     def made(instance: Any, cache: Path) -> bytes:
@@ -322,11 +324,11 @@ def test_two_launches_serve_a_shape_never_tuned(
         return b"\x7fELF"
 
     fast, plain = constant(1.0), constant(-1.0)
-    model = None if families_of is None else learned.Model(fast, plain, {"families": families_of})
-    monkeypatch.setattr(families, "CANDIDATES", frozenset())
-    choose.parsed.cache_clear()
+    model = None if families_of is None else predictor.Model(fast, plain, {"families": families_of})
+    monkeypatch.setattr(registry, "CANDIDATES", frozenset())
+    selector.parsed.cache_clear()
     near = Row(Shape(256, 704, 1024), "nn", ((PAIR, 1.0),), 2.0)
-    chooser = choose.Chooser(Table({}, [near]), model=model)
+    chooser = selector.Chooser(Table({}, [near]), model=model)
     monkeypatch.setattr(module, "cubin", made)
     monkeypatch.setattr(module, "Chooser", lambda *args, **kinds: chooser)
     before, (a, b) = launches(library), (half(250, 1032), half(1032, 712))
@@ -336,7 +338,7 @@ def test_two_launches_serve_a_shape_never_tuned(
     served = PAIR if model is None else PAIR.partition("+")[0]
     assert (problem["member"], problem["config"]) == ("ours", served), problem
     assert launches(library) == before + 4
-    choose.parsed.cache_clear()
+    selector.parsed.cache_clear()
 
 
 def test_a_first_call_never_waits_for_a_compiler(
@@ -344,7 +346,7 @@ def test_a_first_call_never_waits_for_a_compiler(
 ) -> None:
     import threading
 
-    from sassafras.gemm.dispatch import engine as module
+    from sassafras.gemm.matmul import planner as module
 
     may_finish, compiled = threading.Event(), []
 
@@ -381,7 +383,7 @@ def test_a_kernel_that_does_not_compile_leaves_torch(
     install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from sassafras.core import CompileError
-    from sassafras.gemm.dispatch import engine as module
+    from sassafras.gemm.matmul import planner as module
 
     def broken(instance: Any, cache: Path) -> bytes:
         raise CompileError("no such instruction", where=instance.name)

@@ -16,17 +16,18 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from sassafras.core import SassafrasError  # noqa: E402
-from sassafras.gemm import choose_fused, epilogue, families  # noqa: E402
-from sassafras.gemm import fused as fusing  # noqa: E402
-from sassafras.gemm import matmul as room  # noqa: E402
-from sassafras.gemm.choose import Chooser  # noqa: E402
-from sassafras.gemm.compile import cached_path  # noqa: E402
-from sassafras.gemm.dispatch.driver import Driver  # noqa: E402
-from sassafras.gemm.dispatch.engine import Engine  # noqa: E402
-from sassafras.gemm.dispatch.fused import read, stride_of  # noqa: E402
-from sassafras.gemm.epilogue import ACTIVATIONS, Batch  # noqa: E402
-from sassafras.gemm.shapes import Shape  # noqa: E402
-from sassafras.gemm.table import Row, Table, shipped_path  # noqa: E402
+from sassafras.gemm.build.cubins import cached_path  # noqa: E402
+from sassafras.gemm.configs import epilogue, registry  # noqa: E402
+from sassafras.gemm.configs.epilogue import ACTIVATIONS, Batch  # noqa: E402
+from sassafras.gemm.matmul import api as room  # noqa: E402
+from sassafras.gemm.matmul import epilogue_api as fusing  # noqa: E402
+from sassafras.gemm.matmul.driver import Driver  # noqa: E402
+from sassafras.gemm.matmul.epilogue_plan import read, stride_of  # noqa: E402
+from sassafras.gemm.matmul.planner import Engine  # noqa: E402
+from sassafras.gemm.problem.shape import Shape  # noqa: E402
+from sassafras.gemm.select import epilogue_selector  # noqa: E402
+from sassafras.gemm.select.selector import Chooser  # noqa: E402
+from sassafras.gemm.select.table import Row, Table, shipped_path  # noqa: E402
 from tests.gemm import stand_in  # noqa: E402
 
 #: torch takes long for all of these, so that ours is chosen wherever it can run
@@ -51,7 +52,7 @@ def library(tmp_path_factory: pytest.TempPathFactory, shared: Path) -> Path:
 def cache(tmp_path_factory: pytest.TempPathFactory, shared: Path) -> Path:
     """Cubins that the stand-in believes."""
     folder = stand_in.launcher_into(tmp_path_factory.mktemp("cache"), shared)
-    for instance in families.EPILOGUE_INSTANCES:
+    for instance in registry.EPILOGUE_INSTANCES:
         cached_path(instance, folder).write_bytes(b"\x7fELF")
     return folder
 
@@ -242,7 +243,7 @@ def test_a_kernel_that_is_not_there_yet(
 ) -> None:
     import threading
 
-    from sassafras.gemm.dispatch import engine as module
+    from sassafras.gemm.matmul import planner as module
 
     may_finish = threading.Event()
 
@@ -439,7 +440,7 @@ def test_the_compiled_launcher_serves_from_the_second_call_on(install: Install, 
 def test_any_configuration_can_be_bound(engine: Engine, library: Path) -> None:
     a, b, bias = half(3, 32, 64), half(3, 64, 48), half(48)
     shape, batch = Shape(32, 48, 64), Batch(3, 32 * 64, 64 * 48, 32 * 48)
-    configs = [c for c in families.epilogue_configurations() if c.layout == "nn" and c.dtype == "fp16"]
+    configs = [c for c in registry.epilogue_configurations() if c.layout == "nn" and c.dtype == "fp16"]
     bound = [c for c in configs if epilogue.reject(c, shape, batch) is None]
     before = launches(library)
     for config in bound[::6]:
@@ -559,33 +560,35 @@ def test_autocast(engine: Engine, library: Path) -> None:
 def test_choices_from_the_shipped_table() -> None:
     """The winner's twin where it is compiled; ours only where more is predicted than torch's time."""
     chooser = Chooser(Table.load(shipped_path("NVIDIA H200")))
-    extra = choose_fused.Extra(bias=True, activation="gelu")
+    extra = epilogue_selector.Extra(bias=True, activation="gelu")
     ours = 0
     for m in (48, 128, 2048, 9000):
         for n, k in ((4096, 4096), (1024, 8192), (64, 64)):
             for layout in ("nn", "tn"):
-                name, why = choose_fused.choose(chooser, Shape(m, n, k), layout, "fp16", extra=extra)
+                name, why = epilogue_selector.choose(chooser, Shape(m, n, k), layout, "fp16", extra=extra)
                 assert "not measured" in why
                 if name is not None:
-                    config = families.parse(name)
+                    config = registry.parse(name)
                     assert config.instance.epilogue and config.reject(Shape(m, n, k)) is None
                     ours += 1
     assert ours >= 12
-    torchs_own = choose_fused.Extra(bias=True, activation="relu")  # cuBLASLt does that in one kernel, too
-    assert choose_fused.torch_passes(torchs_own, Batch(), Shape(64, 64, 64)) == 0
-    assert choose_fused.torch_passes(extra, Batch(), Shape(64, 64, 64)) > 0
+    torchs_own = epilogue_selector.Extra(
+        bias=True, activation="relu"
+    )  # cuBLASLt does that in one kernel, too
+    assert epilogue_selector.torch_passes(torchs_own, Batch(), Shape(64, 64, 64)) == 0
+    assert epilogue_selector.torch_passes(extra, Batch(), Shape(64, 64, 64)) > 0
     small, four = Shape(64, 64, 64), Batch(4, 4096, 4096, 4096)
-    assert choose_fused.choose(chooser, small, "tn", "fp16", four, extra=extra)[0] is not None
-    plain = choose_fused.choose(chooser, small, "tn", "fp16", four)
+    assert epilogue_selector.choose(chooser, small, "tn", "fp16", four, extra=extra)[0] is not None
+    plain = epilogue_selector.choose(chooser, small, "tn", "fp16", four)
     assert plain[0] is None and "torch.bmm" in plain[1]
     row = next(
         r
         for r in chooser.table.rows.values()
-        if r.ours and r.ours[0][0].startswith("cs_tn_64x64_s6/") and not families.parse(r.ours[0][0]).band
+        if r.ours and r.ours[0][0].startswith("cs_tn_64x64_s6/") and not registry.parse(r.ours[0][0]).band
     )
-    name, _ = choose_fused.choose(chooser, row.shape, "tn", "fp16", extra=extra)
+    name, _ = epilogue_selector.choose(chooser, row.shape, "tn", "fp16", extra=extra)
     assert name is not None and name.replace("_s6e", "_s6") == row.ours[0][0]
-    assert choose_fused.choose(chooser, Shape(61, 67, 71), "tn", "bf16")[0] is None
+    assert epilogue_selector.choose(chooser, Shape(61, 67, 71), "tn", "bf16")[0] is None
 
 
 def test_strides_of_batches() -> None:
@@ -596,8 +599,10 @@ def test_strides_of_batches() -> None:
 
 
 def test_a_batch_counts_its_tiles() -> None:
-    config = next(c for c in families.epilogue_configurations() if c.layout == "tn" and not c.swapped)
+    config = next(c for c in registry.epilogue_configurations() if c.layout == "tn" and not c.swapped)
     rows = config.tile[0]
-    assert choose_fused.flat(config, Shape(rows + 1, 64, 64), Batch(3, 8, 8, 8)) == Shape(6 * rows, 64, 64)
-    swapped = next(c for c in families.epilogue_configurations() if c.swapped)
-    assert choose_fused.flat(swapped, Shape(8, 64, 64), Batch(3, 8, 8, 8)).n == 192
+    assert epilogue_selector.flat(config, Shape(rows + 1, 64, 64), Batch(3, 8, 8, 8)) == Shape(
+        6 * rows, 64, 64
+    )
+    swapped = next(c for c in registry.epilogue_configurations() if c.swapped)
+    assert epilogue_selector.flat(swapped, Shape(8, 64, 64), Batch(3, 8, 8, 8)).n == 192

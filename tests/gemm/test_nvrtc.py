@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from sassafras.gemm import families
-from sassafras.gemm.compile import ARCH, KERNELS, source
+from sassafras.gemm.build.cubins import ARCH, KERNELS, source
+from sassafras.gemm.configs import registry
 
 #: a function's definition at namespace or class level: what stands before its name, its name
 DEFINITION = re.compile(r"^ {0,4}(?![ #/}])([^\n;{}()=]*?)\b(\w+)\([^;{}]*?\)(?: const)?\s*\{", re.MULTILINE)
@@ -33,10 +33,10 @@ def test_nvrtc_takes_a_kernel_of_each_family() -> None:
         nvrtc.nvrtcVersion()
     except Exception as error:  # the bindings raise several types where the library is missing
         pytest.skip(f"no NVRTC: {error}")
-    from sassafras.device.cuda.compile import _with_nvrtc
+    from sassafras.cuda.compile import _with_nvrtc
 
     kinds = {}
-    for instance in (*families.INSTANCES, *families.UNPROVEN_INSTANCES):
+    for instance in (*registry.INSTANCES, *registry.UNPROVEN_INSTANCES):
         kinds.setdefault((type(instance), bool(getattr(instance, "blocks", 0))), instance)
     assert len(kinds) >= 6
     for instance in kinds.values():

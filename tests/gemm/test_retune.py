@@ -12,15 +12,15 @@ from types import SimpleNamespace
 import pytest
 
 from sassafras.core import SassafrasError
-from sassafras.gemm import entrants, results
-from sassafras.gemm.configuration import PLAIN
-from sassafras.gemm.cublas import RECOMMENDED_WORKSPACE, ROOM, LtAlgorithm, both_ways
-from sassafras.gemm.dataset import EARLIER, Dataset, Entry, merge, shipped
-from sassafras.gemm.dry import DryStage
-from sassafras.gemm.options import Options, retuning
-from sassafras.gemm.select import _lt_candidates, choose
-from sassafras.gemm.shapes import Shape
-from sassafras.gemm.table import Table
+from sassafras.gemm.bench import candidates, commands
+from sassafras.gemm.bench.cublas import RECOMMENDED_WORKSPACE, ROOM, LtAlgorithm, both_ways
+from sassafras.gemm.bench.dry_run import DryStage
+from sassafras.gemm.bench.options import Options, retuning
+from sassafras.gemm.bench.tune import _lt_candidates, choose
+from sassafras.gemm.configs.base import PLAIN
+from sassafras.gemm.problem.shape import Shape
+from sassafras.gemm.select.dataset import EARLIER, Dataset, Entry, merge, shipped
+from sassafras.gemm.select.table import Table
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = r"^cs_.*/c\d(m\dn\d)?p\d"
@@ -29,18 +29,20 @@ LONG = Shape(512, 256, 16384)
 
 def test_candidates_are_what_changed_and_what_is_recorded() -> None:
     for layout in ("nn", "tn"):
-        new = entrants.changed(LONG, layout, PARTS, 24)
+        new = candidates.changed(LONG, layout, PARTS, 24)
         assert len(new) == len(set(new)) == 24
         assert all(re.search(PARTS, c.name) and c.layout == layout and c.reject(LONG) is None for c in new)
         assert len({c.instance for c in new}) > 5, "several instances"
-        assert not [c for c in entrants.changed(LONG, layout, PARTS, 24, "_64x128_") if "_64x128_" in c.name]
-        known = entrants.recorded(LONG, layout, 4)
+        assert not [
+            c for c in candidates.changed(LONG, layout, PARTS, 24, "_64x128_") if "_64x128_" in c.name
+        ]
+        known = candidates.recorded(LONG, layout, 4)
         assert [c.name for c in known] == [name for name, _ in shipped()[LONG].ranked(layout)[:4]]
         assert known[0].name not in {
-            c.name for c in entrants.recorded(LONG, layout, 4, re.escape(known[0].name))
+            c.name for c in candidates.recorded(LONG, layout, 4, re.escape(known[0].name))
         }
-    assert entrants.recorded(Shape(7 * 8, 64, 64), "nn", 4) == [], "never recorded"
-    assert entrants.changed(Shape(64, 64, 64), "tn", PARTS, 24) == [], "one k tile cannot be split"
+    assert candidates.recorded(Shape(7 * 8, 64, 64), "nn", 4) == [], "never recorded"
+    assert candidates.changed(Shape(64, 64, 64), "tn", PARTS, 24) == [], "one k tile cannot be split"
 
 
 def test_what_is_no_expression_or_finds_nothing_is_refused() -> None:
@@ -53,13 +55,13 @@ def test_what_is_no_expression_or_finds_nothing_is_refused() -> None:
 def test_only_they_are_timed() -> None:
     options = retuning(Options(), PARTS, recorded=3, configs=20)
     record = choose(DryStage(), LONG, options)
-    known = {c.name for layout in ("nn", "tn") for c in entrants.recorded(LONG, layout, 3)}
+    known = {c.name for layout in ("nn", "tn") for c in candidates.recorded(LONG, layout, 3)}
     stems = {name.split("+")[0] for name in known}
     assert known <= set(record["rungs"]), "in the modes that are recorded, too"
     assert all(re.search(PARTS, name) or name.split("+")[0] in stems for name in record["rungs"])
     assert len(record["rungs"]) > 40 and record["rungs"][record["ours"]][1] == 2
     assert record["best"].keys() == {"nn", "tn"} and not record["wrong"]
-    assert any(c.mode != PLAIN for c in entrants.recorded(Shape(256, 256, 16384), "nn", 3))
+    assert any(c.mode != PLAIN for c in candidates.recorded(Shape(256, 256, 16384), "nn", 3))
     # where nothing changed: the recorded ones alone, without the rung that would send nobody home
     plain = choose(DryStage(), Shape(64, 64, 64), options)
     assert plain["ours"] and {rung for _, rung in plain["rungs"].values()} <= {1, 2}
@@ -125,7 +127,7 @@ def test_merged_winners_are_of_the_new_run_alone() -> None:
 
 def test_what_is_written_is_the_whole_dataset(tmp_path: Path) -> None:
     new = _dataset(_512x256x16384={"cs_tn_64x160_s7m/c1m2n1p8": (9.0, 2)})
-    paths = results.save_sweep(new, tmp_path, changed=PARTS)
+    paths = commands.save_sweep(new, tmp_path, changed=PARTS)
     assert [path.name for path in paths] == [
         "nvidia-h200.jsonl.gz", "nvidia-h200.retuned.jsonl.gz", "nvidia-h200.table.json",
     ]  # fmt: skip

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from sassafras.core import DisassemblyError, SassafrasError, ToolMissing
-from sassafras.gemm.cluster_split import ClusterSplitConfig
-from sassafras.gemm.cluster_split_instances import ClusterSplitInstance
-from sassafras.gemm.compile import KERNELS, cubin
-from sassafras.gemm.configuration import Mode
-from sassafras.gemm.second_launch import (
+from sassafras.gemm.build.cubins import KERNELS, cubin
+from sassafras.gemm.configs.base import Mode
+from sassafras.gemm.configs.split_k import ClusterSplitConfig
+from sassafras.gemm.configs.split_k_instances import ClusterSplitInstance
+from sassafras.gemm.configs.two_pass_reduction import (
     ADD_INSTANCES,
     FIRST_INSTANCES,
     AddPartsInstance,
@@ -26,7 +26,7 @@ from sassafras.gemm.second_launch import (
     candidates,
     terms_of,
 )  # fmt: skip
-from sassafras.gemm.shapes import Shape
+from sassafras.gemm.problem.shape import Shape
 from sassafras.sass import Program
 from sassafras.sass.program import parameters
 from sassafras.validate import Validator

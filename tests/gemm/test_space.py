@@ -13,29 +13,20 @@ import numpy as np
 import pytest
 
 from sassafras.core import Enumerable, SassafrasError, Space
-from sassafras.gemm import (
-    Config,
-    GemmSpace,
-    LeanConfig,
-    LeanInstance,
-    Shape,
-    cuda_l2_grid,
-    entrants,
-    epilogue,
-    families,
-    hopper,
-)
-from sassafras.gemm.any_rows import AnyRowsConfig, AnyRowsInstance
-from sassafras.gemm.choose import parsed
-from sassafras.gemm.cluster_split import ClusterSplitConfig
-from sassafras.gemm.cluster_split_instances import ClusterSplitInstance
-from sassafras.gemm.configuration import PLAIN
-from sassafras.gemm.estimate import estimate_us, expected_us
-from sassafras.gemm.launch import Launch
-from sassafras.gemm.results import choose_shapes
-from sassafras.gemm.shapes import BANDS, in_bands, stratified
-from sassafras.gemm.warp_specialized import WarpSpecializedConfig, band_dividers
-from sassafras.gemm.warp_specialized_instances import WarpSpecializedInstance
+from sassafras.gemm import Config, GemmSpace, LeanConfig, LeanInstance, Shape, cuda_l2_grid
+from sassafras.gemm.bench import candidates
+from sassafras.gemm.bench.commands import choose_shapes
+from sassafras.gemm.configs import epilogue, registry, tma_wgmma
+from sassafras.gemm.configs.base import PLAIN
+from sassafras.gemm.configs.persistent import WarpSpecializedConfig, band_dividers
+from sassafras.gemm.configs.persistent_instances import WarpSpecializedInstance
+from sassafras.gemm.configs.split_k import ClusterSplitConfig
+from sassafras.gemm.configs.split_k_instances import ClusterSplitInstance
+from sassafras.gemm.configs.unaligned import AnyRowsConfig, AnyRowsInstance
+from sassafras.gemm.problem.launch import Launch
+from sassafras.gemm.problem.shape import BANDS, in_bands, stratified
+from sassafras.gemm.select.cost_model import estimate_us, expected_us
+from sassafras.gemm.select.selector import parsed
 
 
 def test_the_grid_and_its_bands() -> None:
@@ -64,13 +55,13 @@ def test_samples_are_stratified_and_repeatable() -> None:
 
 def test_every_grid_shape_has_a_configuration_of_either_layout() -> None:
     for shape in cuda_l2_grid()[::37]:
-        assert {c.layout for c in families.legal(shape)} == {"nn", "tn"}
+        assert {c.layout for c in registry.legal(shape)} == {"nn", "tn"}
 
 
 def test_names_go_there_and_back() -> None:
-    configs = list(families.configurations())
+    configs = list(registry.configurations())
     assert len({c.name for c in configs}) == len(configs)
-    assert all(families.parse(c.name) == c for c in configs[::17])
+    assert all(registry.parse(c.name) == c for c in configs[::17])
     for bad in (
         "",
         "lean_tn_m1n2s2",
@@ -90,7 +81,7 @@ def test_names_go_there_and_back() -> None:
         "cs_tn_64x128_s8q1p/c1p2+os2",
     ):
         with pytest.raises(SassafrasError):
-            families.parse(bad)
+            registry.parse(bad)
 
 
 @pytest.mark.parametrize(
@@ -128,10 +119,10 @@ def test_names_go_there_and_back() -> None:
     ],
 )
 def test_what_cannot_run_says_why(config: str, shape: str, reason: str) -> None:
-    why = families.parse(config).reject(Shape.parse(shape))
+    why = registry.parse(config).reject(Shape.parse(shape))
     assert why is not None and reason in why
     with pytest.raises(SassafrasError):
-        families.parse(config).launch(Shape.parse(shape))
+        registry.parse(config).launch(Shape.parse(shape))
 
 
 def test_orders_of_tiles_have_names_and_reasons() -> None:
@@ -139,24 +130,24 @@ def test_orders_of_tiles_have_names_and_reasons() -> None:
     large = Shape(8192, 8192, 1024)
     groups = {}
     for order in ("g8", "v8", "h"):
-        config = families.parse(f"{name}/{order}/k1")
+        config = registry.parse(f"{name}/{order}/k1")
         assert config.name == f"{name}/{order}/k1" and config.reject(large) is None is config.wasteful(large)
         groups[order] = config.launch(large).scalars["group"]
     assert groups == {"g8": 8, "v8": -8, "h": 0}
-    assert "at work at once" in (families.parse(f"{name}/h/k1").wasteful(Shape(1024, 1024, 1024)) or "")
-    assert "bands of rows" in (families.parse(f"{name}/v8/k1").wasteful(Shape(512, 16384, 1024)) or "")
-    assert "columns of tiles" in (families.parse(f"{name}/v8/k1").wasteful(Shape(16384, 480, 1024)) or "")
-    assert "32767" in (families.parse(f"{name}/g32768/k1").reject(large) or "")
+    assert "at work at once" in (registry.parse(f"{name}/h/k1").wasteful(Shape(1024, 1024, 1024)) or "")
+    assert "bands of rows" in (registry.parse(f"{name}/v8/k1").wasteful(Shape(512, 16384, 1024)) or "")
+    assert "columns of tiles" in (registry.parse(f"{name}/v8/k1").wasteful(Shape(16384, 480, 1024)) or "")
+    assert "32767" in (registry.parse(f"{name}/g32768/k1").reject(large) or "")
     # operands are shared best where tiles at work at once form a square
     times = {
-        order: estimate_us(families.parse(f"{name}/{order}/k1"), large) for order in ("g1", "g8", "v8", "h")
+        order: estimate_us(registry.parse(f"{name}/{order}/k1"), large) for order in ("g1", "g8", "v8", "h")
     }
     assert max(times, key=lambda order: times[order]) == "g1"
 
 
 def test_a_launch_covers_everything_once() -> None:
     rng = np.random.default_rng(0)
-    configs = [*families.configurations(), *families.unproven_configurations()]
+    configs = [*registry.configurations(), *registry.unproven_configurations()]
     kinds: Counter[str] = Counter()
     for _ in range(1800):
         config = configs[int(rng.integers(len(configs)))]
@@ -230,15 +221,15 @@ def strips(config: ClusterSplitConfig, shape: Shape, together: int = 16) -> floa
 
 def test_bands_and_parts_let_neighbours_ask_for_the_same() -> None:
     wide, tall = Shape(512, 1024, 4096), Shape(1024, 512, 4096)
-    assert strips(families.parse("cs_nn_64x64_s10q1/c1"), wide) == 17  # type: ignore[arg-type]
-    assert strips(families.parse("cs_nn_64x64_s10q1/c1"), tall) == 10  # type: ignore[arg-type]
+    assert strips(registry.parse("cs_nn_64x64_s10q1/c1"), wide) == 17  # type: ignore[arg-type]
+    assert strips(registry.parse("cs_nn_64x64_s10q1/c1"), tall) == 10  # type: ignore[arg-type]
     for shape in (wide, tall):
-        assert strips(families.parse("cs_nn_64x64_s10q1/c1g4"), shape) == 8  # type: ignore[arg-type]
+        assert strips(registry.parse("cs_nn_64x64_s10q1/c1g4"), shape) == 8  # type: ignore[arg-type]
     for shape in (
         Shape(128, 1024, 8192),
         Shape(1024, 128, 8192),
     ):  # 32 tiles, four parts: two rows or columns
-        assert strips(families.parse("cs_tn_64x64_s12q1p/c1p4"), shape) == 10  # type: ignore[arg-type]
+        assert strips(registry.parse("cs_tn_64x64_s12q1p/c1p4"), shape) == 10  # type: ignore[arg-type]
 
 
 def test_bands_are_refused_where_they_are_of_no_use() -> None:
@@ -248,17 +239,17 @@ def test_bands_are_refused_where_they_are_of_no_use() -> None:
         ("cs_nn_64x64_s10q1/c1p2g4", "bands of 4: for CTAs that share nothing"),
         ("cs_nn_64x64_s12mq1/c1m2n1g4", "bands of 4: for CTAs that share nothing"),
     ):
-        assert why in (families.parse(name).reject(shape) or ""), name
+        assert why in (registry.parse(name).reject(shape) or ""), name
     for name, shape_, why in (
         ("cs_nn_64x64_s5q2/c1g8", Shape(256, 1024, 512), "bands of 8 for 4 x 16"),
         ("cs_nn_64x64_s10q1/c1g8", Shape(512, 1024, 512), "holds one CTA"),
         ("cs_nn_64x64_s10q1/c1g2", Shape(512, 1024, 512), "bands of 2 for 8 rows"),
     ):
-        assert why in (families.parse(name).wasteful(shape_) or ""), name
-    few = families.parse("cs_nn_64x64_s10q1/c1g4")
+        assert why in (registry.parse(name).wasteful(shape_) or ""), name
+    few = registry.parse("cs_nn_64x64_s10q1/c1g4")
     assert "order is of no matter" in (few.wasteful(Shape(256, 512, 512)) or "")
     assert few.wasteful(shape) is None and few.reject(shape) is None and few.name.endswith("/c1g4")
-    assert families.parse(few.name) == few
+    assert registry.parse(few.name) == few
 
 
 def _covers(config: WarpSpecializedConfig, launch: Launch, seen: Shape) -> None:
@@ -302,28 +293,28 @@ def test_other_dtypes_and_layouts_have_configurations() -> None:
     shape = Shape(512, 1024, 2048)
     for dtype in ("fp16", "bf16"):
         for layout in ("nn", "tn", "nt", "tt"):
-            found = families.legal(shape, dtype=dtype, layouts=(layout,))
-            assert found and {(c.layout, families.dtype(c)) for c in found} == {(layout, dtype)}
-    assert len(families.INSTANCES) + len(families.OTHER_INSTANCES) <= 195
-    for instance in (*families.INSTANCES, *families.OTHER_INSTANCES):
-        assert families.parse_instance(instance.name) == instance
+            found = registry.legal(shape, dtype=dtype, layouts=(layout,))
+            assert found and {(c.layout, registry.dtype(c)) for c in found} == {(layout, dtype)}
+    assert len(registry.INSTANCES) + len(registry.OTHER_INSTANCES) <= 195
+    for instance in (*registry.INSTANCES, *registry.OTHER_INSTANCES):
+        assert registry.parse_instance(instance.name) == instance
 
 
 def test_candidates_are_named_but_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     """What no GPU has timed is known by name, and proposed to nobody who does not ask for it."""
     shape, name = Shape(256, 256, 4096), "cs_tn_64x64_s6q1/c2p2+ol"
-    assert all(i.reject() is None and not families.proven(i) for i in families.CANDIDATES)
-    config = families.parse(name)
-    assert config.name == name and families.parse_instance(config.instance.name) == config.instance
+    assert all(i.reject() is None and not registry.proven(i) for i in registry.CANDIDATES)
+    config = registry.parse(name)
+    assert config.name == name and registry.parse_instance(config.instance.name) == config.instance
     plain = replace(config, mode=PLAIN)
-    assert families.proven(config) and plain in families.legal(shape)
-    monkeypatch.setattr(families, "CANDIDATES", frozenset({config.instance}))
-    assert not families.proven(config) and families.parse(name) == config
-    assert plain not in families.legal(shape)
-    assert plain in set(families.unproven_configurations()) - set(families.configurations())
+    assert registry.proven(config) and plain in registry.legal(shape)
+    monkeypatch.setattr(registry, "CANDIDATES", frozenset({config.instance}))
+    assert not registry.proven(config) and registry.parse(name) == config
+    assert plain not in registry.legal(shape)
+    assert plain in set(registry.unproven_configurations()) - set(registry.configurations())
     assert parsed.__wrapped__(name) is None, "a table that names one does not make anybody use it"
     with pytest.raises(SassafrasError, match="no configuration has such a name"):
-        entrants.matching.__wrapped__("^cs_tn_64x64_s6q1/")
+        candidates.matching.__wrapped__("^cs_tn_64x64_s6q1/")
 
 
 @pytest.mark.parametrize("value", ("1", ""))
@@ -347,14 +338,14 @@ def test_candidates_count_as_proven_where_a_trial_is_asked_for(value: str) -> No
 def test_quick_start() -> None:
     """Sums of slices lie beside the stages: more shared memory, and too much of it is refused."""
     shape = Shape(512, 512, 4096)
-    plain, split = (families.parse(f"cs_tn_64x128_s7q1/c{slices}") for slices in (1, 2))
+    plain, split = (registry.parse(f"cs_tn_64x128_s7q1/c{slices}") for slices in (1, 2))
     assert split.shared_bytes == -(-plain.shared_bytes // 128) * 128 + 64 * 128 * 4
-    assert "shared memory" in (families.parse("cs_tn_128x256_s4q1l3/c2").reject(shape) or "")
+    assert "shared memory" in (registry.parse("cs_tn_128x256_s4q1l3/c2").reject(shape) or "")
     # two blocks of k a stage: half as many of them
-    one, two = (families.parse(name).launch(shape) for name in ("cs_tn_64x32_s8q1/c1", "cs_tn_64x32_s4q2/c1"))
+    one, two = (registry.parse(name).launch(shape) for name in ("cs_tn_64x32_s8q1/c1", "cs_tn_64x32_s4q2/c1"))
     assert one.scalars["k_tiles"] == 2 * two.scalars["k_tiles"] == 64 and one.shared_bytes == two.shared_bytes
     # one stage for one slice, and nothing for the other
-    assert families.parse("cs_tn_64x32_s4q2/c2").reject(Shape(64, 64, 128))
+    assert registry.parse("cs_tn_64x32_s4q2/c2").reject(Shape(64, 64, 128))
 
 
 def test_transposed_tiles_where_others_leave_multiprocessors_idle() -> None:
@@ -364,7 +355,7 @@ def test_transposed_tiles_where_others_leave_multiprocessors_idle() -> None:
         "cs_nn_swapped_128x96_s6q1/c1",
     )
     for name in names:
-        config = families.parse(name)
+        config = registry.parse(name)
         rows = config.tile[0]
         for shape, why in (
             (Shape(12288, rows, 4096), None), (Shape(384, rows, 4096), None),  # as before: few rows
@@ -377,13 +368,13 @@ def test_transposed_tiles_where_others_leave_multiprocessors_idle() -> None:
         "cs_tn_swapped_64x96_s8q1/c2",
         "cs_nn_swapped_128x64_s7q1/c1",
     ):
-        config = families.parse(name)
+        config = registry.parse(name)
         assert "for few" in (config.wasteful(Shape(12288, config.tile[0], 4096)) or "")
 
 
 def test_modes_are_read_and_written() -> None:
     for name in ("lean_tn_m1n2s4/w1x2x4/c1+os", "cs_tn_64x64_s12/c1+ol", "ws_tn_64x128_pp2s8b2c1x1/g8/k1+o"):
-        config = families.parse(name)
+        config = registry.parse(name)
         launch = config.launch(Shape(256, 256, 512))
         assert config.name == name and launch.overlap
         assert launch.scalars.get("late", 0) == config.mode.late
@@ -391,7 +382,7 @@ def test_modes_are_read_and_written() -> None:
         assert (launch.shared_bytes > 114 * 1024) >= config.mode.solo
     for mode in ("+", "+l", "+s", "+so", "+x", "+oo"):
         with pytest.raises(SassafrasError, match="modes are"):
-            families.parse("cs_tn_64x64_s12/c1" + mode)
+            registry.parse("cs_tn_64x64_s12/c1" + mode)
 
 
 def test_space_keeps_the_contract() -> None:
@@ -405,7 +396,7 @@ def test_space_keeps_the_contract() -> None:
     space = GemmSpace(shape, build)
     assert isinstance(space, Space) and isinstance(space, Enumerable)
     state = space.start()
-    assert estimate_us(state, shape) == min(estimate_us(c, shape) for c in families.legal(shape))
+    assert estimate_us(state, shape) == min(estimate_us(c, shape) for c in registry.legal(shape))
     rng = np.random.default_rng(1)
     for _ in range(200):
         move = space.sample(state, rng)
@@ -432,32 +423,32 @@ def test_space_keeps_the_contract() -> None:
 
 
 def test_unproven_families_are_used_by_nobody_who_does_not_name_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(families, "UNPROVEN", (AnyRowsInstance, AnyRowsConfig))
+    monkeypatch.setattr(registry, "UNPROVEN", (AnyRowsInstance, AnyRowsConfig))
     name = "any_tn_64x64_s6/c1"
-    assert name in {c.name for c in families.unproven_configurations()}
+    assert name in {c.name for c in registry.unproven_configurations()}
     used = (
-        *families.configurations(),
-        *families.other_configurations(),
-        *families.epilogue_configurations(),
+        *registry.configurations(),
+        *registry.other_configurations(),
+        *registry.epilogue_configurations(),
     )
-    assert all(map(families.proven, used)) and name not in {c.name for c in used}
+    assert all(map(registry.proven, used)) and name not in {c.name for c in used}
     for shape in (Shape(65, 67, 521), Shape(1013, 1019, 1021), Shape(333, 776, 999)):
         for waste in (False, True):
-            found = families.legal(shape, waste=waste)
-            assert found and all(map(families.proven, found))
+            found = registry.legal(shape, waste=waste)
+            assert found and all(map(registry.proven, found))
         for layout in ("nn", "tn"):
             fused = epilogue.configurations(shape, layout, "fp16")
-            assert fused and all(map(families.proven, fused))
-    assert families.parse(name).name == name, "they can be named"
+            assert fused and all(map(registry.proven, fused))
+    assert registry.parse(name).name == name, "they can be named"
     assert parsed.__wrapped__(name) is None, "a table that names one does not make anybody use it"
     with pytest.raises(SassafrasError, match="no configuration has such a name"):
-        entrants.matching.__wrapped__("^any_")
+        candidates.matching.__wrapped__("^any_")
 
 
 def test_clusters_that_do_not_fit_at_once_take_longer() -> None:
     """132 multiprocessors hold 15 clusters of seven or of eight, and 22 of five."""
     for slices, most in ((3, 39), (5, 22), (6, 17), (7, 15), (8, 15)):
-        config = families.parse(f"cs_tn_64x64_s12/c{slices}")
+        config = registry.parse(f"cs_tn_64x64_s12/c{slices}")
         tiles = (most - 1, most, most + 1)
         before, fits, over = (expected_us(config, Shape(64, 64 * n, 16384)) for n in tiles)
         assert over - fits > 3 * (fits - before) > 0, slices
@@ -467,7 +458,7 @@ def test_kernels_divide_exactly() -> None:
     """What `Work::divided` computes in 32 bits, for the divisors and numbers where rounding would show."""
     divisors = {d for s in range(32) for d in ((1 << s) - 1, 1 << s, (1 << s) + 1) if 1 <= d <= 1 << 31}
     for divisor in divisors | {3, 7, 641, 32767 * 65536, 1_000_003}:
-        multiplier, shift = hopper.divider(divisor)
+        multiplier, shift = tma_wgmma.divider(divisor)
         assert -(1 << 31) <= multiplier < 1 << 31 and 0 <= shift < 32
         numbers = {n + e for n in (0, divisor, (2**31 - 1) // divisor * divisor) for e in (-1, 0, 1)}
         for number in {n for n in numbers | {2**31 - 1} if 0 <= n < 1 << 31}:
@@ -475,12 +466,12 @@ def test_kernels_divide_exactly() -> None:
             assert product >> 32 >> shift == number // divisor, (number, divisor)
     for bad in (0, -1, (1 << 31) + 1):
         with pytest.raises(ValueError, match=str(bad)):
-            hopper.divider(bad)
+            tma_wgmma.divider(bad)
 
 
 def test_a_band_larger_than_all_tiles_is_all_of_them() -> None:
     found = band_dividers(1 << 20, 3, -32767)
-    assert (found["band_by"], found["band_shift"]) == hopper.divider(1 << 31)
+    assert (found["band_by"], found["band_shift"]) == tma_wgmma.divider(1 << 31)
 
 
 def test_whole_lines_of_c_leave_whatever_the_tile() -> None:
@@ -488,7 +479,7 @@ def test_whole_lines_of_c_leave_whatever_the_tile() -> None:
         ("ws_tn_128x168_pp2s5b2c1x1/g4/k1", 64), ("ws_nn_swapped_128x168_pp2s5b2c1x1/g4/k1", 64),
         ("ws_tn_192x128_pp2s5b1c1x1/g4/k1", 64), ("ws_nn_swapped_64x16_co1s8b2c1x1/g1/k1", 16),
     ):  # fmt: skip
-        config = families.parse(name)
+        config = registry.parse(name)
         assert config.launch(Shape(1024, 2048, 512)).tensor_maps["map_c"].box[0] == columns, name
 
 

@@ -22,8 +22,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from sassafras.gemm import matmul as room  # noqa: E402
-from sassafras.gemm.dispatch import build  # noqa: E402
+from sassafras.gemm.build import launcher as build  # noqa: E402
+from sassafras.gemm.matmul import api as room  # noqa: E402
 from tests.gemm import stand_in, threads_program  # noqa: E402
 from tests.shared import compiled  # noqa: E402
 

@@ -8,19 +8,21 @@ import numpy as np
 import pytest
 
 from sassafras.core import SassafrasError
-from sassafras.gemm import ahead, dataset, families, two_launches
-from sassafras.gemm.bringup_plan import configs_of, jobs, shapes_for
-from sassafras.gemm.compile import with_companions
-from sassafras.gemm.configuration import Mode
-from sassafras.gemm.estimate import estimate_us, expected_us
-from sassafras.gemm.families import parse
-from sassafras.gemm.second_launch import ADD_INSTANCES, LeavingInstance
-from sassafras.gemm.shapes import Shape, cuda_l2_grid
-from sassafras.gemm.space import GemmSpace, kernel
-from sassafras.gemm.two_launches import TwoLaunchesConfig
+from sassafras.gemm.bench.bringup_plan import configs_of, jobs, shapes_for
+from sassafras.gemm.build import ahead_of_time
+from sassafras.gemm.build.cubins import with_companions
+from sassafras.gemm.configs import registry, split_k_two_pass
+from sassafras.gemm.configs.base import Mode
+from sassafras.gemm.configs.registry import parse
+from sassafras.gemm.configs.split_k_two_pass import TwoLaunchesConfig
+from sassafras.gemm.configs.two_pass_reduction import ADD_INSTANCES, LeavingInstance
+from sassafras.gemm.problem.shape import Shape, cuda_l2_grid
+from sassafras.gemm.select import dataset
+from sassafras.gemm.select.cost_model import estimate_us, expected_us
+from sassafras.gemm.select.space import GemmSpace, kernel
 
-FIRST = (*two_launches.INSTANCES, *two_launches.CANDIDATES)
-ALL = list(two_launches.configurations())
+FIRST = (*split_k_two_pass.INSTANCES, *split_k_two_pass.CANDIDATES)
+ALL = list(split_k_two_pass.configurations())
 
 
 def proposed(shape: Shape) -> list[TwoLaunchesConfig]:
@@ -32,7 +34,7 @@ def test_names_go_there_and_back_in_every_mode() -> None:
     assert len({c.name for c in every}) == len(every) == 3 * len(ALL)
     for config in every:
         assert parse(config.name) == config and isinstance(parse(config.name), TwoLaunchesConfig)
-        assert families.parse_instance(config.instance.name) == config.instance
+        assert registry.parse_instance(config.instance.name) == config.instance
     assert str(parse("cs_nn_64x128_s8q1p/c1p8+ol").mode) == "+ol"
 
 
@@ -47,7 +49,9 @@ def test_few_are_proposed_and_only_where_they_may_pay() -> None:
     for config in proposed(Shape(256, 512, 8192)):
         launch = config.launch(Shape(256, 512, 8192))
         ctas = launch.grid[0] * launch.grid[1] * launch.grid[2]
-        assert two_launches.FEWEST <= ctas <= 132 and 8192 // 64 // config.parts >= two_launches.SHORTEST
+        assert (
+            split_k_two_pass.FEWEST <= ctas <= 132 and 8192 // 64 // config.parts >= split_k_two_pass.SHORTEST
+        )
     shape = Shape(1024, 128, 16384)
     for name, why in (
         ("cs_tn_128x64_s8q1p/c1p2", "2 parts of 16 tiles, where there is room for 8"),
@@ -85,12 +89,12 @@ def test_both_launches_and_the_rule_for_the_second() -> None:
 def test_a_candidate_is_nobody_s(monkeypatch: pytest.MonkeyPatch) -> None:
     shape = Shape(256, 512, 8192)
     config = proposed(shape)[0]
-    assert families.proven(config) and config in families.legal(shape)
-    assert len([i for i in ahead.kernels() if i.name.startswith("add_t")]) == len(FIRST[0].companions)
-    monkeypatch.setattr(families, "CANDIDATES", frozenset(c.instance for c in ALL))
-    assert not families.proven(config)
-    assert not [c for c in families.legal(shape) if isinstance(c, TwoLaunchesConfig)]
-    assert set(ALL) <= set(families.unproven_configurations())
+    assert registry.proven(config) and config in registry.legal(shape)
+    assert len([i for i in ahead_of_time.kernels() if i.name.startswith("add_t")]) == len(FIRST[0].companions)
+    monkeypatch.setattr(registry, "CANDIDATES", frozenset(c.instance for c in ALL))
+    assert not registry.proven(config)
+    assert not [c for c in registry.legal(shape) if isinstance(c, TwoLaunchesConfig)]
+    assert set(ALL) <= set(registry.unproven_configurations())
 
 
 def test_what_works_on_one_kernel_leaves_them_out() -> None:
@@ -98,7 +102,7 @@ def test_what_works_on_one_kernel_leaves_them_out() -> None:
     config = proposed(shape)[0]
     with pytest.raises(SassafrasError, match=r"a second kernel \(add_t"):
         kernel(config, shape, b"")
-    assert config in families.legal(shape)
+    assert config in registry.legal(shape)
     assert not [c for c in GemmSpace(shape, lambda c: b"").configs if isinstance(c, TwoLaunchesConfig)]
 
 
@@ -108,7 +112,7 @@ def test_second_kernels_are_built_with_the_first() -> None:
     both = with_companions([first, plain, second])
     assert both[:3] == [first, plain, second] and both[3:] == list(first.companions)
     assert {c.adding for c in ALL} == set(first.companions) < set(ADD_INSTANCES)
-    assert [families.parse_instance(i.name) for i in first.companions] == list(first.companions)
+    assert [registry.parse_instance(i.name) for i in first.companions] == list(first.companions)
 
 
 def test_a_bring_up_uses_every_path() -> None:

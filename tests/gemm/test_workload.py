@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from sassafras.core import Buffer, ToolMissing, WorkloadError
-from sassafras.device.cuda.params import ParameterBlock, typed_parameters, values
-from sassafras.device.cuda.protocol import kernel_facts, kernel_from_facts
-from sassafras.device.cuda.tensor_maps import TensorMap
+from sassafras.cuda.params import ParameterBlock, typed_parameters, values
+from sassafras.cuda.tensor_maps import TensorMap
+from sassafras.evaluate.gpu.protocol import kernel_facts, kernel_from_facts
 from sassafras.frontend import load
 from sassafras.frontend._image import parameter_sizes
-from sassafras.gemm import families
-from sassafras.gemm.shapes import Shape
-from sassafras.gemm.workload import winner
+from sassafras.gemm.bench.workload import winner
+from sassafras.gemm.configs import registry
+from sassafras.gemm.problem.shape import Shape
 from sassafras.sass import Cubin
 
 TARGETS = (
@@ -83,7 +83,7 @@ def test_the_reference_is_the_product_of_what_the_layout_says() -> None:
 def test_without_a_configuration_it_is_the_tuned_one() -> None:
     chosen = load("gemm:512x512x64").meta["config"]
     assert chosen == winner(Shape(512, 512, 64)).name
-    assert families.parse(chosen).reject(Shape(512, 512, 64)) is None
+    assert registry.parse(chosen).reject(Shape(512, 512, 64)) is None
 
 
 @pytest.mark.parametrize(

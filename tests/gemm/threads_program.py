@@ -20,16 +20,16 @@ from typing import Any
 
 import torch
 
-from sassafras.gemm import families
-from sassafras.gemm import matmul as room
-from sassafras.gemm.compile import cached_path
-from sassafras.gemm.dispatch import build
-from sassafras.gemm.dispatch.counters import Counters
-from sassafras.gemm.dispatch.driver import Driver
-from sassafras.gemm.dispatch.engine import Engine
-from sassafras.gemm.dispatch.slow import PythonLauncher, compiled
-from sassafras.gemm.shapes import Shape
-from sassafras.gemm.table import Row, Table
+from sassafras.gemm.build import launcher
+from sassafras.gemm.build.cubins import cached_path
+from sassafras.gemm.configs import registry
+from sassafras.gemm.matmul import api as room
+from sassafras.gemm.matmul.counters import Counters
+from sassafras.gemm.matmul.driver import Driver
+from sassafras.gemm.matmul.launcher_python import PythonLauncher, compiled
+from sassafras.gemm.matmul.planner import Engine
+from sassafras.gemm.problem.shape import Shape
+from sassafras.gemm.select.table import Row, Table
 from tests.gemm import stand_in
 
 THREADS = 6
@@ -75,7 +75,7 @@ def engine(settings: dict[str, Any]) -> Fixed:
         stream=giving_up(lambda device: 0x1000 + 2 * threading.get_native_id()),
     )
     if settings["launcher"]:
-        Fixed.made = compiled(build.load(Path(settings["launcher"])), driver, side)
+        Fixed.made = compiled(launcher.load(Path(settings["launcher"])), driver, side)
     else:
         Fixed.made = PythonLauncher(driver, side)
     rows = [Row(shape, layout, ((config, 1.0),), 1e4) for shape, layout, config in PROBLEMS]
@@ -85,7 +85,7 @@ def engine(settings: dict[str, Any]) -> Fixed:
 
 def prepare(cache: Path) -> None:
     """Cubins that the stand-in believes."""
-    for instance in (*(families.parse(c).instance for _, _, c in PROBLEMS), *families.EPILOGUE_INSTANCES):
+    for instance in (*(registry.parse(c).instance for _, _, c in PROBLEMS), *registry.EPILOGUE_INSTANCES):
         cached_path(instance, cache).write_bytes(b"\x7fELF")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sassafras.core import Buffer, Candidate, Case, Kernel, Tolerance, Workload
-from sassafras.device.cuda.compile import compile_cuda
+from sassafras.cuda.compile import compile_cuda
 
 SOURCE = Path(__file__).with_name("faults.cu")
 FAULTS = {

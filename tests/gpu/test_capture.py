@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 
 import sassafras
-from sassafras.capture import optimize_captured, read, workload
+from sassafras.api.optimize_captured import optimize_captured
 from sassafras.core import Candidate, Verdict
-from sassafras.device import CudaDevice
+from sassafras.evaluate.gpu import CudaDevice
+from sassafras.frontend.captured.files import read
+from sassafras.frontend.captured.workloads import workload
 
 pytestmark = pytest.mark.gpu
 DEMO = Path(__file__).parents[2] / "examples" / "serve_demo.py"

@@ -16,9 +16,9 @@ pytestmark = pytest.mark.gpu
 
 torch = pytest.importorskip("torch")
 
-from sassafras.gemm import epilogue, families  # noqa: E402
-from sassafras.gemm.launch import Arguments, Launch  # noqa: E402
-from sassafras.gemm.shapes import Shape  # noqa: E402
+from sassafras.gemm.configs import epilogue, registry  # noqa: E402
+from sassafras.gemm.problem.launch import Arguments, Launch  # noqa: E402
+from sassafras.gemm.problem.shape import Shape  # noqa: E402
 
 #: what the first kernel works for before it writes
 MICROSECONDS = 150
@@ -37,7 +37,7 @@ def every_instance() -> dict[Any, list[Any]]:
     """Instance -> its configurations, plain mode."""
     found: dict[Any, list[Any]] = {}
     for config in (
-        *families.configurations(), *families.other_configurations(), *families.epilogue_configurations(),
+        *registry.configurations(), *registry.other_configurations(), *registry.epilogue_configurations(),
     ):  # fmt: skip
         found.setdefault(config.instance, []).append(config)
     return found
@@ -65,8 +65,8 @@ class Chain:
     """A GPU, the foreign kernel, and ours; everything on one stream, which is torch's too."""
 
     def __init__(self) -> None:
-        from sassafras.device.cuda.compile import compile_cuda
-        from sassafras.device.cuda.driver import Gpu
+        from sassafras.cuda.compile import compile_cuda
+        from sassafras.cuda.driver import Gpu
 
         self.gpu = Gpu()
         torch.cuda.set_device(0)
@@ -131,9 +131,9 @@ class Chain:
         assert self.gpu.wait(20.0), "the chain does not end"
 
     def _function(self, instance: Any) -> Any:
-        from sassafras.device.cuda.driver import call
-        from sassafras.gemm.compile import cubin
-        from sassafras.gemm.launch import SHARED_LIMIT
+        from sassafras.cuda.driver import call
+        from sassafras.gemm.build.cubins import cubin
+        from sassafras.gemm.problem.launch import SHARED_LIMIT
 
         if instance not in self._functions:
             function = self.gpu.load(cubin(instance), instance.name)
@@ -195,7 +195,7 @@ def test_what_a_successor_may_rely_on(chain: Chain, first: bool) -> None:
 
 def matrices(config: Any, shape: Shape) -> tuple[Any, Any, Any]:
     """A and B as they lie, of small integers, so that every order of summation gives the same bits; A B."""
-    dtype = torch.bfloat16 if families.dtype(config) == "bf16" else torch.float16
+    dtype = torch.bfloat16 if registry.dtype(config) == "bf16" else torch.float16
     generator = torch.Generator(device="cuda")
     generator.manual_seed(shape.m + 3 * shape.n + 7 * shape.k)
 
@@ -265,7 +265,7 @@ KINDS = sorted(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_chains_around_every_instance_in_every_mode(chain: Chain, kind: str) -> None:
-    from sassafras.gemm.compile import build
+    from sassafras.gemm.build.cubins import build
 
     mine = {
         i: configs

@@ -14,8 +14,8 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from gallery import Exhibit, device, subject
 
 from sassafras.core import Candidate
-from sassafras.device.cuda import CudaDevice, Limits
 from sassafras.evaluate import SourceEvaluator
+from sassafras.evaluate.gpu import CudaDevice, Limits
 from sassafras.frontend import load
 
 pytestmark = pytest.mark.gpu

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from sassafras.api.verify import verify
 from sassafras.core import Candidate, Kernel
 from sassafras.frontend import load
-from sassafras.verify import verify
 
 #: each starts a cluster of its own, which a test beside it would find and join
 pytestmark = [pytest.mark.gpu, pytest.mark.alone]
@@ -29,7 +29,7 @@ def pool() -> Iterator[Any]:
 
 
 def test_an_original_passes_on_a_worker(pool: Any) -> None:
-    from sassafras.cluster.sampling import sample
+    from sassafras.cluster.random_tests import sample
 
     workload = load("suite:softmax")
     case = workload.cases[0]
@@ -51,7 +51,7 @@ def _wrong(arch: str) -> Kernel:
 
 
 def test_a_wrong_kernel_is_found_and_its_place_named(pool: Any) -> None:
-    from sassafras.cluster.sampling import sample
+    from sassafras.cluster.random_tests import sample
 
     workload = load(f"{AFFINE}:workload")
     cases = [case.name for case in workload.cases]
@@ -68,7 +68,7 @@ def test_verify_samples_on_the_cluster(here: bool, tmp_path: Path, monkeypatch: 
     """From a machine with a GPU, and from one without, whose cases a worker checks."""
     pytest.importorskip("ray")
     if not here:
-        monkeypatch.setattr("sassafras.verify._device", lambda: (None, "none on this machine"))
+        monkeypatch.setattr("sassafras.api.verify._device", lambda: (None, "none on this machine"))
     found = verify(
         "suite:softmax", store=tmp_path / "none.sqlite", samples=20_000, sanitizer=False, cluster="auto",
         workers=1,

@@ -6,9 +6,9 @@ import importlib.util
 
 import pytest
 
+from sassafras.api.compare import compare
 from sassafras.core import DeviceError
 from sassafras.frontend import load
-from sassafras.measure import compare
 
 pytestmark = [
     pytest.mark.gpu,
@@ -58,7 +58,7 @@ def test_work_on_another_stream_is_refused() -> None:
 
 @pytest.mark.alone
 def test_a_cubin_against_itself_makes_no_difference() -> None:
-    from sassafras.device.cuda.environment import probe
+    from sassafras.cuda.environment import probe
 
     workload = load("suite:softmax")
     kernel = workload.build(workload.cases[0], str(probe()["arch"]))

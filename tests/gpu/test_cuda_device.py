@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from sassafras.core import Candidate, DeviceError, Evaluation, Verdict
-from sassafras.device.cuda import CudaDevice, Limits
+from sassafras.evaluate.gpu import CudaDevice, Limits
 from sassafras.frontend import load
 
 pytestmark = pytest.mark.gpu
@@ -61,7 +61,7 @@ def test_the_parent_never_holds_a_context() -> None:
     """
     program = (
         "from sassafras.core import Candidate\n"
-        "from sassafras.device.cuda import CudaDevice\n"
+        "from sassafras.evaluate.gpu import CudaDevice\n"
         "from sassafras.frontend import load\n"
         f"workload = load({str(AFFINE)!r} + ':workload')\n"
         "device = CudaDevice()\n"

@@ -110,7 +110,7 @@ def cache(folder: Path) -> dict[str, str]:
 @pytest.fixture
 def stored(tmp_path: Path) -> Path:
     """A warm cache, and a store with a "winner" for each of the program's three kernels."""
-    from sassafras.device.cuda.environment import probe
+    from sassafras.cuda.environment import probe
 
     first = program(tmp_path, "keep")
     assert (first["shift"], first["tuned_by_triton"]) == (ORIGINAL, ORIGINAL)

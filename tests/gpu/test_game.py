@@ -15,7 +15,7 @@ pytest.importorskip("sb3_contrib")
 
 @pytest.mark.parametrize("moves", ["memory", "all"])
 def test_the_game_is_played_on_the_gpu(moves: str) -> None:
-    import sassafras.game  # noqa: F401
+    import sassafras.training.environment  # noqa: F401
 
     game = gymnasium.make(
         "sassafras/AssemblyGame-v0",

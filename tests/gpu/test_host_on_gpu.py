@@ -12,8 +12,8 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 from gallery import Exhibit, host
 
-from sassafras.device.cuda.idle import busy
-from sassafras.device.cuda.process import WorkerProcess
+from sassafras.cuda.idle import busy
+from sassafras.cuda.worker_process import WorkerProcess
 from sassafras.evaluate.host import HostEvaluator, HostSource
 
 pytestmark = [pytest.mark.gpu, pytest.mark.alone]

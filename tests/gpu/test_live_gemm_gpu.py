@@ -9,7 +9,7 @@ import pytest
 
 from sassafras.core import Evaluation, Verdict
 from sassafras.gemm import GemmSpace, Shape
-from sassafras.gemm.compile import cached_path, cubin, source
+from sassafras.gemm.build.cubins import cached_path, cubin, source
 
 pytestmark = pytest.mark.gpu
 
@@ -18,12 +18,12 @@ SHAPE = Shape(64, 64, 512)
 
 @pytest.fixture(scope="module")
 def device(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
-    from sassafras.device import available
+    from sassafras.cuda.environment import available
 
     if not available()[0]:
         pytest.skip("no GPU")
     pytest.importorskip("torch")
-    from sassafras.gemm.live import LiveDevice
+    from sassafras.gemm.bench.device import LiveDevice
 
     cache = tmp_path_factory.mktemp("cubins")
     made = LiveDevice(cache=cache, processes=2)
@@ -34,7 +34,7 @@ def device(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
 
 @pytest.mark.alone
 def test_a_configuration_is_checked_and_timed_beside_cublaslt(device) -> None:  # type: ignore[no-untyped-def]
-    from sassafras.evolving_gemm import workload_of
+    from sassafras.api.evolve_gemm import workload_of
 
     space = GemmSpace(SHAPE, lambda config: cubin(config.instance, device.folder))
     workload = workload_of(SHAPE, device.folder)
@@ -52,8 +52,8 @@ def test_a_configuration_is_checked_and_timed_beside_cublaslt(device) -> None:  
 
 def test_a_kernel_that_is_off_by_one_per_cent_is_wrong(device) -> None:  # type: ignore[no-untyped-def]
     """A cubin of changed source in the place of the right one."""
-    from sassafras.device.cuda.compile import compile_cuda
-    from sassafras.evolving_gemm import workload_of
+    from sassafras.api.evolve_gemm import workload_of
+    from sassafras.cuda.compile import compile_cuda
 
     space = GemmSpace(SHAPE, lambda config: b"")
     used = space.start().instance
@@ -70,10 +70,10 @@ def test_a_kernel_that_is_off_by_one_per_cent_is_wrong(device) -> None:  # type:
 
 
 def test_evolve_keeps_its_evaluations_and_its_winner(tmp_path: Path, monkeypatch, device) -> None:  # type: ignore[no-untyped-def]
-    from sassafras.evolving import evolve
+    from sassafras.api.evolve import evolve
     from sassafras.store import Store
 
-    monkeypatch.setattr("sassafras.evolving_gemm._tuned", lambda device: tmp_path / "table.json")
+    monkeypatch.setattr("sassafras.api.evolve_gemm._tuned", lambda device: tmp_path / "table.json")
     result = evolve(f"gemm:{SHAPE}", device="cuda", budget="8e", store=tmp_path / "s.sqlite")
     assert not result.modelled and result.evaluations == 8 and result.null_interval is not None
     assert result.improved == (tmp_path / "table.json").exists()
@@ -87,11 +87,11 @@ def test_a_sweep_on_a_cluster_of_this_machine(tmp_path: Path, device) -> None:  
     pytest.importorskip("ray")
     from sassafras.cluster import Pool
     from sassafras.cluster.gemm import ClusterCrew
-    from sassafras.gemm import bench
-    from sassafras.gemm.options import Options
+    from sassafras.gemm.bench import runs
+    from sassafras.gemm.bench.options import Options
 
     shapes = (SHAPE, Shape(64, 128, 512))
     with Pool("auto", device="cuda", workers=1) as pool:
-        dataset = bench.sweep(shapes, tmp_path, Options(configs=12), crew=ClusterCrew(pool), say=print)
+        dataset = runs.sweep(shapes, tmp_path, Options(configs=12), crew=ClusterCrew(pool), say=print)
     assert not dataset.modelled and set(dataset.entries) == set(shapes)
     assert all(entry.ours for entry in dataset)

@@ -20,7 +20,8 @@ pytestmark = pytest.mark.gpu
 
 @pytest.fixture(scope="module")
 def made():
-    from sassafras.device import CudaDevice, available
+    from sassafras.cuda.environment import available
+    from sassafras.evaluate.gpu import CudaDevice
 
     if not available()[0]:
         pytest.skip("no GPU")
@@ -68,7 +69,7 @@ def test_an_endless_loop_is_stopped_and_the_next_candidate_is_judged(made) -> No
 
 def test_evolve_by_chance_ends_with_a_measured_answer(tmp_path: Path) -> None:
     from sassafras import evolve
-    from sassafras.device import available
+    from sassafras.cuda.environment import available
 
     if not available()[0]:
         pytest.skip("no GPU")

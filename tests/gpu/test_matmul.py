@@ -29,19 +29,19 @@ def room() -> Iterator[Any]:
     """The module, with the compiled launcher built; what a test told the chooser is forgotten after it."""
     if not _hopper():
         pytest.skip("needs a Hopper GPU")
-    from sassafras.gemm import matmul
+    from sassafras.gemm.matmul import api
 
-    if matmul._engine is None:
-        matmul._set_up()
-    matmul.settle()
-    yield matmul
-    matmul._engine.forget()
+    if api._engine is None:
+        api._set_up()
+    api.settle()
+    yield api
+    api._engine.forget()
 
 
 def tell(room: Any, rows: Sequence[Any], **header: Any) -> None:
     """Let the chooser of every device know these rows only."""
-    from sassafras.gemm.choose import Chooser
-    from sassafras.gemm.table import Table
+    from sassafras.gemm.select.selector import Chooser
+    from sassafras.gemm.select.table import Table
 
     engine = room._engine
     engine.forget()
@@ -51,11 +51,11 @@ def tell(room: Any, rows: Sequence[Any], **header: Any) -> None:
 
 def ours_for(shape: Any, layout: str, index: int = 0) -> Any:
     """A row that makes one of our legal configurations the fastest."""
-    from sassafras.gemm import families
-    from sassafras.gemm.estimate import estimate_us
-    from sassafras.gemm.table import Row
+    from sassafras.gemm.configs import registry
+    from sassafras.gemm.select.cost_model import estimate_us
+    from sassafras.gemm.select.table import Row
 
-    legal = [c for c in families.legal(shape) if c.layout == layout]
+    legal = [c for c in registry.legal(shape) if c.layout == layout]
     legal.sort(key=lambda c: (estimate_us(c, shape), c.name))
     return Row(shape, layout, ((legal[index % len(legal)].name, 1.0),), 10.0) if legal else None
 
@@ -107,7 +107,7 @@ def test_the_compiled_launcher_serves(room: Any) -> None:
 
 @pytest.mark.parametrize("layout", ["nn", "tn"])
 def test_our_kernels_through_the_front_door(room: Any, layout: str) -> None:
-    from sassafras.gemm.shapes import Shape
+    from sassafras.gemm.problem.shape import Shape
 
     for number, (m, n, k) in enumerate([(64, 64, 64), (256, 512, 1024), (17, 72, 136), (512, 64, 4096)]):
         row = ours_for(Shape(m, n, k), layout, number)
@@ -128,13 +128,13 @@ def test_our_kernels_through_the_front_door(room: Any, layout: str) -> None:
 
 def test_every_family_through_the_front_door(room: Any) -> None:
     """Tensor maps, workspaces and counters as the compiled launcher passes them."""
-    from sassafras.gemm import families
-    from sassafras.gemm.shapes import Shape
-    from sassafras.gemm.table import Row
+    from sassafras.gemm.configs import registry
+    from sassafras.gemm.problem.shape import Shape
+    from sassafras.gemm.select.table import Row
 
     shape = Shape(512, 512, 2048)
     by_kind: dict[tuple, Any] = {}
-    for config in families.legal(shape):
+    for config in registry.legal(shape):
         launch = config.launch(shape)
         kind = (type(config).__name__, config.layout, bool(launch.workspace_bytes), bool(launch.counters))
         by_kind.setdefault(kind, config)
@@ -179,7 +179,7 @@ def test_random_problems(room: Any) -> None:
 
 
 def test_nothing_is_copied(room: Any) -> None:
-    from sassafras.gemm.shapes import Shape
+    from sassafras.gemm.problem.shape import Shape
 
     tell(room, [ours_for(Shape(256, 512, 1024), "tn")])
     a, b = half(256, 1024), half(512, 1024).t()
@@ -189,7 +189,7 @@ def test_nothing_is_copied(room: Any) -> None:
     before = torch.cuda.memory_allocated()
     result = room.matmul(a, b)
     torch.cuda.synchronize()
-    from sassafras.gemm.choose import parsed
+    from sassafras.gemm.select.selector import parsed
 
     name = room.status()["problems"][-1]["config"]
     config = parsed(name)
@@ -201,12 +201,12 @@ def test_nothing_is_copied(room: Any) -> None:
 
 def test_cuda_graphs_side_by_side(room: Any) -> None:
     """Two graphs with split-k workspaces replayed on two streams at once."""
-    from sassafras.gemm import families
-    from sassafras.gemm.shapes import Shape
-    from sassafras.gemm.table import Row
+    from sassafras.gemm.configs import registry
+    from sassafras.gemm.problem.shape import Shape
+    from sassafras.gemm.select.table import Row
 
     shape = Shape(128, 128, 8192)
-    scratch = [c for c in families.legal(shape) if c.layout == "tn" and c.launch(shape).workspace_bytes]
+    scratch = [c for c in registry.legal(shape) if c.layout == "tn" and c.launch(shape).workspace_bytes]
     row = Row(shape, "tn", ((scratch[0].name, 1.0),), 10.0) if scratch else ours_for(shape, "tn")
     tell(room, [row])
     inputs = [(half(128, 8192, seed=s), half(128, 8192, seed=s + 9).t()) for s in range(2)]
@@ -226,7 +226,7 @@ def test_cuda_graphs_side_by_side(room: Any) -> None:
 
 
 def test_a_first_call_may_be_inside_a_capture(room: Any) -> None:
-    from sassafras.gemm.shapes import Shape
+    from sassafras.gemm.problem.shape import Shape
 
     row = ours_for(Shape(192, 64, 512), "tn")
     tell(room, [row])
@@ -241,7 +241,7 @@ def test_a_first_call_may_be_inside_a_capture(room: Any) -> None:
 
 
 def test_streams_and_threads(room: Any) -> None:
-    from sassafras.gemm.shapes import Shape
+    from sassafras.gemm.problem.shape import Shape
 
     tell(room, [ours_for(Shape(256, 256, 256), "nn")])
     a, b = half(256, 256), half(256, 256, seed=1)
@@ -265,7 +265,7 @@ def test_streams_and_threads(room: Any) -> None:
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 def test_several_gpus(room: Any) -> None:
-    from sassafras.gemm.shapes import Shape
+    from sassafras.gemm.problem.shape import Shape
 
     tell(room, [ours_for(Shape(128, 128, 512), "tn")])
     for device in ("cuda:1", "cuda:0"):
@@ -276,7 +276,7 @@ def test_several_gpus(room: Any) -> None:
 
 
 def test_gradients(room: Any) -> None:
-    from sassafras.gemm.shapes import Shape
+    from sassafras.gemm.problem.shape import Shape
 
     tell(room, [ours_for(Shape(64, 128, 256), "tn"), ours_for(Shape(64, 256, 128), "nn")])
     x, w = half(64, 256).requires_grad_(), half(128, 256).requires_grad_()
@@ -292,7 +292,7 @@ def test_gradients(room: Any) -> None:
 
 
 def test_torch_compile_with_inductor(room: Any) -> None:
-    from sassafras.gemm.shapes import Shape
+    from sassafras.gemm.problem.shape import Shape
 
     tell(room, [ours_for(Shape(64, 128, 256), "tn")])
     x, w = half(64, 256), half(128, 256)
@@ -312,9 +312,9 @@ def test_torch_compile_with_inductor(room: Any) -> None:
 
 
 def test_cublaslt_member(room: Any) -> None:
-    from sassafras.gemm.cublas import CublasLt
-    from sassafras.gemm.shapes import Shape
-    from sassafras.gemm.table import Row
+    from sassafras.gemm.bench.cublas import CublasLt
+    from sassafras.gemm.problem.shape import Shape
+    from sassafras.gemm.select.table import Row
 
     shape = Shape(512, 512, 512)
     lt = CublasLt(0, 0, 128 << 20)
@@ -336,7 +336,7 @@ def test_cublaslt_member(room: Any) -> None:
 
 
 def test_nan_and_infinity_propagate(room: Any) -> None:
-    from sassafras.gemm.shapes import Shape
+    from sassafras.gemm.problem.shape import Shape
 
     tell(room, [ours_for(Shape(64, 64, 256), "tn")])
     a, b = half(64, 256), half(64, 256).t()
@@ -363,7 +363,7 @@ def test_a_first_call_waits_for_no_compiler(tmp_path: Path, monkeypatch: pytest.
     """In a fresh process with an empty cache: torch serves at once, ours once it is compiled."""
     if not _hopper():
         pytest.skip("needs a Hopper GPU")
-    from sassafras.gemm.dispatch.engine import load_table
+    from sassafras.gemm.matmul.planner import load_table
 
     monkeypatch.setenv("SASSAFRAS_GEMM_CACHE", str(tmp_path))
     if load_table(name := torch.cuda.get_device_name(0)) is None:
@@ -392,7 +392,7 @@ print(first, room.status()["launcher"], room.status()["problems"][-1]["member"],
 @pytest.mark.alone
 def test_cpu_time_a_call(room: Any) -> None:
     """At most torch's and one microsecond; the benchmark (matmul_overhead.py) measures it carefully."""
-    from sassafras.gemm.shapes import Shape
+    from sassafras.gemm.problem.shape import Shape
 
     tell(room, [ours_for(Shape(64, 64, 64), "nn")])
     a, b = half(64, 64), half(64, 64, seed=1)

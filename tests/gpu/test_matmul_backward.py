@@ -17,18 +17,18 @@ def room() -> Iterator[Any]:
     """The module, with the compiled launcher built; what a test told the chooser is forgotten after it."""
     if not torch.cuda.is_available() or torch.cuda.get_device_capability(0) != (9, 0):
         pytest.skip("needs a Hopper GPU")
-    from sassafras.gemm import matmul
+    from sassafras.gemm.matmul import api
 
-    if matmul._engine is None:
-        matmul._set_up()
-    matmul.settle()
-    yield matmul
-    matmul._engine.forget()
+    if api._engine is None:
+        api._set_up()
+    api.settle()
+    yield api
+    api._engine.forget()
 
 
 def tell(room: Any, rows: Sequence[Any]) -> None:
-    from sassafras.gemm.choose import Chooser
-    from sassafras.gemm.table import Table
+    from sassafras.gemm.select.selector import Chooser
+    from sassafras.gemm.select.table import Table
 
     room._engine.forget()
     for ordinal in range(torch.cuda.device_count()):
@@ -51,14 +51,14 @@ def right(result: Any, a: Any, b: Any) -> bool:
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
 @pytest.mark.parametrize("layout", ["nt", "tt"])
 def test_every_kernel_through_the_front_door(room: Any, layout: str, dtype: str) -> None:
-    from sassafras.gemm import families
-    from sassafras.gemm.shapes import Shape
-    from sassafras.gemm.table import Row
+    from sassafras.gemm.configs import registry
+    from sassafras.gemm.problem.shape import Shape
+    from sassafras.gemm.select.table import Row
 
     kind = torch.float16 if dtype == "fp16" else torch.bfloat16
     for shape in (Shape(768, 1024, 520), Shape(264, 136, 2051 if layout == "nt" else 2056)):
         by_instance = {}
-        for config in families.legal(shape, waste=True, dtype=dtype, layouts=(layout,)):
+        for config in registry.legal(shape, waste=True, dtype=dtype, layouts=(layout,)):
             by_instance.setdefault(config.instance, []).append(config)
         assert by_instance
         a = normal(shape.k, shape.m, dtype=kind).t()
@@ -79,17 +79,17 @@ def test_every_kernel_through_the_front_door(room: Any, layout: str, dtype: str)
 
 
 def rows_of(room: Any, tokens: int, outputs: int, inputs: int) -> list[Any]:
-    from sassafras.gemm import families
-    from sassafras.gemm.estimate import estimate_us
-    from sassafras.gemm.shapes import Shape
-    from sassafras.gemm.table import Row
+    from sassafras.gemm.configs import registry
+    from sassafras.gemm.problem.shape import Shape
+    from sassafras.gemm.select.cost_model import estimate_us
+    from sassafras.gemm.select.table import Row
 
     rows = []
     for layout, shape in (
         ("tn", Shape(tokens, outputs, inputs)), ("nn", Shape(tokens, inputs, outputs)),
         ("nt", Shape(outputs, inputs, tokens)),
     ):  # fmt: skip
-        legal = families.legal(shape, layouts=(layout,))
+        legal = registry.legal(shape, layouts=(layout,))
         best = min(legal, key=lambda c: (estimate_us(c, shape), c.name))
         rows.append(Row(shape, layout, ((best.name, 1.0),), 9.0))
     return rows

@@ -14,8 +14,8 @@ pytestmark = pytest.mark.gpu
 
 torch = pytest.importorskip("torch")
 
-from sassafras.gemm.epilogue import ACTIVATIONS, Batch  # noqa: E402
-from sassafras.gemm.shapes import Shape  # noqa: E402
+from sassafras.gemm.configs.epilogue import ACTIVATIONS, Batch  # noqa: E402
+from sassafras.gemm.problem.shape import Shape  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -23,13 +23,15 @@ def built() -> Any:
     """The module, with kernels and launcher there."""
     if not (torch.cuda.is_available() and torch.cuda.get_device_capability(0) == (9, 0)):
         pytest.skip("needs a Hopper GPU")
-    from sassafras.gemm import compile, families, matmul
+    from sassafras.gemm.build import cubins
+    from sassafras.gemm.configs import registry
+    from sassafras.gemm.matmul import api
 
-    compile.build(families.EPILOGUE_INSTANCES)
-    if matmul._engine is None:
-        matmul._set_up()
-    matmul.settle()
-    return matmul
+    cubins.build(registry.EPILOGUE_INSTANCES)
+    if api._engine is None:
+        api._set_up()
+    api.settle()
+    return api
 
 
 @pytest.fixture
@@ -40,11 +42,11 @@ def room(built: Any) -> Iterator[Any]:
 
 def tell(room: Any, shape: Shape, layout: str = "tn") -> None:
     """Make torch slow at this shape, so that ours is chosen."""
-    from sassafras.gemm import families
-    from sassafras.gemm.choose import Chooser
-    from sassafras.gemm.table import Row, Table
+    from sassafras.gemm.configs import registry
+    from sassafras.gemm.select.selector import Chooser
+    from sassafras.gemm.select.table import Row, Table
 
-    config = next(c for c in families.legal(shape, layouts=(layout,)))
+    config = next(c for c in registry.legal(shape, layouts=(layout,)))
     room._engine.forget()
     row = Row(shape, layout, ((config.name, 1.0),), 1e4)
     room._engine.gpu(0).chooser = Chooser(Table({}, [row]))
@@ -65,7 +67,7 @@ def exact(
     a: Any, b: Any, old: Any = None, bias: Any = None, activation: Any = None, alpha: float = 1.0,
     beta: float = 0.0,
 ) -> Any:  # fmt: skip
-    from sassafras.gemm.fused import activated
+    from sassafras.gemm.matmul.epilogue_api import activated
 
     value = alpha * (a.double() @ b.double())
     value = value if old is None else value + beta * old.double()
@@ -88,28 +90,28 @@ def laid(layout: str, *shape: int, seed: int, dtype: Any) -> Any:
 
 def configs(instance: Any, shape: Shape, batch: Batch) -> list[Any]:
     """Every way of splitting k, plain and overlapping; some of them."""
-    from sassafras.gemm import epilogue, families
+    from sassafras.gemm.configs import epilogue, registry
 
     legal = [
         c
-        for c in families.epilogue_configurations()
+        for c in registry.epilogue_configurations()
         if c.instance == instance and epilogue.reject(c, shape, batch) is None
     ]
     return [mode for c in legal[:: max(1, len(legal) // 5)] for mode in c.in_modes()]
 
 
 def names() -> list[str]:
-    from sassafras.gemm import families
+    from sassafras.gemm.configs import registry
 
-    return [i.name for i in families.EPILOGUE_INSTANCES]
+    return [i.name for i in registry.EPILOGUE_INSTANCES]
 
 
 @pytest.mark.parametrize("name", names())
 def test_every_instance(room: Any, name: str) -> None:
     """Boundary and larger shapes, all activations, alpha and beta, gaps, batches; twice the same bits."""
-    from sassafras.gemm import families
+    from sassafras.gemm.configs import registry
 
-    instance = families.parse_instance(name)
+    instance = registry.parse_instance(name)
     dtype = torch.bfloat16 if getattr(instance, "dtype", "fp16") == "bf16" else torch.float16
     odd = getattr(instance, "align", 8) == 1
     layout = "nn" if instance.layout == "nn" else "tn"
@@ -143,9 +145,9 @@ def test_every_instance(room: Any, name: str) -> None:
 
 @pytest.mark.parametrize("name", names())
 def test_nan_propagates(room: Any, name: str) -> None:
-    from sassafras.gemm import families
+    from sassafras.gemm.configs import registry
 
-    instance = families.parse_instance(name)
+    instance = registry.parse_instance(name)
     dtype = torch.bfloat16 if getattr(instance, "dtype", "fp16") == "bf16" else torch.float16
     shape = Shape(64, 128, 512)
     a = normal(64, 512, dtype=dtype)
@@ -188,12 +190,12 @@ def test_random_calls_through_the_front_door(room: Any) -> None:
 
 def test_graphs_side_by_side(room: Any) -> None:
     """Two graphs whose launches count up and sum over a workspace, replayed on two streams at once."""
-    from sassafras.gemm import epilogue, families
+    from sassafras.gemm.configs import epilogue, registry
 
     shape = Shape(128, 128, 8192)
     split = [
         c
-        for c in families.epilogue_configurations()
+        for c in registry.epilogue_configurations()
         if c.layout == "tn" and c.dtype == "fp16" and epilogue.reject(c, shape) is None
         and epilogue.launch(c, shape).counters
     ]  # fmt: skip
@@ -222,12 +224,12 @@ def test_graphs_side_by_side(room: Any) -> None:
 
 def test_overlapping_launches_wait_for_what_they_read(room: Any) -> None:
     """C accumulates over launches that may overlap, and each feeds the next: the bits of plain ones."""
-    from sassafras.gemm import families
-    from sassafras.gemm.configuration import PLAIN, Mode
+    from sassafras.gemm.configs import registry
+    from sassafras.gemm.configs.base import PLAIN, Mode
 
     shape = Shape(256, 256, 256)
     bias = 0.01 * normal(256)
-    for instance in families.EPILOGUE_INSTANCES:
+    for instance in registry.EPILOGUE_INSTANCES:
         if getattr(instance, "dtype", "fp16") == "bf16":
             continue
         found = configs(instance, shape, Batch())
@@ -277,7 +279,7 @@ def test_gradients_and_compilation(room: Any) -> None:
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_what_torch_does_instead(room: Any, activation: str | None) -> None:
     """Also where it reaches cuBLASLt's own epilogues."""
-    from sassafras.gemm.fused import composed
+    from sassafras.gemm.matmul.epilogue_api import composed
 
     for m in (1, 64, 300):
         a, b, bias = normal(m, 256), normal(128, 256, seed=1).t() * 0.06, normal(128, seed=2)

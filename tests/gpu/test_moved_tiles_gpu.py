@@ -28,12 +28,12 @@ pytestmark = pytest.mark.gpu
 def test_a_moved_tile_computes_the_same_bits(name: str) -> None:
     """Two CTAs store some rows, in whatever order: they must agree, or results depend on who is last."""
     torch = pytest.importorskip("torch")
-    from sassafras.gemm import families, hopper
-    from sassafras.gemm.operands import Operands
-    from sassafras.gemm.shapes import Shape
-    from sassafras.gemm.tools import Tools
+    from sassafras.gemm.bench.gpu_context import Tools
+    from sassafras.gemm.bench.operands import Operands
+    from sassafras.gemm.configs import registry, tma_wgmma
+    from sassafras.gemm.problem.shape import Shape
 
-    tools, shape, config = Tools(), Shape(331, 456, 1024), families.parse(name)
+    tools, shape, config = Tools(), Shape(331, 456, 1024), registry.parse(name)
     operands = Operands(shape, 5)
     operands.calibrate(tools.gemm_ex("nn", operands, strict=True))
     assert config.reject(shape) is None
@@ -46,7 +46,7 @@ def test_a_moved_tile_computes_the_same_bits(name: str) -> None:
     found = operands.c.view(torch.int16).clone()
     a, b, c = operands.addresses(config.layout)
     first, second = (b, a) if config.swapped else (a, b)
-    places = {"last_row": hopper.APART, "last_column": hopper.APART}
+    places = {"last_row": tma_wgmma.APART, "last_column": tma_wgmma.APART}
     addresses = {"a": first, "b": second, "c": c, **tools._scratch(launch)}
     apart = tools._bound(config.instance, replace(launch, scalars=launch.scalars | places), addresses)
     assert operands.check(apart).why == ""

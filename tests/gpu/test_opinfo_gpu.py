@@ -28,15 +28,15 @@ def room() -> Iterator[Any]:
     """The module, with the compiled launcher built."""
     if not torch.cuda.is_available() or torch.cuda.get_device_capability(0) != (9, 0):
         pytest.skip("needs a Hopper GPU")
-    from sassafras.gemm import matmul
+    from sassafras.gemm.matmul import api
 
-    if matmul._engine is None:
-        matmul._set_up()
-    matmul.settle()
-    matmul._engine.forget()
-    yield matmul
-    matmul._engine.everything = False
-    matmul._engine.forget()
+    if api._engine is None:
+        api._set_up()
+    api.settle()
+    api._engine.forget()
+    yield api
+    api._engine.everything = False
+    api._engine.forget()
 
 
 def served(room: Any) -> int:

@@ -13,10 +13,10 @@ pytestmark = pytest.mark.gpu
 @pytest.mark.parametrize("layout", ["tn", "nn"])
 def test_pairs_are_right_in_every_mode(layout: str) -> None:
     torch = pytest.importorskip("torch")
-    from sassafras.gemm.operands import Operands
-    from sassafras.gemm.second_launch import candidates
-    from sassafras.gemm.shapes import Shape
-    from sassafras.gemm.tools import Tools
+    from sassafras.gemm.bench.gpu_context import Tools
+    from sassafras.gemm.bench.operands import Operands
+    from sassafras.gemm.configs.two_pass_reduction import candidates
+    from sassafras.gemm.problem.shape import Shape
 
     tools, shape = Tools(), Shape(264, 136, 4104)  # tiles that reach beyond C, a k tile that ends early
     operands = Operands(shape, 3)
@@ -40,16 +40,18 @@ def room(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available() or torch.cuda.get_device_capability(0) != (9, 0):
         pytest.skip("needs a Hopper GPU")
-    from sassafras.gemm import choose, families, matmul
+    from sassafras.gemm.configs import registry
+    from sassafras.gemm.matmul import api
+    from sassafras.gemm.select import selector
 
-    monkeypatch.setattr(families, "CANDIDATES", frozenset())
-    choose.parsed.cache_clear()
-    if matmul._engine is None:
-        matmul._set_up()
-    matmul.settle()
-    yield matmul
-    matmul._engine.forget()
-    choose.parsed.cache_clear()
+    monkeypatch.setattr(registry, "CANDIDATES", frozenset())
+    selector.parsed.cache_clear()
+    if api._engine is None:
+        api._set_up()
+    api.settle()
+    yield api
+    api._engine.forget()
+    selector.parsed.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -65,9 +67,9 @@ def test_matmul_with_two_launches(room: Any, name: str, shape: tuple[int, int, i
     """Through the front door: out, gaps, graphs on two streams at once, many calls back to back."""
     import torch
 
-    from sassafras.gemm.choose import Chooser
-    from sassafras.gemm.shapes import Shape
-    from sassafras.gemm.table import Row, Table
+    from sassafras.gemm.problem.shape import Shape
+    from sassafras.gemm.select.selector import Chooser
+    from sassafras.gemm.select.table import Row, Table
 
     (m, n, k), layout = shape, name[3:5]
     room._engine.forget()

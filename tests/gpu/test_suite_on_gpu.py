@@ -10,7 +10,7 @@ import pytest
 
 from sassafras import suite
 from sassafras.core import Buffer, Candidate, Case, Custom, Kernel, Uniform, Verdict
-from sassafras.device.cuda import CudaDevice
+from sassafras.evaluate.gpu import CudaDevice
 from sassafras.frontend import load, variants
 
 pytestmark = [

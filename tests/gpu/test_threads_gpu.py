@@ -15,8 +15,8 @@ pytestmark = pytest.mark.gpu
 
 torch = pytest.importorskip("torch")
 
-from sassafras.gemm import families  # noqa: E402
-from sassafras.gemm.shapes import Shape  # noqa: E402
+from sassafras.gemm.configs import registry  # noqa: E402
+from sassafras.gemm.problem.shape import Shape  # noqa: E402
 
 THREADS = 6
 #: of each thread, by launcher; each round is a product that is checked
@@ -25,9 +25,9 @@ ROUNDS = {"compiled": 10_000, "python": 2_000}
 
 def configuration(shape: Shape, layout: str, suits: Callable[[Any, Any], bool]) -> Any:
     """A configuration that needs what is asked for."""
-    from sassafras.gemm.estimate import estimate_us
+    from sassafras.gemm.select.cost_model import estimate_us
 
-    every = [mode for c in families.legal(shape) if c.layout == layout for mode in c.in_modes()]
+    every = [mode for c in registry.legal(shape) if c.layout == layout for mode in c.in_modes()]
     legal = [c for c in every if suits(c, c.launch(shape))]
     return min(legal, key=lambda c: (estimate_us(c, shape), c.name))
 
@@ -50,15 +50,15 @@ def room(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
     if not torch.cuda.is_available() or torch.cuda.get_device_capability(0) != (9, 0):
         pytest.skip("needs a Hopper GPU")
     from sassafras.core import ToolMissing
-    from sassafras.gemm import matmul
-    from sassafras.gemm.choose import Chooser
-    from sassafras.gemm.compile import build
-    from sassafras.gemm.dispatch import build as launchers
-    from sassafras.gemm.table import Row, Table
+    from sassafras.gemm.build import launcher as launchers
+    from sassafras.gemm.build.cubins import build
+    from sassafras.gemm.matmul import api
+    from sassafras.gemm.select.selector import Chooser
+    from sassafras.gemm.select.table import Row, Table
 
     chosen = [(shape, layout, configuration(shape, layout, suits)) for shape, layout, suits in PROBLEMS]
     build(i for _, _, config in chosen for i in config.instances)
-    before = matmul._engine, matmul._device, matmul._launch
+    before = api._engine, api._device, api._launch
     if request.param == "python":
 
         def no_compiler(*_: Any) -> Any:
@@ -66,15 +66,15 @@ def room(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
 
         monkeypatch.setattr(launchers, "build", no_compiler)
         monkeypatch.setattr(launchers, "loaded", lambda: None)
-    matmul.use(None)
-    matmul._set_up()
-    matmul.settle()
-    assert matmul.status()["launcher"] == request.param, matmul.status()["notes"]
+    api.use(None)
+    api._set_up()
+    api.settle()
+    assert api.status()["launcher"] == request.param, api.status()["notes"]
     rows = [Row(shape, layout, ((config.name, 1.0),), 1e4) for shape, layout, config in chosen]
-    matmul._engine.gpu(0).chooser = Chooser(Table({}, rows))
-    yield matmul
+    api._engine.gpu(0).chooser = Chooser(Table({}, rows))
+    yield api
     torch.cuda.synchronize()
-    matmul._engine, matmul._device, matmul._launch = before
+    api._engine, api._device, api._launch = before
 
 
 class Problem:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from sassafras.device.cuda.sanitizer import program, sanitize
+from sassafras.api.verify import verify
+from sassafras.evaluate.gpu.sanitizer import program, sanitize
 from sassafras.frontend import load
-from sassafras.verify import verify
 
 pytestmark = [
     pytest.mark.gpu,

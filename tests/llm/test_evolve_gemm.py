@@ -11,13 +11,22 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from sassafras.api.evolve import evolve
+from sassafras.api.evolve_gemm import GemmJob, evolve_gemm, workload_of
 from sassafras.cli.app import app
-from sassafras.core import Candidate, DeviceError, Evaluation, Modelled, SassafrasError, SearchError, Verdict
-from sassafras.evolving import evolve
-from sassafras.evolving_gemm import GemmJob, evolve_gemm, workload_of
-from sassafras.gemm import GemmSpace, Shape, families
-from sassafras.gemm.live import LiveDevice
-from sassafras.gemm.table import Table
+from sassafras.core import (
+    Candidate,
+    DeviceError,
+    Evaluation,
+    Modelled,
+    SassafrasError,
+    SearchError,
+    Verdict,
+)
+from sassafras.gemm import GemmSpace, Shape
+from sassafras.gemm.bench.device import LiveDevice
+from sassafras.gemm.configs import registry
+from sassafras.gemm.select.table import Table
 from sassafras.llm.gemm_json import GemmProposals, to_fields
 from sassafras.llm.proposer import Reply, Request
 from sassafras.report import Result
@@ -29,7 +38,7 @@ SHAPE = Shape(64, 64, 512)
 @pytest.fixture
 def cubins(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bytes in the place of cubins: the modelled clock runs none, and compiling takes seconds each."""
-    monkeypatch.setattr("sassafras.evolving_gemm.cubin", lambda instance, cache: instance.name.encode())
+    monkeypatch.setattr("sassafras.api.evolve_gemm.cubin", lambda instance, cache: instance.name.encode())
 
 
 class Scripted:
@@ -149,7 +158,7 @@ def test_a_winner_is_measured_afresh_and_told_to_matmul(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, faster: float
 ) -> None:
     table = tmp_path / "table.json"
-    monkeypatch.setattr("sassafras.evolving_gemm._tuned", lambda device: table)
+    monkeypatch.setattr("sassafras.api.evolve_gemm._tuned", lambda device: table)
     result = evolve_gemm(
         f"gemm:{SHAPE}", device=Measuring(faster), budget="6e", store=tmp_path / "s.sqlite"
     )  # type: ignore[arg-type]  # fmt: skip
@@ -162,7 +171,7 @@ def test_a_winner_is_measured_afresh_and_told_to_matmul(
     assert result.improved and result.speedup == pytest.approx(1.2, rel=0.02)
     assert "nothing is proved" in result.summary()
     (row,) = Table.load(table).rows.values()
-    config = families.parse(result.recipe["config"])
+    config = registry.parse(result.recipe["config"])
     assert row.shape == SHAPE and row.layout == config.layout and row.ours[0][0] == config.name
     assert row.torch_us and row.torch_us > row.ours[0][1]
 
@@ -184,7 +193,7 @@ def test_verdicts_of_a_device() -> None:
             outcome.interval is not None and outcome.interval.low <= outcome.speedup <= outcome.interval.high
         )  # type: ignore[operator]
         assert device.baseline is not None and device.baseline["layout"] in ("nn", "tn")
-        illegal = next(c for c in families.configurations() if c.reject(SHAPE))
+        illegal = next(c for c in registry.configurations() if c.reject(SHAPE))
         refused = device.run(Candidate(start.kernel, {"config": illegal.name}))
         assert refused.verdict is Verdict.UNSUPPORTED and refused.detail == illegal.reject(SHAPE)
         with pytest.raises(DeviceError, match="not a staged configuration"):
@@ -205,4 +214,4 @@ def test_verdicts_of_a_device() -> None:
 
 def test_a_job_keeps_nothing_of_the_model() -> None:
     assert GemmJob.install is None
-    assert to_fields(families.legal(SHAPE)[0])["family"] == "lean"
+    assert to_fields(registry.legal(SHAPE)[0])["family"] == "lean"

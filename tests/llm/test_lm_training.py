@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sassafras.core import SassafrasError
-from sassafras.gemm.shapes import Shape
+from sassafras.gemm.problem.shape import Shape
 from sassafras.llm.gemm_json import to_fields
 from sassafras.llm.json_reward import UNKNOWN, JsonReward, training_prompts
 from sassafras.llm.policy import Table

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from sassafras.core import SassafrasError
-from sassafras.gemm.shapes import Shape
+from sassafras.gemm.problem.shape import Shape
 from sassafras.llm.policy import Table, rivals
 from sassafras.llm.policy.table import ESTIMATE, held_out, unmeasured
 

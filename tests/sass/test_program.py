@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from sassafras.core.errors import CubinError, UnsupportedArch
-from sassafras.corpus.sampling import Sample, open_sample
 from sassafras.sass import Program, check_schedulable, disassembly, parameters
 from sassafras.sass.cubin import Cubin
 from sassafras.sass.eiattr import ANNOTATIONS, UNUSED_LOAD_BYTES, Record, unknown_attributes
 from sassafras.sass.registers import GPR, PRED, UGPR
 from sassafras.schedule import ScheduleSpace
+from sassafras.training.corpus.sampling import Sample, open_sample
 from sassafras.validate import Validator
 from tests import kernels
 

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sassafras.api.instruction_costs import bound, informed
 from sassafras.core import Kernel
-from sassafras.device import ModelDevice
-from sassafras.expected import bound, informed
 from sassafras.frontend import load
 from sassafras.sass import Program
 from sassafras.schedule import ScheduleSpace, exact
-from sassafras.spaces import space_of
+from sassafras.schedule.spaces import space_of
+from sassafras.timing_model import ModelDevice
 from sassafras.validate import Validator
 from tests import kernels
 
@@ -42,7 +42,7 @@ def opened(name: str, named: str = "swaps") -> tuple[ModelDevice, Any]:
     kernel = workload.build(case, "sm_90a")
     device = ModelDevice()
     device.open(workload, case, kernel)
-    return device, informed(space_of(named), workload, case)(kernel)
+    return device, informed(space_of(named, Validator), workload, case)(kernel)
 
 
 def approved(s: ScheduleSpace, name: str, state: Any) -> None:
@@ -145,7 +145,7 @@ def test_bounds_are_below_what_is_modelled() -> None:
 
 def test_the_solver_agrees_with_all_permutations_of_a_stretch() -> None:
     pytest.importorskip("ortools")
-    from sassafras.schedule.construct_kernels import measure
+    from sassafras.schedule.construct_jit import measure
 
     _, s = opened("kv_append")
     m, part = s.constructor.machine, s.constructor.parts[0]

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from sassafras.core import Candidate, Kernel, SassafrasError
-from sassafras.device import ModelDevice
 from sassafras.frontend import load
 from sassafras.sass import Program
 from sassafras.schedule import ScheduleSpace
 from sassafras.schedule.control import regenerate
 from sassafras.schedule.pipes import busy, holds, plain, uses
 from sassafras.schedule.state import REORDER, Move, ScheduleState
+from sassafras.timing_model import ModelDevice
 from sassafras.validate import Validator
 from tests import kernels
 
@@ -147,7 +147,7 @@ def test_more_moves_are_legal_without_the_compilers_waits() -> None:
     kept = ScheduleSpace(space("matmul").kernel)
     free = space("matmul")
     assert len(free.graph.order) < len(kept.graph.order)
-    from sassafras.schedule.kernels import positions, reach
+    from sassafras.schedule.moves_jit import positions, reach
 
     start = free.start()
     order = start.order.copy()

@@ -9,14 +9,14 @@ import pytest
 from tour import Lengths, Tours
 
 from sassafras import search
+from sassafras.api.instruction_costs import informed
+from sassafras.api.optimize import optimize
 from sassafras.core import Budget, SassafrasError, SearchError
-from sassafras.device import ModelDevice
 from sassafras.evaluate import Evaluator
-from sassafras.expected import informed
 from sassafras.frontend import load
-from sassafras.spaces import space_of
+from sassafras.schedule.spaces import space_of
+from sassafras.timing_model import ModelDevice
 from sassafras.validate import Validator
-from sassafras.wiring import optimize
 
 
 @lru_cache
@@ -33,7 +33,7 @@ def run(strategy: Any, name: str, space: str, evaluations: int, seed: int = 0) -
     workload, case, kernel, device = scene(name)
     validator = Validator(kernel.cubin, kernel.name)
     judge = Evaluator(device, lambda _, cubin: validator.check(cubin), kernel)
-    made = informed(space_of(space), workload, case)(kernel)
+    made = informed(space_of(space, Validator), workload, case)(kernel)
     return search.run(search.get(strategy), made, judge, Budget(evaluations=evaluations), seed=seed)
 
 

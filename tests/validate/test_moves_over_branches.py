@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from sassafras.core import Kernel
-from sassafras.device import ModelDevice
 from sassafras.frontend import load
 from sassafras.sass import Program
 from sassafras.schedule.blocks import move
-from sassafras.spaces import moved, renamed
+from sassafras.schedule.spaces import moved, renamed
+from sassafras.timing_model import ModelDevice
 from sassafras.validate import Validator
 from sassafras.validate import moves as proof
 from sassafras.validate.effects import Access, Effects
@@ -37,7 +37,7 @@ def kernel(name: str) -> Kernel:
 @pytest.mark.parametrize("name", ["gemv_int4", "gemm_leakyrelu"])
 def test_moved_copies_are_proved_and_their_schedules_approved(name: str) -> None:
     original = kernel(name)
-    space, validator = moved(original), Validator(original.cubin)
+    space, validator = moved(original, Validator), Validator(original.cubin)
     assert "moved over branches" in space.description
     assert space.emit(space.start()) == original.cubin
     assert not validator.check(space.via[0]).ok  # nothing is believed before it is proved

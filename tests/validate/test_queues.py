@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from sassafras.core import Kernel
-from sassafras.corpus.sampling import Sample, open_sample
 from sassafras.sass import Instruction, Program
 from sassafras.schedule import ScheduleSpace
+from sassafras.training.corpus.sampling import Sample, open_sample
 from sassafras.validate import Validator
 from sassafras.validate.dependences import WAW
 

@@ -13,7 +13,7 @@ from sassafras.frontend import load
 from sassafras.sass import Function, Program
 from sassafras.schedule import ScheduleSpace
 from sassafras.schedule.renaming import rename
-from sassafras.spaces import renamed
+from sassafras.schedule.spaces import renamed
 from sassafras.validate import Validator
 from sassafras.validate.effects import Access, Effects
 from sassafras.validate.graph import Block
@@ -34,7 +34,7 @@ def original(name: str) -> bytes:
 @lru_cache
 def space(name: str) -> ScheduleSpace:
     function = Program.parse(original(name)).function()
-    return renamed(Kernel(original(name), function.name, function.arch, 128))
+    return renamed(Kernel(original(name), function.name, function.arch, 128), Validator)
 
 
 @lru_cache

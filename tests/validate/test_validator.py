@@ -152,8 +152,8 @@ def test_our_own_kernels_are_accepted(name: str, tmp_path: Path) -> None:
     """What CUDA 13's ptxas made of them: SYNCS whose uniform address is overwritten at once, 64 stores that
     raise one scoreboard, LD after LD of its address."""
     from sassafras.core import ToolMissing
-    from sassafras.gemm.compile import cubin
-    from sassafras.gemm.families import parse_instance
+    from sassafras.gemm.build.cubins import cubin
+    from sassafras.gemm.configs.registry import parse_instance
 
     try:
         data = cubin(parse_instance(name), tmp_path)

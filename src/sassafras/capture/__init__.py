@@ -9,20 +9,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .files import Captured, Variant, read
     from .parts import merge
     from .recording import start, stop
-    from .tune import Report, optimize_captured
-    from .workloads import workload
 
-_HOME = {
-    "Captured": "files", "Variant": "files", "merge": "parts", "start": "recording", "stop": "recording",
-    "Report": "tune", "optimize_captured": "tune", "read": "files", "workload": "workloads",
-}  # fmt: skip
+_HOME = {"merge": "parts", "start": "recording", "stop": "recording"}
 
-__all__ = [
-    "Captured", "Report", "Variant", "merge", "optimize_captured", "read", "start", "stop", "workload",
-]  # fmt: skip
+__all__ = ["merge", "start", "stop"]
 
 
 def __getattr__(name: str) -> Any:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from sassafras.core import WorkloadError
+from sassafras.frontend.captured.files import NAME, Captured, read
 
-from .files import NAME, Captured, read
 from .roles import roles
 from .settings import FORMAT
 

@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sassafras.writing import write_whole
+from sassafras.core.files import write_whole
+from sassafras.frontend.captured import values
+from sassafras.frontend.captured.contents import Contents
 
-from . import timing, values
-from .contents import Contents
+from . import timing
 from .settings import FORMAT, Settings
 from .timing import Shape, Timers
 

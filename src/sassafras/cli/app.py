@@ -11,7 +11,20 @@ from typer.core import TyperGroup
 
 from . import capture as capturing
 from . import compare as comparing
-from . import disasm, doctor, gemm, knobs, latency, optimize, run, status, store, suite, validate, version
+from . import (
+    disasm,
+    doctor,
+    gemm,
+    knobs,
+    latency,
+    optimize,
+    run,
+    status,
+    store,
+    suite,
+    validate,
+    version,
+)
 from . import evolve as evolving
 from . import explain as explaining
 from . import report as reporting

@@ -28,7 +28,7 @@ def command(
 
     Exit code 1 unless B is correct and faster, by more than the null explains.
     """
-    from sassafras.measure import compare
+    from sassafras.api.compare import compare
 
     found = compare(a, b, workload=target, case=case, groups=processes, rounds=rounds, bitwise=not tolerance)
     if json:

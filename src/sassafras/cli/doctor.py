@@ -15,7 +15,7 @@ def command(json: Annotated[bool, typer.Option("--json", help="Machine-readable.
 
     Exit code 0 when the main job can run at least on the timing model, else 1.
     """
-    from sassafras.doctor import abilities, diagnose
+    from sassafras.api.doctor import abilities, diagnose
 
     findings = diagnose()
     able = abilities(findings)

@@ -65,7 +65,7 @@ def command(
     Proposals are built confined and judged in processes that may die. Ctrl-C keeps the best so far; the same
     command resumes and asks nothing twice.
     """
-    from sassafras.evolving import evolve
+    from sassafras.api.evolve import evolve
     from sassafras.search import parse_settings
 
     from .progress import Show

@@ -76,9 +76,9 @@ def bench(
     Shapes off the grid are never tuned: there sassafras.matmul works from the table that is shipped.
     """
     from sassafras.cluster.gemm import crew
-    from sassafras.gemm.options import Options
-    from sassafras.gemm.results import benchmark, choose_shapes, file_name
-    from sassafras.gemm.summary import table
+    from sassafras.gemm.bench.commands import benchmark, choose_shapes, file_name
+    from sassafras.gemm.bench.options import Options
+    from sassafras.gemm.bench.report import table
 
     console = stderr()
     options = Options(
@@ -146,10 +146,10 @@ def tune(
     then on.
     """
     from sassafras.cluster.gemm import crew
-    from sassafras.gemm import bench as runner
-    from sassafras.gemm.dispatch.engine import tuned_path
-    from sassafras.gemm.options import Options, retuning
-    from sassafras.gemm.results import choose_shapes, save_sweep
+    from sassafras.gemm.bench import runs as runner
+    from sassafras.gemm.bench.commands import choose_shapes, save_sweep
+    from sassafras.gemm.bench.options import Options, retuning
+    from sassafras.gemm.matmul.planner import tuned_path
 
     console = stderr()
     options = Options(
@@ -180,20 +180,20 @@ def configs(
     limit: Annotated[int, typer.Option(help="Lines.")] = 40,
 ) -> None:
     """List our configurations for a shape, best estimate first. Needs no GPU."""
-    from sassafras.gemm import families
-    from sassafras.gemm.estimate import estimate_us
-    from sassafras.gemm.shapes import Shape
+    from sassafras.gemm.configs import registry
+    from sassafras.gemm.problem.shape import Shape
+    from sassafras.gemm.select.cost_model import estimate_us
 
     problem = Shape.parse(shape)
     if rejected:
         rows = [
             [c.name, why]
-            for c in families.configurations()
+            for c in registry.configurations()
             if (why := c.reject(problem) or c.wasteful(problem))
         ]
         print_table("", ["configuration", "why not"], rows[:limit])
         return
-    ranked = sorted(families.legal(problem), key=lambda c: (estimate_us(c, problem), c.name))
+    ranked = sorted(registry.legal(problem), key=lambda c: (estimate_us(c, problem), c.name))
     rows = [
         [c.name, "x".join(map(str, c.tile)), _ranges(c), f"{estimate_us(c, problem):.2f}"] for c in ranked
     ]
@@ -219,17 +219,17 @@ def build(
     ] = False,
 ) -> None:
     """Compile ahead every kernel that sassafras.matmul may ask for. Needs no GPU; what is there is kept."""
-    from sassafras.gemm import ahead
-    from sassafras.gemm.compile import default_cache
+    from sassafras.gemm.build import ahead_of_time
+    from sassafras.gemm.build.cubins import default_cache
 
     console, folder = stderr(), out or default_cache()
-    instances = ahead.kernels(only)
+    instances = ahead_of_time.kernels(only)
     if not check:
         files.folder(folder)
-        console.print(f"{len(ahead.missing(folder, instances, launcher))} to build", style="dim")
-        for note in ahead.build(folder, instances, workers, launcher):
+        console.print(f"{len(ahead_of_time.missing(folder, instances, launcher))} to build", style="dim")
+        for note in ahead_of_time.build(folder, instances, workers, launcher):
             console.print(note, style="dim", markup=False)
-    left = ahead.missing(folder, instances, launcher)
+    left = ahead_of_time.missing(folder, instances, launcher)
     for name in left[:10]:
         console.print(f"missing: {name}", markup=False)
     print(f"{len(instances)} kernels, {len(left)} files missing in {folder}")
@@ -248,12 +248,12 @@ def choose(
 ) -> None:
     """Say who would serve a product: ours, cuBLASLt or torch, and why. Needs no GPU."""
     from sassafras.core import SassafrasError
-    from sassafras.gemm import learned
-    from sassafras.gemm.backward import PART
-    from sassafras.gemm.choose import Chooser, Settings
-    from sassafras.gemm.choose import evaluate as judge
-    from sassafras.gemm.dispatch.engine import load_table
-    from sassafras.gemm.shapes import Shape
+    from sassafras.gemm.configs.backward import PART
+    from sassafras.gemm.matmul.planner import load_table
+    from sassafras.gemm.problem.shape import Shape
+    from sassafras.gemm.select import predictor
+    from sassafras.gemm.select.selector import Chooser, Settings
+    from sassafras.gemm.select.selector import evaluate as judge
 
     if layout not in ("nn", "tn", "both"):
         raise SassafrasError(f"no layout {layout}", hint="nn, tn or both")
@@ -274,8 +274,8 @@ def choose(
     if not shapes:
         raise SassafrasError("a shape is missing", hint="sassafras gemm choose 64x64x64")
     chooser = Chooser(
-        table, lt_version=table.header.get("cublaslt"), model=learned.shipped(gpu),
-        backward=learned.shipped(gpu, PART),
+        table, lt_version=table.header.get("cublaslt"), model=predictor.shipped(gpu),
+        backward=predictor.shipped(gpu, PART),
     )  # fmt: skip
     rows = []
     for text in shapes:

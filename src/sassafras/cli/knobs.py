@@ -33,17 +33,17 @@ def command(
     Numerics are left alone: outputs are compared bitwise with the frontend's own kernel. The choice goes to
     a file that `sassafras optimize --knobs FILE` takes as its baseline.
     """
-    from sassafras import wiring
-    from sassafras.frontend import knobs as space
-    from sassafras.knobs import choose
+    from sassafras.api import optimize
+    from sassafras.api.ptxas_options import choose
+    from sassafras.frontend import ptxas_options as space
 
     console = stderr()
     folder(out)
     for version in filter(None, fetch.split(",")):
         console.print(f"ptxas {version}: {space.fetch(version).parent.name}", style="dim", markup=False)
-    workload = wiring.load_workload(target)
+    workload = optimize.load_workload(target)
     which = workload.case(case)
-    with closing(wiring.open_device(device, arch)) as opened:
+    with closing(optimize.open_device(device, arch)) as opened:
         made = space.of(workload, which, arch or opened.arch)
         choice = choose(
             made, workload, which, opened, say=lambda text: console.print(text, style="dim", markup=False)

@@ -76,9 +76,9 @@ def command(
     Ctrl-C keeps the best so far; the same command resumes. Without a GPU the timing model judges, and the
     result says so.
     """
+    from sassafras.api.optimize import optimize
     from sassafras.core import SassafrasError
     from sassafras.search import parse_settings
-    from sassafras.wiring import optimize
 
     from .progress import Show
 

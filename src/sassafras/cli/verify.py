@@ -40,7 +40,7 @@ def command(
 
     Exit code 0: nothing found, everything done; 1: it is wrong; 3: nothing found, not everything done.
     """
-    from sassafras.verify import verify
+    from sassafras.api.verify import verify
 
     name: str | None = target
     if target.isdecimal():

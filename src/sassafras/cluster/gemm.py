@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import Any
 
 from sassafras.core import DeviceError, SassafrasError
-from sassafras.gemm.compile import cached_path, cubin, with_companions
-from sassafras.gemm.families import INSTANCES, Instance, parse_instance
-from sassafras.gemm.feed import Child, Stopped
-from sassafras.gemm.journal import Journal
-from sassafras.gemm.journal import read as read_journal
-from sassafras.gemm.pool import records
-from sassafras.gemm.shapes import Shape
-from sassafras.gemm.worker import brief
-from sassafras.writing import write_whole
+from sassafras.core.files import write_whole
+from sassafras.gemm.bench.journal import Journal
+from sassafras.gemm.bench.journal import read as read_journal
+from sassafras.gemm.bench.runner import records
+from sassafras.gemm.bench.worker import brief
+from sassafras.gemm.bench.worker_client import Child, Stopped
+from sassafras.gemm.build.cubins import cached_path, cubin, with_companions
+from sassafras.gemm.configs.registry import INSTANCES, Instance, parse_instance
+from sassafras.gemm.problem.shape import Shape
 
 from .pool import Pool, Task
 from .worker import Context

@@ -16,19 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from sassafras.confirming import SELECTION_LEADERS
-from sassafras.core import (
-    Budget,
-    Candidate,
-    Case,
-    Evaluation,
-    Kernel,
-    Outcome,
-    SearchError,
-    Space,
-    Workload,
-)
-from sassafras.job import Job
+from sassafras.api.confirm import SELECTION_LEADERS
+from sassafras.api.job import Job
+from sassafras.core import Budget, Candidate, Case, Evaluation, Kernel, Outcome, SearchError, Space, Workload
 from sassafras.search import Finished, Found, Progress, Recorded, Recorder
 from sassafras.store.records import outcome_row, row_outcome
 

@@ -26,7 +26,7 @@ def describe(workload: Workload, case: Case, baseline: Kernel) -> dict[str, Any]
         raise WorkloadError(
             "a cluster's node loads the workload again from its file, and this one has none",
             where=workload.name,
-            hint="load it with sassafras.frontend.load('file.py:attribute')",
+            hint="load it with sassafras.frontend.targets('file.py:attribute')",
         )
     return {
         "source": workload.source,

@@ -16,18 +16,7 @@ from typing import Any
 from sassafras import __version__
 from sassafras.core import DeviceError
 
-from .remote import (
-    EVENT,
-    FAILED,
-    LOST,
-    TRIES,
-    Helper,
-    WorkerLost,
-    answered,
-    connect,
-    interruptible,
-    short,
-)
+from .remote import EVENT, FAILED, LOST, TRIES, Helper, WorkerLost, answered, connect, interruptible, short
 
 #: seconds between looks at whether anybody asked to stop
 _TICK = 0.2

@@ -54,7 +54,8 @@ class Worker:
 
     def _made(self) -> Any:
         if self._device is None:
-            from sassafras.device import CudaDevice, ModelDevice
+            from sassafras.evaluate.gpu import CudaDevice
+            from sassafras.timing_model import ModelDevice
 
             if self._kind == "cuda":
                 self._device = CudaDevice(bitwise=not self._programs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from sassafras.writing import write_whole
+from sassafras.core.files import write_whole
 
 from .settings import Settings
 

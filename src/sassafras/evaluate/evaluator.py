@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from sassafras.core import Candidate, Device, Evaluation, Kernel, Modelled, Outcome, Redrawing, Verdict
-from sassafras.device.cuda.protocol import kernel_facts
+from sassafras.evaluate.gpu.protocol import kernel_facts
 
 
 class ReportLike(Protocol):

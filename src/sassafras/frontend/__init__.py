@@ -4,6 +4,6 @@
 workloads; ``variants`` tells which cases share one compiled kernel.
 """
 
-from .load import load, variants
+from .targets import load, variants
 
 __all__ = ["load", "variants"]

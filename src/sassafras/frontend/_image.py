@@ -5,10 +5,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 
-from ..core import Buffer, Case, CubinError, UnsupportedArch, WorkloadError
-from ..core.workload import Argument
-from ..sass.cubin import Cubin, Entry
-from ..sass.eiattr import KPARAM_INFO
+from sassafras.core import Buffer, Case, CubinError, UnsupportedArch, WorkloadError
+from sassafras.core.workload import Argument
+from sassafras.sass.cubin import Cubin, Entry
+from sassafras.sass.eiattr import KPARAM_INFO
 
 _CTA_PER_CLUSTER = 0x3D
 _WHOLE = {1: "i8", 2: "i16", 4: "i32", 8: "i64"}

@@ -9,8 +9,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..core import CompileError, ToolMissing
-from ..core.errors import reason
+from sassafras.core import CompileError, ToolMissing
+from sassafras.core.errors import reason
 
 
 @functools.lru_cache

@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..core import Case, Kernel, Tolerance, Workload, WorkloadError
-from ..core.workload import Reference
-from ..sass.cubin import Cubin
+from sassafras.core import Case, Kernel, Tolerance, Workload, WorkloadError
+from sassafras.core.workload import Reference
+from sassafras.sass.cubin import Cubin
+
 from . import _image
 
 

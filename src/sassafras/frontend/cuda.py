@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from ..core import Case, CompileError, Kernel, Tolerance, ToolMissing, Workload, WorkloadError
-from ..core.workload import Reference
-from ..sass.tools import find
+from sassafras.core import Case, CompileError, Kernel, Tolerance, ToolMissing, Workload, WorkloadError
+from sassafras.core.workload import Reference
+from sassafras.sass.tools import find
+
 from ._ptxas import assemble, ptxas_version
 from .cubin import kernel_of
 

@@ -28,8 +28,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..core import Buffer, Case, Normal, SassafrasError, Uniform, Workload, WorkloadError
-from ..core.workload import Argument, Fill
+from sassafras.core import Buffer, Case, Normal, SassafrasError, Uniform, Workload, WorkloadError
+from sassafras.core.workload import Argument, Fill
 
 _KEYS = {"name", "source", "cubin", "entry", "threads", "shared_bytes", "flags", "compiler", "case"}
 _CASE_KEYS = {"name", "grid", "args", "constants", "options", "loop_trips"}

@@ -14,9 +14,19 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..core import Buffer, Case, CompileError, Kernel, Tolerance, ToolMissing, UnsupportedArch, Workload
-from ..core import WorkloadError as _WorkloadError
-from ..core.workload import Reference
+from sassafras.core import (
+    Buffer,
+    Case,
+    CompileError,
+    Kernel,
+    Tolerance,
+    ToolMissing,
+    UnsupportedArch,
+    Workload,
+)
+from sassafras.core import WorkloadError as _WorkloadError
+from sassafras.core.workload import Reference
+
 from ._ptxas import assemble, ptxas_version
 
 #: architecture names that users may write -> compute capability that Triton is asked for.

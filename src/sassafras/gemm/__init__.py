@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from .families import Config
-from .lean import LeanConfig, LeanInstance
-from .shapes import BANDS, Shape, cuda_l2_grid
-from .space import GemmSpace
-from .staged import StagedConfig, StagedInstance
+from .configs.fallback import StagedConfig, StagedInstance
+from .configs.registry import Config
+from .configs.small import LeanConfig, LeanInstance
+from .problem.shape import BANDS, Shape, cuda_l2_grid
+from .select.space import GemmSpace
 
 __all__ = [
     "BANDS", "Config", "GemmSpace", "LeanConfig", "LeanInstance", "Shape", "StagedConfig", "StagedInstance",

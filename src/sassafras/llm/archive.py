@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from sassafras.core import SassafrasError
-from sassafras.writing import write_whole
+from sassafras.core.files import write_whole
 
 #: width of a performance bucket, in the logarithm of the speed-up (0.02: two per cent)
 BUCKET = 0.02

@@ -159,13 +159,13 @@ class GemmProposals:
     """
 
     def __init__(self, space: Any) -> None:
-        from sassafras.gemm import families
+        from sassafras.gemm.configs import registry
 
         self.space = space
         self._tried: set[str] = set()
         shape = space.shape
         self._json: JsonConfigs[Any] = JsonConfigs(
-            space.configs, tuple(families.configurations()), lambda config: config.reject(shape)
+            space.configs, tuple(registry.configurations()), lambda config: config.reject(shape)
         )
 
     @property

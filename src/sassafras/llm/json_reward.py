@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from sassafras.core import SassafrasError
-from sassafras.gemm import families
-from sassafras.gemm.shapes import Shape
+from sassafras.gemm.configs import registry
+from sassafras.gemm.problem.shape import Shape
 
 from .answer import AnswerError
 from .gemm_json import JsonConfigs, to_fields
@@ -65,7 +65,7 @@ class JsonReward:
         problem = self._problems.get(shape)
         if problem is None:
             raise SassafrasError("the table does not have this shape", where=shape)
-        base = families.parse(parent) if parent else None
+        base = registry.parse(parent) if parent else None
         try:
             config = self._configs(problem).read(text, base)
         except AnswerError:
@@ -81,7 +81,7 @@ class JsonReward:
     def _configs(self, problem: Problem) -> JsonConfigs[Any]:
         key = str(problem.shape)
         if key not in self._json:
-            self._json[key] = JsonConfigs(families.legal(problem.shape))
+            self._json[key] = JsonConfigs(registry.legal(problem.shape))
         return self._json[key]
 
 

@@ -24,9 +24,9 @@ from sassafras.core import (
     Verdict,
     Workload,
 )
-from sassafras.device.model import ModelDevice
-from sassafras.device.model.draws import LOOK_MOST, Draws, Part, redraw
-from sassafras.device.model.simulate import Deadlock
+from sassafras.timing_model import ModelDevice
+from sassafras.timing_model.draws import LOOK_MOST, Draws, Part, redraw
+from sassafras.timing_model.simulate import Deadlock
 
 
 class ProgramModel:

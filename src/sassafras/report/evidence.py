@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sassafras.core import Interval
-from sassafras.device.model.correlation import correlation
+from sassafras.timing_model.correlation import correlation
 
 __all__ = ["LEAST_CORRELATION", "correlation", "correlation_words", "ratio_words", "refusal"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..core.errors import UnsupportedArch
+from sassafras.core.errors import UnsupportedArch
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from ..core.errors import DisassemblyError
+from sassafras.core.errors import DisassemblyError
+
 from .instruction import Instruction
 from .opcodes import BRANCHES
 

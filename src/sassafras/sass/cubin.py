@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 
-from ..core.errors import CubinError
+from sassafras.core.errors import CubinError
+
 from .eiattr import REGCOUNT, Record, parse_records
 
 _EM_CUDA = 190

@@ -24,7 +24,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
-from ..core.errors import DisassemblyError, ToolMissing
+from sassafras.core.errors import DisassemblyError, ToolMissing
+
 from .cubin import Cubin
 from .registers import GPR, PRED, UGPR, UPRED
 from .tools import Tool, find_all

@@ -14,7 +14,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..core.errors import CubinError
+from sassafras.core.errors import CubinError
 
 _NO_VALUE, _BYTE, _HALF, _SIZED = 1, 2, 3, 4
 

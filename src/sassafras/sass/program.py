@@ -14,7 +14,8 @@ from functools import cached_property
 
 import numpy as np
 
-from ..core.errors import CubinError, DisassemblyError
+from sassafras.core.errors import CubinError, DisassemblyError
+
 from . import archs, cfg, effects, opcodes
 from .control import Control
 from .cubin import Cubin, Entry

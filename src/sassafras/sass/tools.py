@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from ..core.errors import ToolMissing
+from sassafras.core.errors import ToolMissing
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..core.errors import SassafrasError
-from ..sass import Emitter, Function, Instruction, Program
-from ..sass.control import WAIT_SHIFT
-from ..sass.opcodes import BRANCHES, LANE_LOCAL
-from ..sass.registers import UGPR
+from sassafras.core.errors import SassafrasError
+from sassafras.sass import Emitter, Function, Instruction, Program
+from sassafras.sass.control import WAIT_SHIFT
+from sassafras.sass.opcodes import BRANCHES, LANE_LOCAL
+from sassafras.sass.registers import UGPR
+
 from . import control, flow, reuse
 from .flow import Block
 from .graph import is_fence
@@ -168,7 +169,7 @@ def _words(function: Function, order: np.ndarray, gone: set[int], block_start: d
     """Encodings by position: nothing is cached where something moved, what one of the `gone` waited for its
     old successor waits for as well, and distances are as long as they were.
     """
-    from .leaves import encode
+    from .encode_jit import encode
 
     code = function.instructions
     where = np.empty(len(order), dtype=np.int64)

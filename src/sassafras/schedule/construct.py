@@ -72,7 +72,7 @@ class Constructor:
 
     def priorities(self, state: ScheduleState, part: int, rule: str) -> np.ndarray:
         """float64, by place in the original from the block's first: the higher, the earlier."""
-        from .construct_kernels import lengths
+        from .construct_jit import lengths
 
         s, e = int(self.machine.start[part]), int(self.machine.end[part])
         if rule == "order":
@@ -86,7 +86,7 @@ class Constructor:
         self, state: ScheduleState, part: int, priority: np.ndarray, haste: float, rule: str = "path"
     ) -> ScheduleState | None:
         """`state` with one block scheduled anew by a list scheduler; None where no control codes will do."""
-        from .construct_kernels import schedule
+        from .construct_jit import schedule
 
         return self._with(state, part, schedule(self._machine(rule), part, priority, haste))
 
@@ -95,7 +95,7 @@ class Constructor:
         keep: int,
     ) -> list[ScheduleState]:  # fmt: skip
         """`state` with one block in the few best orders that a beam search finds, best first."""
-        from .construct_kernels import beam, lengths
+        from .construct_jit import beam, lengths
 
         machine = self._machine(rule)
         length = lengths(machine, part, rule != "path")
@@ -120,7 +120,7 @@ class Constructor:
         Raises:
             ToolMissing: OR-tools are not installed.
         """
-        from .construct_kernels import schedule
+        from .construct_jit import schedule
         from .exact import solve
 
         machine = self._machine(rule)
@@ -135,7 +135,7 @@ class Constructor:
 
     @staticmethod
     def _alone(machine: Machine, part: int, local: np.ndarray) -> int:
-        from .construct_kernels import measure
+        from .construct_jit import measure
 
         return int(measure(machine, part, local.astype(np.int32), np.empty(len(local), dtype=np.int64)))
 
@@ -143,7 +143,7 @@ class Constructor:
         return self._shared if rule == "crowded" else self.machine
 
     def _with(self, state: ScheduleState, part: int, local: np.ndarray) -> ScheduleState | None:
-        from .kernels import positions, settle
+        from .moves_jit import positions, settle
 
         t = self.space.tables
         s, e = int(t.start[part]), int(t.end[part])

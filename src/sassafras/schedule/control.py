@@ -25,11 +25,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..sass import Block, Function, Instruction, Memory, Queue
-from ..sass.control import READ_BARRIER_SHIFT, WAIT_SHIFT, WRITE_BARRIER_SHIFT
-from ..sass.opcodes import BRANCHES
-from ..sass.registers import COUNT, GPR, PRED, UGPR, UPRED
-from ..sass.vouching import VOICES, unit, vouchers, vouches
+from sassafras.sass import Block, Function, Instruction, Memory, Queue
+from sassafras.sass.control import READ_BARRIER_SHIFT, WAIT_SHIFT, WRITE_BARRIER_SHIFT
+from sassafras.sass.opcodes import BRANCHES
+from sassafras.sass.registers import COUNT, GPR, PRED, UGPR, UPRED
+from sassafras.sass.vouching import VOICES, unit, vouchers, vouches
+
 from . import scoreboards
 from .graph import Graph
 

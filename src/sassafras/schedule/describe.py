@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..sass import Function
+from sassafras.sass import Function
+
 from .state import ScheduleState
 
 

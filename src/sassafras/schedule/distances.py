@@ -12,9 +12,9 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Protocol
 
-from ..sass import Instruction, Queue
-from ..sass.opcodes import BRANCHES
-from ..sass.registers import UGPR, UPRED
+from sassafras.sass import Instruction, Queue
+from sassafras.sass.opcodes import BRANCHES
+from sassafras.sass.registers import UGPR, UPRED
 
 #: cycles after which no fixed-latency effect is still under way
 HORIZON = 64
@@ -65,7 +65,7 @@ class Distances:
     """Looks up pairs of instructions, with the operand slots of each worked out once."""
 
     def __init__(self, instructions: tuple[Instruction, ...], table: Table) -> None:
-        from ..sass.latency import opcode_key, slots
+        from sassafras.sass.latency import opcode_key, slots
 
         self.code = instructions
         self.table = table

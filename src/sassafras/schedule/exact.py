@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from ..core.errors import ToolMissing
+from sassafras.core.errors import ToolMissing
+
 from .machine import Machine
 
 
@@ -70,7 +71,7 @@ def solve(
     Raises:
         ToolMissing: OR-tools are not installed.
     """
-    from .construct_kernels import measure
+    from .construct_jit import measure
 
     cp = _solver()
     s, e = int(m.start[block]), int(m.end[block])

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..sass import Function, Queue
-from ..sass.registers import GPR, PRED, UGPR, UPRED
+from sassafras.sass import Function, Queue
+from sassafras.sass.registers import GPR, PRED, UGPR, UPRED
 
 if TYPE_CHECKING:
     from .space import ScheduleSpace
@@ -82,7 +82,7 @@ def rows(space: ScheduleSpace, state: ScheduleState) -> np.ndarray:
         was set last and ``until_wait`` those until somebody waits for its own (-1 / 64 where nobody
         does), all in units of 64 cycles, capped at 4; ``critical`` is 1 on the block's longest chains.
     """
-    from .leaves import chains, survey
+    from .encode_jit import chains, survey
 
     fixed = getattr(space, "_feature_rows", None)
     if fixed is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from ..sass import Block, Function
+from sassafras.sass import Block, Function
 
 _LABEL = re.compile(r"`\(([^)]+)\)")
 

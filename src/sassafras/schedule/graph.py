@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from ..sass import Fence, Function, Instruction, Queue
-from ..sass.cfg import Block
-from ..sass.opcodes import IMMOVABLE
-from ..sass.registers import BREG, GPR, PRED
+from sassafras.sass import Fence, Function, Instruction, Queue
+from sassafras.sass.cfg import Block
+from sassafras.sass.opcodes import IMMOVABLE
+from sassafras.sass.registers import BREG, GPR, PRED
+
 from . import flow, memory, scoreboards
 from .distances import HORIZON, RAW, WAR, WAW, Distances
 

@@ -20,7 +20,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..sass import Function, Queue
+from sassafras.sass import Function, Queue
+
 from . import control as codes
 from .control import Facts
 from .graph import Graph

@@ -16,8 +16,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from ..sass import Instruction, Memory
-from ..sass.effects import named_registers
+from sassafras.sass import Instruction, Memory
+from sassafras.sass.effects import named_registers
 
 GLOBAL, SHARED, ANY = 1, 2, 3
 _COLLECTIVE = frozenset(["LDSM", "STSM", "LDTRAM", "MOVM"])

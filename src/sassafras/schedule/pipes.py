@@ -8,7 +8,7 @@ needs either, and no result depends on it: it is speed only.
 
 from __future__ import annotations
 
-from ..sass import Instruction, Queue
+from sassafras.sass import Instruction, Queue
 
 _ALU, _MULTIPLY, _UNIFORM = 1, 2, 4
 #: go to whichever pipe is free, or take one cycle: ptxas issues them next to anything

@@ -16,11 +16,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..core.errors import DisassemblyError
-from ..sass import Emitter, Function, Instruction, Program
-from ..sass.control import REUSE_MASK
-from ..sass.latency import opcode_key, slots
-from ..sass.registers import GPR, PRED, UGPR
+from sassafras.core.errors import DisassemblyError
+from sassafras.sass import Emitter, Function, Instruction, Program
+from sassafras.sass.control import REUSE_MASK
+from sassafras.sass.latency import opcode_key, slots
+from sassafras.sass.registers import GPR, PRED, UGPR
+
 from . import flow
 from .distances import HORIZON, Table
 from .webs import Web, fixed_registers, live, values
@@ -91,7 +92,8 @@ def rename(program: Program, name: str, most: int | None = None, table: Table | 
 
 def load_table(arch: str) -> Table:
     """The latency table of an architecture's name."""
-    from ..sass.archs import get
+    from sassafras.sass.archs import get
+
     from .space import load_table as load
 
     return load(get(arch).table)

@@ -13,9 +13,9 @@ import re
 
 import numpy as np
 
-from ..sass import Function
-from ..sass.opcodes import BRANCHES
-from ..sass.registers import GPR
+from sassafras.sass import Function
+from sassafras.sass.opcodes import BRANCHES
+from sassafras.sass.registers import GPR
 
 _FLAGGED = re.compile(r"\bR(\d+)(?:\.\w+)*?\.reuse")
 

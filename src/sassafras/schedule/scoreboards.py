@@ -17,9 +17,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from ..sass import Block, Instruction, Queue
-from ..sass.registers import GPR, PRED, UGPR, UPRED
-from ..sass.vouching import unit, vouches
+from sassafras.sass import Block, Instruction, Queue
+from sassafras.sass.registers import GPR, PRED, UGPR, UPRED
+from sassafras.sass.vouching import unit, vouches
 
 #: a load's result cannot overtake the operands of what is before it here
 _MEMORY = (Queue.LSU, Queue.MIO)

@@ -7,10 +7,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..core.errors import LatencyTableError, SassafrasError, UnsupportedArch
-from ..core.evaluation import Candidate
-from ..core.kernel import Kernel
-from ..sass import Emitter, Program, check_schedulable
+from sassafras.core.errors import LatencyTableError, SassafrasError, UnsupportedArch
+from sassafras.core.evaluation import Candidate
+from sassafras.core.kernel import Kernel
+from sassafras.sass import Emitter, Program, check_schedulable
+
 from . import control as codes
 from . import graph, pipes, reuse, tables
 from .construct import Constructor
@@ -165,7 +166,7 @@ class ScheduleSpace:
 
     def sample(self, state: ScheduleState, rng: np.random.Generator) -> Move | None:
         """One legal change, drawn at random; None where 256 draws found none. Same generator, same move."""
-        from .kernels import propose
+        from .moves_jit import propose
 
         for _ in range(_REDRAWS):
             seed = int(rng.integers(1 << 62))
@@ -191,7 +192,7 @@ class ScheduleSpace:
         made = self._made
         if made is not None and made[0] is state and made[1] == move:
             return made[2]
-        from .kernels import carry_out
+        from .moves_jit import carry_out
 
         kind, i, j = move
         ok, order, stall = carry_out(self.tables, state.order, state.stall, kind, i, j, self._respace)
@@ -214,7 +215,7 @@ class ScheduleSpace:
         """Say what instructions cost, for schedules that are built from scratch.
 
         Args:
-            costs: expected cycles by instruction (`sassafras.expected` takes them from the timing model).
+            costs: expected cycles by instruction (`api/instruction_costs.py` has them from the timing model).
             warps: warps that share a sub-core.
         """
         self.constructor = Constructor(self, costs, warps)
@@ -242,7 +243,7 @@ class ScheduleSpace:
         return self._written(state)
 
     def _written(self, state: ScheduleState) -> bytes:
-        from .leaves import encode
+        from .encode_jit import encode
 
         if self.control is None:
             words = encode(self._words, state.order, state.stall, self._reach, self._plain)
@@ -258,7 +259,7 @@ class ScheduleSpace:
         Raises:
             SassafrasError: the order is outside the space.
         """
-        from .kernels import positions, settle
+        from .moves_jit import positions, settle
 
         t, order = self.tables, state.order.copy()
         stall = np.minimum(state.stall, self.least_stalls(order))
@@ -280,7 +281,7 @@ class ScheduleSpace:
     def moves(self, state: ScheduleState) -> list[Move]:
         """Every legal reordering of this state: of memory instructions by one (``moves="memory"``), or of
         any movable instruction to any place."""
-        from .kernels import enumerate_moves
+        from .moves_jit import enumerate_moves
 
         found = enumerate_moves(
             self.tables, state.order, state.stall, self.movable, self._moves == "memory", self._respace
@@ -288,7 +289,7 @@ class ScheduleSpace:
         listed = [Move(REORDER, int(i), int(j)) for i, j in found]
         if self.control is None:
             return listed
-        from .kernels import carry_out
+        from .moves_jit import carry_out
 
         legal = []
         for move in listed:
@@ -299,7 +300,7 @@ class ScheduleSpace:
 
     def violation(self, state: ScheduleState) -> str:
         """Why a schedule is outside the space, or ``""``; for schedules that did not come from `apply`."""
-        from .kernels import positions, settle
+        from .moves_jit import positions, settle
 
         t, order = self.tables, state.order.copy()
         if sorted(order.tolist()) != list(range(len(self.function))):
@@ -341,7 +342,7 @@ class ScheduleSpace:
     def links(self, state: ScheduleState) -> np.ndarray:
         """int32 (instructions, 8): for each position the nearest four that must stay above it, then the
         nearest four that must stay below; -1 where there are fewer."""
-        from .leaves import neighbours
+        from .encode_jit import neighbours
 
         return neighbours(self.tables, state.order, _LINKS)
 
@@ -356,7 +357,7 @@ class ScheduleSpace:
         finds no stall counts (or, where control codes are regenerated, no place for a wait) for a few of a
         hundred.
         """
-        from .kernels import legal_actions
+        from .moves_jit import legal_actions
 
         sure = self._moves == "memory"
         return legal_actions(
@@ -366,7 +367,7 @@ class ScheduleSpace:
     def act(self, state: ScheduleState, row: int, verb: int) -> tuple[Move, int] | None:
         """The move that a verb on a position is, and where the instruction then stands; None where no stall
         counts, or no control codes, make it legal, or these moves do not touch the instruction."""
-        from .kernels import carry_out, goals, positions
+        from .moves_jit import carry_out, goals, positions
 
         if state.order[row] not in self.movable:
             return None
@@ -399,7 +400,7 @@ def load_table(name: str) -> Table:
     if not name:
         raise UnsupportedArch("no latency table for this architecture")
     try:
-        from ..sass.latency import LatencyTable
+        from sassafras.sass.latency import LatencyTable
     except ImportError as error:  # pragma: no cover
         raise LatencyTableError(f"the latency tables are not installed: {error}") from error
     return LatencyTable.load(name)

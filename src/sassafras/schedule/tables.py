@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..sass import Function, Instruction, Memory, Queue
-from ..sass.opcodes import BRANCHES
+from sassafras.sass import Function, Instruction, Memory, Queue
+from sassafras.sass.opcodes import BRANCHES
+
 from .distances import HORIZON, Distances, Table
 from .graph import Graph, issue_cycles
 from .pipes import busy, holds, uses
@@ -178,7 +179,7 @@ def _kinds(
     Rules of the table hold; where the original undercuts one (or the table does not know a pair of memory
     operations), the smallest gap that the original has between the two kinds holds instead.
     """
-    from ..sass.latency.spacing import classes
+    from sassafras.sass.latency.spacing import classes
 
     code = function.instructions
     names: list[tuple[str, ...]] = []

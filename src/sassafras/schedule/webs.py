@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..sass import Function, Instruction, Queue
-from ..sass.latency import slots
-from ..sass.opcodes import KEEPS_TO_ITS_LANES
-from ..sass.registers import PRED, UGPR
+from sassafras.sass import Function, Instruction, Queue
+from sassafras.sass.latency import slots
+from sassafras.sass.opcodes import KEEPS_TO_ITS_LANES
+from sassafras.sass.registers import PRED, UGPR
+
 from . import flow
 from .graph import is_fence
 

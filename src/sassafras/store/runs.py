@@ -12,7 +12,17 @@ from typing import Any
 from sassafras.core import Candidate, Kernel, Outcome, StoreError
 
 from .database import KERNEL_COLUMNS, Database
-from .records import OUTCOME_COLUMNS, RunRecord, Step, dumps, kernel_of, now, outcome_row, row_outcome, typed
+from .records import (
+    OUTCOME_COLUMNS,
+    RunRecord,
+    Step,
+    dumps,
+    kernel_of,
+    now,
+    outcome_row,
+    row_outcome,
+    typed,
+)
 
 _RUN_COLUMNS = """
     r.id, r.uid, r.workload, r.case_name, k.name, k.arch, k.cubin, r.device, r.modelled, r.strategy, r.seed,

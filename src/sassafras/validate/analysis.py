@@ -8,11 +8,12 @@ from functools import cached_property
 
 import numpy as np
 
-from ..core.errors import DisassemblyError
-from ..sass import Function, Instruction
-from ..sass.control import CONTROL_MASK, READ_BARRIER_SHIFT, WAIT_SHIFT, WRITE_BARRIER_SHIFT
-from ..sass.latency import LatencyTable, opcode_key
-from . import classes, dependences, effects, graph, kernels, operands
+from sassafras.core.errors import DisassemblyError
+from sassafras.sass import Function, Instruction
+from sassafras.sass.control import CONTROL_MASK, READ_BARRIER_SHIFT, WAIT_SHIFT, WRITE_BARRIER_SHIFT
+from sassafras.sass.latency import LatencyTable, opcode_key
+
+from . import classes, dependences, effects, graph, operands, rules_jit
 from .dependences import KIND_NAMES, MEMORY, ORDER, RAW, WAR, WAW, Pair
 
 #: cycles after which every fixed-latency result is there; unknown distances are kept up to here
@@ -421,7 +422,7 @@ class Analysis:
         wait = ((high >> np.uint64(WAIT_SHIFT)) & np.uint64(0x3F)).astype(np.uint8)
         write = ((high >> np.uint64(WRITE_BARRIER_SHIFT)) & np.uint64(7)).astype(np.uint8)
         read = ((high >> np.uint64(READ_BARRIER_SHIFT)) & np.uint64(7)).astype(np.uint8)
-        return kernels.scoreboards(
+        return rules_jit.scoreboards(
             self.block_start, self.block_end, self.follow_at, self.follow, order, times, lengths,
             wait, write, read, self.number, self.voice, self.results_by, self.reads_by, self.watched,
             self.counted, self.families, self.check_at, self.check, self.fence_row, self.allowed,
@@ -441,7 +442,7 @@ class Analysis:
             lengths = np.zeros(len(self.blocks), dtype=np.int32)
             for n, b in enumerate(self.blocks):
                 lengths[n] = times[b.end - 1] + max(1, self.code[b.end - 1].control.stall)
-            between = kernels.block_distances(lengths, self.follow_at, self.follow, HORIZON)
+            between = rules_jit.block_distances(lengths, self.follow_at, self.follow, HORIZON)
             for pair, most in unknown:
                 source, target = int(self.block_of[pair.first]), int(self.block_of[pair.second])
                 kept = int(lengths[source] - times[pair.first] + between[source, target] + times[pair.second])

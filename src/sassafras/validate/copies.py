@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..core.errors import SassafrasError
-from ..sass import Program
-from ..sass.control import CONTROL_MASK
+from sassafras.core.errors import SassafrasError
+from sassafras.sass import Program
+from sassafras.sass.control import CONTROL_MASK
+
 from . import moves, renaming
 from . import reuse as reuse_windows
 from .report import Violation

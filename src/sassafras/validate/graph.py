@@ -6,8 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ..core.errors import DisassemblyError
-from ..sass import Instruction
+from sassafras.core.errors import DisassemblyError
+from sassafras.sass import Instruction
+
 from .classes import ENDS_BLOCK
 
 _LABEL = re.compile(r"`\(([^)]+)\)")

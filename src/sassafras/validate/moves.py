@@ -26,8 +26,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..sass import Function, Instruction
-from ..sass.control import CONTROL_MASK
+from sassafras.sass import Function, Instruction
+from sassafras.sass.control import CONTROL_MASK
+
 from . import operands
 from .effects import Effects
 from .graph import Block

@@ -16,8 +16,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ..sass import Function, Instruction
-from ..sass.control import CONTROL_MASK
+from sassafras.sass import Function, Instruction
+from sassafras.sass.control import CONTROL_MASK
+
 from . import classes, operands
 from .effects import UNREAD, Effects
 from .graph import Block

@@ -13,8 +13,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..sass import Instruction
-from ..sass.registers import GPR
+from sassafras.sass import Instruction
+from sassafras.sass.registers import GPR
+
 from .effects import Effects
 
 _CACHED = re.compile(r"R(\d+)\|?[.\w]*\.reuse\b")

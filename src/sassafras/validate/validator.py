@@ -7,11 +7,12 @@ import time
 
 import numpy as np
 
-from ..core.errors import SassafrasError
-from ..sass import ARCHS, Program
-from ..sass.control import STALL_SHIFT, WAIT_SHIFT
-from ..sass.latency import LatencyTable
-from . import copies, kernels
+from sassafras.core.errors import SassafrasError
+from sassafras.sass import ARCHS, Program
+from sassafras.sass.control import STALL_SHIFT, WAIT_SHIFT
+from sassafras.sass.latency import LatencyTable
+
+from . import copies, rules_jit
 from . import reuse as reuse_windows
 from .analysis import HORIZON, MOST_RAISED, SETTER_TO_WAITER, Analysis
 from .classes import GROUPS, NEVER_WAIT
@@ -108,7 +109,7 @@ class Validator:
         size = 1 << (4 * a.count).bit_length()
         self._table = np.full(size, -1, dtype=np.int32)
         self._after = np.full(a.count, -1, dtype=np.int32)
-        kernels.index_words(a.words, self._table, np.empty(a.count, dtype=np.int32), self._after)
+        rules_jit.index_words(a.words, self._table, np.empty(a.count, dtype=np.int32), self._after)
         self._field = (a.original_high >> np.uint64(STALL_SHIFT)) & np.uint64(0x1F)
         self._reuse = (a.original_high >> np.uint64(58)) & np.uint64(0xF)
         ends = [b.end for b in a.blocks for _ in range(b.start, b.end)]
@@ -171,7 +172,7 @@ class Validator:
         a = self.analysis
         code = np.frombuffer(candidate, dtype="<u8", count=2 * a.count, offset=self.start).reshape(-1, 2)
         order = np.empty(a.count, dtype=np.int32)
-        failed = kernels.match(code, a.words, CLEAN, self._table, self._after, order)
+        failed = rules_jit.match(code, a.words, CLEAN, self._table, self._after, order)
         if failed >= 0:
             why = "this word is not in the original, or too often"
             found = [Violation("instructions", f"+{16 * failed:#x}", why)]
@@ -275,18 +276,18 @@ class Validator:
         stall = ((high >> np.uint64(STALL_SHIFT)) & np.uint64(0xF)).astype(np.uint8)
         times = np.empty(a.count, dtype=np.int32)
         lengths = np.empty(len(a.blocks), dtype=np.int32)
-        kernels.issue_times(stall, a.block_start, a.block_end, times, lengths)
+        rules_jit.issue_times(stall, a.block_start, a.block_end, times, lengths)
         out = np.empty(_MOST, dtype=np.int32)
         found: list[Violation] = []
         inside = a.inside
-        count = kernels.broken_edges(inside.first, inside.second, inside.need, place, times, out)
+        count = rules_jit.broken_edges(inside.first, inside.second, inside.need, place, times, out)
         for row in out[:count]:
             found.append(self._broken(int(row), order, place, times))
         if any(v.kind in ("order", "memory") for v in found):
             return found
-        between = kernels.block_distances(lengths, a.follow_at, a.follow, HORIZON)
+        between = rules_jit.block_distances(lengths, a.follow_at, a.follow, HORIZON)
         across = a.across
-        count = kernels.broken_crossings(
+        count = rules_jit.broken_crossings(
             across.first, across.second, across.need, place, times, lengths, a.block_of, between, out
         )
         for row in out[:count]:
@@ -313,8 +314,8 @@ class Validator:
                 message = (
                     f"waits for scoreboard {-1 - code} less than {SETTER_TO_WAITER} cycles after its setter"
                 )
-            elif code >= kernels.AT_FENCE:
-                producer = a.code[int(a.tracked[code - kernels.AT_FENCE])]
+            elif code >= rules_jit.AT_FENCE:
+                producer = a.code[int(a.tracked[code - rules_jit.AT_FENCE])]
                 message = (
                     f"{producer.text} ({producer.offset:#x}) may be pending here, in the original it is not"
                 )

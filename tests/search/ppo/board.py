@@ -6,8 +6,8 @@ from functools import lru_cache
 from typing import ClassVar
 
 from sassafras.core import Buffer, Candidate, Case, Kernel, Outcome, Workload
-from sassafras.device import ModelDevice
 from sassafras.schedule import ScheduleSpace
+from sassafras.timing_model import ModelDevice
 from sassafras.validate import Validator
 from tests.kernels import softmax_cubin
 

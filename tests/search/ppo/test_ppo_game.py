@@ -10,7 +10,7 @@ import pytest
 
 gymnasium = pytest.importorskip("gymnasium")
 
-import sassafras.game  # noqa: E402
+import sassafras.training.environment  # noqa: E402
 from sassafras.core import Evaluation, Interval, SearchError, Verdict  # noqa: E402
 from sassafras.search.ppo.game import OWN_COLUMNS, AssemblyGame  # noqa: E402
 from tests.search.ppo.board import Judge, space, workload  # noqa: E402
@@ -41,7 +41,7 @@ def test_gymnasium_makes_it_and_finds_nothing_to_object_to() -> None:
 
 def test_gymnasium_makes_several_side_by_side() -> None:
     several = gymnasium.make_vec(
-        "sassafras.game:sassafras/AssemblyGame-v0", num_envs=2, vectorization_mode="sync",
+        "sassafras.training.environment:sassafras/AssemblyGame-v0", num_envs=2, vectorization_mode="sync",
         workload=workload(), device="model",
     )  # fmt: skip
     seen, _ = several.reset(seed=0)
@@ -201,6 +201,6 @@ def test_what_cannot_be_played_is_refused() -> None:
 def test_the_games_of_training_and_of_measuring_share_no_family() -> None:
     from sassafras import suite
 
-    trained = {n for names in sassafras.game.FAMILIES.values() for n in names}
-    held = {n for names in sassafras.game.HELD_OUT.values() for n in names}
+    trained = {n for names in sassafras.training.environment.FAMILIES.values() for n in names}
+    held = {n for names in sassafras.training.environment.HELD_OUT.values() for n in names}
     assert not trained & held and trained | held == set(suite.names())

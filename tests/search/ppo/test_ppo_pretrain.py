@@ -17,9 +17,9 @@ pytest.importorskip("sb3_contrib")
 
 from sassafras.core import SearchError
 from sassafras.search.ppo import checkpoint
-from sassafras.search.ppo.crew import Crew, Table
-from sassafras.search.ppo.exam import Exam, compare
-from sassafras.search.ppo.pretrain import Board, Lessons, Trainer
+from sassafras.training.holdout import Exam, compare
+from sassafras.training.loop import Board, Lessons, Trainer
+from sassafras.training.walk_workers import Crew, Table
 from tests.search.ppo.board import Judge, space
 
 LESSONS = Lessons(width=16, depth=1, boards=2, moves=4, looks=6, batch=4, games=4, play_steps=4)

@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from sassafras.core import Buffer, Case, DeviceError, Evaluation, Verdict, Workload
-from sassafras.device.cuda.idle import busy
-from sassafras.device.cuda.process import WorkerProcess
+from sassafras.cuda.idle import busy
+from sassafras.cuda.worker_process import WorkerProcess
 
 from ..sandbox import Confinement
 from ..scan import scan_python

@@ -68,7 +68,7 @@ def lay_out(
     inputs: Mapping[str, Buffer], outputs: Mapping[str, Buffer]
 ) -> tuple[list[dict[str, list[dict[str, Any]]]], int]:
     """Places of `BATCH` + 1 sets of tensors in shared memory, and its size in bytes."""
-    from sassafras.device.cuda.arena import TORCH_DTYPES
+    from sassafras.evaluate.gpu.guarded_buffers import TORCH_DTYPES
 
     at, slots = _PAGE, []
     for _ in range(BATCH + 1):
@@ -111,7 +111,7 @@ class Session:
         """Draw new inputs for these slots, and find out what is expected."""
         import torch
 
-        from sassafras.device.cuda.arena import Segment, fill, view
+        from sassafras.evaluate.gpu.guarded_buffers import Segment, fill, view
 
         task = self.task
         assert task.workload.reference is not None

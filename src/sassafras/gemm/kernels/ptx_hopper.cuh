@@ -176,7 +176,7 @@ __device__ __forceinline__ void copy_tile_multicast(u32 to, const TensorMap *map
                  : "memory");
 }
 
-// policy: what the L2 does with the lines; as `createpolicy.fractional` makes it (gemm/hopper.py: STORE_POLICIES).
+// policy: what the L2 does with the lines; as `createpolicy.fractional` makes it (gemm/configs/tma_wgmma.py: STORE_POLICIES).
 __device__ __forceinline__ void store_tile(const TensorMap *map, u32 from, int x, int y, u64 policy) {
     asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group.L2::cache_hint [%0, {%1, %2}], [%3], %4;" ::"l"(map),
                  "r"(x), "r"(y), "r"(from), "l"(policy)

@@ -100,7 +100,7 @@ struct Work {
         return true;
     }
 
-    // Divides by what the host has made a multiplier and a shift of (gemm/hopper.py: divider). A division by a number that is not
+    // Divides by what the host has made a multiplier and a shift of (gemm/configs/tma_wgmma.py: divider). A division by a number that is not
     // known takes the loader some 200 cycles, and the first k tile of the next tile is late by them.
     static __device__ __forceinline__ int divided(int number, int multiplier, int shift) {
         return (int)((u32)(((u64)(2 * (u32)number) * (u32)multiplier) >> 32) >> shift);

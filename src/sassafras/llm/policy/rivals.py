@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from sassafras.core import Budget, Candidate, Evaluation, Kernel, ToolMissing, Verdict
-from sassafras.gemm.shapes import Shape
+from sassafras.gemm.problem.shape import Shape
 
 from ..gemm_json import to_fields
 from .table import Problem, Table, split

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from sassafras.core import SassafrasError
-from sassafras.gemm import families
-from sassafras.gemm.dataset import layout_of
-from sassafras.gemm.estimate import estimate_us
-from sassafras.gemm.launch import MULTIPROCESSORS
-from sassafras.gemm.shapes import Shape
+from sassafras.gemm.configs import registry
+from sassafras.gemm.problem.launch import MULTIPROCESSORS
+from sassafras.gemm.problem.shape import Shape
+from sassafras.gemm.select.cost_model import estimate_us
+from sassafras.gemm.select.dataset import layout_of
 
 from ..gemm_json import to_fields
 
@@ -73,7 +73,7 @@ class Table:
                 hint="the sweep's dataset has them; hgemm-offline.json holds each shape's winner only",
             )
         names = sorted({name for row in usable.values() for name in row})
-        self._configs: dict[str, Any] = {name: families.parse(name) for name in names}
+        self._configs: dict[str, Any] = {name: registry.parse(name) for name in names}
         self.columns = columns()
         self.problems = [self._problem(shape, row) for shape, row in sorted(usable.items())]
 
@@ -97,7 +97,7 @@ class Table:
 
     @classmethod
     def of_dataset(cls, dataset: Any) -> Table:
-        """A sweep's dataset (`sassafras.gemm.dataset.Dataset`): entries with ``shape`` and ``ours``.
+        """A sweep's dataset (`sassafras.gemm.select.dataset.Dataset`): entries with ``shape`` and ``ours``.
 
         Plain launches only: a sweep times the modes in which launches overlap for its leaders alone, so that
         a mode among the choices would give the leaders away. Without configurations of kernels that are gone,
@@ -107,7 +107,7 @@ class Table:
             entry.shape: {
                 name: float(us)
                 for name, (us, _) in entry.ours.items()
-                if "+" not in name and layout_of(name) and families.proven(families.parse(name))
+                if "+" not in name and layout_of(name) and registry.proven(registry.parse(name))
             }
             for entry in dataset
         }
@@ -128,7 +128,7 @@ class Table:
         times: dict[Shape, dict[str, float]] = {}
         weights: np.ndarray | None = None
         for shape in shapes:
-            configs = families.legal(shape)
+            configs = registry.legal(shape)
             configs.sort(key=lambda c: (estimate_us(c, shape), c.name))
             if len(configs) > most:
                 half = most // 2
@@ -185,7 +185,7 @@ def pair_features(config: Any, shape: Shape, estimate: float) -> np.ndarray:
 def _layout() -> dict[tuple[str, Any], int]:
     """(field, word or None) -> column, over all configurations there are: the same for every table."""
     found: dict[tuple[str, Any], int] = {}
-    for config in families.configurations():
+    for config in registry.configurations():
         for field, value in to_fields(config).items():
             found.setdefault((field, value) if isinstance(value, str) else (field, None), len(found))
     return found
@@ -219,7 +219,7 @@ def unmeasured(shape: Shape, *, most: int = 512) -> tuple[Problem, list[Any]]:
     Raises:
         SassafrasError: no configuration can run it.
     """
-    configs = sorted(families.legal(shape), key=lambda c: (estimate_us(c, shape), c.name))[:most]
+    configs = sorted(registry.legal(shape), key=lambda c: (estimate_us(c, shape), c.name))[:most]
     if not configs:
         raise SassafrasError("no configuration can run this shape", where=str(shape))
     found = features(configs, shape, [estimate_us(c, shape) for c in configs])

@@ -221,7 +221,7 @@ class Changes:
 
     def _settled(self, order: np.ndarray, stall: np.ndarray) -> ScheduleState | None:
         """The schedule with stall counts raised where they must be."""
-        from sassafras.schedule.kernels import positions, settle
+        from sassafras.schedule.moves_jit import positions, settle
 
         tables = self.space.tables
         time = np.empty(len(order) + 1, dtype=np.int64)

@@ -53,7 +53,7 @@ def find(
         return _of_file(Path(text), case, store)
     workload = target if isinstance(target, Workload) else _load(text)
     which = workload.case(case)
-    from sassafras.wiring import DEFAULT_ARCH
+    from sassafras.api.optimize import DEFAULT_ARCH
 
     baseline = workload.build(which, arch or DEFAULT_ARCH)
     name = f"{workload.name} {which.name}"

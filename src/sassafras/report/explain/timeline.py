@@ -10,9 +10,9 @@ import numpy as np
 
 if TYPE_CHECKING:
     from sassafras.core import Kernel
-    from sassafras.device.model import ModelDevice
     from sassafras.sass import Function
     from sassafras.schedule import ScheduleState
+    from sassafras.timing_model import ModelDevice
 
 SCOREBOARD = "scoreboard "
 

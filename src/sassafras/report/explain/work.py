@@ -10,16 +10,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sassafras.confirming import SELECTION_ROUNDS
-from sassafras.core import (
-    Candidate,
-    Device,
-    Kernel,
-    Redrawing,
-    SassafrasError,
-    Workload,
-    beats,
-)
+from sassafras.api.confirm import SELECTION_ROUNDS
+from sassafras.core import Candidate, Device, Kernel, Redrawing, SassafrasError, Workload, beats
 from sassafras.report.evidence import correlation, refusal
 from sassafras.schedule import ScheduleSpace, ScheduleState
 from sassafras.schedule.tables import touches_memory
@@ -100,7 +92,7 @@ def explain_subject(
     stage: Callable[[str], None] | None = None,
 ) -> Explanation:
     """`explain`, given what was found already."""
-    from sassafras.wiring import open_device
+    from sassafras.api.optimize import open_device
 
     opened = open_device(device, subject.baseline.arch)
     with closing(opened):
@@ -189,7 +181,7 @@ class _Work:
 
     def _open_model(self) -> tuple[str, ...]:
         """The timing model, for the words; without it the figures have to do."""
-        from sassafras.device import ModelDevice
+        from sassafras.timing_model import ModelDevice
 
         if isinstance(self.device, ModelDevice):
             self.model = self.device

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...core.errors import LatencyTableError, SassafrasError
+from sassafras.core.errors import LatencyTableError, SassafrasError
+
 from .. import archs
 from ..program import Program
 from .mining import Miner, Sample

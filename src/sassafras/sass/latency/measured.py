@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...core.errors import LatencyTableError
+from sassafras.core.errors import LatencyTableError
 
 FORMAT, VERSION = "sassafras-measured-latency", 1
 _COLUMNS = [

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from ...core.errors import LatencyTableError, SassafrasError
+from sassafras.core.errors import LatencyTableError, SassafrasError
+
 from .. import archs
 from ..instruction import Instruction
 from ..opcodes import Queue

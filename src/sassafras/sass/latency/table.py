@@ -9,7 +9,8 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from ...core.errors import LatencyTableError
+from sassafras.core.errors import LatencyTableError
+
 from ..opcodes import OPCODES, base
 from .classes import pair_class, result_class
 from .measured import Measured, MeasuredTable, place

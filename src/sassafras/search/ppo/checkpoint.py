@@ -75,7 +75,7 @@ def find(policy: str) -> Path | None:
     if not path.exists():
         raise SearchError(
             "no pre-trained policy is installed",
-            hint="build one: python -m sassafras.game pretrain, then --policy PATH; or --policy fresh",
+            hint="python -m sassafras.training.environment pretrain, then --policy PATH; or --policy fresh",
         )
     return path
 

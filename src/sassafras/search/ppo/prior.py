@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from sassafras.training.imitation import one_thread
+
 from . import checkpoint
 from .agent import chance, fill, size_of
 from .game import Layout, observe
-from .learn import one_thread
 from .network import RowNetwork
 
 

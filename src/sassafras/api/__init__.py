@@ -1,0 +1,1 @@
+"""The public verbs, one file each."""

@@ -1,0 +1,139 @@
+"""What of GPU, driver, tools and packages is here, and what can be done with it."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import metadata
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked for.
+
+    Attributes:
+        name: what.
+        found: whether it is here and usable.
+        version: its version and place, or why it is not usable.
+        needed_for: what it is needed for.
+    """
+
+    name: str
+    found: bool
+    version: str
+    needed_for: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ability:
+    """Something that Sassafras can do when all that it needs is here.
+
+    Attributes:
+        name: what.
+        ready: whether all is here.
+        missing: what is not.
+        hint: how to get it.
+    """
+
+    name: str
+    ready: bool
+    missing: tuple[str, ...]
+    hint: str
+
+
+#: distribution -> what it is needed for
+_PACKAGES = {
+    "numpy": "everything",
+    "numba": "the timing model",
+    "pyelftools": "cubins",
+    "triton": "Triton kernels; its wheel also brings ptxas and nvdisasm",
+    "torch": "measuring: inputs and references",
+    "cuda-core": "measuring: the driver",
+    "cuda-bindings": "measuring: the driver",
+}
+_TOOLS = {
+    "nvdisasm": "reading native code",
+    "ptxas": "assembling with another compiler version",
+    "nvcc": "CUDA source",
+}
+
+
+def diagnose() -> list[Finding]:
+    """Look for everything; never raises for something that is missing."""
+    release = sys.version_info
+    findings = [
+        Finding(
+            "Python", release >= (3, 11), f"{platform.python_version()} on {platform.system()}", "everything"
+        )
+    ]
+    findings += _gpu()
+    findings += [_tool(name, why) for name, why in _TOOLS.items()]
+    findings += [_package(name, why) for name, why in _PACKAGES.items()]
+    findings.append(_store())
+    return findings
+
+
+def abilities(findings: Sequence[Finding]) -> list[Ability]:
+    """What can be done; the first is the main job on the timing model."""
+    here = {f.name for f in findings if f.found}
+    modelled = ["Python", "numpy", "numba", "pyelftools", "nvdisasm"]
+    measured = [*modelled, "driver", "GPU", "torch", "cuda-core", "cuda-bindings"]
+    rows = [
+        ("optimize on the timing model", modelled, "pip install sassafras"),
+        (
+            "optimize on the GPU (measured)",
+            measured,
+            "pip install 'sassafras[gpu]' on a machine with an NVIDIA GPU",
+        ),
+        ("Triton kernels", [*modelled, "triton"], "pip install triton (Linux)"),
+        ("CUDA source", [*modelled, "nvcc"], "pip install 'sassafras[cuda-source]', or a CUDA toolkit"),
+    ]
+    able = []
+    for name, needs, hint in rows:
+        missing = tuple(need for need in needs if need not in here)
+        able.append(Ability(name, not missing, missing, hint))
+    return able
+
+
+def _package(name: str, why: str) -> Finding:
+    try:
+        return Finding(name, True, metadata.version(name), why)
+    except metadata.PackageNotFoundError:
+        return Finding(name, False, "", why)
+
+
+def _tool(name: str, why: str) -> Finding:
+    from sassafras.sass import tools
+
+    found = tools.find_all(name)
+    return Finding(name, bool(found), ", ".join(f"{tool.version} ({tool.origin})" for tool in found), why)
+
+
+def _gpu() -> list[Finding]:
+    from sassafras.cuda.environment import probe
+
+    found, why = probe(), "measuring"
+    if "error" in found:
+        return [Finding(name, False, found["error"], why) for name in ("driver", "GPU")]
+    count = f"{found['count']} x " if found["count"] > 1 else ""
+    return [
+        Finding("driver", True, f"CUDA {found['driver_cuda']}", why),
+        Finding("GPU", True, f"{count}{found['gpu']} ({found['arch']})", why),
+    ]
+
+
+def _store() -> Finding:
+    from sassafras.core import StoreError
+    from sassafras.store import Store, default_path
+
+    path, why = default_path(), "keeping what was found"
+    if not path.exists():
+        return Finding("store", True, f"{path} (not created yet)", why)
+    try:
+        with Store.open(path, readonly=True) as store:
+            runs, winners = len(store.runs()), len(store.winners())
+    except StoreError as error:
+        return Finding("store", False, str(error), why)
+    return Finding("store", True, f"{path}: {runs} runs, {winners} tuned kernels", why)

@@ -1,0 +1,228 @@
+"""`optimize`: where frontends, spaces, strategies, evaluators, devices and the store meet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, closing, nullcontext
+from pathlib import Path
+from typing import Any
+
+from sassafras import search
+from sassafras.api.job import Job
+from sassafras.core import Budget, Case, Device, DeviceError, Kernel, SearchError, Space, Workload
+from sassafras.report import Result
+from sassafras.schedule.spaces import space_of
+from sassafras.search import Progress, Strategy
+from sassafras.store import Store
+from sassafras.validate import Validator
+
+#: architecture compiled for where there is no GPU and the user names none
+DEFAULT_ARCH = "sm_90a"
+
+
+def optimize(
+    target: str | Path | Workload,
+    *,
+    strategy: str | Strategy | type | None = None,
+    settings: Mapping[str, Any] | None = None,
+    budget: str | Budget = "60s",
+    device: str | Device = "auto",
+    seed: int = 0,
+    case: str | None = None,
+    arch: str | None = None,
+    ptxas: str | Path | None = None,
+    knobs: str | Path | None = None,
+    store: str | Path | Store | bool | None = None,
+    out: str | Path | None = None,
+    fresh: bool = False,
+    space: str | Callable[[Kernel], Space[Any, Any]] | None = None,
+    cluster: str | None = None,
+    workers: int | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    stage: Callable[[str], None] | None = None,
+) -> Result:
+    """Search a faster schedule for a kernel, prove the winner legal, measure it afresh, and keep it.
+
+    The same call, made again after an interruption, goes on where it stopped; after it finished, it returns
+    the stored result at once.
+
+    Args:
+        target: a workload, or what `sassafras.frontend.targets` reads: ``file.py[:attribute]``,
+            ``file.toml``, ``suite:NAME[/CASE]``.
+        strategy: a name of `sassafras.search.names()`, or your own strategy (class or object). By default
+            ``"guided"``, which found most on an H200; ``"anneal"`` in a space of your own,
+            of which it asks no more than moves.
+        settings: fields of a strategy given by name or class; ``prerank=n`` goes with every strategy: of n
+            proposals only the one that the timing model likes best is evaluated.
+        budget: for example ``"60s"``, ``"3000e"`` (evaluations), ``"60s,3000e"``.
+        device: ``"cuda"``, ``"model"`` (the timing model, no GPU), ``"auto"`` (CUDA where there is a GPU), or
+            your own `Device`.
+        seed: of everything random in the search.
+        case: name of the workload's case, by default its first.
+        arch: architecture to compile for, by default the GPU's, or ``sm_90a`` on the timing model.
+        ptxas: another ptxas to make the baseline with (same PTX, same flags); by default the frontend's own.
+        knobs: a choice that `sassafras knobs` wrote: its kernel is the baseline.
+        store: path or `Store`; None for the default path, False for none.
+        out: folder to write the winner's cubin and JSON to, or None.
+        fresh: start over even if the store holds this search.
+        space: ``"swaps"`` (the default), ``"control"``, ``"renaming"`` or ``"blocks"`` (`schedule.spaces`),
+            or what makes the space to search from the baseline kernel; the named ones take the strategy's
+            `space_options` if it has any.
+        cluster: search on every GPU of a Ray cluster, an independent search each (``"auto"`` or
+            ``HOST:PORT``; see `docs/guides/cluster.md`); with ``device="model"`` on every CPU.
+        workers: how many of them to use, by default all.
+        progress: called after each new outcome.
+        stage: called with a line of text when another part of the work begins.
+
+    Raises:
+        SassafrasError: one of its subclasses, with what is wrong, where, and what to do.
+    """
+    say = stage or (lambda text: None)
+    check_workers(cluster, workers)
+    settings = dict(settings or {})
+    prerank = settings.pop("prerank", 1)
+    if strategy is None:
+        strategy = "guided" if space is None or isinstance(space, str) else "anneal"
+    chosen = search.get(strategy, settings)
+    limit = Budget.parse(budget) if isinstance(budget, str) else budget
+    workload = load_workload(target)
+    which = workload.case(case)
+    with ExitStack() as stack:
+        pool = None if cluster is None else stack.enter_context(_pool(cluster, device, workers))
+        if pool is not None and pool.device == "cuda":
+            opened = _pool_device(pool)
+        else:
+            opened = open_device(device, arch)
+        stack.enter_context(closing(opened))
+        kept = stack.enter_context(_store(store))
+        say(f"compiling {workload.name} {which.name}")
+        chosen_arch = arch or getattr(opened, "arch", None) or DEFAULT_ARCH
+        tool = {} if ptxas is None else {"ptxas": str(ptxas)}
+        notes: tuple[str, ...] = ()
+        if knobs is None:
+            baseline = workload.build(which, chosen_arch, **tool)
+        else:
+            from sassafras.api.ptxas_options import load
+            from sassafras.frontend.ptxas_options import of
+
+            made_by, note = load(knobs, lambda tools: of(workload, which, chosen_arch, tools))
+            baseline, notes = made_by.kernel, (note,)
+        options = getattr(chosen, "space_options", {})
+        if space is None or isinstance(space, str):
+            make = space_of(space or "swaps", Validator, asked_by_name=arch is not None, **options)
+        else:
+            make = space
+        if getattr(chosen, "informed", False):
+            from sassafras.api.instruction_costs import informed
+
+            make = informed(make, workload, which)
+        if prerank != 1:
+            make = preranking(make, workload, which, prerank)
+        job = Job(workload, which, baseline, chosen, limit, seed, opened, make(baseline), kept, say, notes)
+        if pool is not None:
+            job = _on_islands(job, pool, make)
+        result = job.stored_result(fresh) or job.run(progress)
+    if out is not None:
+        result.save(out)
+    return result
+
+
+def preranking(
+    make: Callable[[Kernel], Space[Any, Any]], workload: Workload, case: Case, pool: Any
+) -> Callable[[Kernel], Space[Any, Any]]:
+    """Spaces whose proposals the timing model has ranked before.
+
+    Raises:
+        SearchError: `pool` is not a whole number of at least 1.
+    """
+    from sassafras.search.prerank import Preranked
+
+    if not isinstance(pool, int) or isinstance(pool, bool) or pool < 1:
+        raise SearchError(f"prerank must be a whole number of at least 1, got {pool!r}")
+
+    def ranked(kernel: Kernel) -> Space[Any, Any]:
+        return Preranked(make(kernel), prerank_score(workload, case, kernel), pool)
+
+    return ranked
+
+
+def prerank_score(workload: Workload, case: Case, kernel: Kernel) -> Callable[[Any], float | None]:
+    """The timing model's opinion of a candidate of this kernel: its modelled relative runtime.
+
+    Raises:
+        DeviceError, UnsupportedArch: the kernel cannot be modelled.
+    """
+    from sassafras.timing_model import ModelDevice
+
+    model = ModelDevice(kernel.arch)
+    model.open(workload, case, kernel)
+    return lambda candidate: model.run(candidate).cost
+
+
+def check_workers(cluster: str | None, workers: int | None) -> None:
+    """Raise SearchError where workers are asked for without a cluster."""
+    if workers is not None and cluster is None:
+        raise SearchError("there are workers only in a cluster", hint="--cluster auto, or HOST:PORT")
+
+
+def load_workload(target: str | Path | Workload) -> Workload:
+    """A target as `optimize` reads it. Raises WorkloadError."""
+    if isinstance(target, Workload):
+        return target
+    from sassafras.frontend import load
+
+    return load(str(target))
+
+
+def open_device(device: str | Device, arch: str | None = None) -> Device:
+    """A device by name: auto, cuda, model. Raises DeviceError."""
+    if not isinstance(device, str):
+        return device
+    from sassafras.cuda.environment import available
+    from sassafras.evaluate.gpu import CudaDevice
+    from sassafras.timing_model import ModelDevice
+
+    if device == "auto":
+        device = "cuda" if available()[0] else "model"
+    made: Device
+    if device == "cuda":
+        made = CudaDevice()
+    elif device == "model":
+        made = ModelDevice(arch or DEFAULT_ARCH)
+    else:
+        raise DeviceError(f"there is no device {device!r}", hint="auto, cuda, model, or a Device of your own")
+    return made
+
+
+def _pool(cluster: str, device: str | Device, workers: int | None, *, programs: bool = False) -> Any:
+    if not isinstance(device, str):
+        raise DeviceError("a cluster makes its own devices", hint='device="cuda" or "model"')
+    from sassafras.cluster import Pool
+
+    kind = "cuda" if device == "auto" else device
+    return Pool(cluster, device=kind, workers=workers, programs=programs)
+
+
+def _pool_device(pool: Any) -> Device:
+    from sassafras.cluster.islands import PoolDevice
+
+    made: Device = PoolDevice(pool)
+    return made
+
+
+def _on_islands(job: Job, pool: Any, make: Callable[[Kernel], Space[Any, Any]]) -> Job:
+    from dataclasses import fields
+
+    from sassafras.cluster.islands import IslandsJob
+
+    return IslandsJob(**{f.name: getattr(job, f.name) for f in fields(Job)}, pool=pool, make_space=make)
+
+
+def _store(store: str | Path | Store | bool | None) -> Any:
+    if store is False:
+        return nullcontext(None)
+    if isinstance(store, Store):
+        return nullcontext(store)
+    if store is True:
+        store = None
+    return Store.open(store)

@@ -1,0 +1,245 @@
+"""`optimize --captured`: down the list by GPU time, all shapes at once, and what the program can expect."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from sassafras.core import Device, Interval, SassafrasError
+from sassafras.frontend.captured.files import Captured, Variant, read
+from sassafras.frontend.captured.workloads import workload
+
+from .multi_shape import EveryCase
+
+#: a configuration that the autotuner measured within this factor of its choice is tried too
+_CLOSE = 1.15
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What came of one captured kernel.
+
+    Attributes:
+        label, function, config: which kernel.
+        runner_up: not what the program ran, but a configuration that the autotuner found close.
+        share: of the captured Triton GPU time (or of launches, where nothing was timed).
+        launches: as captured.
+        ratio: speed-up over all shapes, measured or modelled; None where it was not tried.
+        interval, null_interval: of `ratio`; see `Result`.
+        improved: the winner is not the compiler's code.
+        before, after: time of one average launch, microseconds measured or cycles modelled.
+        detail: why it was not tried, or what else is to be known.
+        run: number of the run in the store.
+    """
+
+    label: str
+    function: str
+    config: str
+    runner_up: bool
+    share: float
+    launches: int
+    ratio: float | None = None
+    interval: Interval | None = None
+    null_interval: Interval | None = None
+    improved: bool = False
+    before: float | None = None
+    after: float | None = None
+    detail: str = ""
+    run: int | None = None
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `optimize_captured` found.
+
+    Attributes:
+        rows: by share, runner-ups behind the kernel that they compete with.
+        modelled: whether ratios are modelled.
+        device: what judged.
+        timed: whether shares are of GPU time; otherwise of launches.
+        wall_s: captured seconds between the first and the last launch.
+    """
+
+    rows: tuple[Row, ...]
+    modelled: bool
+    device: str
+    timed: bool
+    wall_s: float
+
+    @property
+    def expected(self) -> tuple[float, float, float]:
+        """Change of the Triton kernels' GPU time in all, and its bounds, by Amdahl's law over the shares."""
+        return _amdahl(self.rows, lambda r: r.ratio), _amdahl(self.rows, _low), _amdahl(self.rows, _high)
+
+    @property
+    def saved_s(self) -> float | None:
+        """GPU seconds that the captured launches would have saved; None where nothing was measured."""
+        if self.modelled or any(r.before is None for r in self.rows if r.improved and not r.runner_up):
+            return None
+        rows = [r for r in self.rows if r.improved and not r.runner_up]
+        return sum(1e-6 * r.launches * ((r.before or 0.0) - (r.after or 0.0)) for r in rows)
+
+    def conclusion(self) -> str:
+        """What the program can expect, one sentence."""
+        total, low, high = self.expected
+        of = "Triton GPU time" if self.timed else "launches (no GPU times were captured: shares may mislead)"
+        what = "modelled, not measured: " if self.modelled else ""
+        text = f"{what}expected change of all captured kernels together: {total:.3f}x"
+        if any(row.improved and row.interval for row in self.rows) or not self.modelled:
+            text += f" [{low:.3f}, {high:.3f}]"
+        text += f", by shares of {of}"
+        if (saved := self.saved_s) and self.wall_s > 0:
+            share = 100 * saved / self.wall_s
+            text += f"; at most {share:.2f} % of the {self.wall_s:.1f} s between first and last launch"
+        return text
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        total, low, high = self.expected
+        return {
+            "device": self.device, "modelled": self.modelled, "timed": self.timed, "wall_s": self.wall_s,
+            "expected": total, "expected_low": low, "expected_high": high, "saved_s": self.saved_s,
+            "conclusion": self.conclusion(), "rows": [asdict(row) for row in self.rows],
+        }  # fmt: skip
+
+
+def _low(row: Row) -> float | None:
+    return row.interval.low if row.interval else row.ratio
+
+
+def _high(row: Row) -> float | None:
+    return row.interval.high if row.interval else row.ratio
+
+
+def _amdahl(rows: tuple[Row, ...], value: Callable[[Row], float | None]) -> float:
+    left = 1.0
+    for row in rows:
+        if row.improved and not row.runner_up and (ratio := value(row)):
+            left -= row.share * (1 - 1 / ratio)
+    return 1 / left
+
+
+def optimize_captured(
+    path: str | Path | Captured,
+    *,
+    device: str | Callable[[], Device] = "auto",
+    budget: str = "60s",
+    strategy: Any = None,
+    settings: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    store: Any = None,
+    out: str | Path | None = None,
+    most: int = 10,
+    shapes: int = 8,
+    runner_ups: int = 1,
+    least_share: float = 0.01,
+    fresh: bool = False,
+    progress: Any = None,
+    stage: Callable[[str], None] | None = None,
+) -> Report:
+    """Tune what a program launches, the kernels with the most GPU time first.
+
+    Each kernel is searched on all its captured shapes (the `shapes` most launched), weighted by launches; a
+    schedule that slows any of them is refused. The winners go to the store, from which `install` serves them.
+    Of autotuned kernels the configurations that came close are tuned too: a later autotuning then measures
+    the tuned code of all of them and chooses.
+
+    Args:
+        path: a capture's folder or index.
+        device: a name, or a function that makes a device; one is made a shape.
+        budget: of each kernel.
+        strategy, settings, seed, store, out, fresh, progress, stage: as for `optimize`.
+        most: kernels tried at most, runner-ups apart.
+        shapes: shapes of a kernel that count at most.
+        runner_ups: other configurations tried a kernel, at most.
+        least_share: kernels with a smaller share are left alone.
+
+    Raises:
+        SassafrasError: the capture cannot be read; what is wrong with one kernel ends up in its row.
+    """
+    from sassafras.api.optimize import open_device
+
+    captured = path if isinstance(path, Captured) else read(path)
+    say = stage or (lambda text: None)
+    make = device if callable(device) else lambda: open_device(str(device))
+    shares = captured.shares()
+    rows: list[Row] = []
+    judge = ""
+    modelled = False
+    for number, variant in enumerate(v for v in captured.variants if v.count):
+        share = shares[variant.digest]
+        row = Row(variant.label, variant.function, variant.config, False, share, variant.count)
+        if number >= most or share < least_share:
+            rows.append(_with(row, detail="left alone: its share is small"))
+            continue
+        others = _close(captured, variant)[:runner_ups]
+        for each, mine in [(variant, row), *((o, _other(o, row)) for o in others)]:
+            say(f"{each.label}: {100 * share:.1f} % of {'GPU time' if captured.timed else 'launches'}")
+            counts = {s.id: max(1, s.count) for s in each.shapes[:shapes]}
+            try:
+                result = _optimize(
+                    captured, each, EveryCase(make, counts), budget=budget, strategy=strategy,
+                    settings=settings, seed=seed, store=store, out=out, fresh=fresh, progress=progress,
+                    stage=stage,
+                )  # fmt: skip
+            except SassafrasError as error:
+                rows.append(_with(mine, detail=str(error)))
+                continue
+            judge, modelled = result.device, result.modelled
+            rows.append(_of_result(mine, result))
+    return Report(tuple(rows), modelled, judge, captured.timed, captured.wall_s)
+
+
+def _optimize(captured: Captured, variant: Variant, device: Any, **options: Any) -> Any:
+    from sassafras.api.optimize import optimize
+
+    return optimize(workload(captured, variant), device=device, **options)
+
+
+def _close(captured: Captured, variant: Variant) -> list[Variant]:
+    """Configurations of the same function that the autotuner found nearly as fast, the fastest first."""
+    if not variant.config or variant.bench_us is None:
+        return []
+    found = [
+        v for v in captured.variants
+        if v.function == variant.function and not v.count and v.bench_us is not None
+        and v.bench_us <= _CLOSE * (variant.bench_us or 0.0) and _same_arguments(v, variant)
+    ]  # fmt: skip
+    return sorted(found, key=lambda v: v.bench_us or 0.0)
+
+
+def _same_arguments(one: Variant, other: Variant) -> bool:
+    """Was it tried on arguments that the other one was launched with?"""
+
+    def kinds(variant: Variant) -> set[str]:
+        return {
+            repr([(k, v.get("shape") if isinstance(v, dict) else v) for k, v in sorted(s.args.items())])
+            for s in variant.shapes
+        }
+
+    return bool(kinds(one) & kinds(other))
+
+
+def _other(variant: Variant, row: Row) -> Row:
+    return Row(variant.label, variant.function, variant.config, True, row.share, 0)
+
+
+def _with(row: Row, **changes: Any) -> Row:
+    return Row(**{**{name: getattr(row, name) for name in Row.__slots__}, **changes})
+
+
+def _of_result(row: Row, result: Any) -> Row:
+    ratio = result.modelled_ratio if result.modelled else result.speedup
+    cases = result.facts.get("cases", {})
+    launches = sum(c["launches"] for c in cases.values()) or 1
+    before = sum(c["launches"] * (c["baseline"] or 0.0) for c in cases.values()) / launches
+    notes = list(result.notes)
+    if result.facts.get("slowed"):
+        notes.append("slowed: " + ", ".join(result.facts["slowed"]))
+    return _with(
+        row, ratio=ratio, interval=result.interval if result.improved else None,
+        null_interval=result.null_interval, improved=result.improved, before=before or None,
+        after=before / ratio if before and ratio else None, detail="; ".join(notes), run=result.run,
+    )  # fmt: skip

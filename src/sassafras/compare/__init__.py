@@ -1,0 +1,1 @@
+"""Two functions or two cubins timed interleaved beside an A/A control."""

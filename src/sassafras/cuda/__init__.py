@@ -1,0 +1,1 @@
+"""The ground floor of a GPU: driver, timing, compilation, environment, worker processes."""

@@ -1,0 +1,213 @@
+"""The parent's side of a worker: start, ask with a hard time limit, watch its memory, kill, reap."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sassafras.core import DeviceError
+from sassafras.evaluate.gpu.protocol import read_frame, write_frame
+
+#: how often the parent looks at the worker's memory while it waits
+WATCH_SECONDS = 0.05
+_PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
+
+
+class WorkerDied(DeviceError):
+    """The worker ended before it answered.
+
+    Attributes:
+        signal: the signal that ended it, 0 for none.
+    """
+
+    signal = 0
+
+
+class WorkerTimeout(DeviceError):
+    """The worker did not answer within the limit; it was killed."""
+
+
+class WorkerTooLarge(DeviceError):
+    """The worker held more host memory than allowed; it was killed."""
+
+
+class WorkerProcess:
+    """A worker process and its two pipes.
+
+    Args:
+        memory_bytes: host memory (resident set) that it may hold; RLIMIT_AS is of no use with CUDA, which
+            reserves address space by the hundred GiB.
+        environment: further environment variables.
+        module: what the process runs.
+    """
+
+    def __init__(
+        self,
+        *,
+        memory_bytes: int = 32 << 30,
+        environment: Mapping[str, str] | None = None,
+        module: str = "sassafras.evaluate.gpu.worker",
+    ) -> None:
+        self.memory_bytes = memory_bytes
+        to_read, self._write = os.pipe()
+        self._read, to_write = os.pipe()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed in kill)
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", module, str(to_read), str(to_write), str(os.getpid())],
+                pass_fds=(to_read, to_write),
+                stdin=subprocess.DEVNULL,
+                stdout=self._errors,
+                stderr=self._errors,
+                env={**os.environ, **_import_path(), **(environment or {})},
+            )
+        except OSError as error:
+            os.close(self._write)
+            os.close(self._read)
+            raise DeviceError(f"the worker process cannot be started: {error}") from error
+        finally:
+            os.close(to_read)
+            os.close(to_write)
+        self._next_id = 0
+        self._sent: list[int] = []
+        self._dead = False
+
+    @property
+    def pid(self) -> int:
+        """The worker's process id."""
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """True while it runs and was not killed by us."""
+        return not self._dead and self._process.poll() is None
+
+    def send(self, do: str, blobs: Sequence[bytes] = (), /, **fields: Any) -> None:
+        """Send a request; answers come in the order of requests. Raises WorkerDied."""
+        self._next_id += 1
+        try:
+            write_frame(self._write, {"do": do, "id": self._next_id, **fields}, blobs)
+        except OSError as error:
+            raise self._died() from error
+        self._sent.append(self._next_id)
+
+    def receive(self, seconds: float) -> dict[str, Any]:
+        """The answer to the oldest unanswered request.
+
+        Raises:
+            WorkerTimeout, WorkerTooLarge: it was killed for that.
+            WorkerDied: it ended by itself.
+            DeviceError: it answered with an error; `sticky` says whether the process is lost.
+        """
+        if not self._sent:
+            raise DeviceError("no request is pending")
+        deadline = time.monotonic() + seconds
+        while True:
+            left = deadline - time.monotonic()
+            ready, _, _ = select.select([self._read], [], [], max(0.0, min(left, WATCH_SECONDS)))
+            if ready:
+                break
+            if left <= 0:
+                self.kill()
+                raise WorkerTimeout(f"no answer within {seconds:g} s")
+            if (held := self.resident_bytes()) > self.memory_bytes:
+                self.kill()
+                raise WorkerTooLarge(
+                    f"the worker held {held >> 20} MiB of host memory, "
+                    f"{self.memory_bytes >> 20} MiB are allowed"
+                )
+        frame = read_frame(self._read)
+        if frame is None:
+            raise self._died()
+        answer, _ = frame
+        expected = self._sent.pop(0)
+        if answer.get("id") != expected:
+            self.kill()
+            raise WorkerDied(f"the worker answered request {answer.get('id')!r} instead of {expected}")
+        if "error" in answer:
+            failure = DeviceError(answer["what"], where=answer["where"], hint=answer["hint"])
+            failure.sticky = answer["sticky"]  # type: ignore[attr-defined]
+            failure.verdict = answer.get("verdict")  # type: ignore[attr-defined]
+            raise failure
+        return answer
+
+    def ask(self, do: str, seconds: float, blobs: Sequence[bytes] = (), /, **fields: Any) -> dict[str, Any]:
+        """`send`, then `receive`."""
+        self.send(do, blobs, **fields)
+        return self.receive(seconds)
+
+    def resident_bytes(self) -> int:
+        """Host memory that it holds now; 0 where the system does not tell."""
+        try:
+            return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * _PAGE
+        except (OSError, IndexError, ValueError):
+            return 0
+
+    def last_words(self, limit: int = 2000) -> str:
+        """The end of what it printed."""
+        try:
+            size = os.fstat(self._errors.fileno()).st_size
+            return (
+                os.pread(self._errors.fileno(), limit, max(0, size - limit)).decode(errors="replace").strip()
+            )
+        except (OSError, ValueError):
+            return ""
+
+    def kill(self) -> None:
+        """SIGKILL at once; waits a moment for the system to take it away. Safe to call twice."""
+        if self._dead:
+            return
+        self._dead = True
+        if self._process.poll() is None:
+            self._process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=0.3)
+        self._close()
+
+    def close(self, seconds: float = 5.0) -> None:
+        """Let it end by itself (end of its input), then kill. Safe to call twice."""
+        if self._dead:
+            return
+        os.close(self._write)
+        self._write = -1
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=seconds)
+        self.kill()
+
+    def _close(self) -> None:
+        for fd in (self._read, self._write):
+            if fd >= 0:
+                with contextlib.suppress(OSError):
+                    os.close(fd)
+        self._read = self._write = -1
+        self._errors.close()
+
+    def _died(self) -> WorkerDied:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=1.0)
+        status = self._process.poll()
+        words = self.last_words(400).splitlines()
+        self.kill()
+        how = "closed its pipe" if status is None else (
+            f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
+        )  # fmt: skip
+        died = WorkerDied(f"the worker {how}", where=words[-1] if words else None)
+        died.signal = -status if status is not None and status < 0 else 0
+        return died
+
+
+def _import_path() -> dict[str, str]:
+    """Let the worker import this very package, also from a source tree that is not installed."""
+    import sassafras
+
+    root = str(Path(str(sassafras.__file__)).resolve().parent.parent)
+    inherited = os.environ.get("PYTHONPATH")
+    return {"PYTHONPATH": root + (os.pathsep + inherited if inherited else "")}

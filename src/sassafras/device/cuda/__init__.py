@@ -1,8 +1,0 @@
-"""`CudaDevice`: a GPU in a worker process that may die. The parent process never initialises CUDA."""
-
-from __future__ import annotations
-
-from .device import CudaDevice, Limits
-from .environment import available, environment
-
-__all__ = ["CudaDevice", "Limits", "available", "environment"]

@@ -1,0 +1,477 @@
+"""`CudaDevice`: the parent's side. Everything that touches CUDA happens in worker processes."""
+
+from __future__ import annotations
+
+import secrets
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sassafras.core import Candidate, Case, DeviceError, Evaluation, Kernel, Verdict, Workload
+from sassafras.cuda.environment import available, clocks, environment, probe
+from sassafras.cuda.worker_process import WorkerDied, WorkerProcess, WorkerTimeout, WorkerTooLarge
+
+from .protocol import kernel_facts
+from .reports import SampleReport, frozen_evaluation, quick_evaluation, sample_report
+
+#: one slice of sampling; the worker answers after each, so that a hang is noticed
+_SLICE_SECONDS = 2.0
+_SPECIAL_EVERY = 16
+#: how often a candidate is judged again whose worker somebody else killed: no kernel sends SIGKILL
+_KILLED_AGAIN = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Hard limits of a worker.
+
+    Attributes:
+        candidate_s: seconds a candidate may take, all of its checks and timing included.
+        open_s: seconds that starting a worker and preparing a workload may take.
+        host_bytes: host memory (resident) that a worker may hold.
+    """
+
+    candidate_s: float = 5.0
+    open_s: float = 300.0
+    host_bytes: int = 32 << 30
+
+
+def first_seed(bitwise: bool) -> int:
+    """The first seed of inputs that nobody chose; secret where candidates are no schedules."""
+    return 0 if bitwise else secrets.randbits(48)
+
+
+class CudaDevice:
+    """A GPU that judges candidates. Implements `core.protocols.Device`.
+
+    Args:
+        limits: hard limits of the workers.
+        seeds: input sets that every candidate is checked on.
+        base_seed: first seed of the inputs. None: 0 for schedules, whose instructions are the baseline's;
+            other programs could know inputs that are the same every time: theirs are drawn.
+        all_cases: check the workload's other cases of the same variant too.
+        special: check inputs with infinities, NaN, subnormal and huge values too.
+        pairs: most baseline/candidate pairs that a quick evaluation times.
+        stop_above: relative runtime above which quick timing stops early.
+        bitwise: candidates must reproduce the baseline's bytes (schedules). False: within the workload's
+            tolerance of its reference (other programs: source text, GEMM configurations).
+
+    Raises:
+        DeviceError: there is no usable GPU; the message says what is missing.
+    """
+
+    modelled = False
+
+    def __init__(
+        self,
+        *,
+        limits: Limits | None = None,
+        seeds: int = 2,
+        base_seed: int | None = None,
+        all_cases: bool = True,
+        special: bool = True,
+        pairs: int = 12,
+        stop_above: float = 1.05,
+        bitwise: bool = True,
+    ) -> None:
+        self.name, self.arch = self._find()
+        self.limits = limits or Limits()
+        self._seeds = seeds
+        self._base_seed = first_seed(bitwise) if base_seed is None else base_seed
+        self._all_cases, self._special = all_cases, special
+        self.pairs, self._stop_above = pairs, stop_above
+        self._bitwise = bitwise
+        self._worker: WorkerProcess | None = None
+        self._opening = False
+        self._reserved: list[WorkerProcess] = []
+        self._what: tuple[Workload, Case, Kernel] | None = None
+        self.facts: dict[str, Any] = {}
+        #: the worker's raw answer to the last `run`: times of every pair, milliseconds of every phase
+        self.last_answer: dict[str, Any] = {}
+        #: workers that were replaced after a crash or a hang
+        self.restarts = 0
+
+    def _find(self) -> tuple[str, str]:
+        """Name and arch of the GPU. Raises DeviceError when there is none."""
+        usable, reason = available()
+        if not usable:
+            raise DeviceError(
+                f"no usable GPU: {reason}",
+                hint="--device model, where a command takes it",
+            )
+        found = probe()
+        return str(found["gpu"]), str(found["arch"])
+
+    def _new_worker(self) -> WorkerProcess:
+        return WorkerProcess(memory_bytes=self.limits.host_bytes)
+
+    def reserve(self, processes: int) -> None:
+        """Start so many fresh processes for `open` and the next re-measurement: each imports torch and makes
+        its context meanwhile, and loads no module yet."""
+        while len(self._reserved) < processes:
+            worker = self._new_worker()
+            worker.send("warm")
+            self._reserved.append(worker)
+
+    def _fresh(self) -> WorkerProcess:
+        """A process that has opened nothing."""
+        while self._reserved:
+            worker = self._reserved.pop(0)
+            try:
+                worker.receive(self.limits.open_s)
+            except DeviceError:
+                worker.kill()
+                continue
+            return worker
+        return self._new_worker()
+
+    # -- opening ------------------------------------------------------------------------------------------
+
+    def open(self, workload: Workload, case: Case, baseline: Kernel) -> None:
+        """Prepare inputs and the baseline in a worker process.
+
+        Raises:
+            DeviceError: the workload cannot be loaded again (`source` missing), the baseline differs from its
+                reference, does not fit, or the GPU is unusable.
+        """
+        if not workload.source:
+            raise DeviceError(
+                "a GPU worker loads the workload again from its file, and this one has none",
+                where=workload.name,
+                hint="load it with sassafras.frontend.targets('file.py:attribute')",
+            )
+        same_worker = self._worker is not None and self._worker.alive and not self._opening
+        self._what = (workload, case, baseline)
+        if same_worker and self._worker is not None:
+            self._send_open(self._worker)
+            self._opening = True
+        else:
+            self._stop()
+            self._start()
+        self._ready()
+
+    def _start(self) -> None:
+        self._worker = self._fresh()
+        self._send_open(self._worker)
+        self._opening = True
+
+    def _send_open(
+        self,
+        worker: WorkerProcess,
+        *,
+        cold: Kernel | None = None,
+        base_seed: int | None = None,
+        cases: list[str] | None = None,
+    ) -> None:
+        workload, case, baseline = self._opened()
+        worker.send(
+            "open",
+            [baseline.cubin] + ([cold.cubin] if cold else []),
+            source=workload.source,
+            case=case.name,
+            baseline=kernel_facts(baseline),
+            cold=kernel_facts(cold) if cold else None,
+            seeds=self._seeds,
+            base_seed=self._base_seed if base_seed is None else base_seed,
+            all_cases=self._all_cases,
+            cases=cases,
+            special=self._special,
+            bitwise=self._bitwise,
+            hang_s=self.limits.candidate_s,
+        )
+
+    def _opened(self) -> tuple[Workload, Case, Kernel]:
+        if self._what is None:
+            raise DeviceError("the device is not open", hint="call open(workload, case, baseline) first")
+        return self._what
+
+    def _ready(self) -> WorkerProcess:
+        """The worker, after its pending ``open`` was answered; started afresh if it is gone."""
+        self._opened()
+        for attempt in range(1 + _KILLED_AGAIN):
+            try:
+                if self._worker is None or not (self._worker.alive or self._opening):
+                    self._stop()
+                    self._start()
+                assert self._worker is not None
+                if self._opening:
+                    self.facts = self._worker.receive(self.limits.open_s)
+                    self._opening = False
+                return self._worker
+            except DeviceError as error:
+                self._stop()
+                if attempt == _KILLED_AGAIN or not _killed_from_outside(error):
+                    raise
+        raise AssertionError("unreachable")
+
+    def _replace(self) -> None:
+        """Kill the worker and start another; its preparation overlaps with whatever the caller does next."""
+        self.restarts += 1
+        self._stop()
+        self._start()
+
+    def _stop(self) -> None:
+        if self._worker is not None:
+            self._worker.kill()
+        self._worker = None
+        self._opening = False
+
+    def close(self) -> None:
+        """Give everything back; safe to call twice."""
+        if self._worker is not None:
+            self._worker.close()
+        for worker in self._reserved:
+            worker.kill()
+        self._reserved.clear()
+        self._worker = None
+        self._opening = False
+        self._what = None
+
+    def __enter__(self) -> CudaDevice:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    # -- judging ------------------------------------------------------------------------------------------
+
+    def run(self, candidate: Candidate) -> Evaluation:
+        """Check and time one candidate (see docs/measurement). Never raises for the candidate's fault."""
+        begin = time.perf_counter()
+        for _ in range(_KILLED_AGAIN):
+            try:
+                return self._run(candidate)
+            except WorkerDied:  # by SIGKILL, which no kernel sends
+                self._lose()
+        try:
+            return self._run(candidate)
+        except WorkerDied as error:
+            self._lose()
+            return self._lost(candidate, error, time.perf_counter() - begin)
+
+    def _lose(self) -> None:
+        self.restarts += 1
+        self._stop()
+
+    def _run(self, candidate: Candidate) -> Evaluation:
+        """`run`, but a worker that somebody else killed is raised as WorkerDied."""
+        worker = self._ready()
+        begin = time.perf_counter()
+        try:
+            worker.send(
+                "run",
+                [candidate.kernel.cubin],
+                kernel=kernel_facts(candidate.kernel),
+                pairs=self.pairs,
+                stop_above=self._stop_above,
+            )
+            digest = candidate.digest  # hashed while the GPU works
+            answer = worker.receive(self.limits.candidate_s)
+        except (WorkerTimeout, WorkerTooLarge, WorkerDied) as error:
+            if _killed_from_outside(error):
+                raise
+            self._replace()
+            return self._lost(candidate, error, time.perf_counter() - begin)
+        except DeviceError as error:
+            self._replace()
+            verdict = getattr(error, "verdict", None)
+            if verdict is None and "CUDA error" in str(error):  # raised by torch in the worker
+                verdict = Verdict.CRASHED
+            if verdict is None:
+                raise  # the worker's own fault, not the candidate's
+            return Evaluation(
+                candidate.digest, Verdict(verdict), detail=str(error), seconds=time.perf_counter() - begin
+            )
+        self.last_answer = answer
+        evaluation = quick_evaluation(candidate, answer, time.perf_counter() - begin, digest)
+        if answer.get("sticky") or answer.get("restart"):
+            self._replace()
+        return evaluation
+
+    def _lost(self, candidate: Candidate, error: DeviceError, seconds: float) -> Evaluation:
+        verdict = {
+            WorkerTimeout: Verdict.TIMED_OUT, WorkerTooLarge: Verdict.OUT_OF_RESOURCES
+        }.get(type(error), Verdict.CRASHED)  # fmt: skip
+        return Evaluation(candidate.digest, verdict, detail=str(error), seconds=seconds)
+
+    def remeasure(
+        self, candidate: Candidate, *, processes: int = 5, rounds: int = 100, cold_l2: bool = True
+    ) -> Evaluation:
+        """`remeasure_all` of one frozen candidate; the figure to report."""
+        (found,) = self.remeasure_all([candidate], processes=processes, rounds=rounds, cold_l2=cold_l2)
+        return found
+
+    def remeasure_all(
+        self,
+        candidates: Sequence[Candidate],
+        *,
+        processes: int = 5,
+        rounds: int = 100,
+        cold_l2: bool = True,
+    ) -> list[Evaluation]:
+        """Measure frozen candidates in fresh processes, each beside the null experiment.
+
+        Every process launches one of the candidates, in turn, before anything else (cold), checks all cases
+        on seeds of its own, then times baseline, candidate and identity rewrite interleaved, candidate by
+        candidate. All processes are made ready first; then they measure one after another, with nothing else
+        of ours on the GPU.
+
+        Args:
+            candidates: of the open baseline; each is judged for itself, but what breaks a process (a crash, a
+                hang) ends that process's measurements of the others too.
+            processes: fresh processes, at least 2 for an interval (5 for a claim); as many as there are
+                candidates, so that each is launched cold.
+            rounds: interleaved rounds a process and candidate.
+            cold_l2: also time single launches on an evicted L2.
+        """
+        workload, case, _ = self._opened()
+        self._ready()
+        begin = time.perf_counter()
+        workers: list[WorkerProcess] = []
+        answers: list[list[dict[str, Any]]] = [[] for _ in candidates]
+        before = clocks()
+        try:
+            for index in range(max(processes, len(candidates))):
+                worker = self._fresh()
+                workers.append(worker)
+                self._send_open(
+                    worker,
+                    cold=candidates[index % len(candidates)].kernel,
+                    base_seed=self._base_seed + 5000 + 100 * index,
+                    cases=self.facts["cases"],
+                )
+            failed: dict[int, dict[str, Any]] = {}
+            for index, worker in enumerate(workers):
+                which = index % len(candidates)
+                answer = self._guarded(worker, None, candidates[which], rounds, cold_l2)
+                if answer["verdict"] != Verdict.CORRECT:
+                    failed.setdefault(which, answer)
+                    worker.kill()
+            for worker in workers:
+                for which, candidate in enumerate(candidates):
+                    if which not in failed and worker.alive:
+                        answer = self._guarded(worker, "measure", candidate, rounds, cold_l2)
+                        answers[which].append(answer)
+                        if answer["verdict"] != Verdict.CORRECT:
+                            failed[which] = answer
+                        if answer.get("sticky") or answer.get("restart"):
+                            worker.kill()
+            for which, answer in failed.items():
+                answers[which] = [answer]
+        finally:
+            for worker in workers:
+                worker.kill()
+        facts = {
+            "device": self.name, "case": case.name, "workload": workload.name, "clocks_before": before,
+            "clocks_after": clocks(), "cases_checked": self.facts.get("cases", []),
+            "notes": self.facts.get("notes", []), "processes_asked": len(workers),
+        }  # fmt: skip
+        seconds = time.perf_counter() - begin
+        return [
+            frozen_evaluation(candidate, given, seconds, facts)
+            if given
+            else Evaluation(candidate.digest, Verdict.CRASHED, detail="no process was left to measure it")
+            for candidate, given in zip(candidates, answers, strict=True)
+        ]
+
+    def _guarded(
+        self, worker: WorkerProcess, do: str | None, candidate: Candidate, rounds: int, cold_l2: bool
+    ) -> dict[str, Any]:
+        """Wait for a fresh worker's ``open`` (`do` None) or ask it to measure; a verdict in every case."""
+        try:
+            if do is None:
+                return {"verdict": str(Verdict.CORRECT), **worker.receive(self.limits.open_s)}
+            return worker.ask(
+                do,
+                self.limits.candidate_s + 30.0,
+                [candidate.kernel.cubin],
+                kernel=kernel_facts(candidate.kernel),
+                rounds=rounds,
+                cold_l2=cold_l2,
+            )
+        except (WorkerTimeout, WorkerTooLarge, WorkerDied) as error:
+            lost = self._lost(candidate, error, 0.0)
+            return {"verdict": str(lost.verdict), "detail": lost.detail}
+        except DeviceError as error:
+            verdict = getattr(error, "verdict", None)
+            if verdict is None:
+                raise
+            return {"verdict": str(verdict), "detail": str(error)}
+
+    def sample(
+        self,
+        candidate: Candidate,
+        *,
+        seconds: float | None = None,
+        count: int | None = None,
+        seed: int = 1,
+        stop: Callable[[], bool] | None = None,
+    ) -> SampleReport:
+        """Probabilistic testing: launches on fresh inputs, every output byte compared on the GPU.
+
+        Args:
+            seconds, count: stop after so long, or so many samples; give at least one.
+            seed: which stream of inputs; different seeds never share a sample.
+            stop: asked every two seconds whether to end with what was sampled by then.
+        """
+        if seconds is None and count is None:
+            raise DeviceError("sampling needs seconds, a count, or both")
+        worker = self._ready()
+        _, case, _ = self._opened()
+        spent = 0.0
+        answer: dict[str, Any] = {}
+        key = f"{candidate.digest}:{seed}:{time.monotonic_ns()}"
+        while not answer or (
+            (seconds is None or spent < seconds)
+            and (count is None or answer["samples"] < count)
+            and not (stop is not None and stop())
+        ):
+            left = _SLICE_SECONDS if seconds is None else min(_SLICE_SECONDS, seconds - spent)
+            try:
+                answer = worker.ask(
+                    "sample",
+                    left + 2 * self.limits.candidate_s,
+                    [candidate.kernel.cubin],
+                    kernel=kernel_facts(candidate.kernel),
+                    slice_s=left,
+                    most=count,
+                    seed=seed,
+                    key=key,
+                )
+            except (WorkerTimeout, WorkerTooLarge, WorkerDied) as error:
+                self._replace()
+                return self._broken_sample(answer, spent, self._lost(candidate, error, spent))
+            except DeviceError as error:
+                if not getattr(error, "sticky", False):
+                    raise
+                self._replace()
+                broken = Evaluation(candidate.digest, Verdict.CRASHED, detail=str(error))
+                return self._broken_sample(answer, spent, broken)
+            spent += float(answer["seconds"])
+            if answer["mismatches"] or answer.get("spoilt"):
+                break
+        return sample_report({**answer, "seconds": spent}, case.name, _SPECIAL_EVERY)
+
+    def _broken_sample(self, answer: dict[str, Any], spent: float, lost: Evaluation) -> SampleReport:
+        samples = int(answer.get("samples", 0))
+        return SampleReport(
+            samples=samples,
+            mismatches=int(answer.get("mismatches", 0)),
+            seconds=spent,
+            failure_bound=1.0,
+            scope="None: sampling did not finish.",
+            bound_per_second=None,
+            verdict=lost.verdict,
+            detail=lost.detail,
+        )
+
+    def environment(self) -> dict[str, Any]:
+        """What every result file must embed: GPU, driver, CUDA, ptxas, versions, clocks, commit, date."""
+        return environment()
+
+
+def _killed_from_outside(error: DeviceError) -> bool:
+    """The worker was ended by SIGKILL, and not by us."""
+    return isinstance(error, WorkerDied) and error.signal == signal.SIGKILL

@@ -1,0 +1,226 @@
+"""Massive probabilistic testing on the GPU: fresh inputs every launch, every output byte compared.
+
+Baseline and candidate read the same inputs and write outputs of their own; between two samples one kernel
+compares the outputs of the last and writes the inputs of the next (counter-based: a sample's inputs depend on
+its number alone). A sample is therefore three launches, of which two are those that would be needed anyway.
+Hundreds of samples make one graph; nothing is sent to the host but a few counters at the end of a slice.
+
+Outputs are poisoned at the start of each graph, not before each sample: what a launch leaves unwritten is
+then what the launch before left, made from other inputs, and differs. Inputs are verified against the
+generator once a graph, and guard bands once a slice, since nothing rewrites them.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from typing import Any
+
+from sassafras.core import Custom, DeviceError, Kernel, Normal, Uniform
+from sassafras.cuda.params import ParameterBlock
+
+from .guarded_buffers import Layout
+from .judge import Bench
+
+#: codes of ``Job.dtype`` in kernels.cu
+DTYPE_CODES = {
+    "fp64": 0, "fp32": 1, "fp16": 2, "bf16": 3, "fp8e4nv": 4, "fp8e5": 5,
+    "i64": 16, "i32": 17, "i16": 18, "i8": 19, "u8": 20, "i1": 21,
+}  # fmt: skip
+#: one sample in this many also holds infinities, NaN, subnormal and huge values
+SPECIAL_EVERY = 16
+_MASK = (1 << 64) - 1
+_JOB = struct.Struct("<QQQIIIIffqq")
+_COMPARE, _FILL, _BOTH, _VERIFY = 1, 2, 4, 8
+
+
+def job_table(layout: Layout) -> tuple[bytes, int, list[str]]:
+    """The ``Job`` array of kernels.cu, the words of all jobs together, and the names of inputs left fixed.
+
+    Raises:
+        DeviceError: more words than the kernel's 32-bit numbers reach.
+    """
+    rows, fixed, total = [], [], 0
+    for segment in layout.segments:
+        buffer, how = segment.buffer, segment.buffer.fill
+        what = 0 if buffer.role == "in" else _COMPARE
+        random = buffer.role != "out" and isinstance(how, Normal | Uniform)
+        fill, p0, p1, i0, i1 = 0, 0.0, 0.0, 0, 1
+        if buffer.role != "out" and isinstance(how, Custom):
+            fixed.append(segment.name)
+        if random:
+            what |= _FILL | (_VERIFY if buffer.role == "in" else _BOTH)
+            if isinstance(how, Normal):
+                fill, p0, p1 = 1, how.mean, how.std
+            elif isinstance(how, Uniform):
+                fill, p0, p1 = 2, how.low, how.high
+                i0, i1 = int(how.low), max(int(how.high), int(how.low) + 1)
+        if not what:
+            continue
+        begin, end = segment.offset // 16, -(-segment.end // 16)
+        tail = segment.end - 16 * (end - 1)
+        rows.append(_JOB.pack(begin, end, total, what, fill, DTYPE_CODES[buffer.dtype], tail, p0, p1, i0, i1))
+        total += end - begin
+    if total >> 32:
+        raise DeviceError("buffers of 64 GB and more cannot be sampled", hint="sample a smaller case")
+    return b"".join(rows), total, fixed
+
+
+class Sampler:
+    """Samples one candidate on a bench's headline case.
+
+    Args:
+        bench: an open bench.
+        kernel: the candidate.
+        seed: first sample number is ``seed << 32``, so that seeds do not overlap.
+
+    Raises:
+        DeviceError: the baseline differs from itself, so that bytes cannot be compared.
+    """
+
+    def __init__(
+        self, bench: Bench, kernel: Kernel, *, seed: int = 0, samples_a_graph: int | None = None
+    ) -> None:
+        import torch
+
+        self.bench, self.gpu = bench, bench.gpu
+        scene = bench.headline
+        if not scene.exact:
+            raise DeviceError(
+                "the baseline differs from itself, so samples cannot be compared byte by byte",
+                where=f"case {scene.case.name}",
+            )
+        table, self.words, self.fixed = job_table(scene.layout)
+        self.jobs = len(table) // _JOB.size
+        self._table = torch.frombuffer(bytearray(table), dtype=torch.uint8).to("cuda")
+        self._other = torch.empty_like(scene.live)
+        #: [0] sample counter; [2:6] totals; [6] last differing sample
+        self._numbers = torch.zeros(8, dtype=torch.int64, device="cuda")
+        self._numbers[0] = seed << 32
+        torch.cuda.synchronize()
+        self.first_sample = seed << 32
+        self.function = self.gpu.load_kernel(kernel)
+        inputs = {s.name for s in scene.layout.segments if s.buffer.role == "in"}
+        self._plan = scene.plan(kernel, self.function, self._other, shared=inputs)
+        self._step = bench.checker.load("sassafras_step")
+        self._bump = bench.checker.load("sassafras_bump")
+        # five blocks fit on a multiprocessor: one wave
+        self._wide = self.gpu.config((min(5 * self.gpu.multiprocessors, -(-self.words // 256)), 1, 1), 256)
+        self._single = self.gpu.config((1, 1, 1), 1)
+        self._host = self.gpu.pinned(8)
+        self._blocks: list[ParameterBlock] = []
+        self.samples_a_graph = samples_a_graph or int(min(256, max(4, 4000 // (2 * bench.launch_us + 4))))
+        self.taken = 0
+        self.pair_us: float | None = None
+        self.graph = self.gpu.capture(self._enqueue)
+
+    def _enqueue(self) -> None:
+        scene = self.bench.headline
+        live, other = int(scene.live.data_ptr()), int(self._other.data_ptr())
+        pristine = int(scene.images[0].pristine.data_ptr())
+        for begin, end in self._owned():
+            for arena in (live, other):
+                self.gpu.copy(arena + begin, pristine + begin, end - begin)
+        self._own(0, _FILL)
+        for index in range(self.samples_a_graph):
+            scene.launch(self.bench.plan, self.bench.function)
+            scene.launch(self._plan, self.function)
+            last = index + 1 == self.samples_a_graph
+            self._own(index, _COMPARE | (_VERIFY if last else _FILL))
+        numbers = int(self._numbers.data_ptr())
+        block = ParameterBlock(
+            [("counter", numbers, "*"), ("by", self.samples_a_graph, "u64")], self._bump.sizes
+        )
+        self._blocks.append(block)
+        self.gpu.launch(self._single, self._bump, block.address)
+
+    def _owned(self) -> list[tuple[int, int]]:
+        """Byte ranges of the buffers: what a graph starts from; guard bands are only judged."""
+        return [(segment.offset, segment.end) for segment in self.bench.headline.layout.segments]
+
+    def _own(self, index: int, what: int) -> None:
+        numbers = int(self._numbers.data_ptr())
+        block = ParameterBlock(
+            [
+                ("first", int(self.bench.headline.live.data_ptr()), "*"),
+                ("second", int(self._other.data_ptr()), "*"),
+                ("jobs", int(self._table.data_ptr()), "*"), ("count", self.jobs, "u32"),
+                ("words", self.words, "u64"), ("counter", numbers, "*"), ("index", index, "u64"),
+                ("what", what, "u32"), ("special_every", SPECIAL_EVERY, "u32"),
+                ("totals", numbers + 16, "*"), ("seen", numbers + 48, "*"),
+            ],
+            self._step.sizes,
+        )  # fmt: skip
+        self._blocks.append(block)
+        self.gpu.launch(self._wide, self._step, block.address)
+
+    def _guards(self) -> list[str]:
+        """Where a guard band of either arena changed since the slice began."""
+        scene, checker = self.bench.headline, self.bench.checker
+        pristine = int(scene.images[0].pristine.data_ptr())
+        at = 0
+        for segment in (*scene.layout.segments, None):
+            end = scene.layout.nbytes if segment is None else segment.offset
+            if end > at:
+                for arena in (int(scene.live.data_ptr()), int(self._other.data_ptr())):
+                    checker.compare(arena + at, pristine + at, end - at, "while sampling", scene.layout, at)
+            if segment is not None:
+                at = -(-segment.end // 16) * 16
+        return [words for _, words in checker.failures()]
+
+    def slice(self, seconds: float, most: int | None = None) -> dict[str, Any]:
+        """Sample for about that long, or until `most` samples in all were taken.
+
+        Returns: ``samples`` and ``mismatches`` so far, ``first`` differing sample and ``where``, ``seconds``.
+        """
+        scene = self.bench.headline
+        pristine, nbytes = int(scene.images[0].pristine.data_ptr()), scene.layout.nbytes
+        for arena in (int(scene.live.data_ptr()), int(self._other.data_ptr())):
+            self.gpu.copy(arena, pristine, nbytes)
+        self.gpu.sync()
+        begin = time.perf_counter()
+        self.gpu.replay(self.graph)
+        self.taken += self.samples_a_graph
+        self.gpu.sync()
+        one = max(1e-6, time.perf_counter() - begin)
+        ahead = int(max(1, min(64, 0.05 / one)))
+        while time.perf_counter() - begin < seconds and (most is None or self.taken < most):
+            for _ in range(ahead):
+                self.gpu.replay(self.graph)
+                self.taken += self.samples_a_graph
+            self.gpu.sync()
+        spent = time.perf_counter() - begin
+        import ctypes
+
+        self.gpu.read_back(ctypes.addressof(self._host), int(self._numbers.data_ptr()), 64)
+        self.gpu.sync()
+        mismatches = int(self._host[2])
+        answer: dict[str, Any] = {"samples": self.taken, "mismatches": mismatches, "seconds": spent}
+        if modified := int(self._host[5]):
+            answer |= {"spoilt": f"inputs were modified ({modified} words of 16 bytes)"}
+        if guards := self._guards():
+            answer |= {"spoilt": guards[0]}
+        if int(self._host[0]) != self.first_sample + self.taken:
+            raise DeviceError("the sample counter on the GPU disagrees with the launches made")
+        if mismatches:
+            _, place = scene.layout.where(~int(self._host[4]) & _MASK)
+            answer |= {"first": (~int(self._host[3]) & _MASK) - self.first_sample, "where": place}
+        return answer
+
+    def close(self) -> None:
+        """Give the graph and the module back."""
+        self.gpu.discard(self.graph)
+        self.gpu.unload(self.function)
+
+
+def launch_pair_us(bench: Bench, kernel: Kernel) -> float:
+    """GPU microseconds of one candidate launch plus one baseline launch: the bound on samples a second."""
+    function = bench.gpu.load_kernel(kernel)
+    plan = bench.headline.plan(kernel, function)
+    graph = bench.headline.graph(plan, function, bench.launches)
+    try:
+        times = bench.stopwatch.blocks([bench.graph, graph], [0, 1] * 5)
+        return (min(times[0::2]) + min(times[1::2])) / bench.launches
+    finally:
+        bench.gpu.discard(graph)
+        bench.gpu.unload(function)

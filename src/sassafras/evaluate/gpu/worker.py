@@ -1,0 +1,236 @@
+"""The worker process: owns the GPU, answers one request at a time, may die.
+
+Started as ``python -m sassafras.evaluate.gpu.worker READ_FD WRITE_FD PARENT``. The protocol has
+descriptors of its own, so that whatever a library prints cannot garble it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from sassafras.core import DeviceError, SassafrasError
+
+from .protocol import kernel_from_facts, read_frame, write_frame
+
+Answer = dict[str, Any]
+
+
+class Worker:
+    """Dispatches requests to handlers; holds what is open."""
+
+    def __init__(self) -> None:
+        self._bench: Any = None
+        self._idle: Any = None
+        self._samplers: dict[str, Any] = {}
+        self._workloads: dict[str, Any] = {}
+        self.handlers: dict[str, Callable[[Answer, list[bytes]], Answer]] = {
+            "ping": lambda message, blobs: {"pid": os.getpid()},
+            "warm": self._warm,
+            "open": self._open,
+            "run": self._run,
+            "measure": self._measure,
+            "sample": self._sample,
+            "idle": self._look,
+            "health": lambda message, blobs: {"healthy": self._ready().healthy()},
+        }
+        if os.environ.get("SASSAFRAS_WORKER_FAULTS") == "1":
+            self.handlers |= _faults()
+
+    def _ready(self) -> Any:
+        if self._bench is None:
+            raise DeviceError("the worker has no open workload", hint="open() first")
+        return self._bench
+
+    def _warm(self, message: Answer, blobs: list[bytes]) -> Answer:
+        """What takes long and belongs to no workload: torch, and this process's context on the GPU."""
+        _no_gpu_reason()
+        import torch
+
+        torch.zeros(1, device="cuda")
+        return {"pid": os.getpid()}
+
+    def _look(self, message: Answer, blobs: list[bytes]) -> Answer:
+        """Longest jumps of the clock, one for each multiprocessor (see `idle`)."""
+        if self._idle is None:
+            self._warm(message, blobs)
+            from sassafras.cuda.driver import Gpu
+            from sassafras.cuda.idle import Idle
+
+            from .compare import Checker
+
+            gpu = Gpu()
+            self._idle = Idle(gpu, Checker(gpu).cubin)
+        return {"gaps_ns": self._idle.look()}
+
+    def _open(self, message: Answer, blobs: list[bytes]) -> Answer:
+        from sassafras.frontend import load
+
+        _no_gpu_reason()
+        from .judge import Bench
+
+        source = message["source"]
+        if source not in self._workloads:
+            self._workloads[source] = load(source)
+        workload = self._workloads[source]
+        cold = message.get("cold")
+        self._bench = None
+        self._bench = Bench(
+            workload,
+            workload.case(message["case"]),
+            kernel_from_facts(message["baseline"], blobs[0]),
+            seeds=message["seeds"],
+            base_seed=message["base_seed"],
+            all_cases=message["all_cases"],
+            known_cases=message.get("cases"),
+            special=message["special"],
+            cold=kernel_from_facts(cold, blobs[1]) if cold else None,
+            hang_s=message.get("hang_s", 5.0),
+            bitwise=message.get("bitwise", True),
+        )
+        return dict(self._bench.facts())
+
+    def _run(self, message: Answer, blobs: list[bytes]) -> Answer:
+        kernel = kernel_from_facts(message["kernel"], blobs[0])
+        return dict(self._ready().run(kernel, pairs=message["pairs"], stop_above=message["stop_above"]))
+
+    def _measure(self, message: Answer, blobs: list[bytes]) -> Answer:
+        kernel = kernel_from_facts(message["kernel"], blobs[0])
+        return dict(self._ready().measure(kernel, rounds=message["rounds"], cold_l2=message["cold_l2"]))
+
+    def _sample(self, message: Answer, blobs: list[bytes]) -> Answer:
+        from .random_tests import Sampler, launch_pair_us
+
+        key = message["key"]
+        if key not in self._samplers:
+            kernel = kernel_from_facts(message["kernel"], blobs[0])
+            pair_us = launch_pair_us(self._ready(), kernel)
+            for old in self._samplers.values():
+                old.close()
+            self._samplers = {key: Sampler(self._ready(), kernel, seed=message["seed"])}
+            self._samplers[key].pair_us = pair_us
+        sampler = self._samplers[key]
+        answer = sampler.slice(message["slice_s"], message.get("most"))
+        return {**answer, "pair_us": sampler.pair_us, "fixed": sampler.fixed}
+
+
+def _no_gpu_reason() -> None:
+    """Raise a DeviceError that says what is missing, before anything heavy is imported."""
+    from sassafras.cuda.environment import probe
+
+    found = probe(in_process=True)
+    if found.get("error"):
+        raise DeviceError(found["error"], hint="use the timing model: --device model")
+    try:
+        import torch
+    except ImportError as error:
+        raise DeviceError("torch is not installed", hint="pip install 'sassafras[gpu]'") from error
+    if not torch.cuda.is_available():
+        raise DeviceError(
+            "torch cannot use the GPU",
+            where=f"torch {torch.__version__}",
+            hint="install a CUDA build of torch",
+        )
+
+
+def _faults() -> dict[str, Callable[[Answer, list[bytes]], Answer]]:
+    """Commands for the tests of the parent's side: sleep, die, print, eat memory."""
+
+    def sleep(message: Answer, blobs: list[bytes]) -> Answer:
+        time.sleep(message["seconds"])
+        return {}
+
+    def die(message: Answer, blobs: list[bytes]) -> Answer:
+        print("last words of the worker", file=sys.stderr, flush=True)
+        os.kill(os.getpid(), message.get("signal", signal.SIGKILL))
+        return {}
+
+    def leave(message: Answer, blobs: list[bytes]) -> Answer:
+        os._exit(message.get("status", 3))
+
+    def chatter(message: Answer, blobs: list[bytes]) -> Answer:
+        print("noise on standard output" * 10, flush=True)
+        return {"blob_bytes": [len(blob) for blob in blobs]}
+
+    def eat(message: Answer, blobs: list[bytes]) -> Answer:
+        hoard = []
+        for _ in range(message["mebibytes"] // 16):
+            hoard.append(bytearray(b"\1" * (16 << 20)))
+            time.sleep(0.01)
+        time.sleep(message.get("seconds", 5))
+        return {"kept": len(hoard)}
+
+    def fail(message: Answer, blobs: list[bytes]) -> Answer:
+        raise ValueError("planted")
+
+    return {"sleep": sleep, "die": die, "leave": leave, "chatter": chatter, "eat": eat, "fail": fail}
+
+
+def _follow_parent(parent: int) -> None:
+    """End with the parent, also while a kernel hangs and nobody reads the pipe."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=watch, daemon=True, name="parent watch").start()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Serve until the parent closes the pipe."""
+    read_fd, write_fd, *parent = map(int, arguments if arguments is not None else sys.argv[1:4])
+    os.dup2(2, 1)  # standard output is not ours to use
+    # Ctrl-C and `timeout` reach the whole process group. They are the parent's business: a worker that they
+    # end would count as a candidate's crash.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    # named by the parent: asking for it here would find another one where it has ended meanwhile
+    _follow_parent(parent[0] if parent else os.getppid())
+    worker = Worker()
+    while (frame := read_frame(read_fd)) is not None:
+        message, blobs = frame
+        begin = time.perf_counter()
+        handler = worker.handlers.get(message.get("do", ""))
+        try:
+            if handler is None:
+                raise DeviceError(f"the worker does not know the request {message.get('do')!r}")
+            answer = handler(message, blobs)
+        except SassafrasError as error:
+            answer = {
+                "error": str(error), "what": error.what, "where": error.where, "hint": error.hint,
+                "sticky": bool(getattr(error, "sticky", False)),
+                "verdict": _text(getattr(error, "verdict", None)),
+            }  # fmt: skip
+        except BaseException as error:
+            traceback.print_exc()
+            answer = {
+                "error": f"{type(error).__name__}: {error}", "what": f"{type(error).__name__}: {error}",
+                "where": _place(error), "hint": None, "sticky": True, "unexpected": True,
+            }  # fmt: skip
+        answer["id"] = message.get("id")
+        answer["seconds_in_worker"] = time.perf_counter() - begin
+        try:
+            write_frame(write_fd, answer)
+        except BrokenPipeError:
+            return 0
+    return 0
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)
+
+
+def _place(error: BaseException) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{frames[-1].name}, line {frames[-1].lineno}" if frames else "worker"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,162 @@
+"""Targets: what a user may write after ``sassafras optimize``."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib.util
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType
+
+from sassafras.core import Case, Kernel, SassafrasError, Workload, WorkloadError
+
+_FORMS = (
+    "file.py[:attribute], description.toml, captured.json[:KERNEL], suite:NAME[/CASE], "
+    "or gemm:MxNxK[/CONFIGURATION]"
+)
+
+
+def load(target: str) -> Workload:
+    """The workload that a target names, with `Workload.source` set so that another process can load it again.
+
+    Args:
+        target: ``path/to/file.py[:attribute]`` (attribute defaults to ``workload``; it may be a `Workload` or
+            a function without arguments that returns one), ``path/to/description.toml`` (a raw cubin or a
+            CUDA source with a description of its launch), ``captured.json[:KERNEL]`` (of a capture; by
+            default the kernel with the most GPU time), ``suite:NAME[/CASE]`` (one of
+            `sassafras.suite.names()`; with a case, that case alone), or ``gemm:MxNxK[/CONFIGURATION]`` (one
+            of our HGEMM kernels, by default the tuned one).
+
+    Raises:
+        WorkloadError: the target cannot be read, found, executed, or is no workload.
+    """
+    if target.startswith("suite:"):
+        return _suite(target)
+    if target.startswith("gemm:"):
+        from sassafras.gemm.bench.workload import load as gemm
+
+        return gemm(target)
+    index, dot, which = target.partition(".json")
+    if dot and (not which or which.startswith(":")):
+        return _captured(Path(index + ".json"), which.removeprefix(":"))
+    text, _, attribute = target.partition(".py:")
+    path = Path(text + ".py") if attribute else Path(target)
+    if path.suffix == ".cubin":
+        raise WorkloadError(
+            "a cubin alone does not say how it is launched", where=target,
+            hint="describe its launch in a .toml file (see docs/reference/cli.md), and name that",
+        )  # fmt: skip
+    if path.suffix not in (".py", ".toml"):
+        what = "a folder is no target" if path.is_dir() else "cannot tell what this is"
+        raise WorkloadError(what, where=target, hint=f"a target is {_FORMS}")
+    path = path.expanduser().resolve()
+    if not path.is_file():
+        raise WorkloadError("no such file", where=str(path), hint=f"a target is {_FORMS}")
+    if path.suffix == ".toml":
+        from .description import read
+
+        return dataclasses.replace(read(path), source=str(path))
+    attribute = attribute or "workload"
+    module = _execute(path)
+    if not hasattr(module, attribute):
+        found = [name for name, value in vars(module).items() if isinstance(value, Workload)]
+        raise WorkloadError(
+            f"the file defines no {attribute!r}",
+            where=str(path),
+            hint=f"it has {', '.join(f'{path.name}:{n}' for n in found)}" if found else "define a workload",
+        )
+    value = getattr(module, attribute)
+    if not isinstance(value, Workload) and callable(value) and not hasattr(value, "arg_names"):
+        try:
+            value = value()
+        except Exception as error:
+            raise _located(error, path) from error
+    if not isinstance(value, Workload):
+        raise WorkloadError(
+            f"{attribute!r} is a {type(value).__name__}, not a Workload",
+            where=str(path),
+            hint="make one with sassafras.frontend.triton.workload(kernel, cases=[...])",
+        )
+    return dataclasses.replace(value, source=f"{path}:{attribute}")
+
+
+def variants(workload: Workload, arch: str) -> list[tuple[Kernel, list[Case]]]:
+    """The distinct kernels that the workload's cases select, each with its cases, in the cases' order.
+
+    Cases whose code and launch facts are identical are one variant: what is tuned for one serves the others.
+
+    Args:
+        workload: all of its cases are compiled.
+        arch: for this architecture, for example ``"sm_90a"``.
+
+    Raises:
+        UnsupportedArch, WorkloadError, CompileError: as the workload's frontend raises them.
+    """
+    groups: dict[object, tuple[Kernel, list[Case]]] = {}
+    for case in workload.cases:
+        kernel = workload.build(case, arch)
+        key = (
+            kernel.digest,
+            kernel.name,
+            kernel.threads,
+            kernel.shared_bytes,
+            kernel.cluster,
+            kernel.parameters,
+        )
+        groups.setdefault(key, (kernel, []))[1].append(case)
+    return list(groups.values())
+
+
+def _captured(path: Path, which: str) -> Workload:
+    """One kernel of a capture; the one with the most GPU time where none is named."""
+    from sassafras.frontend.captured.files import read
+    from sassafras.frontend.captured.workloads import workload
+
+    captured = read(path)
+    variant = captured.find(which) if which else captured.variants[0]
+    return workload(captured, variant)
+
+
+def _suite(target: str) -> Workload:
+    from sassafras import suite
+
+    name, _, case = target.removeprefix("suite:").partition("/")
+    loaded = suite.load(name)
+    if case:
+        loaded = dataclasses.replace(loaded, cases=(loaded.case(case),))
+    return dataclasses.replace(loaded, source=target)
+
+
+def _execute(path: Path) -> ModuleType:
+    """Run a user's file as a fresh module; files beside it can be imported."""
+    digest = hashlib.sha256(str(path).encode()).hexdigest()[:8]
+    name = f"sassafras_workload_{path.stem}_{digest}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise WorkloadError("cannot be imported", where=str(path))
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    sys.path.insert(0, str(path.parent))
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        sys.modules.pop(name, None)
+        raise _located(error, path) from error
+    finally:
+        sys.path.remove(str(path.parent))
+    return module
+
+
+def _located(error: Exception, path: Path) -> WorkloadError:
+    """The user's line at which the file failed."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return WorkloadError(f"syntax error: {error.msg}", where=f"{error.filename}:{error.lineno}")
+    lines = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename) == path]
+    where = f"{path}:{lines[-1].lineno}" if lines else str(path)
+    if isinstance(error, SassafrasError):
+        what = str(error)
+    else:
+        what = f"{type(error).__name__}: {error}"
+    return WorkloadError(f"the file raised {what}", where=where)

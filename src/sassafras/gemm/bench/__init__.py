@@ -1,0 +1,1 @@
+"""Measuring and tuning matrix products on a GPU."""

@@ -1,0 +1,166 @@
+"""From a command's words to shapes, and from rows to `hgemm-offline.json`."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from sassafras.core.errors import SassafrasError
+
+from ..configs import backward
+from ..problem.shape import (
+    Shape,
+    cuda_l2_grid,
+    for_learning,
+    for_learning_few,
+    for_learning_odd,
+    for_learning_rare,
+    in_bands,
+    off_grid,
+    off_grid_anew,
+    off_grid_fifth,
+    off_grid_fourth,
+    off_grid_odd,
+    off_grid_rare,
+    off_grid_third,
+    stratified,
+)
+from ..select.dataset import Dataset, merge, shipped, stem
+from ..select.table import Table
+from . import runs
+from .html_report import as_csv, as_html
+from .options import Options
+from .worker import kernels_digest
+
+#: names that ``--grid`` knows
+GRIDS = {
+    "cuda-l2": cuda_l2_grid, "off-grid": off_grid, "off-grid-anew": off_grid_anew,
+    "off-grid-third": off_grid_third, "off-grid-fourth": off_grid_fourth, "learning": for_learning,
+    "off-grid-odd": off_grid_odd, "learning-odd": for_learning_odd, "learning-few": for_learning_few,
+    "off-grid-fifth": off_grid_fifth, "off-grid-rare": off_grid_rare, "learning-rare": for_learning_rare,
+    "backward": backward.grid,
+}  # fmt: skip
+
+
+def choose_shapes(
+    grid: str, bands: str | None = None, count: int | None = None, seed: int = 0
+) -> tuple[Shape, ...]:
+    """The shapes of a grid name (or a comma-separated list), restricted to bands, sampled.
+
+    Raises:
+        SassafrasError: a shape or a band is malformed.
+    """
+    if grid in GRIDS:
+        shapes = GRIDS[grid]()
+    elif not grid[:1].isdigit():
+        raise SassafrasError(
+            f"there is no grid {grid!r}", hint=f"one of {', '.join(GRIDS)}, or shapes: 64x64x64,128x64x512"
+        )
+    else:
+        shapes = tuple(Shape.parse(text) for text in grid.split(","))
+    shapes = in_bands(shapes, bands.split(",") if bands else None)
+    return stratified(shapes, count, seed) if count is not None else shapes
+
+
+def file_name(grid: str, mode: str) -> str:
+    """``hgemm-offline``, ``hgemm-server``; off the grid ``hgemm-offgrid``, ``hgemm-offgrid-server``."""
+    if grid.startswith("off-grid"):
+        name = grid.replace("off-grid", "hgemm-offgrid")
+        return name if mode == "offline" else f"{name}-{mode}"
+    return f"hgemm-{mode}"
+
+
+def benchmark(
+    shapes: tuple[Shape, ...], folder: Path, options: Options, *, mode: str = "offline",
+    name: str | None = None, **keywords: Any,
+) -> tuple[Path, dict[str, Any]]:  # fmt: skip
+    """`bench.run`, then a JSON, a CSV and an HTML file in the folder. Returns the JSON's path and the
+    summary.
+
+    Files of a dry run are called ``...-dry``.
+    """
+    rows, summary = runs.run(shapes, folder, options, mode=mode, **keywords)
+    file = (name or f"hgemm-{mode}") + ("-dry" if keywords.get("dry") else "")
+    path = folder / f"{file}.json"
+    crew = keywords.get("crew")
+    write(path, rows, summary, options.seed, crew.environment() if crew is not None else None)
+    return path, summary
+
+
+def save_sweep(
+    dataset: Dataset, folder: Path, install: Path | None = None, *, changed: str = ""
+) -> list[Path]:
+    """Write a sweep's dataset and, unless it was modelled, its table of winners; returns the files.
+
+    Args:
+        changed: the sweep re-tuned only these configurations (`Options.only`): what is written is the shipped
+            dataset with the sweep's shapes replaced (`dataset.merge`); the sweep alone lies beside it.
+        install: where else the table goes, merged over what is there; None: nowhere.
+    """
+    of = backward.part(dataset.header.get("options", {}).get("layouts", ()))
+    name = stem(str(dataset.header.get("gpu") or "gpu"), of)
+    dataset.header |= {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "commit": os.environ.get("SASSAFRAS_COMMIT"),
+        # those of 2026-11-22 and before were not, and say what became of it
+        "torch_times": "timed in blocks as long as those of all else",
+    }
+    rehearsal = f"sweep-{of}-dry.jsonl.gz" if of else "sweep-dry.jsonl.gz"
+    paths = [folder / (rehearsal if dataset.modelled else f"{name}.jsonl.gz")]
+    dataset.save(paths[0])
+    if dataset.modelled:
+        return paths
+    if changed:
+        alone = folder / f"{name}.retuned.jsonl.gz"
+        paths[0].replace(alone)
+        merge(shipped(str(dataset.header.get("gpu")), of), Dataset.load(alone), changed).save(paths[0])
+        paths.append(alone)
+    table = Table.from_dataset(Dataset.load(paths[0]))  # of what was written, rounded as it is
+    paths.append(folder / f"{name}.table.json")
+    table.save(paths[-1])
+    if install is not None:
+        (Table.load(install).merged(table) if install.is_file() else table).save(install)
+        paths.append(install)
+    return paths
+
+
+def write(
+    path: Path,
+    rows: list[dict[str, Any]],
+    summary: dict[str, Any],
+    seed: int,
+    machine: dict[str, Any] | None = None,
+) -> None:
+    """A result file with what it was measured on and by, and CSV and HTML beside it.
+
+    Args:
+        machine: the environment of the machines that measured, where this is another.
+    """
+    from sassafras.cuda.environment import environment
+
+    own = environment()
+    found = {**own, **(machine or {}), **{key: own.get(key) for key in ("commit", "command", "date")}}
+    head = {
+        "benchmark": path.stem,
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "commit": os.environ.get("SASSAFRAS_COMMIT") or found.get("commit"),
+        "seed": seed,
+        "kernels": kernels_digest(),
+        "modelled": bool(summary.get("modelled")),
+        "environment": found,
+        "summary": summary,
+    }
+    lines = ",\n  ".join(json.dumps(row, default=str) for row in rows)
+    body = json.dumps(head, indent=1, default=str)
+    path.write_text(body[:-2] + ',\n "rows": [\n  ' + lines + "\n ]\n}\n")
+    path.with_suffix(".csv").write_text(as_csv(rows))
+    facts = {key: found.get(key) for key in ("gpu", "driver", "cuda", "torch", "cublas")}
+    facts |= {"commit": head["commit"], "date": head["date"]}
+    path.with_suffix(".html").write_text(as_html(path.stem, rows, summary, facts))

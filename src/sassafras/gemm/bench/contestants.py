@@ -1,0 +1,163 @@
+"""What the benchmark needs beyond `Tools`: rotated buffers, an emptied L2, sassafras.matmul, wall time."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..problem.shape import Shape
+from ..select.table import Row, Table
+from .cublas import LAYOUTS, LtAlgorithm, LtProblem
+from .gpu_context import Tools
+from .operands import Operands, factors
+from .timing import Block, Enqueue
+
+#: sets of buffers in a rotation, at most
+MOST_SETS = 64
+
+
+class OperandSet:
+    """Buffers of one call in a rotation: no guards, no reference. It has what binding a contestant needs."""
+
+    def __init__(self, shape: Shape, a: Any, nn: Any, tn: Any, c: Any) -> None:
+        self.shape, self.a, self.c = shape, a, c
+        self.b = {"nn": nn, "tn": tn}
+
+    def addresses(self, layout: str) -> tuple[int, int, int]:
+        """Device addresses of A (row-major), of B as it lies in `layout`, and of C."""
+        return self.a.data_ptr(), self.b[layout].data_ptr(), self.c.data_ptr()
+
+    def factors(self, layout: str) -> tuple[Any, Any]:
+        """A (m x k) and B (k x n) as torch sees them, lying as `layout` says."""
+        return factors(self, layout)
+
+
+class Stage(Tools):
+    """A GPU with everything that contestants need. See `Tools`."""
+
+    modelled = False
+
+    def __init__(self, cache: Path | None = None) -> None:
+        import torch
+
+        if cache is not None:  # sassafras.matmul looks there, too
+            os.environ["SASSAFRAS_GEMM_CACHE"] = str(cache)
+        super().__init__(cache)
+        self.l2_bytes = int(self.gpu.l2_bytes)
+        self._words = torch.ones(2 * self.l2_bytes // 4 + 1, dtype=torch.int32, device="cuda")
+        self._pool = torch.cuda.MemPool()
+
+    # -- buffers ------------------------------------------------------------------------------------------
+
+    def operands(self, shape: Shape, seed: int, layouts: Sequence[str] = LAYOUTS) -> Operands:
+        """Guarded buffers with an FP64 reference."""
+        return Operands(shape, seed, layouts)
+
+    def sets(self, operands: Operands, most: int = MOST_SETS) -> list[OperandSet]:
+        """Copies of the inputs over more than twice the L2, `most` at the utmost; at least one."""
+        import torch
+
+        shape = operands.shape
+        count = int(min(most, max(1, 2 * self.l2_bytes // shape.nbytes + 1)))
+        made = []
+        for _ in range(count):
+            a, nn, tn = operands.a.clone(), operands.b["nn"].clone(), operands.b["tn"].clone()
+            made.append(OperandSet(shape, a, nn, tn, torch.empty_like(operands.c)))
+        return made
+
+    def empty_l2(self) -> None:
+        """Enqueue a read of twice the L2."""
+        self._words.amax()
+
+    def block(
+        self,
+        enqueue: Enqueue | Sequence[Enqueue],
+        launches: int,
+        events: tuple[Any, Any] | None = None,
+    ) -> Block:
+        """A captured block; what torch allocates meanwhile stays the graph's."""
+        import torch
+
+        with torch.cuda.use_mem_pool(self._pool):
+            return Block(self.gpu, enqueue, launches, events)
+
+    # -- contestants ----------------------------------------------------------------------------------------
+
+    def lt_call(self, problem: LtProblem, algorithm: LtAlgorithm, operands: Any) -> Enqueue:
+        """A chosen cuBLASLt algorithm on buffers."""
+        return self.lt.bind(problem, algorithm, *operands.addresses(algorithm.layout))  # type: ignore[no-any-return]
+
+    def portfolio(self, layout: str, operands: Any) -> Enqueue:
+        """sassafras.matmul on buffers, as a user calls it."""
+        from ..matmul.api import matmul
+
+        (a, b), c = operands.factors(layout), operands.c
+        return lambda: matmul(a, b, c)
+
+    def tell_portfolio(self, rows: Sequence[Row]) -> None:
+        """Let dispatch know what was tuned; nothing: it works from the table that is shipped."""
+        from ..matmul import api as room
+        from ..select.selector import Chooser
+
+        if room._engine is None:
+            room._set_up()
+        engine = room._engine
+        if engine is None:
+            return
+        engine.settle()
+        engine.forget()
+        if rows:
+            header = {"gpu": engine.gpu(0).name, "cublaslt": self.lt.version}
+            engine.gpu(0).chooser = Chooser(Table(header, rows), lt_version=self.lt.version)
+
+    def served(self) -> dict[str, str]:
+        """layout -> who served the latest problems of the portfolio, and with what."""
+        from ..matmul.api import status
+
+        found = status()["problems"]
+        return {
+            p["layout"]: p["member"] + (f" {p['config']}" if p["member"] == "ours" else "") for p in found
+        }
+
+    def settled(self, enqueue: Enqueue) -> None:
+        """Call once, and wait for whatever is built because of it."""
+        from ..matmul.api import settle
+
+        enqueue()
+        self.gpu.sync()
+        settle()
+
+    # -- wall time ------------------------------------------------------------------------------------------
+
+    def now(self) -> float:
+        """Seconds."""
+        return time.perf_counter()
+
+    def wait_until(self, moment: float) -> None:
+        """Idle until then: asleep while there is time, then awake."""
+        while (left := moment - time.perf_counter()) > 0:
+            if left > 2e-3:
+                time.sleep(left - 1e-3)
+
+    def walls(self, calls: Sequence[Enqueue], count: int) -> np.ndarray:
+        """Microseconds from the call to the end of a synchronisation, (count, len(calls)), interleaved."""
+        table = np.empty((count, len(calls)))
+        for call in calls:
+            call()
+        self.gpu.sync()
+        for index in range(count):
+            order = range(len(calls)) if index % 2 == 0 else range(len(calls) - 1, -1, -1)
+            for which in order:
+                begin = time.perf_counter()
+                calls[which]()
+                self.gpu.sync()
+                table[index, which] = 1e6 * (time.perf_counter() - begin)
+        return table
+
+
+__all__ = ["MOST_SETS", "OperandSet", "Stage"]

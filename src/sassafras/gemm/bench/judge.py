@@ -1,0 +1,159 @@
+"""One configuration at a time beside cuBLASLt's best, for searches; and frozen winners again, afresh.
+
+Runs in `feed`'s process. The strong baseline is chosen once a shape, from cuBLASLt's candidates of both
+layouts, and stays for the whole search.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from sassafras.core import DeviceError, SassafrasError
+from sassafras.cuda.driver import CudaError
+from sassafras.cuda.timing import launches_a_block
+
+from ..configs.registry import parse
+from ..problem.shape import Shape
+from .cublas import LAYOUTS, LtAlgorithm
+from .operands import RMS_LIMIT
+from .options import Options
+from .timing import Enqueue, paired, rough_us, timed
+from .tune import Screen, _lt_finalists, rounds_for
+
+#: blocks of a search's look, microseconds, and its rounds
+LOOK_US, LOOK_ROUNDS = 100.0, 7
+#: baselines may reduce in FP16 (cuBLAS's default); beyond this their result counts as wrong
+BASELINE_RMS_LIMIT = 10.0
+
+
+class Judge:
+    """A shape's operands, its baseline, and what configurations make of it.
+
+    Args:
+        stage: `stage.Stage`, or `dry.DryStage`.
+        options: how thorough choosing the baseline is, and of the seed.
+    """
+
+    def __init__(self, stage: Any, options: Options) -> None:
+        self.stage, self.options = stage, options
+        self._shape: Shape | None = None
+        self._problems: dict[str, Any] = {}
+
+    def look(self, text: str, name: str) -> dict[str, Any]:
+        """What a configuration is worth: ``verdict``, ``detail``, ``us``, ``baseline_us``, ``ratios``,
+        ``rms_ratio``, ``baseline``.
+
+        Raises:
+            CudaError: the context is lost.
+            SassafrasError: no baseline works, or there is no such shape or configuration.
+        """
+        self._open(Shape.parse(text))
+        stage, operands = self.stage, self._operands
+        config = parse(name)
+        record: dict[str, Any] = {"shape": text, "config": name, "baseline": self._baseline.to_json()}
+        if why := config.reject(operands.shape):
+            return {**record, "verdict": "unsupported", "detail": why}
+        try:
+            enqueue = stage.ours(config, operands)
+            check = operands.check(enqueue)
+        except CudaError as error:
+            if error.sticky:
+                raise
+            scarce = "RESOURCES" in str(error) or "OUT_OF_MEMORY" in str(error)
+            verdict = "out_of_resources" if scarce else "crashed"
+            return {**record, "verdict": verdict, "detail": str(error)}
+        if check.why:
+            return {**record, "verdict": "wrong_result", "detail": check.why}
+        us = rough_us(stage, enqueue)
+        blocks = [
+            stage.block(self._enqueue, launches_a_block(self._us, LOOK_US)),
+            stage.block(enqueue, launches_a_block(us, LOOK_US)),
+        ]
+        table = timed(stage.gpu, stage.watch, blocks, LOOK_ROUNDS)
+        after = operands.check(lambda: stage.gpu.replay(blocks[1].graph))
+        for block in blocks:
+            block.discard(stage.gpu)
+        if after.why:
+            return {**record, "verdict": "wrong_result", "detail": f"after timing: {after.why}"}
+        medians = np.median(table, axis=0)
+        return {
+            **record, "verdict": "correct", "detail": "", "baseline_us": float(medians[0]),
+            "us": float(medians[1]), "ratios": [float(r) for r in paired(table, 0, 1)],
+            "rms_ratio": check.rms_ratio, "samples": 2,
+        }  # fmt: skip
+
+    def _open(self, shape: Shape) -> None:
+        if shape == self._shape:
+            return
+        stage = self.stage
+        self._shape = None
+        for problem in self._problems.values():
+            problem.close()
+        self._operands = operands = stage.operands(shape, self.options.seed)
+        operands.calibrate(stage.gemm_ex("nn", operands, strict=True))
+        self._problems = {layout: stage.lt.problem(shape, layout) for layout in LAYOUTS}
+        finalists, _ = _lt_finalists(stage, operands, self._problems, self.options)
+        calls = {algorithm: enqueue for _, algorithm, enqueue in finalists}
+        ranked = Screen(stage).final(finalists, self.options.final_seconds, self.options.block_us)
+        self._us, self._baseline = ranked[0]
+        self._enqueue = calls[self._baseline]
+        self._shape = shape
+
+    def confirm(self, text: str, names: list[str], lt: dict[str, Any], process: int) -> dict[str, Any]:
+        """``times``: microseconds of every round for each frozen configuration, ``lt`` (the frozen
+        algorithm), ``null`` (the same again) and ``torch_nn``, ``torch_tn``, interleaved on fresh inputs.
+
+        Raises:
+            CudaError: the context is lost.
+            DeviceError: a result is wrong, before or after timing.
+        """
+        stage = self.stage
+        shape = Shape.parse(text)
+        operands = stage.operands(shape, self.options.seed + 1000 + process)
+        operands.calibrate(stage.gemm_ex("nn", operands, strict=True))
+        algorithm = LtAlgorithm.from_json(lt)
+        problem = stage.lt.problem(shape, algorithm.layout)
+        stage.lt.check(problem, algorithm)
+        calls: dict[str, Enqueue] = {name: stage.ours(parse(name), operands) for name in names}
+        calls["lt"] = stage.lt_call(problem, algorithm, operands)
+        calls["null"] = stage.lt_call(problem, algorithm, operands)
+        calls |= {f"torch_{layout}": stage.torch_matmul(layout, operands) for layout in LAYOUTS}
+        ratios = {name: self._right(operands, name, call, names) for name, call in calls.items()}
+        rough = [rough_us(stage, call) for call in calls.values()]
+        block_us = self.options.block_us
+        blocks = [
+            stage.block(call, launches_a_block(us, block_us))
+            for call, us in zip(calls.values(), rough, strict=True)
+        ]
+        rounds = rounds_for(rough, self.options.seconds, block_us, least=7)
+        table = timed(stage.gpu, stage.watch, blocks, rounds)
+        for name, block in zip(calls, blocks, strict=True):
+            self._right(operands, name, lambda b=block: stage.gpu.replay(b.graph), names)  # type: ignore[misc]
+            block.discard(stage.gpu)
+        problem.close()
+        return {
+            "shape": text, "rms_ratios": {name: ratios[name] for name in names},
+            "times": {name: [float(us) for us in table[:, i]] for i, name in enumerate(calls)},
+        }  # fmt: skip
+
+    @staticmethod
+    def _right(operands: Any, name: str, call: Enqueue, ours: list[str]) -> float:
+        check = operands.check(call, RMS_LIMIT if name in ours else BASELINE_RMS_LIMIT)
+        if check.why:
+            raise DeviceError(f"{name}: {check.why}", where=str(operands.shape))
+        return float(check.rms_ratio)
+
+
+def answer(judge: Judge, plan: dict[str, Any], question: dict[str, Any]) -> dict[str, Any]:
+    """What a question of mode ``judge`` or ``confirm`` is answered.
+
+    Raises:
+        SassafrasError: there is no such mode; and as `Judge.look` and `Judge.confirm`.
+    """
+    if plan["mode"] == "judge":
+        return judge.look(question["shape"], question["config"])
+    if plan["mode"] == "confirm":
+        return judge.confirm(question["shape"], question["configs"], question["lt"], plan["process"])
+    raise SassafrasError(f"there is no mode {plan['mode']!r}", hint="select, measure, judge, confirm")

@@ -1,0 +1,185 @@
+"""Buffers for one shape on the GPU: guarded, poisoned, with an FP64 reference. Needs torch with CUDA."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sassafras.core import DeviceError
+
+from ..problem.shape import Shape
+from .cublas import LAYOUTS
+
+#: guard band on either side of a buffer (bytes)
+GUARD = 64 * 1024
+#: RMS error allowed over that of cuBLAS without reduced-precision reductions
+RMS_LIMIT = 1.1
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What one launch left behind.
+
+    Attributes:
+        rms: root mean square of C - reference.
+        rms_ratio: `rms` over cuBLAS's.
+        why: what is wrong, ``""`` when nothing is.
+    """
+
+    rms: float
+    rms_ratio: float
+    why: str
+
+
+def factors(buffers: Any, layout: str) -> tuple[Any, Any]:
+    """A (m x k) and B (k x n) of `Operands` or a set of them, lying as `layout` says."""
+    return (
+        buffers.a_t.t() if layout[1] == "t" else buffers.a,
+        buffers.b["tn"].t() if layout[0] == "t" else buffers.b["nn"],
+    )
+
+
+class _Guarded:
+    """A device buffer between two guard bands."""
+
+    def __init__(self, nbytes: int) -> None:
+        import torch
+
+        self.nbytes = nbytes
+        self.raw = torch.empty(2 * GUARD + -(-nbytes // 1024) * 1024, dtype=torch.uint8, device="cuda")
+        self._bands = (self.raw[:GUARD], self.raw[GUARD + nbytes :])
+        self.arm()
+
+    def arm(self) -> None:
+        """(Re)write the guard bands."""
+        for band in self._bands:
+            band.fill_(0xA5)
+
+    def intact(self) -> bool:
+        """No byte of the guard bands has changed."""
+        return all(bool((band == 0xA5).all()) for band in self._bands)
+
+    @property
+    def address(self) -> int:
+        return int(self.raw.data_ptr()) + GUARD
+
+    def view(self, rows: int, columns: int) -> Any:
+        """As an FP16 matrix."""
+        import torch
+
+        return self.raw[GUARD : GUARD + self.nbytes].view(torch.float16).view(rows, columns)
+
+
+class Operands:
+    """A (m x k, and as k x m where a layout wants it), B both as k x n and as n x k, C (m x n), in FP16,
+    random normal.
+
+    All work runs on torch's current stream. `reference` is computed in FP64 from the FP16 inputs.
+
+    Args:
+        layouts: that will be asked for; `nn` is always there.
+    """
+
+    def __init__(self, shape: Shape, seed: int, layouts: Sequence[str] = LAYOUTS) -> None:
+        self.shape = shape
+        m, n, k = shape.m, shape.n, shape.k
+        self._buffers = {
+            "a": _Guarded(2 * m * k), "nn": _Guarded(2 * k * n), "tn": _Guarded(2 * n * k),
+            "c": _Guarded(2 * m * n),
+        }  # fmt: skip
+        self.a, self.c = self._buffers["a"].view(m, k), self._buffers["c"].view(m, n)
+        self.b = {"nn": self._buffers["nn"].view(k, n), "tn": self._buffers["tn"].view(n, k)}
+        self.a_t: Any = None
+        if any(layout[1] == "t" for layout in layouts):
+            self._buffers["a_t"] = _Guarded(2 * k * m)
+            self.a_t = self._buffers["a_t"].view(k, m)
+        self.refill(seed)
+
+    def addresses(self, layout: str) -> tuple[int, int, int]:
+        """Device addresses of A and of B as they lie in `layout`, and of C."""
+        a, b = ("a_t" if layout[1] == "t" else "a"), layout[0] + "n"
+        return self._buffers[a].address, self._buffers[b].address, self._buffers["c"].address
+
+    def factors(self, layout: str) -> tuple[Any, Any]:
+        """A (m x k) and B (k x n) as torch sees them, lying as `layout` says."""
+        return factors(self, layout)
+
+    def refill(self, seed: int) -> None:
+        """Fresh inputs and their reference."""
+        import torch
+
+        generator = torch.Generator(device="cuda")
+        generator.manual_seed(seed)
+        for to in (self.a, self.b["nn"]):
+            to.normal_(generator=generator)
+        self.b["tn"].copy_(self.b["nn"].t())
+        if self.a_t is not None:
+            self.a_t.copy_(self.a.t())
+        self.reference = self.a.double() @ self.b["nn"].double()
+        self._sums = self._input_sums()
+        self._cublas_rms: float | None = None
+
+    def poison(self) -> None:
+        """NaN in every element of C."""
+        import torch
+
+        self.c.view(torch.int16).fill_(-1)
+
+    def rms(self) -> float:
+        """Root mean square of C - reference; NaN or infinite when C is."""
+        difference = self.c.double()
+        difference -= self.reference
+        return float(difference.square_().mean().sqrt())
+
+    def calibrate(self, enqueue: Any) -> float:
+        """Measure the error of cuBLAS with FP32 reductions: `check` compares with it.
+
+        Raises:
+            DeviceError: that error is larger than rounding C to FP16 explains (2^-11 of each element),
+                so the yardstick itself is wrong.
+        """
+        self.poison()
+        enqueue()
+        rms = self.rms()
+        expected = 2.0**-11 * float(self.reference.square().mean().sqrt()) + 1e-7
+        if not rms <= expected:
+            raise DeviceError(
+                f"cuBLAS is off by {rms:.3g} (RMS), rounding to FP16 explains {expected:.3g}",
+                where=str(self.shape),
+            )
+        self._cublas_rms = rms
+        return rms
+
+    def check(self, enqueue: Any, limit: float = RMS_LIMIT) -> Check:
+        """Poison C, launch, and look at every byte: result, guard bands, inputs.
+
+        Raises:
+            CudaError, CublasError: the launch failed.
+        """
+        if self._cublas_rms is None:
+            raise DeviceError("calibrate comes before check", where=str(self.shape))
+        self.poison()
+        enqueue()
+        rms = self.rms()
+        ratio = rms / self._cublas_rms if self._cublas_rms else (1.0 if rms == 0 else float("inf"))
+        why = ""
+        if not rms < float("inf"):
+            missing = int(self.c.isnan().sum())
+            why = f"{missing} of {self.c.numel()} elements are NaN" if missing else "C is not finite"
+        elif ratio > limit:
+            why = f"RMS error {ratio:.3g} times cuBLAS's"
+        for name, buffer in self._buffers.items():
+            if not buffer.intact():
+                why = f"wrote outside of {name}"
+                buffer.arm()
+        if self._input_sums() != self._sums:
+            why = "modified its inputs"
+        return Check(rms, ratio, why)
+
+    def _input_sums(self) -> list[int]:
+        import torch
+
+        names = [name for name in self._buffers if name != "c"]
+        parts = [self._buffers[name].view(1, -1).view(torch.int16) for name in names]
+        return list(torch.stack([part.sum(dtype=torch.int64) for part in parts]).tolist())

@@ -1,0 +1,107 @@
+"""How thorough a run of the benchmark is: what its selection and its measurement follow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from sassafras.core import SassafrasError
+
+from .candidates import matching
+from .cublas import BACKWARD, LAYOUTS
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How thorough a run is.
+
+    Attributes:
+        configs: of our legal configurations of a layout, how many enter the first rung (those that the static
+            estimate likes best, of every family some, and those that won at neighbouring shapes).
+        finalists: how many of a layout reach the last rung, on either side.
+        seconds: GPU time for the measurement of a shape, roughly.
+        screen_seconds: GPU time for the first rung, roughly: large problems try fewer.
+        final_seconds: GPU time for the last rung, roughly. (With 0.03, three to seven rounds of 20 for large
+            shapes, two that differ in the order of tiles alone came out 6 % apart: 2048x16384x4096.)
+        block_us: length of a timed block of the last rung.
+        ours_up_to: FLOP above which ours are not tried.
+        exclude: a regular expression; configurations whose name it finds are not tried (kernels that fail).
+        only: a regular expression; if given, candidates are the configurations whose name it finds (`configs`
+            of a layout, best estimate first), and on either side the best few of the shipped dataset. Those
+            are candidates, too: everything that is compared is timed in this run.
+        recorded: with `only` or `known`, how many of the dataset's configurations of each layout.
+        known: candidates are the dataset's of the shape and nothing else; what it lacks is tried as ever.
+        isolated: the last rung times isolated calls of shapes above 1e10 FLOP (smaller ones rank alike): back
+            to back the power limit has a say in who wins, and a GPU that rests between calls has none.
+        cold: time with an emptied L2 as well.
+        apart: ahead of each block of the last rung, and of the measurement with a warm L2, the L2 is emptied
+            and the contestant has one untimed call: nobody pays for what another leaves.
+        walls: calls whose wall time is taken, 0 for none.
+        rate: server mode: calls a second.
+        calls: server mode: calls of each contestant.
+        tuned: the portfolio knows this run's selection; False: only what is shipped (shapes never tuned).
+        layouts: which are swept (`cublas`): of nn and tn, or of nt and tt.
+        seed: of inputs.
+    """
+
+    configs: int = 128
+    finalists: int = 6
+    seconds: float = 0.1
+    screen_seconds: float = 0.15
+    final_seconds: float = 0.15
+    block_us: float = 200.0
+    ours_up_to: float = 1e18
+    exclude: str = ""
+    only: str = ""
+    recorded: int = 4
+    known: bool = False
+    isolated: bool = False
+    cold: bool = True
+    apart: bool = False
+    walls: int = 200
+    rate: float = 1000.0
+    calls: int = 30
+    tuned: bool = True
+    layouts: Sequence[str] = LAYOUTS
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        asked = tuple(dict.fromkeys(self.layouts))
+        if not asked or not any(set(asked) <= set(known) for known in (LAYOUTS, BACKWARD)):
+            raise SassafrasError(
+                "layouts are of nn and tn, or of nt and tt", where=",".join(asked), hint="one sweep for each"
+            )
+        object.__setattr__(self, "layouts", asked)  # JSON gives a list back
+
+
+#: options that the selection follows, and those that the measurement follows
+SELECTING = (
+    "configs", "finalists", "screen_seconds", "final_seconds", "block_us", "ours_up_to", "exclude",
+    "only", "recorded", "known", "isolated", "apart", "layouts", "seed",
+)  # fmt: skip
+MEASURING = ("seconds", "block_us", "cold", "apart", "walls", "rate", "calls", "tuned", "seed")
+
+
+def retuning(options: Options, only: str, recorded: int = 4, configs: int | None = None) -> Options:
+    """These options for a sweep of what `only` finds: 0.4 s a shape on an H200 (1,000 shapes, 40 candidates).
+
+    Raises:
+        SassafrasError: `only` is no regular expression, or finds nothing.
+    """
+    matching(only)
+    return replace(
+        options, only=only, recorded=recorded, configs=configs or 24, finalists=4, screen_seconds=0.03
+    )
+
+
+def of_known(options: Options, recorded: int = 4) -> Options:
+    """These options to choose anew, by isolated calls, among what the dataset holds of a shape."""
+    return replace(
+        options,
+        known=True,
+        isolated=True,
+        recorded=recorded,
+        finalists=3,
+        screen_seconds=0.03,
+        final_seconds=0.03,
+    )

@@ -1,0 +1,131 @@
+"""Blocks of launches as CUDA graphs, and what each launch took, interleaved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from sassafras.core import DeviceError
+from sassafras.cuda.driver import Gpu, call
+from sassafras.cuda.timing import Stopwatch, balanced
+
+Enqueue = Callable[[], None]
+
+
+class Block:
+    """`launches` calls captured into one executable graph.
+
+    Args:
+        enqueue: one call; or several, one after the other in turn (rotated buffers).
+        events: a pair that the graph itself records before the first call and after the last: between them
+            lies no submission, which takes longer than a small kernel.
+
+    Raises:
+        DeviceError: the graph holds fewer nodes than calls: work went elsewhere (another stream, the legacy
+            default stream), and timing it would time nothing.
+    """
+
+    def __init__(
+        self,
+        gpu: Gpu,
+        enqueue: Enqueue | Sequence[Enqueue],
+        launches: int,
+        events: tuple[Any, Any] | None = None,
+    ) -> None:
+        self.launches = launches
+        calls = [enqueue] if callable(enqueue) else list(enqueue)
+
+        def all_calls() -> None:
+            if events:
+                gpu.record_in_graph(events[0])
+            for index in range(launches):
+                calls[index % len(calls)]()
+            if events:
+                gpu.record_in_graph(events[1])
+
+        # the modelled GPU of a dry run has a capture of its own
+        capture = getattr(gpu, "capture_counted", None)
+        self.graph, nodes = capture(all_calls) if capture else _captured(gpu, all_calls)
+        nodes -= 2 if events else 0
+        if nodes < launches:
+            self.discard(gpu)
+            raise DeviceError(f"a graph of {launches} calls holds {nodes} nodes: they ran elsewhere")
+
+    def discard(self, gpu: Gpu) -> None:
+        """Free the graph."""
+        gpu.discard(self.graph)
+
+
+def _captured(gpu: Gpu, enqueue: Enqueue) -> tuple[Any, int]:
+    """(executable graph, its nodes)."""
+    driver = gpu.driver
+    mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+    call(driver.cuStreamBeginCapture, gpu.stream, mode)
+    try:
+        enqueue()
+    except BaseException:
+        driver.cuStreamEndCapture(gpu.stream)
+        raise
+    graph = call(driver.cuStreamEndCapture, gpu.stream)
+    try:
+        _, nodes = call(driver.cuGraphGetNodes, graph, 0)
+        return call(driver.cuGraphInstantiate, graph, 0), int(nodes)
+    finally:
+        call(driver.cuGraphDestroy, graph)
+
+
+def timed(
+    gpu: Gpu,
+    watch: Stopwatch,
+    blocks: Sequence[Block],
+    rounds: int,
+    *,
+    warm: int = 1,
+    before: Callable[[int], None] | None = None,
+    seed: int = 0,
+) -> np.ndarray:
+    """Microseconds a launch, float64 array (rounds, blocks), every round visiting every block.
+
+    Rounds are balanced (`balanced`): drifts cancel, and nobody always follows the same one; `warm` further
+    rounds before them are not counted. `before` is called ahead of each block, with its number among
+    `blocks`, and may enqueue untimed work.
+    """
+    count = len(blocks)
+    order = balanced(count, rounds + warm, seed)
+    hook = None if before is None else lambda position: before(order[position])
+    times = watch.blocks([b.graph for b in blocks], order, before=hook)
+    table = np.empty((rounds + warm, count))
+    for position, (which, microseconds) in enumerate(zip(order, times, strict=True)):
+        table[position // count, which] = microseconds / blocks[which].launches
+    return table[warm:]
+
+
+def apart(stage: Any, enqueues: Sequence[Enqueue]) -> Callable[[int], None]:
+    """A `before` of `timed` after which nothing of others is in the L2: emptied, and one call of one's own.
+
+    What a kernel leaves behind (lines to be written, lines given up first or last) is else paid by whoever
+    has the next turn (docs/experiments/hgemm-memory-and-cycles.md).
+    """
+
+    def before(which: int) -> None:
+        stage.empty_l2()
+        enqueues[which]()
+
+    return before
+
+
+def rough_us(stage: Any, enqueue: Enqueue) -> float:
+    """A first idea of a launch's time, from one block of a `stage.Stage`."""
+    once = stage.watch.one(enqueue)
+    block = stage.block(enqueue, int(min(20, max(1, 200 // max(once, 1)))))
+    try:
+        return float(timed(stage.gpu, stage.watch, [block], 1)[0, 0])
+    finally:
+        block.discard(stage.gpu)
+
+
+def paired(table: np.ndarray, baseline: int, candidate: int) -> Any:
+    """baseline / candidate of every round: speed-ups, float64 (rounds,)."""
+    return table[:, baseline] / table[:, candidate]

@@ -1,0 +1,105 @@
+"""One of our HGEMM kernels on one shape as a workload: ``gemm:MxNxK[/CONFIGURATION]`` for `optimize`.
+
+A tuned configuration is the baseline, its schedules are searched: the launch is the harness's own (grid,
+cluster, tensor maps, scalars, overlap), and every candidate has to leave the same bytes, workspace included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sassafras.core import Buffer, Case, Kernel, SassafrasError, Tolerance, Uniform, Workload, WorkloadError
+
+from ..build.cubins import cubin
+from ..configs import registry
+from ..configs.registry import Config
+from ..problem.shape import Shape
+from ..select.space import GemmSpace, kernel
+
+PREFIX = "gemm:"
+#: arguments that a launch does without
+_NONE = {"workspace": 0, "counters": 0}
+
+
+def winner(shape: Shape) -> Config:
+    """The fastest configuration in the dataset that is shipped; the estimate's favourite of other shapes.
+
+    Raises:
+        SassafrasError: no configuration can run the shape.
+    """
+    from ..select.dataset import shipped
+
+    known = shipped().entries.get(shape)
+    if known is not None:
+        for name, _ in known.ranked():
+            try:
+                config = registry.parse(name)
+            except SassafrasError:  # of an instance that is compiled no more
+                continue
+            if registry.proven(config) and len(config.instances) == 1:  # a search rewrites one kernel
+                return config
+    return GemmSpace(shape, lambda config: b"").start()
+
+
+def workload(shape: Shape, config: Config | None = None, cache: Path | None = None) -> Workload:
+    """C = A x B by one configuration; buffers are named as its kernel names them.
+
+    Args:
+        shape: the problem.
+        config: by default `winner`'s.
+        cache: folder of compiled kernels, by default the package's.
+
+    Raises:
+        SassafrasError: the configuration cannot run the shape.
+    """
+    chosen = config or winner(shape)
+    launch = chosen.launch(shape)
+    parameters = dict(chosen.instance.parameters)
+    args: dict[str, Any] = {}
+    for name, dims in zip(("b", "a") if chosen.swapped else ("a", "b"), operands(chosen, shape), strict=True):
+        args[name] = Buffer(chosen.dtype, dims)
+    args["c"] = Buffer(chosen.dtype, (shape.m, shape.n), "out")
+    if "workspace" in parameters and launch.workspace_bytes:
+        args["workspace"] = Buffer("fp32", (launch.workspace_bytes // 4,), "out")
+    if "counters" in parameters and launch.counters:
+        args["counters"] = Buffer("i32", (launch.counters,), "inout", Uniform(0, 1))  # zeros
+    args |= {name: value for name, value in _NONE.items() if name in parameters and name not in args}
+
+    def build(case: Case, arch: str, **options: Any) -> Kernel:
+        if not arch.startswith("sm_90"):
+            raise WorkloadError(f"these kernels are for sm_90a, not for {arch}", where=f"{PREFIX}{shape}")
+        return kernel(chosen, shape, cubin(chosen.instance, cache))
+
+    def reference(tensors: Mapping[str, Any]) -> dict[str, Any]:
+        import torch
+
+        first, second = (tensors[name] for name in (("b", "a") if chosen.swapped else ("a", "b")))
+        first = first.t() if chosen.layout[1] == "t" else first
+        second = second.t() if chosen.layout[0] == "t" else second
+        return {"c": torch.matmul(first.float(), second.float())}
+
+    case = Case(str(shape), launch.grid, args, loop_trips=max(1, shape.k // 64))
+    return Workload(
+        "hgemm", (case,), build, reference, Tolerance(rtol=4e-3, atol=1e-3 * shape.k**0.5),
+        source=f"{PREFIX}{shape}/{chosen.name}", meta={"config": chosen.name, "accumulate": "fp32"},
+    )  # fmt: skip
+
+
+def operands(config: Config, shape: Shape) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Shapes of A and B in memory, as the layout has them."""
+    a = (shape.k, shape.m) if config.layout[1] == "t" else (shape.m, shape.k)
+    b = (shape.n, shape.k) if config.layout[0] == "t" else (shape.k, shape.n)
+    return a, b
+
+
+def load(target: str) -> Workload:
+    """``gemm:MxNxK[/CONFIGURATION]``. Raises WorkloadError: no shape, or no configuration that can run it."""
+    text, _, name = target.removeprefix(PREFIX).partition("/")
+    try:
+        return workload(Shape.parse(text), registry.parse(name) if name else None)
+    except WorkloadError:
+        raise
+    except SassafrasError as error:
+        raise WorkloadError(error.what, where=error.where or target, hint=error.hint) from error

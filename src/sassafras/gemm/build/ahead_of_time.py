@@ -1,0 +1,64 @@
+"""Everything that sassafras.matmul may load, compiled before the first call: for images and shared folders.
+
+The folder is what ``$SASSAFRAS_GEMM_CACHE`` names where the program runs; it may be read-only there. Cubins
+run on every Hopper GPU and driver; the launcher belongs to one version of Python and one platform.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from sassafras.core import SassafrasError
+
+from . import cubins as compiling
+from ..configs import registry
+from . import launcher as launchers
+from ..configs.registry import Instance
+
+
+def kernels(only: str = "") -> list[Instance]:
+    """The instances of all proven families: plain, BF16, nt and tt, with epilogues; and second kernels.
+
+    Args:
+        only: a regular expression that a name has to match somewhere (a second kernel's goes with the first).
+
+    Raises:
+        SassafrasError: it is none, or finds nothing.
+    """
+    try:
+        wanted = re.compile(only)
+    except re.error as error:
+        raise SassafrasError(f"not a regular expression: {error}", where=only) from error
+    every = (*registry.INSTANCES, *registry.OTHER_INSTANCES, *registry.EPILOGUE_INSTANCES)
+    found = [instance for instance in every if wanted.search(instance.name)]
+    if not found:
+        raise SassafrasError("no kernel has such a name", where=only)
+    return compiling.with_companions(found)
+
+
+def missing(folder: Path, instances: Sequence[Instance], launcher: bool = True) -> list[str]:
+    """Names of the files that are not there: cubins of this version's text, this Python's launcher."""
+    paths = [compiling.cached_path(instance, folder) for instance in instances]
+    if launcher:
+        paths.append(launchers.path(folder))
+    return [path.name for path in paths if not path.is_file()]
+
+
+def build(
+    folder: Path, instances: Sequence[Instance], workers: int | None = None, launcher: bool = True
+) -> list[str]:
+    """Compile what is missing; returns what to tell the user of a launcher that could not be built.
+
+    Raises:
+        CompileError, ToolMissing: a kernel cannot be compiled.
+        SassafrasError: the folder does not take it; what was kept before stays.
+    """
+    compiling.build(instances, folder, workers)
+    if launcher:
+        try:
+            launchers.build(folder)
+        except SassafrasError as error:
+            return [str(error)]
+    return []

@@ -1,0 +1,1 @@
+"""Configurations of our kernels: legality, launch facts and cost, one file a kernel."""

@@ -1,0 +1,201 @@
+"""More than a product in one launch: C = activation(alpha * A B + beta * addend + bias), and batches.
+
+Any configuration of an instance with an epilogue (`families.EPILOGUE_INSTANCES`; `kernels/epilogue.cuh`) runs
+them; what a plain configuration's launch is, `launch` turns into theirs. Everything is FP32 until the one
+rounding at the end; the sum of a split k is complete before the epilogue is applied, once.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, replace
+
+from sassafras.core import SassafrasError
+
+from ..problem.launch import GRID_LIMIT, Launch, TensorMap
+from ..problem.shape import Shape
+from . import registry, tma_wgmma
+from .persistent import WarpSpecializedConfig, band_dividers
+from .registry import Config
+from .tma_wgmma import LAYOUTS
+from .unaligned import AnyRowsConfig
+
+#: name -> its number in `kernels/epilogue.cuh`; gelu is the exact form (erf)
+ACTIVATIONS = {None: 0, "relu": 1, "gelu": 2, "gelu_tanh": 3, "silu": 4}
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Matrices of one shape at equal distances.
+
+    Attributes:
+        count: how many.
+        a, b, c: elements from one matrix to the next; 0 for a or b: all products share it.
+    """
+
+    count: int = 1
+    a: int = 0
+    b: int = 0
+    c: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Elements from line to line of the operands (rows, or columns where an operand is stored transposed)."""
+
+    a: int
+    b: int
+    c: int
+
+    @classmethod
+    def tight(cls, shape: Shape, layout: str) -> Lines:
+        """No gaps."""
+        a_t, b_mn = LAYOUTS[layout]
+        return cls(shape.m if a_t else shape.k, shape.n if b_mn else shape.k, shape.n)
+
+
+ALONE = Batch()
+
+
+def bits(value: float) -> int:
+    """The FP32 pattern of a number, as a signed word."""
+    return int(struct.unpack("<i", struct.pack("<f", value))[0])
+
+
+def reject(config: Config, shape: Shape, batch: Batch = ALONE, lines: Lines | None = None) -> str | None:
+    """Why a configuration cannot run this; None when it can."""
+    if not config.instance.epilogue:
+        return f"{config.instance.name} is compiled without an epilogue"
+    if why := config.reject(shape):
+        return why
+    tight = Lines.tight(shape, config.layout)
+    lines = lines or tight
+    if lines != tight and max(lines.a, lines.b, lines.c) >= 1 << 22:
+        return "lines lie too far apart for 32-bit offsets within a tile"
+    steps = (lines.a, lines.b, lines.c, batch.a, batch.b, batch.c)
+    if isinstance(config, AnyRowsConfig):
+        if batch.count > 1:
+            return "one matrix: those of a batch may begin anywhere"
+    elif not getattr(config, "any_alignment", False) and any(step % 8 for step in steps):
+        return "a line or a matrix of the batch does not begin at a multiple of 8 elements"
+    if batch.count < 1 or (batch.count > 1 and batch.c == 0):
+        return f"{batch.count} results at the same place"
+    tiles_m, tiles_n = config.tiles(shape)
+    if isinstance(config, WarpSpecializedConfig):
+        if batch.count > 1 and config.split != 1:
+            return "whole tiles only, in batches"
+        if batch.count * tiles_m * tiles_n >= 1 << 31:
+            return "more than 2^31 tiles"
+    elif batch.count * tiles_m > GRID_LIMIT:
+        return f"{batch.count} x {tiles_m} rows of tiles, a grid takes {GRID_LIMIT}"
+    return None
+
+
+def launch(
+    config: Config,
+    shape: Shape,
+    *,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    activation: str | None = None,
+    batch: Batch = ALONE,
+    lines: Lines | None = None,
+    addend: tuple[int, int] | None = None,
+) -> Launch:
+    """How to launch it. Addresses of ``bias`` (n values or null) and ``addend`` are wanted beside a, b and c.
+
+    Args:
+        lines: where there are gaps between lines; tight by default.
+        addend: elements from row to row of the addend and from matrix to matrix; as of C by default.
+
+    Raises:
+        SassafrasError: `reject`, or an unknown activation.
+    """
+    if why := reject(config, shape, batch, lines):
+        raise SassafrasError(why, where=f"{config.name} for {shape}")
+    if activation not in ACTIVATIONS:
+        known = ", ".join(str(name) for name in ACTIVATIONS)
+        raise SassafrasError("no such activation", where=repr(activation), hint=f"one of {known}")
+    natural = Lines.tight(shape, config.layout)
+    lines, tight = lines or natural, {"a": natural.a, "b": natural.b}
+    line = {"a": lines.a, "b": lines.b, "c": lines.c}
+    step = {"a": batch.a, "b": batch.b, "c": batch.c}
+    if config.swapped:  # the kernel's names
+        line["a"], line["b"], step["a"], step["b"] = line["b"], line["a"], step["b"], step["a"]
+    plain, tiles_m, tiles_n = config.launch(shape), *config.tiles(shape)
+    scalars = dict(plain.scalars)
+    scalars |= {f"ld{name}": line[name] for name in "abc" if f"ld{name}" in scalars}
+    if beta and "last_row" in scalars:  # what is added may be C itself: no element of it is stored twice
+        scalars |= {"last_row": tma_wgmma.APART, "last_column": tma_wgmma.APART}
+    ld_addend, step_addend = addend or (lines.c, batch.c)
+    scalars |= {
+        "alpha": bits(alpha), "beta": bits(beta), "activation": ACTIVATIONS[activation],
+        "out_rows": shape.m, "out_columns": shape.n, "ld_addend": ld_addend, "tiles_each": tiles_m,
+        "batch_a": step["a"], "batch_b": step["b"], "batch_c": step["c"], "batch_addend": step_addend,
+    }  # fmt: skip
+    x, y, z = plain.grid
+    if isinstance(config, WarpSpecializedConfig):
+        if batch.count > 1:
+            scalars["tiles_m"] = tiles_m * batch.count
+            scalars |= band_dividers(tiles_m * batch.count, tiles_n, config.group)
+            x = min(tiles_m * tiles_n * batch.count, config.clusters()) * config.cluster
+    else:
+        z *= batch.count
+    return replace(
+        plain,
+        grid=(x, y, z),
+        scalars=scalars,
+        tensor_maps={
+            name: described.spread(tight[described.operand], line[described.operand])
+            if described.lines
+            else _layered(described, line, step, batch.count)
+            for name, described in plain.tensor_maps.items()
+        },
+        workspace_bytes=plain.workspace_bytes * batch.count,
+        counters=plain.counters * batch.count,
+    )
+
+
+def _layered(described: TensorMap, line: dict[str, int], step: dict[str, int], count: int) -> TensorMap:
+    """A tensor map of three dimensions, the last over the batch (one layer where all share the operand)."""
+    name = described.operand
+    # a single layer has no next one; what would be its place is what every driver accepts
+    layers, apart = (count, 2 * step[name]) if step[name] else (1, 2 * line[name] * described.dims[1])
+    return replace(
+        described,
+        dims=(*described.dims, layers),
+        strides=(2 * line[name], apart),
+        box=(*described.box, 1),
+    )
+
+
+def configurations(
+    shape: Shape,
+    layout: str,
+    dtype: str,
+    batch: Batch = ALONE,
+    lines: Lines | None = None,
+    aligned: bool = True,
+) -> list[Config]:
+    """Configurations that can run this, without those that surely waste, if that leaves any.
+
+    Args:
+        aligned: all addresses are multiples of 16 bytes.
+    """
+    steps = lines or Lines.tight(shape, layout)
+    odd = not aligned or any(
+        step % 8 for step in (steps.a, steps.b, steps.c, batch.a, batch.b, batch.c)
+    )  # fmt: skip
+    legal = [
+        config
+        for config in registry.epilogue_configurations()
+        if config.layout == layout
+        and config.dtype == dtype
+        and (
+            getattr(config, "any_alignment", False)
+            or not odd
+            or (aligned and isinstance(config, AnyRowsConfig))
+        )
+        and reject(config, shape, batch, lines) is None
+    ]
+    return [config for config in legal if config.wasteful(shape) is None] or legal

@@ -1,0 +1,196 @@
+"""The staged family (`kernels/sm90_hgemm_staged.cuh`): instances, configurations, and which are legal."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from sassafras.core import SassafrasError
+
+from ..problem.launch import GRID_LIMIT, SHARED_LIMIT, Launch, ceil_div
+from ..problem.shape import Shape
+from .base import PLAIN, Configuration, Mode, named
+from .source import EPILOGUE_PARAMETERS, plain_entry
+
+#: k elements of one tile in shared memory
+TILE_K = 64
+
+#: names and types of the kernel's parameters, in order
+PARAMETERS = (
+    ("a", "*fp16"), ("b", "*fp16"), ("c", "*fp16"), ("m", "i32"), ("n", "i32"), ("k", "i32"),
+    ("lda", "i32"), ("ldb", "i32"), ("ldc", "i32"), ("tiles_per_slice", "i32"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class StagedInstance:
+    """One compiled kernel: the template's parameters.
+
+    Attributes:
+        layout: ``tn`` (B is n x k) or ``nn`` (B is k x n).
+        rows, columns: the CTA's tile.
+        warps_m, warps_n: how warps divide it.
+        stages: k tiles in shared memory.
+        align: elements that rows are multiples of: 8, or 2 or 1 for odd shapes (smaller copies).
+        epilogue: batches, and more than the product (`epilogue`).
+    """
+
+    layout: Literal["tn", "nn"]
+    rows: int
+    columns: int
+    warps_m: int
+    warps_n: int
+    stages: int
+    align: int = 8
+    epilogue: bool = False
+
+    @property
+    def name(self) -> str:
+        """Entry name, for example ``staged_nn_32x64_w2x2s4``; ``a1`` behind it for rows of any length."""
+        tile = f"{self.rows}x{self.columns}_w{self.warps_m}x{self.warps_n}s{self.stages}"
+        return (
+            f"staged_{self.layout}_{tile}"
+            + (f"a{self.align}" if self.align != 8 else "")
+            + "e" * self.epilogue
+        )
+
+    @classmethod
+    def parse(cls, name: str) -> StagedInstance:
+        """The instance of an entry name. Raises SassafrasError."""
+        return named((*INSTANCES, *EPILOGUE_INSTANCES), name, "staged instance")
+
+    @property
+    def threads(self) -> int:
+        """Threads a CTA."""
+        return 32 * self.warps_m * self.warps_n
+
+    @property
+    def registers(self) -> int:
+        """Registers a lane, roughly: accumulators, two fragments, addresses."""
+        return min(255, self.rows * self.columns // self.threads + 56)
+
+    @property
+    def parameters(self) -> tuple[tuple[str, str], ...]:
+        """Names and types of the kernel's parameters."""
+        return PARAMETERS + EPILOGUE_PARAMETERS * self.epilogue
+
+    @property
+    def source(self) -> str:
+        """CUDA C++ of the entry."""
+        numbers = f"{self.rows}, {self.columns}, {self.warps_m}, {self.warps_n}, {self.stages}"
+        kernel = f"sassafras::Staged<{numbers}, {'true' if self.layout == 'nn' else 'false'}, {self.align}"
+        return plain_entry(
+            self.name, "sm90_hgemm_staged.cuh", kernel, self.parameters, self.threads, self.epilogue
+        )
+
+
+_ODD = (64, 64, 2, 2, 4)
+_LAYOUTS: tuple[Literal["tn", "nn"], ...] = ("tn", "nn")
+
+#: all that are compiled: the one that won anywhere with rows of whole 16 bytes, and those for odd shapes
+INSTANCES: tuple[StagedInstance, ...] = (
+    StagedInstance("nn", 32, 64, 2, 2, 4),
+    *(StagedInstance(layout, *_ODD, align) for layout in _LAYOUTS for align in (2, 1)),
+)
+
+
+#: those with an epilogue (`epilogue`): for odd shapes, which no other family serves
+EPILOGUE_INSTANCES: tuple[StagedInstance, ...] = tuple(
+    StagedInstance(layout, *_ODD, 1, epilogue=True) for layout in _LAYOUTS
+)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class StagedConfig(Configuration):
+    """An instance and the cluster that splits k, 1 to 8 CTAs."""
+
+    instance: StagedInstance
+    cluster: int = 1
+    mode: Mode = field(default=PLAIN, kw_only=True)
+
+    @property
+    def stem(self) -> str:
+        """For example ``staged_nn_32x64_w2x2s4/c2``."""
+        return f"{self.instance.name}/c{self.cluster}"
+
+    @classmethod
+    def _parse(cls, stem: str) -> StagedConfig:
+        try:
+            entry, cluster = stem.split("/")
+            return cls(StagedInstance.parse(entry), int(cluster.removeprefix("c")))
+        except ValueError as error:
+            raise SassafrasError("not a staged configuration", where=stem) from error
+
+    @property
+    def any_alignment(self) -> bool:
+        """It takes any addresses and leading dimensions."""
+        return self.instance.align == 1
+
+    @property
+    def slices(self) -> int:
+        """Into how many parts k is split."""
+        return self.cluster
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory a CTA: the stages, or the padded FP32 partial tile, whichever is larger."""
+        rows, columns = self.tile
+        stages = self.instance.stages * (rows + columns) * TILE_K * 2
+        return max(stages, rows * (columns + 4) * 4 if self.cluster > 1 else 0)
+
+    def tiles(self, shape: Shape) -> tuple[int, int]:
+        """Tiles along m and n."""
+        return ceil_div(shape.m, self.instance.rows), ceil_div(shape.n, self.instance.columns)
+
+    def reject(self, shape: Shape) -> str | None:
+        """Why this configuration cannot or should not run this shape; None when it may."""
+        if not 1 <= self.cluster <= 8:
+            return f"cluster {self.cluster}, 1 to 8 are possible"
+        if max(shape.m, shape.n, shape.k) >= 1 << 31:
+            return f"{shape}: extents have 32 bits"
+        align = self.instance.align
+        if shape.k % align:
+            return f"k {shape.k} is not a multiple of {align}: rows would not be {2 * align}-byte aligned"
+        if shape.n % align:
+            return (
+                f"n {shape.n} is not a multiple of {align}: rows of C (and of B in nn) would not be aligned"
+            )
+        if self.shared_bytes > SHARED_LIMIT:
+            return f"{self.shared_bytes} bytes of shared memory, {SHARED_LIMIT} are there"
+        if max(self.tiles(shape)) > GRID_LIMIT:
+            return f"{max(self.tiles(shape))} tiles, a grid takes {GRID_LIMIT} along each extent"
+        if self.cluster > (tiles := ceil_div(shape.k, TILE_K)):
+            return f"{self.cluster} slices of {tiles} k tiles: some would be empty"
+        return None
+
+    def wasteful(self, shape: Shape) -> str | None:
+        """Why a legal configuration is surely worse than a smaller one; None when it may be good."""
+        rows, columns = self.tile
+        if self.instance.align < (least := next(a for a in (8, 2, 1) if shape.k % a == shape.n % a == 0)):
+            return f"copies of {self.instance.align} elements where {least} would do"
+        if self.instance.align < 8:
+            return None  # there is one tile for odd shapes
+        if rows > 32 and rows // 2 >= shape.m:
+            return f"{rows} rows a CTA for {shape.m}"
+        if columns > 32 and columns // 2 >= shape.n:
+            return f"{columns} columns a CTA for {shape.n}"
+        return None
+
+    def _launch(self, shape: Shape) -> Launch:
+        tiles_m, tiles_n = self.tiles(shape)
+        scalars = {
+            "m": shape.m, "n": shape.n, "k": shape.k, "lda": shape.k,
+            "ldb": shape.n if self.layout == "nn" else shape.k, "ldc": shape.n,
+            "tiles_per_slice": ceil_div(ceil_div(shape.k, TILE_K), self.cluster),
+        }  # fmt: skip
+        return Launch(
+            (self.cluster, tiles_n, tiles_m), self.threads, self.shared_bytes, (self.cluster, 1, 1), scalars
+        )
+
+
+def configurations(instances: tuple[StagedInstance, ...] = INSTANCES) -> Iterator[StagedConfig]:
+    """Every configuration, in a fixed order, legal or not."""
+    for instance, cluster in itertools.product(instances, (1, 2, 4, 8)):
+        yield StagedConfig(instance, cluster)

@@ -1,0 +1,245 @@
+"""Rows of any length (`kernels/sm90_hgemm_any_rows.cuh`): instances, configurations, which are legal."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from sassafras.core import SassafrasError
+
+from ..problem.launch import GRID_LIMIT, MULTIPROCESSORS, SHARED_LIMIT, Launch, TensorMap, ceil_div
+from ..problem.shape import Shape
+from . import rasterization, tma_wgmma
+from .base import PLAIN, Configuration, Mode, named
+from .source import EPILOGUE_PARAMETERS, entry
+from .tma_wgmma import TILE_K
+
+#: rows of which every so many-th lie a multiple of 16 bytes apart, whatever their length
+KINDS = 8
+#: loading warps
+LOADERS = 4
+
+
+#: the kernel finds a tile's row by a shift and a mask
+BANDS = tuple(band for band in rasterization.BANDS if band & (band - 1) == 0)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class AnyRowsInstance:
+    """One compiled kernel: the template's parameters.
+
+    Attributes:
+        layout: ``tn`` (B is n x k).
+        rows, columns: the CTA's tile; 64 rows a warpgroup.
+        stages: k tiles in shared memory.
+        epilogue: more than the product (`epilogue`), of one matrix.
+    """
+
+    layout: str
+    rows: int
+    columns: int
+    stages: int
+    epilogue: bool = False
+
+    @property
+    def name(self) -> str:
+        """Entry name, for example ``any_tn_64x128_s8``."""
+        return f"any_{self.layout}_{self.rows}x{self.columns}_s{self.stages}" + "e" * self.epilogue
+
+    @classmethod
+    def parse(cls, name: str) -> AnyRowsInstance:
+        """The instance of an entry name. Raises SassafrasError."""
+        return named((*INSTANCES, *EPILOGUE_INSTANCES), name, "instance for rows of any length")
+
+    @property
+    def consumers(self) -> int:
+        """Multiplying warpgroups."""
+        return self.rows // 64
+
+    @property
+    def threads(self) -> int:
+        """Threads a CTA."""
+        return 128 * self.consumers + 32 * LOADERS
+
+    @property
+    def registers(self) -> int:
+        """Registers a thread, roughly: accumulators, a row's chunks that move, addresses."""
+        return self.columns // 2 + 48
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory a CTA: the stages, or the padded FP32 tile, whichever is larger; barriers."""
+        stages = self.stages * tma_wgmma.stage_bytes(self.rows, self.columns)
+        return 1024 + max(stages, 4 * self.rows * (self.columns + 8)) + 16 * self.stages
+
+    @property
+    def parameters(self) -> tuple[tuple[str, str], ...]:
+        """Names and types of the kernel's parameters."""
+        plain = (
+            ("a_more", "tensormap"), ("a_less", "tensormap"), ("b_more", "tensormap"),
+            ("b_less", "tensormap"), ("c", "*fp16"), ("m", "i32"), ("n", "i32"), ("k", "i32"),
+            ("lda", "i32"), ("ldb", "i32"), ("ldc", "i32"), ("tiles_per_slice", "i32"), ("late", "i32"),
+            ("log2_band", "i32"),
+        )  # fmt: skip
+        return plain + EPILOGUE_PARAMETERS * self.epilogue
+
+    def reject(self) -> str | None:
+        """Why it cannot be compiled or run at all; None when it can."""
+        if self.layout != "tn":
+            return f"layout {self.layout}: tn only"
+        if self.rows not in (64, 128) or self.columns not in (64, 128, 256):
+            return f"a tile of {self.rows} x {self.columns}: 64 or 128 rows, 64, 128 or 256 columns"
+        if self.stages < 3:
+            return "at least three stages: a row may end in the next"
+        if self.shared_bytes > SHARED_LIMIT:
+            return f"{self.shared_bytes} bytes of shared memory, {SHARED_LIMIT} are there"
+        return None
+
+    @property
+    def template(self) -> str:
+        """The kernel's type in C++."""
+        numbers = (self.rows, self.columns, self.stages)
+        return f"AnyRows<{', '.join(map(str, numbers))}{', true' * self.epilogue}>"
+
+    @property
+    def source(self) -> str:
+        """CUDA C++ of the entry."""
+        header = "sm90_hgemm_any_rows.cuh"
+        return entry(self.name, header, self.template, self.parameters, self.threads, epilogue=self.epilogue)
+
+
+#: rows, columns, stages: as many as 200 KB hold, for one CTA a multiprocessor; half of it for small tiles
+_TILES = ((64, 64, 6), (64, 128, 8), (128, 128, 6), (128, 256, 4))
+#: all that are compiled
+INSTANCES: tuple[AnyRowsInstance, ...] = tuple(AnyRowsInstance("tn", *tile) for tile in _TILES)
+#: those with an epilogue (`epilogue`)
+EPILOGUE_INSTANCES: tuple[AnyRowsInstance, ...] = (AnyRowsInstance("tn", 64, 128, 8, epilogue=True),)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class AnyRowsConfig(Configuration):
+    """An instance and the cluster that splits k, 1 to 8 CTAs.
+
+    Attributes:
+        instance: the compiled kernel.
+        slices: CTAs of a cluster that split k.
+        band: of CTAs that multiply all of k: rows of tiles that are visited together (`bands`); 0: row after
+            row.
+        mode: how launches follow each other.
+    """
+
+    HAS_LATE: ClassVar[bool] = True
+
+    instance: AnyRowsInstance
+    slices: int = 1
+    band: int = 0
+    mode: Mode = field(default=PLAIN, kw_only=True)
+
+    @property
+    def stem(self) -> str:
+        """For example ``any_tn_64x128_s8/c2``, ``any_tn_64x64_s6/c1g4`` (bands of four)."""
+        return f"{self.instance.name}/c{self.slices}{rasterization.ending(self.band)}"
+
+    @classmethod
+    def _parse(cls, stem: str) -> AnyRowsConfig:
+        if found := re.fullmatch(r"(\w+)/c(\d+)(?:g([1-9]\d?))?", stem):
+            name, slices, band = found.groups()
+            return cls(AnyRowsInstance.parse(name), int(slices), int(band or 0))
+        raise SassafrasError("not a configuration for rows of any length", where=stem)
+
+    @property
+    def any_line(self) -> bool:
+        """It takes any leading dimensions."""
+        return True
+
+    @property
+    def cluster(self) -> int:
+        """CTAs of a cluster."""
+        return self.slices
+
+    def tiles(self, shape: Shape) -> tuple[int, int]:
+        """Tiles along m and n."""
+        return ceil_div(shape.m, self.instance.rows), ceil_div(shape.n, self.instance.columns)
+
+    def reject(self, shape: Shape) -> str | None:
+        """Why this configuration cannot run this shape; None when it may."""
+        if why := self.instance.reject():
+            return why
+        if not 1 <= self.slices <= 8:
+            return f"cluster {self.slices}, 1 to 8 are possible"
+        if self.band and (self.slices > 1 or self.instance.epilogue):
+            return f"bands of {self.band}: for CTAs that multiply all of k, without an epilogue"
+        if self.band not in (0, *BANDS):
+            return f"bands of {self.band}: {', '.join(map(str, BANDS))} are possible"
+        if KINDS * max(shape.n, shape.k) >= 1 << 31 or shape.m >= 1 << 31:
+            return f"{shape}: eight rows are more than 32-bit coordinates reach"
+        if max(extents := self._grid(shape)) > GRID_LIMIT:
+            return f"{max(extents)} tiles, a grid takes {GRID_LIMIT} along each extent"
+        tiles = tma_wgmma.k_tiles(shape)
+        if ceil_div(tiles, ceil_div(tiles, self.slices)) != self.slices:
+            return f"{self.slices} slices of {tiles} k tiles: some would be empty"
+        return None
+
+    def wasteful(self, shape: Shape) -> str | None:
+        """Why a legal configuration is surely worse than another; None when it may be good."""
+        if shape.k % 8 == shape.n % 8 == 0:
+            return "rows of 16-byte multiples: the other families bring them with fewer copies"
+        rows, columns = self.tile
+        if rows > 64 and rows // 2 >= shape.m:
+            return f"{rows} rows a CTA for {shape.m}"
+        if columns > 64 and columns // 2 >= shape.n:
+            return f"{columns} columns a CTA for {shape.n}"
+        tiles_m, tiles_n = self.tiles(shape)
+        if (ctas := tiles_m * tiles_n) * self.slices > 4 * MULTIPROCESSORS and self.slices > 1:
+            return f"{ctas} tiles fill the GPU without a split"
+        return rasterization.wasteful(self.band, tiles_m, tiles_n, self.shared_bytes)
+
+    def _maps(self, shape: Shape) -> dict[str, TensorMap]:
+        rows, columns = self.tile
+        a = kinds("a", shape.m, shape.k, (TILE_K, rows // KINDS))
+        b = kinds("b", shape.n, shape.k, (TILE_K, columns // KINDS))
+        return dict(zip(("a_more", "a_less", "b_more", "b_less"), (*a, *b), strict=True))
+
+    def _grid(self, shape: Shape) -> tuple[int, int, int]:
+        """Along y the columns of a band, of which the last may be short of rows; a band of one row for 0."""
+        (tiles_m, tiles_n), band = self.tiles(shape), max(1, self.band)
+        return self.slices, band * tiles_n, ceil_div(tiles_m, band)
+
+    def _launch(self, shape: Shape) -> Launch:
+        scalars = {
+            "m": shape.m, "n": shape.n, "k": shape.k, "lda": shape.k, "ldb": shape.k, "ldc": shape.n,
+            "tiles_per_slice": ceil_div(tma_wgmma.k_tiles(shape), self.slices), "late": 0,
+            "log2_band": max(1, self.band).bit_length() - 1,
+        }  # fmt: skip
+        return Launch(
+            self._grid(shape), self.threads, self.shared_bytes, (self.slices, 1, 1), scalars,
+            self._maps(shape),
+        )  # fmt: skip
+
+
+def kinds(operand: str, rows: int, length: int, box: tuple[int, int]) -> tuple[TensorMap, TensorMap]:
+    """Two tensor maps of a matrix's rows j, j + 8, j + 16 ...; row j begins at element j * length of either,
+    its copies at the multiple of 8 before.
+
+    The first is of the j below rows % 8, of which there is one more row than of the others, which the second
+    is of. Each ends with its last row, so that no copy reads beyond the matrix. Where there are no rows of a
+    kind the other map stands in its place.
+    """
+    more, each = rows % KINDS, rows // KINDS
+    made = [
+        TensorMap(operand, "fp16", (lines * length, count), (2 * KINDS * length,), box, lines=lines)
+        for lines, count in ((more, each + 1), (KINDS, each))
+        if lines and count
+    ]
+    return made[0], made[-1]
+
+
+def configurations(instances: tuple[AnyRowsInstance, ...] = INSTANCES) -> Iterator[AnyRowsConfig]:
+    """Every configuration, in a fixed order, legal or not."""
+    for instance in instances:
+        for slices in range(1, 9):
+            yield AnyRowsConfig(instance, slices)
+        for band in () if instance.epilogue else BANDS:
+            yield AnyRowsConfig(instance, band=band)

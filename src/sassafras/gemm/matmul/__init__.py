@@ -1,0 +1,1 @@
+"""What serves a call of `sassafras.matmul`."""

@@ -1,0 +1,306 @@
+"""The CUDA driver through ctypes, as far as dispatch needs it: load cubins, launch, hand out addresses.
+
+No package beside ctypes is needed, and the addresses go straight to the compiled launcher. (The benchmark
+uses `cuda.driver`, which needs cuda-bindings.) Signatures: CUDA driver API, cuda.h of CUDA 12 and 13.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_uint, c_ulonglong, c_void_p
+from typing import Any
+
+from sassafras.core import DeviceError
+
+_STATIC_SHARED = 1  # CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES
+_MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_CARVEOUT = 9  # CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, percent
+_MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
+_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
+_NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
+_CLUSTER = 4  # CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+_OVERLAP = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+_CAPTURING = 1  # CU_STREAM_CAPTURE_STATUS_ACTIVE
+_NO_DESTRUCTOR_SYNC = 1  # CU_USER_OBJECT_NO_DESTRUCTOR_SYNC
+_MOVE = 1  # CU_GRAPH_USER_OBJECT_MOVE
+_SEMAPHORE_BYTES = 64  # sem_t has 32 with glibc, 16 with musl
+
+_SIGNATURES: dict[str, tuple[Any, ...]] = {
+    "cuInit": (c_uint,),
+    "cuDeviceGet": (POINTER(c_int), c_int),
+    "cuDeviceGetName": (c_char_p, c_int, c_int),
+    "cuDeviceGetAttribute": (POINTER(c_int), c_int, c_int),
+    "cuDevicePrimaryCtxRetain": (POINTER(c_void_p), c_int),
+    "cuCtxGetCurrent": (POINTER(c_void_p),),
+    "cuCtxPushCurrent_v2": (c_void_p,),
+    "cuCtxPopCurrent_v2": (POINTER(c_void_p),),
+    "cuModuleLoadData": (POINTER(c_void_p), c_void_p),
+    "cuModuleGetFunction": (POINTER(c_void_p), c_void_p, c_char_p),
+    "cuFuncSetAttribute": (c_void_p, c_int, c_int),
+    "cuFuncGetAttribute": (POINTER(c_int), c_int, c_void_p),
+    "cuLaunchKernelEx": (c_void_p, c_void_p, c_void_p, c_void_p),
+    "cuTensorMapEncodeTiled": (
+        c_void_p, c_int, c_uint, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_int, c_int, c_int, c_int,
+    ),
+    "cuStreamIsCapturing": (c_void_p, POINTER(c_int)),
+    "cuStreamGetId": (c_void_p, POINTER(c_ulonglong)),
+    "cuStreamGetCaptureInfo_v2": (
+        c_void_p, POINTER(c_int), POINTER(c_ulonglong), POINTER(c_void_p), c_void_p, c_void_p,
+    ),
+    "cuUserObjectCreate": (POINTER(c_void_p), c_void_p, c_void_p, c_uint, c_uint),
+    "cuUserObjectRelease": (c_void_p, c_uint),
+    "cuGraphRetainUserObject": (c_void_p, c_void_p, c_uint, c_uint),
+    "cuThreadExchangeStreamCaptureMode": (POINTER(c_int),),
+    "cuMemAlloc_v2": (POINTER(c_ulonglong), c_size_t),
+    "cuMemFree_v2": (c_ulonglong,),
+    "cuStreamCreate": (POINTER(c_void_p), c_uint),
+    "cuMemsetD32Async": (c_ulonglong, c_uint, c_size_t, c_void_p),
+    "cuStreamSynchronize": (c_void_p,),
+}  # fmt: skip
+
+#: names under which the compiled launcher asks for a function
+_PLAIN = {"cuCtxPushCurrent_v2": "cuCtxPushCurrent", "cuCtxPopCurrent_v2": "cuCtxPopCurrent"}
+
+
+class DriverError(DeviceError):
+    """A driver function returned an error (`code`)."""
+
+    def __init__(self, name: str, code: int) -> None:
+        self.code = code
+        super().__init__(f"{name}: CUDA error {code}")
+
+
+class _Dimensions(ctypes.Structure):
+    _fields_ = [("x", c_uint), ("y", c_uint), ("z", c_uint)]
+
+
+class _Value(ctypes.Union):
+    _fields_ = [("bytes", ctypes.c_char * 64), ("cluster", _Dimensions), ("number", c_int)]
+
+
+class _Attribute(ctypes.Structure):
+    _fields_ = [("id", c_int), ("pad", ctypes.c_char * 4), ("value", _Value)]
+
+
+class LaunchConfig(ctypes.Structure):
+    """CUlaunchConfig."""
+
+    _fields_ = [
+        ("grid", c_uint * 3), ("block", c_uint * 3), ("shared", c_uint), ("stream", c_void_p),
+        ("attributes", POINTER(_Attribute)), ("count", c_uint),
+    ]  # fmt: skip
+
+
+def launch_config(
+    grid: tuple[int, ...], threads: int, shared: int, cluster: tuple[int, ...], overlap: bool = False
+) -> LaunchConfig:
+    """A CUlaunchConfig whose stream is still to be set.
+
+    Args:
+        overlap: the kernel waits for the launch before it by itself, and may start while that one is at work.
+    """
+    config = LaunchConfig((c_uint * 3)(*grid), (c_uint * 3)(threads, 1, 1), shared, None, None, 0)
+    attributes = (_Attribute * 2)()
+    if cluster != (1, 1, 1):
+        attributes[config.count].id = _CLUSTER
+        attributes[config.count].value.cluster = _Dimensions(*cluster)
+        config.count += 1
+    if overlap:
+        attributes[config.count].id = _OVERLAP
+        attributes[config.count].value.number = 1
+        config.count += 1
+    if config.count:
+        config.attributes = ctypes.cast(attributes, POINTER(_Attribute))
+    return config
+
+
+class Release:
+    """Says when a graph, its instances and all that they have launched are gone.
+
+    The driver's own thread counts a semaphore up then: code that needs no interpreter, which may be shut down
+    or wait for the driver by then. Semaphores are never freed: nothing tells when that thread has left one.
+    """
+
+    def __init__(self) -> None:
+        self._library = ctypes.CDLL(None)
+        self._library.calloc.restype = c_void_p
+        self.semaphore = c_void_p(self._library.calloc(1, _SEMAPHORE_BYTES))
+        if not self.semaphore or self._library.sem_init(self.semaphore, 0, 0):
+            raise MemoryError("no semaphore")
+        #: what the driver calls, with the semaphore
+        self.callback = ctypes.cast(self._library.sem_post, c_void_p)
+
+    def happened(self) -> bool:
+        """True once, after it has happened."""
+        return int(self._library.sem_trywait(self.semaphore)) == 0
+
+
+class Driver:
+    """The loaded driver library. Raises DeviceError when it is not there or too old. Any thread may call it.
+
+    Args:
+        library: path or name, for tests; the system's by default.
+    """
+
+    def __init__(self, library: str = "libcuda.so.1") -> None:
+        try:
+            self._library = ctypes.CDLL(library)
+        except OSError as error:
+            raise DeviceError("no CUDA driver on this machine", where=library) from error
+        self._functions: dict[str, Any] = {}
+        for name, types in _SIGNATURES.items():
+            try:
+                function = getattr(self._library, name)
+            except AttributeError as error:
+                raise DeviceError(f"the CUDA driver has no {name}", hint="update the driver") from error
+            function.argtypes, function.restype = types, c_int
+            self._functions[name] = function
+        self.call("cuInit", 0)
+        self._lock = threading.Lock()
+        self._contexts: dict[int, int] = {}
+        self._streams: dict[int, c_void_p] = {}
+
+    def call(self, name: str, *args: Any) -> None:
+        """Raises DriverError."""
+        if code := self._functions[name](*args):
+            raise DriverError(name, code)
+
+    def function(self, name: str) -> Any:
+        """The ctypes function, unchecked: it returns the error code."""
+        return self._functions[name]
+
+    def addresses(self) -> dict[str, int]:
+        """Function name (without version suffix) -> address."""
+        return {
+            _PLAIN.get(name, name): int(ctypes.cast(function, c_void_p).value or 0)
+            for name, function in self._functions.items()
+        }
+
+    def facts(self, ordinal: int) -> tuple[str, tuple[int, int]]:
+        """Name and compute capability of a device."""
+        device, text, major, minor = c_int(), ctypes.create_string_buffer(256), c_int(), c_int()
+        self.call("cuDeviceGet", byref(device), ordinal)
+        self.call("cuDeviceGetName", text, 256, device)
+        self.call("cuDeviceGetAttribute", byref(major), _MAJOR, device)
+        self.call("cuDeviceGetAttribute", byref(minor), _MINOR, device)
+        return text.value.decode(), (major.value, minor.value)
+
+    def context(self, ordinal: int) -> int:
+        """The device's primary context, the one that torch uses."""
+        with self._lock:
+            if ordinal not in self._contexts:
+                device, context = c_int(), c_void_p()
+                self.call("cuDeviceGet", byref(device), ordinal)
+                self.call("cuDevicePrimaryCtxRetain", byref(context), device)
+                self._contexts[ordinal] = int(context.value or 0)
+            return self._contexts[ordinal]
+
+    @contextmanager
+    def current(self, context: int) -> Iterator[None]:
+        """With this context current, and free to load code while some stream is being captured."""
+        mode, popped = c_int(_RELAXED), c_void_p()
+        self.call("cuCtxPushCurrent_v2", context)
+        try:
+            self.call("cuThreadExchangeStreamCaptureMode", byref(mode))
+            try:
+                yield
+            finally:
+                self.call("cuThreadExchangeStreamCaptureMode", byref(mode))
+        finally:
+            self.call("cuCtxPopCurrent_v2", byref(popped))
+
+    def load(self, ordinal: int, cubin: bytes, name: str, shared_limit: int, all_shared: bool = False) -> int:
+        """Handle of an entry, allowed `shared_limit` bytes of shared memory in all. Raises DriverError.
+
+        Args:
+            all_shared: a multiprocessor that runs it has no memory but shared memory (and the smallest L1).
+        """
+        module, function, static = c_void_p(), c_void_p(), c_int()
+        with self.current(self.context(ordinal)):
+            self.call("cuModuleLoadData", byref(module), cubin)
+            self.call("cuModuleGetFunction", byref(function), module, name.encode())
+            if shared_limit > 48 * 1024:
+                self.call("cuFuncGetAttribute", byref(static), _STATIC_SHARED, function)
+                limit = shared_limit - static.value
+                self.call("cuFuncSetAttribute", function, _MAX_DYNAMIC_SHARED, limit)
+            if all_shared:
+                self.call("cuFuncSetAttribute", function, _CARVEOUT, 100)
+        return int(function.value or 0)
+
+    def zeros(self, ordinal: int, words: int) -> int:
+        """Address of zeroed 32-bit words; even while some stream is being captured."""
+        address = c_ulonglong()
+        with self.current(self.context(ordinal)):
+            self.call("cuMemAlloc_v2", byref(address), 4 * words)
+            try:
+                self._zero(ordinal, address.value, words)
+            except DriverError:
+                self.call("cuMemFree_v2", address)
+                raise
+        return address.value
+
+    def zero(self, ordinal: int, address: int, words: int) -> None:
+        """Zero 32-bit words now, even while some stream is being captured."""
+        with self.current(self.context(ordinal)):
+            self._zero(ordinal, address, words)
+
+    def _zero(self, ordinal: int, address: int, words: int) -> None:
+        with self._lock:
+            if ordinal not in self._streams:
+                made = c_void_p()
+                self.call("cuStreamCreate", byref(made), _NON_BLOCKING)
+                self._streams[ordinal] = made
+            stream = self._streams[ordinal]
+        self.call("cuMemsetD32Async", address, 0, words, stream)
+        self.call("cuStreamSynchronize", stream)
+
+    def free(self, ordinal: int, address: int) -> None:
+        """Free what `zeros` gave. The driver waits for everything that the GPU has been given so far."""
+        with self.current(self.context(ordinal)):
+            self.call("cuMemFree_v2", address)
+
+    def stream_id(self, stream: int) -> int:
+        """A number that no other stream of the program ever has. The stream's context is current."""
+        number = c_ulonglong()
+        self.call("cuStreamGetId", stream, byref(number))
+        return number.value
+
+    def capture(self, stream: int) -> tuple[int, int]:
+        """(id of the capture, the graph) while a stream is captured, else zeros."""
+        status, number, graph = c_int(), c_ulonglong(), c_void_p()
+        self.call("cuStreamGetCaptureInfo_v2", stream, byref(status), byref(number), byref(graph), None, None)
+        return (number.value, int(graph.value or 0)) if status.value == _CAPTURING else (0, 0)
+
+    def released_with(self, graph: int) -> Release:
+        """Tell when a graph that is being captured is gone, with all instances and executions."""
+        release, made = Release(), c_void_p()
+        self.call(
+            "cuUserObjectCreate", byref(made), release.semaphore, release.callback, 1, _NO_DESTRUCTOR_SYNC
+        )
+        try:
+            self.call("cuGraphRetainUserObject", graph, made, 1, _MOVE)
+        except DriverError:
+            self.call("cuUserObjectRelease", made, 1)
+            raise
+        return release
+
+    def encode(self, target: int, address: int, described: tuple[Any, ...]) -> int:
+        """cuTensorMapEncodeTiled into `target` (128 bytes, 64-byte aligned); the error code.
+
+        `described`: as in `plans.KernelPlan.parameters`, ("map", operand, type, dims, strides, box, steps,
+        interleave, swizzle, promotion, fill).
+        """
+        _, _, kind, dims, strides, box, steps, interleave, swizzle, promotion, fill = described
+        rank = len(dims)
+        return int(
+            self._functions["cuTensorMapEncodeTiled"](
+                target, kind, rank, address, (c_ulonglong * rank)(*dims), (c_ulonglong * rank)(*strides, 0),
+                (c_uint * rank)(*box), (c_uint * rank)(*steps), interleave, swizzle, promotion, fill,
+            )
+        )  # fmt: skip
+
+
+__all__ = ["Driver", "DriverError", "LaunchConfig", "Release", "launch_config"]

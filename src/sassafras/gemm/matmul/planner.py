@@ -1,0 +1,355 @@
+"""Behind sassafras.matmul: who serves a problem, with which kernel; fills the launchers' table.
+
+Nothing here runs on a call that was seen before. A first call waits for no compiler: kernels come from the
+package
+or the cache; a missing one is compiled in a thread while torch serves, and so is the compiled launcher
+itself.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sassafras.core import SassafrasError
+
+from ..build import launcher as build
+from ..build.cubins import ARCH, cached_path, cubin, default_cache
+from ..configs.backward import PART
+from ..configs.registry import Config, Instance, twin
+from ..problem.launch import SHARED_LIMIT
+from ..problem.shape import Shape
+from ..select import predictor
+from ..select import table as tables
+from ..select.dataset import DATA, slug
+from ..select.selector import Choice, Chooser, parsed
+from ..select.table import Table
+from .cublaslt import LtMember
+from .driver import Driver
+from .epilogue_plan import Fused
+from .launcher_python import PythonLauncher, Torch, compiled
+from .plan import first_legal, plan, reject
+from .problem import DTYPES, Problem
+
+#: cubins that come with the package, named as in the cache; there may be none
+SHIPPED = DATA / "cubins"
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """Who serves a problem, and why (`Engine.explain`).
+
+    Attributes:
+        member: ``ours``, ``lt`` or ``torch``.
+        config: our configuration, for ``ours``.
+        why: one sentence.
+    """
+
+    member: str
+    config: str | None
+    why: str
+
+
+class Gpu:
+    """What is known of one device."""
+
+    def __init__(self, name: str, capability: tuple[int, int], chooser: Chooser | None, why_not: str) -> None:
+        self.name, self.capability = name, capability
+        self.chooser, self.why_not = chooser, why_not
+
+
+def load_table(gpu: str) -> Table | None:
+    """``$SASSAFRAS_GEMM_TABLE`` alone, or what is shipped with what was tuned here on top; None without any.
+
+    Raises:
+        SassafrasError: the file that the variable names cannot be used.
+    """
+    if given := os.environ.get("SASSAFRAS_GEMM_TABLE"):
+        return Table.load(Path(given))
+    found: Table | None = None
+    for path in (tables.shipped_path(gpu, PART), tables.shipped_path(gpu), tuned_path(gpu)):
+        if path.is_file():
+            try:
+                loaded = Table.load(path)
+            except SassafrasError:
+                continue  # a damaged file of the cache must not break a user's program
+            found = loaded if found is None else found.merged(loaded)
+    return found
+
+
+def tuned_path(gpu: str) -> Path:
+    """Where `sassafras gemm tune` leaves what it measured on this machine."""
+    return default_cache() / f"{slug(gpu)}.table.json"
+
+
+class Engine:
+    """One a process. Slow paths take a lock; the table of plans is read under the GIL.
+
+    Args:
+        driver: the CUDA driver.
+        torch: torch's functions.
+        cache: folder of cubins and of the built launcher.
+        background: build and compile in threads (False: at once, for tests and tools).
+        lt: finds cuBLASLt, None without it.
+        table: instead of `load_table`.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        torch: Torch,
+        *,
+        cache: Path | None = None,
+        background: bool = True,
+        lt: Callable[[], LtMember | None] = lambda: None,
+        table: Table | None = None,
+    ) -> None:
+        self._on_launcher: Callable[[Any], None] = lambda launcher: None
+        self.driver, self.torch, self.cache = driver, torch, cache
+        self.launcher: Any = PythonLauncher(driver, torch)
+        self.served: dict[Problem, Served] = {}
+        self.notes: list[str] = []
+        self._table, self._background = table, background
+        #: for tests: one of our kernels serves whatever any of them can run, however slowly
+        self.everything = False
+        self._find_lt, self._lt_known = lt, False
+        self._lt: LtMember | None = None
+        self.lock = self._lock = threading.RLock()
+        #: calls with an epilogue or batches
+        self.fused = Fused(self)
+        self._gpus: dict[int, Gpu] = {}
+        self._functions: dict[tuple[int, Instance], int] = {}
+        self._compiling: dict[Instance, list[Callable[[], Any]]] = {}
+        self._uncompilable: dict[Instance, str] = {}
+        self._threads: list[threading.Thread] = []
+        self._start(self._build_launcher)
+
+    def attach(self, on_launcher: Callable[[Any], None]) -> None:
+        """Tell this function of the launcher that serves, now and whenever another takes over."""
+        with self._lock:
+            self._on_launcher = on_launcher
+            on_launcher(self.launcher)
+
+    # -- devices and choices ------------------------------------------------------------------------------
+
+    def gpu(self, ordinal: int) -> Gpu:
+        """The device, with its chooser or the reason why there is none."""
+        with self._lock:
+            if ordinal not in self._gpus:
+                name, capability = self.driver.facts(max(0, ordinal))
+                chooser, why = None, ""
+                if capability != (9, 0):
+                    why = f"our kernels are for sm_90, {name} is sm_{capability[0]}{capability[1]}"
+                else:
+                    found = self._table or load_table(name)
+                    if found is None:
+                        why = f"nothing was tuned for {name} (sassafras gemm tune)"
+                    else:
+                        lt = self._lt_member()
+                        chooser = Chooser(
+                            found, lt_version=lt.version if lt else None, model=predictor.shipped(name),
+                            backward=predictor.shipped(name, PART),
+                        )  # fmt: skip
+                self._gpus[ordinal] = Gpu(name, capability, chooser, why)
+            return self._gpus[ordinal]
+
+    def choose(self, problem: Problem) -> Choice:
+        """The portfolio's member for a problem."""
+        if self.everything and (config := first_legal(problem)) is not None:
+            return Choice("ours", config.name, None, 1.0, "every kernel of ours serves")
+        gpu = self.gpu(problem.device)
+        if gpu.chooser is None:
+            return Choice("torch", None, None, 1.0, gpu.why_not)
+        choice = gpu.chooser.choose(
+            Shape(problem.m, problem.n, problem.k),
+            problem.layout,
+            lambda config: reject(config, problem) is None,
+            lambda config: twin(config, DTYPES[problem.dtype]),
+        )
+        if choice.member == "lt" and (not problem.natural or problem.dtype or not problem.aligned):
+            return Choice("torch", None, choice.row, 1.0, "cuBLASLt's algorithm is for tight FP16 matrices")
+        return choice
+
+    # -- plans ----------------------------------------------------------------------------------------------
+
+    def serve(self, key: tuple[int, ...]) -> None:
+        """Put a plan for this problem into the launcher, unless another thread has done so meanwhile.
+
+        Raises nothing but bugs: in doubt torch serves.
+        """
+        problem = Problem(*key)
+        with self._lock:
+            if self.launcher.knows(key):
+                return
+            try:
+                served = self._serve(problem)
+            except SassafrasError as error:
+                self.launcher.add_torch(key)
+                served = Served("torch", None, str(error))
+                self.note(f"{problem.m}x{problem.n}x{problem.k}: {error}")
+            self.served[problem] = served
+
+    def _serve(self, problem: Problem) -> Served:
+        choice = self.choose(problem)
+        if choice.member == "lt" and choice.row and choice.row.lt:
+            lt = self._lt_member()
+            if lt and lt.add(self.launcher, problem, choice.row.lt):
+                return Served("lt", None, choice.why)
+            choice = Choice("torch", None, choice.row, 1.0, "this launcher cannot call cuBLASLt")
+        config = parsed(choice.config) if choice.config else None
+        if config is None:
+            self.launcher.add_torch(tuple(problem))
+            return Served("torch", None, choice.why)
+        self.launcher.add_torch(tuple(problem))  # until its kernel is there, perhaps within the next line
+        codes: list[bytes] = []
+        waits = ""
+        for instance in config.instances:  # all that is missing is asked for at once
+            code, why = self.code(instance, lambda: self.launcher.remove(tuple(problem)))
+            if code is None:
+                waits = waits or why
+            else:
+                codes.append(code)
+        if waits:
+            return Served("torch", config.name, waits)
+        self._add_kernel(problem, config, codes)
+        return Served("ours", config.name, choice.why)
+
+    def code(self, instance: Instance, built: Callable[[], Any]) -> tuple[bytes | None, str]:
+        """(cubin, ""), or (None, why not). One that is missing is compiled; then `built` is called."""
+        if instance in self._uncompilable:
+            return None, self._uncompilable[instance]
+        code = self._stored(instance)
+        if code is None:
+            self._compile_later(instance, built)
+            if instance in self._uncompilable:
+                return None, self._uncompilable[instance]
+            code = self._stored(instance) if not self._background else None
+        return code, "" if code is not None else "the kernel is being compiled"
+
+    def _add_kernel(self, problem: Problem, config: Config, codes: list[bytes]) -> None:
+        ordinal = max(0, problem.device)
+        function = self.loaded(ordinal, config.instance, codes[0])
+        made = plan(config, problem)
+        behind = None
+        if made.then is not None:
+            instance, second = made.then
+            behind = (self.loaded(ordinal, instance, codes[1]), *second.behind)
+        self.launcher.add_kernel(
+            tuple(problem), function, self.driver.context(ordinal), made.grid, made.threads,
+            made.shared, made.cluster, made.parameters, made.workspace, made.counters, made.overlap, behind,
+        )  # fmt: skip
+
+    def loaded(self, ordinal: int, instance: Instance, code: bytes) -> int:
+        """The handle of an instance's entry on a device."""
+        where = (ordinal, instance)
+        with self._lock:
+            if where not in self._functions:
+                divided = bool(getattr(instance, "all_shared", False))
+                self._functions[where] = self.driver.load(ordinal, code, instance.name, SHARED_LIMIT, divided)
+            return self._functions[where]
+
+    def _stored(self, instance: Instance) -> bytes | None:
+        for folder in (SHIPPED, self.cache):
+            path = cached_path(instance, folder)
+            if path.is_file() and (data := path.read_bytes())[:4] == b"\x7fELF":
+                return data
+        return None
+
+    def _compile_later(self, instance: Instance, built: Callable[[], Any]) -> None:
+        waiting = self._compiling.setdefault(instance, [])
+        waiting.append(built)
+        if len(waiting) == 1:
+            self._start(lambda: self._compile(instance))
+
+    def _compile(self, instance: Instance) -> None:
+        try:
+            cubin(instance, self.cache)
+        except Exception as error:  # whatever the compiler does, torch goes on serving
+            with self._lock:
+                self._uncompilable[instance] = f"{instance.name} could not be compiled: {error}"
+                self.note(self._uncompilable[instance])
+        finally:
+            with self._lock:
+                for built in self._compiling.pop(instance, []):
+                    built()  # the next call decides anew
+
+    # -- the launcher ---------------------------------------------------------------------------------------
+
+    def _build_launcher(self) -> None:
+        try:
+            module = build.loaded() or build.load(build.build(self.cache))
+            lt = self._lt_member()
+            made = compiled(module, self.driver, self.torch, lt.matmul_address if lt else 0)
+        except (SassafrasError, AttributeError, ValueError) as error:
+            self.note(f"the Python launcher is used: {error}")
+            return
+        with self._lock:
+            self.launcher = made  # plans are made anew as calls come
+            self.fused.renew()
+            self._on_launcher(made)
+
+    def _lt_member(self) -> LtMember | None:
+        with self._lock:
+            if not self._lt_known:
+                self._lt_known = True
+                try:
+                    self._lt = self._find_lt()
+                except Exception as error:  # a missing or odd library: torch calls it anyway
+                    self.note(f"cuBLASLt is not called directly: {error}")
+            return self._lt
+
+    # -- odds and ends --------------------------------------------------------------------------------------
+
+    def _start(self, work: Callable[[], None]) -> None:
+        if not self._background:
+            work()
+            return
+        thread = threading.Thread(target=work, name="sassafras-build", daemon=True)
+        with self._lock:
+            self._threads.append(thread)
+            thread.start()
+
+    def settle(self, timeout: float = 300.0) -> None:
+        """Wait for what is being built."""
+        with self._lock:
+            threads = list(self._threads)
+        for thread in threads:  # without the lock, which they need
+            thread.join(timeout)
+        with self._lock:
+            self._threads = [thread for thread in self._threads if thread.is_alive()]
+
+    def forget(self) -> None:
+        """Drop plans and choices, for example after tuning; tables are read anew."""
+        with self._lock:
+            self._gpus.clear()
+            self.served.clear()
+            self.launcher.forget()
+            self.fused.forget()
+
+    def note(self, text: str) -> None:
+        """Keep a remark for `status`."""
+        self.notes.append(text)
+        if os.environ.get("SASSAFRAS_GEMM_VERBOSE"):
+            print(f"sassafras.matmul: {text}", file=sys.stderr)
+
+    def status(self) -> dict[str, Any]:
+        """What serves what: for people who wonder (JSON-able)."""
+        with self._lock:
+            return {
+                "launcher": "python" if isinstance(self.launcher, PythonLauncher) else "compiled",
+                "counts": self.launcher.counts(),
+                "arch": ARCH,
+                "gpus": {str(o): {"name": g.name, "why_not": g.why_not} for o, g in self._gpus.items()},
+                "problems": [
+                    {"shape": f"{p.m}x{p.n}x{p.k}", "layout": p.layout, "dtype": DTYPES[p.dtype],
+                     "member": s.member, "config": s.config, "why": s.why}
+                    for p, s in self.served.items()
+                ],
+                "fused": self.fused.status(),
+                "notes": list(self.notes),
+            }  # fmt: skip

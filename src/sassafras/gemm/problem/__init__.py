@@ -1,0 +1,1 @@
+"""Shapes, layouts and the arguments of a launch."""

@@ -1,0 +1,127 @@
+"""What it takes to launch a configuration: grid, shared memory, scalars, tensor maps, workspace.
+
+Every family's configuration answers `launch(shape)` with a `Launch`; its instance names the kernel's
+parameters in order (`Instance.parameters`), each of one of these kinds:
+
+- ``*fp16``, ``*bf16``: address of operand ``a``, ``b`` or ``c``; a and b change places when `Config.swapped`.
+- ``i32``, ``i64``: ``Launch.scalars[name]``; ``f32`` as well, whose scalar is the number's bit pattern.
+- ``tensormap``: 128 bytes at a 64-byte boundary (``__grid_constant__``), encoded from
+  ``Launch.tensor_maps[name]``.
+- ``*f32``: address of ``Launch.workspace_bytes`` bytes, contents arbitrary, 16-byte aligned.
+- ``*u32``: address of ``Launch.counters`` words, zero before the first launch; kernels leave them zero.
+
+Workspace and counters belong to one launch at a time: launches that may overlap (two streams, two graphs)
+need their own. Both pointers may be null when the sizes are 0.
+
+A `Launch` may have another one behind it (`Launch.then`), of a kernel of its own, on the same stream at once:
+both are one call. They share operands and workspace; sizes are those of the first.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sassafras.core import DeviceError
+from sassafras.cuda.tensor_maps import TensorMap, encode
+
+#: shared memory a CTA may use on sm_90
+SHARED_LIMIT = 227 * 1024
+#: extents of the second and third dimension of a grid
+GRID_LIMIT = 65535
+#: multiprocessors of an H200 or H100 SXM
+MULTIPROCESSORS = 132
+#: CTAs that run at once on an H200 where a multiprocessor has room for one, by the size of their cluster, 1
+#: to 8: it stays within a GPC, and does not always fill it (docs/experiments/hgemm-memory-and-cycles.md)
+AT_ONCE = (132, 132, 117, 120, 110, 102, 105, 120)
+
+
+def ceil_div(value: int, by: int) -> int:
+    """The quotient, rounded up."""
+    return -(-value // by)
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How to launch a configuration for a shape.
+
+    Attributes:
+        grid: CTAs in x, y and z; x is a multiple of the cluster.
+        threads: threads a CTA.
+        shared_bytes: dynamic shared memory a CTA.
+        cluster: cluster shape.
+        scalars: values of the integer parameters, by name.
+        tensor_maps: tensor maps, by parameter name.
+        workspace_bytes: scratch that the launch needs, 0 for none.
+        counters: zeroed words that the launch needs, 0 for none.
+        overlap: it may start while the launch before is at work (programmatic stream serialization).
+        then: what is launched right behind it, None: nothing.
+    """
+
+    grid: tuple[int, int, int]
+    threads: int
+    shared_bytes: int
+    cluster: tuple[int, int, int]
+    scalars: dict[str, int]
+    tensor_maps: dict[str, TensorMap] = field(default_factory=dict)
+    workspace_bytes: int = 0
+    counters: int = 0
+    overlap: bool = False
+    then: Then | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Then:
+    """The second launch of a call: its kernel (an instance of any family) and how it is launched."""
+
+    instance: Any
+    launch: Launch
+
+
+class Arguments:
+    """The driver's ``kernelParams`` of one launch, kept alive with what they point to.
+
+    Args:
+        parameters: (name, kind) in order, as an instance's `parameters`.
+        launch: scalars and tensor maps.
+        addresses: device addresses of ``a``, ``b``, ``c`` (as the kernel names them), ``workspace`` and
+            ``counters``.
+        driver: ``cuda.bindings.driver``; needed for tensor maps only.
+
+    Raises:
+        DeviceError: a parameter has no value, or the driver refuses a tensor map.
+    """
+
+    def __init__(
+        self,
+        parameters: Sequence[tuple[str, str]],
+        launch: Launch,
+        addresses: Mapping[str, int],
+        driver: Any = None,
+    ) -> None:
+        slot = 128
+        self._storage = ctypes.create_string_buffer(slot * (len(parameters) + 1))
+        base = -(-ctypes.addressof(self._storage) // slot) * slot
+        self._pointers = (ctypes.c_void_p * max(1, len(parameters)))()
+        self.sizes: list[int] = []
+        for index, (name, kind) in enumerate(parameters):
+            try:
+                data = _encoded(name, kind, launch, addresses, driver)
+            except KeyError as error:
+                raise DeviceError(f"the launch gives no value to {name}", where=kind) from error
+            ctypes.memmove(base + slot * index, data, len(data))
+            self._pointers[index] = base + slot * index
+            self.sizes.append(len(data))
+        #: what ``cuLaunchKernelEx`` takes
+        self.address = ctypes.addressof(self._pointers)
+
+
+def _encoded(name: str, kind: str, launch: Launch, addresses: Mapping[str, int], driver: Any) -> bytes:
+    if kind == "tensormap":
+        described = launch.tensor_maps[name]
+        return encode(driver, described, addresses[described.operand])
+    if kind.startswith("*"):
+        return int(addresses[name]).to_bytes(8, "little")
+    return int(launch.scalars[name]).to_bytes(8 if kind == "i64" else 4, "little", signed=True)

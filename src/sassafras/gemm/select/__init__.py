@@ -1,0 +1,1 @@
+"""Which configuration serves a problem: measured tables, the cost model and trained selectors."""

@@ -1,0 +1,334 @@
+"""The measured table: every (shape, configuration) pair that a sweep timed, as a file that can be replayed.
+
+JSON Lines, gzip-compressed when the name ends in ``.gz``. The first line is the header: ``sassafras_hgemm``
+(format version), ``gpu``, ``kernels`` (digest of our sources), ``cublaslt``, ``torch``, ``commit``, ``date``,
+``command``, ``modelled`` (true: written by a dry run, not measured). Each further line is a shape:
+
+    {"m": 64, "n": 64, "k": 4096, "ours": {"lean_tn_...": [3.2, 2], ...},
+     "baselines": {"torch": {"nn": 5.6, "tn": 5.6}, ...}, "lt": {"nn": {...}, ...}}
+
+``ours`` maps a configuration to microseconds (GPU time, CUDA graph, warm L2, median) and to the rung of
+successive halving that it reached: higher rungs were timed longer, negative ones in an earlier run than the
+rest of the line (`merge`). Names that no instance of this version has stay in the file; `Entry.ranked`, so
+tables, choosers and sweeps, pass them over. ``lt`` holds cuBLASLt's fastest algorithm of each layout.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sassafras.core import SassafrasError
+from sassafras.core.files import write_whole
+
+from ..configs import registry
+from ..problem.shape import Shape
+
+FORMAT = 1
+#: taken from the rung of a time that is of an earlier run (`merge`)
+EARLIER = 10
+#: folder of what is shipped
+DATA = Path(__file__).resolve().parent / "data"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What is known of one shape.
+
+    Attributes:
+        shape: the problem (FP16, row-major A, no gaps).
+        ours: configuration name -> (microseconds, rung).
+        baselines: contestant -> layout -> microseconds.
+        lt: layout -> cuBLASLt's fastest algorithm (`cublas.LtAlgorithm.to_json`).
+    """
+
+    shape: Shape
+    ours: dict[str, tuple[float, int]]
+    baselines: dict[str, dict[str, float]] = field(default_factory=dict)
+    lt: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def us(self, config: str) -> float | None:
+        """Microseconds of a configuration, None when it was not timed."""
+        found = self.ours.get(config)
+        return found[0] if found else None
+
+    def ranked(self, layout: str | None = None) -> list[tuple[str, float]]:
+        """(configuration, microseconds) of a layout (None: any), fastest first; longer timed ones first.
+
+        Of names that this version knows: a file keeps the times of instances that are gone, and nobody is
+        told to run them.
+        """
+        rows = [
+            (name, *value)
+            for name, value in self.ours.items()
+            if (of := layout_of(name)) and layout in (None, of)
+        ]
+        return [(name, us) for name, us, rung in sorted(rows, key=lambda row: (-row[2], row[1], row[0]))]
+
+    def baseline_us(self, name: str = "lt_autotune", layout: str | None = None) -> float | None:
+        """Microseconds of a baseline; the faster layout for None."""
+        by_layout = self.baselines.get(name, {})
+        if layout is not None:
+            return by_layout.get(layout)
+        return min(by_layout.values()) if by_layout else None
+
+    def to_json(self) -> dict[str, Any]:
+        """A line of the file."""
+        shape = self.shape
+        line: dict[str, Any] = {"m": shape.m, "n": shape.n, "k": shape.k}
+        line["ours"] = {name: [round(us, 3), rung] for name, (us, rung) in sorted(self.ours.items())}
+        line["baselines"] = {
+            name: {layout: round(us, 3) for layout, us in sorted(by.items())}
+            for name, by in sorted(self.baselines.items())
+        }
+        if self.lt:
+            line["lt"] = self.lt
+        return line
+
+    @classmethod
+    def from_json(cls, line: dict[str, Any]) -> Entry:
+        """The reverse. Raises SassafrasError on anything malformed."""
+        try:
+            shape = Shape(int(line["m"]), int(line["n"]), int(line["k"]))
+            ours = {str(name): (float(us), int(rung)) for name, (us, rung) in line["ours"].items()}
+            baselines = {
+                str(name): {str(layout): float(us) for layout, us in by.items()}
+                for name, by in line.get("baselines", {}).items()
+            }
+            times = [us for us, _ in ours.values()] + [us for by in baselines.values() for us in by.values()]
+            if any(not 0 < us < 1e9 for us in times):
+                raise ValueError("a time is not positive")
+            return cls(shape, ours, baselines, dict(line.get("lt", {})))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise SassafrasError(f"not a line of a dataset: {error}", where=json.dumps(line)[:80]) from error
+
+
+def layout_of(config: str) -> str:
+    """The layout that a configuration reads, by its name; empty for names that no family of ours has."""
+    known = _LAYOUTS.get(config)
+    if known is None:
+        try:
+            known = registry.parse(config).layout
+        except SassafrasError:
+            known = ""
+        _LAYOUTS[config] = known
+    return known
+
+
+_LAYOUTS: dict[str, str] = {}
+
+
+class Dataset:
+    """Entries by shape, with the header that says where they come from."""
+
+    def __init__(self, header: dict[str, Any], entries: Iterable[Entry]) -> None:
+        self.header = {"sassafras_hgemm": FORMAT, **header}
+        self.entries = {entry.shape: entry for entry in entries}
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self.entries.values())
+
+    def __getitem__(self, shape: Shape) -> Entry:
+        return self.entries[shape]
+
+    @property
+    def pairs(self) -> int:
+        """(shape, configuration) pairs."""
+        return sum(len(entry.ours) for entry in self)
+
+    @property
+    def modelled(self) -> bool:
+        """Written by a dry run: nothing in it was measured."""
+        return bool(self.header.get("modelled"))
+
+    def replay(self, shape: Shape) -> Replay:
+        """An evaluator of one shape that answers from the file. Raises SassafrasError for unknown shapes."""
+        if shape not in self.entries:
+            raise SassafrasError("the dataset does not have this shape", where=str(shape))
+        return Replay(self.entries[shape])
+
+    def save(self, path: Path) -> None:
+        """Write it; equal contents give equal bytes."""
+        lines = [json.dumps(self.header, sort_keys=True)]
+        ordered = sorted(self, key=lambda entry: (entry.shape.flop, entry.shape))
+        lines += [json.dumps(entry.to_json(), separators=(",", ":")) for entry in ordered]
+        data = ("\n".join(lines) + "\n").encode()
+        if path.suffix == ".gz":
+            packed = io.BytesIO()
+            with gzip.GzipFile(fileobj=packed, mode="wb", filename="", mtime=0, compresslevel=9) as file:
+                file.write(data)
+            data = packed.getvalue()
+        write_whole(path, data)
+
+    @classmethod
+    def load(cls, path: Path) -> Dataset:
+        """Read it. Raises SassafrasError when it is missing, foreign, of another format or damaged."""
+        try:
+            data = path.read_bytes()
+            text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
+            lines = [json.loads(line) for line in text.splitlines() if line]
+        except (OSError, ValueError, EOFError) as error:
+            raise SassafrasError(f"the dataset cannot be read: {error}", where=path.name) from error
+        header = lines[0] if lines and isinstance(lines[0], dict) else {}
+        if header.get("sassafras_hgemm") != FORMAT:
+            raise SassafrasError(
+                "not a dataset of this version",
+                where=path.name,
+                hint=f"its first line should have sassafras_hgemm {FORMAT}",
+            )
+        return cls(header, (Entry.from_json(line) for line in lines[1:]))
+
+
+def merge(old: Dataset, new: Dataset, changed: str) -> Dataset:
+    """`old` with the shapes of `new` re-tuned: their winners and baselines are of the new run alone.
+
+    Old times of such a shape stay as negative rungs (what is learnt from a dataset may use them, selection
+    does not), but for configurations timed again or that `changed` (a regular expression) finds: those were
+    other kernels. Shapes that are not in `new` stay as they are.
+
+    Raises:
+        SassafrasError: either was modelled, or they are of different GPUs.
+    """
+    _of_one_kind(old, new)
+    other = re.compile(changed)
+    entries = dict(old.entries)
+    for shape, entry in new.entries.items():
+        before = old.entries[shape].ours if shape in old.entries else {}
+        kept = {
+            name: (us, rung if rung < 0 else rung - EARLIER)
+            for name, (us, rung) in before.items()
+            if name not in entry.ours and not other.search(name)
+        }
+        entries[shape] = Entry(shape, {**kept, **entry.ours}, entry.baselines, entry.lt)
+    header = {**new.header, "retuned": len(new), "changed": changed, "earlier": _origin(old)}
+    return Dataset(header, entries.values())
+
+
+def extended(old: Dataset, new: Dataset) -> Dataset:
+    """`old` with the configurations that only `new` timed: a sweep of new kernels beside baselines alone.
+
+    A GPU is never twice the same: `new`'s times are scaled, layout by layout, by AutoTuning's of both runs,
+    so that what was measured, a kernel against the baseline, stays. Shapes that are not in `old` are left
+    out. (Torch's times differ more between runs: it chooses anew.)
+
+    Raises:
+        SassafrasError: either was modelled, or they are of different GPUs.
+    """
+    _of_one_kind(old, new)
+    entries = dict(old.entries)
+    for shape, entry in new.entries.items():
+        before = entries.get(shape)
+        if before is None:
+            continue
+        clocks = before.baselines.get("lt_autotune", {}), entry.baselines.get("lt_autotune", {})
+        added = {}
+        for name, (us, rung) in entry.ours.items():
+            layout = layout_of(name)
+            if name not in before.ours and layout and all(layout in of for of in clocks):
+                added[name] = (us * clocks[0][layout] / clocks[1][layout], rung)
+        entries[shape] = Entry(shape, {**before.ours, **added}, before.baselines, before.lt)
+    return Dataset({**old.header, "extended": _origin(new)}, entries.values())
+
+
+def _of_one_kind(old: Dataset, new: Dataset) -> None:
+    """Raises SassafrasError where the two cannot be put together."""
+    if old.modelled or new.modelled:
+        raise SassafrasError("a dataset that was modelled cannot be merged")
+    if old.header.get("gpu") != new.header.get("gpu"):
+        raise SassafrasError(f"datasets of {old.header.get('gpu')} and {new.header.get('gpu')}")
+
+
+def _origin(of: Dataset) -> dict[str, Any]:
+    """Which run a dataset comes from."""
+    keys = ("kernels", "cublaslt", "torch", "commit", "date", "command", "options")
+    return {key: of.header[key] for key in keys if key in of.header}
+
+
+class Replay:
+    """One shape of a dataset as something to be measured: what a search or a learner asks, without a GPU.
+
+    Attributes:
+        entry: the shape's entry.
+        asked: configurations asked for, in order; their number is what a measurement would have cost.
+    """
+
+    def __init__(self, entry: Entry) -> None:
+        self.entry = entry
+        self.asked: list[str] = []
+
+    @property
+    def configs(self) -> list[str]:
+        """All that can be asked for, in the order of their names; of names that this version knows."""
+        return sorted(name for name, _ in self.entry.ranked())
+
+    def measure(self, config: str) -> float | None:
+        """Microseconds, None for a configuration that was not timed."""
+        self.asked.append(config)
+        return self.entry.us(config)
+
+    def best(self, layout: str | None = None) -> tuple[str, float]:
+        """The fastest (of the highest rung). Raises SassafrasError when nothing was timed."""
+        ranked = self.entry.ranked(layout)
+        if not ranked:
+            raise SassafrasError("nothing was timed for this shape", where=str(self.entry.shape))
+        return ranked[0]
+
+    def fraction_of_best(self, layout: str | None = None) -> float:
+        """Best time over the fastest asked for so far: 1 when the best was found, 0 before anything was."""
+        times = [
+            us for name in self.asked if (us := self.entry.us(name)) and layout in (None, layout_of(name))
+        ]
+        return self.best(layout)[1] / min(times) if times else 0.0
+
+
+def slug(gpu: str) -> str:
+    """``NVIDIA H200`` -> ``nvidia-h200``."""
+    return "-".join(gpu.lower().split())
+
+
+def stem(gpu: str, part: str = "") -> str:
+    """What a GPU's files begin with: ``nvidia-h200``, or ``nvidia-h200.backward`` (`backward.part`)."""
+    return slug(gpu) + (f".{part}" if part else "")
+
+
+def shipped(gpu: str = "NVIDIA H200", part: str = "") -> Dataset:
+    """The dataset that comes with the package. Raises SassafrasError when there is none for this GPU."""
+    path = DATA / f"{stem(gpu, part)}.jsonl.gz"
+    if not path.is_file():
+        raise SassafrasError("no dataset for this GPU comes with the package", where=f"{gpu} {part}".strip())
+    return Dataset.load(path)
+
+
+def from_results(results: dict[str, Any]) -> Dataset:
+    """The part of a dataset that an ``hgemm-offline.json`` holds: baselines, and our winner of every shape.
+
+    Losers of the selection are not in such a file, and the winner is of the faster layout only.
+    """
+    environment = results.get("environment", {})
+    header = {
+        "gpu": environment.get("gpu"), "torch": environment.get("torch"), "cublas": environment.get("cublas"),
+        "commit": results.get("commit"), "date": results.get("date"), "command": results.get("command"),
+        "source": f"{results.get('benchmark')}.json: our winner of each shape, measured apart from selection",
+        "kernels": results.get("kernels"), "modelled": bool(results.get("modelled")),
+    }  # fmt: skip
+    entries = []
+    for row in results["rows"]:
+        if "error" in row:
+            continue
+        baselines: dict[str, dict[str, float]] = {}
+        for key, value in row.items():
+            name, _, layout = key.rpartition("_")
+            if layout in ("nn", "tn") and name in ("torch", "cublas", "lt_heuristic", "lt_autotune"):
+                baselines.setdefault(name, {})[layout] = float(value)
+        ours = {row["config"]: (float(row["ours"]), 9)} if row.get("ours") else {}
+        entries.append(Entry(Shape(row["m"], row["n"], row["k"]), ours, baselines))
+    return Dataset(header, entries)

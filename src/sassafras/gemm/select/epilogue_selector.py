@@ -1,0 +1,125 @@
+"""Which instance with an epilogue serves a call, or whether torch does.
+
+Nothing of this was measured: plain products were. So the prediction starts from the nearest tuned shape
+(torch's time and our winner's there), moves both by the static estimate, and charges torch for every pass
+over C that it needs beyond its product.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from ..configs import epilogue, registry
+from ..configs.epilogue import ALONE, Batch, Lines
+from ..configs.registry import Config
+from ..problem.launch import ceil_div
+from ..problem.shape import Shape
+from .cost_model import estimate_us
+from .selector import Chooser, parsed
+
+#: predicted speed-up over torch that ours needs
+MARGIN = 1.05
+#: by what a kernel without the quick start is slower than the same with it, where it gains most
+#: (docs/experiments/hgemm-launch.md)
+QUICK_START = 1.1
+#: plain batches that torch serves faster than this (microseconds) are left to it: our call costs more
+LEAST_US = 8.0
+#: of an elementwise pass over C by torch: microseconds at least, and bytes a microsecond
+_PASS_US, _PASS_BYTES = 2.0, 3.5e6
+
+
+@dataclass(frozen=True, slots=True)
+class Extra:
+    """What a call asks for beyond the product."""
+
+    bias: bool = False
+    activation: str | None = None
+    beta: bool = False
+
+
+def flat(config: Config, shape: Shape, batch: Batch) -> Shape:
+    """One product with as many tiles of this configuration as the batch has."""
+    if batch.count == 1:
+        return shape
+    i = config.instance
+    rows = config.tile[0] * getattr(i, "cluster_m", 1)
+    if config.swapped:
+        return Shape(shape.m, ceil_div(shape.n, rows) * rows * batch.count, shape.k)
+    return Shape(ceil_div(shape.m, rows) * rows * batch.count, shape.n, shape.k)
+
+
+def twin(config: Config, dtype: str) -> Config | None:
+    """The configuration that does the same with an epilogue; None where none is compiled."""
+    instance: Any = config.instance
+    changes: dict[str, Any] = {"epilogue": True}
+    if any(field.name == "dtype" for field in fields(instance)):
+        changes["dtype"] = dtype
+    elif dtype != "fp16":
+        return None
+    other = replace(instance, **changes)
+    return replace(config, instance=other) if other in registry.EPILOGUE_INSTANCES else None
+
+
+def library_fuses(extra: Extra, a_dim: int = 2, b_dim: int = 2) -> bool:
+    """Whether cuBLASLt has this epilogue, which torch reaches for two matrices."""
+    return extra.bias and not extra.beta and a_dim == b_dim == 2 and extra.activation in ("relu", "gelu_tanh")
+
+
+def torch_passes(extra: Extra, batch: Batch, shape: Shape) -> float:
+    """Microseconds that torch takes beyond its product, with which it adds one bias or one C."""
+    if batch.count == 1 and library_fuses(extra):
+        return 0.0
+    passes = int(extra.activation is not None)
+    if extra.bias and (extra.beta or batch.count > 1):
+        passes += 1
+    return passes * max(_PASS_US, 4 * shape.m * shape.n * batch.count / _PASS_BYTES)
+
+
+def choose(
+    chooser: Chooser, shape: Shape, layout: str, dtype: str, batch: Batch = ALONE,
+    lines: Lines | None = None, aligned: bool = True, extra: Extra | None = None,
+) -> tuple[str | None, str]:  # fmt: skip
+    """(configuration or None for torch, why)."""
+    extra = extra or Extra()
+    found = epilogue.configurations(shape, layout, dtype, batch, lines, aligned)
+    if not found:
+        return None, "no kernel with an epilogue can run it"
+    together = Shape(shape.m * batch.count, shape.n, shape.k)
+    row = chooser.nearest(together, layout)
+    if row is None:
+        return None, "no tuned shape is near"
+    # a kernel with an epilogue starts and loops as those without the quick start do, and adds its parts up
+    # itself: theirs is the time that tells something of it
+    tuned = [(config, us) for name, us in row.ours if (config := parsed(name)) is not None]
+    if not tuned:
+        return None, "the tuned winner is not of this version"
+    alone = [t for t in tuned if len(t[0].instances) == 1] or tuned
+    winner, tuned_us = next((t for t in alone if not getattr(t[0].instance, "blocks", 0)), alone[0])
+    if getattr(winner.instance, "blocks", 0):
+        tuned_us *= QUICK_START
+    best = min(found, key=lambda c: (estimate_us(c, flat(c, shape, batch)), c.name))
+    best = replace(best, mode=winner.mode if winner.mode in _modes(best) else best.mode)  # type: ignore[type-var]
+    same = twin(winner, dtype)
+    if same is not None and same.layout == layout and _can(same, found):
+        best = same
+    ours = estimate_us(best, flat(best, shape, batch)) / estimate_us(winner, row.shape) * tuned_us
+    assert row.torch_us is not None
+    torchs = row.torch_us * estimate_us(winner, together) / estimate_us(winner, row.shape)
+    torchs += torch_passes(extra, batch, shape)
+    if extra == Extra() and torchs < LEAST_US:
+        return None, f"torch.bmm, whose call costs less than ours, takes {torchs:.0f} us (predicted)"
+    speedup = torchs / ours
+    if speedup < MARGIN:
+        return None, f"ours is predicted at {speedup:.2f} of torch's speed (not measured)"
+    return best.name, f"predicted at {speedup:.2f} of torch's speed (not measured)"
+
+
+def _modes(config: Config) -> list[Any]:
+    return [other.mode for other in config.in_modes()]
+
+
+def _can(config: Config, found: list[Config]) -> bool:
+    """Among the legal ones, whatever its mode."""
+    plain = config.stem
+    return any(other.stem == plain for other in found)

@@ -1,0 +1,338 @@
+"""What the chooser has learnt for shapes never tuned: boosted trees over a shape and a configuration.
+
+Two sets of trees: one predicts log(torch's time / a plain launch's time), the other what a mode of launching
+adds to that. They are trained apart because a sweep times modes for its leaders alone: one model of both
+would take a mode for the mark of a leader. Trained by ``benchmarks/choosers.py --train`` (scikit-learn);
+here they are evaluated with NumPy alone. The file is ``.npz`` without pickle.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sassafras.core import SassafrasError
+from sassafras.core.files import write_whole
+
+from ..bench.cublas import LAYOUTS
+from ..configs.base import PLAIN, Mode
+from ..configs.persistent import WarpSpecializedConfig
+from ..configs.registry import Config
+from ..configs.split_k import ClusterSplitConfig
+from ..configs.split_k_two_pass import TwoLaunchesConfig
+from ..problem.launch import AT_ONCE, MULTIPROCESSORS
+from ..problem.shape import Shape
+from .cost_model import estimate_us
+from .dataset import DATA, stem
+
+#: of the columns of `features`: a model of another number is not used
+VERSION = 6
+_FAMILIES = (
+    "LeanConfig", "StagedConfig", "ClusterSplitConfig", "WarpSpecializedConfig", "AnyRowsConfig",
+    "TwoLaunchesConfig",
+)  # fmt: skip
+#: the column of a family's index in `_FAMILIES`
+_FAMILY = 11
+#: what a model has learnt of whose header does not say it
+_FIRST_FAMILIES = _FAMILIES[:5]
+#: numbers of a configuration or of its instance; 0 where a family has none
+_NUMBERS = (
+    "cluster", "warps_m", "warps_n", "warps_k", "mt", "nt", "steps", "stages", "consumers", "ping_pong",
+    "cluster_m", "cluster_n", "parts", "share_m", "share_n", "group", "exact", "shared", "buffers", "align",
+    "blocks", "band",
+)  # fmt: skip
+
+
+def families_in(found: np.ndarray) -> list[str]:
+    """Names of the families that rows of `features` are of: what a model learns of from these rows."""
+    return [_FAMILIES[int(index)] for index in np.unique(found[:, _FAMILY])]
+
+
+@lru_cache(maxsize=8192)
+def _own(config: Config) -> tuple[float, ...]:
+    """What does not depend on the shape."""
+    rows, columns = config.tile
+    numbers = []
+    for name in _NUMBERS:
+        value: Any = getattr(config, name, None)
+        numbers.append(float(getattr(config.instance, name, 0) if value is None else value))
+    return (
+        float(_FAMILIES.index(type(config).__name__)), float(config.layout[0] == "n"), float(config.swapped),
+        float(rows), float(columns), float(config.threads), float(config.shared_bytes), *numbers,
+    )  # fmt: skip
+
+
+def _both(config: Config, shape: Shape) -> tuple[float, ...]:
+    """What a shape and a configuration are together."""
+    rows, columns = config.tile
+    tiles_m, tiles_n = config.tiles(shape)
+    tiles, seen = tiles_m * tiles_n, config.seen(shape)
+    slices = float(config.slices or max(1.0, MULTIPROCESSORS / tiles))  # stream-K fills the GPU
+    if isinstance(config, TwoLaunchesConfig):  # nobody adds up beside it: its parts are slices
+        slices = float(config.parts)
+    waves = tiles * slices / MULTIPROCESSORS
+    estimate = estimate_us(config, shape)
+    together = _together(config, tiles_m, tiles_n)
+    return (
+        slices, float(tiles), waves, math.ceil(waves) / waves, seen.m / (tiles_m * rows),
+        seen.n / (tiles_n * columns), shape.k / slices, shape.k * (rows + columns) * 2.0 * tiles, estimate,
+        estimate / max(shape.flop / 790e6, shape.nbytes / 4.3e6), float(tiles_m), float(tiles_n), together,
+        *_rounds(config, shape),
+    )  # fmt: skip
+
+
+def _rounds(config: Config, shape: Shape) -> tuple[float, float]:
+    """CTAs that are launched over those that run at once, and what the last round adds; 0 for kernels that
+    fill the GPU. 18 clusters of six are 108 CTAs for 132 multiprocessors, and take two rounds: 17 find room.
+    Three rows of tiles in bands of four are launched as four: CTAs with nothing to do take their turn."""
+    if isinstance(config, (WarpSpecializedConfig, TwoLaunchesConfig)):
+        return 0.0, 0.0
+    down, across = (
+        config.whole_tiles(shape) if isinstance(config, ClusterSplitConfig) else config.tiles(shape)
+    )
+    band = max(1, getattr(config, "band", 0))
+    slices = config.cluster // (getattr(config, "share_m", 1) * getattr(config, "share_n", 1))
+    # of a multiprocessor's shared memory 1 KiB a CTA is taken
+    room = (228 * 1024) // (config.shared_bytes + 1024)
+    resident = max(1, min(2048 // config.threads, room))
+    clusters = max(1, AT_ONCE[min(config.cluster, 8) - 1] * resident // config.cluster)
+    launched = math.ceil(down / band) * band * across * slices * getattr(config, "parts", 1)
+    rounds = launched / (clusters * config.cluster)
+    return rounds, math.ceil(rounds) / rounds
+
+
+#: CTAs of a GPC, where each has a multiprocessor of its own
+_NEIGHBOURS = 16
+
+
+def _together(config: Config, tiles_m: int, tiles_n: int) -> float:
+    """Rows and columns of operands for each of 16 CTAs in a row, each counted once: what their GPC fetches
+    (docs/experiments/hgemm-launch.md). 0 for clusters, which are dealt to GPCs in turn."""
+    if config.cluster > 1:
+        return 0.0
+    rows, columns = config.tile
+    band = getattr(config, "band", 0)
+    if isinstance(config, TwoLaunchesConfig):
+        down = min(tiles_m, _NEIGHBOURS if tiles_m <= tiles_n else max(1, _NEIGHBOURS // tiles_n))
+        across = min(tiles_n, max(1, _NEIGHBOURS // down))
+    elif band:
+        down, across = min(band, tiles_m), min(tiles_n, max(1, _NEIGHBOURS // band))
+    else:
+        across = min(tiles_n, _NEIGHBOURS)
+        down = min(tiles_m, max(1, _NEIGHBOURS // across))
+    return (down * rows + across * columns) / (down * across)
+
+
+def _aligned(shape: Shape) -> tuple[float, ...]:
+    """Elements that rows of k and of n are whole multiples of, 8 at most, and the smaller: cuBLAS has other
+    kernels for 1, 2, 4 and 8, and torch's time jumps between them."""
+    k, n = math.gcd(shape.k, 8), math.gcd(shape.n, 8)
+    return float(k), float(n), float(min(k, n))
+
+
+def features(configs: Sequence[Config], shape: Shape) -> np.ndarray:
+    """float32 (configurations, features): plain numbers, of which trees need no logarithm."""
+    of_shape = (
+        float(shape.m), float(shape.n), float(shape.k), float(shape.flop), float(shape.nbytes),
+        float(shape.m % 16), float(shape.n % 16), float(shape.k % 64), *_aligned(shape),
+    )  # fmt: skip
+    return np.array([of_shape + _own(c) + _both(c, shape) for c in configs], np.float32)
+
+
+def with_mode(found: np.ndarray, modes: Sequence[Mode]) -> np.ndarray:
+    """The features of plain launches with those of a mode each."""
+    flags = [(float(mode.overlap), float(mode.late), float(mode.solo)) for mode in modes]
+    return np.concatenate([found, np.array(flags, np.float32).reshape(-1, 3)], 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Trees:
+    """A sum of binary trees as flat arrays over all nodes of all trees.
+
+    Attributes:
+        base: added to the sum.
+        depth: steps from a root to the deepest leaf.
+        roots: the node where each tree begins.
+        feature, threshold: of a node: `x[feature] > threshold` leads to its second child.
+        children: (nodes, 2); a leaf's are itself.
+        value: of a leaf; 0 elsewhere.
+    """
+
+    base: float
+    depth: int
+    roots: np.ndarray
+    feature: np.ndarray
+    threshold: np.ndarray
+    children: np.ndarray
+    value: np.ndarray
+
+    def predict(self, found: np.ndarray) -> np.ndarray:
+        """float64 (rows,)."""
+        values = np.asarray(found, np.float64)
+        flat, width = values.ravel(), values.shape[1]
+        start = (np.arange(len(values)) * width)[:, None]
+        node = np.broadcast_to(self.roots, (len(values), len(self.roots)))
+        children = self.children.ravel()
+        for _ in range(self.depth):
+            right = flat.take(start + self.feature.take(node)) > self.threshold.take(node)
+            node = children.take(2 * node + right)
+        total: np.ndarray = self.base + self.value.take(node).sum(1)
+        return total
+
+    @classmethod
+    def mean(cls, several: Sequence[Trees]) -> Trees:
+        """One set of trees that predicts the mean of several."""
+        count = len(several)
+        at = np.cumsum([0, *(len(one.feature) for one in several[:-1])])
+        return cls(
+            sum(one.base for one in several) / count, max(one.depth for one in several),
+            np.concatenate([one.roots + first for one, first in zip(several, at, strict=True)]),
+            np.concatenate([one.feature for one in several]),
+            np.concatenate([one.threshold for one in several]),
+            np.concatenate([one.children + first for one, first in zip(several, at, strict=True)]),
+            np.concatenate([one.value for one in several]) / count,
+        )  # fmt: skip
+
+    def arrays(self, name: str) -> dict[str, Any]:
+        """For a file."""
+        return {
+            f"{name}.base": np.float64(self.base), f"{name}.depth": np.int64(self.depth),
+            f"{name}.roots": self.roots.astype(np.int32), f"{name}.feature": self.feature.astype(np.int16),
+            f"{name}.threshold": self.threshold, f"{name}.children": self.children.astype(np.int32),
+            f"{name}.value": self.value.astype(np.float32),
+        }  # fmt: skip
+
+    @classmethod
+    def of_arrays(cls, name: str, data: Any) -> Trees:
+        """The reverse. Raises ValueError when an index leads out of its array."""
+        got = {
+            part: data[f"{name}.{part}"] for part in ("roots", "feature", "threshold", "children", "value")
+        }
+        nodes = len(got["feature"])
+        whole = {len(got["threshold"]), len(got["children"]), len(got["value"])} == {nodes}
+        inside = all(got[p].min() >= 0 and got[p].max() < nodes for p in ("roots", "children"))
+        if not (whole and inside and got["feature"].min() >= 0):
+            raise ValueError(f"the trees {name!r} are damaged")
+        return cls(
+            float(data[f"{name}.base"]), int(data[f"{name}.depth"]), got["roots"].astype(np.intp),
+            got["feature"].astype(np.intp), got["threshold"].astype(np.float64),
+            got["children"].astype(np.intp), got["value"].astype(np.float64),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """Both sets of trees, and where they come from (``gpu``, ``date``, ``commit``, ``pairs``, ...).
+
+    ``families`` in the header: the configurations' classes that it has learnt of.
+    """
+
+    plain: Trees
+    modes: Trees
+    header: dict[str, Any]
+
+    @property
+    def layouts(self) -> tuple[str, ...]:
+        """The layouts of what it learnt from."""
+        return tuple(self.header.get("layouts", LAYOUTS))
+
+    def knows(self, config: Config) -> bool:
+        """Whether it has learnt of a configuration's family: what it says of others means nothing."""
+        return type(config).__name__ in self.header.get("families", _FIRST_FAMILIES)
+
+    @property
+    def known(self) -> list[tuple[Shape, str, tuple[str, ...]]]:
+        """(shape, layout, configurations that won there) of what it learnt from beside the dispatch table."""
+        return [
+            (Shape(m, n, k), layout, tuple(names)) for m, n, k, layout, names in self.header.get("known", ())
+        ]
+
+    def speedups(self, configs: Sequence[Config], shape: Shape) -> list[tuple[float, Config]]:
+        """(torch's time over it, configuration) in the best mode that each has, best first.
+
+        Args:
+            configs: any; their modes do not count.
+            shape: the problem.
+        """
+        stems = list(dict.fromkeys(replace(config, mode=PLAIN) for config in configs))
+        if not stems:
+            return []
+        found = features(stems, shape)
+        plain = self.plain.predict(found)
+        # modes are looked at where they could still matter
+        near = [int(i) for i in np.argsort(-plain, kind="stable")[:_WITH_MODES]]
+        asked = [(i, config) for i in near for config in modes_that_may_pay(stems[i], shape)]
+        score = {stems[i]: (float(plain[i]), stems[i]) for i in range(len(stems))}
+        if asked:
+            gains = self.modes.predict(with_mode(found[[i for i, _ in asked]], [c.mode for _, c in asked]))
+            for (i, config), gain in zip(asked, gains, strict=True):
+                score[stems[i]] = max(score[stems[i]], (float(plain[i] + gain), config), key=_first)
+        ranked = sorted(score.values(), key=lambda pair: (-pair[0], pair[1].name))
+        return [(math.exp(value), config) for value, config in ranked]
+
+    def save(self, path: Path) -> None:
+        """Write it; equal contents give equal bytes. Raises OSError; what was there before stays then."""
+        header = np.frombuffer(json.dumps(self.header, sort_keys=True).encode(), np.uint8)
+        packed = io.BytesIO()
+        np.savez_compressed(
+            packed, allow_pickle=False, version=np.int64(VERSION), header=header,
+            **self.plain.arrays("plain"), **self.modes.arrays("modes"),
+        )  # fmt: skip
+        write_whole(path, packed.getvalue())
+
+    @classmethod
+    def load(cls, path: Path) -> Model:
+        """Read it. Raises SassafrasError when it is missing, foreign or damaged."""
+        try:
+            with np.load(path, allow_pickle=False) as data:
+                if int(data["version"]) != VERSION:
+                    raise ValueError("it knows other features; train it again")
+                header = json.loads(data["header"].tobytes())
+                made = cls(Trees.of_arrays("plain", data), Trees.of_arrays("modes", data), header)
+            _ = made.known, made.layouts  # read once here: whoever has a model may rely on it
+            if not isinstance(header.get("families", []), list):
+                raise ValueError("it does not say what it has learnt of")
+            return made
+        except Exception as error:  # a damaged archive raises whatever zip, zlib and NumPy stumble over
+            raise SassafrasError(f"not a chooser's model: {error}", where=path.name) from error
+
+
+#: of how many configurations, by their plain launches, the modes are looked at
+_WITH_MODES = 6
+
+
+def _first(pair: tuple[float, Config]) -> float:
+    return pair[0]
+
+
+def modes_that_may_pay(config: Config, shape: Shape) -> list[Config]:
+    """A configuration in modes other than the plain one. Where not all CTAs run at once, one a multiprocessor
+    would take nearly twice as long."""
+    launch = config.launch(shape)
+    one_wave = math.prod(launch.grid) <= MULTIPROCESSORS
+    return [other for other in config.in_modes()[1:] if one_wave or not other.mode.solo]
+
+
+def shipped_path(gpu: str, part: str = "") -> Path:
+    """Where the package keeps a GPU's model; of nt and tt with `backward.PART`."""
+    return DATA / f"{stem(gpu, part)}.chooser.npz"
+
+
+@lru_cache(maxsize=4)
+def shipped(gpu: str, part: str = "") -> Model | None:
+    """The model that comes with the package, None for a GPU that has none."""
+    path = shipped_path(gpu, part)
+    if not path.is_file():
+        return None
+    try:
+        return Model.load(path)
+    except SassafrasError:  # of another version: the neighbours choose
+        return None

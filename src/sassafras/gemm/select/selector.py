@@ -1,0 +1,351 @@
+"""Which member of the portfolio serves a shape: the tuned row, or for a shape never tuned what it has learnt.
+
+Deterministic, and about a millisecond: distances to all tuned shapes are one NumPy expression, and only
+configurations that won nearby are looked at. A model ranks them (`learned`); without one, neighbours do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from ..bench.cublas import BACKWARD
+from ..configs import registry
+from ..configs.registry import Config
+from ..problem.shape import Shape
+from .cost_model import estimate_us
+from .predictor import Model
+from .table import Row, Table
+
+#: legal(configuration) -> may it run? (layout, alignment, gaps and limits of the problem at hand)
+Legal = Callable[[Config], bool]
+#: the configuration that does the same for another type, None where there is none
+Translate = Callable[[Config], "Config | None"]
+
+
+#: A selection is noisy, the more so where the power limit decides, so a tuned row's time has to be better by
+#: these factors: ours than the best library's, (FLOP, up to which it holds; factor), torch's than cuBLASLt's
+#: best algorithm (chosen among torch's and others, so that where torch leads it is by chance). Replayed on
+#: pairs of selection and measurement: docs/experiments/hgemm-kernels.md.
+OURS_BETTER = ((1e11, 1.02), (math.inf, 1.05))
+#: the same in layouts of the backward pass, whose selections were noisier (cuBLASLt's times with workspace)
+OURS_BETTER_BACKWARD = ((1e11, 1.03), (math.inf, 1.05))
+TORCH_BETTER = 1.05
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What is to serve a shape.
+
+    Attributes:
+        member: ``ours``, ``torch`` or ``lt`` (cuBLASLt's tuned algorithm).
+        config: our configuration's name, for ``ours``.
+        row: the tuned row, for a tuned shape.
+        speedup: torch's time over this member's: measured for a tuned shape, predicted otherwise.
+        why: one sentence.
+    """
+
+    member: str
+    config: str | None
+    row: Row | None
+    speedup: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Of the chooser: for shapes never tuned (`evaluate` says what they are worth), and for tuned ones.
+
+    Attributes:
+        neighbours: tuned shapes that are asked.
+        reach: largest distance of the nearest one, in octaves (log2); farther shapes go to torch.
+        margin: predicted speed-up that ours needs.
+        use_estimate: correct neighbours' times by the static estimate's ratio; False: the nearest winner.
+        caution: how many standard deviations of the neighbours' speed-ups are subtracted.
+        candidates: known shapes whose winners a model ranks.
+        model_margin: predicted speed-up that ours needs where a model predicts.
+        tuned: (FLOP, up to which it holds; by what factor a tuned time of ours has to be better), see above.
+    """
+
+    neighbours: int = 6
+    reach: float = 1.6
+    margin: float = 1.3
+    use_estimate: bool = True
+    caution: float = 1.0
+    candidates: int = 48
+    model_margin: float = 1.08
+    tuned: tuple[tuple[float, float], ...] = OURS_BETTER
+
+    def ours_better(self, shape: Shape, layout: str) -> float:
+        """The factor by which a tuned time of ours has to be better than the best library's."""
+        factors = OURS_BETTER_BACKWARD if layout in BACKWARD else self.tuned
+        return next(factor for limit, factor in factors if shape.flop <= limit)
+
+
+class Chooser:
+    """Choices from a table.
+
+    Args:
+        table: tuned rows of one GPU.
+        lt_version: the cuBLASLt at hand; its algorithms are used only if the table's are of the same one.
+        model: ranks configurations for shapes never tuned, in its layouts; None: their neighbours do.
+        backward: another, of the layouts nt and tt.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        settings: Settings | None = None,
+        *,
+        lt_version: int | None = None,
+        model: Model | None = None,
+        backward: Model | None = None,
+    ) -> None:
+        self.table = table
+        self._models = {layout: one for one in (model, backward) if one is not None for layout in one.layouts}
+        self.settings = settings or Settings()
+        known = table.header.get("cublaslt")
+        self._lt_usable = lt_version is not None and known == lt_version
+        self._near: dict[str, tuple[np.ndarray, list[Row]]] = {}
+        for layout in sorted({row.layout for row in table.rows.values()}):
+            rows = [r for r in table.rows.values() if r.layout == layout and r.speedup is not None]
+            rows.sort(key=lambda r: r.shape)
+            if rows:
+                points = np.array([[r.shape.m, r.shape.n, r.shape.k] for r in rows], float)
+                self._near[layout] = (np.log2(points), rows)
+        # what a model may choose from: winners of tuned shapes, and of those that it has learnt from besides
+        self._winners = {
+            layout: (points, [tuple(name for name, _ in row.ours) for row in rows])
+            for layout, (points, rows) in self._near.items()
+        }
+        for layout, (points, winners) in self._winners.items():
+            learnt = self._models[layout].known if layout in self._models else ()
+            if more := [(s, names) for s, of, names in learnt if of == layout]:
+                known = np.log2([[s.m, s.n, s.k] for s, _ in more])
+                self._winners[layout] = (
+                    np.concatenate([points, known]), winners + [names for _, names in more]
+                )  # fmt: skip
+
+    def nearest(self, shape: Shape, layout: str) -> Row | None:
+        """The tuned row of a shape, or else of the nearest within reach that has times of ours and torch."""
+        row = self.table.get(shape, layout)
+        if row is not None and row.speedup is not None:
+            return row
+        if layout not in self._near:
+            return None
+        points, rows = self._near[layout]
+        distances = np.linalg.norm(points - np.log2([shape.m, shape.n, shape.k]), axis=1)
+        at = int(np.argmin(distances))
+        return rows[at] if distances[at] <= self.settings.reach else None
+
+    def choose(
+        self, shape: Shape, layout: str, legal: Legal, translate: Translate = lambda config: config
+    ) -> Choice:
+        """The member for a problem. Never raises: in doubt it is torch.
+
+        Args:
+            translate: from the table's configurations (FP16) to those that may serve; their times are taken
+                to be equal, as BF16 moves the same bytes at the same rate.
+        """
+        row = self.table.get(shape, layout)
+        if row is not None and row.torch_us is not None:
+            return self._tuned(row, legal, translate)
+        return self._chosen(shape, layout, legal, translate)
+
+    def _tuned(self, row: Row, legal: Legal, translate: Translate) -> Choice:
+        assert row.torch_us is not None
+        best = Choice("torch", None, row, 1.0, "tuned: torch is the fastest")
+        if row.lt_us and row.lt and self._lt_usable and row.lt_us < TORCH_BETTER * row.torch_us:
+            best = Choice(
+                "lt", None, row, row.torch_us / row.lt_us, "tuned: a cuBLASLt algorithm is the fastest"
+            )
+        margin = self.settings.ours_better(row.shape, row.layout)
+        for name, us in row.ours:
+            known = parsed(name)
+            config = translate(known) if known is not None else None
+            if config is not None and legal(config):
+                if row.torch_us / us > margin * best.speedup:
+                    best = Choice("ours", config.name, row, row.torch_us / us, "tuned: ours is the fastest")
+                break
+        return best
+
+    def _chosen(self, shape: Shape, layout: str, legal: Legal, translate: Translate) -> Choice:
+        settings = self.settings
+        if layout not in self._near:
+            return Choice("torch", None, None, 1.0, f"nothing was tuned in layout {layout}")
+        model = self._models.get(layout)
+        points = (self._near if model is None else self._winners)[layout][0]
+        distances = np.linalg.norm(points - np.log2([shape.m, shape.n, shape.k]), axis=1)
+        order = np.argsort(distances, kind="stable")
+        if distances[order[0]] > settings.reach:
+            return Choice("torch", None, None, 1.0, "no tuned shape is near")
+        if model is not None:
+            winners = self._winners[layout][1]
+            names = (name for i in order[: settings.candidates] for name in winners[i])
+            best = self._ranked(model, names, shape, legal, translate)
+            margin, why = settings.model_margin, "chosen by what was learnt from tuned shapes"
+        else:
+            rows = self._near[layout][1]
+            near = [(rows[i], 1.0 / (0.1 + float(distances[i])) ** 2) for i in order[: settings.neighbours]]
+            best = self._by_neighbours(near, shape, legal, translate)
+            margin, why = settings.margin, "chosen by its tuned neighbours"
+        if best is None:
+            return Choice("torch", None, None, 1.0, "no configuration that won nearby can run it")
+        if best[0] < margin:
+            return Choice(
+                "torch", None, None, best[0], f"ours is predicted at {best[0]:.2f} of torch's speed"
+            )
+        return Choice("ours", best[1], None, best[0], why)
+
+    @staticmethod
+    def _ranked(
+        model: Model, names: Iterable[str], shape: Shape, legal: Legal, translate: Translate
+    ) -> tuple[float, str] | None:
+        """(predicted speed-up, configuration) of the model's first choice that may run."""
+        known = [config for name in dict.fromkeys(names) if (config := parsed(name)) is not None]
+        ranked = [c for c in known if model.knows(c) and _fits(c, shape)]
+        for speedup, config in model.speedups(ranked, shape):
+            served = translate(config)
+            if served is not None and legal(served):
+                return speedup, served.name
+        return None
+
+    def _by_neighbours(
+        self, near: Sequence[tuple[Row, float]], shape: Shape, legal: Legal, translate: Translate
+    ) -> tuple[float, str] | None:
+        """The same by the neighbours' times."""
+        best: tuple[float, str] | None = None
+        names = dict.fromkeys(name for row, _ in near for name, _ in row.ours)
+        for name in names:
+            config = parsed(name)
+            served = translate(config) if config is not None else None
+            if config is None or served is None or not legal(served) or not _fits(config, shape):
+                continue
+            speedup = self._predicted(config, name, shape, near)
+            if best is None or speedup > best[0]:
+                best = (speedup, served.name)
+            if not self.settings.use_estimate:
+                break  # the nearest shape's winner
+        return best
+
+    def _predicted(self, config: Config, name: str, shape: Shape, near: Sequence[tuple[Row, float]]) -> float:
+        """torch over this configuration, cautiously, from neighbours where either was timed.
+
+        Where the configuration itself was timed, its own speed-up counts. Elsewhere the winner's does,
+        reduced by what the static estimate says the configuration loses against that winner on that shape.
+        For nt and tt, and by what it says that the configuration fills the GPU worse here than there: that
+        shapes off the grid do so was what misled this rule in nn and tn (docs/guides/matmul-and-models.md).
+        """
+        careful = config.layout in BACKWARD
+        logs, weights = [], []
+        for row, weight in near:
+            assert row.speedup is not None and row.torch_us is not None
+            own = dict(row.ours).get(name)
+            if own is not None:
+                value = math.log(row.torch_us / own)
+            else:
+                winner = parsed(row.ours[0][0])
+                if winner is None:
+                    continue
+                loss = math.log(estimate_us(config, row.shape) / estimate_us(winner, row.shape))
+                value = math.log(row.speedup) - max(0.0, loss)
+                weight *= 0.5
+            if careful:
+                value -= max(0.0, math.log(_share(config, row.shape) / _share(config, shape)))
+            logs.append(value)
+            weights.append(weight)
+        if not logs:
+            return 0.0
+        mean = float(np.average(logs, weights=weights))
+        spread = math.sqrt(float(np.average((np.array(logs) - mean) ** 2, weights=weights)))
+        return math.exp(mean - self.settings.caution * spread)
+
+
+def _fits(config: Config, shape: Shape) -> bool:
+    """Whether it can run a shape and no smaller one is surely better: no sweep times such configurations
+    (`wasteful`), so nothing is learnt of them."""
+    return config.reject(shape) is None and config.wasteful(shape) is None
+
+
+def _share(config: Config, shape: Shape) -> float:
+    """What the static estimate leaves of the machine's peak (1 at most, roughly)."""
+    return max(shape.flop / 790e6, shape.nbytes / 4.3e6) / estimate_us(config, shape)
+
+
+@lru_cache(maxsize=4096)
+def parsed(name: str) -> Config | None:
+    """The configuration of a name; None when this version's proven families have none."""
+    try:
+        config = registry.parse(name)
+    except Exception:  # a table of another version may name anything
+        return None
+    return config if registry.proven(config) else None
+
+
+def _legal(row: Row) -> Legal:
+    return lambda config: config.layout == row.layout and config.reject(row.shape) is None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a chooser did on shapes held out (`evaluate`).
+
+    Attributes:
+        shapes: problems asked.
+        ours: how often it chose one of ours.
+        unknown: how often that configuration was never timed there: not counted below.
+        geomean: torch's time over the choice's, geometric mean.
+        worst: the smallest such ratio.
+        possible: the geometric mean of the best choice.
+        harmful: how often the choice was slower than torch by more than 1 %.
+    """
+
+    shapes: int
+    ours: int
+    unknown: int
+    geomean: float
+    worst: float
+    possible: float
+    harmful: int
+
+
+def evaluate(table: Table, settings: Settings, *, folds: str = "shape") -> Outcome:
+    """Leave shapes out, choose for them, look up what it would have been.
+
+    Args:
+        folds: ``shape``: one shape at a time; ``m``, ``n``, ``k``: all shapes with one value of that extent,
+            which asks the chooser to reach farther.
+    """
+    groups: dict[object, list[Row]] = {}
+    for row in table.rows.values():
+        if row.speedup is not None:
+            key = row.shape if folds == "shape" else getattr(row.shape, folds)
+            groups.setdefault(key, []).append(row)
+    ratios, possible, ours, unknown = [], [], 0, 0
+    for key in sorted(groups, key=str):
+        chooser = Chooser(table.without(row.shape for row in groups[key]), settings)
+        for row in groups[key]:
+            choice = chooser.choose(row.shape, row.layout, _legal(row))
+            assert row.torch_us is not None and row.speedup is not None
+            if choice.member == "ours":
+                ours += 1
+                us = dict(row.ours).get(choice.config or "")
+                if us is None:
+                    unknown += 1
+                    continue
+                ratios.append(row.torch_us / us)
+            else:
+                ratios.append(1.0)
+            possible.append(max(1.0, row.speedup))
+
+    def mean(values: list[float]) -> float:
+        return math.exp(sum(map(math.log, values)) / len(values)) if values else 1.0
+
+    return Outcome(
+        sum(map(len, groups.values())), ours, unknown, mean(ratios), min(ratios, default=1.0), mean(possible),
+        sum(ratio < 0.99 for ratio in ratios),
+    )  # fmt: skip

@@ -1,0 +1,161 @@
+"""What is known of a GPU: per shape and layout our best configurations, torch's and cuBLASLt's times."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from sassafras.core import SassafrasError
+from sassafras.core.files import write_whole
+
+from ..configs import registry
+from ..problem.shape import Shape
+from .dataset import DATA, Dataset, Entry, stem
+
+FORMAT = 1
+#: configurations kept of a shape and layout: later ones serve where the first cannot (alignment, gaps)
+KEEP = 4
+#: a configuration this much slower than the best is not kept
+SLOWEST = 1.15
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A tuned shape in one layout.
+
+    Attributes:
+        shape, layout: the problem.
+        ours: (configuration, microseconds), fastest first; empty when none of ours ran.
+        torch_us: `torch.matmul`, None when not timed.
+        lt_us: cuBLASLt's best algorithm, None when not timed.
+        lt: that algorithm (`cublas.LtAlgorithm.to_json`), None when unknown.
+    """
+
+    shape: Shape
+    layout: str
+    ours: tuple[tuple[str, float], ...]
+    torch_us: float | None = None
+    lt_us: float | None = None
+    lt: dict[str, Any] | None = None
+
+    @property
+    def speedup(self) -> float | None:
+        """torch's time over ours, None when either is unknown."""
+        return self.torch_us / self.ours[0][1] if self.ours and self.torch_us else None
+
+
+class Table:
+    """Rows by (shape, layout)."""
+
+    def __init__(self, header: dict[str, Any], rows: Iterable[Row]) -> None:
+        self.header = {"sassafras_hgemm_table": FORMAT, **header}
+        self.rows = {(row.shape, row.layout): row for row in rows}
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def get(self, shape: Shape, layout: str) -> Row | None:
+        """The row of a tuned shape, None for any other."""
+        return self.rows.get((shape, layout))
+
+    def without(self, shapes: Iterable[Shape]) -> Table:
+        """The table with shapes held out."""
+        gone = set(shapes)
+        return Table(self.header, (row for row in self.rows.values() if row.shape not in gone))
+
+    def merged(self, other: Table) -> Table:
+        """This table with the other's rows added; the other's win.
+
+        cuBLASLt's algorithms stay only where they are of the version that the header names: the other's.
+        """
+        header = {**self.header, **other.header}
+        rows: dict[tuple[Shape, str], Row] = {}
+        for table in (self, other):
+            fits = table.header.get("cublaslt") == header.get("cublaslt")
+            rows |= {at: row if fits else replace(row, lt=None) for at, row in table.rows.items()}
+        return Table(header, rows.values())
+
+    @classmethod
+    def from_dataset(cls, dataset: Dataset) -> Table:
+        """The winners of a dataset, by names of this version's proven kernels: others would serve nobody.
+
+        Where none of them multiplies BF16, the fastest that does comes last, by a time of an earlier run if
+        need be: it serves callers with BF16, and others hardly ever.
+
+        Raises:
+            SassafrasError: it was not measured (a dry run).
+        """
+        if dataset.modelled:
+            raise SassafrasError("this dataset was modelled, not measured: dispatch does not use it")
+        rows = []
+        for entry in dataset:
+            for layout in ("nn", "tn", "nt", "tt"):
+                ranked = [
+                    (name, us)
+                    for name, us in entry.ranked(layout)
+                    if entry.ours[name][1] >= 0 and registry.proven(registry.parse(name))
+                ]
+                kept = [(name, us) for name, us in ranked[:KEEP] if us <= SLOWEST * ranked[0][1]]
+                torch_us = entry.baseline_us("torch", layout)
+                if not kept and torch_us is None:
+                    continue
+                kept += _for_bf16(entry, layout, kept, torch_us or 0.0)
+                lt_us = entry.baseline_us("lt_autotune", layout)
+                rows.append(Row(entry.shape, layout, tuple(kept), torch_us, lt_us, entry.lt.get(layout)))
+        keys = ("gpu", "kernels", "cublaslt", "torch", "commit", "date")
+        return cls({key: dataset.header[key] for key in keys if dataset.header.get(key)}, rows)
+
+    def save(self, path: Path) -> None:
+        """Write it; equal contents give equal bytes."""
+        ordered = sorted(self.rows.values(), key=lambda row: (row.shape.flop, row.shape, row.layout))
+        lines = [
+            json.dumps(
+                [
+                    row.shape.m, row.shape.n, row.shape.k, row.layout,
+                    [[name, round(us, 3)] for name, us in row.ours], row.torch_us, row.lt_us, row.lt,
+                ],
+                separators=(",", ":"),
+            )
+            for row in ordered
+        ]  # fmt: skip
+        body = ",\n".join(lines)
+        write_whole(path, f'{{"header": {json.dumps(self.header, sort_keys=True)},\n"rows": [\n{body}\n]}}\n')
+
+    @classmethod
+    def load(cls, path: Path) -> Table:
+        """Read it. Raises SassafrasError when it is missing, foreign or damaged."""
+        try:
+            found = json.loads(path.read_text())
+            if found["header"].get("sassafras_hgemm_table") != FORMAT:
+                raise ValueError("another format")
+            rows = [
+                Row(Shape(m, n, k), layout, tuple((str(c), float(us)) for c, us in ours), torch_us, lt_us, lt)
+                for m, n, k, layout, ours, torch_us, lt_us, lt in found["rows"]
+            ]
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise SassafrasError(f"not a table of tuned shapes: {error}", where=path.name) from error
+        return cls(found["header"], rows)
+
+
+def _for_bf16(
+    entry: Entry, layout: str, kept: list[tuple[str, float]], faster_than: float
+) -> list[tuple[str, float]]:
+    """The fastest configuration with a BF16 twin, where none of `kept` has one; at most one."""
+    if any(_multiplies_bf16(name) for name, _ in kept):
+        return []
+    found = [(us, name) for name, us in entry.ranked(layout) if us < faster_than and _multiplies_bf16(name)]
+    return [(name, us) for us, name in sorted(found)[:1]]
+
+
+@lru_cache(maxsize=8192)
+def _multiplies_bf16(name: str) -> bool:
+    return registry.twin(registry.parse(name), "bf16") is not None
+
+
+def shipped_path(gpu: str, part: str = "") -> Path:
+    """Where the package keeps a GPU's table; of nt and tt with `backward.PART`."""
+    return DATA / f"{stem(gpu, part)}.table.json"

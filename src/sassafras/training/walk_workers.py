@@ -1,0 +1,212 @@
+"""Processes that walk: each opens the kernels that fall to it, and keeps them open.
+
+What an iteration looks at is a function of (seed, iteration, boards an iteration): not of how many processes
+there are, nor of which of them is faster. Walks do not depend on the network, so the next iterations' are
+made while it learns from this one's.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from multiprocessing import get_context, parent_process
+from typing import Any
+
+import numpy as np
+
+from sassafras.core import SassafrasError, SearchError
+
+from .random_walks import Board, Lessons, Walk, walk
+
+#: makers of kernels by family; with more than one worker they must travel between processes (be picklable)
+Makers = Mapping[str, Sequence[Callable[[], Board]]]
+#: a kernel: family, and its number there
+Place = tuple[str, int]
+
+#: kernels drawn for a walk: the first of them that can be used is walked on
+_TRIES = 12
+#: iterations begun before they are needed
+_AHEAD = 3
+
+
+@dataclass(frozen=True)
+class Walked:
+    """An iteration's walks, and kernels that turned out to be unusable: place -> why."""
+
+    walks: list[Walk]
+    unusable: dict[Place, str]
+
+
+class Table:
+    """The kernels of one process: opened when first needed; the unusable ones are remembered."""
+
+    def __init__(self, makers: Makers) -> None:
+        self.makers = makers
+        self.opened: dict[Place, Board] = {}
+        self.unusable: dict[Place, str] = {}
+
+    def board(self, place: Place) -> Board | None:
+        """The kernel, ready to be played; None where the model cannot evaluate it or nothing can be moved."""
+        if place in self.unusable:
+            return None
+        if place not in self.opened:
+            try:
+                made = self.makers[place[0]][place[1]]()
+                start = made.space.start()
+                if not made.space.legal(start).any():
+                    raise SearchError("no legal move")
+                if made.evaluate(start).cost is None:
+                    raise SearchError("the timing model cannot evaluate it")
+            except SassafrasError as error:
+                self.unusable[place] = str(error)
+                return None
+            self.opened[place] = made
+        return self.opened[place]
+
+    def first(self, places: Sequence[Place]) -> tuple[Board, dict[Place, str]]:
+        """The first of these kernels that can be used, and those before it that cannot.
+
+        Raises:
+            SearchError: none of them can be used.
+        """
+        failed: dict[Place, str] = {}
+        for place in places:
+            if (board := self.board(place)) is not None:
+                return board, failed
+            failed[place] = self.unusable[place]
+        raise SearchError(f"of {len(places)} kernels drawn none can be used: {failed}")
+
+
+def draw(makers: Makers, rng: np.random.Generator, count: int = _TRIES) -> list[Place]:
+    """Kernels drawn: every family as likely as another, and within it every kernel."""
+    families = sorted(makers)
+    places = []
+    for _ in range(count):
+        family = families[int(rng.integers(len(families)))]
+        places.append((family, int(rng.integers(len(makers[family])))))
+    return places
+
+
+_table: Table | None = None
+
+
+def _begin(makers: Makers) -> None:
+    """In a worker: interrupts are its owner's business, and it ends when its owner does, however that is."""
+    global _table
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    owner = parent_process()
+    assert owner is not None
+
+    def outlive() -> None:
+        owner.join()
+        os._exit(1)
+
+    threading.Thread(target=outlive, daemon=True).start()
+    _table = Table(makers)
+
+
+def _walk(places: Sequence[Place], lessons: Lessons, seeds: Sequence[int]) -> tuple[Walk, dict[Place, str]]:
+    assert _table is not None
+    board, failed = _table.first(places)
+    return walk(board, lessons, seeds), failed
+
+
+class Crew:
+    """So many processes that walk; with one worker it is this process itself.
+
+    Args:
+        makers: the kernels.
+        workers: processes.
+        table: this process's own kernels, for one worker.
+    """
+
+    def __init__(self, makers: Makers, workers: int = 1, table: Table | None = None) -> None:
+        self.makers = makers
+        self.table = table or Table(makers)
+        # a pool of one each, so that a kernel is always walked on by the process that has it open
+        self._pools = [
+            ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_begin, initargs=(makers,))
+            for _ in range(workers if workers > 1 else 0)
+        ]
+        self._begun: dict[tuple[int, ...], list[Future[Any]]] = {}
+        homes = [(family, n) for family in sorted(makers) for n in range(len(makers[family]))]
+        self._home = {place: n for n, place in enumerate(homes)}
+
+    def walks(self, lessons: Lessons, seeds: Sequence[int], ahead: Sequence[Sequence[int]] = ()) -> Walked:
+        """`lessons.boards` walks on kernels drawn by `seeds`.
+
+        Args:
+            lessons: what a walk is.
+            seeds: of this iteration.
+            ahead: seeds of the iterations that will be asked for next.
+
+        Raises:
+            SearchError: nothing that was drawn can be used, or a process died.
+        """
+        if not self._pools:
+            found = [self._here(lessons, [*seeds, n]) for n in range(lessons.boards)]
+        else:
+            for one in (seeds, *list(ahead)[:_AHEAD]):
+                if tuple(one) not in self._begun:
+                    self._begun[tuple(one)] = [self._send(lessons, [*one, n]) for n in range(lessons.boards)]
+            try:
+                found = [future.result() for future in self._begun.pop(tuple(seeds))]
+            except BrokenProcessPool as error:
+                raise SearchError(
+                    "a process that evaluates kernels died", hint="too little memory? give fewer --workers"
+                ) from error
+        unusable: dict[Place, str] = {}
+        for _, failed in found:
+            unusable |= failed
+        return Walked([walked for walked, _ in found], unusable)
+
+    def _drawn(self, seeds: Sequence[int]) -> list[Place]:
+        return draw(self.makers, np.random.default_rng([*seeds, 0]))
+
+    def _here(self, lessons: Lessons, seeds: Sequence[int]) -> tuple[Walk, dict[Place, str]]:
+        board, failed = self.table.first(self._drawn(seeds))
+        return walk(board, lessons, [*seeds, 1]), failed
+
+    def _send(self, lessons: Lessons, seeds: Sequence[int]) -> Future[Any]:
+        places = self._drawn(seeds)
+        pool = self._pools[self._home[places[0]] % len(self._pools)]
+        return pool.submit(_walk, places, lessons, [*seeds, 1])
+
+    def tour(self, places: Sequence[Place], lessons: Lessons, seed: int) -> Walked:
+        """One walk on each of these kernels; those that cannot be used are left out.
+
+        Raises:
+            SearchError: a process died.
+        """
+        unusable: dict[Place, str] = {}
+        walks: list[Walk] = []
+        waited = [
+            self._pools[n % len(self._pools)].submit(_walk, [place], lessons, [seed, n])
+            if self._pools
+            else None
+            for n, place in enumerate(places)
+        ]
+        for n, (place, future) in enumerate(zip(places, waited, strict=True)):
+            try:
+                if future is not None:
+                    walks.append(future.result()[0])
+                else:
+                    walks.append(walk(self.table.first([place])[0], lessons, [seed, n]))
+            except BrokenProcessPool as error:
+                raise SearchError("a process that evaluates kernels died") from error
+            except SassafrasError as error:
+                unusable[place] = str(error)
+        return Walked(walks, unusable)
+
+    def close(self) -> None:
+        """End the processes; what they have begun is dropped."""
+        for pool in self._pools:
+            pool.shutdown(wait=False, cancel_futures=True)
+        for pool in self._pools:
+            pool.shutdown(wait=True)
+        self._pools, self._begun = [], {}
