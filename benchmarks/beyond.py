@@ -68,7 +68,8 @@ def subjects() -> list[str]:
 def prepare(only: set[str], tools: Sequence[str] | None, folder: Path) -> None:
     """Assemble the sweep of every kernel: ``<kernel>/<number>.cubin`` and ``<kernel>/index.json``."""
     from sassafras import suite
-    from sassafras.frontend import load, ptxas_options
+    from sassafras.frontend import ptxas_options
+    from sassafras.targets import load
 
     for name in suite.names():
         if only and name not in only:
@@ -257,8 +258,8 @@ def warm_up(wanted: Sequence[str]) -> None:
     import numpy as np
 
     from sassafras.core import Candidate
-    from sassafras.frontend import load
     from sassafras.schedule.spaces import SPACES, space_of
+    from sassafras.targets import load
     from sassafras.timing_model import ModelDevice
     from sassafras.validate import Validator
 

@@ -15,8 +15,8 @@ from typing import Any
 
 from common import commit
 
-from sassafras.api.confirm import select
-from sassafras.api.job import FAILURES, Job
+from sassafras.jobs.confirm import select
+from sassafras.jobs.job import FAILURES, Job
 
 Row = dict[str, Any]
 #: in this order; `knobs` and `identity` search nothing
@@ -189,7 +189,7 @@ class _Ladder:
 
     def rows(self, common: Row) -> list[Row]:
         from sassafras.api import optimize
-        from sassafras.frontend import load
+        from sassafras.targets import load
 
         device = optimize.open_device(self.options["device"], None)
         try:
@@ -342,7 +342,7 @@ def stands(subject: str, known: Row, bundle: str) -> bool:
     the same code under control codes from scratch.
     """
     from sassafras.core import SassafrasError
-    from sassafras.frontend import load
+    from sassafras.targets import load
 
     try:
         workload = load(subject)

@@ -42,8 +42,8 @@ def bounds(subjects: list[str], seconds: float) -> list[dict[str, Any]]:
     """
     from sassafras.api.instruction_costs import bound, informed
     from sassafras.core import Candidate, SassafrasError
-    from sassafras.frontend import load
     from sassafras.schedule.spaces import space_of
+    from sassafras.targets import load
     from sassafras.timing_model import ModelDevice
     from sassafras.validate import Validator
 
@@ -80,7 +80,7 @@ def launch_all(subjects: list[str], out: Path) -> None:
     import torch
 
     from sassafras.evaluate.gpu.judge import Bench
-    from sassafras.frontend import load
+    from sassafras.targets import load
 
     out.mkdir(parents=True, exist_ok=True)
     with (out / "subjects.txt").open("w") as names:

@@ -240,7 +240,7 @@ def on_gpu(options: argparse.Namespace) -> list[Row]:
     from sassafras.core import Candidate
     from sassafras.evaluate import SourceEvaluator
     from sassafras.evaluate.gpu import CudaDevice, Limits
-    from sassafras.frontend import load
+    from sassafras.targets import load
 
     rows: list[Row] = []
     workload = load(f"{ROOT / 'benchmarks/gallery/subject.py'}:workload")

@@ -87,7 +87,7 @@ def sampled(arguments: argparse.Namespace, name: str, workers: int) -> tuple[dic
     from sassafras.cluster import Pool
     from sassafras.cluster.random_tests import sample
     from sassafras.core import Candidate
-    from sassafras.frontend import load
+    from sassafras.targets import load
 
     begin = time.monotonic()
     workload = load(f"suite:{name.removeprefix(SAMPLING)}")

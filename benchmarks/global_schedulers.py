@@ -36,8 +36,8 @@ def kernel_rows(
     """One kernel in one space: a row a strategy; the bound is worked out anew for searches that were kept."""
     from sassafras.api.instruction_costs import bound, informed
     from sassafras.core import SassafrasError
-    from sassafras.frontend import load
     from sassafras.schedule.spaces import space_of
+    from sassafras.targets import load
     from sassafras.timing_model import ModelDevice
     from sassafras.validate import Validator
 

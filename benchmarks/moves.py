@@ -47,7 +47,7 @@ def winners(folder: Path, each: bool) -> list[Row]:
 def explained(row: Row, device: str, limit: int, remeasure: int = 0) -> Row:
     """One winner's explanation, as JSON."""
     from sassafras import explain
-    from sassafras.frontend import load
+    from sassafras.targets import load
     from sassafras.training import environment
 
     name, _, case = row["kernel"].partition("/")

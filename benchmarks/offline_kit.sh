@@ -14,7 +14,7 @@ python3 - <<'PY'
 import numpy as np
 from sassafras.core import Candidate
 from sassafras.timing_model import ModelDevice
-from sassafras.frontend import load
+from sassafras import load
 from sassafras.schedule import ScheduleSpace
 from sassafras.validate import Validator
 

@@ -32,9 +32,9 @@ OTHERS = 100
 def search(name: str, budget: str, seed: int, sets: int) -> tuple[Row, bytes]:
     """One kernel: its row, and the chosen leader's cubin."""
     from sassafras import search as strategies
-    from sassafras.api.confirm import select
-    from sassafras.api.job import Job
     from sassafras.core import Budget, beats
+    from sassafras.jobs.confirm import select
+    from sassafras.jobs.job import Job
     from sassafras.schedule.spaces import space_of
     from sassafras.suite import load
     from sassafras.timing_model import ModelDevice, correlation
@@ -86,9 +86,9 @@ def search(name: str, budget: str, seed: int, sets: int) -> tuple[Row, bytes]:
 
 def measured(name: str, cubin: bytes) -> Row:
     """The chosen leader on this machine's GPU, in fresh processes."""
-    from sassafras.api.optimize import open_device
     from sassafras.core import Candidate, Evaluation
-    from sassafras.frontend import load
+    from sassafras.jobs.opening import open_device
+    from sassafras.targets import load
 
     workload = load(f"suite:{name}")  # with the source from which worker processes load it
     case = workload.case(None)
@@ -134,7 +134,7 @@ def summarise(rows: list[Row]) -> Row:
 def names(only: str) -> list[str]:
     """Kernels of the suite of which the model's ratio is evidence, in the suite's order."""
     from sassafras import suite
-    from sassafras.report.evidence import correlation, refusal
+    from sassafras.timing_model.evidence import correlation, refusal
 
     chosen = only.split(",") if only else suite.names()
     if unknown := set(chosen) - set(suite.names()):

@@ -25,7 +25,7 @@ def one(name: str, seconds: float) -> Row:
     """Sample one kernel on this process's GPU."""
     from sassafras.core import Candidate
     from sassafras.evaluate.gpu import CudaDevice
-    from sassafras.frontend import load
+    from sassafras.targets import load
 
     workload = load(f"suite:{name}")
     case = workload.cases[0]

@@ -62,7 +62,7 @@ def one(
     if ends is not None and time.time() + seconds + AROUND_S > ends:
         return None
     import sassafras
-    from sassafras.frontend import load
+    from sassafras.targets import load
 
     begin = time.perf_counter()
     row: Row = {"kernel": name, "shape": case_name, "odd": odd, "strategy": "anneal", "seconds": seconds}
@@ -110,7 +110,8 @@ def one(
 def wanted(which: str, only: set[str]) -> list[tuple[str, str, bool]]:
     """(kernel, case, odd) for one case a variant: the first that selects it."""
     from sassafras import suite
-    from sassafras.frontend import load, variants
+    from sassafras.targets import load
+    from sassafras.targets.load import variants
 
     found = []
     for name in suite.names():

@@ -121,9 +121,9 @@ def lonely_or_not(workload: Any, case: str | None, lonely: bool) -> Any:
 
 def opener(device: str, lonely: bool, kernel: str, pairs: int = PAIRS) -> Any:
     """(baseline, device, what opens it) of a kernel. `pairs`: of blocks, most that time a candidate."""
-    from sassafras.api.optimize import DEFAULT_ARCH
     from sassafras.evaluate.gpu import CudaDevice
-    from sassafras.frontend import load
+    from sassafras.jobs.opening import DEFAULT_ARCH
+    from sassafras.targets import load
     from sassafras.timing_model import ModelDevice
 
     name, _, case = kernel.partition("/")

@@ -51,10 +51,10 @@ def wander(space: Any, moves: int, horizon: int, rng: np.random.Generator) -> tu
 
 def room(kernel: str, moves: int = MOVES, seed: int = 0) -> Row:
     """One kernel's row: instructions, legal actions of both sets in the baseline, and `wander`."""
-    from sassafras.api.optimize import DEFAULT_ARCH
-    from sassafras.frontend import load
+    from sassafras.jobs.opening import DEFAULT_ARCH
     from sassafras.schedule import ScheduleSpace
     from sassafras.search.ppo import CUASMRL
+    from sassafras.targets import load
 
     name, _, case = kernel.partition("/")
     workload = load(f"suite:{name}")

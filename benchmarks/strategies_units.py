@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from turns import Turns
 
-from sassafras.api.confirm import select
 from sassafras.core import Redrawing
 from sassafras.core.files import write_whole
+from sassafras.jobs.confirm import select
 
 Row = dict[str, Any]
 #: best few of a search that are looked at again
@@ -272,9 +272,9 @@ def one(
     from sassafras.api.optimize import prerank_score
     from sassafras.core import Budget
     from sassafras.evaluate import Evaluator
-    from sassafras.frontend import load
     from sassafras.schedule import ScheduleSpace
     from sassafras.search.prerank import Preranked
+    from sassafras.targets import load
     from sassafras.validate import Validator
 
     name, settings = STRATEGIES[unit.strategy]

@@ -128,7 +128,7 @@ def one(name: str, count: int, longest: int, pairs: int, seed: int) -> Row:
     """Sample and measure one kernel: its raw row."""
     from sassafras.core import Candidate
     from sassafras.evaluate.gpu import CudaDevice
-    from sassafras.frontend import load
+    from sassafras.targets import load
     from sassafras.timing_model import ModelDevice
 
     workload = load(f"suite:{name}")
@@ -280,7 +280,7 @@ def speed(only: set[str]) -> None:
 
     from sassafras import suite
     from sassafras.core import Candidate
-    from sassafras.frontend import load
+    from sassafras.targets import load
     from sassafras.timing_model import ModelDevice
 
     for name in suite.names():

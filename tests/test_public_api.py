@@ -25,7 +25,7 @@ PACKAGES = sorted(
 
 def exported(module: ModuleType) -> dict[str, Any]:
     """A package's public functions and classes."""
-    found = {name: getattr(module, name) for name in module.__all__}
+    found = {name: getattr(module, name) for name in getattr(module, "__all__", ())}
     return {n: o for n, o in found.items() if inspect.isfunction(o) or inspect.isclass(o)}
 
 

@@ -77,8 +77,8 @@ def exhibits() -> list[Exhibit]:
 def schedules(name: str, count: int, seed: int = 0) -> Iterator[Any]:
     """A suite kernel as it is, then as identity rewrite, then random legal schedules of it, as candidates."""
     from sassafras.core import Candidate
-    from sassafras.frontend import load
     from sassafras.schedule import ScheduleSpace
+    from sassafras.targets import load
 
     workload = load(f"suite:{name}")
     kernel = workload.build(workload.cases[0], "sm_90a")

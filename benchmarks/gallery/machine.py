@@ -17,8 +17,8 @@ class Patched:
     """A suite kernel and copies of its code with some words changed."""
 
     def __init__(self, name: str) -> None:
-        from sassafras.frontend import load
         from sassafras.sass import Program
+        from sassafras.targets import load
         from sassafras.validate import Validator
 
         workload = load(f"suite:{name}")

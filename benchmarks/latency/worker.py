@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from sassafras.core import SassafrasError
-from sassafras.evaluate.gpu.protocol import read_frame, write_frame
+from sassafras.cuda.frames import read_frame, write_frame
 from sassafras.evaluate.gpu.worker import _follow_parent
 from sassafras.sass.control import Control
 

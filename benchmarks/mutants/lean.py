@@ -276,7 +276,7 @@ def prepare(plans: list[str], folder: str, device: int) -> None:
     from sassafras.evaluate.gpu.compare import Checker
     from sassafras.evaluate.gpu.guarded_buffers import Layout
     from sassafras.evaluate.gpu.protocol import kernel_from_facts
-    from sassafras.frontend import load
+    from sassafras.targets import load
 
     from .plan import read
 

@@ -109,8 +109,8 @@ def patched(old: bytes, runs: list[tuple[int, str]]) -> bytes:
 def make(name: str, count: int, seed: int, path: str, edits: str = "wide") -> Row:
     """Make and judge `count` mutants of one kernel's headline variant; write them; what was found."""
     from sassafras.evaluate.gpu.protocol import kernel_facts
-    from sassafras.frontend import load
     from sassafras.sass import Program
+    from sassafras.targets import load
     from sassafras.validate import Validator
 
     begin = time.perf_counter()

@@ -12,14 +12,14 @@ __version__ = "0.1.0"
 
 #: public name -> the module that has it
 _HOME = {
-    "optimize": "api.optimize", "compare": "api.compare", "Comparison": "compare.comparison",
+    "optimize": "api.optimize", "compare": "api.compare", "Comparison": "comparison.comparison",
     "evolve": "api.evolve",
-    "Result": "report", "explain": "report.explain",
+    "Result": "jobs.result", "explain": "report.explain",
     "Budget": "core", "Candidate": "core", "Case": "core", "Buffer": "core", "Device": "core",
     "Evaluation": "core", "Evaluator": "core", "Interval": "core", "Kernel": "core", "Modelled": "core",
     "Custom": "core", "Normal": "core", "Uniform": "core",
     "SassafrasError": "core", "Space": "core", "Tolerance": "core", "Verdict": "core", "Workload": "core",
-    "Strategy": "search", "Store": "store", "load": "frontend",
+    "Strategy": "search", "Store": "store", "load": "targets",
     "install": "deploy", "uninstall": "deploy", "status": "deploy", "matmul": "gemm.matmul.api",
 }  # fmt: skip
 
@@ -48,12 +48,12 @@ if TYPE_CHECKING:
         Workload,
     )
     from sassafras.deploy import install, status, uninstall
-    from sassafras.frontend.targets import load
     from sassafras.gemm.matmul.api import matmul
-    from sassafras.report import Result
+    from sassafras.jobs.result import Result
     from sassafras.report.explain import explain
     from sassafras.search import Strategy
     from sassafras.store import Store
+    from sassafras.targets.load import load
 
 __all__ = [
     "Budget", "Buffer", "Candidate", "Case", "Comparison", "Custom", "Device", "Evaluation", "Evaluator",

@@ -146,8 +146,8 @@ def test_swaps_stand_while_the_baseline_does() -> None:
 def test_a_step_begins_with_the_schedules_of_the_one_before_it() -> None:
     import numpy as np
 
-    from sassafras.frontend import load
     from sassafras.schedule.spaces import space_of
+    from sassafras.targets import load
     from sassafras.validate import Validator
 
     workload = load("suite:softmax")
@@ -177,7 +177,7 @@ def test_evaluations_of_replaced_rows_are_not_forgotten(tmp_path: Path) -> None:
 
 
 def test_a_row_stands_while_its_kernel_and_its_codes_from_scratch_are_the_same(tmp_path: Path) -> None:
-    from sassafras.frontend import load
+    from sassafras.targets import load
 
     workload = load("suite:softmax")
     known = beyond_ladder.codes(workload.build(workload.case(), "sm_90a"))

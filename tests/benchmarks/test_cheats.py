@@ -71,7 +71,7 @@ def test_odd_honest_device_code_builds(name: str) -> None:
 
 
 def test_the_gallerys_workload_can_be_loaded_by_a_worker() -> None:
-    from sassafras.frontend import load
+    from sassafras.targets import load
 
     workload = load(f"{subject.__file__}:workload")
     assert workload.source is not None

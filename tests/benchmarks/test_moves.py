@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import moves
 
-from sassafras.frontend import load
+from sassafras.targets import load
 from sassafras.timing_model import ModelDevice
 from sassafras.training import environment
 

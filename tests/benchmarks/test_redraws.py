@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 
 from sassafras.core import Candidate, Case, DeviceError, Evaluation, Interval, Kernel, Verdict, Workload
-from sassafras.frontend import load
+from sassafras.targets import load
 from tests.docs.pages import ROOT
 
 BENCHMARKS = ROOT / "benchmarks"

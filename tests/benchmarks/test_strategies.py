@@ -294,7 +294,7 @@ class Leaving:
     """The timing model behind a queue whose owner leaves after some candidates."""
 
     def __init__(self, most: int) -> None:
-        from sassafras.frontend import load
+        from sassafras.targets import load
         from sassafras.timing_model import ModelDevice
 
         workload = load("suite:kv_append")

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import third_party
 
-from sassafras.frontend import load
+from sassafras.targets import load
 
 
 @pytest.fixture

@@ -15,10 +15,10 @@ import pytest
 from sassafras.capture import merge
 from sassafras.capture.roles import roles
 from sassafras.core import Buffer, Custom, Kernel, WorkloadError
-from sassafras.frontend import load
 from sassafras.frontend.captured.files import read
 from sassafras.frontend.captured.workloads import workload
 from sassafras.sass import Program
+from sassafras.targets import load
 
 from .conftest import capture
 

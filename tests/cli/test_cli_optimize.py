@@ -75,7 +75,7 @@ def test_optimize_repeat_and_start_over(tmp_path: Path) -> None:
     assert set(facts["verdicts"]) <= {"modelled", "illegal_schedule"} and facts["verdicts"]["modelled"] >= 150
     assert facts["failed_after_validation"] == 0
     assert facts["modelled"] is True and facts["speedup"] is None and facts["summary"] + "\n" == out
-    from sassafras.frontend import load
+    from sassafras.targets import load
 
     workload = load(example)
     original = workload.build(workload.case(), "sm_90a")

@@ -12,10 +12,10 @@ import pytest
 import sassafras.cluster.evolve as room
 from sassafras.api.evolve import evolve
 from sassafras.evaluate.sandbox.confine import landlock_version
+from sassafras.jobs.result import Result
 from sassafras.llm.limits import proposer
 from sassafras.llm.proposer import Reply, Request, SpendingCap
 from sassafras.llm.spending import Meter
-from sassafras.report import Result
 
 from .conftest import Nodes
 from .test_islands import rows

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sassafras import deploy
-from sassafras.frontend import load
+from sassafras.targets import load
 
 from .boundary import Driver, Tensor, sha
 from .conftest import retuned, save

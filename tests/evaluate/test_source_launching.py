@@ -14,7 +14,7 @@ from sassafras.evaluate.gpu.protocol import LAUNCH_FACTS
 from sassafras.evaluate.sandbox.confine import landlock_version
 from sassafras.evaluate.source import build
 from sassafras.evaluate.source.launching import Forged, launched, ptxas_flags
-from sassafras.frontend import load
+from sassafras.targets import load
 
 needs_fences = pytest.mark.skipif(landlock_version() < 1, reason="this kernel has no Landlock")
 N = 1_000_000

@@ -19,8 +19,9 @@ from sassafras.core import (
     WorkloadError,
 )
 from sassafras.frontend import cubin as cubin_frontend
-from sassafras.frontend import load, variants
 from sassafras.frontend.cuda import workload
+from sassafras.targets import load
+from sassafras.targets.load import variants
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SOURCE = """

@@ -13,10 +13,10 @@ import triton
 import triton.language as tl
 
 from sassafras.core import Buffer, Case, CompileError, UnsupportedArch, WorkloadError
-from sassafras.frontend import variants
 from sassafras.frontend.triton import workload
 from sassafras.sass.cubin import Cubin
 from sassafras.sass.tools import find
+from sassafras.targets.load import variants
 
 
 @triton.jit

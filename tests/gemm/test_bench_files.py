@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from sassafras.core import SassafrasError
+from sassafras.cuda.cublas import LtAlgorithm
 from sassafras.gemm.bench import report
-from sassafras.gemm.bench.cublas import LtAlgorithm
 from sassafras.gemm.bench.journal import Journal
 
 

@@ -24,7 +24,7 @@ from sassafras.gemm.select.dataset import Dataset, Entry
 from sassafras.gemm.select.predictor import Model, Trees
 from sassafras.gemm.select.selector import Chooser, Settings, parsed
 from sassafras.gemm.select.table import Row, Table, shipped_path
-from tests.gemm.test_learned import GPU, constant
+from tests.gemm.test_predictor import GPU, constant
 
 SHAPE, NEAR = Shape(256, 512, 8192), Shape(256, 512, 8256)
 PAIR, ALONE, BF16 = "cs_nn_64x128_s8q1p/c1p8+ol", "cs_nn_64x128_s7q1/c1p8", "cs_nn_64x64_s12/c1p4"
@@ -166,7 +166,8 @@ def test_a_trial_admits_them_everywhere(tmp_path: Path) -> None:
     code = f"""if True:
         import json
         from pathlib import Path
-        from sassafras.gemm import ahead, families
+        from sassafras.gemm.build import ahead_of_time
+        from sassafras.gemm.configs import registry
         from sassafras.gemm.select.selector import Chooser
         from sassafras.gemm.bench.candidates import entrants
         from sassafras.gemm.select.predictor import Model
@@ -178,10 +179,10 @@ def test_a_trial_admits_them_everywhere(tmp_path: Path) -> None:
         choosers = [Chooser(table), Chooser(table, model=model)]
         chosen = [one.choose(s, "nn", legal).config for one in choosers for s in (shape, near)]
         print(json.dumps([
-            families.proven(families.parse("{PAIR}")),
-            sum(len(c.instances) > 1 for c in families.legal(shape)),
+            registry.proven(registry.parse("{PAIR}")),
+            sum(len(c.instances) > 1 for c in registry.legal(shape)),
             sum(len(c.instances) > 1 for c in entrants(shape, "nn", 64)),
-            [i.name for i in ahead.kernels("^cs_nn_64x128_s8q1p$")][:3], chosen,
+            [i.name for i in ahead_of_time.kernels("^cs_nn_64x128_s8q1p$")][:3], chosen,
         ]))"""
     environment = {**os.environ, "SASSAFRAS_GEMM_TRIAL": "1"}
     told = subprocess.run(

@@ -7,7 +7,8 @@ import ctypes
 import pytest
 
 from sassafras.core import DeviceError
-from sassafras.gemm.problem.launch import Arguments, Launch, TensorMap
+from sassafras.gemm.build.arguments import Arguments
+from sassafras.gemm.problem.launch import Launch, TensorMap
 
 
 def test_arguments_lie_in_order_and_aligned() -> None:

@@ -91,7 +91,7 @@ def test_calls(tmp_path: Path, shared: Path) -> None:
     stand_in.launcher_into(tmp_path, shared)
     library = str(tmp_path / "libcublasLt.so.13")
     command = ["g++", "-std=c++17", "-O1", "-shared", "-fPIC", "-o", library]
-    subprocess.run([*command, str(HERE / "cublas_stand_in.cpp")], check=True, timeout=120)
+    subprocess.run([*command, str(HERE.parent / "cuda" / "cublas_stand_in.cpp")], check=True, timeout=120)
     paths = [str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")]
     done = subprocess.run(
         [sys.executable, __file__, library, str(driver), str(tmp_path)],

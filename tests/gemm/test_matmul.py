@@ -317,7 +317,7 @@ def test_two_launches_serve_a_shape_never_tuned(
     from sassafras.gemm.configs import registry
     from sassafras.gemm.matmul import planner as module
     from sassafras.gemm.select import predictor, selector
-    from tests.gemm.test_learned import constant
+    from tests.gemm.test_predictor import constant
 
     def made(instance: Any, cache: Path) -> bytes:
         cached_path(instance, cache).write_bytes(b"\x7fELF")

@@ -12,8 +12,8 @@ from types import SimpleNamespace
 import pytest
 
 from sassafras.core import SassafrasError
+from sassafras.cuda.cublas import RECOMMENDED_WORKSPACE, ROOM, LtAlgorithm, both_ways
 from sassafras.gemm.bench import candidates, commands
-from sassafras.gemm.bench.cublas import RECOMMENDED_WORKSPACE, ROOM, LtAlgorithm, both_ways
 from sassafras.gemm.bench.dry_run import DryStage
 from sassafras.gemm.bench.options import Options, retuning
 from sassafras.gemm.bench.tune import _lt_candidates, choose

@@ -321,13 +321,13 @@ def test_candidates_are_named_but_not_chosen(monkeypatch: pytest.MonkeyPatch) ->
 def test_candidates_count_as_proven_where_a_trial_is_asked_for(value: str) -> None:
     code = """if True:
         import importlib
-        from sassafras.gemm import cluster_split_instances, families
-        new = cluster_split_instances.ClusterSplitInstance("tn", 64, 64, 9, blocks=1)
-        cluster_split_instances.CANDIDATES = (new,)
-        families = importlib.reload(families)
-        config = families.parse("cs_tn_64x64_s9q1/c1")
-        used, apart = new in families.INSTANCES, new in families.UNPROVEN_INSTANCES
-        print(config.instance == new, families.proven(config), used, apart)"""
+        from sassafras.gemm.configs import registry, split_k_instances
+        new = split_k_instances.ClusterSplitInstance("tn", 64, 64, 9, blocks=1)
+        split_k_instances.CANDIDATES = (new,)
+        registry = importlib.reload(registry)
+        config = registry.parse("cs_tn_64x64_s9q1/c1")
+        used, apart = new in registry.INSTANCES, new in registry.UNPROVEN_INSTANCES
+        print(config.instance == new, registry.proven(config), used, apart)"""
     told = subprocess.run(
         [sys.executable, "-c", code], env={**os.environ, "SASSAFRAS_GEMM_TRIAL": value},
         capture_output=True, text=True, timeout=120, check=True,

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from sassafras.core import Buffer, ToolMissing, WorkloadError
+from sassafras.core.tensor_map import TensorMap
 from sassafras.cuda.params import ParameterBlock, typed_parameters, values
-from sassafras.cuda.tensor_maps import TensorMap
 from sassafras.evaluate.gpu.protocol import kernel_facts, kernel_from_facts
-from sassafras.frontend import load
 from sassafras.frontend._image import parameter_sizes
-from sassafras.gemm.bench.workload import winner
 from sassafras.gemm.configs import registry
 from sassafras.gemm.problem.shape import Shape
+from sassafras.gemm.select.workload import winner
 from sassafras.sass import Cubin
+from sassafras.targets import load
 
 TARGETS = (
     "gemm:64x64x512/lean_tn_m1n2s4/w2x1x4/c1",

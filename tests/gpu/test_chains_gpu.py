@@ -16,8 +16,9 @@ pytestmark = pytest.mark.gpu
 
 torch = pytest.importorskip("torch")
 
+from sassafras.gemm.build.arguments import Arguments  # noqa: E402
 from sassafras.gemm.configs import epilogue, registry  # noqa: E402
-from sassafras.gemm.problem.launch import Arguments, Launch  # noqa: E402
+from sassafras.gemm.problem.launch import Launch  # noqa: E402
 from sassafras.gemm.problem.shape import Shape  # noqa: E402
 
 #: what the first kernel works for before it writes

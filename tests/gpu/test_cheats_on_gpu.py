@@ -16,7 +16,7 @@ from gallery import Exhibit, device, subject
 from sassafras.core import Candidate
 from sassafras.evaluate import SourceEvaluator
 from sassafras.evaluate.gpu import CudaDevice, Limits
-from sassafras.frontend import load
+from sassafras.targets import load
 
 pytestmark = pytest.mark.gpu
 

@@ -11,7 +11,7 @@ import pytest
 
 from sassafras.api.verify import verify
 from sassafras.core import Candidate, Kernel
-from sassafras.frontend import load
+from sassafras.targets import load
 
 #: each starts a cluster of its own, which a test beside it would find and join
 pytestmark = [pytest.mark.gpu, pytest.mark.alone]

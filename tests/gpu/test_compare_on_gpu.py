@@ -8,7 +8,7 @@ import pytest
 
 from sassafras.api.compare import compare
 from sassafras.core import DeviceError
-from sassafras.frontend import load
+from sassafras.targets import load
 
 pytestmark = [
     pytest.mark.gpu,

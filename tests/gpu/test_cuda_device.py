@@ -17,7 +17,7 @@ import pytest
 
 from sassafras.core import Candidate, DeviceError, Evaluation, Verdict
 from sassafras.evaluate.gpu import CudaDevice, Limits
-from sassafras.frontend import load
+from sassafras.targets import load
 
 pytestmark = pytest.mark.gpu
 AFFINE = Path(__file__).with_name("affine.py")
@@ -62,7 +62,7 @@ def test_the_parent_never_holds_a_context() -> None:
     program = (
         "from sassafras.core import Candidate\n"
         "from sassafras.evaluate.gpu import CudaDevice\n"
-        "from sassafras.frontend import load\n"
+        "from sassafras import load\n"
         f"workload = load({str(AFFINE)!r} + ':workload')\n"
         "device = CudaDevice()\n"
         "kernel = workload.build(workload.cases[0], device.arch)\n"

@@ -14,6 +14,7 @@ from gallery import Exhibit, host
 
 from sassafras.cuda.idle import busy
 from sassafras.cuda.worker_process import WorkerProcess
+from sassafras.evaluate.gpu.protocol import WORKER
 from sassafras.evaluate.host import HostEvaluator, HostSource
 
 pytestmark = [pytest.mark.gpu, pytest.mark.alone]
@@ -32,7 +33,7 @@ def test_every_exhibit_gets_its_verdict(judging: HostEvaluator, exhibit: Exhibit
 
 
 def test_an_idle_gpu_looks_idle_and_a_shared_one_does_not() -> None:
-    first, second = WorkerProcess(), WorkerProcess()
+    first, second = WorkerProcess(WORKER), WorkerProcess(WORKER)
     try:
         for worker in (first, second):
             worker.ask("idle", 120.0)

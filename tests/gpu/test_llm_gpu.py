@@ -26,8 +26,8 @@ def made():
     if not available()[0]:
         pytest.skip("no GPU")
     from sassafras.evaluate.source import SourceEvaluator
-    from sassafras.frontend import load
     from sassafras.llm.source_space import SourceSpace
+    from sassafras.targets import load
 
     workload = load(str(EXAMPLES / "bias_gelu.py"))
     case = workload.case()

@@ -312,7 +312,7 @@ def test_torch_compile_with_inductor(room: Any) -> None:
 
 
 def test_cublaslt_member(room: Any) -> None:
-    from sassafras.gemm.bench.cublas import CublasLt
+    from sassafras.cuda.cublas import CublasLt
     from sassafras.gemm.problem.shape import Shape
     from sassafras.gemm.select.table import Row
 
@@ -370,7 +370,7 @@ def test_a_first_call_waits_for_no_compiler(tmp_path: Path, monkeypatch: pytest.
         pytest.skip(f"nothing was tuned for {name}: torch serves every call, and nothing is compiled")
     program = """
 import time, torch, sassafras
-from sassafras.gemm import matmul as room
+from sassafras.gemm.matmul import api as room
 a = torch.randn(64, 4096, device="cuda").half(); b = torch.randn(64, 4096, device="cuda").half().t()
 torch.matmul(a, b); torch.cuda.synchronize()
 begin = time.perf_counter(); sassafras.matmul(a, b); torch.cuda.synchronize()

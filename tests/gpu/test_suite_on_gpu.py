@@ -11,7 +11,8 @@ import pytest
 from sassafras import suite
 from sassafras.core import Buffer, Candidate, Case, Custom, Kernel, Uniform, Verdict
 from sassafras.evaluate.gpu import CudaDevice
-from sassafras.frontend import load, variants
+from sassafras.targets import load
+from sassafras.targets.load import variants
 
 pytestmark = [
     pytest.mark.gpu,

@@ -9,7 +9,7 @@ import pytest
 
 from sassafras.api.verify import verify
 from sassafras.evaluate.gpu.sanitizer import program, sanitize
-from sassafras.frontend import load
+from sassafras.targets import load
 
 pytestmark = [
     pytest.mark.gpu,

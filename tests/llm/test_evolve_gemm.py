@@ -27,9 +27,9 @@ from sassafras.gemm import GemmSpace, Shape
 from sassafras.gemm.bench.device import LiveDevice
 from sassafras.gemm.configs import registry
 from sassafras.gemm.select.table import Table
+from sassafras.jobs.result import Result
 from sassafras.llm.gemm_json import GemmProposals, to_fields
 from sassafras.llm.proposer import Reply, Request
-from sassafras.report import Result
 from sassafras.store import Store
 
 SHAPE = Shape(64, 64, 512)

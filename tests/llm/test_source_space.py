@@ -11,10 +11,10 @@ import pytest
 from sassafras.core import Candidate, Modelled, SassafrasError, Verdict
 from sassafras.evaluate.sandbox.confine import landlock_version
 from sassafras.evaluate.source import SourceEvaluator
-from sassafras.frontend import load
 from sassafras.frontend.cubin import workload as cubin_workload
 from sassafras.llm.answer import AnswerError
 from sassafras.llm.source_space import SourceSpace, SourceState, source_of
+from sassafras.targets import load
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "evolve"
 pytestmark = pytest.mark.skipif(landlock_version() < 1, reason="this kernel has no Landlock")

@@ -11,10 +11,10 @@ import pytest
 
 from sassafras.api.instruction_costs import bound, informed
 from sassafras.core import Kernel
-from sassafras.frontend import load
 from sassafras.sass import Program
 from sassafras.schedule import ScheduleSpace, exact
 from sassafras.schedule.spaces import space_of
+from sassafras.targets import load
 from sassafras.timing_model import ModelDevice
 from sassafras.validate import Validator
 from tests import kernels

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from sassafras.core import Candidate, Kernel, SassafrasError
-from sassafras.frontend import load
 from sassafras.sass import Program
 from sassafras.schedule import ScheduleSpace
 from sassafras.schedule.control import regenerate
 from sassafras.schedule.pipes import busy, holds, plain, uses
 from sassafras.schedule.state import REORDER, Move, ScheduleState
+from sassafras.targets import load
 from sassafras.timing_model import ModelDevice
 from sassafras.validate import Validator
 from tests import kernels

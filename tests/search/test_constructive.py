@@ -13,8 +13,8 @@ from sassafras.api.instruction_costs import informed
 from sassafras.api.optimize import optimize
 from sassafras.core import Budget, SassafrasError, SearchError
 from sassafras.evaluate import Evaluator
-from sassafras.frontend import load
 from sassafras.schedule.spaces import space_of
+from sassafras.targets import load
 from sassafras.timing_model import ModelDevice
 from sassafras.validate import Validator
 

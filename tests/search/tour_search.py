@@ -12,8 +12,8 @@ from pathlib import Path
 from tour import Lengths, Tours
 
 from sassafras import search
-from sassafras.api.job import StoreRecorder
 from sassafras.core import Budget
+from sassafras.jobs.job import StoreRecorder
 from sassafras.store import Store
 
 

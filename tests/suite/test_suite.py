@@ -12,7 +12,8 @@ import pytest
 
 from sassafras import suite
 from sassafras.core import Buffer
-from sassafras.frontend import load, variants
+from sassafras.targets import load
+from sassafras.targets.load import variants
 
 
 def test_the_names() -> None:

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from sassafras.core import Kernel
-from sassafras.frontend import load
 from sassafras.sass import Program
 from sassafras.schedule.blocks import move
 from sassafras.schedule.spaces import moved, renamed
+from sassafras.targets import load
 from sassafras.timing_model import ModelDevice
 from sassafras.validate import Validator
 from sassafras.validate import moves as proof

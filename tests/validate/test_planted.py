@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from sassafras.core import Kernel
-from sassafras.frontend import load
 from sassafras.sass import Program
 from sassafras.schedule import ScheduleSpace
 from sassafras.schedule.spaces import renamed
+from sassafras.targets import load
 from sassafras.training.corpus.sampling import Sample, open_sample
 from sassafras.validate import Validator
 from tests import kernels

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from sassafras.core import Kernel
-from sassafras.frontend import load
 from sassafras.sass import Function, Program
 from sassafras.schedule import ScheduleSpace
 from sassafras.schedule.renaming import rename
 from sassafras.schedule.spaces import renamed
+from sassafras.targets import load
 from sassafras.validate import Validator
 from sassafras.validate.effects import Access, Effects
 from sassafras.validate.graph import Block

@@ -1,7 +1,7 @@
 """Which of two is faster, measured so that the answer can be trusted: `compare`. For your own kernels too.
 
 ```python
-from sassafras.api.compare import compare
+from sassafras import compare
 
 print(compare(mine, theirs, args=(x, w)).summary())  # two functions, on the GPU or on the CPU
 print(compare(old_kernel, new_kernel, workload="suite:softmax").summary())  # two cubins of a workload
@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from sassafras.compare.comparison import Comparison
-from sassafras.compare.timers import Function
+from sassafras.comparison.comparison import Comparison
+from sassafras.comparison.timers import Function
 from sassafras.core import Kernel, SassafrasError, Workload
 
 __all__ = ["Comparison", "compare"]
@@ -75,7 +75,7 @@ def compare(
     if rounds < 4:
         raise SassafrasError(f"at least 4 rounds are needed, got {rounds}")
     if callable(a) and callable(b):  # (again, for the type checker)
-        from sassafras.compare.functions import compare_functions
+        from sassafras.comparison.functions import compare_functions
 
         return compare_functions(
             a, b, tuple(args), dict(kwargs or {}), device, groups, rounds, block_us, cold_l2, seed
@@ -86,6 +86,6 @@ def compare(
         raise SassafrasError(
             "two cubins need a workload to run on", hint='workload="suite:softmax", or a file of your own'
         )
-    from sassafras.compare.cubins import compare_cubins
+    from sassafras.comparison.cubins import compare_cubins
 
     return compare_cubins(a, b, workload, case, groups, rounds, cold_l2, bitwise)

@@ -5,93 +5,24 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-from sassafras.api.job import Job
-from sassafras.api.optimize import DEFAULT_ARCH, _pool, _pool_device, _store, check_workers, load_workload
-from sassafras.core import Candidate, Device, Evaluation, Evaluator, SearchError, Workload
+from sassafras.api.optimize import _pool, _pool_device
+from sassafras.core import Device, SearchError, Workload
+from sassafras.jobs.opening import DEFAULT_ARCH, check_workers, load_workload, opened_store
+from sassafras.jobs.result import Result
 from sassafras.llm.evolve import Evolve
+from sassafras.llm.job import SourceJob
 from sassafras.llm.journal import Remembered
 from sassafras.llm.limits import Spend, proposer
 from sassafras.llm.proposer import Proposer
 from sassafras.llm.source_space import SourceSpace
 from sassafras.llm.spending import Meter
-from sassafras.report import Result
 from sassafras.search import Progress, check_settings
 from sassafras.store import Store
-
-#: what a tally's words mean where nothing ran
-_UNCHECKED = {"correct": "accepted unchecked", "faster": "modelled faster"}
-
-
-@dataclass
-class SourceJob(Job):
-    """A `Job` whose candidates are rewritten sources: judged by results, since no proof relates two programs.
-
-    Attributes:
-        proposals: what proposes, for the run's identity.
-        caps: the whole budget, tokens and money included.
-        meter: what was spent.
-    """
-
-    proposals: Mapping[str, Any] = field(default_factory=dict)
-    caps: str = ""
-    meter: Meter = field(default_factory=Meter)
-
-    def spec(self) -> dict[str, Any]:
-        """See `Job.spec`."""
-        return {**super().spec(), **self.proposals}
-
-    def _evaluator(self) -> Evaluator:
-        made: Evaluator = self.space  # type: ignore[assignment]
-        return made
-
-    def _validator(self) -> Any:
-        return SimpleNamespace(check=lambda cubin: SimpleNamespace(ok=True, violations=()))
-
-    def _warm_up(self) -> None:
-        """Nothing to prepare: every proposal is compiled in a process of its own."""
-
-    def _result(self, *args: Any, **more: Any) -> Result:
-        made = super()._result(*args, **more)
-        strategy = self.strategy
-        assert isinstance(strategy, Evolve)
-        notes = [*made.notes]
-        if made.modelled:
-            notes.append("nothing was run or checked: the model may prefer a kernel that is wrong")
-        if strategy.stopped:
-            notes.append(f"the search ended early: {strategy.stopped}")
-        words = _UNCHECKED if made.modelled else {}
-        counted = ", ".join(f"{n} {words.get(what, what)}" for what, n in strategy.tally.to_json().items())
-        notes.append(f"proposals by {strategy.proposer}: {counted}")
-        facts = {**made.facts, "caps": self.caps, "spent": self.meter.facts()}
-        facts["proposals"] = strategy.tally.to_json()
-        facts["proof"] = "compared with the reference, nothing is proved"
-        # no validator approved anything here, so nothing is its failure
-        return replace(made, failed_after_validation=0, notes=tuple(notes), facts=facts)
-
-    def stored_result(self, fresh: bool) -> Result | None:
-        """See `Job.stored_result`; tokens and money are part of the budget too."""
-        stored = super().stored_result(fresh)
-        return stored if stored is not None and stored.facts.get("caps") == self.caps else None
-
-    def _keep(self, result: Result) -> None:
-        """Only a measured winner: the timing model cannot tell a rewritten kernel from a wrong one."""
-        if not result.improved or self.store is None or not isinstance(self.final, Evaluation):
-            return
-        candidate = Candidate(result.kernel, result.recipe)
-        facts = {
-            "validator": "none: a rewritten source, judged by results on fresh inputs",
-            "environment": result.environment, "strategy": result.strategy, "recipe": result.recipe,
-            "facts": result.facts,
-        }  # fmt: skip
-        place: dict[str, Any] = {"workload": result.workload, "case": result.case}
-        place |= {"run_id": self.run_id, "facts": facts}
-        self.store.save_winner(self.baseline, candidate, self.final, gpu=result.device, **place)
 
 
 def evolve(
@@ -170,7 +101,7 @@ def evolve(
         else:
             opened = _device(device, arch)
         stack.enter_context(closing(opened))
-        kept = stack.enter_context(_store(store))
+        kept = stack.enter_context(opened_store(store))
         say(f"compiling {workload.name} {which.name}")
         baseline = workload.build(which, arch or getattr(opened, "arch", None) or DEFAULT_ARCH)
         judge = SourceEvaluator(opened, workload, which, baseline)

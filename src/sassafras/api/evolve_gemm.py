@@ -13,9 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from sassafras.api.confirm import remeasure, select
-from sassafras.api.evolve import SourceJob, proposer_of, remembered
-from sassafras.api.optimize import _store
+from sassafras.api.evolve import proposer_of, remembered
 from sassafras.core import Buffer, Case, DeviceError, Evaluation, Evaluator, SassafrasError, Workload, beats
 from sassafras.gemm.bench.device import LiveDevice
 from sassafras.gemm.build.cubins import cubin
@@ -23,12 +21,15 @@ from sassafras.gemm.configs import registry
 from sassafras.gemm.problem.shape import Shape
 from sassafras.gemm.select.space import GemmSpace, kernel
 from sassafras.gemm.select.table import Row, Table
+from sassafras.jobs.confirm import remeasure, select
+from sassafras.jobs.opening import opened_store
+from sassafras.jobs.result import Result
 from sassafras.llm.evolve import Evolve
 from sassafras.llm.gemm_json import GemmProposals
+from sassafras.llm.job import SourceJob
 from sassafras.llm.limits import Spend
 from sassafras.llm.proposer import Proposer
 from sassafras.llm.spending import Meter
-from sassafras.report import Result
 from sassafras.search import Finished
 
 PREFIX = "gemm:"
@@ -144,7 +145,7 @@ def evolve_gemm(
     opened = _device(device, cache, seed) if isinstance(device, str) else device
     workload = workload_of(shape, cache)
     which = workload.case(None)
-    with closing(opened), _store(store) as kept:
+    with closing(opened), opened_store(store) as kept:
         identity = {"proposer": asked.name if asked is not None else "mutation"}
         if asked is not None and kept is not None:
             asked = remembered(asked, meter, kept, fresh, ("hgemm", which.name, seed, space.description))

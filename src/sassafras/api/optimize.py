@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, closing, nullcontext
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
 from sassafras import search
-from sassafras.api.job import Job
 from sassafras.core import Budget, Case, Device, DeviceError, Kernel, SearchError, Space, Workload
-from sassafras.report import Result
+from sassafras.jobs.job import Job
+from sassafras.jobs.opening import DEFAULT_ARCH, check_workers, load_workload, open_device, opened_store
+from sassafras.jobs.result import Result
 from sassafras.schedule.spaces import space_of
 from sassafras.search import Progress, Strategy
 from sassafras.store import Store
 from sassafras.validate import Validator
-
-#: architecture compiled for where there is no GPU and the user names none
-DEFAULT_ARCH = "sm_90a"
 
 
 def optimize(
@@ -47,7 +45,7 @@ def optimize(
     the stored result at once.
 
     Args:
-        target: a workload, or what `sassafras.frontend.targets` reads: ``file.py[:attribute]``,
+        target: a workload, or what `sassafras.targets.load` reads: ``file.py[:attribute]``,
             ``file.toml``, ``suite:NAME[/CASE]``.
         strategy: a name of `sassafras.search.names()`, or your own strategy (class or object). By default
             ``"guided"``, which found most on an H200; ``"anneal"`` in a space of your own,
@@ -94,7 +92,7 @@ def optimize(
         else:
             opened = open_device(device, arch)
         stack.enter_context(closing(opened))
-        kept = stack.enter_context(_store(store))
+        kept = stack.enter_context(opened_store(store))
         say(f"compiling {workload.name} {which.name}")
         chosen_arch = arch or getattr(opened, "arch", None) or DEFAULT_ARCH
         tool = {} if ptxas is None else {"ptxas": str(ptxas)}
@@ -159,41 +157,6 @@ def prerank_score(workload: Workload, case: Case, kernel: Kernel) -> Callable[[A
     return lambda candidate: model.run(candidate).cost
 
 
-def check_workers(cluster: str | None, workers: int | None) -> None:
-    """Raise SearchError where workers are asked for without a cluster."""
-    if workers is not None and cluster is None:
-        raise SearchError("there are workers only in a cluster", hint="--cluster auto, or HOST:PORT")
-
-
-def load_workload(target: str | Path | Workload) -> Workload:
-    """A target as `optimize` reads it. Raises WorkloadError."""
-    if isinstance(target, Workload):
-        return target
-    from sassafras.frontend import load
-
-    return load(str(target))
-
-
-def open_device(device: str | Device, arch: str | None = None) -> Device:
-    """A device by name: auto, cuda, model. Raises DeviceError."""
-    if not isinstance(device, str):
-        return device
-    from sassafras.cuda.environment import available
-    from sassafras.evaluate.gpu import CudaDevice
-    from sassafras.timing_model import ModelDevice
-
-    if device == "auto":
-        device = "cuda" if available()[0] else "model"
-    made: Device
-    if device == "cuda":
-        made = CudaDevice()
-    elif device == "model":
-        made = ModelDevice(arch or DEFAULT_ARCH)
-    else:
-        raise DeviceError(f"there is no device {device!r}", hint="auto, cuda, model, or a Device of your own")
-    return made
-
-
 def _pool(cluster: str, device: str | Device, workers: int | None, *, programs: bool = False) -> Any:
     if not isinstance(device, str):
         raise DeviceError("a cluster makes its own devices", hint='device="cuda" or "model"')
@@ -216,13 +179,3 @@ def _on_islands(job: Job, pool: Any, make: Callable[[Kernel], Space[Any, Any]]) 
     from sassafras.cluster.islands import IslandsJob
 
     return IslandsJob(**{f.name: getattr(job, f.name) for f in fields(Job)}, pool=pool, make_space=make)
-
-
-def _store(store: str | Path | Store | bool | None) -> Any:
-    if store is False:
-        return nullcontext(None)
-    if isinstance(store, Store):
-        return nullcontext(store)
-    if store is True:
-        store = None
-    return Store.open(store)

@@ -159,7 +159,7 @@ def optimize_captured(
     Raises:
         SassafrasError: the capture cannot be read; what is wrong with one kernel ends up in its row.
     """
-    from sassafras.api.optimize import open_device
+    from sassafras.jobs.opening import open_device
 
     captured = path if isinstance(path, Captured) else read(path)
     say = stage or (lambda text: None)

@@ -12,9 +12,9 @@ from typing import Any
 from sassafras.core import Candidate, Case, Device, DeviceError, Kernel, SassafrasError, Workload, beats
 from sassafras.core.errors import reason
 from sassafras.frontend.ptxas_options import Knobs, KnobSpace, fetch
-from sassafras.report.evidence import correlation, refusal
 from sassafras.timing_model import ModelDevice
 from sassafras.timing_model.draws import LAST_MOST, Draws, Part, redraw
+from sassafras.timing_model.evidence import correlation, refusal
 
 #: quick looks at each candidate, and how many of the best are measured in fresh processes
 LOOKS, FINALISTS = 3, 3

@@ -197,7 +197,7 @@ def _subject(
     target: str | Workload | None, cubin: Any, stored: int | None, store: Any, case: str | None, arch: str
 ) -> tuple[Workload, Case, Kernel, Kernel, str]:
     """Workload, case, original, what to verify, and where that came from."""
-    from sassafras.frontend import load
+    from sassafras.targets import load
 
     winner = _winner(stored, store) if stored is not None else None
     if target is None:

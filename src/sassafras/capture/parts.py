@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from sassafras.core import WorkloadError
+from sassafras.frontend.captured import FORMAT
 from sassafras.frontend.captured.files import NAME, Captured, read
 
 from .roles import roles
-from .settings import FORMAT
 
 
 def merge(folder: str | Path) -> Captured:

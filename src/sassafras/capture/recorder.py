@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sassafras.capture.contents import Contents
 from sassafras.core.files import write_whole
-from sassafras.frontend.captured import values
-from sassafras.frontend.captured.contents import Contents
+from sassafras.frontend.captured import FORMAT, values
 
 from . import timing
-from .settings import FORMAT, Settings
+from .settings import Settings
 from .timing import Shape, Timers
 
 #: seconds between two writings of the counts

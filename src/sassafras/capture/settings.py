@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-#: of the files of a capture; raised when they change
-FORMAT = 1
 #: folder that a process writes its part of a capture to; set, it makes a Python record by itself
 FOLDER = "SASSAFRAS_CAPTURE"
 #: bytes of one integer tensor, and of all in a process, whose contents are kept

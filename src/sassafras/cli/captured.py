@@ -14,7 +14,7 @@ def tune(
     """Tune what a capture holds, print a table and what the program can expect."""
     import json as format_
 
-    from sassafras.capture import optimize_captured
+    from sassafras.api.optimize_captured import optimize_captured
 
     from .progress import Show
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sassafras import search
-from sassafras.api.evolve import SourceJob
 from sassafras.core import Candidate, DeviceError, Outcome, SassafrasError
 from sassafras.llm.evolve import Evolve
+from sassafras.llm.job import SourceJob
 from sassafras.llm.proposer import Proposer, Reply, Request
 from sassafras.llm.source_space import SourceSpace
 from sassafras.search import Finished, Progress, Recorded, Recorder

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from sassafras.api.confirm import SELECTION_LEADERS
-from sassafras.api.job import Job
 from sassafras.core import Budget, Candidate, Case, Evaluation, Kernel, Outcome, SearchError, Space, Workload
+from sassafras.jobs.confirm import SELECTION_LEADERS
+from sassafras.jobs.job import Job
 from sassafras.search import Finished, Found, Progress, Recorded, Recorder
 from sassafras.store.records import outcome_row, row_outcome
 

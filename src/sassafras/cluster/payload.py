@@ -26,7 +26,7 @@ def describe(workload: Workload, case: Case, baseline: Kernel) -> dict[str, Any]
         raise WorkloadError(
             "a cluster's node loads the workload again from its file, and this one has none",
             where=workload.name,
-            hint="load it with sassafras.frontend.targets('file.py:attribute')",
+            hint="load it with sassafras.targets.load('file.py:attribute')",
         )
     return {
         "source": workload.source,
@@ -81,7 +81,7 @@ class Subject:
         self._folder: str | None = None
 
     def __enter__(self) -> Subject:
-        from sassafras.frontend import load
+        from sassafras.targets import load
 
         d = self._described
         source = str(d["source"])

@@ -139,7 +139,7 @@ class Workload:
         reference: expected outputs in higher precision, or None (raw cubins: only the baseline is compared).
         tolerance: how far from the reference an output may be.
         source: ``path.py:attribute`` that loads this very workload again in a worker process; set by
-            `sassafras.frontend.targets`.
+            `sassafras.targets.load`.
         meta: provenance, JSON-able (source hash, author, notes).
     """
 

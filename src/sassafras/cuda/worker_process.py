@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sassafras.core import DeviceError
-from sassafras.evaluate.gpu.protocol import read_frame, write_frame
+from sassafras.cuda.frames import read_frame, write_frame
 
 #: how often the parent looks at the worker's memory while it waits
 WATCH_SECONDS = 0.05
@@ -43,18 +43,18 @@ class WorkerProcess:
     """A worker process and its two pipes.
 
     Args:
+        module: what the process runs.
         memory_bytes: host memory (resident set) that it may hold; RLIMIT_AS is of no use with CUDA, which
             reserves address space by the hundred GiB.
         environment: further environment variables.
-        module: what the process runs.
     """
 
     def __init__(
         self,
+        module: str,
         *,
         memory_bytes: int = 32 << 30,
         environment: Mapping[str, str] | None = None,
-        module: str = "sassafras.evaluate.gpu.worker",
     ) -> None:
         self.memory_bytes = memory_bytes
         to_read, self._write = os.pipe()

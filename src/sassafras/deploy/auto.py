@@ -49,6 +49,6 @@ def environment(
 
 def hook_path() -> str:
     """``PYTHONPATH`` with the folder in front whose ``sitecustomize`` reads our variables."""
-    hook = str(Path(__file__).resolve().parent / "autoinstall")
+    hook = str(Path(__file__).resolve().parents[1] / "autoinstall")
     path = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry not in ("", hook)]
     return os.pathsep.join([hook, *path])

@@ -1,5 +1,1 @@
-"""Results as text and JSON."""
-
-from .result import Result
-
-__all__ = ["Result"]
+"""What a store or a search holds, for people: listings, `explain`, the HTML report."""

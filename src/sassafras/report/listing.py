@@ -10,8 +10,7 @@ from typing import Any
 
 from sassafras.core import Outcome
 from sassafras.store import Store
-
-from .evidence import correlation, ratio_words, refusal
+from sassafras.timing_model.evidence import correlation, ratio_words, refusal
 
 
 def listing(store: Store) -> dict[str, list[dict[str, Any]]]:

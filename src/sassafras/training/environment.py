@@ -63,7 +63,7 @@ def assembly_game(
     """The assembly game of one kernel: what ``gymnasium.make("sassafras/AssemblyGame-v0", ...)`` calls.
 
     Args:
-        workload: a workload, or what `sassafras.frontend.targets` reads.
+        workload: a workload, or what `sassafras.targets.load` reads.
         case: name of one of its cases; None: the first.
         device: ``auto``, ``cuda``, ``model``, or an unopened `Device`.
         arch: compile for this; None: the device's own.
@@ -79,7 +79,7 @@ def assembly_game(
         from sassafras.search.ppo.game import AssemblyGame
     except ImportError as error:
         raise ToolMissing("the assembly game needs gymnasium", hint="pip install 'sassafras[rl]'") from error
-    from sassafras.api.optimize import DEFAULT_ARCH, load_workload, open_device
+    from sassafras.jobs.opening import DEFAULT_ARCH, load_workload, open_device
 
     found = load_workload(workload)
     chosen = found.case(case)

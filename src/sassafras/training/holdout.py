@@ -15,11 +15,11 @@ import numpy as np
 
 from sassafras.core import SearchError
 from sassafras.search.ppo import checkpoint
-from sassafras.search.ppo.agent import fill
+from sassafras.search.ppo.agent import fill, one_thread
 from sassafras.search.ppo.game import Layout
 from sassafras.search.ppo.network import RowNetwork
 
-from .imitation import Choice, choices, one_thread
+from .imitation import Choice, choices
 from .random_walks import Lessons, Walk
 from .walk_workers import Crew, Place
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -106,17 +105,6 @@ def choices(
         for walk in walks:
             if walk.shown:
                 yield walk, judge(network, walk.shown, layout, lessons)[1]
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Torch's own threads off within: several threads of ours share the cores, and one thread is exact."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def pad(observation: np.ndarray, rows: int, layout: Layout) -> np.ndarray:

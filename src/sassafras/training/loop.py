@@ -22,14 +22,14 @@ import torch
 
 from sassafras.core import SearchError
 from sassafras.search.ppo import checkpoint
-from sassafras.search.ppo.agent import agent, chance, fill
+from sassafras.search.ppo.agent import agent, chance, fill, one_thread
 from sassafras.search.ppo.game import AssemblyGame
 from sassafras.search.ppo.lanes import Lanes
 from sassafras.search.ppo.network import RowNetwork
 from sassafras.search.ppo.settings import TUNE, Preset
 
 from .holdout import Exam
-from .imitation import Learner, one_thread
+from .imitation import Learner
 from .random_walks import Board, Lessons
 from .walk_workers import Crew, Makers, Place, Table, draw
 

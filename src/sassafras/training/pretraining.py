@@ -23,7 +23,7 @@ class Opener:
 
     def __call__(self) -> Any:
         """The board. Raises SassafrasError where the kernel cannot be scheduled or modelled."""
-        from sassafras.api.optimize import DEFAULT_ARCH
+        from sassafras.jobs.opening import DEFAULT_ARCH
         from sassafras.timing_model import ModelDevice
         from sassafras.training.environment import lonely, table
         from sassafras.training.random_walks import Board
@@ -75,8 +75,8 @@ def pretrain(given: argparse.Namespace) -> None:
     """
     import time
 
-    from sassafras.api.optimize import DEFAULT_ARCH
     from sassafras.core import SearchError
+    from sassafras.jobs.opening import DEFAULT_ARCH
 
     begun = time.monotonic()
     for name in ("workers", "threads", "boards", "looks", "passes", "batch", "every"):

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sassafras.core import Buffer, Case, DeviceError, Kernel, Tolerance
+from sassafras.core.tensor_map import TensorMap
 from sassafras.core.workload import Reference
 from sassafras.cuda.driver import Function, Gpu
 from sassafras.cuda.params import ParameterBlock, values
-from sassafras.cuda.tensor_maps import TensorMap, encode
+from sassafras.cuda.tensor_maps import encode
 
 from .compare import Checker
 from .guarded_buffers import Layout, make_image, view

@@ -13,7 +13,7 @@ from sassafras.core import Candidate, Case, DeviceError, Evaluation, Kernel, Ver
 from sassafras.cuda.environment import available, clocks, environment, probe
 from sassafras.cuda.worker_process import WorkerDied, WorkerProcess, WorkerTimeout, WorkerTooLarge
 
-from .protocol import kernel_facts
+from .protocol import WORKER, kernel_facts
 from .reports import SampleReport, frozen_evaluation, quick_evaluation, sample_report
 
 #: one slice of sampling; the worker answers after each, so that a hang is noticed
@@ -105,7 +105,7 @@ class CudaDevice:
         return str(found["gpu"]), str(found["arch"])
 
     def _new_worker(self) -> WorkerProcess:
-        return WorkerProcess(memory_bytes=self.limits.host_bytes)
+        return WorkerProcess(WORKER, memory_bytes=self.limits.host_bytes)
 
     def reserve(self, processes: int) -> None:
         """Start so many fresh processes for `open` and the next re-measurement: each imports torch and makes
@@ -140,7 +140,7 @@ class CudaDevice:
             raise DeviceError(
                 "a GPU worker loads the workload again from its file, and this one has none",
                 where=workload.name,
-                hint="load it with sassafras.frontend.targets('file.py:attribute')",
+                hint="load it with sassafras.targets.load('file.py:attribute')",
             )
         same_worker = self._worker is not None and self._worker.alive and not self._opening
         self._what = (workload, case, baseline)

@@ -20,7 +20,7 @@ def main(source: str, case_name: str, facts: str, cubin: str, launches: str = "2
 
     from sassafras.core import Tolerance
     from sassafras.cuda.driver import CudaError, Gpu
-    from sassafras.frontend import load
+    from sassafras.targets import load
 
     from .case_on_gpu import Image, Scene
     from .compare import Checker

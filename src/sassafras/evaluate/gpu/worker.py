@@ -16,8 +16,9 @@ from collections.abc import Callable
 from typing import Any
 
 from sassafras.core import DeviceError, SassafrasError
+from sassafras.cuda.frames import read_frame, write_frame
 
-from .protocol import kernel_from_facts, read_frame, write_frame
+from .protocol import kernel_from_facts
 
 Answer = dict[str, Any]
 
@@ -70,7 +71,7 @@ class Worker:
         return {"gaps_ns": self._idle.look()}
 
     def _open(self, message: Answer, blobs: list[bytes]) -> Answer:
-        from sassafras.frontend import load
+        from sassafras.targets import load
 
         _no_gpu_reason()
         from .judge import Bench

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from sassafras.core import Buffer, Case, DeviceError, Evaluation, Verdict, Workload
 from sassafras.cuda.idle import busy
 from sassafras.cuda.worker_process import WorkerProcess
+from sassafras.evaluate.gpu.protocol import WORKER
 
 from ..sandbox import Confinement
 from ..scan import scan_python
@@ -102,7 +103,7 @@ class HostEvaluator:
 
     def _busy(self) -> bool:
         if self._watcher is None or not self._watcher.alive:
-            self._watcher = WorkerProcess()
+            self._watcher = WorkerProcess(WORKER)
         return busy(self._watcher.ask("idle", 120.0)["gaps_ns"])
 
     def evaluate(self, source: HostSource) -> Evaluation:

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sassafras.capture.settings import FORMAT
 from sassafras.core import WorkloadError
 from sassafras.core.errors import reason
+
+from . import FORMAT
 
 NAME = "captured.json"
 _DIGEST = re.compile(r"[0-9a-f]{64}")

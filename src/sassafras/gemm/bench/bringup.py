@@ -17,10 +17,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from ..build.arguments import Arguments
 from ..build.cubins import cubin
 from ..configs.registry import Config, Instance, parse
 from ..configs.tma_wgmma import LAYOUTS
-from ..problem.launch import SHARED_LIMIT, Arguments
+from ..problem.launch import SHARED_LIMIT
 from ..problem.shape import Shape
 from . import bringup_plan as plan
 from .bringup_plan import Job

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from sassafras.core import SassafrasError
+from sassafras.cuda.cublas import LtAlgorithm
 
 from ..configs import registry
 from ..configs.backward import configurations, part
@@ -19,7 +20,6 @@ from ..configs.registry import Config
 from ..problem.shape import Shape
 from ..select.cost_model import expected_us
 from ..select.dataset import Dataset, shipped
-from .cublas import LtAlgorithm
 
 #: whose shipped dataset and table propose candidates
 _GPU = "NVIDIA H200"

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from ..problem.shape import Shape
+from sassafras.cuda.cublas import LtAlgorithm, LtProblem
+
+from ..problem.shape import LAYOUTS, Shape
 from ..select.table import Row, Table
-from .cublas import LAYOUTS, LtAlgorithm, LtProblem
 from .gpu_context import Tools
 from .operands import Operands, factors
 from .timing import Block, Enqueue

@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from sassafras.cuda.cublas import LtAlgorithm
 from sassafras.cuda.timing import Stopwatch
 
 from ..configs.registry import Config
-from ..problem.shape import Shape
+from ..problem.shape import LAYOUTS, Shape
 from ..select.cost_model import estimate_us
 from ..select.table import Row
-from .cublas import LAYOUTS, LtAlgorithm
 from .operands import RMS_LIMIT, Check
 from .timing import Block, Enqueue
 

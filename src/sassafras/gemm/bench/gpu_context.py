@@ -6,14 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from sassafras.core import DeviceError
+from sassafras.cuda.cublas import RECOMMENDED_WORKSPACE, WORKSPACES, Cublas, CublasLt
 from sassafras.cuda.driver import Function, Gpu, call
 from sassafras.cuda.timing import Stopwatch
 
+from ..build.arguments import Arguments
 from ..build.cubins import cubin
 from ..configs.registry import Config, Instance
-from ..problem.launch import SHARED_LIMIT, Arguments, Launch
+from ..problem.launch import SHARED_LIMIT, Launch
 from ..problem.shape import Shape
-from .cublas import RECOMMENDED_WORKSPACE, WORKSPACES, Cublas, CublasLt
 from .operands import Operands
 from .timing import Enqueue
 

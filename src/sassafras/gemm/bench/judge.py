@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from sassafras.core import DeviceError, SassafrasError
+from sassafras.cuda.cublas import LtAlgorithm
 from sassafras.cuda.driver import CudaError
 from sassafras.cuda.timing import launches_a_block
 
 from ..configs.registry import parse
-from ..problem.shape import Shape
-from .cublas import LAYOUTS, LtAlgorithm
+from ..problem.shape import LAYOUTS, Shape
 from .operands import RMS_LIMIT
 from .options import Options
 from .timing import Enqueue, paired, rough_us, timed

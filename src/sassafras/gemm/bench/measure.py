@@ -14,12 +14,12 @@ import numpy as np
 
 from sassafras.core import DeviceError
 from sassafras.core.statistics import bootstrap_median
+from sassafras.cuda.cublas import LtAlgorithm
 from sassafras.cuda.timing import launches_a_block
 
 from ..configs.registry import parse
-from ..problem.shape import Shape
+from ..problem.shape import LAYOUTS, Shape
 from ..select.table import Row
-from .cublas import LAYOUTS, LtAlgorithm
 from .isolated_calls import Isolated
 from .operands import RMS_LIMIT
 from .options import Options

@@ -8,8 +8,7 @@ from typing import Any
 
 from sassafras.core import DeviceError
 
-from ..problem.shape import Shape
-from .cublas import LAYOUTS
+from ..problem.shape import LAYOUTS, Shape
 
 #: guard band on either side of a buffer (bytes)
 GUARD = 64 * 1024

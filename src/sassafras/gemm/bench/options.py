@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from sassafras.core import SassafrasError
 
+from ..problem.shape import BACKWARD, LAYOUTS
 from .candidates import matching
-from .cublas import BACKWARD, LAYOUTS
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,9 +59,10 @@ def contestants(shape: Shape, excluded: frozenset[str] = frozenset()) -> list[Co
 
 def sweep(tools: Any, shape: Shape, excluded: frozenset[str]) -> dict[str, Any]:
     """Times of the best cuBLASLt algorithm of either layout and of our contestants, microseconds."""
+    from sassafras.cuda.cublas import CublasError
     from sassafras.cuda.driver import CudaError
 
-    from .cublas import LAYOUTS, CublasError
+    from ..problem.shape import LAYOUTS
     from .operands import Operands
     from .tune import Screen
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from sassafras.core import SassafrasError
+from sassafras.cuda.cublas import RECOMMENDED_WORKSPACE, CublasError, LtAlgorithm, both_ways
 from sassafras.cuda.driver import CudaError
 from sassafras.cuda.timing import launches_a_block
 
@@ -22,7 +23,6 @@ from ..configs.base import PLAIN
 from ..configs.registry import Config
 from ..problem.shape import Shape
 from .candidates import changed, entrants, ranked, recorded, recorded_algorithm
-from .cublas import RECOMMENDED_WORKSPACE, CublasError, LtAlgorithm, both_ways
 from .faults import Trials
 from .isolated_calls import Isolated
 from .options import Options

@@ -17,8 +17,7 @@ from typing import Any
 
 from sassafras.core import SassafrasError
 
-from ..problem.shape import Shape
-from .cublas import LAYOUTS
+from ..problem.shape import LAYOUTS, Shape
 from .faults import Trials, of_plan
 from .journal import Journal
 from .journal import read as read_journal

@@ -11,8 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ..bench.cublas import BACKWARD, LAYOUTS
-from ..problem.shape import Shape, cuda_l2_grid, stratified
+from ..problem.shape import BACKWARD, LAYOUTS, Shape, cuda_l2_grid, stratified
 from . import registry
 from .registry import Config, Instance
 

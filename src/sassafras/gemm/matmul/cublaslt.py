@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from ..bench.cublas import CublasError, CublasLt, LtAlgorithm, LtProblem, find_library
+from sassafras.cuda.cublas import CublasError, CublasLt, LtAlgorithm, LtProblem, find_library
+
 from ..problem.shape import Shape
 from .driver import Driver
 from .problem import Problem

@@ -13,6 +13,10 @@ from sassafras.core import SassafrasError
 #: every extent of the grid (arXiv 2512.02551)
 EXTENTS = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 12288, 16384)
 
+#: the layouts of the benchmark's task; and those whose A lies as k x m (gradients of weights)
+LAYOUTS = ("nn", "tn")
+BACKWARD = ("nt", "tt")
+
 #: name -> FLOP from (inclusive) and to (exclusive), 2 * M * N * K
 BANDS: dict[str, tuple[float, float]] = {
     "<1e8": (0, 1e8),

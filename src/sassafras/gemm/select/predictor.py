@@ -22,14 +22,13 @@ import numpy as np
 from sassafras.core import SassafrasError
 from sassafras.core.files import write_whole
 
-from ..bench.cublas import LAYOUTS
 from ..configs.base import PLAIN, Mode
 from ..configs.persistent import WarpSpecializedConfig
 from ..configs.registry import Config
 from ..configs.split_k import ClusterSplitConfig
 from ..configs.split_k_two_pass import TwoLaunchesConfig
 from ..problem.launch import AT_ONCE, MULTIPROCESSORS
-from ..problem.shape import Shape
+from ..problem.shape import LAYOUTS, Shape
 from .cost_model import estimate_us
 from .dataset import DATA, stem
 

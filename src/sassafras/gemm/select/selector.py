@@ -13,10 +13,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from ..bench.cublas import BACKWARD
 from ..configs import registry
 from ..configs.registry import Config
-from ..problem.shape import Shape
+from ..problem.shape import BACKWARD, Shape
 from .cost_model import estimate_us
 from .predictor import Model
 from .table import Row, Table

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sassafras.core import Interval, SassafrasError, beats
-from sassafras.report.evidence import ratio_words
+from sassafras.timing_model.evidence import ratio_words
 
 #: raised when the JSON changes in a way that readers must know of
 FORMAT = 1

@@ -53,7 +53,7 @@ def find(
         return _of_file(Path(text), case, store)
     workload = target if isinstance(target, Workload) else _load(text)
     which = workload.case(case)
-    from sassafras.api.optimize import DEFAULT_ARCH
+    from sassafras.jobs.opening import DEFAULT_ARCH
 
     baseline = workload.build(which, arch or DEFAULT_ARCH)
     name = f"{workload.name} {which.name}"
@@ -147,7 +147,7 @@ def _best(store: Store, original: str, name: str) -> bytes:
 
 
 def _load(target: str) -> Workload:
-    from sassafras.frontend import load
+    from sassafras.targets import load
 
     return load(target)
 

@@ -10,11 +10,11 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sassafras.api.confirm import SELECTION_ROUNDS
 from sassafras.core import Candidate, Device, Kernel, Redrawing, SassafrasError, Workload, beats
-from sassafras.report.evidence import correlation, refusal
+from sassafras.jobs.confirm import SELECTION_ROUNDS
 from sassafras.schedule import ScheduleSpace, ScheduleState
 from sassafras.schedule.tables import touches_memory
+from sassafras.timing_model.evidence import correlation, refusal
 
 from .again import redrawn, remeasured, turns
 from .changes import Change, Changes, state_of
@@ -92,7 +92,7 @@ def explain_subject(
     stage: Callable[[str], None] | None = None,
 ) -> Explanation:
     """`explain`, given what was found already."""
-    from sassafras.api.optimize import open_device
+    from sassafras.jobs.opening import open_device
 
     opened = open_device(device, subject.baseline.arch)
     with closing(opened):

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from sassafras.core import Interval, SassafrasError, StoreError, beats
-from sassafras.report.evidence import correlation, refusal
 from sassafras.store import RunRecord, Store
+from sassafras.timing_model.evidence import correlation, refusal
 
 #: a candidate tree larger than this is cut to its best branches
 MOST_NODES = 400

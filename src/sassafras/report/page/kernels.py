@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from sassafras.core import Candidate, SassafrasError
-from sassafras.report.evidence import correlation, refusal
 from sassafras.report.explain.changes import Changes, state_of
 from sassafras.report.explain.subject import Subject
 from sassafras.report.explain.timeline import Timeline, mean_waits, timeline
 from sassafras.schedule import ScheduleSpace, ScheduleState
 from sassafras.timing_model import ModelDevice
+from sassafras.timing_model.evidence import correlation, refusal
 
 #: steps of a timeline that a page takes: enough for several iterations of a large loop
 MOST_STEPS = 2600

@@ -198,3 +198,14 @@ class Watch(BaseCallback):
             self.logger.record("game/episode_reward", float(np.mean([e["r"] for e in buffered])))
             self.logger.record("game/episode_moves", float(np.mean([e["l"] for e in buffered])))
         self.logger.dump(self.num_timesteps)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Torch's own threads off within: several threads of ours share the cores, and one thread is exact."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from sassafras.training.imitation import one_thread
+from sassafras.search.ppo.agent import one_thread
 
 from . import checkpoint
 from .agent import chance, fill, size_of

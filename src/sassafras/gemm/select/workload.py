@@ -16,7 +16,7 @@ from ..build.cubins import cubin
 from ..configs import registry
 from ..configs.registry import Config
 from ..problem.shape import Shape
-from ..select.space import GemmSpace, kernel
+from .space import GemmSpace, kernel
 
 PREFIX = "gemm:"
 #: arguments that a launch does without
@@ -29,7 +29,7 @@ def winner(shape: Shape) -> Config:
     Raises:
         SassafrasError: no configuration can run the shape.
     """
-    from ..select.dataset import shipped
+    from .dataset import shipped
 
     known = shipped().entries.get(shape)
     if known is not None:

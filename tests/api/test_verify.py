@@ -12,8 +12,8 @@ from sassafras.api.verify import Step, Verification, verify
 from sassafras.core import Candidate, Evaluation, Interval, SassafrasError, StoreError, Verdict
 from sassafras.cuda.environment import available
 from sassafras.evaluate.gpu.sanitizer import parse
-from sassafras.frontend import load
 from sassafras.store import Store
+from sassafras.targets import load
 
 no_gpu = pytest.mark.skipif(available()[0], reason="there is a GPU")
 
@@ -176,7 +176,7 @@ def test_only_memcheck_is_told_not_to_report_calls(tmp_path: Path, monkeypatch: 
     """The command lines as the tool gets them; a script in its place prints them back."""
     from sassafras.core import Kernel
     from sassafras.evaluate.gpu import sanitizer
-    from sassafras.frontend import load
+    from sassafras.targets import load
 
     tool = tmp_path / "compute-sanitizer"
     tool.write_text('#!/bin/sh\necho "$@" >> "$SEEN"\necho \'========= ERROR SUMMARY: 0 errors\'\n')

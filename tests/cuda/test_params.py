@@ -9,8 +9,9 @@ import struct
 import pytest
 
 from sassafras.core import Buffer, Case, DeviceError, Kernel
+from sassafras.cuda.frames import read_frame, write_frame
 from sassafras.cuda.params import ParameterBlock, default_type, encode, size_of, values
-from sassafras.evaluate.gpu.protocol import kernel_facts, kernel_from_facts, read_frame, write_frame
+from sassafras.evaluate.gpu.protocol import kernel_facts, kernel_from_facts
 
 CASE = Case(
     "c",

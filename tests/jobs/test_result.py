@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sassafras.core import Interval, Kernel, SassafrasError, StoreError
-from sassafras.report import Result
+from sassafras.jobs.result import Result
 
 BASELINE = Kernel(b"original", "k", "sm_90a", 128, parameters=(("x", "*fp32"),), meta={"ptxas": "12.8"})
 WON = Result(

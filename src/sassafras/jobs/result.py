@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sassafras.core import Interval, Kernel, SassafrasError, StoreError
-
-from .evidence import correlation_words, ratio_words, refusal
+from sassafras.timing_model.evidence import correlation_words, ratio_words, refusal
 
 
 @dataclass(frozen=True, slots=True)

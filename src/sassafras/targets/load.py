@@ -35,7 +35,7 @@ def load(target: str) -> Workload:
     if target.startswith("suite:"):
         return _suite(target)
     if target.startswith("gemm:"):
-        from sassafras.gemm.bench.workload import load as gemm
+        from sassafras.gemm.select.workload import load as gemm
 
         return gemm(target)
     index, dot, which = target.partition(".json")
@@ -55,7 +55,7 @@ def load(target: str) -> Workload:
     if not path.is_file():
         raise WorkloadError("no such file", where=str(path), hint=f"a target is {_FORMS}")
     if path.suffix == ".toml":
-        from .description import read
+        from sassafras.frontend.description import read
 
         return dataclasses.replace(read(path), source=str(path))
     attribute = attribute or "workload"

@@ -20,7 +20,7 @@ def compare_cubins(
 
     loaded = workload
     if isinstance(loaded, str):
-        from sassafras.frontend import load
+        from sassafras.targets import load
 
         loaded = load(loaded)
     chosen = loaded.case(case)

@@ -15,11 +15,9 @@ from collections.abc import Iterable
 from ctypes import POINTER, byref, c_float, c_int, c_int64, c_size_t, c_uint64, c_void_p
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from sassafras.core import DeviceError, SassafrasError, ToolMissing
-
-from ..problem.shape import Shape
 
 #: cudaDataType, cublasComputeType_t, cublasOperation_t, cublasGemmAlgo_t, cublasMath_t
 _R_16F, _R_32F, _COMPUTE_32F = 2, 0, 68
@@ -37,9 +35,17 @@ WORKSPACES = (0, 4 << 20, 32 << 20, 128 << 20)
 RECOMMENDED_WORKSPACE = 32 << 20
 #: what is given to an algorithm that asks for no more than this, or nothing is (`both_ways`)
 ROOM = 256
-#: the layouts of the benchmark's task; and those whose A lies as k x m (gradients of weights)
-LAYOUTS = ("nn", "tn")
-BACKWARD = ("nt", "tt")
+
+
+class Extents(Protocol):
+    """A problem: C is m x n, the sums have k terms."""
+
+    @property
+    def m(self) -> int: ...
+    @property
+    def n(self) -> int: ...
+    @property
+    def k(self) -> int: ...
 
 
 class _Algo(ctypes.Structure):
@@ -89,7 +95,7 @@ class LtAlgorithm:
             found = cls(str(value["layout"]), bytes.fromhex(value["blob"]), int(value["workspace"]))
         except (KeyError, TypeError, ValueError) as error:
             raise SassafrasError(f"not a cuBLASLt algorithm: {error!r}", where=str(value)[:80]) from error
-        if found.layout not in LAYOUTS + BACKWARD or len(found.blob) != 64 or found.workspace < 0:
+        if not re.fullmatch("[nt][nt]", found.layout) or len(found.blob) != 64 or found.workspace < 0:
             raise SassafrasError("not a cuBLASLt algorithm", where=str(value)[:80])
         return found
 
@@ -165,7 +171,7 @@ class Cublas:
         )  # fmt: skip
         self._one, self._zero = c_float(1.0), c_float(0.0)
 
-    def enqueue(self, shape: Shape, layout: str, a: int, b: int, c: int) -> None:
+    def enqueue(self, shape: Extents, layout: str, a: int, b: int, c: int) -> None:
         """C = A * B by addresses. Raises CublasError."""
         b_t, a_t = (letter == "t" for letter in layout)
         self._gemm(
@@ -178,7 +184,7 @@ class Cublas:
 class LtProblem:
     """Descriptors of one shape and layout; keep it as long as it is used."""
 
-    def __init__(self, lt: CublasLt, shape: Shape, layout: str) -> None:
+    def __init__(self, lt: CublasLt, shape: Extents, layout: str) -> None:
         self.shape, self.layout = shape, layout
         self._lt = lt
         b_t, a_t = (letter == "t" for letter in layout)
@@ -242,7 +248,7 @@ class CublasLt:
         """The library's handle, as a number."""
         return int(self._handle.value or 0)
 
-    def problem(self, shape: Shape, layout: str) -> LtProblem:
+    def problem(self, shape: Extents, layout: str) -> LtProblem:
         """Descriptors for a shape. Raises CublasError."""
         return LtProblem(self, shape, layout)
 

@@ -21,7 +21,7 @@ from sassafras.core import Candidate, DeviceError, SassafrasError, Verdict
 from sassafras.core.statistics import failure_bound
 from sassafras.cuda.environment import available
 from sassafras.evaluate.gpu.reports import SampleReport
-from sassafras.frontend import load
+from sassafras.targets import load
 
 from .conftest import Nodes
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from sassafras.core import WorkloadError
-from sassafras.frontend import load, variants
+from sassafras.targets import load
+from sassafras.targets.load import variants
 
 ROOT = Path(__file__).parents[2]
 

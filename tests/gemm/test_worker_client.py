@@ -89,8 +89,8 @@ def test_why_it_does_not_start() -> None:
 
 _PARENT = """
 import sys
-from sassafras.gemm import feed
-child = feed.Child({plan!r})
+from sassafras.gemm.bench import worker_client
+child = worker_client.Child({plan!r})
 child.ask({question!r})
 print(child._process.pid, flush=True)
 sys.stdin.read()

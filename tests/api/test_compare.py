@@ -12,10 +12,10 @@ import pytest
 
 import sassafras
 from sassafras.api.compare import Comparison, compare
-from sassafras.compare.cubins import from_evaluation
-from sassafras.compare.functions import _columns, capture_order
-from sassafras.compare.results import alike
-from sassafras.compare.timers import Cpu, Gpu, Timer
+from sassafras.comparison.cubins import from_evaluation
+from sassafras.comparison.functions import _columns, capture_order
+from sassafras.comparison.results import alike
+from sassafras.comparison.timers import Cpu, Gpu, Timer
 from sassafras.core import DeviceError, Evaluation, Interval, SassafrasError, Verdict
 from sassafras.cuda.timing import interleaved
 
@@ -111,7 +111,7 @@ class Placed(Timer):
 
 def _placed(monkeypatch: pytest.MonkeyPatch, **settings: Any) -> tuple[Comparison, Placed]:
     timer = Placed()
-    monkeypatch.setattr("sassafras.compare.functions.Cpu", lambda: timer)
+    monkeypatch.setattr("sassafras.comparison.functions.Cpu", lambda: timer)
     found = compare(lambda x: 10 * x, lambda x: 20 * x, args=(1,), device="cpu", rounds=4, **settings)
     return found, timer
 
@@ -178,7 +178,7 @@ def test_what_was_prepared_is_given_back_when_a_capture_fails(monkeypatch: pytes
         return plain(function, args, kwargs, calls)
 
     monkeypatch.setattr(timer, "prepare", prepare)
-    monkeypatch.setattr("sassafras.compare.functions.Cpu", lambda: timer)
+    monkeypatch.setattr("sassafras.comparison.functions.Cpu", lambda: timer)
     with pytest.raises(DeviceError, match="captured"):
         compare(lambda x: x, lambda x: x, args=(1,), device="cpu", rounds=4)
     assert timer.open == 0

@@ -11,9 +11,10 @@ import pytest
 from sassafras.api.ptxas_options import choose, parse
 from sassafras.api.ptxas_options import load as load_choice
 from sassafras.core import CompileError, Enumerable, SassafrasError, Space
-from sassafras.frontend import load, ptxas_options
+from sassafras.frontend import ptxas_options
 from sassafras.frontend.ptxas_options import KnobMove, Knobs
 from sassafras.sass import Program
+from sassafras.targets import load
 
 
 def bundled() -> list[str]:

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from sassafras import __version__, search
-from sassafras.api.confirm import leaders_of, remeasure, select
 from sassafras.core import (
     VALIDATOR_RULES,
     Budget,
@@ -34,10 +33,11 @@ from sassafras.core import (
     workload_digest,
 )
 from sassafras.core import refused_cubin as refused
-from sassafras.report import Result
-from sassafras.report.evidence import correlation, refusal
+from sassafras.jobs.confirm import leaders_of, remeasure, select
+from sassafras.jobs.result import Result
 from sassafras.search import Finished, Found, Progress, Recorded, Recorder, Strategy
 from sassafras.store import Store, redrawn_facts
+from sassafras.timing_model.evidence import correlation, refusal
 
 #: verdicts that a schedule which the validator approved must never get
 FAILURES = (Verdict.WRONG_RESULT, Verdict.CRASHED, Verdict.TIMED_OUT, Verdict.CHEATED)

@@ -14,13 +14,14 @@ import pytest
 
 from sassafras.core import DeviceError
 from sassafras.cuda.worker_process import WorkerDied, WorkerProcess, WorkerTimeout, WorkerTooLarge
+from sassafras.evaluate.gpu.protocol import WORKER
 
 FAULTS = {"SASSAFRAS_WORKER_FAULTS": "1"}
 
 
 @pytest.fixture
 def worker() -> Iterator[WorkerProcess]:
-    process = WorkerProcess(environment=FAULTS)
+    process = WorkerProcess(WORKER, environment=FAULTS)
     yield process
     process.kill()
 
@@ -89,7 +90,7 @@ def test_a_death_is_reported_with_its_cause(worker: WorkerProcess, do: str, word
 def test_a_segmentation_fault_costs_only_the_worker(worker: WorkerProcess) -> None:
     with pytest.raises(WorkerDied, match="signal 11"):
         worker.ask("die", 30, signal=int(signal.SIGSEGV))
-    fresh = WorkerProcess(environment=FAULTS)
+    fresh = WorkerProcess(WORKER, environment=FAULTS)
     try:
         assert fresh.ask("ping", 30)["pid"] == fresh.pid
     finally:
@@ -97,7 +98,7 @@ def test_a_segmentation_fault_costs_only_the_worker(worker: WorkerProcess) -> No
 
 
 def test_too_much_host_memory_is_killed() -> None:
-    worker = WorkerProcess(memory_bytes=256 << 20, environment=FAULTS)
+    worker = WorkerProcess(WORKER, memory_bytes=256 << 20, environment=FAULTS)
     try:
         assert 0 < worker.resident_bytes() < 256 << 20
         with pytest.raises(WorkerTooLarge, match="256 MiB are allowed"):
@@ -116,7 +117,7 @@ def test_an_unexpected_exception_is_an_error_with_its_place(worker: WorkerProces
 
 
 def test_unknown_requests_are_refused_and_faults_need_the_variable() -> None:
-    worker = WorkerProcess()
+    worker = WorkerProcess(WORKER)
     try:
         with pytest.raises(DeviceError, match="does not know the request 'die'"):
             worker.ask("die", 30)
@@ -142,7 +143,7 @@ def test_a_worker_follows_its_parent_into_death() -> None:
     program = (
         "import os, signal, sys\n"
         "from sassafras.cuda.worker_process import WorkerProcess\n"
-        "w = WorkerProcess(environment={'SASSAFRAS_WORKER_FAULTS': '1'})\n"
+        "w = WorkerProcess('sassafras.evaluate.gpu.worker', environment={'SASSAFRAS_WORKER_FAULTS': '1'})\n"
         "w.ask('ping', 30)\n"
         "w.send('sleep', seconds=600)\n"
         "print(w.pid, flush=True)\n"

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from sassafras.api.confirm import LEAST_LEADERS, leaders_of, remeasure, select
 from sassafras.core import Candidate, DeviceError, Interval, Kernel, Modelled, Outcome, Verdict, beats
+from sassafras.jobs.confirm import LEAST_LEADERS, leaders_of, remeasure, select
 from sassafras.search import Found
 
 

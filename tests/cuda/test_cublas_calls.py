@@ -19,7 +19,7 @@ def calls(libraries: list[str]) -> None:
     """Runs in a process of its own, so that no real cuBLAS is found first."""
     loaded = [ctypes.CDLL(library) for library in libraries]
     assert len(loaded) == 2
-    from sassafras.gemm.bench.cublas import ROOM, Cublas, CublasError, CublasLt, LtAlgorithm
+    from sassafras.cuda.cublas import ROOM, Cublas, CublasError, CublasLt, LtAlgorithm
     from sassafras.gemm.problem.shape import Shape
 
     shape = Shape(5, 16, 24)

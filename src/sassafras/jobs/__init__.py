@@ -1,0 +1,1 @@
+"""One search run: opened, searched, confirmed, its result."""
