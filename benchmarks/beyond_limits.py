@@ -79,7 +79,7 @@ def launch_all(subjects: list[str], out: Path) -> None:
     """Launch each subject's kernel once while the profiler looks; name them in ``subjects.txt``."""
     import torch
 
-    from sassafras.evaluate.gpu.judge import Bench
+    from sassafras.evaluate.gpu.judge import KernelJudge
     from sassafras.targets import load
 
     out.mkdir(parents=True, exist_ok=True)
@@ -89,7 +89,7 @@ def launch_all(subjects: list[str], out: Path) -> None:
                 workload = load(subject)
                 case = workload.case()
                 kernel = workload.build(case, "sm_90a")
-                bench = Bench(workload, case, kernel, seeds=1, all_cases=False, special=False)
+                bench = KernelJudge(workload, case, kernel, seeds=1, all_cases=False, special=False)
                 bench.headline.restore(bench.headline.images[0])
                 bench.gpu.sync()
                 torch.cuda.profiler.start()

@@ -32,8 +32,8 @@ from sassafras.gemm.configs import registry
 from sassafras.gemm.configs.backward import PART
 from sassafras.gemm.problem.shape import Shape
 from sassafras.gemm.select import dataset, predictor
-from sassafras.gemm.select.selector import Chooser, Settings, parsed
-from sassafras.gemm.select.table import Table
+from sassafras.gemm.select.selector import Selector, SelectorSettings, parsed
+from sassafras.gemm.select.table import TunedTable
 
 #: trees, leaves and depth of both sets: small enough for a few milliseconds
 PLAIN = {
@@ -64,13 +64,13 @@ FOLDS = 3
 #: predicted speed-ups asked for, of all shapes alike
 MARGINS = (1.0, 1.03, 1.06, 1.08, 1.12, 1.2)
 #: whatever is predicted is taken: what a prediction is worth
-ANY = Settings(model_margin=0.0)
+ANY = SelectorSettings(model_margin=0.0)
 
 
 class Pairs:
     """A dataset as features and targets of both sets of trees, with the shape that each row is of."""
 
-    def __init__(self, entries: Sequence[dataset.Entry]) -> None:
+    def __init__(self, entries: Sequence[dataset.DatasetEntry]) -> None:
         plain: list[Any] = []
         modes: list[Any] = []
         for index, entry in enumerate(entries):
@@ -180,7 +180,7 @@ def flat(trees: Sequence[np.ndarray], base: float) -> predictor.Trees:
     return predictor.Trees(base, int(depth.max()), roots, feature, threshold, children, value)
 
 
-def known(entries: Sequence[dataset.Entry], winners: int = 4) -> list[list[Any]]:
+def known(entries: Sequence[dataset.DatasetEntry], winners: int = 4) -> list[list[Any]]:
     """What a model may choose from besides the table: the fastest few of each shape and layout."""
     found = []
     for e in entries:
@@ -191,7 +191,7 @@ def known(entries: Sequence[dataset.Entry], winners: int = 4) -> list[list[Any]]
     return found
 
 
-def look_up(entry: dataset.Entry, name: str) -> float | None:
+def look_up(entry: dataset.DatasetEntry, name: str) -> float | None:
     """Microseconds; of the plain launch where the mode was not timed, and of the fastest kernel that differs
     in stages and in the quick start alone where that one was not; None where nothing is known."""
     if us := entry.us(name) or entry.us(name.partition("+")[0]):
@@ -211,14 +211,14 @@ def _but_for_stages(config: Any) -> Any:
     return replace(plain, instance=replace(config.instance, stages=0, blocks=0))
 
 
-def judge(chooser: Chooser, entries: Sequence[dataset.Entry]) -> list[dict[str, Any]]:
+def judge(chooser: Selector, entries: Sequence[dataset.DatasetEntry]) -> list[dict[str, Any]]:
     """What the chooser says of each shape and layout, and what that is worth."""
     rows = []
     for entry in entries:
         for layout, torch_us in entry.baselines["torch"].items():
 
-            def legal(config: Any, entry: dataset.Entry = entry, layout: str = layout) -> bool:
-                return config.layout == layout and config.reject(entry.shape) is None
+            def legal(config: Any, entry: dataset.DatasetEntry = entry, layout: str = layout) -> bool:
+                return config.layout == layout and config.why_illegal(entry.shape) is None
 
             choice = chooser.choose(entry.shape, layout, legal)
             us = look_up(entry, choice.config) if choice.member == "ours" and choice.config else torch_us
@@ -250,7 +250,7 @@ def summed(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def asking(rows: Sequence[dict[str, Any]], settings: Settings) -> list[dict[str, Any]]:
+def asking(rows: Sequence[dict[str, Any]], settings: SelectorSettings) -> list[dict[str, Any]]:
     """What was chosen whatever was predicted (`ANY`), where these settings would have torch instead."""
     return [
         row
@@ -261,16 +261,16 @@ def asking(rows: Sequence[dict[str, Any]], settings: Settings) -> list[dict[str,
 
 
 def compared(
-    table: Table, model: predictor.Model, entries: Sequence[dataset.Entry]
+    table: TunedTable, model: predictor.Model, entries: Sequence[dataset.DatasetEntry]
 ) -> dict[str, list[dict[str, Any]]]:
     """What choosers say of these entries (`judge`), by their names."""
     rows = {
-        "torch": judge(Chooser(Table({}, [])), entries), "neighbours": judge(Chooser(table), entries),
+        "torch": judge(Selector(TunedTable({}, [])), entries), "neighbours": judge(Selector(table), entries),
     }  # fmt: skip
-    chosen = judge(Chooser(table, ANY, model=model, backward=model), entries)
+    chosen = judge(Selector(table, ANY, model=model, backward=model), entries)
     for margin in MARGINS:
-        rows[f"trees, margin {margin}"] = asking(chosen, Settings(model_margin=margin))
-    return rows | {"trees as shipped": asking(chosen, Settings())}
+        rows[f"trees, margin {margin}"] = asking(chosen, SelectorSettings(model_margin=margin))
+    return rows | {"trees as shipped": asking(chosen, SelectorSettings())}
 
 
 def in_folds(
@@ -284,7 +284,7 @@ def in_folds(
     """
     grid = [found[shape] for shape in sorted(found.entries)]
     entries = [*grid, *(others[shape] for shape in sorted(others.entries))]
-    table, pairs = Table.from_dataset(found), None
+    table, pairs = TunedTable.from_dataset(found), None
     rows, every = [], dict[str, dict[str, list[dict[str, Any]]]](grid={}, off_grid={})
     for fold in range(FOLDS):
         out = set(range(fold, len(entries), FOLDS))
@@ -310,7 +310,7 @@ def in_folds(
 def unseen(found: dataset.Dataset, model: predictor.Model) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Shapes off the grid that nothing has learnt from, judged by the choosers as they are shipped: rows, and
     by the name of each file (``unseen-fifth``) all of it together."""
-    rows, summary, table = [], {}, Table.from_dataset(found)
+    rows, summary, table = [], {}, TunedTable.from_dataset(found)
     for path in UNSEEN:
         apart, of = dataset.Dataset.load(path), path.name.split(".")[1]
         test = [apart[shape] for shape in sorted(apart.entries)]
@@ -324,7 +324,7 @@ def unseen(found: dataset.Dataset, model: predictor.Model) -> tuple[list[dict[st
     return rows, summary
 
 
-def best(entry: dataset.Entry, layout: str) -> dict[str, Any]:
+def best(entry: dataset.DatasetEntry, layout: str) -> dict[str, Any]:
     """What a chooser that knows every time would have said."""
     torch_us, ranked = entry.baselines["torch"][layout], entry.ranked(layout)
     faster = bool(ranked) and ranked[0][1] < torch_us
@@ -338,7 +338,7 @@ def compare(
     """Rows by fold and chooser, and each chooser over all folds."""
     layouts = {"layouts": layouts_of(found)}
     entries = [found[shape] for shape in sorted(found.entries)]
-    table, pairs = Table.from_dataset(found), Pairs(entries)
+    table, pairs = TunedTable.from_dataset(found), Pairs(entries)
     rows, every = [], dict[str, list[dict[str, Any]]]()
     for fold, held in parts.items():
         out = {i for i, entry in enumerate(entries) if held(i, entry.shape)}
@@ -377,13 +377,13 @@ def backward(args: argparse.Namespace) -> None:
     print("wrote", write("choosers-backward", rows, {"backward": summary}, header, seed=SEED, out=args.out))
 
 
-def milliseconds(model: predictor.Model, table: Table) -> float:
+def milliseconds(model: predictor.Model, table: TunedTable) -> float:
     """Of a choice for a shape never asked before, median."""
-    chooser, rng, spent = Chooser(table, model=model), np.random.default_rng(SEED), []
+    chooser, rng, spent = Selector(table, model=model), np.random.default_rng(SEED), []
     for _ in range(200):
         shape = Shape(*(8 * int(x) for x in 2 ** rng.uniform(3, 10, 3)))
         began = time.perf_counter()
-        chooser.choose(shape, "tn", lambda c, s=shape: c.layout == "tn" and c.reject(s) is None)  # type: ignore[misc]
+        chooser.choose(shape, "tn", lambda c, s=shape: c.layout == "tn" and c.why_illegal(s) is None)  # type: ignore[misc]
         spent.append(1e3 * (time.perf_counter() - began))
     return statistics.median(spent)
 
@@ -417,7 +417,7 @@ def main() -> None:
     if args.train:
         besides = [others[shape] for shape in sorted(others.entries)]
         header["known"] = known(besides)
-        grid, table = [found[shape] for shape in sorted(found.entries)], Table.from_dataset(found)
+        grid, table = [found[shape] for shape in sorted(found.entries)], TunedTable.from_dataset(found)
         model = Pairs([*grid, *besides]).train(set(), header)
         path = args.model or predictor.shipped_path(header["gpu"])
         model.save(path)

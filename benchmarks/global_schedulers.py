@@ -103,9 +103,9 @@ def _search(
 ) -> Row:  # fmt: skip
     from sassafras import search
     from sassafras.core import Budget
-    from sassafras.evaluate import Evaluator
+    from sassafras.evaluate import KernelEvaluator
 
-    judge = Evaluator(device, lambda _, cubin: validator.check(cubin), kernel)
+    judge = KernelEvaluator(device, lambda _, cubin: validator.check(cubin), kernel)
     curve: list[list[float]] = []
 
     def note(p: Any) -> None:

@@ -34,10 +34,10 @@ STAGES = ("verify", "sweep", "offline", "server", "off-grid")
 
 def _verify(cache: str | None, seed: int, path: str) -> None:
     """In a process of its own: boundary shapes; the records go to a file."""
-    from sassafras.gemm.bench.gpu_context import Tools
+    from sassafras.gemm.bench.gpu_context import GpuContext
     from sassafras.gemm.bench.verify import verify
 
-    records = verify(Tools(Path(cache) if cache else None), seed=seed)
+    records = verify(GpuContext(Path(cache) if cache else None), seed=seed)
     Path(path).write_text(json.dumps(records, indent=1))
 
 

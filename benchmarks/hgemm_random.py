@@ -123,7 +123,7 @@ def main() -> int:
         legal: list[Any] = []
         for _ in range(8):
             members = by_instance[instances[int(rng.integers(len(instances)))]]
-            legal = [c for c in members if c.reject(shape) is None]
+            legal = [c for c in members if c.why_illegal(shape) is None]
             if legal:
                 break
         if not legal:

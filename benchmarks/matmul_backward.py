@@ -239,9 +239,9 @@ def merged_table(extra: Path, folder: Path) -> Path:
         SassafrasError: a table cannot be read, or none is shipped.
     """
     from sassafras.gemm.matmul.planner import load_table
-    from sassafras.gemm.select.table import Table
+    from sassafras.gemm.select.table import TunedTable
 
-    more = Table.load(extra)
+    more = TunedTable.load(extra)
     shipped = load_table(str(more.header.get("gpu")))
     path = folder / "matmul-backward.table.json"
     (more.merged(shipped) if shipped else more).save(path)

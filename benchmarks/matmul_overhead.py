@@ -151,16 +151,16 @@ def choices() -> dict[str, Any]:
     import numpy as np
 
     from sassafras.gemm.problem.shape import off_grid
-    from sassafras.gemm.select.selector import Chooser
-    from sassafras.gemm.select.table import Table, shipped_path
+    from sassafras.gemm.select.selector import Selector
+    from sassafras.gemm.select.table import TunedTable, shipped_path
 
-    table = Table.load(shipped_path("NVIDIA H200"))
-    chooser = Chooser(table)
+    table = TunedTable.load(shipped_path("NVIDIA H200"))
+    chooser = Selector(table)
     chooser.choose(off_grid()[0], "tn", lambda c: True)
     times = []
     for shape in off_grid()[1:]:
         begin = time.perf_counter()
-        chooser.choose(shape, "tn", lambda c, s=shape: c.layout == "tn" and c.reject(s) is None)  # type: ignore[misc]
+        chooser.choose(shape, "tn", lambda c, s=shape: c.layout == "tn" and c.why_illegal(s) is None)  # type: ignore[misc]
         times.append(1e6 * (time.perf_counter() - begin))
     return {
         "case": "choosing", "median_us": float(np.median(times)), "worst_us": max(times), "rows": len(table),
@@ -187,8 +187,8 @@ def main() -> int:
     from sassafras.gemm.configs.registry import legal
     from sassafras.gemm.matmul import api as room
     from sassafras.gemm.problem.shape import Shape
-    from sassafras.gemm.select.selector import Chooser
-    from sassafras.gemm.select.table import Row, Table
+    from sassafras.gemm.select.selector import Selector
+    from sassafras.gemm.select.table import TableRow, TunedTable
 
     device = "cpu" if given.dry_run else "cuda"
     sync = (lambda: None) if given.dry_run else torch.cuda.synchronize
@@ -213,7 +213,9 @@ def main() -> int:
                     config = next((c for c in legal(shape) if c.layout == layout), None)
                     mine = ((config.name, 1.0 if member == "ours" else 9.0),) if config else ()
                     room._engine.forget()
-                    room._engine.gpu(0).chooser = Chooser(Table({}, [Row(shape, layout, mine, 2.0)]))
+                    room._engine.gpu(0).chooser = Selector(
+                        TunedTable({}, [TableRow(shape, layout, mine, 2.0)])
+                    )
                 calls = contestants(a, b, out, room)
                 for call in calls.values():
                     call()

@@ -38,7 +38,7 @@ def search(name: str, budget: str, seed: int, sets: int) -> tuple[Row, bytes]:
     from sassafras.schedule.spaces import space_of
     from sassafras.suite import load
     from sassafras.timing_model import ModelDevice, correlation
-    from sassafras.timing_model.draws import Part, half_width
+    from sassafras.timing_model.draws import DrawSet, half_width
     from sassafras.validate import Validator
 
     workload = load(name)
@@ -59,8 +59,8 @@ def search(name: str, budget: str, seed: int, sets: int) -> tuple[Row, bytes]:
         candidate = chosen[0] if chosen else found.baseline.candidate
         final = device.remeasure(candidate)
         assert final.interval is not None and final.null_interval is not None
-        before = device.draws.baseline(Part.OTHER, 0, OTHERS * (sets + 1))
-        after = device.drawn(candidate, Part.OTHER, 0, OTHERS * (sets + 1))
+        before = device.draws.baseline(DrawSet.OTHER, 0, OTHERS * (sets + 1))
+        after = device.drawn(candidate, DrawSet.OTHER, 0, OTHERS * (sets + 1))
         fresh = [
             float(before[n : n + OTHERS].mean() / after[n : n + OTHERS].mean())
             for n in range(0, len(before), OTHERS)

@@ -39,9 +39,9 @@ STRATEGIES: dict[str, tuple[str, Row]] = {
     "guided_experience": ("guided", {"policy": "none"}),
     "ppo_fresh": ("ppo", _FRESH),
     "ppo_pretrained": ("ppo", {"policy": "pretrained"}),
-    "ppo_twin": ("ppo", {"policy": "twin"}),
+    "ppo_twin": ("ppo", {"policy": "untrained"}),
     # not of the comparison itself
-    "guided_twin": ("guided", {"policy": "twin"}),
+    "guided_twin": ("guided", {"policy": "untrained"}),
     "anneal_prerank8": ("anneal", {"prerank": 8}),
     "fresh_as_it_is": ("ppo", _FRESH),
     "fresh_no_mask": ("ppo", _FRESH | {"mask": False}),
@@ -51,8 +51,8 @@ STRATEGIES: dict[str, tuple[str, Row]] = {
     # (nobody learns: what the preset's set of moves holds, played by chance for as many moves, and by greed)
     "walk_memory_moves": ("random_walk", {"length": 32, "space": {"moves": "memory"}}),
     "greedy_memory_moves": ("greedy", {"space": {"moves": "memory"}}),
-    "twin_paper_features": ("ppo", {"policy": "twin", "view": "paper"}),
-    "twin_memory_moves": ("ppo", {"policy": "twin", "moves": "memory"}),
+    "twin_paper_features": ("ppo", {"policy": "untrained", "view": "paper"}),
+    "twin_memory_moves": ("ppo", {"policy": "untrained", "moves": "memory"}),
     "fresh_alone": ("ppo", _FRESH | {"threads": 12}),
     "fresh_alone_gpu": ("ppo", _FRESH),
 }
@@ -271,7 +271,7 @@ def one(
     from sassafras import search
     from sassafras.api.optimize import prerank_score
     from sassafras.core import Budget
-    from sassafras.evaluate import Evaluator
+    from sassafras.evaluate import KernelEvaluator
     from sassafras.schedule import ScheduleSpace
     from sassafras.search.prerank import Preranked
     from sassafras.targets import load
@@ -292,7 +292,7 @@ def one(
         workload = load(f"suite:{kernel}")
         space = Preranked(space, prerank_score(workload, workload.case(case or None), baseline), pool)  # type: ignore[assignment]
     validator = Validator(baseline.cubin, baseline.name)
-    judge = Evaluator(device, lambda _, cubin: validator.check(cubin), baseline)
+    judge = KernelEvaluator(device, lambda _, cubin: validator.check(cubin), baseline)
     curve: list[tuple[int, float, float, float]] = []
     begun, wall, inside = time.process_time(), time.monotonic(), device.inside
     capped, before = False, turns.waited if turns else 0.0

@@ -272,9 +272,9 @@ def prepare(plans: list[str], folder: str, device: int) -> None:
     from sassafras.core import Buffer
     from sassafras.cuda.compile import compile_cuda
     from sassafras.cuda.driver import Gpu
-    from sassafras.evaluate.gpu.case_on_gpu import Scene
+    from sassafras.evaluate.gpu.case_on_gpu import CaseOnGpu
     from sassafras.evaluate.gpu.compare import Checker
-    from sassafras.evaluate.gpu.guarded_buffers import Layout
+    from sassafras.evaluate.gpu.guarded_buffers import BufferLayout
     from sassafras.evaluate.gpu.protocol import kernel_from_facts
     from sassafras.targets import load
 
@@ -296,7 +296,7 @@ def prepare(plans: list[str], folder: str, device: int) -> None:
             grid = small_grid(list(case.grid), facts["cluster"])
             kernel = kernel_from_facts({**facts, "launch": {"grid": grid}}, cubin)
             # no reference: with a part of the grid, outputs are only partly written, by mutants too
-            scene = Scene(gpu, checker, case, None, workload.tolerance)
+            scene = CaseOnGpu(gpu, checker, case, None, workload.tolerance)
             function = gpu.load_kernel(kernel)
             for seed in range(2):
                 image = scene.add_image(kernel, function, seed=100 + seed, poison=(0xFF, 0xA5)[seed])
@@ -308,7 +308,7 @@ def prepare(plans: list[str], folder: str, device: int) -> None:
             (place / "checker.cubin").write_bytes(checker.cubin)
             (place / "shared.cubin").write_bytes(shared)
             (place / "original.cubin").write_bytes(cubin)
-            layout = Layout.of(case)
+            layout = BufferLayout.of(case)
             described = {
                 "kernel": facts, "case": case.name, "grid": list(grid), "nbytes": layout.nbytes,
                 "offsets": {s.name: s.offset for s in layout.segments},

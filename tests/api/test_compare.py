@@ -15,7 +15,7 @@ from sassafras.api.compare import Comparison, compare
 from sassafras.comparison.cubins import from_evaluation
 from sassafras.comparison.functions import _columns, capture_order
 from sassafras.comparison.results import alike
-from sassafras.comparison.timers import Cpu, Gpu, Timer
+from sassafras.comparison.timers import Cpu, GpuTimer, Timer
 from sassafras.core import DeviceError, Evaluation, Interval, SassafrasError, Verdict
 from sassafras.cuda.timing import interleaved
 
@@ -155,7 +155,7 @@ def test_padding_on_a_gpu_is_of_drawn_sizes_and_leaves_what_is_scarce() -> None:
 
     def sizes(seed: int, free: int) -> list[int]:
         cuda = SimpleNamespace(empty_cache=lambda: None, mem_get_info=lambda: (free, free))
-        timer = Gpu.__new__(Gpu)
+        timer = GpuTimer.__new__(GpuTimer)
         timer._torch = SimpleNamespace(cuda=cuda, uint8="u8", empty=lambda size, **_: size)
         return list(timer.pad(np.random.default_rng([seed, 0])))
 

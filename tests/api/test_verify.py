@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sassafras.api.verify import Step, Verification, verify
+from sassafras.api.verify import Verification, VerificationStep, verify
 from sassafras.core import Candidate, Evaluation, Interval, SassafrasError, StoreError, Verdict
 from sassafras.cuda.environment import available
 from sassafras.evaluate.gpu.sanitizer import parse
@@ -92,7 +92,7 @@ def test_bad_calls_say_what_is_wrong(tmp_path: Path) -> None:
 
 
 def test_what_is_complete_and_what_is_wrong() -> None:
-    done, failed, left = (Step("s", status, "d") for status in ("passed", "failed", "not done"))  # type: ignore[arg-type]
+    done, failed, left = (VerificationStep("s", status, "d") for status in ("passed", "failed", "not done"))  # type: ignore[arg-type]
     assert Verification("k", "d", "o", "w", (), (done, done)).summary().endswith("found wrong with it.")
     assert Verification("k", "d", "o", "w", (), (done, failed)).failed
     assert not Verification("k", "d", "o", "w", (), (done, left)).complete

@@ -91,7 +91,7 @@ def test_the_winners_are_configurations_that_can_run_their_shapes() -> None:
     for target in beyond.WINNERS:
         shape, config = target.removeprefix("gemm:").split("/", 1)
         shapes.append(Shape.parse(shape))
-        assert registry.parse(config).reject(shapes[-1]) is None
+        assert registry.parse(config).why_illegal(shapes[-1]) is None
     assert {shape.band for shape in shapes} >= set(list(BANDS)[:5])
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sassafras.api.multi_shape import EveryCase, _measured
-from sassafras.api.optimize_captured import Report, Row, optimize_captured
+from sassafras.api.optimize_captured import CapturedReport, CapturedRow, optimize_captured
 from sassafras.core import Candidate, Case, Evaluation, Interval, Kernel, Modelled, Verdict
 from sassafras.frontend.captured.files import read
 from sassafras.frontend.captured.workloads import workload
@@ -66,15 +66,17 @@ def test_a_schedule_that_slows_a_shape_is_worth_no_more_than_there() -> None:
 def test_what_to_expect_is_amdahls() -> None:
     near = Interval(1.9, 2.1)
     rows = (
-        Row("a", "f", "", False, 0.5, 10, 2.0, near, None, True, 20.0, 10.0),
-        Row("b", "f", "", True, 0.5, 0, 4.0, near, None, True, 20.0, 5.0),  # a runner-up is not what ran
-        Row("c", "g", "", False, 0.5, 10, 1.0, None, None, False),
+        CapturedRow("a", "f", "", False, 0.5, 10, 2.0, near, None, True, 20.0, 10.0),
+        CapturedRow(
+            "b", "f", "", True, 0.5, 0, 4.0, near, None, True, 20.0, 5.0
+        ),  # a runner-up is not what ran
+        CapturedRow("c", "g", "", False, 0.5, 10, 1.0, None, None, False),
     )
-    report = Report(rows, False, "NVIDIA H200", True, 1e-3)
+    report = CapturedReport(rows, False, "NVIDIA H200", True, 1e-3)
     total, low, high = report.expected
     assert total == pytest.approx(1 / 0.75) and low < total < high
     assert report.saved_s == pytest.approx(1e-4) and "at most 10.00 % of" in report.conclusion()
-    modelled = Report(rows, True, "timing model", False, 1.0)
+    modelled = CapturedReport(rows, True, "timing model", False, 1.0)
     assert modelled.saved_s is None and modelled.conclusion().startswith("modelled, not measured")
     assert "shares may mislead" in modelled.conclusion()
 

@@ -46,7 +46,10 @@ def said(words: list[str]) -> str:
         (["optimize", "suite:softmax", "--set", "start=-1", *MODEL], ["guided's start", "not -1"]),
         (["optimize", "suite:softmax", "--set", "start=0", *MODEL], ["guided cannot run", "above 0"]),
         (["optimize", "suite:softmax", "--set", "cycles=2.5", *MODEL], ["whole number", "not 2.5"]),
-        (["optimize", "suite:softmax", "--policy", "x", *MODEL], ["no policy 'x'", "none, pretrained, twin"]),
+        (
+            ["optimize", "suite:softmax", "--policy", "x", *MODEL],
+            ["no policy 'x'", "none, pretrained, untrained"],
+        ),
         (
             ["optimize", "suite:softmax", "--strategy", "anneal", "--policy", "none", *MODEL],
             ["anneal has no setting 'policy'"],

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from sassafras.api.verify import verify
 from sassafras.cli.app import app
 from sassafras.cluster import Pool, Task
-from sassafras.cluster.random_tests import Enough, Part, Shard, Tally, heard, merge, plan, sample
+from sassafras.cluster.random_tests import Enough, SampleShard, SampleTally, Shard, heard, merge, plan, sample
 from sassafras.core import Candidate, DeviceError, SassafrasError, Verdict
 from sassafras.core.statistics import failure_bound
 from sassafras.cuda.environment import available
@@ -59,12 +59,12 @@ def test_every_worker_has_all_seconds_of_a_case() -> None:
 def _part(
     seed: int, samples: int = 100, mismatches: int = 0, seconds: float = 1.0, *, host: str = "one",
     gpu: str = "0", verdict: Verdict | None = None,
-) -> Part:  # fmt: skip
+) -> SampleShard:  # fmt: skip
     found = verdict or (Verdict.WRONG_RESULT if mismatches else Verdict.CORRECT)
     report = SampleReport(
         samples, mismatches, seconds, failure_bound(samples, mismatches), "a scope", 500.0, found, "at out[3]"
     )
-    return Part(Shard("case", seed, samples), host, gpu, report)
+    return SampleShard(Shard("case", seed, samples), host, gpu, report)
 
 
 PARTS = st.lists(
@@ -107,12 +107,12 @@ def test_what_ends_a_part_otherwise_leaves_no_bound() -> None:
     assert found.failure_bound == 1.0 and found.mismatches == 0
     assert found.fault is not None
     assert f"{found.fault.shard}, on {found.fault.place}" == "case, seed 2, on bad (GPU 3)"
-    none = merge([Part(Shard("odd", 1, 5), "one", "", None), _part(2)])
+    none = merge([SampleShard(Shard("odd", 1, 5), "one", "", None), _part(2)])
     assert none.inexact == "odd" and none.fault is None and none.samples == 100
     assert none.parts[0].place == "one"
 
 
-def _event(part: Part) -> dict[str, Any]:
+def _event(part: SampleShard) -> dict[str, Any]:
     assert part.report is not None
     report = {**asdict(part.report), "verdict": part.report.verdict.value}
     return {"host": part.host, "gpu": part.gpu, "report": report}
@@ -127,7 +127,7 @@ def test_a_part_survives_its_way_as_plain_data() -> None:
 
 def test_a_part_done_twice_counts_once() -> None:
     shards = plan(["a"], 2, 200)
-    tally = Tally(shards)
+    tally = SampleTally(shards)
     first, second = (str(shard) for shard in shards)
     tally.hear(first, _event(_part(1, host="lost")))
     tally.hear(first, _event(_part(1, host="other")))  # the worker was lost between its answer and its end

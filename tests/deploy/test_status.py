@@ -213,7 +213,7 @@ def test_a_forked_child_tells_of_itself_only(driver: Driver, store: Path, tmp_pa
 def test_threads_that_write_first_share_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = records.process
     monkeypatch.setattr(records, "process", lambda: (time.sleep(0.02), real())[1])
-    journal, begin = records.Journal(tmp_path), threading.Barrier(6)
+    journal, begin = records.LaunchJournal(tmp_path), threading.Barrier(6)
 
     def work(number: int) -> None:
         begin.wait()

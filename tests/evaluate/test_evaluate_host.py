@@ -17,7 +17,7 @@ from sassafras.core import Buffer, Case, DeviceError, Tolerance, Verdict, Worklo
 from sassafras.evaluate.gpu.device import first_seed
 from sassafras.evaluate.host import HostEvaluator, HostSource
 from sassafras.evaluate.host.process import HostProcess, Lost, _read
-from sassafras.evaluate.host.session import Session
+from sassafras.evaluate.host.session import HostSession
 from sassafras.evaluate.roofline import H200, floor_us, impossible, traffic
 from sassafras.evaluate.sandbox.confine import landlock_version
 
@@ -211,7 +211,7 @@ def test_the_shared_memory_cannot_be_cut_off(judge: HostEvaluator) -> None:
 
 def test_inputs_differ_from_candidate_to_candidate(judge: HostEvaluator) -> None:
     """Else a candidate could make them itself, ahead of time, from the default seed."""
-    first, second = (Session(judge.task, None, None) for _ in range(2))  # type: ignore[arg-type]
+    first, second = (HostSession(judge.task, None, None) for _ in range(2))  # type: ignore[arg-type]
     first._fresh([0])
     second._fresh([0])
     assert not np.array_equal(first._written[0]["x"], second._written[0]["x"])

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from sassafras.evaluate.sandbox import ConfinedProcess, Confinement, Finished, run
+from sassafras.evaluate.sandbox import ConfinedProcess, Confinement, ProcessEnd, run
 from sassafras.evaluate.sandbox.confine import NotConfined, landlock_version, restrict_calls
 from sassafras.evaluate.sandbox.confine.calls import program
 
 pytestmark = pytest.mark.skipif(landlock_version() < 1, reason="this kernel has no Landlock")
 
 
-def python(code: str, **settings: object) -> Finished:
+def python(code: str, **settings: object) -> ProcessEnd:
     settings = {"wall_s": 250.0, **settings}
     return run([sys.executable, "-c", code], Confinement(**settings))  # type: ignore[arg-type]
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sassafras.core import Candidate, Case, Evaluation, Interval, Kernel, Modelled, Outcome, Verdict, Workload
-from sassafras.evaluate import Evaluator
+from sassafras.evaluate import KernelEvaluator
 
 
 @dataclass
@@ -65,10 +65,10 @@ class Log:
 BASE = Kernel(b"\x01\x02\x03", "kernel", "sm_90a", threads=128)
 
 
-def make(modelled: bool = False) -> tuple[Evaluator, ByteDevice, Log]:
+def make(modelled: bool = False) -> tuple[KernelEvaluator, ByteDevice, Log]:
     device, log = ByteDevice(modelled), Log()
     device.open(None, None, BASE)
-    return Evaluator(device, same_bytes, BASE, log, run_id=7), device, log
+    return KernelEvaluator(device, same_bytes, BASE, log, run_id=7), device, log
 
 
 def test_legal_candidate_runs_and_is_recorded() -> None:

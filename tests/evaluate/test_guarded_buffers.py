@@ -14,7 +14,7 @@ import pytest
 
 from sassafras.core import Buffer, Case, Custom, DeviceError, Normal, Uniform
 from sassafras.cuda.timing import balanced, interleaved, launches_a_block, with_one_checked
-from sassafras.evaluate.gpu.guarded_buffers import ALIGN, GUARD, Layout, guard_pattern, make_image, view
+from sassafras.evaluate.gpu.guarded_buffers import ALIGN, GUARD, BufferLayout, guard_pattern, make_image, view
 from sassafras.evaluate.gpu.random_tests import job_table
 
 CASE = Case(
@@ -31,7 +31,7 @@ CASE = Case(
         "w": Buffer("i8", (1000,), fill=Normal(0, 30)),
     },
 )
-LAYOUT = Layout.of(CASE)
+LAYOUT = BufferLayout.of(CASE)
 
 
 def test_buffers_are_aligned_and_apart() -> None:
@@ -100,7 +100,7 @@ def test_special_values_are_planted_in_real_inputs_only() -> None:
     case = Case(
         "s", (1, 1, 1), {"x": Buffer("fp32", (300_000,)), "i": Buffer("i32", (9,), fill=Uniform(0, 5))}
     )
-    layout = Layout.of(case)
+    layout = BufferLayout.of(case)
     image = make_image(layout, seed=1, special=True, device="cpu")
     x = view(image, layout.segments[0])
     assert x.isnan().any()
@@ -115,11 +115,11 @@ def test_special_values_are_planted_in_real_inputs_only() -> None:
 def test_custom_fills_are_used_and_their_shape_is_checked() -> None:
     torch = pytest.importorskip("torch")
     good = Buffer("i64", (4,), fill=Custom(lambda shape, dtype, g, device: torch.arange(4, dtype=dtype)))
-    layout = Layout.of(Case("c", (1, 1, 1), {"p": good}))
+    layout = BufferLayout.of(Case("c", (1, 1, 1), {"p": good}))
     assert view(make_image(layout, seed=0, device="cpu"), layout.segments[0]).tolist() == [0, 1, 2, 3]
     bad = Buffer("i64", (4,), fill=Custom(lambda shape, dtype, g, device: torch.zeros(5)))
     with pytest.raises(DeviceError, match="p: the custom fill returned shape"):
-        make_image(Layout.of(Case("c", (1, 1, 1), {"p": bad})), seed=0, device="cpu")
+        make_image(BufferLayout.of(Case("c", (1, 1, 1), {"p": bad})), seed=0, device="cpu")
 
 
 def test_every_contestant_has_the_same_mean_position() -> None:
@@ -176,7 +176,7 @@ def test_sample_table_matches_the_struct_of_the_kernel() -> None:
         at += end - begin
     assert words == at
     custom = Case("c", (1, 1, 1), {"p": Buffer("i64", (4,), fill=Custom(lambda *a: None))})
-    assert job_table(Layout.of(custom)) == (b"", 0, ["p"])
+    assert job_table(BufferLayout.of(custom)) == (b"", 0, ["p"])
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 3, 4, 6, 8, 11])
@@ -198,7 +198,7 @@ def test_one_block_of_the_candidate_is_checked_and_all_pairs_are_counted(rounds:
 
 def test_a_bench_checks_what_it_does_not_count_and_what_the_last_block_leaves() -> None:
     """The host's part of timing, with a stopwatch that notes what it is told to do."""
-    from sassafras.evaluate.gpu.judge import Bench
+    from sassafras.evaluate.gpu.judge import KernelJudge
 
     said: list[Any] = []
 
@@ -213,7 +213,7 @@ def test_a_bench_checks_what_it_does_not_count_and_what_the_last_block_leaves() 
                 times[-1] = 1e6
         return times
 
-    bench = Bench.__new__(Bench)
+    bench = KernelJudge.__new__(KernelJudge)
     bench._rng, bench.launches, bench.graph = random.Random(5), 10, "baseline"
     bench.headline = SimpleNamespace(  # type: ignore[assignment]
         images=["image"], idempotent=True, exact=True, restore=lambda image: said.append("restore"),

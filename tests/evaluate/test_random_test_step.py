@@ -13,7 +13,7 @@ import pytest
 
 from sassafras.core import Buffer, Case, Custom, Normal, Uniform
 from sassafras.evaluate.gpu import random_tests
-from sassafras.evaluate.gpu.guarded_buffers import Layout, guard_pattern
+from sassafras.evaluate.gpu.guarded_buffers import BufferLayout, guard_pattern
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not on PATH")
 SHIM = r"""
@@ -57,7 +57,7 @@ CASE = Case(
         "x2": Buffer("fp32", (20_003,), fill=Normal(1.0, 2.0)),
     },
 )  # fmt: skip
-LAYOUT = Layout.of(CASE)
+LAYOUT = BufferLayout.of(CASE)
 FILL, STEP, COMPARE, VERIFY = 2, 3, 1, 9
 
 

@@ -11,7 +11,7 @@ from sassafras.evaluate.gpu.replay_rule import (
     FRESH,
     REPETITIONS,
     SAME,
-    Repetition,
+    ReplayRounds,
     decision,
     orders,
     repetition,
@@ -26,7 +26,7 @@ CACHE = (18.0, 18.0, 20.0, 8.2)
 
 def measured(
     cost: tuple[float, ...], seed: int, noise: float = 0.02, busy: float = 0.0, share: float = 0.5
-) -> list[Repetition]:
+) -> list[ReplayRounds]:
     """Repetitions of contestants of that cost; `share` of the blocks lose `busy` us a launch to others."""
     rng = np.random.default_rng(seed)
     found = []

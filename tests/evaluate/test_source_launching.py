@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sassafras.core import Buffer, Candidate, Case, Evaluation, Kernel, Verdict, WorkloadError
-from sassafras.evaluate import Confinement, Evaluator, Source
+from sassafras.evaluate import Confinement, KernelEvaluator, Source
 from sassafras.evaluate.gpu.protocol import LAUNCH_FACTS
 from sassafras.evaluate.sandbox.confine import landlock_version
 from sassafras.evaluate.source import build
@@ -151,7 +151,7 @@ class _Yes:
 def test_a_schedule_cannot_change_its_launch(fact: dict[str, Any]) -> None:
     """An overlap with the launch before is worth more than most schedules."""
     baseline = Kernel(b"baseline", "k", "sm_90a", 128)
-    judge = Evaluator(_Device(), lambda *_: _Yes(), baseline)  # type: ignore[arg-type]
+    judge = KernelEvaluator(_Device(), lambda *_: _Yes(), baseline)  # type: ignore[arg-type]
     outcome = judge.evaluate(Candidate(replace(baseline, cubin=b"schedule", meta=fact), {}))
     assert outcome.verdict is Verdict.ILLEGAL_SCHEDULE
     # the same code with another launch is another candidate

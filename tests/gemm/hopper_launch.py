@@ -11,19 +11,19 @@ from typing import Any
 import numpy as np
 
 from sassafras.gemm.build.cubins import KERNELS
-from sassafras.gemm.configs.persistent import WarpSpecializedConfig
-from sassafras.gemm.configs.persistent_instances import WarpSpecializedInstance
-from sassafras.gemm.configs.split_k import ClusterSplitConfig
-from sassafras.gemm.configs.split_k_instances import ClusterSplitInstance
+from sassafras.gemm.configs.persistent import PersistentConfig
+from sassafras.gemm.configs.persistent_instances import PersistentInstance
+from sassafras.gemm.configs.split_k import SplitKConfig
+from sassafras.gemm.configs.split_k_instances import SplitKInstance
 from sassafras.gemm.configs.tma_wgmma import LAYOUTS
-from sassafras.gemm.configs.unaligned import AnyRowsConfig, AnyRowsInstance
+from sassafras.gemm.configs.unaligned import UnalignedConfig, UnalignedInstance
 from sassafras.gemm.problem.shape import Shape
 from tests.shared import compiled
 
 HERE = Path(__file__).parent
-Instance = WarpSpecializedInstance | ClusterSplitInstance | AnyRowsInstance
-Config = WarpSpecializedConfig | ClusterSplitConfig | AnyRowsConfig
-_KINDS = {WarpSpecializedInstance: "ws", ClusterSplitInstance: "cs", AnyRowsInstance: "any"}
+Instance = PersistentInstance | SplitKInstance | UnalignedInstance
+Config = PersistentConfig | SplitKConfig | UnalignedConfig
+_KINDS = {PersistentInstance: "ws", SplitKInstance: "cs", UnalignedInstance: "any"}
 LATE, RANDOM, EAGER = 0, 1, 2
 
 

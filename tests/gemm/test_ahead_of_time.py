@@ -69,9 +69,9 @@ def test_a_read_only_folder_serves(tmp_path: Path, shared: Path) -> None:
     torch = pytest.importorskip("torch")
     from sassafras.gemm.matmul import api as room
     from sassafras.gemm.matmul.driver import Driver
-    from sassafras.gemm.matmul.planner import Engine
+    from sassafras.gemm.matmul.planner import Planner
     from sassafras.gemm.problem.shape import Shape
-    from sassafras.gemm.select.table import Row, Table
+    from sassafras.gemm.select.table import TableRow, TunedTable
     from tests.gemm import stand_in
 
     names = {"tn": "lean_tn_m1n2s2/w1x1x1/c1", "nn": "lean_nn_m1n2s1/w1x1x1/c1"}
@@ -81,11 +81,11 @@ def test_a_read_only_folder_serves(tmp_path: Path, shared: Path) -> None:
     cached_path(registry.parse(names["tn"]).instance, folder).write_bytes(b"\x7fELF")
     elsewhere = tmp_path / "no folder"
     elsewhere.write_text("a file: nothing can be kept below it")
-    rows = [Row(Shape(32, 48, 64), layout, ((name, 1.0),), 2.0) for layout, name in names.items()]
+    rows = [TableRow(Shape(32, 48, 64), layout, ((name, 1.0),), 2.0) for layout, name in names.items()]
     members = {}
     for where in (folder, elsewhere):
         driver, side = Driver(str(library)), stand_in.torch_side(strict=room._strict)
-        engine = Engine(driver, side, cache=where, background=False, table=Table({}, rows))
+        engine = Planner(driver, side, cache=where, background=False, table=TunedTable({}, rows))
         engine.launcher = stand_in.make("python", driver, side, folder)
         room.use(engine, device="cpu")
         try:

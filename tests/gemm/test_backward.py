@@ -14,15 +14,15 @@ import pytest
 
 from sassafras.core import SassafrasError
 from sassafras.gemm.bench import candidates, commands, runs
-from sassafras.gemm.bench.dry_run import DryStage
+from sassafras.gemm.bench.dry_run import DryContestants
 from sassafras.gemm.bench.options import Options, retuning
 from sassafras.gemm.bench.tune import choose
 from sassafras.gemm.configs import backward, registry
 from sassafras.gemm.problem.shape import Shape
 from sassafras.gemm.select import dataset, table
 from sassafras.gemm.select.dataset import Dataset
-from sassafras.gemm.select.selector import Chooser
-from sassafras.gemm.select.table import Row, Table
+from sassafras.gemm.select.selector import Selector
+from sassafras.gemm.select.table import TableRow, TunedTable
 
 ROOT = Path(__file__).resolve().parents[2]
 OPTIONS = Options(configs=12, finalists=2, layouts=("nt", "tt"))
@@ -69,12 +69,12 @@ def test_layouts_are_of_one_kind(tmp_path: Path) -> None:
 
 
 def test_one_shape_is_swept() -> None:
-    record = choose(DryStage(), SHAPES[1], OPTIONS)
+    record = choose(DryContestants(), SHAPES[1], OPTIONS)
     assert record["best"].keys() == record["lt"].keys() == record["torch"].keys() == {"nt", "tt"}
     assert {dataset.layout_of(name) for name in record["rungs"]} == {"nt", "tt"}
     assert registry.dtype(registry.parse(record["ours"])) == "fp16" and not record["wrong"]
     only = retuning(OPTIONS, "^ws_")
-    again = choose(DryStage(), SHAPES[1], only)
+    again = choose(DryContestants(), SHAPES[1], only)
     assert again["rungs"] and all(name.startswith("ws_") for name in again["rungs"])
     assert {c.layout for c in candidates.matching("^ws_(n|t)t_")} == {"nt", "tt"}
 
@@ -105,9 +105,9 @@ def test_its_files_have_names_of_their_own(swept: tuple[Path, Dataset], tmp_path
     assert [p.name for p in paths[:2]] == [
         "nvidia-h200.backward.jsonl.gz", "nvidia-h200.backward.table.json",
     ]  # fmt: skip
-    rows = Table.load(paths[1]).rows
-    assert {layout for _, layout in rows} == {"nt", "tt"} and Table.load(target).rows == rows
-    assert Table.from_dataset(Dataset.load(paths[0])).rows == rows
+    rows = TunedTable.load(paths[1]).rows
+    assert {layout for _, layout in rows} == {"nt", "tt"} and TunedTable.load(target).rows == rows
+    assert TunedTable.from_dataset(Dataset.load(paths[0])).rows == rows
 
 
 def test_the_script_sweeps_them(tmp_path: Path) -> None:
@@ -128,8 +128,8 @@ def test_what_is_shipped_of_them_belongs_together() -> None:
     assert path.is_file() == held.is_file(), "dataset and table come together"
     if held.is_file():
         shipped = dataset.shipped(GPU, backward.PART)
-        assert not shipped.modelled and Table.from_dataset(shipped).rows == Table.load(path).rows
-        assert {layout for _, layout in Table.load(path).rows} <= {"nt", "tt"}
+        assert not shipped.modelled and TunedTable.from_dataset(shipped).rows == TunedTable.load(path).rows
+        assert {layout for _, layout in TunedTable.load(path).rows} <= {"nt", "tt"}
 
 
 # --- the table and the chooser -----------------------------------------------------------------------------
@@ -144,14 +144,14 @@ def test_the_shipped_tables_are_read_together(
     monkeypatch.delenv("SASSAFRAS_GEMM_TABLE", raising=False)
     monkeypatch.setattr(table, "DATA", tmp_path)
     lt = {"layout": "nn", "blob": "01" * 64, "workspace": 0}
-    main = Table({"gpu": GPU, "cublaslt": 2}, [Row(SHAPES[0], "nn", (), 2.0, 1.0, lt)])
+    main = TunedTable({"gpu": GPU, "cublaslt": 2}, [TableRow(SHAPES[0], "nn", (), 2.0, 1.0, lt)])
     main.save(table.shipped_path(GPU))
     before = load_table(GPU)
     assert before is not None and before.rows == main.rows, "without the file nothing changes"
     for version, kept in ((2, True), (3, False)):
         found = measured(swept[1])
         found.header["cublaslt"] = version
-        Table.from_dataset(found).save(table.shipped_path(GPU, backward.PART))
+        TunedTable.from_dataset(found).save(table.shipped_path(GPU, backward.PART))
         both = load_table(GPU)
         assert both is not None and both.header["cublaslt"] == 2 and len(both) == 1 + 2 * len(SHAPES)
         assert both.rows[SHAPES[0], "nn"].lt == lt
@@ -159,10 +159,13 @@ def test_the_shipped_tables_are_read_together(
         assert row.torch_us and (row.lt is not None) == kept, "algorithms of another cuBLASLt are not kept"
 
 
-def rows_around(layout: str, config: str, us: float = 1.0) -> list[Row]:
+def rows_around(layout: str, config: str, us: float = 1.0) -> list[TableRow]:
     sizes = (512, 1024, 2048)
     return [
-        Row(Shape(m, n, k), layout, ((config, us),), 1.5) for m in sizes for n in sizes for k in (512, 1024)
+        TableRow(Shape(m, n, k), layout, ((config, us),), 1.5)
+        for m in sizes
+        for n in sizes
+        for k in (512, 1024)
     ]
 
 
@@ -170,10 +173,10 @@ def test_shapes_never_tuned_are_chosen_by_neighbours_with_care() -> None:
     config = next(
         c.name for c in registry.legal(Shape(1024, 1024, 1024), layouts=("nt",)) if "128x128" in c.name
     )
-    chooser = Chooser(Table({}, rows_around("nt", config)))
+    chooser = Selector(TunedTable({}, rows_around("nt", config)))
 
     def of(shape: Shape, layout: str = "nt") -> Any:
-        return chooser.choose(shape, layout, lambda c: c.layout == layout and c.reject(shape) is None)
+        return chooser.choose(shape, layout, lambda c: c.layout == layout and c.why_illegal(shape) is None)
 
     near = of(Shape(1024, 1024, 1016))
     assert near.member == "ours" and "neighbours" in near.why and near.speedup > 1.03
@@ -197,10 +200,10 @@ def test_a_model_speaks_for_its_layouts_alone() -> None:
         return predictor.Model(trees, trees, {"layouts": layouts})
 
     config = "ws_nt_128x128_pp2s6b2c1x1/g8/k1"
-    found, shape = Table({}, rows_around("nt", config)), Shape(1024, 1024, 1016)
+    found, shape = TunedTable({}, rows_around("nt", config)), Shape(1024, 1024, 1016)
 
     def why(**models: predictor.Model) -> str:
-        return Chooser(found, **models).choose(shape, "nt", lambda c: True).why
+        return Selector(found, **models).choose(shape, "nt", lambda c: True).why
 
     assert "neighbours" in why(model=constant(1.0, ["nn", "tn"]))
     both = why(model=constant(-1.0, ["nn", "tn"]), backward=constant(1.0, ["nt", "tt"]))
@@ -215,7 +218,7 @@ LAYER = {"nn": "ws_nn_128x128_pp2s6b2c1x1/g8/k1", "tn": "ws_tn_128x128_pp2s6b2c1
          "nt": "ws_nt_128x128_pp2s6b2c1x1/g8/k1", "tt": "ws_tt_128x128_pp2s6b2c1x1/g8/k1"}  # fmt: skip
 M, N, K = 24, 40, 32  # tokens, outputs, inputs
 
-Install = Callable[[Table], Any]
+Install = Callable[[TunedTable], Any]
 
 
 @pytest.fixture
@@ -226,17 +229,17 @@ def install(tmp_path: Path, shared: Path) -> Iterator[Install]:
     from sassafras.gemm.build.cubins import cached_path
     from sassafras.gemm.matmul import api as room
     from sassafras.gemm.matmul.driver import Driver
-    from sassafras.gemm.matmul.planner import Engine
+    from sassafras.gemm.matmul.planner import Planner
     from tests.gemm import stand_in
 
     library = stand_in.build_driver(tmp_path, shared)
     for name in LAYER.values():
         cached_path(registry.parse(name).instance, tmp_path).write_bytes(b"\x7fELF")
 
-    def make(found: Table) -> Any:
+    def make(found: TunedTable) -> Any:
         driver = Driver(str(library))
         side = stand_in.torch_side(strict=room._strict)
-        engine = Engine(driver, side, cache=tmp_path, background=False, table=found)
+        engine = Planner(driver, side, cache=tmp_path, background=False, table=found)
         engine.launcher = stand_in.make("python", driver, side, tmp_path)
         room.use(engine, device="cpu")
         return room
@@ -245,9 +248,9 @@ def install(tmp_path: Path, shared: Path) -> Iterator[Install]:
     room.use(None)
 
 
-def tuned(*problems: tuple[Shape, str]) -> Table:
-    return Table(
-        {"gpu": GPU}, [Row(shape, layout, ((LAYER[layout], 1.0),), 2.0) for shape, layout in problems]
+def tuned(*problems: tuple[Shape, str]) -> TunedTable:
+    return TunedTable(
+        {"gpu": GPU}, [TableRow(shape, layout, ((LAYER[layout], 1.0),), 2.0) for shape, layout in problems]
     )
 
 
@@ -380,7 +383,9 @@ def test_the_benchmark_of_a_step_rehearses_and_resumes(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     script = str(ROOT / "benchmarks/matmul_backward.py")
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    table.Table({"gpu": "NVIDIA nothing"}, [Row(SHAPES[0], "nt", (), 2.0)]).save(tmp_path / "new.json")
+    table.TunedTable({"gpu": "NVIDIA nothing"}, [TableRow(SHAPES[0], "nt", (), 2.0)]).save(
+        tmp_path / "new.json"
+    )
     command = [sys.executable, script, "--dry-run", "--rounds", "3", "--out", str(tmp_path)]
     seen = []
     for more in ([], [], ["--fresh", "--table", str(tmp_path / "new.json")]):
@@ -414,10 +419,10 @@ def test_trees_are_trained_and_compared_on_them(
     ]
     entries = []
     for shape in shapes:  # the modelled clock's times
-        record = choose(DryStage(), shape, OPTIONS)
+        record = choose(DryContestants(), shape, OPTIONS)
         lt = {layout: found["us"] for layout, found in record["lt"].items()}
         ours = {name: (us, rung) for name, (us, rung) in record["rungs"].items()}
-        entries.append(dataset.Entry(shape, ours, {"torch": record["torch"], "lt_autotune": lt}))
+        entries.append(dataset.DatasetEntry(shape, ours, {"torch": record["torch"], "lt_autotune": lt}))
     Dataset({"gpu": GPU}, entries).save(tmp_path / "made.jsonl.gz")
     words = ["choosers.py", "--backward", "--dataset", str(tmp_path / "made.jsonl.gz")]
     monkeypatch.setattr(choosers, "MARGINS", (1.08,))
@@ -436,7 +441,7 @@ def test_trees_are_trained_and_compared_on_them(
     choosers.main()
     model = predictor.Model.load(tmp_path / "m.npz")
     assert model.layouts == ("nt", "tt")
-    chooser = Chooser(Table.from_dataset(Dataset.load(tmp_path / "made.jsonl.gz")), backward=model)
+    chooser = Selector(TunedTable.from_dataset(Dataset.load(tmp_path / "made.jsonl.gz")), backward=model)
     shape = Shape(640, 768, 1024)
-    choice = chooser.choose(shape, "nt", lambda c: c.layout == "nt" and c.reject(shape) is None)
+    choice = chooser.choose(shape, "nt", lambda c: c.layout == "nt" and c.why_illegal(shape) is None)
     assert "learnt" in choice.why or "predicted" in choice.why

@@ -25,10 +25,10 @@ from sassafras.gemm.bench.journal import read
 from sassafras.gemm.bench.measure import judged, measure, tuned_rows
 from sassafras.gemm.bench.options import Options
 from sassafras.gemm.bench.timing import apart, timed
-from sassafras.gemm.bench.tune import choose, entrants
+from sassafras.gemm.bench.tune import candidates_for, choose
 from sassafras.gemm.problem.shape import Shape, cuda_l2_grid, off_grid
 from sassafras.gemm.select.dataset import Dataset
-from sassafras.gemm.select.table import Table
+from sassafras.gemm.select.table import TunedTable
 
 ROOT = Path(__file__).resolve().parents[2]
 OPTIONS = Options(configs=16, finalists=3, seconds=0.01, walls=6, calls=4)
@@ -108,10 +108,10 @@ def test_its_selection_is_a_dataset(offline: tuple[Path, dict[str, Any]], tmp_pa
     target = tmp_path / "cache/nvidia-h200.table.json"
     paths = save_sweep(dataset, tmp_path, install=target)
     assert [path.name for path in paths[:2]] == ["nvidia-h200.jsonl.gz", "nvidia-h200.table.json"]
-    assert paths[2] == target and Table.load(target).rows == Table.load(paths[1]).rows
-    assert Table.from_dataset(Dataset.load(paths[0])).rows == Table.load(paths[1]).rows
+    assert paths[2] == target and TunedTable.load(target).rows == TunedTable.load(paths[1]).rows
+    assert TunedTable.from_dataset(Dataset.load(paths[0])).rows == TunedTable.load(paths[1]).rows
     save_sweep(dataset, tmp_path, install=target)  # once more: merged
-    assert Table.load(target).rows == Table.load(paths[1]).rows
+    assert TunedTable.load(target).rows == TunedTable.load(paths[1]).rows
     with pytest.raises(SassafrasError, match="no selection journal"):
         runs.collected(tmp_path)
 
@@ -249,7 +249,7 @@ def test_bad_requests_say_so(tmp_path: Path) -> None:
 
 
 def test_selection_records_all_rungs_and_both_layouts() -> None:
-    stage = dry_run.DryStage()
+    stage = dry_run.DryContestants()
     record = choose(stage, Shape(256, 256, 512), OPTIONS)
     rungs = record["rungs"]
     assert {rung for _, rung in rungs.values()} <= {0, 1, 2}
@@ -265,23 +265,23 @@ def test_selection_records_all_rungs_and_both_layouts() -> None:
 
 def test_every_family_enters() -> None:
     shape = Shape(512, 512, 512)
-    chosen = entrants(shape, "tn", 32)
-    assert len(chosen) == len(set(chosen)) == 32 and all(c.reject(shape) is None for c in chosen)
+    chosen = candidates_for(shape, "tn", 32)
+    assert len(chosen) == len(set(chosen)) == 32 and all(c.why_illegal(shape) is None for c in chosen)
     assert len({type(c) for c in chosen}) >= 2 and {c.layout for c in chosen} == {"tn"}
 
 
 def test_kernels_known_to_fail_are_left_out() -> None:
     shape = Shape(64, 64, 1024)
-    everything = entrants(shape, "tn", 1000)
-    some = entrants(shape, "tn", 1000, exclude="^lean_tn_m1n1s")
+    everything = candidates_for(shape, "tn", 1000)
+    some = candidates_for(shape, "tn", 1000, exclude="^lean_tn_m1n1s")
     assert 0 < len(some) < len(everything)
     assert set(everything) - set(some) == {c for c in everything if c.name.startswith("lean_tn_m1n1s")}
-    record = choose(dry_run.DryStage(), shape, Options(configs=16, exclude="^lean_"))
+    record = choose(dry_run.DryContestants(), shape, Options(configs=16, exclude="^lean_"))
     assert record["rungs"] and not any(name.startswith("lean_") for name in record["rungs"])
 
 
 def test_one_process_measures_both_ways() -> None:
-    stage = dry_run.DryStage()
+    stage = dry_run.DryContestants()
     selection = choose(stage, Shape(64, 256, 512), OPTIONS)
     server = measure(stage, selection, OPTIONS, 0, "server")
     assert len(server["ratios"]) == OPTIONS.calls
@@ -304,7 +304,7 @@ def test_judged_takes_the_better_layout_of_each() -> None:
 
 
 def test_work_before_a_block_is_not_timed() -> None:
-    stage = dry_run.DryStage()
+    stage = dry_run.DryContestants()
     block = stage.block([lambda: stage.gpu.launch(10.0)] * 4, 4)
     table = timed(stage.gpu, stage.watch, [block], 5, before=lambda index: stage.empty_l2())
     assert table.shape == (5, 1) and float(np.median(table)) == pytest.approx(10.0, rel=0.02)
@@ -312,7 +312,7 @@ def test_work_before_a_block_is_not_timed() -> None:
 
 def test_nobody_pays_for_what_another_leaves() -> None:
     """Ahead of each block the L2 is emptied and its own contestant called once, both untimed."""
-    stage, said = dry_run.DryStage(), []
+    stage, said = dry_run.DryContestants(), []
 
     def call(name: str, us: float) -> Callable[[], None]:
         def enqueue() -> None:

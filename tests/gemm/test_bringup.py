@@ -11,7 +11,7 @@ import numpy as np
 from sassafras.gemm.bench import bringup, sweep
 from sassafras.gemm.bench.bringup_plan import (
     VARIANTS,
-    Job,
+    BringupJob,
     diagnose,
     hopper_instances,
     jobs,
@@ -42,7 +42,7 @@ for job in plan["jobs"]:
 
 
 def test_a_hang_and_a_crash_cost_one_job_each(tmp_path: Path) -> None:
-    wanted = [Job(f"c{i}", "plain", ("8x8x8",)) for i in range(6)]
+    wanted = [BringupJob(f"c{i}", "plain", ("8x8x8",)) for i in range(6)]
     said: list[str] = []
     found = bringup.supervise(
         wanted, tmp_path / "out" / "journal.jsonl", patience=10.0, command=(sys.executable, "-c", WORKER),
@@ -58,7 +58,9 @@ def test_a_hang_and_a_crash_cost_one_job_each(tmp_path: Path) -> None:
 
 def test_a_worker_that_never_starts_ends_the_run(tmp_path: Path) -> None:
     found = bringup.supervise(
-        [Job("c0", "plain", ("8x8x8",))], tmp_path / "journal.jsonl", command=(sys.executable, "-c", "1/0")
+        [BringupJob("c0", "plain", ("8x8x8",))],
+        tmp_path / "journal.jsonl",
+        command=(sys.executable, "-c", "1/0"),
     )
     assert found == []
 
@@ -70,7 +72,7 @@ def test_every_instance_has_jobs_and_variants_compile_differently() -> None:
     assert len(plain) == len({job.name for job in plain}) < 1400
     for job in plain[::7]:
         config = parse(job.config)
-        assert all(config.reject(Shape.parse(text)) is None for text in job.shapes) and job.shapes
+        assert all(config.why_illegal(Shape.parse(text)) is None for text in job.shapes) and job.shapes
     wanted = {name for i in instances for name in variants_for(i)}
     assert wanted == set(VARIANTS) - {"plain"}
     instance = next(i for i in instances if set(variants_for(i)) == wanted)

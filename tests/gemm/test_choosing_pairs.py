@@ -20,15 +20,15 @@ from sassafras.gemm.configs.registry import parse
 from sassafras.gemm.problem.shape import Shape
 from sassafras.gemm.select import epilogue_selector, predictor
 from sassafras.gemm.select.cost_model import estimate_us
-from sassafras.gemm.select.dataset import Dataset, Entry
+from sassafras.gemm.select.dataset import Dataset, DatasetEntry
 from sassafras.gemm.select.predictor import Model, Trees
-from sassafras.gemm.select.selector import Chooser, Settings, parsed
-from sassafras.gemm.select.table import Row, Table, shipped_path
+from sassafras.gemm.select.selector import Selector, SelectorSettings, parsed
+from sassafras.gemm.select.table import TableRow, TunedTable, shipped_path
 from tests.gemm.test_predictor import GPU, constant
 
 SHAPE, NEAR = Shape(256, 512, 8192), Shape(256, 512, 8256)
 PAIR, ALONE, BF16 = "cs_nn_64x128_s8q1p/c1p8+ol", "cs_nn_64x128_s7q1/c1p8", "cs_nn_64x64_s12/c1p4"
-TUNED = Table({}, [Row(SHAPE, "nn", ((PAIR, 7.0), (ALONE, 8.0), (BF16, 9.0)), 14.0)])
+TUNED = TunedTable({}, [TableRow(SHAPE, "nn", ((PAIR, 7.0), (ALONE, 8.0), (BF16, 9.0)), 14.0)])
 PLAIN_PAIR = PAIR.partition("+")[0]
 #: what a header says that names pairs
 TWO = {"families": ["ClusterSplitConfig", "TwoLaunchesConfig"]}
@@ -48,30 +48,30 @@ def proven(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def in_nn(config: registry.Config) -> bool:
-    return config.layout == "nn" and config.reject(NEAR) is None
+    return config.layout == "nn" and config.why_illegal(NEAR) is None
 
 
 def test_a_tuned_shape_is_served_by_the_pair_of_its_row(proven: None) -> None:
-    choice = Chooser(TUNED, model=Model(constant(0.0), constant(0.0), {})).choose(SHAPE, "nn", in_nn)
+    choice = Selector(TUNED, model=Model(constant(0.0), constant(0.0), {})).choose(SHAPE, "nn", in_nn)
     assert (choice.member, choice.config, choice.speedup) == ("ours", PAIR, 2.0)
     # what the pair cannot do, the next of the row does: other types, addresses, epilogues
     for translate, wanted in (
         (lambda c: None if len(c.instances) > 1 else c, ALONE),
-        (lambda c: registry.twin(c, "bf16"), "cs_nn_bf16_64x64_s12/c1p4"),
+        (lambda c: registry.with_dtype(c, "bf16"), "cs_nn_bf16_64x64_s12/c1p4"),
     ):
-        assert Chooser(TUNED).choose(SHAPE, "nn", in_nn, translate).config == wanted
-    assert Chooser(TUNED).choose(SHAPE, "nt", lambda c: c.layout == "nt").member == "torch"
+        assert Selector(TUNED).choose(SHAPE, "nn", in_nn, translate).config == wanted
+    assert Selector(TUNED).choose(SHAPE, "nt", lambda c: c.layout == "nt").member == "torch"
 
 
 def test_a_shape_never_tuned_gets_a_pair_from_neighbours(proven: None) -> None:
-    far = Row(Shape(256, 512, 640), "nn", (("cs_nn_64x64_s6q1/c1p2", 2.0),), 4.0)
+    far = TableRow(Shape(256, 512, 640), "nn", (("cs_nn_64x64_s6q1/c1p2", 2.0),), 4.0)
     for rows in (list(TUNED.rows.values()), [*TUNED.rows.values(), far]):
-        choice = Chooser(Table({}, rows), Settings(reach=9.0)).choose(NEAR, "nn", in_nn)
+        choice = Selector(TunedTable({}, rows), SelectorSettings(reach=9.0)).choose(NEAR, "nn", in_nn)
         assert (choice.member, choice.config) == ("ours", PAIR) and "neighbours" in choice.why
     # one that would not fill the GPU, or is too short for its parts, is not proposed
     for shape in (Shape(256, 128, 8192), Shape(256, 512, 1024)):
-        assert parse(PAIR).wasteful(shape) is not None
-        choice = Chooser(TUNED, Settings(reach=9.0, margin=0.0)).choose(shape, "nn", lambda c: True)
+        assert parse(PAIR).dominated(shape) is not None
+        choice = Selector(TUNED, SelectorSettings(reach=9.0, margin=0.0)).choose(shape, "nn", lambda c: True)
         assert choice.config != PAIR
 
 
@@ -84,9 +84,9 @@ def test_a_model_is_asked_about_what_it_has_learnt_of(
     model = Model.load(tmp_path / "m.npz")
     assert model.knows(parse(ALONE)) and model.knows(parse(PAIR)) == bool(header)
     row = replace(TUNED.rows[SHAPE, "nn"], ours=((PAIR, 7.0), (ALONE, 8.0)))
-    choice = Chooser(Table({}, [row]), model=model).choose(NEAR, "nn", in_nn)
+    choice = Selector(TunedTable({}, [row]), model=model).choose(NEAR, "nn", in_nn)
     assert (choice.config, choice.why) == (wanted, "chosen by what was learnt from tuned shapes")
-    only = Chooser(Table({}, [replace(row, ours=row.ours[:1])]), model=model)
+    only = Selector(TunedTable({}, [replace(row, ours=row.ours[:1])]), model=model)
     assert only.choose(NEAR, "nn", in_nn).member == ("ours" if header else "torch")
     replace(model, header={"families": "TwoLaunchesConfig"}).save(tmp_path / "m.npz")
     with pytest.raises(SassafrasError, match="what it has learnt of"):
@@ -122,12 +122,12 @@ def test_features_of_a_pair() -> None:
 def test_estimates_answer_for_shapes_that_cannot_run() -> None:
     """Neighbours are compared where a configuration may be illegal; nobody's call fails by it."""
     for name, shape in (("cs_nn_64x128_s8q1p/c1p16", Shape(64, 64, 256)), (PAIR, Shape(8, 12, 20))):
-        assert parse(name).reject(shape) is not None and 0 < estimate_us(parse(name), shape) < 100
+        assert parse(name).why_illegal(shape) is not None and 0 < estimate_us(parse(name), shape) < 100
     rng = np.random.default_rng(0)
     for config in split_k_two_pass.configurations():
         m, n, k = (int(x) for x in 2 ** rng.uniform(3, 13, 3))
         shape = Shape(m, 8 * (n // 8), 8 * (k // 8))
-        if config.reject(shape) is None:
+        if config.why_illegal(shape) is None:
             launch = config.launch(shape)
             assert config.ctas(shape) == int(np.prod(launch.grid))
             rows, columns = config.tile
@@ -138,7 +138,7 @@ def test_a_call_with_an_epilogue_is_chosen_for_by_what_adds_up_itself(proven: No
     extra = epilogue_selector.Extra(bias=True, activation="gelu")
 
     def chosen(*ours: tuple[str, float]) -> tuple[str | None, str]:
-        chooser = Chooser(Table({}, [Row(SHAPE, "nn", ours, 14.0)]), Settings(reach=9.0))
+        chooser = Selector(TunedTable({}, [TableRow(SHAPE, "nn", ours, 14.0)]), SelectorSettings(reach=9.0))
         # a batch whose k is too short for any configuration of the row: nothing fails by it
         batch = Batch(3, 24 * 640, 0, 24 * 512)
         assert "torch" in epilogue_selector.choose(chooser, Shape(24, 512, 640), "nn", "fp16", batch)[1]
@@ -153,10 +153,10 @@ def test_a_call_with_an_epilogue_is_chosen_for_by_what_adds_up_itself(proven: No
 def test_a_table_names_what_is_proven(monkeypatch: pytest.MonkeyPatch) -> None:
     """A candidate that won would leave its shape to torch."""
     ours = {PAIR: (7.0, 2), ALONE: (8.0, 2)}
-    found = Dataset({}, [Entry(SHAPE, ours, {"torch": {"nn": 14.0}})])
+    found = Dataset({}, [DatasetEntry(SHAPE, ours, {"torch": {"nn": 14.0}})])
     for candidates, names in (({parse(PAIR).instance}, [ALONE]), (set(), [PAIR, ALONE])):
         monkeypatch.setattr(registry, "CANDIDATES", frozenset(candidates))
-        assert [name for name, _ in Table.from_dataset(found).rows[SHAPE, "nn"].ours] == names
+        assert [name for name, _ in TunedTable.from_dataset(found).rows[SHAPE, "nn"].ours] == names
 
 
 def test_a_trial_admits_them_everywhere(tmp_path: Path) -> None:
@@ -168,20 +168,20 @@ def test_a_trial_admits_them_everywhere(tmp_path: Path) -> None:
         from pathlib import Path
         from sassafras.gemm.build import ahead_of_time
         from sassafras.gemm.configs import registry
-        from sassafras.gemm.select.selector import Chooser
-        from sassafras.gemm.bench.candidates import entrants
+        from sassafras.gemm.select.selector import Selector
+        from sassafras.gemm.bench.candidates import candidates_for
         from sassafras.gemm.select.predictor import Model
         from sassafras.gemm.problem.shape import Shape
-        from sassafras.gemm.select.table import Table
+        from sassafras.gemm.select.table import TunedTable
         table, shape, near = Table.load(Path("table.json")), Shape.parse("{SHAPE}"), Shape.parse("{NEAR}")
-        legal = lambda c: c.layout == "nn" and c.reject(near) is None
+        legal = lambda c: c.layout == "nn" and c.why_illegal(near) is None
         model = Model.load(Path("m.npz"))
         choosers = [Chooser(table), Chooser(table, model=model)]
         chosen = [one.choose(s, "nn", legal).config for one in choosers for s in (shape, near)]
         print(json.dumps([
             registry.proven(registry.parse("{PAIR}")),
             sum(len(c.instances) > 1 for c in registry.legal(shape)),
-            sum(len(c.instances) > 1 for c in entrants(shape, "nn", 64)),
+            sum(len(c.instances) > 1 for c in candidates_for(shape, "nn", 64)),
             [i.name for i in ahead_of_time.kernels("^cs_nn_64x128_s8q1p$")][:3], chosen,
         ]))"""
     environment = {**os.environ, "SASSAFRAS_GEMM_TRIAL": "1"}
@@ -197,5 +197,5 @@ def test_a_trial_admits_them_everywhere(tmp_path: Path) -> None:
 def test_what_ships_names_proven_kernels_alone() -> None:
     """A row whose names nobody may use would be torch's."""
     for part in ("", "backward"):
-        names = {n for row in Table.load(shipped_path(GPU, part)).rows.values() for n, _ in row.ours}
+        names = {n for row in TunedTable.load(shipped_path(GPU, part)).rows.values() for n, _ in row.ours}
         assert not [n for n in names if not registry.proven(parse(n))]

@@ -13,18 +13,18 @@ from sassafras.gemm.configs import registry, small
 from sassafras.gemm.problem.shape import Shape
 from sassafras.gemm.select import dataset
 from sassafras.gemm.select.cost_model import estimate_us
-from sassafras.gemm.select.dataset import Dataset, Entry, Replay, from_results
-from sassafras.gemm.select.selector import Chooser, Settings, evaluate
-from sassafras.gemm.select.table import Row, Table, shipped_path
+from sassafras.gemm.select.dataset import Dataset, DatasetEntry, DatasetReplay, from_results
+from sassafras.gemm.select.selector import Selector, SelectorSettings, evaluate
+from sassafras.gemm.select.table import TableRow, TunedTable, shipped_path
 
 ROOT = Path(__file__).resolve().parents[2]
 A, B, C = "lean_tn_m1n2s2/w1x1x1/c1", "lean_nn_m1n2s1/w1x1x1/c1", "lean_tn_m1n1s2/w1x1x2/c1"
 
 
-def entry() -> Entry:
+def entry() -> DatasetEntry:
     baselines = {"torch": {"nn": 5.0, "tn": 4.0}, "lt_autotune": {"nn": 4.5, "tn": 3.9}}
     lt = {"tn": {"layout": "tn", "blob": "00" * 64, "workspace": 0}}
-    return Entry(Shape(64, 128, 256), {A: (3.0, 1), B: (2.9, 2), C: (3.2, 2)}, baselines, lt)
+    return DatasetEntry(Shape(64, 128, 256), {A: (3.0, 1), B: (2.9, 2), C: (3.2, 2)}, baselines, lt)
 
 
 def test_longer_timed_configurations_rank_first() -> None:
@@ -36,7 +36,7 @@ def test_longer_timed_configurations_rank_first() -> None:
 
 @pytest.mark.parametrize("name", ["d.jsonl", "d.jsonl.gz"])
 def test_a_file_is_read_as_it_was_written(tmp_path: Path, name: str) -> None:
-    other = Entry(Shape(8, 8, 8), {}, {"torch": {"nn": 1.0}})
+    other = DatasetEntry(Shape(8, 8, 8), {}, {"torch": {"nn": 1.0}})
     made = Dataset({"gpu": "NVIDIA H200", "modelled": False}, [entry(), other])
     made.save(tmp_path / name)
     again = Dataset.load(tmp_path / name)
@@ -70,9 +70,9 @@ def test_bad_files_say_what_is_wrong(tmp_path: Path) -> None:
 
 
 def test_names_of_another_version_are_kept_but_never_ranked() -> None:
-    found = Entry(Shape(8, 8, 8), {"quantum_tn_9000": (1.0, 3), A: (2.0, 0)})
-    assert found.ranked() == found.ranked("tn") == [(A, 2.0)] and Replay(found).configs == [A]
-    assert Entry.from_json(found.to_json()).ours == found.ours
+    found = DatasetEntry(Shape(8, 8, 8), {"quantum_tn_9000": (1.0, 3), A: (2.0, 0)})
+    assert found.ranked() == found.ranked("tn") == [(A, 2.0)] and DatasetReplay(found).configs == [A]
+    assert DatasetEntry.from_json(found.to_json()).ours == found.ours
 
 
 def test_a_table_names_something_for_bf16() -> None:
@@ -81,8 +81,8 @@ def test_a_table_names_something_for_bf16() -> None:
     slow = {f"cs_tn_64x64_s12/c{slices}": (4.0 + slices, -8) for slices in (2, 4)}
 
     def rows(ours: dict[str, tuple[float, int]]) -> tuple[tuple[str, float], ...]:
-        entry = Entry(shape, ours, {"torch": {"tn": 6.0}})
-        return Table.from_dataset(Dataset({}, [entry])).rows[shape, "tn"].ours
+        entry = DatasetEntry(shape, ours, {"torch": {"tn": 6.0}})
+        return TunedTable.from_dataset(Dataset({}, [entry])).rows[shape, "tn"].ours
 
     assert rows({quick: (3.0, 2), plain: (4.0, -8), **slow}) == ((quick, 3.0), (plain, 4.0))
     assert rows({quick: (3.0, 2), plain: (6.5, -8)}) == ((quick, 3.0),), "torch is faster"
@@ -102,12 +102,12 @@ def test_replay_counts_and_judges() -> None:
 def test_a_dataset_is_extended_by_the_baselines_clock() -> None:
     """Of the new run only what the old one did not time, as if the GPU had been as fast as then."""
     shape, torch = Shape(64, 128, 256), {"nn": 5.0, "tn": 6.0}
-    old = Entry(shape, {A: (3.0, 2)}, {"lt_autotune": {"nn": 4.0, "tn": 4.0}, "torch": torch})
+    old = DatasetEntry(shape, {A: (3.0, 2)}, {"lt_autotune": {"nn": 4.0, "tn": 4.0}, "torch": torch})
     layout = dataset.layout_of(B)
     assert layout in ("nn", "tn")
     clock = {"nn": 4.0, "tn": 4.0} | {layout: 5.0}
-    new = Entry(shape, {A: (9.0, 2), B: (2.5, 1)}, {"lt_autotune": clock})
-    other = Entry(Shape(8, 8, 8), {B: (1.0, 0)}, {"lt_autotune": clock})
+    new = DatasetEntry(shape, {A: (9.0, 2), B: (2.5, 1)}, {"lt_autotune": clock})
+    other = DatasetEntry(Shape(8, 8, 8), {B: (1.0, 0)}, {"lt_autotune": clock})
     gpu = {"gpu": "X"}
     found = dataset.extended(Dataset(gpu, [old]), Dataset(gpu | {"commit": "abc"}, [new, other]))
     assert len(found) == 1 and found[shape].ours == {A: (3.0, 2), B: (2.0, 1)}
@@ -120,7 +120,7 @@ def test_what_is_shipped_is_what_the_results_hold() -> None:
     """The committed table is made of the committed dataset; nobody edits either by hand."""
     shipped = dataset.shipped()
     assert not shipped.modelled and shipped.header["gpu"] == "NVIDIA H200" and shipped.pairs >= 312
-    assert Table.from_dataset(shipped).rows == Table.load(shipped_path("NVIDIA H200")).rows
+    assert TunedTable.from_dataset(shipped).rows == TunedTable.load(shipped_path("NVIDIA H200")).rows
     for found in shipped:
         assert found.baseline_us("torch") and all(us > 0 for us, _ in found.ours.values())
     with pytest.raises(SassafrasError, match="no dataset"):
@@ -147,16 +147,16 @@ def test_results_become_a_dataset() -> None:
 
 def test_a_dry_run_is_no_table(tmp_path: Path) -> None:
     with pytest.raises(SassafrasError, match="modelled"):
-        Table.from_dataset(Dataset({"modelled": True}, [entry()]))
-    made = Table.from_dataset(Dataset({"gpu": "g", "cublaslt": 130100}, [entry()]))
+        TunedTable.from_dataset(Dataset({"modelled": True}, [entry()]))
+    made = TunedTable.from_dataset(Dataset({"gpu": "g", "cublaslt": 130100}, [entry()]))
     made.save(tmp_path / "t.json")
-    assert Table.load(tmp_path / "t.json").rows == made.rows
-    assert made.get(Shape(64, 128, 256), "tn") == Row(
+    assert TunedTable.load(tmp_path / "t.json").rows == made.rows
+    assert made.get(Shape(64, 128, 256), "tn") == TableRow(
         Shape(64, 128, 256), "tn", ((C, 3.2), (A, 3.0)), 4.0, 3.9, entry().lt["tn"]
     )
     (tmp_path / "t.json").write_text("{}")
     with pytest.raises(SassafrasError, match="not a table"):
-        Table.load(tmp_path / "t.json")
+        TunedTable.load(tmp_path / "t.json")
 
 
 def test_a_tuned_row_decides_by_its_figures() -> None:
@@ -171,8 +171,8 @@ def test_a_tuned_row_decides_by_its_figures() -> None:
     ) -> str:
         shape = Shape(size, size, size)
         lt = {"layout": layout, "blob": "00" * 64, "workspace": 0}
-        table = Table({"cublaslt": 7}, [Row(shape, layout, ((A, ours),), torch_us, lt_us, lt)])
-        return Chooser(table, lt_version=version).choose(shape, layout, lambda c: legal).member
+        table = TunedTable({"cublaslt": 7}, [TableRow(shape, layout, ((A, ours),), torch_us, lt_us, lt)])
+        return Selector(table, lt_version=version).choose(shape, layout, lambda c: legal).member
 
     assert member(1.0, 2.0, 1.5) == "ours" and member(1.0, 2.0, 1.5, legal=False) == "lt"
     assert member(2.0, 2.0, 2.0) == "lt", "a tie is the best algorithm's"
@@ -189,7 +189,7 @@ def test_a_tuned_row_decides_by_its_figures() -> None:
 CONFIGS = [c for c in small.configurations() if c.cluster in (1, 4) and c.warps_k in (1, 4)][::3]
 
 
-def made_up(layouts: tuple[str, ...] = ("tn",)) -> Table:
+def made_up(layouts: tuple[str, ...] = ("tn",)) -> TunedTable:
     """A whole grid with times by the static estimate: ours beats torch below some 2e8 FLOP."""
     rows = []
     extents = (64, 128, 256, 512)
@@ -199,42 +199,44 @@ def made_up(layouts: tuple[str, ...] = ("tn",)) -> Table:
                 shape = Shape(m, n, k)
                 torch_us = 2.0 + shape.flop / 1.5e8
                 for layout in layouts:
-                    legal = [c for c in CONFIGS if c.layout == layout and c.reject(shape) is None]
+                    legal = [c for c in CONFIGS if c.layout == layout and c.why_illegal(shape) is None]
                     ranked = sorted((estimate_us(c, shape), c.name) for c in legal)
-                    rows.append(Row(shape, layout, tuple((name, us) for us, name in ranked[:12]), torch_us))
-    return Table({}, rows)
+                    rows.append(
+                        TableRow(shape, layout, tuple((name, us) for us, name in ranked[:12]), torch_us)
+                    )
+    return TunedTable({}, rows)
 
 
 @pytest.fixture(scope="module")
-def grid() -> Table:
+def grid() -> TunedTable:
     return made_up()
 
 
-def test_shapes_left_out_are_chosen_well(grid: Table) -> None:
-    rule = Settings(margin=1.03)  # the default asks for more than is to be had here
+def test_shapes_left_out_are_chosen_well(grid: TunedTable) -> None:
+    rule = SelectorSettings(margin=1.03)  # the default asks for more than is to be had here
     by_neighbours = evaluate(grid, rule)
     assert by_neighbours.shapes == 64 and by_neighbours.ours >= 30
     assert by_neighbours.harmful == 0 and by_neighbours.worst > 0.99
     assert by_neighbours.geomean > 1 + 0.6 * (by_neighbours.possible - 1)
-    asks_more = evaluate(grid, Settings(margin=1.12))
+    asks_more = evaluate(grid, SelectorSettings(margin=1.12))
     assert 0 < asks_more.ours < by_neighbours.ours and asks_more.harmful == 0
-    assert evaluate(grid, Settings()).harmful == 0
+    assert evaluate(grid, SelectorSettings()).harmful == 0
     farther = evaluate(grid, rule, folds="m")
     assert farther.shapes == 64 and farther.harmful <= 2
-    cautious = evaluate(grid, Settings(margin=10.0))
+    cautious = evaluate(grid, SelectorSettings(margin=10.0))
     assert cautious.ours == 0 and cautious.geomean == 1.0
 
 
-def test_choices_are_legal_and_equal(grid: Table) -> None:
-    rule = Settings(margin=1.03)
-    chooser = Chooser(grid, rule)
+def test_choices_are_legal_and_equal(grid: TunedTable) -> None:
+    rule = SelectorSettings(margin=1.03)
+    chooser = Selector(grid, rule)
     shapes = [Shape(m, n, k) for m in (60, 100, 130) for n in (72, 200) for k in (88, 96, 400)]
     for shape in shapes:
-        choice = chooser.choose(shape, "tn", lambda c, s=shape: c.reject(s) is None)  # type: ignore[misc]
-        again = Chooser(grid, rule).choose(shape, "tn", lambda c, s=shape: c.reject(s) is None)  # type: ignore[misc]
+        choice = chooser.choose(shape, "tn", lambda c, s=shape: c.why_illegal(s) is None)  # type: ignore[misc]
+        again = Selector(grid, rule).choose(shape, "tn", lambda c, s=shape: c.why_illegal(s) is None)  # type: ignore[misc]
         assert choice == again
         if choice.member == "ours":
-            assert registry.parse(choice.config or "").reject(shape) is None
+            assert registry.parse(choice.config or "").why_illegal(shape) is None
     assert any(chooser.choose(s, "tn", lambda c: True).member == "ours" for s in shapes)
     assert chooser.choose(shapes[0], "nn", lambda c: True).member == "torch", "no row in this layout"
     assert chooser.choose(Shape(1, 16384, 16384), "tn", lambda c: True).member == "torch", "too far"
@@ -243,17 +245,19 @@ def test_choices_are_legal_and_equal(grid: Table) -> None:
 
 
 def test_tables_merge_and_leave_out() -> None:
-    one = Table({"gpu": "g"}, [Row(Shape(8, 8, 8), "nn", (), 1.0), Row(Shape(8, 8, 16), "nn", (), 1.0)])
-    two = Table({"gpu": "g"}, [Row(Shape(8, 8, 8), "nn", (), 2.0)])
+    one = TunedTable(
+        {"gpu": "g"}, [TableRow(Shape(8, 8, 8), "nn", (), 1.0), TableRow(Shape(8, 8, 16), "nn", (), 1.0)]
+    )
+    two = TunedTable({"gpu": "g"}, [TableRow(Shape(8, 8, 8), "nn", (), 2.0)])
     merged = one.merged(two)
-    assert len(merged) == 2 and merged.get(Shape(8, 8, 8), "nn") == Row(Shape(8, 8, 8), "nn", (), 2.0)
+    assert len(merged) == 2 and merged.get(Shape(8, 8, 8), "nn") == TableRow(Shape(8, 8, 8), "nn", (), 2.0)
     assert len(merged.without([Shape(8, 8, 8)])) == 1
 
 
 def test_names_of_another_version_are_skipped() -> None:
     shape = Shape(64, 64, 64)
-    table = Table({}, [Row(shape, "tn", (("quantum_tn_9000", 0.1), (A, 1.0)), 2.0)])
-    assert Chooser(table).choose(shape, "tn", lambda c: True).config == A
+    table = TunedTable({}, [TableRow(shape, "tn", (("quantum_tn_9000", 0.1), (A, 1.0)), 2.0)])
+    assert Selector(table).choose(shape, "tn", lambda c: True).config == A
 
 
 def test_the_committed_results_are_converted() -> None:

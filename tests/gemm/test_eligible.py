@@ -14,12 +14,12 @@ torch = pytest.importorskip("torch")
 from sassafras.gemm.matmul import api as room  # noqa: E402
 from sassafras.gemm.matmul import eligible  # noqa: E402
 from sassafras.gemm.matmul.driver import Driver  # noqa: E402
-from sassafras.gemm.matmul.planner import Engine  # noqa: E402
-from sassafras.gemm.select.table import Table  # noqa: E402
+from sassafras.gemm.matmul.planner import Planner  # noqa: E402
+from sassafras.gemm.select.table import TunedTable  # noqa: E402
 from tests.gemm import semantics, semantics_modes, stand_in  # noqa: E402
 from tests.gemm.semantics_modes import CASES  # noqa: E402
 
-Install = Callable[[str], Engine]
+Install = Callable[[str], Planner]
 
 
 @pytest.fixture(scope="module")
@@ -33,10 +33,10 @@ def cache(tmp_path_factory: pytest.TempPathFactory, shared: Path) -> Path:
 
 
 @pytest.fixture(params=["compiled", "python"])
-def engine(request: pytest.FixtureRequest, library: Path, cache: Path) -> Iterator[Engine]:
+def engine(request: pytest.FixtureRequest, library: Path, cache: Path) -> Iterator[Planner]:
     """Every problem that one of our kernels can run is served by it."""
     driver, side = Driver(str(library)), stand_in.torch_side(strict=room._strict)
-    made = Engine(driver, side, cache=cache, background=False, table=Table({"gpu": "NVIDIA H200"}, []))
+    made = Planner(driver, side, cache=cache, background=False, table=TunedTable({"gpu": "NVIDIA H200"}, []))
     made._stored = lambda instance: b"\x7fELF"  # type: ignore[method-assign]
     made.everything = True
     if request.param == "python":
@@ -46,7 +46,7 @@ def engine(request: pytest.FixtureRequest, library: Path, cache: Path) -> Iterat
     room.use(None)
 
 
-def ours(engine: Engine) -> int:
+def ours(engine: Planner) -> int:
     return int(engine.launcher.counts()["ours"]) + int(engine.fused.counts["hits"])
 
 
@@ -73,7 +73,7 @@ STATES: dict[str, Callable[[], Any]] = {
 }
 
 
-def test_plain_tensors_are_on_the_list(engine: Engine) -> None:
+def test_plain_tensors_are_on_the_list(engine: Planner) -> None:
     a, b = half(16, 32), half(32, 24)
     with torch.inference_mode():
         inner = half(16, 32)
@@ -91,7 +91,7 @@ def test_plain_tensors_are_on_the_list(engine: Engine) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_not_plain_is_no_launchers(engine: Engine, kind: str) -> None:
+def test_what_is_not_plain_is_no_launchers(engine: Planner, kind: str) -> None:
     a, b = half(16, 32), half(32, 24)
     room.matmul(a, b)  # there is a plan for it
     odd, before = KINDS[kind](a), ours(engine)
@@ -106,7 +106,7 @@ def test_what_is_not_plain_is_no_launchers(engine: Engine, kind: str) -> None:
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_a_launcher_leaves_what_is_observed_to_python(engine: Engine, state: str) -> None:
+def test_a_launcher_leaves_what_is_observed_to_python(engine: Planner, state: str) -> None:
     a, b = half(16, 32), half(32, 24)
     room.matmul(a, b)
     with STATES[state]():
@@ -147,7 +147,7 @@ def test_out_is_counted_once_and_where_it_may_be_written() -> None:
     assert not eligible.admit(inner)
 
 
-def test_the_operators_carry_tangents(engine: Engine) -> None:
+def test_the_operators_carry_tangents(engine: Planner) -> None:
     """Called by name, as a graph calls them."""
     from torch.autograd import forward_ad
 
@@ -168,7 +168,7 @@ def test_the_operators_carry_tangents(engine: Engine) -> None:
 
 @pytest.mark.parametrize("engine", ["compiled"], indirect=True)  # both launchers ask the same list (above)
 @pytest.mark.parametrize("name", CASES)
-def test_whatever_torch_means(engine: Engine, name: str) -> None:
+def test_whatever_torch_means(engine: Planner, name: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         semantics.alike(name, room.matmul, "cpu")

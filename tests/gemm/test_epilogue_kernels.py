@@ -13,20 +13,20 @@ import pytest
 from sassafras.core import SassafrasError
 from sassafras.gemm.configs import epilogue, persistent, registry
 from sassafras.gemm.configs.epilogue import ACTIVATIONS, Batch, Lines
-from sassafras.gemm.configs.fallback import StagedConfig, StagedInstance
-from sassafras.gemm.configs.persistent import WarpSpecializedConfig
-from sassafras.gemm.configs.persistent_instances import EPILOGUE_INSTANCES, WarpSpecializedInstance
+from sassafras.gemm.configs.fallback import FallbackConfig, FallbackInstance
+from sassafras.gemm.configs.persistent import PersistentConfig
+from sassafras.gemm.configs.persistent_instances import EPILOGUE_INSTANCES, PersistentInstance
 from sassafras.gemm.configs.registry import Config, Instance
-from sassafras.gemm.configs.small import LeanConfig, LeanInstance
-from sassafras.gemm.configs.split_k import ClusterSplitConfig
-from sassafras.gemm.configs.split_k_instances import ClusterSplitInstance
-from sassafras.gemm.configs.unaligned import AnyRowsConfig, AnyRowsInstance
+from sassafras.gemm.configs.small import SmallConfig, SmallInstance
+from sassafras.gemm.configs.split_k import SplitKConfig
+from sassafras.gemm.configs.split_k_instances import SplitKInstance
+from sassafras.gemm.configs.unaligned import UnalignedConfig, UnalignedInstance
 from sassafras.gemm.problem.shape import Shape
 
 from .epilogue_launch import Case, Emulator, build
 from .hopper_launch import EAGER, LATE, RANDOM
 
-_W, _C, _L, _S = WarpSpecializedInstance, ClusterSplitInstance, LeanInstance, StagedInstance
+_W, _C, _L, _S = PersistentInstance, SplitKInstance, SmallInstance, FallbackInstance
 #: the compiled ones, small tiles standing for large ones of their kind; and paths that none takes yet
 INSTANCES: list[Instance] = [
     _L("tn", 1, 2, 4, epilogue=True),
@@ -42,8 +42,8 @@ INSTANCES: list[Instance] = [
     _W("tn", 128, 64, 2, True, 3, cluster_m=2, epilogue=True),
     _W("nn", 128, 64, 2, False, 3, cluster_m=1, dtype="bf16", epilogue=True),
     _W("tn", 64, 16, 1, False, 3, swapped=True, epilogue=True),
-    AnyRowsInstance("tn", 64, 64, 3, epilogue=True),
-    AnyRowsInstance("tn", 64, 128, 3, epilogue=True),
+    UnalignedInstance("tn", 64, 64, 3, epilogue=True),
+    UnalignedInstance("tn", 64, 128, 3, epilogue=True),
 ]
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
@@ -61,16 +61,16 @@ def few_multiprocessors(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def configs(instance: Instance) -> list[Config]:
     """Whole tiles first; then every way of splitting k."""
-    if isinstance(instance, LeanInstance):
-        return [LeanConfig(instance, *c) for c in ((1, 1, 1, 1), (2, 1, 2, 1), (1, 2, 1, 4), (1, 1, 2, 2))]
-    if isinstance(instance, StagedInstance):
-        return [StagedConfig(instance, cluster) for cluster in (1, 2, 4)]
-    if isinstance(instance, AnyRowsInstance):
-        return [AnyRowsConfig(instance, slices) for slices in (1, 2, 3, 4)]
-    if isinstance(instance, ClusterSplitInstance):
+    if isinstance(instance, SmallInstance):
+        return [SmallConfig(instance, *c) for c in ((1, 1, 1, 1), (2, 1, 2, 1), (1, 2, 1, 4), (1, 1, 2, 2))]
+    if isinstance(instance, FallbackInstance):
+        return [FallbackConfig(instance, cluster) for cluster in (1, 2, 4)]
+    if isinstance(instance, UnalignedInstance):
+        return [UnalignedConfig(instance, slices) for slices in (1, 2, 3, 4)]
+    if isinstance(instance, SplitKInstance):
         splits = ((1, 1), (2, 1), (1, 3), (2, 2))
-        return [ClusterSplitConfig(instance, slices, parts=parts) for slices, parts in splits]
-    return [WarpSpecializedConfig(instance, group, k) for group, k in ((1, 1), (3, 1), (2, 2), (2, 0))]
+        return [SplitKConfig(instance, slices, parts=parts) for slices, parts in splits]
+    return [PersistentConfig(instance, group, k) for group, k in ((1, 1), (3, 1), (2, 2), (2, 0))]
 
 
 CASES = (
@@ -90,8 +90,8 @@ def test_every_path_is_right(
     number: int, emulator: Emulator, tmp_path: Path, few_multiprocessors: None
 ) -> None:
     instance = INSTANCES[number]
-    any_alignment = isinstance(instance, StagedInstance) and instance.align == 1
-    any_rows = isinstance(instance, AnyRowsInstance)
+    any_alignment = isinstance(instance, FallbackInstance) and instance.align == 1
+    any_rows = isinstance(instance, UnalignedInstance)
     shapes = [Shape(40, 24, 200), Shape(136, 72, 264)]
     if any_alignment or any_rows:
         shapes = [Shape(33, 23, 65), Shape(67, 71, 197), Shape(1, 1, 3)]
@@ -103,8 +103,8 @@ def test_every_path_is_right(
             case = replace(case, batch=1, gap=case.gap and case.gap - 7 + at)
         for index, config in enumerate(configs(instance)):
             shape = shapes[(at + index) % len(shapes)]
-            whole = case.batch == 1 or not isinstance(config, WarpSpecializedConfig) or config.split == 1
-            if config.reject(shape) is not None or not whole:
+            whole = case.batch == 1 or not isinstance(config, PersistentConfig) or config.split == 1
+            if config.why_illegal(shape) is not None or not whole:
                 continue
             everything = case.beta != 0 and (case.batch > 1 or any_rows)
             # a third of the combinations, once all splits have run
@@ -121,7 +121,7 @@ def test_every_path_is_right(
 @needs_compiler
 def test_nan_propagates_and_c_is_not_read_without_beta(emulator: Emulator, tmp_path: Path) -> None:
     """The emulator ends at a read of C where beta is 0; and a NaN in A is in every activation's row."""
-    config = LeanConfig(_L("tn", 1, 2, 4, epilogue=True))
+    config = SmallConfig(_L("tn", 1, 2, 4, epilogue=True))
     shape = Shape(16, 16, 64)
     for activation in ACTIVATIONS:
         case = Case(activation=activation, bias=True)
@@ -139,7 +139,7 @@ def test_nan_propagates_and_c_is_not_read_without_beta(emulator: Emulator, tmp_p
 @needs_compiler
 def test_the_emulator_notices_a_forbidden_read(emulator: Emulator, tmp_path: Path) -> None:
     """The check of the test above must be able to fail."""
-    config = ClusterSplitConfig(_C("tn", 64, 64, 6, epilogue=True), 2)
+    config = SplitKConfig(_C("tn", 64, 64, 6, epilogue=True), 2)
     shape = Shape(64, 64, 128)
     assert emulator.run(config, shape, Case(), tmp_path) == ""
     job = (tmp_path / "job").read_text()
@@ -160,7 +160,7 @@ def test_random_launches_are_right(emulator: Emulator, tmp_path: Path, few_multi
         instance = INSTANCES[int(rng.integers(len(INSTANCES)))]
         found = configs(instance)
         config = found[int(rng.integers(len(found)))]
-        odd = isinstance(instance, StagedInstance) and instance.align == 1
+        odd = isinstance(instance, FallbackInstance) and instance.align == 1
         m, n, k = int(rng.integers(1, 150)), int(rng.integers(1, 12)), int(rng.integers(1, 40))
         shape = Shape(m, 8 * n + odd, 8 * k + odd)
         case = Case(
@@ -171,7 +171,7 @@ def test_random_launches_are_right(emulator: Emulator, tmp_path: Path, few_multi
         )  # fmt: skip
         count = Batch(case.batch, 8, 8, 8)
         lines = Lines.tight(shape, config.layout)
-        if config.reject(shape) or (epilogue.reject(config, shape, count, lines) and not odd):
+        if config.why_illegal(shape) or (epilogue.why_illegal(config, shape, count, lines) and not odd):
             continue
         assert emulator.run(config, shape, case, tmp_path) == "", f"{config.name} {shape} {case}"
         tried += 1
@@ -204,36 +204,36 @@ def test_every_usual_shape_is_served(layout: str, dtype: str) -> None:
             batch = Batch(6, m * k, 0, m * n)
             assert epilogue.configurations(shape, layout, dtype, batch)
     found = epilogue.configurations(Shape(61, 67, 71), layout, dtype)
-    any_rows = {AnyRowsConfig} if layout == "tn" else set()
-    assert {type(c) for c in found} == ({StagedConfig} | any_rows if dtype == "fp16" else set())
+    any_rows = {UnalignedConfig} if layout == "tn" else set()
+    assert {type(c) for c in found} == ({FallbackConfig} | any_rows if dtype == "fp16" else set())
     batches = epilogue.configurations(Shape(61, 67, 71), layout, dtype, Batch(2, 61 * 71, 0, 61 * 67))
     moved = epilogue.configurations(Shape(61, 67, 71), layout, dtype, aligned=False)
-    assert {type(c) for c in (*batches, *moved)} == ({StagedConfig} if dtype == "fp16" else set())
+    assert {type(c) for c in (*batches, *moved)} == ({FallbackConfig} if dtype == "fp16" else set())
 
 
 def test_what_cannot_run_says_why() -> None:
     shape = Shape(64, 64, 128)
-    lean = LeanConfig(_L("tn", 1, 2, 4, epilogue=True))
-    assert "without an epilogue" in str(epilogue.reject(LeanConfig(_L("tn", 1, 2, 4)), shape))
-    assert "multiple of 8" in str(epilogue.reject(lean, shape, Batch(2, 4, 0, 64 * 64)))
-    assert "same place" in str(epilogue.reject(lean, shape, Batch(2, 64 * 128, 0, 0)))
-    assert "rows of tiles" in str(epilogue.reject(lean, shape, Batch(20000, 64 * 128, 0, 64 * 64)))
-    assert "too far apart" in str(epilogue.reject(lean, shape, Batch(), Lines(1 << 22, 128, 64)))
-    split = WarpSpecializedConfig(EPILOGUE_INSTANCES[0], 8, 2)
-    assert "whole tiles" in str(epilogue.reject(split, Shape(512, 512, 1024), Batch(2, 8, 8, 8)))
+    lean = SmallConfig(_L("tn", 1, 2, 4, epilogue=True))
+    assert "without an epilogue" in str(epilogue.why_illegal(SmallConfig(_L("tn", 1, 2, 4)), shape))
+    assert "multiple of 8" in str(epilogue.why_illegal(lean, shape, Batch(2, 4, 0, 64 * 64)))
+    assert "same place" in str(epilogue.why_illegal(lean, shape, Batch(2, 64 * 128, 0, 0)))
+    assert "rows of tiles" in str(epilogue.why_illegal(lean, shape, Batch(20000, 64 * 128, 0, 64 * 64)))
+    assert "too far apart" in str(epilogue.why_illegal(lean, shape, Batch(), Lines(1 << 22, 128, 64)))
+    split = PersistentConfig(EPILOGUE_INSTANCES[0], 8, 2)
+    assert "whole tiles" in str(epilogue.why_illegal(split, Shape(512, 512, 1024), Batch(2, 8, 8, 8)))
     with pytest.raises(SassafrasError, match="no such activation"):
         epilogue.launch(lean, shape, activation="swish")
     with pytest.raises(SassafrasError, match="same place"):
         epilogue.launch(lean, shape, batch=Batch(2, 64 * 128, 0, 0))
-    assert "within a matrix" in str(_C("tn", 64, 64, 6, shared=True, epilogue=True).reject())
+    assert "within a matrix" in str(_C("tn", 64, 64, 6, shared=True, epilogue=True).why_illegal())
 
 
 def test_a_launch_without_more_is_the_plain_one() -> None:
     for config in registry.epilogue_configurations():
         shape = Shape(256, 512, 2048)
-        if config.reject(shape) is None:
+        if config.why_illegal(shape) is None:
             plain, made = config.launch(shape), epilogue.launch(config, shape)
             same = ("grid", "threads", "shared_bytes", "cluster", "workspace_bytes", "counters", "overlap")
             assert all(getattr(plain, name) == getattr(made, name) for name in same)
             for name, described in made.tensor_maps.items():
-                assert described.reject() is None and described.dims[:2] == plain.tensor_maps[name].dims
+                assert described.why_illegal() is None and described.dims[:2] == plain.tensor_maps[name].dims

@@ -10,9 +10,9 @@ import pytest
 from sassafras.core import DisassemblyError, ToolMissing
 from sassafras.gemm.build.cubins import cubin
 from sassafras.gemm.configs import registry
-from sassafras.gemm.configs.fallback import StagedInstance
-from sassafras.gemm.configs.persistent_instances import WarpSpecializedInstance
-from sassafras.gemm.configs.small import LeanInstance
+from sassafras.gemm.configs.fallback import FallbackInstance
+from sassafras.gemm.configs.persistent_instances import PersistentInstance
+from sassafras.gemm.configs.small import SmallInstance
 from sassafras.sass import Program
 from sassafras.sass.program import parameters
 from sassafras.validate import Validator
@@ -37,7 +37,7 @@ def test_sass(name: str, tmp_path: Path) -> None:
     function = program.function(name)
     opcodes = [i.opcode for i in function.instructions]
     products = {op for op in opcodes if "MMA" in op}
-    if isinstance(instance, LeanInstance | StagedInstance):
+    if isinstance(instance, SmallInstance | FallbackInstance):
         assert products == {"HMMA.16816.F32"}, "FP32 accumulators only"
     else:
         kind = ".BF16" if instance.dtype == "bf16" else ""
@@ -51,7 +51,7 @@ def test_sass(name: str, tmp_path: Path) -> None:
     first = next(n for n, op in enumerate(opcodes) if op.startswith(("LDG", "UTMALDG")))
     assert opcodes.index("ACQBULK") < first, "waits for the launch before it"
     assert "PREEXIT" in opcodes[opcodes.index("ACQBULK") :], "the next one may start only then"
-    if isinstance(instance, WarpSpecializedInstance):
+    if isinstance(instance, PersistentInstance):
         assert any(op.startswith("UTMASTG.3D") for op in opcodes)
         text = " ".join(instruction.text for instruction in function.instructions)
         assert max(int(number) for number in re.findall(r"\bR(\d+)\b", text)) < instance.registers

@@ -11,20 +11,20 @@ import pytest
 from sassafras.gemm.problem.shape import Shape
 
 if TYPE_CHECKING:
-    from sassafras.gemm.bench.gpu_context import Tools
+    from sassafras.gemm.bench.gpu_context import GpuContext
 
 pytestmark = pytest.mark.gpu
 
 
 @pytest.fixture(scope="module")
-def tools() -> Tools:
+def tools() -> GpuContext:
     pytest.importorskip("torch")
-    from sassafras.gemm.bench.gpu_context import Tools
+    from sassafras.gemm.bench.gpu_context import GpuContext
 
-    return Tools()
+    return GpuContext()
 
 
-def test_boundary_shapes_are_right(tools: Tools) -> None:
+def test_boundary_shapes_are_right(tools: GpuContext) -> None:
     from sassafras.gemm.bench.verify import BOUNDARY, tries, verify
 
     records = verify(tools, each=4, seed=1)
@@ -32,10 +32,10 @@ def test_boundary_shapes_are_right(tools: Tools) -> None:
     assert {r["shape"]: r["right"] for r in records} == {str(s): tries(s, 4) for s in BOUNDARY}
 
 
-def test_a_wrong_launch_is_noticed(tools: Tools) -> None:
+def test_a_wrong_launch_is_noticed(tools: GpuContext) -> None:
     from sassafras.core import DeviceError
     from sassafras.gemm.bench.operands import Operands
-    from sassafras.gemm.bench.timing import Block
+    from sassafras.gemm.bench.timing import TimedBlock
 
     operands = Operands(Shape(64, 64, 64), 0)
     operands.calibrate(tools.gemm_ex("nn", operands, strict=True))
@@ -50,7 +50,7 @@ def test_a_wrong_launch_is_noticed(tools: Tools) -> None:
     assert operands.check(tools.gemm_ex("nn", operands)).why == ""
     assert "inputs" in operands.check(lambda: (tools.gemm_ex("nn", operands)(), operands.a[0, 0].add_(1))).why
     with pytest.raises(DeviceError, match="ran elsewhere"):
-        Block(tools.gpu, lambda: None, 3)
+        TimedBlock(tools.gpu, lambda: None, 3)
 
 
 def test_new_families_are_right_and_survive(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_new_families_are_right_and_survive(tmp_path: Path) -> None:
     assert len(found) == len(wanted)
 
 
-def test_launches_that_overlap_stay_right(tools: Tools) -> None:
+def test_launches_that_overlap_stay_right(tools: GpuContext) -> None:
     from sassafras.gemm.bench.operands import Operands
     from sassafras.gemm.configs import registry
 

@@ -11,7 +11,7 @@ import pytest
 from sassafras.core import DisassemblyError, ToolMissing
 from sassafras.gemm.build.cubins import cubin
 from sassafras.gemm.configs.registry import parse_instance
-from sassafras.gemm.configs.split_k_instances import ClusterSplitInstance
+from sassafras.gemm.configs.split_k_instances import SplitKInstance
 from sassafras.sass import Program
 from sassafras.sass.instruction import Instruction
 from sassafras.sass.program import parameters
@@ -42,7 +42,7 @@ def test_sass(name: str, tmp_path: Path) -> None:
         pytest.skip(f"no compiler, or no disassembler for its output: {missing}")
     function = program.function(name)
     opcodes = [i.opcode for i in function.instructions]
-    split = isinstance(instance, ClusterSplitInstance)
+    split = isinstance(instance, SplitKInstance)
     products = [op for op in opcodes if "MMA" in op]
     # one k tile of 64 for each 64 rows of a warpgroup; FP32 accumulators, nothing but warpgroup products
     blocks = max(1, instance.blocks) if split else instance.rows // instance.sharers // 64  # type: ignore[union-attr]

@@ -12,17 +12,17 @@ import pytest
 
 from sassafras.gemm.configs import persistent, tma_wgmma
 from sassafras.gemm.configs.base import Mode
-from sassafras.gemm.configs.persistent import WarpSpecializedConfig, band_dividers
-from sassafras.gemm.configs.persistent_instances import WarpSpecializedInstance
-from sassafras.gemm.configs.split_k import ClusterSplitConfig
-from sassafras.gemm.configs.split_k_instances import ClusterSplitInstance
+from sassafras.gemm.configs.persistent import PersistentConfig, band_dividers
+from sassafras.gemm.configs.persistent_instances import PersistentInstance
+from sassafras.gemm.configs.split_k import SplitKConfig
+from sassafras.gemm.configs.split_k_instances import SplitKInstance
 from sassafras.gemm.problem.shape import Shape
 
 from .hopper_launch import EAGER, LATE, RANDOM, Config, Emulator, Instance, build
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
-_W, _C = WarpSpecializedInstance, ClusterSplitInstance
+_W, _C = PersistentInstance, SplitKInstance
 #: every path: layouts, cooperative, ping-pong, clusters, two blocks a warpgroup, swapped, BF16, few stages
 INSTANCES: list[Instance] = [
     _W("tn", 128, 64, 2, False, 3),
@@ -85,21 +85,20 @@ def few_multiprocessors(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def configs(instance: Instance) -> list[Config]:
-    if isinstance(instance, ClusterSplitInstance):
+    if isinstance(instance, SplitKInstance):
         if not instance.shared:
             parts = [
-                ClusterSplitConfig(instance, slices, parts=p)
-                for slices, p in ((1, 3), (2, 3), (1, 5), (1, 9))
+                SplitKConfig(instance, slices, parts=p) for slices, p in ((1, 3), (2, 3), (1, 5), (1, 9))
             ]
-            bands = [ClusterSplitConfig(instance, band=band) for band in (2, 3)]
-            return [ClusterSplitConfig(instance, slices) for slices in (1, 2, 3, 8)] + parts + bands
+            bands = [SplitKConfig(instance, band=band) for band in (2, 3)]
+            return [SplitKConfig(instance, slices) for slices in (1, 2, 3, 8)] + parts + bands
         shared = (
             (1, 2, 1), (1, 1, 2), (1, 2, 2), (2, 1, 2), (1, 4, 1), (1, 1, 4), (3, 2, 1), (2, 2, 2), (1, 2, 4),
             (1, 2, 1, 3), (2, 1, 2, 3), (1, 2, 2, 5),
         )  # fmt: skip
-        return [ClusterSplitConfig(instance, *cluster, mode=Mode(late=True)) for cluster in shared]
+        return [SplitKConfig(instance, *cluster, mode=Mode(late=True)) for cluster in shared]
     orders = ((3, 1), (-2, 1), (0, 1), (4, 2), (-3, 3), (2, 0), (0, 0))
-    return [WarpSpecializedConfig(instance, group, k) for group, k in orders]
+    return [PersistentConfig(instance, group, k) for group, k in orders]
 
 
 @pytest.mark.parametrize("number", range(len(INSTANCES)), ids=lambda n: INSTANCES[n].name)
@@ -114,10 +113,10 @@ def test_every_path_is_right(
         chosen = configs(instance)
         if getattr(instance, "shared", False):  # many clusters, and each of them slow: half of them a shape
             chosen = chosen[at % 2 :: 2]
-        elif isinstance(instance, WarpSpecializedInstance):  # two thirds of them
+        elif isinstance(instance, PersistentInstance):  # two thirds of them
             chosen = [config for index, config in enumerate(chosen) if (index + at) % 3]
         for config in chosen:
-            if config.reject(shape) is None:
+            if config.why_illegal(shape) is None:
                 wrong = emulator.run(config, shape, tmp_path, policy=(LATE, RANDOM, EAGER)[launched % 3],
                                      seed=launched, repeats=2 if config.slices != 1 else 1)  # fmt: skip
                 assert wrong == "", f"{config.name} for {shape}"
@@ -135,7 +134,7 @@ def test_no_copy_asks_for_rows_outside(
         legal = [
             config
             for config in configs(INSTANCES[number])
-            if config.reject(shape) is None
+            if config.why_illegal(shape) is None
             and config.launch(shape).scalars["last_row"] != tma_wgmma.APART  # stream-K cuts k at odd places
         ]
         for config in legal[:: max(1, len(legal) // 2)]:
@@ -173,15 +172,15 @@ def test_random_launches_are_right(emulator: Emulator, tmp_path: Path, few_multi
         instance = INSTANCES[int(rng.integers(len(INSTANCES)))]
         shape = Shape(*(8 * int(rng.integers(1, most)) for most in (40, 40, 80)))
         config: Config
-        if isinstance(instance, ClusterSplitInstance):
+        if isinstance(instance, SplitKInstance):
             share_m, share_n = (int(2 ** rng.integers(3)) if instance.shared else 1 for _ in range(2))
             slices = int(rng.integers(1, 9)) if rng.random() < 0.5 else int(rng.integers(1, 4))
-            config = ClusterSplitConfig(instance, slices, share_m, share_n, parts=int(rng.integers(1, 5)))
+            config = SplitKConfig(instance, slices, share_m, share_n, parts=int(rng.integers(1, 5)))
             if config.cluster * config.parts == 1:
-                config = ClusterSplitConfig(instance, band=int(rng.integers(5)))
+                config = SplitKConfig(instance, band=int(rng.integers(5)))
         else:
-            config = WarpSpecializedConfig(instance, int(rng.integers(-3, 5)), int(rng.integers(0, 4)))
-        if config.reject(shape) is not None:
+            config = PersistentConfig(instance, int(rng.integers(-3, 5)), int(rng.integers(0, 4)))
+        if config.why_illegal(shape) is not None:
             continue
         policy = int(rng.integers(3))
         assert emulator.run(config, shape, tmp_path, policy=policy, seed=tried) == "", (
@@ -212,7 +211,7 @@ def test_planted_faults_are_noticed(
 ) -> None:
     """The checks must be able to fail: each fault is planted in what the kernel asks for."""
     instance = _MULTICAST  # clusters with multicast, B contiguous along n
-    config = WarpSpecializedConfig(instance, 2, 2)
+    config = PersistentConfig(instance, 2, 2)
     shape = Shape(264, 136, 776)
     assert emulator.run(config, shape, tmp_path) == ""
     # what depends on timing shows in some order of events
@@ -239,9 +238,9 @@ _OVERWRITES = "overwrites a stage that products still read|two copies to one pla
     ids=lambda x: x if isinstance(x, int) else getattr(x, "name", ""),
 )
 def test_planted_faults_of_the_quick_start_are_noticed(
-    instance: ClusterSplitInstance, fault: int, what: str, emulator: Emulator, tmp_path: Path
+    instance: SplitKInstance, fault: int, what: str, emulator: Emulator, tmp_path: Path
 ) -> None:
-    config = ClusterSplitConfig(instance, *((1, 2, 1) if instance.shared else (2,)))
+    config = SplitKConfig(instance, *((1, 2, 1) if instance.shared else (2,)))
     shape = Shape(264, 136, 1160)
     assert emulator.run(config, shape, tmp_path) == ""
     # early copies: where they are late, products are over before anything could overwrite what they read
@@ -266,7 +265,7 @@ def test_faults_in_the_quick_start_are_noticed(
 ) -> None:
     """Faults in the text itself, of what the quick start orders otherwise."""
     spoilt = build(shared, [_QUICK], lambda text: text.replace(before, after))
-    config, shape = ClusterSplitConfig(_QUICK, 2), Shape(136, 72, 1160)
+    config, shape = SplitKConfig(_QUICK, 2), Shape(136, 72, 1160)
     found = [spoilt.run(config, shape, tmp_path, policy=policy, seed=seed)
              for seed, policy in enumerate((LATE, EAGER, *([RANDOM] * 4)))]  # fmt: skip
     assert any(re.search(what, text) for text in found), found
@@ -275,7 +274,7 @@ def test_faults_in_the_quick_start_are_noticed(
 def test_a_fault_of_the_lead_is_noticed(shared: Path, tmp_path: Path, few_multiprocessors: None) -> None:
     """Who waits for the first multiplier gives the same stage back twice."""
     spoilt = build(shared, [_LEAD], lambda text: text.replace(" && !(LEAD > 0 && k == pause)", ""))
-    config, shape = WarpSpecializedConfig(_LEAD, 2), Shape(520, 136, 776)
+    config, shape = PersistentConfig(_LEAD, 2), Shape(520, 136, 776)
     found = [spoilt.run(config, shape, tmp_path, policy=policy, seed=seed)
              for seed, policy in enumerate((LATE, EAGER, *([RANDOM] * 4)))]  # fmt: skip
     assert any(re.search("overwrites a stage|more arrivals", text) for text in found), found
@@ -300,7 +299,7 @@ def test_warps_that_store_together_wait_for_each_other(
 
     tall = _W("tn", 128, 80, 2, True, 3, cluster_m=2, swapped=True, buffers=1)
     spoilt = build(shared, [tall], edit)
-    config, shape = WarpSpecializedConfig(tall, 3), Shape(320, 520, 136)
+    config, shape = PersistentConfig(tall, 3), Shape(320, 520, 136)
     found = [spoilt.run(config, shape, tmp_path, policy=policy, seed=seed)
              for seed, policy in enumerate((LATE, EAGER, *([RANDOM] * 6)))]  # fmt: skip
     assert any(found), found
@@ -308,7 +307,7 @@ def test_warps_that_store_together_wait_for_each_other(
 
 def test_sums_read_before_they_have_landed_are_noticed(emulator: Emulator, tmp_path: Path) -> None:
     """Slices exchange their sums without a barrier of the cluster: each receiver waits for its bytes."""
-    config = ClusterSplitConfig(_SPLIT, 3)
+    config = SplitKConfig(_SPLIT, 3)
     shape = Shape(136, 72, 520)
     assert emulator.run(config, shape, tmp_path) == ""
     assert "what is read has not landed" in emulator.run(config, shape, tmp_path, fault=11)
@@ -316,7 +315,7 @@ def test_sums_read_before_they_have_landed_are_noticed(emulator: Emulator, tmp_p
 
 def test_a_wrong_byte_count_is_printed(emulator: Emulator, tmp_path: Path) -> None:
     """A hang names its barriers: 16 bytes are announced that nothing brings."""
-    config = ClusterSplitConfig(_SPLIT, 1)
+    config = SplitKConfig(_SPLIT, 1)
     assert "0 of 1 arrivals and 16 bytes to come" in emulator.run(
         config, Shape(64, 64, 64), tmp_path, fault=3
     )

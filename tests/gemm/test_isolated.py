@@ -12,14 +12,14 @@ from sassafras.gemm.bench import dry_run, runs
 from sassafras.gemm.bench.isolated_calls import Isolated
 from sassafras.gemm.bench.measure import hopeful
 from sassafras.gemm.bench.options import Options, of_known
-from sassafras.gemm.bench.timing import Block
+from sassafras.gemm.bench.timing import TimedBlock
 from sassafras.gemm.bench.tune import choose
 from sassafras.gemm.problem.shape import Shape
 from sassafras.gemm.select.dataset import shipped
 
 
 def test_times_hold_the_calls_and_no_pause() -> None:
-    stage = dry_run.DryStage()
+    stage = dry_run.DryContestants()
     contest = Isolated(stage, [[lambda: stage.gpu.launch(5.0)] * 2, [lambda: stage.gpu.launch(40.0)]])
     began = stage.now()
     table, walls, rate = contest.calls(6, 1000.0, np.random.default_rng(0))
@@ -31,7 +31,7 @@ def test_times_hold_the_calls_and_no_pause() -> None:
 
 
 def test_some_take_part() -> None:
-    stage = dry_run.DryStage()
+    stage = dry_run.DryContestants()
     contest = Isolated(stage, [[lambda us=us: stage.gpu.launch(us)] for us in (5.0, 40.0, 80.0)])  # type: ignore[misc]
     table, walls, _ = contest.calls(4, 1000.0, np.random.default_rng(0), [2, 0])
     assert table.shape == walls.shape == (4, 2)
@@ -49,7 +49,7 @@ def test_layouts_that_are_clearly_slower_get_no_pause() -> None:
 
 
 def test_long_calls_lower_the_rate() -> None:
-    stage = dry_run.DryStage()
+    stage = dry_run.DryContestants()
     contest = Isolated(stage, [[lambda: stage.gpu.launch(4000.0)]])
     assert contest.calls(2, 1000.0, np.random.default_rng(0))[2] == pytest.approx(125.0, rel=0.02)
 
@@ -57,11 +57,11 @@ def test_long_calls_lower_the_rate() -> None:
 def test_events_are_no_calls() -> None:
     gpu = dry_run.DryGpu()
     with pytest.raises(DeviceError, match="graph of 1 calls holds 0 nodes"):
-        Block(gpu, lambda: None, 1, (gpu.event(), gpu.event()))  # type: ignore[arg-type]
+        TimedBlock(gpu, lambda: None, 1, (gpu.event(), gpu.event()))  # type: ignore[arg-type]
 
 
 def test_selection_among_what_the_dataset_holds() -> None:
-    options, stage = of_known(Options(), recorded=3), dry_run.DryStage()
+    options, stage = of_known(Options(), recorded=3), dry_run.DryContestants()
     for shape in (Shape(64, 64, 64), Shape(8192, 8192, 512)):  # back to back, isolated
         found = choose(stage, shape, options)
         known = {name.partition("+")[0] for name, _ in shipped()[shape].ranked()}

@@ -10,7 +10,7 @@ from sassafras.core import CompileError, DisassemblyError, ToolMissing
 from sassafras.gemm.build.cubins import build, cached_path, cubin, source
 from sassafras.gemm.configs import fallback, registry, small
 from sassafras.gemm.configs.registry import Instance
-from sassafras.gemm.configs.small import LeanInstance
+from sassafras.gemm.configs.small import SmallInstance
 from sassafras.sass import Program
 from sassafras.sass.program import parameters
 
@@ -45,7 +45,7 @@ def test_sass(instance: Instance, cache: Path) -> None:
     products = {op for op in opcodes if "MMA" in op}
     assert products == {"HMMA.16816.F32"}, "FP32 accumulators only"
     loop = [op for op in opcodes if op.startswith("HMMA")]
-    if isinstance(instance, LeanInstance):
+    if isinstance(instance, SmallInstance):
         assert len(loop) >= 2 * instance.mt * instance.nt * 2 * instance.steps, "two groups of steps"
         assert not [op for op in opcodes if "CONSTANT" in op], "may be moved ahead of the wait"
         assert "LDSM" not in " ".join(opcodes)
@@ -81,11 +81,11 @@ def test_cache_is_keyed_by_text(cache: Path, monkeypatch: pytest.MonkeyPatch) ->
     before = cached_path(instance, cache)
     assert before.is_file()
     assert build([instance], cache) == {instance: before}
-    other = LeanInstance("tn", 1, 1, 3)
+    other = SmallInstance("tn", 1, 1, 3)
     assert cached_path(other, cache) != before and not cached_path(other, cache).exists()
 
 
 def test_refused_source_says_so(cache: Path) -> None:
     with pytest.raises(CompileError, match="NN loads at least two columns"):
-        cubin(LeanInstance("nn", 1, 1, 1), cache)
-    assert not cached_path(LeanInstance("nn", 1, 1, 1), cache).exists()
+        cubin(SmallInstance("nn", 1, 1, 1), cache)
+    assert not cached_path(SmallInstance("nn", 1, 1, 1), cache).exists()

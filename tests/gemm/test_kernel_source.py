@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from sassafras.gemm.build.cubins import KERNELS
-from sassafras.gemm.configs.fallback import StagedConfig
+from sassafras.gemm.configs.fallback import FallbackConfig
 from sassafras.gemm.configs.registry import Config, Instance, parse_instance
-from sassafras.gemm.configs.small import LeanConfig, LeanInstance
+from sassafras.gemm.configs.small import SmallConfig, SmallInstance
 from sassafras.gemm.problem.shape import Shape
 from tests.shared import compiled
 
@@ -51,7 +51,7 @@ def program(shared: Path) -> Path:
 
 def _type(instance: Instance) -> str:
     """The C++ type, with its commas hidden from the preprocessor, and the problem it takes."""
-    if isinstance(instance, LeanInstance):
+    if isinstance(instance, SmallInstance):
         numbers = f"{instance.mt} COMMA {instance.nt} COMMA {instance.steps}"
         exact = str(instance.exact).lower()
         return f"Lean<{numbers} COMMA Layout::{instance.layout.upper()} COMMA {exact}>, lean"
@@ -61,7 +61,7 @@ def _type(instance: Instance) -> str:
 
 
 def launch(program: Path, config: Config, shape: Shape, folder: Path, seed: int = 0) -> None:
-    """Run one launch with the grid and scalars of `LeanConfig.launch`, and compare with FP64."""
+    """Run one launch with the grid and scalars of `SmallConfig.launch`, and compare with FP64."""
     rng = np.random.default_rng(seed)
     a = rng.standard_normal((shape.m, shape.k)).astype(np.float16)
     b = rng.standard_normal((shape.k, shape.n)).astype(np.float16)
@@ -93,21 +93,21 @@ def launch(program: Path, config: Config, shape: Shape, folder: Path, seed: int 
 def test_every_path_is_right_at_boundaries(name: str, program: Path, tmp_path: Path) -> None:
     instance = parse_instance(name)
     configs: list[Config]
-    if isinstance(instance, LeanInstance):
+    if isinstance(instance, SmallInstance):
         splits = ((1, 1, 1, 1), (2, 2, 1, 1), (1, 1, 2, 1), (1, 2, 2, 2), (1, 1, 1, 4))
-        configs = [LeanConfig(instance, *split) for split in splits]
+        configs = [SmallConfig(instance, *split) for split in splits]
     else:
-        configs = [StagedConfig(instance, cluster) for cluster in (1, 2, 4)]
-    rows, columns = LeanConfig(instance).tile if isinstance(instance, LeanInstance) else configs[0].tile
+        configs = [FallbackConfig(instance, cluster) for cluster in (1, 2, 4)]
+    rows, columns = SmallConfig(instance).tile if isinstance(instance, SmallInstance) else configs[0].tile
     swapped = configs[0].swapped
     shapes = [
         Shape(rows, columns if not swapped else 16, 64),  # exact
         Shape(rows + 1, columns + 8, 200),  # tails everywhere
         Shape(3, 24, 8) if not swapped else Shape(3, 17, 8),  # smaller than a tile
     ]
-    if isinstance(instance, LeanInstance) and instance.exact:  # one to four groups of steps a slice
+    if isinstance(instance, SmallInstance) and instance.exact:  # one to four groups of steps a slice
         shapes += [Shape(2 * rows, 2 * columns, 128 * k) for k in (1, 2, 3, 4)]
-    if not isinstance(instance, LeanInstance):
+    if not isinstance(instance, SmallInstance):
         shapes.append(Shape(40, 24, 520))  # more k tiles than stages
         if (align := instance.align) < 8:  # rows that end in the middle of a chunk, and of a word
             shapes += [
@@ -117,7 +117,7 @@ def test_every_path_is_right_at_boundaries(name: str, program: Path, tmp_path: P
             ]
     for shape in shapes:
         for config in configs:
-            if config.reject(shape) is None:
+            if config.why_illegal(shape) is None:
                 launch(program, config, shape, tmp_path)
 
 
@@ -129,23 +129,23 @@ def test_random_launches_are_right(program: Path, tmp_path: Path) -> None:
         m, n, k = (int(rng.integers(1, 90)), 8 * int(rng.integers(1, 13)), 8 * int(rng.integers(1, 40)))
         split = [int(2 ** rng.integers(0, most)) for most in (2, 2, 4, 3)]
         config: Config = (
-            LeanConfig(instance, *split)
-            if isinstance(instance, LeanInstance)
-            else StagedConfig(instance, split[3])
+            SmallConfig(instance, *split)
+            if isinstance(instance, SmallInstance)
+            else FallbackConfig(instance, split[3])
         )
         shape = Shape(m, n, k)
-        if config.reject(shape) is None:
+        if config.why_illegal(shape) is None:
             launch(program, config, shape, tmp_path, seed=tried)
             tried += 1
 
 
 def test_the_emulator_notices_a_wrong_launch(program: Path, tmp_path: Path) -> None:
     """Too few k steps a slice: the check above must be able to fail."""
-    config, shape = LeanConfig(LeanInstance.parse("lean_tn_m1n2s2")), Shape(16, 16, 128)
+    config, shape = SmallConfig(SmallInstance.parse("lean_tn_m1n2s2")), Shape(16, 16, 128)
     plan = config.launch(shape)
     plan.scalars["steps_per_slice"] -= 1
 
-    class Short(LeanConfig):
+    class Short(SmallConfig):
         def launch(self, shape: Shape):  # type: ignore[no-untyped-def]
             return plan
 

@@ -44,5 +44,5 @@ def test_a_parameter_without_value_is_refused() -> None:
 )
 def test_a_tensor_map_says_why_it_cannot_be(change: dict, reason: str | None) -> None:
     good = {"operand": "a", "dtype": "fp16", "dims": (64, 100), "strides": (128,), "box": (64, 128)}
-    why = TensorMap(**{**good, **change}).reject()
+    why = TensorMap(**{**good, **change}).why_illegal()
     assert (why is None) if reason is None else (why is not None and reason in why)

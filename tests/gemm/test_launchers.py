@@ -16,10 +16,10 @@ torch = pytest.importorskip("torch")
 from sassafras.gemm.configs import epilogue, registry  # noqa: E402
 from sassafras.gemm.configs.base import Mode  # noqa: E402
 from sassafras.gemm.configs.registry import parse  # noqa: E402
-from sassafras.gemm.configs.split_k_two_pass import TwoLaunchesConfig  # noqa: E402
-from sassafras.gemm.configs.two_pass_reduction import LeavingInstance  # noqa: E402
+from sassafras.gemm.configs.split_k_two_pass import TwoPassSplitKConfig  # noqa: E402
+from sassafras.gemm.configs.two_pass_reduction import PartialsInstance  # noqa: E402
 from sassafras.gemm.matmul.driver import Driver, DriverError  # noqa: E402
-from sassafras.gemm.matmul.plan import plan, reject  # noqa: E402
+from sassafras.gemm.matmul.plan import plan, why_illegal  # noqa: E402
 from sassafras.gemm.matmul.problem import Problem, lies, read  # noqa: E402
 from sassafras.gemm.problem.shape import Shape  # noqa: E402
 from tests.gemm import stand_in  # noqa: E402
@@ -53,7 +53,7 @@ def install(launcher: Any, library: Path, config: str, key: tuple[int, ...]) -> 
 
 def put(launcher: Any, library: Path, chosen: Any, key: tuple[int, ...]) -> None:
     problem = Problem(*key)
-    assert reject(chosen, problem) is None
+    assert why_illegal(chosen, problem) is None
     driver = Driver(str(library))
     function = driver.load(0, b"\x7fELF", chosen.instance.name, 227 * 1024)
     made = plan(chosen, problem)
@@ -248,7 +248,7 @@ def family_cases() -> list[tuple[str, tuple[int, int, int]]]:
         if len([kind for kind in found if kind[:4] == instance]) == 2:
             continue
         for shape in shapes:
-            if config.reject(shape) is None:
+            if config.why_illegal(shape) is None:
                 launch = config.launch(shape)
                 kind = (*instance, bool(launch.workspace_bytes))
                 found.setdefault(kind, (config.name, (shape.m, shape.n, shape.k)))
@@ -406,8 +406,8 @@ def test_a_driver_that_refuses_counters_leaves_torch(library: Path, tmp_path: Pa
 
 # --- two launches --------------------------------------------------------------------------------
 
-SWAPPED = TwoLaunchesConfig(
-    LeavingInstance("nn", 64, 64, 3, swapped=True, dtype="bf16", blocks=1), parts=3, mode=Mode(overlap=True)
+SWAPPED = TwoPassSplitKConfig(
+    PartialsInstance("nn", 64, 64, 3, swapped=True, dtype="bf16", blocks=1), parts=3, mode=Mode(overlap=True)
 )
 
 
@@ -488,14 +488,14 @@ def test_what_two_launches_cannot_serve_is_said() -> None:
     """Lines and addresses as the second stores them: whole 16 bytes."""
     chosen, size = parse("cs_nn_64x128_s8q1p/c1p4"), (256, 512, 4096)
     tight = Problem(0, 0, *size, 0, 4096, 512, 512, 1, 0)
-    assert reject(chosen, tight) is None and reject(chosen, tight._replace(ldc=1024)) is None
-    assert "multiple of 8" in (reject(chosen, tight._replace(ldc=515)) or "")
-    assert "16 bytes" in (reject(chosen, tight._replace(aligned=0)) or "")
-    assert "it reads nn" in (reject(chosen, tight._replace(transposed=1)) or "")
-    assert "multiplies fp16" in (reject(chosen, tight._replace(dtype=1)) or "")
-    assert registry.twin(chosen, "bf16") is None
+    assert why_illegal(chosen, tight) is None and why_illegal(chosen, tight._replace(ldc=1024)) is None
+    assert "multiple of 8" in (why_illegal(chosen, tight._replace(ldc=515)) or "")
+    assert "16 bytes" in (why_illegal(chosen, tight._replace(aligned=0)) or "")
+    assert "it reads nn" in (why_illegal(chosen, tight._replace(transposed=1)) or "")
+    assert "multiplies fp16" in (why_illegal(chosen, tight._replace(dtype=1)) or "")
+    assert registry.with_dtype(chosen, "bf16") is None
     shape = Shape(*size)
-    assert epilogue.reject(chosen, shape) == f"{chosen.instance.name} is compiled without an epilogue"
+    assert epilogue.why_illegal(chosen, shape) == f"{chosen.instance.name} is compiled without an epilogue"
     made = plan(chosen, tight._replace(ldc=1024))
     assert made.then is not None and made.counters == 0
     places = [name for name, _ in chosen.adding.parameters]

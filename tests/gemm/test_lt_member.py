@@ -24,32 +24,34 @@ def calls(library: str, driver_library: str, cache: str) -> None:
     from sassafras.gemm.matmul import api as room
     from sassafras.gemm.matmul.cublaslt import LtMember
     from sassafras.gemm.matmul.driver import Driver
-    from sassafras.gemm.matmul.planner import Engine
+    from sassafras.gemm.matmul.planner import Planner
     from sassafras.gemm.problem.shape import Shape
-    from sassafras.gemm.select.table import Row, Table
+    from sassafras.gemm.select.table import TableRow, TunedTable
     from tests.gemm import stand_in
 
     shape = Shape(16, 24, 32)
 
-    def row(layout: str, first: int) -> Row:
+    def row(layout: str, first: int) -> TableRow:
         blob = bytes([first]) + bytes(63)
-        return Row(shape, layout, (), 2.0, 1.0, {"layout": layout, "blob": blob.hex(), "workspace": 4096})
+        return TableRow(
+            shape, layout, (), 2.0, 1.0, {"layout": layout, "blob": blob.hex(), "workspace": 4096}
+        )
 
     rows = [row("nn", 2), row("tn", 9)]  # the stand-in knows algorithms 1 and 2
     side = stand_in.torch_side(strict=room._strict)
     a = torch.randn(16, 32).half()
     b = {"nn": torch.randn(32, 24).half(), "tn": torch.randn(24, 32).half().t()}
 
-    def made(version: int) -> Engine:
+    def made(version: int) -> Planner:
         driver = Driver(driver_library)
-        table = Table({"cublaslt": version}, rows)
-        engine = Engine(
+        table = TunedTable({"cublaslt": version}, rows)
+        engine = Planner(
             driver, side, cache=Path(cache), background=False, table=table, lt=lambda: LtMember(driver)
         )
         room.use(engine, device="cpu")
         return engine
 
-    def who(engine: Engine, layout: str) -> str:
+    def who(engine: Planner, layout: str) -> str:
         result = room.matmul(a, b[layout])
         exact = a.double() @ b[layout].double()
         assert ((result - exact).abs() <= 4e-3 * (1 + exact.abs())).all()

@@ -20,9 +20,9 @@ from sassafras.gemm.build.cubins import cached_path  # noqa: E402
 from sassafras.gemm.configs.registry import parse  # noqa: E402
 from sassafras.gemm.matmul import api as room  # noqa: E402
 from sassafras.gemm.matmul.driver import Driver  # noqa: E402
-from sassafras.gemm.matmul.planner import Engine  # noqa: E402
+from sassafras.gemm.matmul.planner import Planner  # noqa: E402
 from sassafras.gemm.problem.shape import Shape  # noqa: E402
-from sassafras.gemm.select.table import Row, Table  # noqa: E402
+from sassafras.gemm.select.table import TableRow, TunedTable  # noqa: E402
 from tests.gemm import stand_in  # noqa: E402
 
 TN = "lean_tn_m1n2s2/w1x1x1/c1"
@@ -30,14 +30,16 @@ NN = "lean_nn_m1n2s1/w1x1x1/c1"
 SIZES = ((32, 48, 64), (16, 64, 64), (64, 32, 128), (64, 64, 64))
 
 
-def table(us: float = 1.0) -> Table:
+def table(us: float = 1.0) -> TunedTable:
     """Ours is twice as fast as torch for `SIZES` in nn and tn, and slower for 128 x 128 x 128."""
     rows = [
-        Row(Shape(*size), layout, ((config, us),), 2.0, 1.9)
+        TableRow(Shape(*size), layout, ((config, us),), 2.0, 1.9)
         for size in SIZES
         for layout, config in (("tn", TN), ("nn", NN))
     ]
-    return Table({"gpu": "NVIDIA H200"}, [*rows, Row(Shape(128, 128, 128), "nn", ((NN, 3.0),), 2.0)])
+    return TunedTable(
+        {"gpu": "NVIDIA H200"}, [*rows, TableRow(Shape(128, 128, 128), "nn", ((NN, 3.0),), 2.0)]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -54,18 +56,18 @@ def cache(tmp_path_factory: pytest.TempPathFactory, shared: Path) -> Path:
     return folder
 
 
-Install = Callable[..., Engine]
+Install = Callable[..., Planner]
 
 
 @pytest.fixture
 def install(library: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
     monkeypatch.setattr(room, "_warned", set())
 
-    def make(launcher: str = "compiled", **changes: Any) -> Engine:
+    def make(launcher: str = "compiled", **changes: Any) -> Planner:
         driver = Driver(str(library))
         settings = {"cache": cache, "background": False, "table": table(), **changes}
         side = stand_in.torch_side(strict=room._strict)
-        engine = Engine(driver, side, **settings)
+        engine = Planner(driver, side, **settings)
         if launcher == "python":
             engine.launcher = stand_in.make("python", driver, side, cache)
         room.use(engine, device="cpu")
@@ -76,7 +78,7 @@ def install(library: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
 
 
 @pytest.fixture(params=["compiled", "python"])
-def engine(request: pytest.FixtureRequest, install: Install) -> Engine:
+def engine(request: pytest.FixtureRequest, install: Install) -> Planner:
     return install(request.param)
 
 
@@ -97,7 +99,7 @@ def launches(library: Path) -> int:
 # --- the portfolio -----------------------------------------------------------------------------------------
 
 
-def test_the_fastest_member_serves(engine: Engine, library: Path) -> None:
+def test_the_fastest_member_serves(engine: Planner, library: Path) -> None:
     before = launches(library)
     for m, n, k in SIZES:
         a = half(m, k)
@@ -111,7 +113,7 @@ def test_the_fastest_member_serves(engine: Engine, library: Path) -> None:
     assert members["64x64x64", "tn"] == "ours" and members["128x128x128", "nn"] == "torch"
 
 
-def test_out_and_leading_extents(engine: Engine, library: Path) -> None:
+def test_out_and_leading_extents(engine: Planner, library: Path) -> None:
     a, b = half(4, 8, 64), half(64, 48)
     before = launches(library)
     assert close(room.matmul(a, b), a.double() @ b.double())
@@ -122,13 +124,13 @@ def test_out_and_leading_extents(engine: Engine, library: Path) -> None:
     assert close(room.matmul(half(64), half(64, 32)), half(64).double() @ half(64, 32).double())
 
 
-def test_no_table_row_and_nothing_near_is_torchs(engine: Engine, library: Path) -> None:
+def test_no_table_row_and_nothing_near_is_torchs(engine: Planner, library: Path) -> None:
     before = launches(library)
     a, b = half(1024, 8), half(8, 2048)
     assert torch.equal(room.matmul(a, b), torch.matmul(a, b)) and launches(library) == before
 
 
-def test_a_neighbour_is_chosen_for_a_shape_never_tuned(engine: Engine, library: Path) -> None:
+def test_a_neighbour_is_chosen_for_a_shape_never_tuned(engine: Planner, library: Path) -> None:
     before = launches(library)
     a, b = half(40, 64), half(64, 48)
     assert close(room.matmul(a, b), a.double() @ b.double()) and launches(library) == before + 1
@@ -136,7 +138,7 @@ def test_a_neighbour_is_chosen_for_a_shape_never_tuned(engine: Engine, library: 
     assert problem["member"] == "ours" and problem["why"].startswith("chosen by what was learnt")
 
 
-def test_unaligned_addresses_and_odd_gaps_are_torchs(engine: Engine, library: Path) -> None:
+def test_unaligned_addresses_and_odd_gaps_are_torchs(engine: Planner, library: Path) -> None:
     before = launches(library)
     whole, b = half(32, 72), half(64, 48)
     for a in (whole[:, 1:65], half(32, 67)[:, :64]):
@@ -148,15 +150,15 @@ def test_unaligned_addresses_and_odd_gaps_are_torchs(engine: Engine, library: Pa
 
 def test_bf16_runs_the_twin_of_what_was_tuned(install: Install, library: Path, tmp_path: Path) -> None:
     from sassafras.gemm.configs import registry
-    from sassafras.gemm.configs.registry import twin
+    from sassafras.gemm.configs.registry import with_dtype
 
     shape = Shape(64, 128, 512)
-    found = [(c, twin(c, "bf16")) for c in registry.legal(shape, layouts=("tn",))]
+    found = [(c, with_dtype(c, "bf16")) for c in registry.legal(shape, layouts=("tn",))]
     config, other = next(pair for pair in found if pair[1] is not None)
-    assert other is not None and registry.dtype(other) == "bf16" and other.reject(shape) is None
-    assert twin(other, "bf16") is other and twin(parse(TN), "bf16") is None
+    assert other is not None and registry.dtype(other) == "bf16" and other.why_illegal(shape) is None
+    assert with_dtype(other, "bf16") is other and with_dtype(parse(TN), "bf16") is None
     cached_path(other.instance, tmp_path).write_bytes(b"\x7fELF")
-    install(cache=tmp_path, table=Table({}, [Row(shape, "tn", ((config.name, 1.0),), 2.0)]))
+    install(cache=tmp_path, table=TunedTable({}, [TableRow(shape, "tn", ((config.name, 1.0),), 2.0)]))
     a, b = half(64, 512).bfloat16(), half(128, 512).bfloat16().t()
     before = launches(library)
     result = room.matmul(a, b)
@@ -165,7 +167,7 @@ def test_bf16_runs_the_twin_of_what_was_tuned(install: Install, library: Path, t
     assert room.status()["problems"][0]["config"] == other.name
 
 
-def test_bf16_is_torchs_until_a_kernel_exists(engine: Engine, library: Path) -> None:
+def test_bf16_is_torchs_until_a_kernel_exists(engine: Planner, library: Path) -> None:
     before = launches(library)
     a, b = half(32, 64).bfloat16(), half(64, 48).bfloat16()
     with warnings.catch_warnings():
@@ -192,7 +194,7 @@ def quiet(call: Callable[[], Any]) -> Any:
         ("layout", lambda: (half(1, 64).expand(16, 64), half(64, 8))),
     ],
 )
-def test_what_is_not_supported_is_said_once(engine: Engine, what: str, make: Callable[[], Any]) -> None:
+def test_what_is_not_supported_is_said_once(engine: Planner, what: str, make: Callable[[], Any]) -> None:
     a, b = make()
     with pytest.warns(RuntimeWarning, match=r"sassafras.matmul: .*torch.matmul runs instead") as seen:
         result = room.matmul(a, b)
@@ -214,7 +216,7 @@ def test_another_device_or_gpu_is_said_once(install: Install, monkeypatch: pytes
     assert quiet(lambda: room.matmul(half(16, 64), half(64, 48))).shape == (16, 48)
 
 
-def test_torch_decides_on_shapes_and_errors(engine: Engine) -> None:
+def test_torch_decides_on_shapes_and_errors(engine: Planner) -> None:
     for a, b in (
         (half(2, 3, 8), half(2, 8, 5)), (half(5, 8), half(8)), (half(8), half(8)), (half(0, 8), half(8, 4)),
         (half(4, 0), half(0, 4)), (half(8), half(8, 24)), (half(2, 8, 8)[:, ::2], half(8, 8)),
@@ -228,7 +230,7 @@ def test_torch_decides_on_shapes_and_errors(engine: Engine) -> None:
         room.matmul(half(4, 8), 3)
 
 
-def test_overlapping_out_and_negative_views(engine: Engine, library: Path) -> None:
+def test_overlapping_out_and_negative_views(engine: Planner, library: Path) -> None:
     before = launches(library)
     a, b = half(64, 64), half(64, 64)
     assert torch.equal(room.matmul(torch._neg_view(a), b), torch.matmul(-a, b))
@@ -274,7 +276,7 @@ def test_two_launches_serve_when_both_kernels_are_there(
         return b"\x7fELF"
 
     monkeypatch.setattr(module, "cubin", made)
-    named = Table({"gpu": "NVIDIA H200"}, [Row(Shape(64, 128, 256), "nn", ((PAIR, 1.0),), 2.0)])
+    named = TunedTable({"gpu": "NVIDIA H200"}, [TableRow(Shape(64, 128, 256), "nn", ((PAIR, 1.0),), 2.0)])
     a, b = half(64, 256), half(256, 128)
     exact, state = a.double() @ b.double(), stand_in.state_of(library)
     for kind in ("compiled", "python"):
@@ -311,7 +313,7 @@ def test_two_launches_serve_when_both_kernels_are_there(
 
 @pytest.mark.parametrize("families_of", [None, ["TwoLaunchesConfig"]], ids=["neighbours", "model"])
 def test_two_launches_serve_a_shape_never_tuned(
-    engine: Engine, library: Path, monkeypatch: pytest.MonkeyPatch, families_of: list[str] | None
+    engine: Planner, library: Path, monkeypatch: pytest.MonkeyPatch, families_of: list[str] | None
 ) -> None:
     """As they serve a tuned one: by both rules, in both launchers, once both kernels are there."""
     from sassafras.gemm.configs import registry
@@ -327,8 +329,8 @@ def test_two_launches_serve_a_shape_never_tuned(
     model = None if families_of is None else predictor.Model(fast, plain, {"families": families_of})
     monkeypatch.setattr(registry, "CANDIDATES", frozenset())
     selector.parsed.cache_clear()
-    near = Row(Shape(256, 704, 1024), "nn", ((PAIR, 1.0),), 2.0)
-    chooser = selector.Chooser(Table({}, [near]), model=model)
+    near = TableRow(Shape(256, 704, 1024), "nn", ((PAIR, 1.0),), 2.0)
+    chooser = selector.Selector(TunedTable({}, [near]), model=model)
     monkeypatch.setattr(module, "cubin", made)
     monkeypatch.setattr(module, "Chooser", lambda *args, **kinds: chooser)
     before, (a, b) = launches(library), (half(250, 1032), half(1032, 712))
@@ -418,7 +420,7 @@ def test_code_is_loaded_in_relaxed_capture_mode(install: Install, library: Path)
 # -----------------------------------------------------------------
 
 
-def test_gradients_go_through_the_portfolio(engine: Engine, library: Path) -> None:
+def test_gradients_go_through_the_portfolio(engine: Planner, library: Path) -> None:
     a, b = half(32, 64).requires_grad_(), half(64, 48).requires_grad_()
     weight = half(32, 48, seed=2)
     before = launches(library)
@@ -438,7 +440,7 @@ def test_gradients_go_through_the_portfolio(engine: Engine, library: Path) -> No
         assert close(room.matmul(a, frozen), a.double() @ frozen.double())
 
 
-def test_second_derivatives(engine: Engine) -> None:
+def test_second_derivatives(engine: Planner) -> None:
     a, b = half(16, 8).requires_grad_(), half(8, 24).requires_grad_()
     (first,) = torch.autograd.grad(room.matmul(a, b).float().square().sum(), a, create_graph=True)
     first.float().sum().backward()
@@ -461,7 +463,7 @@ def test_the_operator_is_well_made(install: Install) -> None:
     assert torch.ops.sassafras.mm.default(half(4, 8).to("meta"), half(8, 4).to("meta")).shape == (4, 4)
 
 
-def test_modes_and_transformations_see_the_call(engine: Engine) -> None:
+def test_modes_and_transformations_see_the_call(engine: Planner) -> None:
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.proxy_tensor import make_fx
     from torch.utils.flop_counter import FlopCounterMode
@@ -480,7 +482,7 @@ def test_modes_and_transformations_see_the_call(engine: Engine) -> None:
     assert gradient.shape == a.shape
 
 
-def test_autocast(engine: Engine, library: Path) -> None:
+def test_autocast(engine: Planner, library: Path) -> None:
     before = launches(library)
     a, b = torch.randn(32, 64), torch.randn(64, 48)
     with torch.autocast("cpu", dtype=torch.float16):
@@ -511,7 +513,7 @@ def test_torch_compile(install: Install, library: Path, backend: str) -> None:
     torch._dynamo.reset()
 
 
-def test_subclasses_keep_their_behaviour(engine: Engine) -> None:
+def test_subclasses_keep_their_behaviour(engine: Planner) -> None:
     class Marked(torch.Tensor):
         seen = 0
 
@@ -530,7 +532,7 @@ def test_public_name() -> None:
     assert sassafras.matmul is room.matmul and "matmul" in dir(sassafras)
 
 
-def test_a_default_device_changes_nothing(engine: Engine, library: Path) -> None:
+def test_a_default_device_changes_nothing(engine: Planner, library: Path) -> None:
     before = launches(library)
     with torch.device("cpu"):
         assert close(room.matmul(half(32, 64), half(64, 48)), half(32, 64).double() @ half(64, 48).double())

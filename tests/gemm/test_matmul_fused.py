@@ -23,11 +23,11 @@ from sassafras.gemm.matmul import api as room  # noqa: E402
 from sassafras.gemm.matmul import epilogue_api as fusing  # noqa: E402
 from sassafras.gemm.matmul.driver import Driver  # noqa: E402
 from sassafras.gemm.matmul.epilogue_plan import read, stride_of  # noqa: E402
-from sassafras.gemm.matmul.planner import Engine  # noqa: E402
+from sassafras.gemm.matmul.planner import Planner  # noqa: E402
 from sassafras.gemm.problem.shape import Shape  # noqa: E402
 from sassafras.gemm.select import epilogue_selector  # noqa: E402
-from sassafras.gemm.select.selector import Chooser  # noqa: E402
-from sassafras.gemm.select.table import Row, Table, shipped_path  # noqa: E402
+from sassafras.gemm.select.selector import Selector  # noqa: E402
+from sassafras.gemm.select.table import TableRow, TunedTable, shipped_path  # noqa: E402
 from tests.gemm import stand_in  # noqa: E402
 
 #: torch takes long for all of these, so that ours is chosen wherever it can run
@@ -35,12 +35,14 @@ SIZES = ((32, 48, 64), (128, 64, 64), (64, 128, 512), (1, 48, 64))
 NAMES = tuple(name for name in ACTIVATIONS if name)
 
 
-def table() -> Table:
+def table() -> TunedTable:
     config = {"tn": "lean_tn_m1n2s2/w1x1x1/c1", "nn": "lean_nn_m1n2s1/w1x1x1/c1"}
     rows = [
-        Row(Shape(*size), layout, ((config[layout], 1.0),), 1000.0) for size in SIZES for layout in config
+        TableRow(Shape(*size), layout, ((config[layout], 1.0),), 1000.0)
+        for size in SIZES
+        for layout in config
     ]
-    return Table({"gpu": "NVIDIA H200"}, rows)
+    return TunedTable({"gpu": "NVIDIA H200"}, rows)
 
 
 @pytest.fixture(scope="module")
@@ -57,19 +59,19 @@ def cache(tmp_path_factory: pytest.TempPathFactory, shared: Path) -> Path:
     return folder
 
 
-Install = Callable[..., Engine]
+Install = Callable[..., Planner]
 
 
 @pytest.fixture
 def install(library: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
     monkeypatch.setattr(room, "_warned", set())
 
-    def make(launcher: str = "python", **changes: Any) -> Engine:
+    def make(launcher: str = "python", **changes: Any) -> Planner:
         driver = Driver(str(library))
-        monkeypatch.setattr(Engine, "_build_launcher", lambda self: None)  # see below
+        monkeypatch.setattr(Planner, "_build_launcher", lambda self: None)  # see below
         settings = {"cache": cache, "background": False, "table": table(), **changes}
         side = stand_in.torch_side(strict=room._strict)
-        engine = Engine(driver, side, **settings)
+        engine = Planner(driver, side, **settings)
         engine.launcher = stand_in.make(launcher, driver, side, cache)
         room.use(engine, device="cpu")
         return engine
@@ -79,7 +81,7 @@ def install(library: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
 
 
 @pytest.fixture(params=["compiled", "python"])
-def engine(request: pytest.FixtureRequest, install: Install) -> Engine:
+def engine(request: pytest.FixtureRequest, install: Install) -> Planner:
     return install(request.param)
 
 
@@ -116,7 +118,7 @@ def launches(library: Path) -> int:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_one_launch_does_it(engine: Engine, library: Path, activation: str | None, dtype: Any) -> None:
+def test_one_launch_does_it(engine: Planner, library: Path, activation: str | None, dtype: Any) -> None:
     before = launches(library)
     for number, (m, n, k) in enumerate(SIZES):
         a, bias = half(m, k, dtype=dtype), half(n, seed=1, dtype=dtype)
@@ -132,7 +134,7 @@ def test_one_launch_does_it(engine: Engine, library: Path, activation: str | Non
     assert {s["member"] for s in served} == {"ours"} and all("not measured" in s["why"] for s in served)
 
 
-def test_the_shapes_of_a_layer(engine: Engine, library: Path) -> None:
+def test_the_shapes_of_a_layer(engine: Planner, library: Path) -> None:
     before = launches(library)
     w, bias = half(48, 64).t(), half(48)
     for shape in ((64,), (1, 64), (4, 8, 64), (2, 3, 5, 64)):
@@ -146,7 +148,7 @@ def test_the_shapes_of_a_layer(engine: Engine, library: Path) -> None:
     assert [s["batch"] for s in room.status()["fused"]][-1] == 4
 
 
-def test_batches_in_one_launch(engine: Engine, library: Path) -> None:
+def test_batches_in_one_launch(engine: Planner, library: Path) -> None:
     before = launches(library)
     a, bias = half(6, 32, 64), half(48)
     for b in (half(6, 64, 48), half(6, 48, 64).mT, half(1, 64, 48), half(64, 48).expand(6, 64, 48)):
@@ -165,7 +167,7 @@ def test_batches_in_one_launch(engine: Engine, library: Path) -> None:
     assert launches(library) >= before + 7, room.status()["fused"]
 
 
-def test_odd_shapes_and_addresses(engine: Engine, library: Path) -> None:
+def test_odd_shapes_and_addresses(engine: Planner, library: Path) -> None:
     before = launches(library)
     a, b, bias = half(31, 65), half(65, 47), half(48)[1:]
     assert close(room.matmul(a, b, bias=bias, activation="gelu"), exact(a, b, None, bias, "gelu"))
@@ -175,7 +177,7 @@ def test_odd_shapes_and_addresses(engine: Engine, library: Path) -> None:
     assert all("a1e" in s["config"] for s in room.status()["fused"])
 
 
-def test_c_is_not_read_where_beta_is_zero(engine: Engine, library: Path) -> None:
+def test_c_is_not_read_where_beta_is_zero(engine: Planner, library: Path) -> None:
     a, b, before = half(32, 64), half(64, 48), launches(library)
     out = torch.full((32, 48), float("nan"), dtype=torch.float16)
     assert close(room.matmul(a, b, out, activation="relu"), exact(a, b, None, None, "relu"))
@@ -184,7 +186,7 @@ def test_c_is_not_read_where_beta_is_zero(engine: Engine, library: Path) -> None
     assert result[3].isnan().all() and not result[4].isnan().any() and launches(library) == before + 2
 
 
-def test_torch_serves_what_no_kernel_can(engine: Engine, library: Path) -> None:
+def test_torch_serves_what_no_kernel_can(engine: Planner, library: Path) -> None:
     before = launches(library)
     warnings.simplefilter("ignore", RuntimeWarning)
     bias = half(48)
@@ -218,8 +220,8 @@ def test_unfit_strides_are_said_once(install: Install) -> None:
 
 
 def test_no_table_or_nothing_near_is_torchs(install: Install, library: Path) -> None:
-    far = Row(Shape(4096, 48, 64), "nn", (("lean_nn_m1n2s1/w1x1x1/c1", 1.0),), 1000.0)
-    install(table=Table({}, [far]))
+    far = TableRow(Shape(4096, 48, 64), "nn", (("lean_nn_m1n2s1/w1x1x1/c1", 1.0),), 1000.0)
+    install(table=TunedTable({}, [far]))
     before = launches(library)
     a, b, bias = half(32, 64), half(64, 48), half(48)
     assert torch.equal(room.matmul(a, b, bias=bias), torch.addmm(bias, a, b))
@@ -263,7 +265,7 @@ def test_a_kernel_that_is_not_there_yet(
     assert close(room.matmul(a, b, bias=bias), exact(a, b, None, bias)) and engine.fused.counts["hits"] == 1
 
 
-def test_a_launch_that_fails_leaves_torch(engine: Engine, library: Path) -> None:
+def test_a_launch_that_fails_leaves_torch(engine: Planner, library: Path) -> None:
     state = stand_in.state_of(library)
     a, b, bias = half(32, 64), half(64, 48), half(48)
     state.fail = 719
@@ -308,7 +310,7 @@ def test_on_the_cpu_it_is_torch(dtype: Any) -> None:
         assert torch.equal(room.matmul(whole, whole.t(), activation="relu"), whole @ whole.t())
 
 
-def test_bad_calls_say_what_is_wrong(engine: Engine) -> None:
+def test_bad_calls_say_what_is_wrong(engine: Planner) -> None:
     a, b = half(4, 8), half(8, 6)
     for wrong, match in (
         ({"activation": "swish"}, "no activation 'swish'.*gelu_tanh"), ({"beta": 1.0}, "there is no out"),
@@ -437,11 +439,11 @@ def test_the_compiled_launcher_serves_from_the_second_call_on(install: Install, 
         engine.launcher.fused(a, b)
 
 
-def test_any_configuration_can_be_bound(engine: Engine, library: Path) -> None:
+def test_any_configuration_can_be_bound(engine: Planner, library: Path) -> None:
     a, b, bias = half(3, 32, 64), half(3, 64, 48), half(48)
     shape, batch = Shape(32, 48, 64), Batch(3, 32 * 64, 64 * 48, 32 * 48)
     configs = [c for c in registry.epilogue_configurations() if c.layout == "nn" and c.dtype == "fp16"]
-    bound = [c for c in configs if epilogue.reject(c, shape, batch) is None]
+    bound = [c for c in configs if epilogue.why_illegal(c, shape, batch) is None]
     before = launches(library)
     for config in bound[::6]:
         call = engine.fused.bind(config, a, b, None, bias, "silu", 0.5)
@@ -454,7 +456,7 @@ def test_any_configuration_can_be_bound(engine: Engine, library: Path) -> None:
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_gradients(engine: Engine, library: Path, activation: str | None) -> None:
+def test_gradients(engine: Planner, library: Path, activation: str | None) -> None:
     inputs = [half(4, 8, 64), half(64, 48), half(48, seed=1)]
     ours = [t.clone().requires_grad_() for t in inputs]
     torchs = [t.double().requires_grad_() for t in inputs]
@@ -527,7 +529,7 @@ def test_torch_compile(install: Install, library: Path, backend: str) -> None:
     torch._dynamo.reset()
 
 
-def test_modes_and_transformations(engine: Engine) -> None:
+def test_modes_and_transformations(engine: Planner) -> None:
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.proxy_tensor import make_fx
     from torch.utils.flop_counter import FlopCounterMode
@@ -545,7 +547,7 @@ def test_modes_and_transformations(engine: Engine) -> None:
     assert close(batch, exact(a, b, None, bias, "relu"))
 
 
-def test_autocast(engine: Engine, library: Path) -> None:
+def test_autocast(engine: Planner, library: Path) -> None:
     a, b, bias = torch.randn(32, 64), torch.randn(64, 48), torch.randn(48)
     before = launches(library)
     with torch.autocast("cpu", dtype=torch.float16):
@@ -559,7 +561,7 @@ def test_autocast(engine: Engine, library: Path) -> None:
 
 def test_choices_from_the_shipped_table() -> None:
     """The winner's twin where it is compiled; ours only where more is predicted than torch's time."""
-    chooser = Chooser(Table.load(shipped_path("NVIDIA H200")))
+    chooser = Selector(TunedTable.load(shipped_path("NVIDIA H200")))
     extra = epilogue_selector.Extra(bias=True, activation="gelu")
     ours = 0
     for m in (48, 128, 2048, 9000):
@@ -569,7 +571,7 @@ def test_choices_from_the_shipped_table() -> None:
                 assert "not measured" in why
                 if name is not None:
                     config = registry.parse(name)
-                    assert config.instance.epilogue and config.reject(Shape(m, n, k)) is None
+                    assert config.instance.epilogue and config.why_illegal(Shape(m, n, k)) is None
                     ours += 1
     assert ours >= 12
     torchs_own = epilogue_selector.Extra(

@@ -16,11 +16,11 @@ torch = pytest.importorskip("torch")
 
 from sassafras.gemm.matmul import api as room  # noqa: E402
 from sassafras.gemm.matmul.driver import Driver  # noqa: E402
-from sassafras.gemm.matmul.planner import Engine  # noqa: E402
-from sassafras.gemm.select.table import Table  # noqa: E402
+from sassafras.gemm.matmul.planner import Planner  # noqa: E402
+from sassafras.gemm.select.table import TunedTable  # noqa: E402
 from tests.gemm import opinfo, stand_in  # noqa: E402
 
-Install = Callable[..., Engine]
+Install = Callable[..., Planner]
 
 
 @pytest.fixture(scope="module")
@@ -37,10 +37,12 @@ def cache(tmp_path_factory: pytest.TempPathFactory, shared: Path) -> Path:
 def install(library: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
     monkeypatch.setattr(room, "_warned", set())
 
-    def make(launcher: str, *, everything: bool) -> Engine:
+    def make(launcher: str, *, everything: bool) -> Planner:
         driver = Driver(str(library))
         side = stand_in.torch_side(strict=room._strict)
-        engine = Engine(driver, side, cache=cache, background=False, table=Table({"gpu": "NVIDIA H200"}, []))
+        engine = Planner(
+            driver, side, cache=cache, background=False, table=TunedTable({"gpu": "NVIDIA H200"}, [])
+        )
         engine._stored = lambda instance: b"\x7fELF"  # type: ignore[method-assign]
         engine.everything = everything
         if launcher == "python":
@@ -52,7 +54,7 @@ def install(library: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     room.use(None)
 
 
-def served(engine: Engine) -> int:
+def served(engine: Planner) -> int:
     return int(engine.launcher.counts()["ours"]) + int(engine.fused.counts["hits"])
 
 

@@ -15,8 +15,8 @@ from sassafras.gemm.problem.launch import AT_ONCE
 from sassafras.gemm.problem.shape import Shape
 from sassafras.gemm.select import dataset, predictor
 from sassafras.gemm.select.predictor import Model, Trees
-from sassafras.gemm.select.selector import Chooser, Settings
-from sassafras.gemm.select.table import Row, Table, shipped_path
+from sassafras.gemm.select.selector import Selector, SelectorSettings
+from sassafras.gemm.select.table import TableRow, TunedTable, shipped_path
 
 GPU = "NVIDIA H200"
 ROOT = Path(__file__).resolve().parents[2]
@@ -137,27 +137,27 @@ def test_modes_are_ranked_by_trees_of_their_own() -> None:
 
 
 def test_the_shipped_model_chooses_for_new_shapes() -> None:
-    table, model = Table.load(shipped_path(GPU)), predictor.shipped(GPU)
+    table, model = TunedTable.load(shipped_path(GPU)), predictor.shipped(GPU)
     shapes = [Shape(m, n, k) for m in (72, 200, 1000) for n in (104, 600, 3000) for k in (88, 808, 5000)]
-    chooser, ours = Chooser(table, model=model), 0
+    chooser, ours = Selector(table, model=model), 0
     for shape in shapes:
         for layout in ("nn", "tn"):
 
             def legal(config: registry.Config, shape: Shape = shape, layout: str = layout) -> bool:
-                return config.layout == layout and config.reject(shape) is None
+                return config.layout == layout and config.why_illegal(shape) is None
 
             choice = chooser.choose(shape, layout, legal)
-            assert choice == Chooser(table, model=model).choose(shape, layout, legal)
+            assert choice == Selector(table, model=model).choose(shape, layout, legal)
             if choice.member == "ours":
                 ours += 1
                 config = registry.parse(choice.config or "")
-                assert legal(config) and config.wasteful(shape) is None
-                assert choice.speedup >= Settings().model_margin
+                assert legal(config) and config.dominated(shape) is None
+                assert choice.speedup >= SelectorSettings().model_margin
                 assert "learnt" in choice.why
     assert ours > len(shapes) // 2
     assert chooser.choose(shapes[0], "tn", lambda c: False).member == "torch"
     assert chooser.choose(Shape(1, 65536, 65536), "tn", lambda c: True).why == "no tuned shape is near"
-    margin = Chooser(table, Settings(model_margin=1e9), model=model)
+    margin = Selector(table, SelectorSettings(model_margin=1e9), model=model)
     assert margin.choose(shapes[0], "tn", lambda c: c.layout == "tn").member == "torch"
 
 
@@ -166,13 +166,13 @@ def test_what_no_sweep_times_is_not_chosen_for_new_shapes() -> None:
     CTAs alone on a multiprocessor where not all fit at once."""
     idle, fits = "cs_tn_64x160_s7m/c1m2n4", "cs_tn_64x160_s7m/c1m1n4"
     near, shape = Shape(128, 18304, 4416), Shape(29, 18304, 4416)
-    row = Row(near, "tn", ((idle, 1.0), (fits, 1.1)), 5.0)
+    row = TableRow(near, "tn", ((idle, 1.0), (fits, 1.1)), 5.0)
     praising = Model(constant(1.0), constant(-1.0), {})
     for model in (praising, None):
-        settings = Settings(reach=9.0)
-        choice = Chooser(Table({}, [row]), settings, model=model).choose(shape, "tn", lambda c: True)
+        settings = SelectorSettings(reach=9.0)
+        choice = Selector(TunedTable({}, [row]), settings, model=model).choose(shape, "tn", lambda c: True)
         assert choice.config == fits, choice
-        only = Chooser(Table({}, [replace(row, ours=row.ours[:1])]), settings, model=model)
+        only = Selector(TunedTable({}, [replace(row, ours=row.ours[:1])]), settings, model=model)
         assert only.choose(shape, "tn", lambda c: True).member == "torch"
     odd = registry.parse("staged_tn_64x64_w2x2s4a1/c1")
     liked = Model(constant(1.0), constant(0.5), {})
@@ -184,21 +184,21 @@ def test_what_no_sweep_times_is_not_chosen_for_new_shapes() -> None:
 
 def test_what_is_promised_has_to_reach_the_margin() -> None:
     name = "lean_tn_m1n1s2/w1x2x1/c1"
-    table = Table({}, [Row(Shape(64, 64, 64), "tn", ((name, 1.0),), 2.0)])
+    table = TunedTable({}, [TableRow(Shape(64, 64, 64), "tn", ((name, 1.0),), 2.0)])
     for promised, member in ((1.07, "torch"), (1.09, "ours")):
-        chooser = Chooser(table, model=Model(constant(np.log(promised)), constant(-1.0), {}))
+        chooser = Selector(table, model=Model(constant(np.log(promised)), constant(-1.0), {}))
         choice = chooser.choose(Shape(64, 64, 72), "tn", lambda c: True)
         assert choice.member == member and choice.speedup == pytest.approx(promised)
 
 
 def test_a_tuned_shape_is_served_by_its_row_whatever_was_learnt() -> None:
     shape, name = Shape(64, 64, 64), "lean_tn_m1n1s2/w1x2x1/c1"
-    table = Table({}, [Row(shape, "tn", ((name, 1.0),), 2.0)])
+    table = TunedTable({}, [TableRow(shape, "tn", ((name, 1.0),), 2.0)])
     lying = Model(constant(-9.0), constant(-9.0), {})
-    assert Chooser(table, model=lying).choose(shape, "tn", lambda c: True).config == name
-    near = Chooser(table, model=lying).choose(Shape(64, 64, 72), "tn", lambda c: True)
+    assert Selector(table, model=lying).choose(shape, "tn", lambda c: True).config == name
+    near = Selector(table, model=lying).choose(Shape(64, 64, 72), "tn", lambda c: True)
     assert near.member == "torch" and near.speedup < 0.01
-    praising = Chooser(table, model=Model(constant(1.0), constant(-1.0), {}))
+    praising = Selector(table, model=Model(constant(1.0), constant(-1.0), {}))
     assert praising.choose(Shape(64, 64, 72), "tn", lambda c: True).config == name
 
 

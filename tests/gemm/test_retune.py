@@ -14,13 +14,13 @@ import pytest
 from sassafras.core import SassafrasError
 from sassafras.cuda.cublas import RECOMMENDED_WORKSPACE, ROOM, LtAlgorithm, both_ways
 from sassafras.gemm.bench import candidates, commands
-from sassafras.gemm.bench.dry_run import DryStage
+from sassafras.gemm.bench.dry_run import DryContestants
 from sassafras.gemm.bench.options import Options, retuning
 from sassafras.gemm.bench.tune import _lt_candidates, choose
 from sassafras.gemm.configs.base import PLAIN
 from sassafras.gemm.problem.shape import Shape
-from sassafras.gemm.select.dataset import EARLIER, Dataset, Entry, merge, shipped
-from sassafras.gemm.select.table import Table
+from sassafras.gemm.select.dataset import EARLIER, Dataset, DatasetEntry, merge, shipped
+from sassafras.gemm.select.table import TunedTable
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = r"^cs_.*/c\d(m\dn\d)?p\d"
@@ -31,7 +31,9 @@ def test_candidates_are_what_changed_and_what_is_recorded() -> None:
     for layout in ("nn", "tn"):
         new = candidates.changed(LONG, layout, PARTS, 24)
         assert len(new) == len(set(new)) == 24
-        assert all(re.search(PARTS, c.name) and c.layout == layout and c.reject(LONG) is None for c in new)
+        assert all(
+            re.search(PARTS, c.name) and c.layout == layout and c.why_illegal(LONG) is None for c in new
+        )
         assert len({c.instance for c in new}) > 5, "several instances"
         assert not [
             c for c in candidates.changed(LONG, layout, PARTS, 24, "_64x128_") if "_64x128_" in c.name
@@ -54,7 +56,7 @@ def test_what_is_no_expression_or_finds_nothing_is_refused() -> None:
 
 def test_only_they_are_timed() -> None:
     options = retuning(Options(), PARTS, recorded=3, configs=20)
-    record = choose(DryStage(), LONG, options)
+    record = choose(DryContestants(), LONG, options)
     known = {c.name for layout in ("nn", "tn") for c in candidates.recorded(LONG, layout, 3)}
     stems = {name.split("+")[0] for name in known}
     assert known <= set(record["rungs"]), "in the modes that are recorded, too"
@@ -63,7 +65,7 @@ def test_only_they_are_timed() -> None:
     assert record["best"].keys() == {"nn", "tn"} and not record["wrong"]
     assert any(c.mode != PLAIN for c in candidates.recorded(Shape(256, 256, 16384), "nn", 3))
     # where nothing changed: the recorded ones alone, without the rung that would send nobody home
-    plain = choose(DryStage(), Shape(64, 64, 64), options)
+    plain = choose(DryContestants(), Shape(64, 64, 64), options)
     assert plain["ours"] and {rung for _, rung in plain["rungs"].values()} <= {1, 2}
 
 
@@ -92,7 +94,7 @@ def test_few_of_cublaslt_run_where_its_best_is_known() -> None:
 
 def _dataset(**shapes: dict[str, tuple[float, int]]) -> Dataset:
     entries = [
-        Entry(Shape.parse(text[1:]), ours, {"torch": {"tn": 9.0}, "lt_autotune": {"tn": 4.0}})
+        DatasetEntry(Shape.parse(text[1:]), ours, {"torch": {"tn": 9.0}, "lt_autotune": {"tn": 4.0}})
         for text, ours in shapes.items()
     ]
     return Dataset({"gpu": "NVIDIA H200", "kernels": "old", "date": "then"}, entries)
@@ -110,7 +112,7 @@ def test_merged_winners_are_of_the_new_run_alone() -> None:
     assert entry.ours[whole] == (1.0, 2 - EARLIER) and entry.ours[split] == (2.0, 2)
     assert entry.ours[other] == (3.0, 1 - EARLIER)
     assert merged[Shape(64, 64, 64)] == old[Shape(64, 64, 64)], "what was not re-tuned stays"
-    rows = Table.from_dataset(merged).rows
+    rows = TunedTable.from_dataset(merged).rows
     assert [name for name, _ in rows[Shape(64, 64, 4096), "tn"].ours] == ["cs_tn_64x64_s6/c1p8"]
     assert rows[Shape(64, 64, 64), "tn"].ours[0][0] == whole
     assert merged.header["earlier"]["kernels"] == "old" and merged.header["kernels"] == "new"
@@ -134,7 +136,7 @@ def test_what_is_written_is_the_whole_dataset(tmp_path: Path) -> None:
     merged = Dataset.load(paths[0])
     assert len(merged) == len(shipped()) and len(Dataset.load(paths[1])) == 1
     assert merged[LONG].ranked()[0][0] == "cs_tn_64x160_s7m/c1m2n1p8"
-    assert Table.load(paths[2]).rows[LONG, "tn"].ours == (("cs_tn_64x160_s7m/c1m2n1p8", 9.0),)
+    assert TunedTable.load(paths[2]).rows[LONG, "tn"].ours == (("cs_tn_64x160_s7m/c1m2n1p8", 9.0),)
 
 
 def test_scripts(tmp_path: Path) -> None:
@@ -154,7 +156,7 @@ def test_scripts(tmp_path: Path) -> None:
 
 
 def test_the_plain_heuristic_gets_what_is_recommended_and_never_less_than_it_asks() -> None:
-    stage = DryStage()
+    stage = DryContestants()
     options = Options(configs=4, known=True)
     given = [a["workspace"] for a in choose(stage, Shape(64, 64, 64), options)["heuristic"].values()]
     assert given == [RECOMMENDED_WORKSPACE] * 2

@@ -15,14 +15,14 @@ import pytest
 from sassafras.core import DisassemblyError, SassafrasError, ToolMissing
 from sassafras.gemm.build.cubins import KERNELS, cubin
 from sassafras.gemm.configs.base import Mode
-from sassafras.gemm.configs.split_k import ClusterSplitConfig
-from sassafras.gemm.configs.split_k_instances import ClusterSplitInstance
+from sassafras.gemm.configs.split_k import SplitKConfig
+from sassafras.gemm.configs.split_k_instances import SplitKInstance
 from sassafras.gemm.configs.two_pass_reduction import (
     ADD_INSTANCES,
     FIRST_INSTANCES,
-    AddPartsInstance,
-    LeavingInstance,
-    SecondLaunch,
+    PartialsInstance,
+    ReductionInstance,
+    TwoPassLaunch,
     candidates,
     terms_of,
 )  # fmt: skip
@@ -35,15 +35,15 @@ from tests.shared import compiled
 from .hopper_launch import EAGER, HERE, LATE, RANDOM, operands, values
 
 ROOT = Path(__file__).parents[2]
-_L = LeavingInstance
+_L = PartialsInstance
 #: layouts, one and two multiplying warpgroups, operands shared and not, two blocks a stage, swapped, BF16
 FIRST = (
     _L("nn", 64, 64, 3, blocks=1), _L("tn", 128, 128, 2, shared=True, blocks=1),
     _L("tn", 64, 32, 2, swapped=True, blocks=2), _L("tn", 64, 80, 3, dtype="bf16", blocks=1),
 )  # fmt: skip
 SECOND = (
-    AddPartsInstance(2), AddPartsInstance(5), AddPartsInstance(9), AddPartsInstance(2, swapped=True),
-    AddPartsInstance(3, dtype="bf16"),
+    ReductionInstance(2), ReductionInstance(5), ReductionInstance(9), ReductionInstance(2, swapped=True),
+    ReductionInstance(3, dtype="bf16"),
 )  # fmt: skip
 
 
@@ -88,7 +88,7 @@ def emulator(shared: Path) -> Path:
 
 
 def run(
-    program: Path, pair: SecondLaunch, shape: Shape, folder: Path, *, policy: int = LATE, repeats: int = 1,
+    program: Path, pair: TwoPassLaunch, shape: Shape, folder: Path, *, policy: int = LATE, repeats: int = 1,
     fault: int = 0,
 ) -> str:  # fmt: skip
     """Both launches, compared with FP64; what is wrong, ``""`` when nothing is."""
@@ -125,9 +125,9 @@ def run(
     return f"{wrong.sum()} of {wrong.size} wrong" if wrong.any() else ""
 
 
-def pair_of(number: int, parts: int, share: tuple[int, int] = (1, 1), ctas: int = 3) -> SecondLaunch:
-    first = ClusterSplitConfig(FIRST[number], 1, *share, parts, mode=Mode(late=number % 2 == 0))
-    return SecondLaunch(first, ctas)
+def pair_of(number: int, parts: int, share: tuple[int, int] = (1, 1), ctas: int = 3) -> TwoPassLaunch:
+    first = SplitKConfig(FIRST[number], 1, *share, parts, mode=Mode(late=number % 2 == 0))
+    return TwoPassLaunch(first, ctas)
 
 
 @pytest.mark.parametrize(
@@ -141,10 +141,10 @@ def pair_of(number: int, parts: int, share: tuple[int, int] = (1, 1), ctas: int 
         (pair_of(2, 2), Shape(24, 200, 392)),
         (pair_of(3, 3), Shape(72, 168, 264)),
     ],
-    ids=lambda x: x.name if isinstance(x, SecondLaunch) else str(x),
+    ids=lambda x: x.name if isinstance(x, TwoPassLaunch) else str(x),
 )
-def test_two_launches_are_right(pair: SecondLaunch, shape: Shape, emulator: Path, tmp_path: Path) -> None:
-    assert pair.reject(shape) is None
+def test_two_launches_are_right(pair: TwoPassLaunch, shape: Shape, emulator: Path, tmp_path: Path) -> None:
+    assert pair.why_illegal(shape) is None
     assert run(emulator, pair, shape, tmp_path, policy=RANDOM, repeats=2) == ""
     assert run(emulator, pair, shape, tmp_path, policy=EAGER) == ""
 
@@ -173,7 +173,7 @@ def program(instance: Any, folder: Path) -> tuple[Program, list[str]]:
 
 
 @pytest.mark.parametrize("instance", FIRST_INSTANCES[2:10:3], ids=lambda i: i.name)
-def test_sass_of_the_first(instance: LeavingInstance, tmp_path: Path) -> None:
+def test_sass_of_the_first(instance: PartialsInstance, tmp_path: Path) -> None:
     _, opcodes = program(instance, tmp_path)
     products = [op for op in opcodes if "MMA" in op]
     assert products == [f"HGMMA.64x{instance.columns}x16.F32"] * 4
@@ -190,7 +190,7 @@ def test_sass_of_the_first(instance: LeavingInstance, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "instance", (ADD_INSTANCES[0], ADD_INSTANCES[6], ADD_INSTANCES[-1]), ids=lambda i: i.name
 )
-def test_sass_of_the_second(instance: AddPartsInstance, tmp_path: Path) -> None:
+def test_sass_of_the_second(instance: ReductionInstance, tmp_path: Path) -> None:
     found, opcodes = program(instance, tmp_path)
     assert not [op for op in opcodes if op.startswith(("LDL", "STL", "ATOM"))]
     order = "".join({"LDG": "L", "FAD": "+", "STG": "S"}.get(op[:3], "") for op in opcodes)
@@ -206,18 +206,18 @@ def test_sass_of_the_second(instance: AddPartsInstance, tmp_path: Path) -> None:
 
 def test_what_cannot_be_a_pair_is_said() -> None:
     shape, tile = Shape(512, 512, 2048), ("tn", 64, 128, 7)
-    leaving = LeavingInstance(*tile, blocks=1)
+    leaving = PartialsInstance(*tile, blocks=1)
     with pytest.raises(SassafrasError, match="no cluster-split instance"):
-        ClusterSplitInstance.parse(leaving.name)  # nothing else knows of them
-    assert "quick start" in (LeavingInstance(*tile).reject() or "")
+        SplitKInstance.parse(leaving.name)  # nothing else knows of them
+    assert "quick start" in (PartialsInstance(*tile).why_illegal() or "")
     pairs = {
-        "adds its parts up itself": ClusterSplitConfig(ClusterSplitInstance(*tile, blocks=1), parts=4),
-        "one slice and several parts": ClusterSplitConfig(leaving),
-        "no 8 to 16 of them": ClusterSplitConfig(leaving, parts=17),
-        "some would be empty": ClusterSplitConfig(leaving, parts=30),
+        "adds its parts up itself": SplitKConfig(SplitKInstance(*tile, blocks=1), parts=4),
+        "one slice and several parts": SplitKConfig(leaving),
+        "no 8 to 16 of them": SplitKConfig(leaving, parts=17),
+        "some would be empty": SplitKConfig(leaving, parts=30),
     }
     for why, first in pairs.items():
-        assert why in (SecondLaunch(first).reject(shape) or ""), why
+        assert why in (TwoPassLaunch(first).why_illegal(shape) or ""), why
     assert [terms_of(parts) for parts in (2, 7, 16, 18, 22, 24, 32)] == [2, 7, 16, 9, 11, 12, 16]
 
 
@@ -228,7 +228,7 @@ def test_candidates_fill_the_multiprocessors_once(layout: str) -> None:
     assert {"64x64", "64x128", "64x128 n2", "128x128", "128x64 n2"} - {p.tile for p in found} <= {"64x128 n2"}
     assert len({p.name for p in found}) == len(found) > 15
     for pair in found:
-        assert pair.reject(shape) is None and pair.layout == layout
+        assert pair.why_illegal(shape) is None and pair.layout == layout
         crowded = pair.first.shared_bytes < 110 * 1024
         assert 64 <= pair.ctas_of_first(shape) <= (264 if crowded else 132), pair.name
         second = pair.second.launch(shape)
@@ -240,10 +240,10 @@ def test_candidates_fill_the_multiprocessors_once(layout: str) -> None:
 
 def test_the_second_covers_tiles_beyond_the_last() -> None:
     """Clusters that share fill whole grids: what lies outside of C has a place in the workspace, too."""
-    first = ClusterSplitConfig(LeavingInstance("tn", 128, 128, 2, shared=True, blocks=1), 1, 2, 1, 4)
+    first = SplitKConfig(PartialsInstance("tn", 128, 128, 2, shared=True, blocks=1), 1, 2, 1, 4)
     shape = Shape(264, 136, 640)
-    plan = SecondLaunch(first).second.launch(shape)
+    plan = TwoPassLaunch(first).second.launch(shape)
     assert (plan.scalars["tiles_m"], plan.scalars["tiles_n"]) == (4, 2)
     assert plan.workspace_bytes == 4 * 4 * 8 * 128 * 128 and plan.grid == (132, 1, 1)
-    few = replace(SecondLaunch(first), ctas=10**6).second.launch(shape)
+    few = replace(TwoPassLaunch(first), ctas=10**6).second.launch(shape)
     assert few.grid == (8 * 64, 1, 1)

@@ -13,16 +13,16 @@ import numpy as np
 import pytest
 
 from sassafras.core import Enumerable, SassafrasError, Space
-from sassafras.gemm import Config, GemmSpace, LeanConfig, LeanInstance, Shape, cuda_l2_grid
+from sassafras.gemm import Config, GemmSpace, Shape, SmallConfig, SmallInstance, cuda_l2_grid
 from sassafras.gemm.bench import candidates
 from sassafras.gemm.bench.commands import choose_shapes
 from sassafras.gemm.configs import epilogue, registry, tma_wgmma
 from sassafras.gemm.configs.base import PLAIN
-from sassafras.gemm.configs.persistent import WarpSpecializedConfig, band_dividers
-from sassafras.gemm.configs.persistent_instances import WarpSpecializedInstance
-from sassafras.gemm.configs.split_k import ClusterSplitConfig
-from sassafras.gemm.configs.split_k_instances import ClusterSplitInstance
-from sassafras.gemm.configs.unaligned import AnyRowsConfig, AnyRowsInstance
+from sassafras.gemm.configs.persistent import PersistentConfig, band_dividers
+from sassafras.gemm.configs.persistent_instances import PersistentInstance
+from sassafras.gemm.configs.split_k import SplitKConfig
+from sassafras.gemm.configs.split_k_instances import SplitKInstance
+from sassafras.gemm.configs.unaligned import UnalignedConfig, UnalignedInstance
 from sassafras.gemm.problem.launch import Launch
 from sassafras.gemm.problem.shape import BANDS, in_bands, stratified
 from sassafras.gemm.select.cost_model import estimate_us, expected_us
@@ -119,7 +119,7 @@ def test_names_go_there_and_back() -> None:
     ],
 )
 def test_what_cannot_run_says_why(config: str, shape: str, reason: str) -> None:
-    why = registry.parse(config).reject(Shape.parse(shape))
+    why = registry.parse(config).why_illegal(Shape.parse(shape))
     assert why is not None and reason in why
     with pytest.raises(SassafrasError):
         registry.parse(config).launch(Shape.parse(shape))
@@ -131,13 +131,15 @@ def test_orders_of_tiles_have_names_and_reasons() -> None:
     groups = {}
     for order in ("g8", "v8", "h"):
         config = registry.parse(f"{name}/{order}/k1")
-        assert config.name == f"{name}/{order}/k1" and config.reject(large) is None is config.wasteful(large)
+        assert config.name == f"{name}/{order}/k1" and config.why_illegal(large) is None is config.dominated(
+            large
+        )
         groups[order] = config.launch(large).scalars["group"]
     assert groups == {"g8": 8, "v8": -8, "h": 0}
-    assert "at work at once" in (registry.parse(f"{name}/h/k1").wasteful(Shape(1024, 1024, 1024)) or "")
-    assert "bands of rows" in (registry.parse(f"{name}/v8/k1").wasteful(Shape(512, 16384, 1024)) or "")
-    assert "columns of tiles" in (registry.parse(f"{name}/v8/k1").wasteful(Shape(16384, 480, 1024)) or "")
-    assert "32767" in (registry.parse(f"{name}/g32768/k1").reject(large) or "")
+    assert "at work at once" in (registry.parse(f"{name}/h/k1").dominated(Shape(1024, 1024, 1024)) or "")
+    assert "bands of rows" in (registry.parse(f"{name}/v8/k1").dominated(Shape(512, 16384, 1024)) or "")
+    assert "columns of tiles" in (registry.parse(f"{name}/v8/k1").dominated(Shape(16384, 480, 1024)) or "")
+    assert "32767" in (registry.parse(f"{name}/g32768/k1").why_illegal(large) or "")
     # operands are shared best where tiles at work at once form a square
     times = {
         order: estimate_us(registry.parse(f"{name}/{order}/k1"), large) for order in ("g1", "g8", "v8", "h")
@@ -152,7 +154,7 @@ def test_a_launch_covers_everything_once() -> None:
     for _ in range(1800):
         config = configs[int(rng.integers(len(configs)))]
         shape = Shape(int(rng.integers(1, 400)), 8 * int(rng.integers(1, 50)), 8 * int(rng.integers(1, 300)))
-        if config.reject(shape):
+        if config.why_illegal(shape):
             continue
         kinds[type(config).__name__] += 1
         launch = config.launch(shape)
@@ -161,18 +163,18 @@ def test_a_launch_covers_everything_once() -> None:
         assert launch.shared_bytes <= 227 * 1024 and launch.threads <= 1024
         assert all(extent % size == 0 for extent, size in zip(launch.grid, launch.cluster, strict=True))
         assert estimate_us(config, shape) > 0
-        if isinstance(config, WarpSpecializedConfig):
+        if isinstance(config, PersistentConfig):
             _covers(config, launch, seen)
             continue
         (down, across), cluster = (launch.grid[2], launch.grid[1]), launch.cluster
-        if isinstance(config, ClusterSplitConfig):
+        if isinstance(config, SplitKConfig):
             down, across = config.whole_tiles(shape)
             places = [place(config, launch, cta) for cta in np.ndindex(launch.grid)]
             wanted = {p for p in places if p[0] < down}  # the last band may be short of rows
             assert len(set(places)) == len(places)
             assert len(wanted) == down * across * config.slices * config.parts
             assert max(p[0] for p in places) < down + max(1, config.band)
-        elif isinstance(config, AnyRowsConfig) and config.band:  # whose is which: test_any_rows.py
+        elif isinstance(config, UnalignedConfig) and config.band:  # whose is which: test_any_rows.py
             down, across = config.tiles(shape)
             assert across * config.band == launch.grid[1]
             assert 0 <= launch.grid[2] * config.band - down < config.band
@@ -185,21 +187,21 @@ def test_a_launch_covers_everything_once() -> None:
         parts = getattr(config, "parts", 1)
         assert each * config.slices * parts >= shape.k
         assert math.prod(launch.cluster) == config.cluster
-        if isinstance(config, ClusterSplitConfig):
+        if isinstance(config, SplitKConfig):
             whole = parts * down * across * rows * columns
             assert launch.workspace_bytes == (4 * whole if parts > 1 else 0)
         else:
             assert launch.grid[0] == launch.cluster[0] * parts
-        if isinstance(config, LeanConfig):
+        if isinstance(config, SmallConfig):
             assert launch.threads <= config.instance.max_threads
             assert (launch.shared_bytes == 0) == (config.slices == 1)
     assert set(kinds) == {
-        "LeanConfig", "StagedConfig", "ClusterSplitConfig", "WarpSpecializedConfig", "AnyRowsConfig",
+        "SmallConfig", "StagedConfig", "SplitKConfig", "PersistentConfig", "UnalignedConfig",
         "TwoLaunchesConfig",
     }  # fmt: skip
 
 
-def place(config: ClusterSplitConfig, launch: Launch, cta: tuple[int, ...]) -> tuple[int, int, int]:
+def place(config: SplitKConfig, launch: Launch, cta: tuple[int, ...]) -> tuple[int, int, int]:
     """Row and column of a CTA's tile, and which of all slices and parts it has, as the kernel's `Place`."""
     x, y, z = cta
     band = launch.scalars["band"]
@@ -208,7 +210,7 @@ def place(config: ClusterSplitConfig, launch: Launch, cta: tuple[int, ...]) -> t
     return (z * band + x, y, 0) if band > 0 else (z, y, x)
 
 
-def strips(config: ClusterSplitConfig, shape: Shape, together: int = 16) -> float:
+def strips(config: SplitKConfig, shape: Shape, together: int = 16) -> float:
     """Tiles of A and of B that so many CTAs in a row want of a k tile, on average."""
     launch = config.launch(shape)
     x, y, z = launch.grid
@@ -239,20 +241,20 @@ def test_bands_are_refused_where_they_are_of_no_use() -> None:
         ("cs_nn_64x64_s10q1/c1p2g4", "bands of 4: for CTAs that share nothing"),
         ("cs_nn_64x64_s12mq1/c1m2n1g4", "bands of 4: for CTAs that share nothing"),
     ):
-        assert why in (registry.parse(name).reject(shape) or ""), name
+        assert why in (registry.parse(name).why_illegal(shape) or ""), name
     for name, shape_, why in (
         ("cs_nn_64x64_s5q2/c1g8", Shape(256, 1024, 512), "bands of 8 for 4 x 16"),
         ("cs_nn_64x64_s10q1/c1g8", Shape(512, 1024, 512), "holds one CTA"),
         ("cs_nn_64x64_s10q1/c1g2", Shape(512, 1024, 512), "bands of 2 for 8 rows"),
     ):
-        assert why in (registry.parse(name).wasteful(shape_) or ""), name
+        assert why in (registry.parse(name).dominated(shape_) or ""), name
     few = registry.parse("cs_nn_64x64_s10q1/c1g4")
-    assert "order is of no matter" in (few.wasteful(Shape(256, 512, 512)) or "")
-    assert few.wasteful(shape) is None and few.reject(shape) is None and few.name.endswith("/c1g4")
+    assert "order is of no matter" in (few.dominated(Shape(256, 512, 512)) or "")
+    assert few.dominated(shape) is None and few.why_illegal(shape) is None and few.name.endswith("/c1g4")
     assert registry.parse(few.name) == few
 
 
-def _covers(config: WarpSpecializedConfig, launch: Launch, seen: Shape) -> None:
+def _covers(config: PersistentConfig, launch: Launch, seen: Shape) -> None:
     """Tiles cover the problem; ranges cover the split tiles' k; scratch holds two partial tiles a range."""
     i, s = config.instance, launch.scalars
     assert (s["tiles_m"] - 1) * i.rows * i.cluster_m < seen.m <= s["tiles_m"] * i.rows * i.cluster_m
@@ -265,28 +267,28 @@ def _covers(config: WarpSpecializedConfig, launch: Launch, seen: Shape) -> None:
     assert launch.counters == s["split_tiles"] * i.cluster * i.sharers
     jobs = units + s["tiles_m"] * s["tiles_n"] - s["split_tiles"]
     assert launch.grid[0] // i.cluster <= jobs
-    assert all(m.reject() is None for m in launch.tensor_maps.values())
+    assert all(m.why_illegal() is None for m in launch.tensor_maps.values())
 
 
 @pytest.mark.parametrize(
     ("instance", "reason"),
     [
-        (WarpSpecializedInstance("tn", 256, 256, 2, False, 2), "256 accumulators"),
-        (WarpSpecializedInstance("tn", 128, 256, 2, False, 5), "shared memory"),
-        (WarpSpecializedInstance("nn", 128, 192, 2, False, 3, cluster_m=2), "no multiple of 128"),
-        (WarpSpecializedInstance("tn", 128, 40, 2, False, 3), "no product is 40 wide"),
-        (WarpSpecializedInstance("tn", 64, 64, 3, True, 3), "2 for ping-pong"),
-        (ClusterSplitInstance("nn", 64, 32, 4), "no multiple of 64"),
-        (ClusterSplitInstance("tn", 128, 256, 2), "partial sums"),
-        (ClusterSplitInstance("tn", 192, 64, 4), "64 or 128"),
-        (ClusterSplitInstance("tn", 64, 64, 4, blocks=3), "1 or 2"),
-        (ClusterSplitInstance("tn", 64, 64, 14, blocks=1), "shared memory"),
+        (PersistentInstance("tn", 256, 256, 2, False, 2), "256 accumulators"),
+        (PersistentInstance("tn", 128, 256, 2, False, 5), "shared memory"),
+        (PersistentInstance("nn", 128, 192, 2, False, 3, cluster_m=2), "no multiple of 128"),
+        (PersistentInstance("tn", 128, 40, 2, False, 3), "no product is 40 wide"),
+        (PersistentInstance("tn", 64, 64, 3, True, 3), "2 for ping-pong"),
+        (SplitKInstance("nn", 64, 32, 4), "no multiple of 64"),
+        (SplitKInstance("tn", 128, 256, 2), "partial sums"),
+        (SplitKInstance("tn", 192, 64, 4), "64 or 128"),
+        (SplitKInstance("tn", 64, 64, 4, blocks=3), "1 or 2"),
+        (SplitKInstance("tn", 64, 64, 14, blocks=1), "shared memory"),
     ],
 )
 def test_an_instance_that_cannot_be_says_why(
-    instance: WarpSpecializedInstance | ClusterSplitInstance, reason: str
+    instance: PersistentInstance | SplitKInstance, reason: str
 ) -> None:
-    assert reason in (instance.reject() or "")
+    assert reason in (instance.why_illegal() or "")
 
 
 def test_other_dtypes_and_layouts_have_configurations() -> None:
@@ -303,7 +305,7 @@ def test_other_dtypes_and_layouts_have_configurations() -> None:
 def test_candidates_are_named_but_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     """What no GPU has timed is known by name, and proposed to nobody who does not ask for it."""
     shape, name = Shape(256, 256, 4096), "cs_tn_64x64_s6q1/c2p2+ol"
-    assert all(i.reject() is None and not registry.proven(i) for i in registry.CANDIDATES)
+    assert all(i.why_illegal() is None and not registry.proven(i) for i in registry.CANDIDATES)
     config = registry.parse(name)
     assert config.name == name and registry.parse_instance(config.instance.name) == config.instance
     plain = replace(config, mode=PLAIN)
@@ -340,12 +342,12 @@ def test_quick_start() -> None:
     shape = Shape(512, 512, 4096)
     plain, split = (registry.parse(f"cs_tn_64x128_s7q1/c{slices}") for slices in (1, 2))
     assert split.shared_bytes == -(-plain.shared_bytes // 128) * 128 + 64 * 128 * 4
-    assert "shared memory" in (registry.parse("cs_tn_128x256_s4q1l3/c2").reject(shape) or "")
+    assert "shared memory" in (registry.parse("cs_tn_128x256_s4q1l3/c2").why_illegal(shape) or "")
     # two blocks of k a stage: half as many of them
     one, two = (registry.parse(name).launch(shape) for name in ("cs_tn_64x32_s8q1/c1", "cs_tn_64x32_s4q2/c1"))
     assert one.scalars["k_tiles"] == 2 * two.scalars["k_tiles"] == 64 and one.shared_bytes == two.shared_bytes
     # one stage for one slice, and nothing for the other
-    assert registry.parse("cs_tn_64x32_s4q2/c2").reject(Shape(64, 64, 128))
+    assert registry.parse("cs_tn_64x32_s4q2/c2").why_illegal(Shape(64, 64, 128))
 
 
 def test_transposed_tiles_where_others_leave_multiprocessors_idle() -> None:
@@ -362,14 +364,14 @@ def test_transposed_tiles_where_others_leave_multiprocessors_idle() -> None:
             (Shape(16384, rows, 4096), "for few"), (Shape(8192, rows, 4096), "for few"),
             (Shape(12288, 2 * rows, 4096), "for few"),
         ):  # fmt: skip
-            found = config.wasteful(shape)
+            found = config.dominated(shape)
             assert found is None if why is None else why in (found or ""), (name, shape)
     for name in (
         "cs_tn_swapped_64x96_s8q1/c2",
         "cs_nn_swapped_128x64_s7q1/c1",
     ):
         config = registry.parse(name)
-        assert "for few" in (config.wasteful(Shape(12288, config.tile[0], 4096)) or "")
+        assert "for few" in (config.dominated(Shape(12288, config.tile[0], 4096)) or "")
 
 
 def test_modes_are_read_and_written() -> None:
@@ -402,7 +404,7 @@ def test_space_keeps_the_contract() -> None:
         move = space.sample(state, rng)
         assert move is not None and move in space.moves(state)
         after = space.apply(state, move)
-        assert after != state and after.reject(shape) is None
+        assert after != state and after.why_illegal(shape) is None
         state = after
     assert not built, "nothing is compiled before a candidate is asked for"
     candidate = space.candidate(state)
@@ -413,17 +415,17 @@ def test_space_keeps_the_contract() -> None:
     only = GemmSpace(shape, build, layout="nn")
     assert {c.layout for c in only.configs} == {"nn"}
     with pytest.raises(SassafrasError, match="not a legal configuration"):
-        only.apply(only.start(), type(move)(LeanConfig(LeanInstance("tn", 1, 1, 1))))
+        only.apply(only.start(), type(move)(SmallConfig(SmallInstance("tn", 1, 1, 1))))
     with pytest.raises(SassafrasError, match="no configuration can run"):
         GemmSpace(Shape(64, 64, 1 << 31), build)
     odd = GemmSpace(Shape(7, 33, 61), build)
     assert {c.name.split("_")[0] for c in odd.configs} == {"staged", "any"}
-    wasted = AnyRowsConfig.parse("any_tn_64x64_s6/c1").wasteful(Shape(7, 32, 64))
+    wasted = UnalignedConfig.parse("any_tn_64x64_s6/c1").dominated(Shape(7, 32, 64))
     assert "fewer copies" in (wasted or "")
 
 
 def test_unproven_families_are_used_by_nobody_who_does_not_name_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "UNPROVEN", (AnyRowsInstance, AnyRowsConfig))
+    monkeypatch.setattr(registry, "UNPROVEN", (UnalignedInstance, UnalignedConfig))
     name = "any_tn_64x64_s6/c1"
     assert name in {c.name for c in registry.unproven_configurations()}
     used = (
@@ -486,9 +488,9 @@ def test_whole_lines_of_c_leave_whatever_the_tile() -> None:
 def test_clusters_are_as_large_as_gpcs_hold() -> None:
     tile = ("tn", 128, 128, 2, True, 5)
     for m, n, at_once in ((1, 2, 66), (2, 2, 30), (4, 1, 30), (4, 2, 15)):
-        instance = WarpSpecializedInstance(*tile, cluster_m=m, cluster_n=n)
-        config = WarpSpecializedConfig(instance, 4)
-        assert instance.reject() is None and config.clusters() == at_once
+        instance = PersistentInstance(*tile, cluster_m=m, cluster_n=n)
+        config = PersistentConfig(instance, 4)
+        assert instance.why_illegal() is None and config.clusters() == at_once
         assert config.launch(Shape(8192, 8192, 512)).grid[0] == at_once * m * n
     for m, n in ((3, 1), (4, 4)):
-        assert "1, 2, 4 or 8" in (WarpSpecializedInstance(*tile, cluster_m=m, cluster_n=n).reject() or "")
+        assert "1, 2, 4 or 8" in (PersistentInstance(*tile, cluster_m=m, cluster_n=n).why_illegal() or "")

@@ -14,8 +14,8 @@ from sassafras.gemm.build.cubins import with_companions
 from sassafras.gemm.configs import registry, split_k_two_pass
 from sassafras.gemm.configs.base import Mode
 from sassafras.gemm.configs.registry import parse
-from sassafras.gemm.configs.split_k_two_pass import TwoLaunchesConfig
-from sassafras.gemm.configs.two_pass_reduction import ADD_INSTANCES, LeavingInstance
+from sassafras.gemm.configs.split_k_two_pass import TwoPassSplitKConfig
+from sassafras.gemm.configs.two_pass_reduction import ADD_INSTANCES, PartialsInstance
 from sassafras.gemm.problem.shape import Shape, cuda_l2_grid
 from sassafras.gemm.select import dataset
 from sassafras.gemm.select.cost_model import estimate_us, expected_us
@@ -25,15 +25,15 @@ FIRST = (*split_k_two_pass.INSTANCES, *split_k_two_pass.CANDIDATES)
 ALL = list(split_k_two_pass.configurations())
 
 
-def proposed(shape: Shape) -> list[TwoLaunchesConfig]:
-    return [c for c in ALL if c.wasteful(shape) is None and c.reject(shape) is None]
+def proposed(shape: Shape) -> list[TwoPassSplitKConfig]:
+    return [c for c in ALL if c.dominated(shape) is None and c.why_illegal(shape) is None]
 
 
 def test_names_go_there_and_back_in_every_mode() -> None:
     every = [mode for config in ALL for mode in config.in_modes()]
     assert len({c.name for c in every}) == len(every) == 3 * len(ALL)
     for config in every:
-        assert parse(config.name) == config and isinstance(parse(config.name), TwoLaunchesConfig)
+        assert parse(config.name) == config and isinstance(parse(config.name), TwoPassSplitKConfig)
         assert registry.parse_instance(config.instance.name) == config.instance
     assert str(parse("cs_nn_64x128_s8q1p/c1p8+ol").mode) == "+ol"
 
@@ -58,10 +58,10 @@ def test_few_are_proposed_and_only_where_they_may_pay() -> None:
         ("cs_tn_64x128_s8q1p/c1p7", "7 parts of 16 tiles, where there is room for 8"),
         ("cs_tn_64x64_s12q1p/c1p8", "256 CTAs"),
     ):
-        assert why in (parse(name).wasteful(shape) or ""), name
-    assert "each wants 4" in (parse("cs_tn_64x64_s12q1p/c1p16").wasteful(Shape(256, 128, 2048)) or "")
+        assert why in (parse(name).dominated(shape) or ""), name
+    assert "each wants 4" in (parse("cs_tn_64x64_s12q1p/c1p16").dominated(Shape(256, 128, 2048)) or "")
     assert "12 CTAs that leave sums" in (
-        parse("cs_tn_64x64_s12q1p/c1p12").wasteful(Shape(64, 64, 8192)) or ""
+        parse("cs_tn_64x64_s12q1p/c1p12").dominated(Shape(64, 64, 8192)) or ""
     )
 
 
@@ -81,7 +81,7 @@ def test_both_launches_and_the_rule_for_the_second() -> None:
         assert then.launch.scalars["ldc"] == 512 and then.launch.scalars["m"] == 250
     assert parse("cs_tn_64x128_s7q1/c1p8").launch(shape).then is None
     assert all(m.mode.solo is False for m in plain.in_modes()) and len(plain.in_modes()) == 3
-    swapped = TwoLaunchesConfig(LeavingInstance("tn", 64, 32, 8, swapped=True, blocks=1), parts=4)
+    swapped = TwoPassSplitKConfig(PartialsInstance("tn", 64, 32, 8, swapped=True, blocks=1), parts=4)
     seen = swapped.launch(Shape(24, 512, 4096)).then
     assert seen is not None and seen.instance.swapped and seen.launch.scalars["m"] == 512
 
@@ -93,7 +93,7 @@ def test_a_candidate_is_nobody_s(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len([i for i in ahead_of_time.kernels() if i.name.startswith("add_t")]) == len(FIRST[0].companions)
     monkeypatch.setattr(registry, "CANDIDATES", frozenset(c.instance for c in ALL))
     assert not registry.proven(config)
-    assert not [c for c in registry.legal(shape) if isinstance(c, TwoLaunchesConfig)]
+    assert not [c for c in registry.legal(shape) if isinstance(c, TwoPassSplitKConfig)]
     assert set(ALL) <= set(registry.unproven_configurations())
 
 
@@ -103,7 +103,7 @@ def test_what_works_on_one_kernel_leaves_them_out() -> None:
     with pytest.raises(SassafrasError, match=r"a second kernel \(add_t"):
         kernel(config, shape, b"")
     assert config in registry.legal(shape)
-    assert not [c for c in GemmSpace(shape, lambda c: b"").configs if isinstance(c, TwoLaunchesConfig)]
+    assert not [c for c in GemmSpace(shape, lambda c: b"").configs if isinstance(c, TwoPassSplitKConfig)]
 
 
 def test_second_kernels_are_built_with_the_first() -> None:
@@ -120,7 +120,7 @@ def test_a_bring_up_uses_every_path() -> None:
     for instance in FIRST:
         planned = configs_of(instance)
         for config in planned:
-            assert isinstance(config, TwoLaunchesConfig)
+            assert isinstance(config, TwoPassSplitKConfig)
             if shapes := shapes_for(config):
                 assert len(shapes) >= 3 and any(s.m % 64 and s.n % 64 and s.k % 64 for s in shapes)
                 terms.add(config.adding.terms)
@@ -134,10 +134,10 @@ def test_the_estimate_finds_what_was_fast() -> None:
     """Of what the sweep timed: the best of each shape's numbers of parts and tiles."""
     lost, errors = [], []
     for entry in dataset.shipped():
-        timed: dict[TwoLaunchesConfig, float] = {}
+        timed: dict[TwoPassSplitKConfig, float] = {}
         for name, us in entry.ranked():
             config = parse(name)
-            if isinstance(config, TwoLaunchesConfig):
+            if isinstance(config, TwoPassSplitKConfig):
                 plain = replace(config, mode=Mode())
                 timed[plain] = min(us, timed.get(plain, us))
         if len(timed) < 2:

@@ -17,12 +17,12 @@ from sassafras.gemm.configs.base import Mode
 from sassafras.gemm.configs.registry import parse_instance
 from sassafras.gemm.configs.unaligned import (
     EPILOGUE_INSTANCES,
-    AnyRowsConfig,
-    AnyRowsInstance,
+    UnalignedConfig,
+    UnalignedInstance,
     configurations,
     kinds,
 )
-from sassafras.gemm.matmul.plan import plan, reject
+from sassafras.gemm.matmul.plan import plan, why_illegal
 from sassafras.gemm.matmul.problem import Problem
 from sassafras.gemm.problem.shape import Shape
 from sassafras.sass import Program
@@ -34,7 +34,7 @@ from .hopper_launch import EAGER, LATE, RANDOM, Emulator, build
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
-_I = AnyRowsInstance
+_I = UnalignedInstance
 INSTANCES = [
     _I("tn", 64, 64, 3), _I("tn", 128, 128, 3), _I("tn", 64, 256, 4),
     _I("tn", 64, 128, 6),
@@ -57,8 +57,8 @@ def test_every_kind_of_row_is_right(number: int, emulator: Emulator, tmp_path: P
         Shape(61, 67, 71), Shape(9, 2 * columns + 6, 66), Shape(2 * rows - 2, 33, 572),
     ):  # fmt: skip
         for slices in (1, 2, 3, 8):
-            config = AnyRowsConfig(instance, slices, mode=Mode(late=launched % 2 == 1))
-            if config.reject(shape) is None:
+            config = UnalignedConfig(instance, slices, mode=Mode(late=launched % 2 == 1))
+            if config.why_illegal(shape) is None:
                 wrong = emulator.run(config, shape, tmp_path, policy=(LATE, RANDOM, EAGER)[launched % 3],
                                      seed=launched, repeats=1 + (slices > 1))  # fmt: skip
                 assert wrong == "", f"{config.name} for {shape}"
@@ -78,8 +78,8 @@ def test_bands_are_right(number: int, emulator: Emulator, tmp_path: Path) -> Non
         Shape(5, columns + 1, 73), Shape(4 * rows + 1, 61, 66),
     ):  # fmt: skip
         for band in (2, 4, 8):
-            config = AnyRowsConfig(instance, band=band, mode=Mode(late=launched % 2 == 1))
-            assert config.reject(shape) is None
+            config = UnalignedConfig(instance, band=band, mode=Mode(late=launched % 2 == 1))
+            assert config.why_illegal(shape) is None
             wrong = emulator.run(
                 config, shape, tmp_path, policy=(LATE, RANDOM, EAGER)[launched % 3], seed=launched
             )
@@ -95,8 +95,8 @@ def test_every_tile_is_somebodys_once() -> None:
     for _ in range(300):
         instance = INSTANCES[int(rng.integers(len(INSTANCES)))]
         shape = Shape(*(int(rng.integers(1, most)) for most in (1500, 1500, 700)))
-        config = AnyRowsConfig(instance, band=int(rng.choice([0, 2, 4, 8])))
-        assert config.reject(shape) is None
+        config = UnalignedConfig(instance, band=int(rng.choice([0, 2, 4, 8])))
+        assert config.why_illegal(shape) is None
         launch, (down, across) = config.launch(shape), config.tiles(shape)
         x, y, z = launch.grid
         assert x == 1 == math.prod(launch.cluster)
@@ -119,29 +119,31 @@ def test_every_tile_is_somebodys_once() -> None:
 
 def test_bands_have_names_and_are_refused_where_they_are_of_no_use() -> None:
     shape = Shape(511, 1023, 4095)
-    config = AnyRowsConfig.parse("any_tn_64x64_s6/c1g4+ol")
-    assert isinstance(config, AnyRowsConfig) and (config.slices, config.band) == (1, 4)
-    assert config.name == "any_tn_64x64_s6/c1g4+ol" and config.reject(shape) is None is config.wasteful(shape)
-    assert AnyRowsConfig.parse("any_tn_64x64_s6/c3").name == "any_tn_64x64_s6/c3"
+    config = UnalignedConfig.parse("any_tn_64x64_s6/c1g4+ol")
+    assert isinstance(config, UnalignedConfig) and (config.slices, config.band) == (1, 4)
+    assert config.name == "any_tn_64x64_s6/c1g4+ol" and config.why_illegal(shape) is None is config.dominated(
+        shape
+    )
+    assert UnalignedConfig.parse("any_tn_64x64_s6/c3").name == "any_tn_64x64_s6/c3"
     for name, why in (
         ("any_tn_64x64_s6/c2g4", "bands of 4: for CTAs that multiply all of k"),
         ("any_tn_64x128_s8e/c1g4", "without an epilogue"),
         ("any_tn_64x64_s6/c1g3", "bands of 3: 2, 4, 8 are possible"),
     ):
-        assert why in (AnyRowsConfig.parse(name).reject(shape) or ""), name
-    wide = AnyRowsConfig.parse("any_tn_64x64_s6/c1g8")
-    assert wide.wasteful(shape) is None, "two CTAs a multiprocessor"
-    assert "tiles, a grid takes" in (wide.reject(Shape(65, 64 * 65535 // 8 + 1, 65)) or "")
+        assert why in (UnalignedConfig.parse(name).why_illegal(shape) or ""), name
+    wide = UnalignedConfig.parse("any_tn_64x64_s6/c1g8")
+    assert wide.dominated(shape) is None, "two CTAs a multiprocessor"
+    assert "tiles, a grid takes" in (wide.why_illegal(Shape(65, 64 * 65535 // 8 + 1, 65)) or "")
     for name, other, why in (
         ("any_tn_64x128_s8/c1g8", Shape(511, 2047, 4095), "holds one CTA"),
         ("any_tn_64x64_s6/c1g2", shape, "bands of 2 for 8 rows"),
         ("any_tn_64x64_s6/c1g4", Shape(257, 1023, 99), "bands of 4 for 5 x 16"),
         ("any_tn_64x64_s6/c1g4", Shape(255, 600, 99), "order is of no matter"),
     ):
-        assert why in (AnyRowsConfig.parse(name).wasteful(other) or ""), name
+        assert why in (UnalignedConfig.parse(name).dominated(other) or ""), name
     for stem in ("any_tn_64x64_s6/c1g", "any_tn_64x64_s6/c1g0", "any_tn_64x64_s6", "any_tn_64x64_s6/cg4"):
         with pytest.raises(SassafrasError, match="rows of any length"):
-            AnyRowsConfig.parse(stem)
+            UnalignedConfig.parse(stem)
     every = list(configurations())
     assert len(every) == len(set(every)) == 4 * (8 + 3)
     assert not any(c.band for c in configurations(EPILOGUE_INSTANCES))
@@ -154,10 +156,10 @@ def test_random_launches_are_right(emulator: Emulator, tmp_path: Path) -> None:
     while tried < 12:
         instance = INSTANCES[int(rng.integers(len(INSTANCES)))]
         shape = Shape(*(int(rng.integers(1, most)) for most in (200, 300, 700)))
-        config = AnyRowsConfig(instance, int(rng.integers(1, 9)))
+        config = UnalignedConfig(instance, int(rng.integers(1, 9)))
         if rng.random() < 0.3:
-            config = AnyRowsConfig(instance, band=int(rng.choice([2, 4, 8])))
-        if config.reject(shape) is None:
+            config = UnalignedConfig(instance, band=int(rng.choice([2, 4, 8])))
+        if config.why_illegal(shape) is None:
             wrong = emulator.run(config, shape, tmp_path, policy=int(rng.integers(3)), seed=tried)
             assert wrong == "", f"{config.name} {shape}"
             tried += 1
@@ -171,14 +173,14 @@ def test_what_lies_behind_a_row_stays_out(
     shape, row, column = Shape(21, 37, 67), 9, 12
     honest = hopper_launch.operands
 
-    def spoilt(config: AnyRowsConfig, shape: Shape, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def spoilt(config: UnalignedConfig, shape: Shape, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         a, b, exact = honest(config, shape, seed)
         a[row] = 0x7E00
         b[column] = 0x7E00
         return a, b, exact
 
     monkeypatch.setattr(hopper_launch, "operands", spoilt)
-    wrong = emulator.run(AnyRowsConfig(INSTANCES[0], 1), shape, tmp_path)
+    wrong = emulator.run(UnalignedConfig(INSTANCES[0], 1), shape, tmp_path)
     expected = shape.m + shape.n - 1
     assert wrong == f"{expected} of {shape.m * shape.n} wrong, first at 0, {column}"
 
@@ -198,7 +200,7 @@ def test_what_lies_behind_a_row_stays_out(
 def test_planted_faults_are_noticed(
     number: int, fault: int, what: str, emulator: Emulator, tmp_path: Path
 ) -> None:
-    config = AnyRowsConfig(INSTANCES[number], 1)
+    config = UnalignedConfig(INSTANCES[number], 1)
     wrong = "".join(
         emulator.run(config, Shape(65, 67, 647), tmp_path, policy=policy, seed=1, fault=fault)
         for policy in (LATE, EAGER, RANDOM)
@@ -216,7 +218,7 @@ def test_copies_that_begin_anywhere_are_refused_as_by_the_hardware(shared: Path,
         )
 
     emulator = build(shared, [_I("tn", 64, 64, 3)], begins_anywhere)
-    config = AnyRowsConfig(_I("tn", 64, 64, 3), 1)
+    config = UnalignedConfig(_I("tn", 64, 64, 3), 1)
     for shape in (Shape(64, 64, 64), Shape(64, 64, 512), Shape(1, 1, 9)):
         assert emulator.run(config, shape, tmp_path) == ""
     for shape in (Shape(65, 67, 521), Shape(67, 129, 333)):
@@ -233,7 +235,7 @@ def test_maps_reach_every_row_and_no_further() -> None:
         reached = set()
         for kind in range(min(rows, 8)):
             tensor = more if kind < rows % 8 else less
-            assert tensor.reject() is None and tensor.strides == (16 * leading,)
+            assert tensor.why_illegal() is None and tensor.strides == (16 * leading,)
             # what a copy of this kind may touch: from its first element to the extent's end
             assert kind * leading + length <= tensor.dims[0]
             for i in range(tensor.dims[1]):
@@ -243,10 +245,10 @@ def test_maps_reach_every_row_and_no_further() -> None:
 
 
 def test_what_serves_odd_rows_with_gaps() -> None:
-    config = AnyRowsConfig(_I("tn", 64, 64, 6), 1)
+    config = UnalignedConfig(_I("tn", 64, 64, 6), 1)
     problem = Problem(0, 0, 61, 67, 71, 1, 75, 90, 69, 1, 0)
-    assert reject(config, problem) is None
-    assert "16 bytes" in (reject(config, problem._replace(aligned=0)) or "")
+    assert why_illegal(config, problem) is None
+    assert "16 bytes" in (why_illegal(config, problem._replace(aligned=0)) or "")
     made = plan(config, problem)
     maps = [item for item in made.parameters if item[0] == "map"]
     assert [m[3] for m in maps] == [(4 * 75 + 71, 8), (7 * 75 + 71, 7), (2 * 90 + 71, 9), (7 * 90 + 71, 8)]
@@ -256,7 +258,7 @@ def test_what_serves_odd_rows_with_gaps() -> None:
 @pytest.mark.parametrize("name", ["any_tn_64x64_s6", "any_tn_128x128_s6", "any_tn_128x256_s4"])
 def test_sass(name: str, tmp_path: Path) -> None:
     instance = parse_instance(name)
-    assert isinstance(instance, AnyRowsInstance)
+    assert isinstance(instance, UnalignedInstance)
     try:
         data = cubin(instance, tmp_path)
         function = Program.parse(data).function(name)

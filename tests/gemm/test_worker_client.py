@@ -21,13 +21,13 @@ QUESTION = {"shape": "64x64x64"}
 
 
 @pytest.fixture
-def child() -> Iterator[worker_client.Child]:
-    made = worker_client.Child(PLAN)
+def child() -> Iterator[worker_client.WorkerClient]:
+    made = worker_client.WorkerClient(PLAN)
     yield made
     made.close()
 
 
-def test_one_process_serves_shape_after_shape(child: worker_client.Child) -> None:
+def test_one_process_serves_shape_after_shape(child: worker_client.WorkerClient) -> None:
     first = child.ask(QUESTION)
     process = child._process
     second = child.ask({"shape": "64x128x64"})
@@ -37,7 +37,7 @@ def test_one_process_serves_shape_after_shape(child: worker_client.Child) -> Non
 
 
 def test_a_failure_is_a_record() -> None:
-    child = worker_client.Child({**PLAN, "mode": "measure", "process": 0, "how": "offline"})
+    child = worker_client.WorkerClient({**PLAN, "mode": "measure", "process": 0, "how": "offline"})
     try:
         failed = child.ask(QUESTION)
         assert "nothing was selected" in failed["error"] and failed["shape"] == "64x64x64"
@@ -46,27 +46,29 @@ def test_a_failure_is_a_record() -> None:
         child.close()
 
 
-def test_a_dead_process_costs_one_shape(child: worker_client.Child) -> None:
+def test_a_dead_process_costs_one_shape(child: worker_client.WorkerClient) -> None:
     child.ask(QUESTION)
     assert child._process is not None
     child._process.send_signal(signal.SIGSTOP)  # it shall not answer before it dies
-    real = worker_client.Child._answer
+    real = worker_client.WorkerClient._answer
 
-    def killed(self: worker_client.Child, stall: float) -> dict[str, object] | None:
+    def killed(self: worker_client.WorkerClient, stall: float) -> dict[str, object] | None:
         assert self._process is not None
         self._process.kill()
         return real(self, stall)
 
-    feed_answer, worker_client.Child._answer = worker_client.Child._answer, killed  # type: ignore[method-assign]
+    feed_answer, worker_client.WorkerClient._answer = worker_client.WorkerClient._answer, killed  # type: ignore[method-assign]
     try:
         lost = child.ask(QUESTION)
     finally:
-        worker_client.Child._answer = feed_answer  # type: ignore[method-assign]
+        worker_client.WorkerClient._answer = feed_answer  # type: ignore[method-assign]
     assert lost == {"shape": "64x64x64", "error": "the worker ended with status -9"} and child.deaths == 1
     assert "error" not in child.ask(QUESTION)
 
 
-def test_a_hanging_process_is_killed(child: worker_client.Child, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hanging_process_is_killed(
+    child: worker_client.WorkerClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     child.ask(QUESTION)
     assert child._process is not None
     child._process.send_signal(signal.SIGSTOP)
@@ -75,14 +77,14 @@ def test_a_hanging_process_is_killed(child: worker_client.Child, monkeypatch: py
 
 
 def test_a_wait_can_be_stopped() -> None:
-    child = worker_client.Child(PLAN, stop=lambda: True)
+    child = worker_client.WorkerClient(PLAN, stop=lambda: True)
     with pytest.raises(worker_client.Stopped):
         child.ask(QUESTION)
     assert child._process is None
 
 
 def test_why_it_does_not_start() -> None:
-    child = worker_client.Child({**PLAN, "options": {}, "mode": "select", "dry": False})
+    child = worker_client.WorkerClient({**PLAN, "options": {}, "mode": "select", "dry": False})
     with pytest.raises(DeviceError, match=r"does not start: \w+"):
         child.ask(QUESTION)
 

@@ -41,7 +41,7 @@ def test_every_parameter_of_the_cubin_has_a_value_of_its_size(target: str) -> No
     maps = {name: bytes(range(128)) for name in sent.meta["tensor_maps"]}
     for name, facts in sent.meta["tensor_maps"].items():
         described = TensorMap.from_json(facts)
-        assert described.reject() is None and described.operand in addresses, name
+        assert described.why_illegal() is None and described.operand in addresses, name
     whole = replace(case, args={**case.args, **sent.meta["scalars"]})
     assert dict(typed_parameters(sent, whole)) == dict(kernel.parameters or ())
     sizes = tuple(parameter_sizes(Cubin.parse(kernel.cubin).entries[kernel.name]))
@@ -83,7 +83,7 @@ def test_the_reference_is_the_product_of_what_the_layout_says() -> None:
 def test_without_a_configuration_it_is_the_tuned_one() -> None:
     chosen = load("gemm:512x512x64").meta["config"]
     assert chosen == winner(Shape(512, 512, 64)).name
-    assert registry.parse(chosen).reject(Shape(512, 512, 64)) is None
+    assert registry.parse(chosen).why_illegal(Shape(512, 512, 64)) is None
 
 
 @pytest.mark.parametrize(

@@ -27,9 +27,9 @@ from sassafras.gemm.matmul import api as room
 from sassafras.gemm.matmul.counters import Counters
 from sassafras.gemm.matmul.driver import Driver
 from sassafras.gemm.matmul.launcher_python import PythonLauncher, compiled
-from sassafras.gemm.matmul.planner import Engine
+from sassafras.gemm.matmul.planner import Planner
 from sassafras.gemm.problem.shape import Shape
-from sassafras.gemm.select.table import Row, Table
+from sassafras.gemm.select.table import TableRow, TunedTable
 from tests.gemm import stand_in
 
 THREADS = 6
@@ -46,7 +46,7 @@ PROBLEMS = (
 FUSED = len(PROBLEMS) - 1
 
 
-class Fixed(Engine):
+class Fixed(Planner):
     """With this launcher from the beginning."""
 
     made: Any = None
@@ -78,8 +78,8 @@ def engine(settings: dict[str, Any]) -> Fixed:
         Fixed.made = compiled(launcher.load(Path(settings["launcher"])), driver, side)
     else:
         Fixed.made = PythonLauncher(driver, side)
-    rows = [Row(shape, layout, ((config, 1.0),), 1e4) for shape, layout, config in PROBLEMS]
-    table = Table({"gpu": "NVIDIA H200"}, rows)
+    rows = [TableRow(shape, layout, ((config, 1.0),), 1e4) for shape, layout, config in PROBLEMS]
+    table = TunedTable({"gpu": "NVIDIA H200"}, rows)
     return Fixed(driver, side, cache=Path(settings["cache"]), background=False, table=table)
 
 

@@ -46,7 +46,7 @@ def every_instance() -> dict[Any, list[Any]]:
 
 def rejects(config: Any, shape: Shape) -> str | None:
     has_epilogue = bool(getattr(config.instance, "epilogue", False))
-    return epilogue.reject(config, shape) if has_epilogue else config.reject(shape)
+    return epilogue.why_illegal(config, shape) if has_epilogue else config.why_illegal(shape)
 
 
 def cases(configs: list[Any]) -> list[tuple[Any, Shape]]:

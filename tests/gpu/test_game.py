@@ -40,7 +40,7 @@ def test_the_game_is_played_on_the_gpu(moves: str) -> None:
 
 @pytest.mark.parametrize(
     "policy, on",
-    [("fresh", "cpu"), ("twin", "cpu"), ("pretrained", "cpu"), ("fresh", "cuda"), ("twin", "cuda")],
+    [("fresh", "cpu"), ("untrained", "cpu"), ("pretrained", "cpu"), ("fresh", "cuda"), ("untrained", "cuda")],
 )
 def test_the_agent_searches_on_the_gpu(policy: str, on: str, tmp_path: Any) -> None:
     import sassafras

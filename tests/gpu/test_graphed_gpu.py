@@ -33,12 +33,15 @@ def learnt(kind: str, rounds: int = 1, steps: int = 20) -> tuple[dict[str, np.nd
     from sassafras.search.ppo import CUASMRL, graphed
     from sassafras.search.ppo.agent import agent, chance, weights
     from sassafras.search.ppo.game import AssemblyGame
-    from sassafras.search.ppo.lanes import Lanes
+    from sassafras.search.ppo.vec_env import GameVecEnv
     from tests.search.ppo.board import Judge, space
 
     judge, board = Judge(), space(moves="memory", view="paper")
     preset = replace(CUASMRL, steps=steps, horizon=6)
-    lanes, left = Lanes([AssemblyGame(board, lambda s: judge.evaluate(board.candidate(s)), horizon=6)]), [1.0]
+    lanes, left = (
+        GameVecEnv([AssemblyGame(board, lambda s: judge.evaluate(board.candidate(s)), horizon=6)]),
+        [1.0],
+    )
     with chance(11, 1, "cuda"):
         lanes.seed(11)
         model = agent(lanes, preset, left=lambda: left[0], device="cuda")

@@ -23,10 +23,10 @@ def device(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
     if not available()[0]:
         pytest.skip("no GPU")
     pytest.importorskip("torch")
-    from sassafras.gemm.bench.device import LiveDevice
+    from sassafras.gemm.bench.device import GemmDevice
 
     cache = tmp_path_factory.mktemp("cubins")
-    made = LiveDevice(cache=cache, processes=2)
+    made = GemmDevice(cache=cache, processes=2)
     made.folder = cache  # type: ignore[attr-defined]
     yield made
     made.close()

@@ -40,24 +40,24 @@ def room() -> Iterator[Any]:
 
 def tell(room: Any, rows: Sequence[Any], **header: Any) -> None:
     """Let the chooser of every device know these rows only."""
-    from sassafras.gemm.select.selector import Chooser
-    from sassafras.gemm.select.table import Table
+    from sassafras.gemm.select.selector import Selector
+    from sassafras.gemm.select.table import TunedTable
 
     engine = room._engine
     engine.forget()
     for ordinal in range(torch.cuda.device_count()):
-        engine.gpu(ordinal).chooser = Chooser(Table(header, rows), lt_version=header.get("cublaslt"))
+        engine.gpu(ordinal).chooser = Selector(TunedTable(header, rows), lt_version=header.get("cublaslt"))
 
 
 def ours_for(shape: Any, layout: str, index: int = 0) -> Any:
     """A row that makes one of our legal configurations the fastest."""
     from sassafras.gemm.configs import registry
     from sassafras.gemm.select.cost_model import estimate_us
-    from sassafras.gemm.select.table import Row
+    from sassafras.gemm.select.table import TableRow
 
     legal = [c for c in registry.legal(shape) if c.layout == layout]
     legal.sort(key=lambda c: (estimate_us(c, shape), c.name))
-    return Row(shape, layout, ((legal[index % len(legal)].name, 1.0),), 10.0) if legal else None
+    return TableRow(shape, layout, ((legal[index % len(legal)].name, 1.0),), 10.0) if legal else None
 
 
 def served(room: Any, *call: Any) -> Any:
@@ -130,7 +130,7 @@ def test_every_family_through_the_front_door(room: Any) -> None:
     """Tensor maps, workspaces and counters as the compiled launcher passes them."""
     from sassafras.gemm.configs import registry
     from sassafras.gemm.problem.shape import Shape
-    from sassafras.gemm.select.table import Row
+    from sassafras.gemm.select.table import TableRow
 
     shape = Shape(512, 512, 2048)
     by_kind: dict[tuple, Any] = {}
@@ -144,7 +144,7 @@ def test_every_family_through_the_front_door(room: Any) -> None:
     for kind, config in by_kind.items():
         if config.layout not in b or not getattr(config, "deterministic", True):
             continue
-        tell(room, [Row(shape, config.layout, ((config.name, 1.0),), 10.0)])
+        tell(room, [TableRow(shape, config.layout, ((config.name, 1.0),), 10.0)])
         result = served(room, a, b[config.layout])
         assert members(room)[-1] == "ours", (kind, room.status()["problems"], room.status()["notes"])
         assert right(result, a, b[config.layout]), kind
@@ -203,11 +203,11 @@ def test_cuda_graphs_side_by_side(room: Any) -> None:
     """Two graphs with split-k workspaces replayed on two streams at once."""
     from sassafras.gemm.configs import registry
     from sassafras.gemm.problem.shape import Shape
-    from sassafras.gemm.select.table import Row
+    from sassafras.gemm.select.table import TableRow
 
     shape = Shape(128, 128, 8192)
     scratch = [c for c in registry.legal(shape) if c.layout == "tn" and c.launch(shape).workspace_bytes]
-    row = Row(shape, "tn", ((scratch[0].name, 1.0),), 10.0) if scratch else ours_for(shape, "tn")
+    row = TableRow(shape, "tn", ((scratch[0].name, 1.0),), 10.0) if scratch else ours_for(shape, "tn")
     tell(room, [row])
     inputs = [(half(128, 8192, seed=s), half(128, 8192, seed=s + 9).t()) for s in range(2)]
     served(room, *inputs[0])
@@ -314,7 +314,7 @@ def test_torch_compile_with_inductor(room: Any) -> None:
 def test_cublaslt_member(room: Any) -> None:
     from sassafras.cuda.cublas import CublasLt
     from sassafras.gemm.problem.shape import Shape
-    from sassafras.gemm.select.table import Row
+    from sassafras.gemm.select.table import TableRow
 
     shape = Shape(512, 512, 512)
     lt = CublasLt(0, 0, 128 << 20)
@@ -323,7 +323,7 @@ def test_cublaslt_member(room: Any) -> None:
         problem = lt.problem(shape, layout)
         algorithm = lt.candidates(problem)[-1]
         problem.close()
-        rows.append(Row(shape, layout, (), 10.0, 1.0, algorithm.to_json()))
+        rows.append(TableRow(shape, layout, (), 10.0, 1.0, algorithm.to_json()))
     tell(room, rows, cublaslt=lt.version)
     a = half(512, 512)
     for b in (half(512, 512, seed=1), half(512, 512, seed=1).t()):

@@ -27,12 +27,12 @@ def room() -> Iterator[Any]:
 
 
 def tell(room: Any, rows: Sequence[Any]) -> None:
-    from sassafras.gemm.select.selector import Chooser
-    from sassafras.gemm.select.table import Table
+    from sassafras.gemm.select.selector import Selector
+    from sassafras.gemm.select.table import TunedTable
 
     room._engine.forget()
     for ordinal in range(torch.cuda.device_count()):
-        room._engine.gpu(ordinal).chooser = Chooser(Table({}, rows))
+        room._engine.gpu(ordinal).chooser = Selector(TunedTable({}, rows))
 
 
 def normal(*shape: int, seed: int = 0, dtype: Any = None) -> Any:
@@ -53,7 +53,7 @@ def right(result: Any, a: Any, b: Any) -> bool:
 def test_every_kernel_through_the_front_door(room: Any, layout: str, dtype: str) -> None:
     from sassafras.gemm.configs import registry
     from sassafras.gemm.problem.shape import Shape
-    from sassafras.gemm.select.table import Row
+    from sassafras.gemm.select.table import TableRow
 
     kind = torch.float16 if dtype == "fp16" else torch.bfloat16
     for shape in (Shape(768, 1024, 520), Shape(264, 136, 2051 if layout == "nt" else 2056)):
@@ -67,7 +67,7 @@ def test_every_kernel_through_the_front_door(room: Any, layout: str, dtype: str)
             b = b.t().contiguous().t()
         for configs in by_instance.values():
             for config in {configs[0], configs[-1]}:
-                tell(room, [Row(shape, layout, ((config.name, 1.0),), 9.0)])
+                tell(room, [TableRow(shape, layout, ((config.name, 1.0),), 9.0)])
                 room.matmul(a, b)
                 room.settle()
                 result = room.matmul(a, b)
@@ -82,7 +82,7 @@ def rows_of(room: Any, tokens: int, outputs: int, inputs: int) -> list[Any]:
     from sassafras.gemm.configs import registry
     from sassafras.gemm.problem.shape import Shape
     from sassafras.gemm.select.cost_model import estimate_us
-    from sassafras.gemm.select.table import Row
+    from sassafras.gemm.select.table import TableRow
 
     rows = []
     for layout, shape in (
@@ -91,7 +91,7 @@ def rows_of(room: Any, tokens: int, outputs: int, inputs: int) -> list[Any]:
     ):  # fmt: skip
         legal = registry.legal(shape, layouts=(layout,))
         best = min(legal, key=lambda c: (estimate_us(c, shape), c.name))
-        rows.append(Row(shape, layout, ((best.name, 1.0),), 9.0))
+        rows.append(TableRow(shape, layout, ((best.name, 1.0),), 9.0))
     return rows
 
 

@@ -43,13 +43,13 @@ def room(built: Any) -> Iterator[Any]:
 def tell(room: Any, shape: Shape, layout: str = "tn") -> None:
     """Make torch slow at this shape, so that ours is chosen."""
     from sassafras.gemm.configs import registry
-    from sassafras.gemm.select.selector import Chooser
-    from sassafras.gemm.select.table import Row, Table
+    from sassafras.gemm.select.selector import Selector
+    from sassafras.gemm.select.table import TableRow, TunedTable
 
     config = next(c for c in registry.legal(shape, layouts=(layout,)))
     room._engine.forget()
-    row = Row(shape, layout, ((config.name, 1.0),), 1e4)
-    room._engine.gpu(0).chooser = Chooser(Table({}, [row]))
+    row = TableRow(shape, layout, ((config.name, 1.0),), 1e4)
+    room._engine.gpu(0).chooser = Selector(TunedTable({}, [row]))
 
 
 def served(room: Any) -> int:
@@ -95,7 +95,7 @@ def configs(instance: Any, shape: Shape, batch: Batch) -> list[Any]:
     legal = [
         c
         for c in registry.epilogue_configurations()
-        if c.instance == instance and epilogue.reject(c, shape, batch) is None
+        if c.instance == instance and epilogue.why_illegal(c, shape, batch) is None
     ]
     return [mode for c in legal[:: max(1, len(legal) // 5)] for mode in c.in_modes()]
 
@@ -196,7 +196,7 @@ def test_graphs_side_by_side(room: Any) -> None:
     split = [
         c
         for c in registry.epilogue_configurations()
-        if c.layout == "tn" and c.dtype == "fp16" and epilogue.reject(c, shape) is None
+        if c.layout == "tn" and c.dtype == "fp16" and epilogue.why_illegal(c, shape) is None
         and epilogue.launch(c, shape).counters
     ]  # fmt: skip
     bias = normal(128)

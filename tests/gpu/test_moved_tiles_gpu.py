@@ -28,15 +28,15 @@ pytestmark = pytest.mark.gpu
 def test_a_moved_tile_computes_the_same_bits(name: str) -> None:
     """Two CTAs store some rows, in whatever order: they must agree, or results depend on who is last."""
     torch = pytest.importorskip("torch")
-    from sassafras.gemm.bench.gpu_context import Tools
+    from sassafras.gemm.bench.gpu_context import GpuContext
     from sassafras.gemm.bench.operands import Operands
     from sassafras.gemm.configs import registry, tma_wgmma
     from sassafras.gemm.problem.shape import Shape
 
-    tools, shape, config = Tools(), Shape(331, 456, 1024), registry.parse(name)
+    tools, shape, config = GpuContext(), Shape(331, 456, 1024), registry.parse(name)
     operands = Operands(shape, 5)
     operands.calibrate(tools.gemm_ex("nn", operands, strict=True))
-    assert config.reject(shape) is None
+    assert config.why_illegal(shape) is None
     launch = config.launch(shape)
     seen, (rows, columns) = config.seen(shape), config.tile
     assert launch.scalars["last_row"] % rows or launch.scalars["last_column"] % columns, "a tile is moved"

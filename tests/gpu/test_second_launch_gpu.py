@@ -13,12 +13,12 @@ pytestmark = pytest.mark.gpu
 @pytest.mark.parametrize("layout", ["tn", "nn"])
 def test_pairs_are_right_in_every_mode(layout: str) -> None:
     torch = pytest.importorskip("torch")
-    from sassafras.gemm.bench.gpu_context import Tools
+    from sassafras.gemm.bench.gpu_context import GpuContext
     from sassafras.gemm.bench.operands import Operands
     from sassafras.gemm.configs.two_pass_reduction import candidates
     from sassafras.gemm.problem.shape import Shape
 
-    tools, shape = Tools(), Shape(264, 136, 4104)  # tiles that reach beyond C, a k tile that ends early
+    tools, shape = GpuContext(), Shape(264, 136, 4104)  # tiles that reach beyond C, a k tile that ends early
     operands = Operands(shape, 3)
     operands.calibrate(tools.gemm_ex("nn", operands, strict=True))
     pairs = [mode for pair in candidates(shape, layout)[::3] for mode in pair.in_modes()]
@@ -68,12 +68,12 @@ def test_matmul_with_two_launches(room: Any, name: str, shape: tuple[int, int, i
     import torch
 
     from sassafras.gemm.problem.shape import Shape
-    from sassafras.gemm.select.selector import Chooser
-    from sassafras.gemm.select.table import Row, Table
+    from sassafras.gemm.select.selector import Selector
+    from sassafras.gemm.select.table import TableRow, TunedTable
 
     (m, n, k), layout = shape, name[3:5]
     room._engine.forget()
-    chooser = Chooser(Table({}, [Row(Shape(m, n, k), layout, ((name, 1.0),), 10.0)]))
+    chooser = Selector(TunedTable({}, [TableRow(Shape(m, n, k), layout, ((name, 1.0),), 10.0)]))
     room._engine.gpu(0).chooser = chooser
 
     def inputs(seed: int, gap: int = 0) -> tuple[Any, Any]:

@@ -53,8 +53,8 @@ def room(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
     from sassafras.gemm.build import launcher as launchers
     from sassafras.gemm.build.cubins import build
     from sassafras.gemm.matmul import api
-    from sassafras.gemm.select.selector import Chooser
-    from sassafras.gemm.select.table import Row, Table
+    from sassafras.gemm.select.selector import Selector
+    from sassafras.gemm.select.table import TableRow, TunedTable
 
     chosen = [(shape, layout, configuration(shape, layout, suits)) for shape, layout, suits in PROBLEMS]
     build(i for _, _, config in chosen for i in config.instances)
@@ -70,8 +70,8 @@ def room(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
     api._set_up()
     api.settle()
     assert api.status()["launcher"] == request.param, api.status()["notes"]
-    rows = [Row(shape, layout, ((config.name, 1.0),), 1e4) for shape, layout, config in chosen]
-    api._engine.gpu(0).chooser = Chooser(Table({}, rows))
+    rows = [TableRow(shape, layout, ((config.name, 1.0),), 1e4) for shape, layout, config in chosen]
+    api._engine.gpu(0).chooser = Selector(TunedTable({}, rows))
     yield api
     torch.cuda.synchronize()
     api._engine, api._device, api._launch = before

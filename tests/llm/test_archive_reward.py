@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from sassafras.core import SassafrasError
-from sassafras.llm.archive import Archive, Variant
+from sassafras.llm.archive import Archive, ArchivedSource
 from sassafras.llm.reward import FAILED, LINEAR, RewardSettings, reward
 
 
-def variant(name: str, score: float | None, parent: str = "") -> Variant:
-    return Variant(name, parent, f"code of {name}", score, "correct" if score else "wrong_result")
+def variant(name: str, score: float | None, parent: str = "") -> ArchivedSource:
+    return ArchivedSource(name, parent, f"code of {name}", score, "correct" if score else "wrong_result")
 
 
 def full() -> Archive:

@@ -24,9 +24,9 @@ from sassafras.core import (
     Verdict,
 )
 from sassafras.gemm import GemmSpace, Shape
-from sassafras.gemm.bench.device import LiveDevice
+from sassafras.gemm.bench.device import GemmDevice
 from sassafras.gemm.configs import registry
-from sassafras.gemm.select.table import Table
+from sassafras.gemm.select.table import TunedTable
 from sassafras.jobs.result import Result
 from sassafras.llm.gemm_json import GemmProposals, to_fields
 from sassafras.llm.proposer import Reply, Request
@@ -130,12 +130,12 @@ def test_chance_finds_better_and_commands_say_what_is_not_for_it(tmp_path: Path)
     with pytest.raises(SassafrasError, match="not a shape"):
         evolve("gemm:64x64", device="model", store=False)
     with pytest.raises(SearchError, match="makes its own device"):
-        evolve(f"gemm:{SHAPE}", device=LiveDevice(dry=True), store=False)
+        evolve(f"gemm:{SHAPE}", device=GemmDevice(dry=True), store=False)
     with pytest.raises(DeviceError, match="no device 'tpu'"):
         evolve(f"gemm:{SHAPE}", device="tpu", store=False)
 
 
-class Measuring(LiveDevice):
+class Measuring(GemmDevice):
     """The modelled clock, taken for a GPU: everything that follows a measurement is gone through."""
 
     def __init__(self, faster: float) -> None:
@@ -170,7 +170,7 @@ def test_a_winner_is_measured_afresh_and_told_to_matmul(
         return
     assert result.improved and result.speedup == pytest.approx(1.2, rel=0.02)
     assert "nothing is proved" in result.summary()
-    (row,) = Table.load(table).rows.values()
+    (row,) = TunedTable.load(table).rows.values()
     config = registry.parse(result.recipe["config"])
     assert row.shape == SHAPE and row.layout == config.layout and row.ours[0][0] == config.name
     assert row.torch_us and row.torch_us > row.ours[0][1]
@@ -178,7 +178,7 @@ def test_a_winner_is_measured_afresh_and_told_to_matmul(
 
 def test_verdicts_of_a_device() -> None:
     """What cannot run, what is no configuration, and a process that dies."""
-    device = LiveDevice(dry=True, processes=2)
+    device = GemmDevice(dry=True, processes=2)
     device.modelled = False
     workload = workload_of(SHAPE)
     space = GemmSpace(SHAPE, lambda config: config.instance.name.encode())
@@ -193,9 +193,9 @@ def test_verdicts_of_a_device() -> None:
             outcome.interval is not None and outcome.interval.low <= outcome.speedup <= outcome.interval.high
         )  # type: ignore[operator]
         assert device.baseline is not None and device.baseline["layout"] in ("nn", "tn")
-        illegal = next(c for c in registry.configurations() if c.reject(SHAPE))
+        illegal = next(c for c in registry.configurations() if c.why_illegal(SHAPE))
         refused = device.run(Candidate(start.kernel, {"config": illegal.name}))
-        assert refused.verdict is Verdict.UNSUPPORTED and refused.detail == illegal.reject(SHAPE)
+        assert refused.verdict is Verdict.UNSUPPORTED and refused.detail == illegal.why_illegal(SHAPE)
         with pytest.raises(DeviceError, match="not a staged configuration"):
             device.run(Candidate(start.kernel, {"config": "staged_of_none"}))
         process = device._child._process

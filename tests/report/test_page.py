@@ -15,7 +15,7 @@ import pytest
 from sassafras.core import Candidate, Interval, Modelled, SassafrasError
 from sassafras.report.listing import listing
 from sassafras.report.page import gather, svg, write_report
-from sassafras.report.page.gather import Measured, Node
+from sassafras.report.page.gather import MeasuredRow, Node
 from sassafras.store import Store
 
 from .chromium import Page, executable
@@ -182,8 +182,8 @@ def test_sources(filled: Path, tmp_path: Path) -> None:
 
 
 def test_charts() -> None:
-    row = Measured("a", 1.01, Interval(1.005, 1.015), 1.0, Interval(0.999, 1.001), 3.0, "H200", "x")
-    other = Measured("b", 1.0, Interval(0.999, 1.002), 1.0, Interval(0.99, 1.003), 1.0, "", "")
+    row = MeasuredRow("a", 1.01, Interval(1.005, 1.015), 1.0, Interval(0.999, 1.001), 3.0, "H200", "x")
+    other = MeasuredRow("b", 1.0, Interval(0.999, 1.002), 1.0, Interval(0.99, 1.003), 1.0, "", "")
     assert row.counts and not other.counts
     scale = svg.ratio_scale([row], 340)
     assert float(scale(0.999)) < float(scale(1.0)) < float(scale(1.005)) < float(scale(1.015)) <= 336

@@ -15,7 +15,7 @@ from sassafras.core.errors import LatencyTableError
 from sassafras.sass import Function, Program
 from sassafras.sass.latency import LatencyTable, holdout, issue_cycles, mine, opcode_key
 from sassafras.sass.latency.flow import Flow
-from sassafras.sass.latency.mining import Miner, Sample
+from sassafras.sass.latency.mining import DistanceSample, Miner
 from tests import kernels
 
 CUBINS: dict[str, Callable[[str], bytes]] = {
@@ -187,7 +187,7 @@ def test_one_half_of_a_corpus_judges_the_other(tmp_path: Path) -> None:
 def test_a_half_that_goes_below_is_counted() -> None:
     """Ten kernels keep 4 cycles, an eleventh has 3: whenever it is held out, it is found."""
     key = ("raw", "FADD", "0", "FADD", "1")
-    samples = {f"k-{n}": [Sample(key, 3 if n == 10 else 4, f"k{n}", "x+0x0")] * 10 for n in range(20)}
+    samples = {f"k-{n}": [DistanceSample(key, 3 if n == 10 else 4, f"k{n}", "x+0x0")] * 10 for n in range(20)}
     splits = [holdout.split(samples, "sm_90", random.Random(seed)) for seed in range(10)]
     caught = [s for s in splits if s.rows]
     assert 0 < len(caught) < 10

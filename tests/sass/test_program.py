@@ -14,7 +14,7 @@ from sassafras.sass.cubin import Cubin
 from sassafras.sass.eiattr import ANNOTATIONS, UNUSED_LOAD_BYTES, Record, unknown_attributes
 from sassafras.sass.registers import GPR, PRED, UGPR
 from sassafras.schedule import ScheduleSpace
-from sassafras.training.corpus.sampling import Sample, open_sample
+from sassafras.training.corpus.sampling import CorpusSample, open_sample
 from sassafras.validate import Validator
 from tests import kernels
 
@@ -184,7 +184,7 @@ def unused(program: Program) -> list[int]:
 def test_loads_with_unused_bytes_are_followed() -> None:
     """A prefix sum reads its warps' totals by four and needs three: `.nv.info` says of which load."""
     changes = {"ROWS": 4, "COLS": 1024, "num_warps": 4}
-    workload, case = open_sample(Sample("scan", "corpus:cumsum", tuple(changes.items())))
+    workload, case = open_sample(CorpusSample("scan", "corpus:cumsum", tuple(changes.items())))
     kernel = workload.build(case, "sm_90a")
     program = Program.parse(kernel.cubin)
     marked = unused(program)

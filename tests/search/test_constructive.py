@@ -12,7 +12,7 @@ from sassafras import search
 from sassafras.api.instruction_costs import informed
 from sassafras.api.optimize import optimize
 from sassafras.core import Budget, SassafrasError, SearchError
-from sassafras.evaluate import Evaluator
+from sassafras.evaluate import KernelEvaluator
 from sassafras.schedule.spaces import space_of
 from sassafras.targets import load
 from sassafras.timing_model import ModelDevice
@@ -32,7 +32,7 @@ def scene(name: str) -> tuple[Any, Any, Any, Any]:
 def run(strategy: Any, name: str, space: str, evaluations: int, seed: int = 0) -> Any:
     workload, case, kernel, device = scene(name)
     validator = Validator(kernel.cubin, kernel.name)
-    judge = Evaluator(device, lambda _, cubin: validator.check(cubin), kernel)
+    judge = KernelEvaluator(device, lambda _, cubin: validator.check(cubin), kernel)
     made = informed(space_of(space, Validator), workload, case)(kernel)
     return search.run(search.get(strategy), made, judge, Budget(evaluations=evaluations), seed=seed)
 

@@ -57,7 +57,7 @@ def test_it_finds_what_there_is_without_a_network_and_is_a_function_of_its_seed(
     assert found.best.cost <= best() + 1e-9  # (the best of all orders of its memory operations, at least)
 
 
-@pytest.mark.parametrize("policy", ["none", "twin", "pretrained"])
+@pytest.mark.parametrize("policy", ["none", "untrained", "pretrained"])
 def test_a_search_taken_up_again_walks_the_same_path(policy: str) -> None:
     if policy != "none":
         pytest.importorskip("sb3_contrib")
@@ -70,9 +70,11 @@ def test_a_search_taken_up_again_walks_the_same_path(policy: str) -> None:
 
 def test_a_network_changes_where_it_looks_and_what_was_trained_is_part_of_its_identity() -> None:
     pytest.importorskip("sb3_contrib")
-    paths = {policy: tuple(walk(30, policy=policy)[0]) for policy in ("none", "twin", "pretrained")}
+    paths = {policy: tuple(walk(30, policy=policy)[0]) for policy in ("none", "untrained", "pretrained")}
     assert len(set(paths.values())) == 3
-    trained, *others = (search.get("guided", {"policy": name}) for name in ("pretrained", "twin", "none"))
+    trained, *others = (
+        search.get("guided", {"policy": name}) for name in ("pretrained", "untrained", "none")
+    )
     assert search.settings_of(trained)["digest"]
     assert not any(search.settings_of(other)["digest"] for other in others)
     assert trained.space_options == {"moves": "all", "view": "all"}  # type: ignore[attr-defined]

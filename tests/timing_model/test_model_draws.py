@@ -13,7 +13,7 @@ from sassafras.timing_model.draws import (
     REPORT_HALF_WIDTH,
     REPORT_LEAST,
     REPORT_MOST,
-    Part,
+    DrawSet,
     half_width,
     redraw,
 )
@@ -33,9 +33,9 @@ def some(seed: int = 1, moves: int = 12) -> Candidate:
 
 def test_sets_share_no_draw_and_are_the_same_in_every_process() -> None:
     one, other = opened(kernel()).draws, opened(kernel()).draws
-    sets = {part: one.starts(part, 0, 64) for part in Part}
+    sets = {part: one.starts(part, 0, 64) for part in DrawSet}
     rows = [tuple(row) for drawn in sets.values() for row in drawn.tolist()]
-    assert len(rows) == 64 * len(Part) == len(set(rows))
+    assert len(rows) == 64 * len(DrawSet) == len(set(rows))
     for part, drawn in sets.items():  # asked for in other portions
         parts = [other.starts(part, a, b) for a, b in ((0, 1), (1, 20), (20, 64))]
         assert np.array_equal(np.concatenate(parts), drawn)
@@ -53,7 +53,7 @@ def test_a_closer_look_goes_on_from_the_last() -> None:
     assert len(looks) > 2 and all(look.interval is None for look in looks)
     # the mean of all draws, whichever way it was reached
     assert fresh.closest(candidate).cycles == looks[-1].cycles
-    whole = fresh.drawn(candidate, Part.SEARCH, 0, counts[-1])
+    whole = fresh.drawn(candidate, DrawSet.SEARCH, 0, counts[-1])
     assert looks[-1].cycles == pytest.approx(whole.mean()) and len(set(whole.tolist())) > 1
     # the first look can be limited, and the baseline is itself on every draw
     assert ModelDevice(replicas=1).replicas == 1
@@ -80,13 +80,13 @@ def test_a_gain_that_is_none_is_not_confirmed_and_a_real_one_is() -> None:
 def test_the_best_of_many_lucky_looks_does_not_survive_other_draws() -> None:
     """Schedules that do not differ, judged on one draw each: the best gains 1 %, and nothing on others."""
     device = opened(kernel())
-    costs = np.array([device.drawn(Candidate(kernel()), Part.OTHER, n, n + 1)[0] for n in range(120)])
+    costs = np.array([device.drawn(Candidate(kernel()), DrawSet.OTHER, n, n + 1)[0] for n in range(120)])
     lucky = int(np.argmin(costs))
     assert costs.mean() / costs[lucky] > 1.003  # selected and reported on the same draw
     found = redraw(
-        lambda a, b: device.draws.baseline(Part.REPORT, a, b),
-        lambda a, b: device.drawn(Candidate(kernel()), Part.CHOICE, a, b),
-        lambda a, b: device.draws.baseline(Part.NULL, a, b),
+        lambda a, b: device.draws.baseline(DrawSet.REPORT, a, b),
+        lambda a, b: device.drawn(Candidate(kernel()), DrawSet.CHOICE, a, b),
+        lambda a, b: device.draws.baseline(DrawSet.NULL, a, b),
     )
     assert found.interval.low <= 1.0 <= found.interval.high
     assert found.null_interval.low <= 1.0 <= found.null_interval.high
@@ -95,11 +95,11 @@ def test_the_best_of_many_lucky_looks_does_not_survive_other_draws() -> None:
 def test_intervals_hold_the_ratio_of_a_hundred_other_draws() -> None:
     inside, total = 0, 8
     device = opened(kernel())
-    before = device.draws.baseline(Part.OTHER, 0, 100).mean()
+    before = device.draws.baseline(DrawSet.OTHER, 0, 100).mean()
     for seed in range(total):
         final = device.remeasure(some(seed, 6))
         assert final.interval is not None
-        ratio = before / device.drawn(some(seed, 6), Part.OTHER, 0, 100).mean()
+        ratio = before / device.drawn(some(seed, 6), DrawSet.OTHER, 0, 100).mean()
         inside += final.interval.low <= ratio <= final.interval.high
     assert inside >= total - 2
 

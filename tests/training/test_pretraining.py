@@ -11,7 +11,7 @@ pytest.importorskip("triton")
 
 from sassafras.core import SassafrasError
 from sassafras.training import corpus, environment
-from sassafras.training.corpus import Sample, kernels, look, open_sample, samples, survey
+from sassafras.training.corpus import CorpusSample, kernels, look, open_sample, samples, survey
 
 ARCH = "sm_90a"
 
@@ -41,17 +41,19 @@ def test_every_kernel_of_the_corpus_compiles_and_its_samples_differ() -> None:
 
 def test_a_sample_changes_what_it_says_and_equal_code_is_kept_once() -> None:
     changes = (("n_cols", 512), ("num_warps", 2), ("type", "bf16"))
-    sample = Sample("norm", "suite:layernorm", changes)
+    sample = CorpusSample("norm", "suite:layernorm", changes)
     case = open_sample(sample)[1]
     assert case.constants["BLOCK"] == 512 == case.args["n_cols"] and case.options["num_warps"] == 2
     assert case.args["x_ptr"].dtype == "bf16"  # type: ignore[union-attr]
-    twin = Sample("norm", "suite:layernorm", (*changes[:1], ("num_warps", 2), ("type", "bf16"), ("case", 2)))
-    large = Sample("norm", "suite:layernorm", (("n_cols", 8192), ("num_warps", 1), ("type", "fp32")))
+    twin = CorpusSample(
+        "norm", "suite:layernorm", (*changes[:1], ("num_warps", 2), ("type", "bf16"), ("case", 2))
+    )
+    large = CorpusSample("norm", "suite:layernorm", (("n_cols", 8192), ("num_warps", 1), ("type", "fp32")))
     found = survey([sample, twin, large], ARCH, say=(said := []).append)
     assert found.kept == {"norm": (sample,)} and found.count == 1
     assert found.skipped == {"same code as another": 1, "not 16 to 700 instructions": 1}
     assert said[0].startswith("1 kernels with different code of 3 samples: norm 1; 1 skipped: not 16")
-    assert look(Sample("norm", "suite:layernorm", (("num_warps", 3),)), ARCH)[1] == "does not compile"
+    assert look(CorpusSample("norm", "suite:layernorm", (("num_warps", 3),)), ARCH)[1] == "does not compile"
 
 
 def test_the_command_trains_resumes_and_compares(

@@ -17,24 +17,24 @@ pytest.importorskip("sb3_contrib")
 
 from sassafras.core import SearchError
 from sassafras.search.ppo import checkpoint
-from sassafras.training.holdout import Exam, compare
-from sassafras.training.loop import Board, Lessons, Trainer
-from sassafras.training.walk_workers import Crew, Table
+from sassafras.training.holdout import Holdout, compare
+from sassafras.training.loop import Trainer, TrainingKernel, TrainingSettings
+from sassafras.training.walk_workers import WalkTable, WalkWorkers
 from tests.search.ppo.board import Judge, space
 
-LESSONS = Lessons(width=16, depth=1, boards=2, moves=4, looks=6, batch=4, games=4, play_steps=4)
+LESSONS = TrainingSettings(width=16, depth=1, boards=2, moves=4, looks=6, batch=4, games=4, play_steps=4)
 
 
-def board() -> Board:
+def board() -> TrainingKernel:
     judge, made = Judge(), space(moves="all")
-    return Board("small", "softmax", made, lambda state: judge.evaluate(made.candidate(state)))
+    return TrainingKernel("small", "softmax", made, lambda state: judge.evaluate(made.candidate(state)))
 
 
-def unusable() -> Board:
+def unusable() -> TrainingKernel:
     raise SearchError("the timing model does not know this instruction")
 
 
-def trainer(path: Path | None = None, lessons: Lessons = LESSONS, **rest: int) -> Trainer:
+def trainer(path: Path | None = None, lessons: TrainingSettings = LESSONS, **rest: int) -> Trainer:
     return Trainer({"softmax": [board]}, lessons, seed=4, path=path, **rest)
 
 
@@ -58,7 +58,7 @@ def test_training_taken_up_again_ends_as_if_it_never_stopped(tmp_path: Path) -> 
     facts = checkpoint.load(part)[1]
     assert facts["iteration"] == 5 and facts["lessons"]["width"] == 16
     with pytest.raises(SearchError, match="other lessons"):
-        trainer(part, Lessons(width=8))
+        trainer(part, TrainingSettings(width=8))
 
 
 def test_many_processes_and_threads_learn_what_one_does(tmp_path: Path) -> None:
@@ -98,19 +98,19 @@ def test_what_is_stopped_in_the_middle_keeps_its_last_whole_iteration(tmp_path: 
 
 
 def test_kernels_that_cannot_be_used_are_passed_over() -> None:
-    table = Table({"broken": [unusable], "softmax": [board]})
+    table = WalkTable({"broken": [unusable], "softmax": [board]})
     found, failed = table.first([("broken", 0), ("softmax", 0)])
     assert found.name == "small" and list(failed) == [("broken", 0)]
     with pytest.raises(SearchError, match="none can be used"):
         table.first([("broken", 0)])
     with pytest.raises(SearchError, match="no kernel to examine"):
-        Exam.prepare(Crew({"broken": [unusable]}))
+        Holdout.prepare(WalkWorkers({"broken": [unusable]}))
 
 
 def test_looking_around_teaches_which_moves_gain(tmp_path: Path) -> None:
-    lessons = Lessons(width=32, depth=2, boards=2, moves=6, looks=12, batch=6, rate=3e-3)
+    lessons = TrainingSettings(width=32, depth=2, boards=2, moves=6, looks=12, batch=6, rate=3e-3)
     pupil = trainer(lessons=lessons)
-    exam = Exam.prepare(Crew({"broken": [unusable], "softmax": [board]}))
+    exam = Holdout.prepare(WalkWorkers({"broken": [unusable], "softmax": [board]}))
     assert list(exam.unusable) == [("broken", 0)] and len(exam.walks) == 1
     before = exam.sit(pupil.network, pupil.layout)
     pupil.save(tmp_path / "before.npz", optimizer=False)

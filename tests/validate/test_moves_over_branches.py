@@ -20,7 +20,7 @@ from sassafras.timing_model import ModelDevice
 from sassafras.validate import Validator
 from sassafras.validate import moves as proof
 from sassafras.validate.effects import Access, Effects
-from sassafras.validate.graph import Block
+from sassafras.validate.graph import GraphBlock
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
@@ -90,7 +90,7 @@ def test_a_stale_offset_record_is_refused() -> None:
     assert not validator.via(wrong).ok
 
 
-def reading(*rows: tuple[tuple[int, ...], tuple[int, ...]], blocks: tuple[Block, ...]) -> Any:
+def reading(*rows: tuple[tuple[int, ...], tuple[int, ...]], blocks: tuple[GraphBlock, ...]) -> Any:
     """A program of (reads, writes) an instruction; those that end a block before a branch read P0 = 256."""
     accesses = [[Access(r, "1", False) for r in a] + [Access(w, "0", True) for w in b] for a, b in rows]
     effects = [Effects(tuple(a), None, False, False, "") for a in accesses]
@@ -111,7 +111,7 @@ def tried(one: Any, x: int, source: int, target: int, wanted: list[list[int]]) -
 def test_equal_sets_of_definitions_are_not_enough_over_a_branch() -> None:
     """Block 0 sets R1 and branches; block 1 sets R1 anew; block 2 reads R1, from 0 or from 1. Moved up, the
     new value would hide the old one on the way from 0 to 2."""
-    blocks = (Block(0, 2, (1, 2)), Block(2, 3, (2,)), Block(3, 4, ()))
+    blocks = (GraphBlock(0, 2, (1, 2)), GraphBlock(2, 3, (2,)), GraphBlock(3, 4, ()))
     one = reading(((), (1,)), ((256,), ()), ((), (1,)), ((1,), ()), blocks=blocks)
     assert "passes" in tried(one, 2, 1, 0, [[2, 0, 1], [], [3]])
     apart = reading(((), (7,)), ((256,), ()), ((), (1,)), ((1,), ()), blocks=blocks)
@@ -121,7 +121,7 @@ def test_equal_sets_of_definitions_are_not_enough_over_a_branch() -> None:
 
 
 def test_what_has_two_predecessors_or_is_not_pure_stays() -> None:
-    blocks = (Block(0, 2, (1, 2)), Block(2, 3, (2,)), Block(3, 4, ()))
+    blocks = (GraphBlock(0, 2, (1, 2)), GraphBlock(2, 3, (2,)), GraphBlock(3, 4, ()))
     one = reading(((), (7,)), ((256,), ()), ((), (5,)), ((), (9,)), blocks=blocks)
     assert "predecessor" in tried(one, 3, 2, 1, [[0, 1], [2, 3], []])
     uniform = reading(((), (7,)), ((256,), ()), ((270,), (1,)), ((), ()), blocks=blocks)

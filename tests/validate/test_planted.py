@@ -13,7 +13,7 @@ from sassafras.sass import Program
 from sassafras.schedule import ScheduleSpace
 from sassafras.schedule.spaces import renamed
 from sassafras.targets import load
-from sassafras.training.corpus.sampling import Sample, open_sample
+from sassafras.training.corpus.sampling import CorpusSample, open_sample
 from sassafras.validate import Validator
 from tests import kernels
 
@@ -30,7 +30,7 @@ def suite(name: str) -> bytes:
 def scan(rows: int, cols: int, warps: int, kind: str) -> bytes:
     """A prefix sum: shuffles, stores between them, and loads that are not used whole."""
     changes = {"ROWS": rows, "COLS": cols, "num_warps": warps, "type": kind}
-    workload, case = open_sample(Sample("scan", "corpus:cumsum", tuple(changes.items())))
+    workload, case = open_sample(CorpusSample("scan", "corpus:cumsum", tuple(changes.items())))
     return workload.build(case, "sm_90a").cubin
 
 

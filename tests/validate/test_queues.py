@@ -10,7 +10,7 @@ import pytest
 from sassafras.core import Kernel
 from sassafras.sass import Instruction, Program
 from sassafras.schedule import ScheduleSpace
-from sassafras.training.corpus.sampling import Sample, open_sample
+from sassafras.training.corpus.sampling import CorpusSample, open_sample
 from sassafras.validate import Validator
 from sassafras.validate.dependences import WAW
 
@@ -25,7 +25,7 @@ CASES = {
 def kernel(case: str) -> Kernel:
     values = CASES[case][0]
     changes = zip(("ROWS", "COLS", "num_warps", "type"), values, strict=True)
-    workload, its_case = open_sample(Sample("scan", "corpus:cumsum", tuple(changes)))
+    workload, its_case = open_sample(CorpusSample("scan", "corpus:cumsum", tuple(changes)))
     return workload.build(its_case, "sm_90a")
 
 

@@ -16,7 +16,7 @@ from sassafras.schedule.spaces import renamed
 from sassafras.targets import load
 from sassafras.validate import Validator
 from sassafras.validate.effects import Access, Effects
-from sassafras.validate.graph import Block
+from sassafras.validate.graph import GraphBlock
 from sassafras.validate.renaming import reaching
 from tests import kernels
 
@@ -131,10 +131,10 @@ def test_the_definition_that_a_read_sees_is_found_over_a_loop() -> None:
 
     # R1 = ..; loop: read R1; @P0 R1 = ..; read R1
     code = [effect((), (1,)), effect((1,), ()), effect((), (1,), 256), effect((1,), ())]
-    blocks = (Block(0, 1, (1,)), Block(1, 3, (1, 2)), Block(3, 4, ()))
+    blocks = (GraphBlock(0, 1, (1,)), GraphBlock(1, 3, (1, 2)), GraphBlock(3, 4, ()))
     found = reaching(code, blocks)
     assert found[1, 0] == found[3, 0] == {(0, 0), (2, 0)}
-    assert reaching([effect((7,), ())], (Block(0, 1, ()),))[0, 0] == {(-1, 7)}
+    assert reaching([effect((7,), ())], (GraphBlock(0, 1, ()),))[0, 0] == {(-1, 7)}
 
 
 def test_renaming_is_deterministic_and_bounded() -> None:

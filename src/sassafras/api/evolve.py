@@ -77,10 +77,20 @@ def evolve(
             raise SearchError("gemm:MxNxK makes its own device", hint="auto, cuda or model")
         refuse(case=case, arch=arch, whole=whole, cluster=cluster, workers=workers)
         return evolve_gemm(
-            target, proposer=proposer, settings=settings, budget=budget, device=device, seed=seed,
-            store=store, out=out, fresh=fresh, endpoint=endpoint, prices=prices, progress=progress,
+            target,
+            proposer=proposer,
+            settings=settings,
+            budget=budget,
+            device=device,
+            seed=seed,
+            store=store,
+            out=out,
+            fresh=fresh,
+            endpoint=endpoint,
+            prices=prices,
+            progress=progress,
             stage=stage,
-        )  # fmt: skip
+        )
     from sassafras.evaluate.source import SourceEvaluator
 
     say = stage or (lambda text: None)
@@ -118,9 +128,20 @@ def evolve(
         # an island's strategy has its own journal; the driver's is never asked, and counts what they did
         strategy = strategy_of(seed, asked) if pool is None else Evolve(asked, **given)
         job = SourceJob(
-            workload, which, baseline, strategy, limits.budget, seed, opened, space, kept, say,
-            proposals=identity, caps=str(limits), meter=meter,
-        )  # fmt: skip
+            workload,
+            which,
+            baseline,
+            strategy,
+            limits.budget,
+            seed,
+            opened,
+            space,
+            kept,
+            say,
+            proposals=identity,
+            caps=str(limits),
+            meter=meter,
+        )
         if pool is not None:
             job = _on_islands(job, pool, asked, strategy_of, whole)
         result = job.stored_result(fresh) or job.run(progress)

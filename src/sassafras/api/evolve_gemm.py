@@ -15,12 +15,12 @@ from typing import Any
 
 from sassafras.api.evolve import proposer_of, remembered
 from sassafras.core import Buffer, Case, DeviceError, Evaluation, Evaluator, SassafrasError, Workload, beats
-from sassafras.gemm.bench.device import LiveDevice
+from sassafras.gemm.bench.device import GemmDevice
 from sassafras.gemm.build.cubins import cubin
 from sassafras.gemm.configs import registry
 from sassafras.gemm.problem.shape import Shape
 from sassafras.gemm.select.space import GemmSpace, kernel
-from sassafras.gemm.select.table import Row, Table
+from sassafras.gemm.select.table import TableRow, TunedTable
 from sassafras.jobs.confirm import remeasure, select
 from sassafras.jobs.opening import opened_store
 from sassafras.jobs.result import Result
@@ -78,21 +78,25 @@ class GemmJob(SourceJob):
         if not result.improved or self.install is None or not isinstance(self.final, Evaluation):
             return
         device = self.device
-        assert isinstance(device, LiveDevice)
+        assert isinstance(device, GemmDevice)
         row = winner_row(Shape.parse(self.case.name), str(result.recipe["config"]), device)
         header = {k: v for k, v in device.header.items() if k in ("gpu", "kernels", "cublaslt", "torch")}
-        table = Table(header, [row])
-        (Table.load(self.install).merged(table) if self.install.is_file() else table).save(self.install)
+        table = TunedTable(header, [row])
+        (TunedTable.load(self.install).merged(table) if self.install.is_file() else table).save(self.install)
 
 
-def winner_row(shape: Shape, name: str, device: LiveDevice) -> Row:
+def winner_row(shape: Shape, name: str, device: GemmDevice) -> TableRow:
     """What dispatch is told of a shape, from the last re-measurement."""
     layout, times, lt = registry.parse(name).layout, device.last_times, device.baseline
     same = lt is not None and lt["layout"] == layout
-    return Row(
-        shape, layout, ((name, times[name]),), times[f"torch_{layout}"], times["lt"] if same else None,
+    return TableRow(
+        shape,
+        layout,
+        ((name, times[name]),),
+        times[f"torch_{layout}"],
+        times["lt"] if same else None,
         lt if same else None,
-    )  # fmt: skip
+    )
 
 
 def workload_of(shape: Shape, cache: Path | None = None) -> Workload:
@@ -103,9 +107,10 @@ def workload_of(shape: Shape, cache: Path | None = None) -> Workload:
         return kernel(config, shape, cubin(config.instance, cache))
 
     args = {
-        "a": Buffer("fp16", (shape.m, shape.k)), "b": Buffer("fp16", (shape.k, shape.n)),
+        "a": Buffer("fp16", (shape.m, shape.k)),
+        "b": Buffer("fp16", (shape.k, shape.n)),
         "c": Buffer("fp16", (shape.m, shape.n), "out"),
-    }  # fmt: skip
+    }
     case = Case(str(shape), (1, 1, 1), args)
     return Workload("hgemm", (case,), build, source=f"{PREFIX}{shape}", meta={"accumulate": "fp32"})
 
@@ -116,7 +121,7 @@ def evolve_gemm(
     proposer: str | Proposer | None = "mutate",
     settings: Mapping[str, Any] | None = None,
     budget: str | Spend = "10m",
-    device: str | LiveDevice = "auto",
+    device: str | GemmDevice = "auto",
     seed: int = 0,
     store: Any = None,
     out: str | Path | None = None,
@@ -151,10 +156,21 @@ def evolve_gemm(
             asked = remembered(asked, meter, kept, fresh, ("hgemm", which.name, seed, space.description))
         strategy = Evolve(asked, **dict(settings or {}))
         job = GemmJob(
-            workload, which, workload.build(which, opened.arch), strategy, limits.budget, seed, opened,
-            space, kept, stage or (lambda text: None), proposals=identity, caps=str(limits), meter=meter,
+            workload,
+            which,
+            workload.build(which, opened.arch),
+            strategy,
+            limits.budget,
+            seed,
+            opened,
+            space,
+            kept,
+            stage or (lambda text: None),
+            proposals=identity,
+            caps=str(limits),
+            meter=meter,
             install=_tuned(opened) if install else None,
-        )  # fmt: skip
+        )
         result = job.stored_result(fresh) or job.run(progress)
     if out is not None:
         result.save(out)
@@ -163,19 +179,19 @@ def evolve_gemm(
     return result
 
 
-def _tuned(device: LiveDevice) -> Path | None:
+def _tuned(device: GemmDevice) -> Path | None:
     from sassafras.gemm.matmul.planner import tuned_path
 
     return None if device.modelled else tuned_path(device.name)
 
 
-def _device(device: str, cache: Path | None, seed: int) -> LiveDevice:
+def _device(device: str, cache: Path | None, seed: int) -> GemmDevice:
     from sassafras.cuda.environment import available
 
     if device not in ("auto", "cuda", "model"):
         raise DeviceError(f"there is no device {device!r}", hint="auto, cuda or model")
     dry = device == "model" or (device == "auto" and not available()[0])
-    return LiveDevice(dry=dry, cache=cache, seed=seed)
+    return GemmDevice(dry=dry, cache=cache, seed=seed)
 
 
 def refuse(**given: Any) -> None:

@@ -190,9 +190,12 @@ def bound(device: Any, space: Any, seconds: float = 0.0, largest: int = 700) -> 
     # rounds of loops that are not simulated are added at the rate of single warps
     added *= o.simulated / o.slots
     return Bound(
-        float(c.launch + (max(busiest, alone) + added) * scale), float((alone + added) * scale),
-        float(busiest * scale), "latency" if alone >= busiest else limit, float(share),
-    )  # fmt: skip
+        float(c.launch + (max(busiest, alone) + added) * scale),
+        float((alone + added) * scale),
+        float(busiest * scale),
+        "latency" if alone >= busiest else limit,
+        float(share),
+    )
 
 
 def _simple(m: Any, b: int, lengths: np.ndarray) -> int:
@@ -200,6 +203,8 @@ def _simple(m: Any, b: int, lengths: np.ndarray) -> int:
     s, e = int(m.start[b]), int(m.end[b])
     chain = int((m.head[s:e] + lengths).max())
     issue = int(m.own[s:e].sum())
-    pipes = [int(m.busy[s:e][m.pipe[s:e] == p].sum() - m.busy[s:e][m.pipe[s:e] == p].max()) for p in
-             {int(p) for p in m.pipe[s:e] if p >= 0}]  # fmt: skip
+    pipes = [
+        int(m.busy[s:e][m.pipe[s:e] == p].sum() - m.busy[s:e][m.pipe[s:e] == p].max())
+        for p in {int(p) for p in m.pipe[s:e] if p >= 0}
+    ]
     return max([chain, issue, *pipes])

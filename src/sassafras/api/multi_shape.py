@@ -125,19 +125,31 @@ def _modelled(candidate: Candidate, found: Sequence[tuple[Case, float, Outcome]]
     slowed = sorted(case.name for case, _, o in rows if o in slow)
     cases = {
         case.name: {
-            "launches": n, "baseline": o.baseline_cycles, "ratio": ratios[case.name],
-            "interval": _ends(o.interval), "null_interval": _ends(o.null_interval),
+            "launches": n,
+            "baseline": o.baseline_cycles,
+            "ratio": ratios[case.name],
+            "interval": _ends(o.interval),
+            "null_interval": _ends(o.null_interval),
         }
         for case, n, o in rows
-    }  # fmt: skip
+    }
     facts = {**rows[0][2].facts, "cases": cases, "slowed": slowed}
     seconds, draws = sum(o.seconds for _, _, o in rows), min(o.draws for _, _, o in rows)
     if slow:
         worst = min(slow, key=lambda o: o.modelled_ratio or 0.0)
         return Modelled(
-            candidate.digest, None, before / (worst.modelled_ratio or 1.0), before, "", seconds, facts,
-            worst.interval, worst.null, worst.null_interval, draws,
-        )  # fmt: skip
+            candidate.digest,
+            None,
+            before / (worst.modelled_ratio or 1.0),
+            before,
+            "",
+            seconds,
+            facts,
+            worst.interval,
+            worst.null,
+            worst.null_interval,
+            draws,
+        )
 
     def total(value: Callable[[Modelled], float]) -> float:
         """Ratio of all launches, given that of each shape."""
@@ -159,11 +171,14 @@ def _measured(candidate: Candidate, found: Sequence[tuple[Case, float, Outcome]]
     rows = [(case, n, o) for case, n, o in found if isinstance(o, Evaluation)]
     cases = {
         case.name: {
-            "launches": n, "baseline": o.baseline_us, "ratio": o.speedup, "interval": _ends(o.interval),
+            "launches": n,
+            "baseline": o.baseline_us,
+            "ratio": o.speedup,
+            "interval": _ends(o.interval),
             "null_interval": _ends(o.null_interval),
         }
         for case, n, o in rows
-    }  # fmt: skip
+    }
     slow = [(case, o) for case, _, o in rows if _slower(o)]
     facts = {**rows[0][2].facts, "cases": cases, "slowed": sorted(case.name for case, _ in slow)}
     samples, seconds = min(o.samples for _, _, o in rows), sum(o.seconds for _, _, o in rows)
@@ -177,10 +192,19 @@ def _measured(candidate: Candidate, found: Sequence[tuple[Case, float, Outcome]]
     if slow:
         case, worst = min(slow, key=lambda pair: pair[1].speedup or 0.0)
         return Evaluation(
-            candidate.digest, Verdict.CORRECT, worst.time_us, worst.baseline_us, worst.speedup,
-            worst.interval, worst.null, worst.null_interval, samples,
-            f"it slows case {case.name}", seconds, facts,
-        )  # fmt: skip
+            candidate.digest,
+            Verdict.CORRECT,
+            worst.time_us,
+            worst.baseline_us,
+            worst.speedup,
+            worst.interval,
+            worst.null,
+            worst.null_interval,
+            samples,
+            f"it slows case {case.name}",
+            seconds,
+            facts,
+        )
     speedup = total(lambda o: o.speedup or 1.0)
     interval = null = null_interval = None
     if all(o.interval for _, _, o in rows):
@@ -191,9 +215,19 @@ def _measured(candidate: Candidate, found: Sequence[tuple[Case, float, Outcome]]
             total(lambda o: _of(o.null_interval)[0]), total(lambda o: _of(o.null_interval)[1])
         )
     return Evaluation(
-        candidate.digest, Verdict.CORRECT, before / speedup / launches, before / launches, speedup, interval,
-        null, null_interval, samples, "", seconds, facts,
-    )  # fmt: skip
+        candidate.digest,
+        Verdict.CORRECT,
+        before / speedup / launches,
+        before / launches,
+        speedup,
+        interval,
+        null,
+        null_interval,
+        samples,
+        "",
+        seconds,
+        facts,
+    )
 
 
 def _slower(outcome: Evaluation | Modelled) -> bool:

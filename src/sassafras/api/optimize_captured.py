@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sassafras.core import Device, Interval, SassafrasError
-from sassafras.frontend.captured.files import Captured, Variant, read
+from sassafras.frontend.captured.files import Captured, CapturedVariant, read
 from sassafras.frontend.captured.workloads import workload
 
 from .multi_shape import EveryCase
@@ -18,7 +18,7 @@ _CLOSE = 1.15
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class CapturedRow:
     """What came of one captured kernel.
 
     Attributes:
@@ -51,7 +51,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Report:
+class CapturedReport:
     """What `optimize_captured` found.
 
     Attributes:
@@ -62,7 +62,7 @@ class Report:
         wall_s: captured seconds between the first and the last launch.
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[CapturedRow, ...]
     modelled: bool
     device: str
     timed: bool
@@ -99,21 +99,28 @@ class Report:
         """Plain values."""
         total, low, high = self.expected
         return {
-            "device": self.device, "modelled": self.modelled, "timed": self.timed, "wall_s": self.wall_s,
-            "expected": total, "expected_low": low, "expected_high": high, "saved_s": self.saved_s,
-            "conclusion": self.conclusion(), "rows": [asdict(row) for row in self.rows],
-        }  # fmt: skip
+            "device": self.device,
+            "modelled": self.modelled,
+            "timed": self.timed,
+            "wall_s": self.wall_s,
+            "expected": total,
+            "expected_low": low,
+            "expected_high": high,
+            "saved_s": self.saved_s,
+            "conclusion": self.conclusion(),
+            "rows": [asdict(row) for row in self.rows],
+        }
 
 
-def _low(row: Row) -> float | None:
+def _low(row: CapturedRow) -> float | None:
     return row.interval.low if row.interval else row.ratio
 
 
-def _high(row: Row) -> float | None:
+def _high(row: CapturedRow) -> float | None:
     return row.interval.high if row.interval else row.ratio
 
 
-def _amdahl(rows: tuple[Row, ...], value: Callable[[Row], float | None]) -> float:
+def _amdahl(rows: tuple[CapturedRow, ...], value: Callable[[CapturedRow], float | None]) -> float:
     left = 1.0
     for row in rows:
         if row.improved and not row.runner_up and (ratio := value(row)):
@@ -138,7 +145,7 @@ def optimize_captured(
     fresh: bool = False,
     progress: Any = None,
     stage: Callable[[str], None] | None = None,
-) -> Report:
+) -> CapturedReport:
     """Tune what a program launches, the kernels with the most GPU time first.
 
     Each kernel is searched on all its captured shapes (the `shapes` most launched), weighted by launches; a
@@ -165,12 +172,12 @@ def optimize_captured(
     say = stage or (lambda text: None)
     make = device if callable(device) else lambda: open_device(str(device))
     shares = captured.shares()
-    rows: list[Row] = []
+    rows: list[CapturedRow] = []
     judge = ""
     modelled = False
     for number, variant in enumerate(v for v in captured.variants if v.count):
         share = shares[variant.digest]
-        row = Row(variant.label, variant.function, variant.config, False, share, variant.count)
+        row = CapturedRow(variant.label, variant.function, variant.config, False, share, variant.count)
         if number >= most or share < least_share:
             rows.append(_with(row, detail="left alone: its share is small"))
             continue
@@ -180,40 +187,53 @@ def optimize_captured(
             counts = {s.id: max(1, s.count) for s in each.shapes[:shapes]}
             try:
                 result = _optimize(
-                    captured, each, EveryCase(make, counts), budget=budget, strategy=strategy,
-                    settings=settings, seed=seed, store=store, out=out, fresh=fresh, progress=progress,
+                    captured,
+                    each,
+                    EveryCase(make, counts),
+                    budget=budget,
+                    strategy=strategy,
+                    settings=settings,
+                    seed=seed,
+                    store=store,
+                    out=out,
+                    fresh=fresh,
+                    progress=progress,
                     stage=stage,
-                )  # fmt: skip
+                )
             except SassafrasError as error:
                 rows.append(_with(mine, detail=str(error)))
                 continue
             judge, modelled = result.device, result.modelled
             rows.append(_of_result(mine, result))
-    return Report(tuple(rows), modelled, judge, captured.timed, captured.wall_s)
+    return CapturedReport(tuple(rows), modelled, judge, captured.timed, captured.wall_s)
 
 
-def _optimize(captured: Captured, variant: Variant, device: Any, **options: Any) -> Any:
+def _optimize(captured: Captured, variant: CapturedVariant, device: Any, **options: Any) -> Any:
     from sassafras.api.optimize import optimize
 
     return optimize(workload(captured, variant), device=device, **options)
 
 
-def _close(captured: Captured, variant: Variant) -> list[Variant]:
+def _close(captured: Captured, variant: CapturedVariant) -> list[CapturedVariant]:
     """Configurations of the same function that the autotuner found nearly as fast, the fastest first."""
     if not variant.config or variant.bench_us is None:
         return []
     found = [
-        v for v in captured.variants
-        if v.function == variant.function and not v.count and v.bench_us is not None
-        and v.bench_us <= _CLOSE * (variant.bench_us or 0.0) and _same_arguments(v, variant)
-    ]  # fmt: skip
+        v
+        for v in captured.variants
+        if v.function == variant.function
+        and not v.count
+        and v.bench_us is not None
+        and v.bench_us <= _CLOSE * (variant.bench_us or 0.0)
+        and _same_arguments(v, variant)
+    ]
     return sorted(found, key=lambda v: v.bench_us or 0.0)
 
 
-def _same_arguments(one: Variant, other: Variant) -> bool:
+def _same_arguments(one: CapturedVariant, other: CapturedVariant) -> bool:
     """Was it tried on arguments that the other one was launched with?"""
 
-    def kinds(variant: Variant) -> set[str]:
+    def kinds(variant: CapturedVariant) -> set[str]:
         return {
             repr([(k, v.get("shape") if isinstance(v, dict) else v) for k, v in sorted(s.args.items())])
             for s in variant.shapes
@@ -222,15 +242,15 @@ def _same_arguments(one: Variant, other: Variant) -> bool:
     return bool(kinds(one) & kinds(other))
 
 
-def _other(variant: Variant, row: Row) -> Row:
-    return Row(variant.label, variant.function, variant.config, True, row.share, 0)
+def _other(variant: CapturedVariant, row: CapturedRow) -> CapturedRow:
+    return CapturedRow(variant.label, variant.function, variant.config, True, row.share, 0)
 
 
-def _with(row: Row, **changes: Any) -> Row:
-    return Row(**{**{name: getattr(row, name) for name in Row.__slots__}, **changes})
+def _with(row: CapturedRow, **changes: Any) -> CapturedRow:
+    return CapturedRow(**{**{name: getattr(row, name) for name in CapturedRow.__slots__}, **changes})
 
 
-def _of_result(row: Row, result: Any) -> Row:
+def _of_result(row: CapturedRow, result: Any) -> CapturedRow:
     ratio = result.modelled_ratio if result.modelled else result.speedup
     cases = result.facts.get("cases", {})
     launches = sum(c["launches"] for c in cases.values()) or 1
@@ -239,7 +259,13 @@ def _of_result(row: Row, result: Any) -> Row:
     if result.facts.get("slowed"):
         notes.append("slowed: " + ", ".join(result.facts["slowed"]))
     return _with(
-        row, ratio=ratio, interval=result.interval if result.improved else None,
-        null_interval=result.null_interval, improved=result.improved, before=before or None,
-        after=before / ratio if before and ratio else None, detail="; ".join(notes), run=result.run,
-    )  # fmt: skip
+        row,
+        ratio=ratio,
+        interval=result.interval if result.improved else None,
+        null_interval=result.null_interval,
+        improved=result.improved,
+        before=before or None,
+        after=before / ratio if before and ratio else None,
+        detail="; ".join(notes),
+        run=result.run,
+    )

@@ -13,7 +13,7 @@ from sassafras.core import Candidate, Case, Device, DeviceError, Kernel, Sassafr
 from sassafras.core.errors import reason
 from sassafras.frontend.ptxas_options import Knobs, KnobSpace, fetch
 from sassafras.timing_model import ModelDevice
-from sassafras.timing_model.draws import LAST_MOST, Draws, Part, redraw
+from sassafras.timing_model.draws import LAST_MOST, Draws, DrawSet, redraw
 from sassafras.timing_model.evidence import correlation, refusal
 
 #: quick looks at each candidate, and how many of the best are measured in fresh processes
@@ -153,9 +153,19 @@ def choose(
     best, final = judge.final(say)
     knobs, version = judge.setting(best)
     return KnobChoice(
-        workload.name, case.name, device.name, device.modelled, tuple(ranked), tuple(refused), len(tried),
-        knobs, version, final.pop("speedup"), best.kernel, **final,
-    )  # fmt: skip
+        workload.name,
+        case.name,
+        device.name,
+        device.modelled,
+        tuple(ranked),
+        tuple(refused),
+        len(tried),
+        knobs,
+        version,
+        final.pop("speedup"),
+        best.kernel,
+        **final,
+    )
 
 
 class _Judge:
@@ -232,10 +242,13 @@ class _Judge:
             return self.own, {"speedup": 1.0}
         speedup, digest, outcome = max(measured, key=lambda x: x[0])
         return self.made[digest], {
-            "speedup": speedup, "low": outcome.interval.low, "high": outcome.interval.high,
-            "null": outcome.null, "null_low": outcome.null_interval.low,
+            "speedup": speedup,
+            "low": outcome.interval.low,
+            "high": outcome.interval.high,
+            "null": outcome.null,
+            "null_low": outcome.null_interval.low,
             "null_high": outcome.null_interval.high,
-        }  # fmt: skip
+        }
 
     def _redrawn(
         self, device: ModelDevice, finalists: Sequence[str], say: Callable[[str], None]
@@ -249,18 +262,21 @@ class _Judge:
 
         own, drawn = draws_of(self.own), {digest: draws_of(self.made[digest]) for digest in finalists}
         if drawn:
-            best = min(drawn, key=lambda d: float(drawn[d].baseline(Part.CHOICE, 0, LAST_MOST).mean()))
+            best = min(drawn, key=lambda d: float(drawn[d].baseline(DrawSet.CHOICE, 0, LAST_MOST).mean()))
             new = redraw(
-                lambda a, b: own.baseline(Part.REPORT, a, b),
-                lambda a, b: drawn[best].baseline(Part.REPORT, a, b),
-                lambda a, b: own.baseline(Part.NULL, a, b),
+                lambda a, b: own.baseline(DrawSet.REPORT, a, b),
+                lambda a, b: drawn[best].baseline(DrawSet.REPORT, a, b),
+                lambda a, b: own.baseline(DrawSet.NULL, a, b),
             )
             if beats(new):
                 return self.made[best], {
-                    "speedup": new.ratio, "low": new.interval.low, "high": new.interval.high,
-                    "null": new.null, "null_low": new.null_interval.low,
+                    "speedup": new.ratio,
+                    "low": new.interval.low,
+                    "high": new.interval.high,
+                    "null": new.null,
+                    "null_low": new.null_interval.low,
                     "null_high": new.null_interval.high,
-                }  # fmt: skip
+                }
         return self.own, {"speedup": 1.0}
 
 
@@ -290,13 +306,15 @@ def parse(flags: Sequence[str], ptxas: str) -> Knobs:
         SassafrasError: a flag is not one of ours.
     """
     names: dict[str, tuple[str, Callable[[str], Any]]] = {
-        "--opt-level": ("opt_level", int), "--def-load-cache": ("load_cache", str),
-        "--def-store-cache": ("store_cache", str), "--register-usage-level": ("register_level", int),
+        "--opt-level": ("opt_level", int),
+        "--def-load-cache": ("load_cache", str),
+        "--def-store-cache": ("store_cache", str),
+        "--register-usage-level": ("register_level", int),
         "--maxrregcount": ("max_registers", int),
         "--allow-expensive-optimizations": ("expensive", lambda v: v == "true"),
         "--dont-merge-basicblocks": ("merge_blocks", lambda v: False),
         "--disable-optimizer-constants": ("optimizer_constants", lambda v: False),
-    }  # fmt: skip
+    }
     found: dict[str, Any] = {}
     for flag in flags:
         key, _, value = flag.partition("=")

@@ -17,7 +17,7 @@ SAMPLES = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class VerificationStep:
     """One thing that was done.
 
     Attributes:
@@ -50,7 +50,7 @@ class Verification:
     original: str
     what: str
     cases: tuple[str, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[VerificationStep, ...]
 
     @property
     def failed(self) -> bool:
@@ -134,9 +134,9 @@ def verify(
         cases: tuple[str, ...] = (which.name,)
         rest = ("every case in fresh processes", "sampling", "compute-sanitizer")
         if any(step.status == "failed" for step in steps):
-            steps += [Step(name, "not done", "what is not proved is not run") for name in rest]
+            steps += [VerificationStep(name, "not done", "what is not proved is not run") for name in rest]
         elif judge is None:
-            steps += [Step(name, "not done", f"no usable GPU: {missing}") for name in rest]
+            steps += [VerificationStep(name, "not done", f"no usable GPU: {missing}") for name in rest]
         else:
             candidate = Candidate(tuned, {"verify": True})
             tell("every case, cold, in fresh processes")
@@ -155,7 +155,9 @@ def verify(
             if not sanitizer:
                 steps.append(_no_sanitizer())
             elif device is None:
-                steps.append(Step("compute-sanitizer", "not done", f"it runs on this machine: {missing}"))
+                steps.append(
+                    VerificationStep("compute-sanitizer", "not done", f"it runs on this machine: {missing}")
+                )
             else:
                 steps.append(_sanitize(workload, which, tuned, tell))
     return Verification(tuned.name, tuned.digest, original.digest, what, cases, tuple(steps))
@@ -267,66 +269,78 @@ def _best(original: Kernel, store: Any) -> Winner | None:
 # -- steps --------------------------------------------------------------------------------------------------
 
 
-def _prove(original: Kernel, tuned: Kernel) -> Step:
+def _prove(original: Kernel, tuned: Kernel) -> VerificationStep:
     from sassafras.evaluate.evaluator import _launch_key
     from sassafras.validate import Validator
 
     name = "the validator's proof"
     if _launch_key(tuned) != _launch_key(original):
-        return Step(name, "failed", "its launch facts differ from the original's")
+        return VerificationStep(name, "failed", "its launch facts differ from the original's")
     report = Validator(original.cubin, original.name).check(tuned.cubin)
     if report.ok:
         same = (
             "byte for byte the original" if tuned.cubin == original.cubin else "same data flow, legal timing"
         )
-        return Step(name, "passed", f"{same}, on every path")
+        return VerificationStep(name, "passed", f"{same}, on every path")
     violations = [str(violation) for violation in report.violations]
     more = f"; {len(violations) - 1} more" if violations[1:] else ""
-    return Step(name, "failed", f"{violations[0]}{more}", {"violations": violations[:20]})
+    return VerificationStep(name, "failed", f"{violations[0]}{more}", {"violations": violations[:20]})
 
 
-def _tables(tuned: Kernel) -> Step:
+def _tables(tuned: Kernel) -> VerificationStep:
     from sassafras.evaluate.scan import scan_cubin
 
     finding, binary = scan_cubin(tuned.cubin, tuned.name)
     facts = {"undefined": list(binary.undefined), "state_bytes": binary.state_bytes}
     if finding is not None:
-        return Step("the binary's tables", "failed", str(finding), facts)
+        return VerificationStep("the binary's tables", "failed", str(finding), facts)
     state = f"; {binary.state_bytes} bytes of global variables survive launches" if binary.state_bytes else ""
-    return Step("the binary's tables", "passed", f"no launches of its own, no foreign symbols{state}", facts)
+    return VerificationStep(
+        "the binary's tables", "passed", f"no launches of its own, no foreign symbols{state}", facts
+    )
 
 
-def _processes(device: Any, candidate: Candidate) -> Step:
+def _processes(device: Any, candidate: Candidate) -> VerificationStep:
     outcome = device.remeasure(candidate, processes=2, rounds=12, cold_l2=False)
     cases = list(outcome.facts.get("cases_checked", []))
     facts = {"cases": cases, "launches_compared": outcome.samples, "notes": outcome.facts.get("notes", [])}
     # an unsteady clock is no fault of the kernel's results
     good = outcome.verdict in (Verdict.CORRECT, Verdict.UNSTABLE_BASELINE)
-    detail = outcome.detail if not good else (
-        f"{outcome.samples} launches on {', '.join(cases)}: cold first launch, poisoned outputs, guard "
-        "bands, special values, before, inside and after timing"
-    )  # fmt: skip
-    return Step("every case in fresh processes", "passed" if good else "failed", detail, facts)
+    detail = (
+        outcome.detail
+        if not good
+        else (
+            f"{outcome.samples} launches on {', '.join(cases)}: cold first launch, poisoned outputs, guard "
+            "bands, special values, before, inside and after timing"
+        )
+    )
+    return VerificationStep("every case in fresh processes", "passed" if good else "failed", detail, facts)
 
 
 def _sample(
-    device: Any, workload: Workload, cases: Sequence[str], original: Kernel, candidate: Candidate,
-    samples: int, seconds: float | None,
-) -> Step:  # fmt: skip
+    device: Any,
+    workload: Workload,
+    cases: Sequence[str],
+    original: Kernel,
+    candidate: Candidate,
+    samples: int,
+    seconds: float | None,
+) -> VerificationStep:
     taken, spent, reports = 0, 0.0, []
     for name in cases:
         device.open(workload, workload.case(name), original)
         if not device.facts.get("exact", True):
             why = "the original differs from itself, so bytes cannot be compared"
-            return Step("sampling", "not done", why)
+            return VerificationStep("sampling", "not done", why)
         report = device.sample(
-            candidate, count=-(-samples // len(cases)),
+            candidate,
+            count=-(-samples // len(cases)),
             seconds=None if seconds is None else seconds / len(cases),
-        )  # fmt: skip
+        )
         reports.append(report)
         taken, spent = taken + report.samples, spent + report.seconds
         if report.verdict is not Verdict.CORRECT:
-            return Step("sampling", "failed", f"{name}: {report.verdict}: {report.detail}")
+            return VerificationStep("sampling", "failed", f"{name}: {report.verdict}: {report.detail}")
     from sassafras.core.statistics import failure_bound
 
     bound = failure_bound(taken)
@@ -336,60 +350,76 @@ def _sample(
         f"{taken} launches on fresh inputs, every output byte equal, in {spent:.1f} s{rate}; failure "
         f"probability a launch below {bound:.1e} (95 %). {reports[0].scope}"
     )
-    return Step("sampling", "passed", detail, {
-        "samples": taken, "seconds": spent, "failure_bound": bound, "scope": [r.scope for r in reports],
-        "per_second": [r.per_second for r in reports],
-        "bound_per_second": [r.bound_per_second for r in reports],
-    })  # fmt: skip
+    return VerificationStep(
+        "sampling",
+        "passed",
+        detail,
+        {
+            "samples": taken,
+            "seconds": spent,
+            "failure_bound": bound,
+            "scope": [r.scope for r in reports],
+            "per_second": [r.per_second for r in reports],
+            "bound_per_second": [r.bound_per_second for r in reports],
+        },
+    )
 
 
 def _sample_on(
-    pool: Any, workload: Workload, cases: Sequence[str], original: Kernel, candidate: Candidate,
-    samples: int, seconds: float | None, tell: Callable[[str], None],
-) -> Step:  # fmt: skip
+    pool: Any,
+    workload: Workload,
+    cases: Sequence[str],
+    original: Kernel,
+    candidate: Candidate,
+    samples: int,
+    seconds: float | None,
+    tell: Callable[[str], None],
+) -> VerificationStep:
     """`_sample` on all workers of a cluster."""
     from sassafras.cluster.random_tests import sample
 
     try:
         found = sample(pool, workload, cases, original, candidate, samples=samples, seconds=seconds, say=tell)
     except DeviceError as error:
-        return Step("sampling", "not done", str(error))
+        return VerificationStep("sampling", "not done", str(error))
     facts = found.facts()
     if found.fault is not None and found.fault.report is not None:
         where, report = found.fault, found.fault.report
         detail = f"{where.shard}, on {where.place}: {report.verdict}: {report.detail}"
-        return Step("sampling", "failed", detail, facts)
+        return VerificationStep("sampling", "failed", detail, facts)
     if found.inexact is not None:
         why = f"{found.inexact}: the original differs from itself, so bytes cannot be compared"
-        return Step("sampling", "not done", why, facts)
+        return VerificationStep("sampling", "not done", why, facts)
     gpus = "1 GPU" if found.gpus == 1 else f"{found.gpus} GPUs"
     detail = (
         f"{found.samples} launches on fresh inputs, every output byte equal, on {gpus} in "
         f"{found.seconds:.1f} s; failure probability a launch below {found.failure_bound:.1e} (95 %). "
         f"{facts['scope'][0]}"
     )
-    return Step("sampling", "passed", detail, facts)
+    return VerificationStep("sampling", "passed", detail, facts)
 
 
-def _sanitize(workload: Workload, case: Case, tuned: Kernel, tell: Callable[[str], None]) -> Step:
+def _sanitize(workload: Workload, case: Case, tuned: Kernel, tell: Callable[[str], None]) -> VerificationStep:
     from sassafras.evaluate.gpu.sanitizer import program, sanitize
 
     if program() is None:
-        return Step("compute-sanitizer", "not done", "compute-sanitizer is not installed")
+        return VerificationStep("compute-sanitizer", "not done", "compute-sanitizer is not installed")
     tell("compute-sanitizer")
     try:
         findings = sanitize(workload, case, tuned)
     except DeviceError as error:
-        return Step("compute-sanitizer", "not done", str(error))
+        return VerificationStep("compute-sanitizer", "not done", str(error))
     facts = {f.tool: {"errors": f.errors, "first": f.first, "detail": f.detail} for f in findings}
     if bad := [f for f in findings if f.errors]:
-        return Step("compute-sanitizer", "failed", f"{bad[0].tool}: {bad[0].first}", facts)
+        return VerificationStep("compute-sanitizer", "failed", f"{bad[0].tool}: {bad[0].first}", facts)
     clean = ", ".join(f.tool for f in findings if f.clean)
     if unfinished := [f for f in findings if f.errors is None]:
         why = "; ".join(f"{f.tool}: {f.detail}" for f in unfinished)
-        return Step("compute-sanitizer", "not done", f"{why}{'; clean: ' + clean if clean else ''}", facts)
-    return Step("compute-sanitizer", "passed", f"nothing reported by {clean}", facts)
+        return VerificationStep(
+            "compute-sanitizer", "not done", f"{why}{'; clean: ' + clean if clean else ''}", facts
+        )
+    return VerificationStep("compute-sanitizer", "passed", f"nothing reported by {clean}", facts)
 
 
-def _no_sanitizer() -> Step:
-    return Step("compute-sanitizer", "not done", "left out as asked")
+def _no_sanitizer() -> VerificationStep:
+    return VerificationStep("compute-sanitizer", "not done", "left out as asked")

@@ -6,18 +6,18 @@ import hashlib
 import io
 from typing import Any
 
-from sassafras.capture.settings import Settings
+from sassafras.capture.settings import CaptureSettings
 from sassafras.frontend.captured.values import is_tensor
 
 
-class Contents:
+class ContentsWriter:
     """Copies small integer tensors to files of a capture; of larger ones it keeps the range.
 
     Args:
         settings: the folder, bytes of one tensor, and bytes of all.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: CaptureSettings) -> None:
         self._settings = settings
         self._kept: dict[str, dict[str, Any]] = {}
         self._bytes = 0

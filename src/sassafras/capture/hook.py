@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any
 from sassafras.deploy.triton_load import SUPPORTED, supported_version
 
 if TYPE_CHECKING:
-    from .recorder import Recorder
+    from .recorder import LaunchRecorder
 
 _local = threading.local()
 #: (class, attribute, our wrap, what it wraps), while in place
 _wraps: list[tuple[Any, str, Any, Any]] = []
 
 
-def attach(recorder: Recorder) -> str:
+def attach(recorder: LaunchRecorder) -> str:
     """Wrap Triton's methods, once. Returns why not, or ``""``."""
     if _wraps:
         return "already recording"
@@ -68,7 +68,7 @@ def _put(owner: Any, name: str, wrap: Any) -> None:
     setattr(owner, name, wrap)
 
 
-def _launching(recorder: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
+def _launching(recorder: LaunchRecorder, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def run(self: Any, *args: Any, grid: Any, warmup: Any, **kwargs: Any) -> Any:
         if warmup or not recorder.on:
@@ -92,7 +92,7 @@ def _launching(recorder: Recorder, original: Callable[..., Any]) -> Callable[...
     return run
 
 
-def _benching(recorder: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
+def _benching(recorder: LaunchRecorder, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def _bench(self: Any, *args: Any, config: Any, **meta: Any) -> Any:
         outer = getattr(_local, "bench", None)

@@ -23,9 +23,10 @@ def merge(folder: str | Path) -> Captured:
     parts = [part for path in sorted(folder.glob("part-*.json")) if (part := _part(path)) is not None]
     if not parts:
         raise WorkloadError(
-            "no Triton kernel was launched", where=str(folder),
+            "no Triton kernel was launched",
+            where=str(folder),
             hint="is the program's Python this environment's, and does it launch @triton.jit kernels?",
-        )  # fmt: skip
+        )
     variants: dict[str, dict[str, Any]] = {}
     problems: dict[str, int] = {}
     for part in parts:
@@ -38,11 +39,15 @@ def merge(folder: str | Path) -> Captured:
         row["roles"], row["problem"] = _judge(folder, row)
     longest = max(parts, key=lambda part: part["last"] - part["first"])
     index = {
-        "format": FORMAT, "triton": longest["triton"], "program": longest["program"], "processes": len(parts),
+        "format": FORMAT,
+        "triton": longest["triton"],
+        "program": longest["program"],
+        "processes": len(parts),
         "gpu": next((part["gpu"] for part in parts if part["gpu"]), ""),
-        "wall_s": longest["last"] - longest["first"], "problems": problems,
+        "wall_s": longest["last"] - longest["first"],
+        "problems": problems,
         "variants": [variants[digest] for digest in sorted(variants)],
-    }  # fmt: skip
+    }
     path = folder / NAME
     try:
         # keys stay in order: a signature's is that of the parameters

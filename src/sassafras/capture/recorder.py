@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sassafras.capture.contents import Contents
+from sassafras.capture.contents import ContentsWriter
 from sassafras.core.files import write_whole
 from sassafras.frontend.captured import FORMAT, values
 
 from . import timing
-from .settings import Settings
-from .timing import Shape, Timers
+from .settings import CaptureSettings
+from .timing import TimedShape, Timers
 
 #: seconds between two writings of the counts
 _EVERY_S = 2.0
@@ -27,7 +27,7 @@ _PROBLEMS = 50
 
 
 @dataclass
-class Bench:
+class AutotunerConfig:
     """A configuration that the autotuner tries; `digests` collects what it compiled to."""
 
     config: str
@@ -35,7 +35,7 @@ class Bench:
 
 
 @dataclass
-class Launch:
+class RecordedLaunch:
     """What is known of a launch before it happens.
 
     Attributes:
@@ -49,12 +49,12 @@ class Launch:
     key: tuple[Any, ...]
     fn: Any
     values: dict[str, Any]
-    bench: Bench | None
+    bench: AutotunerConfig | None
     contents: dict[str, dict[str, Any]] | None
     timer: Any = None
 
 
-class Recorder:
+class LaunchRecorder:
     """Collects launches. Whatever goes wrong in here is noted and never reaches the program.
 
     Args:
@@ -69,15 +69,15 @@ class Recorder:
         first, last: Unix times of the first and the last launch; 0 before there is one.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: CaptureSettings) -> None:
         self.settings, self.on = settings, True
         self.variants: dict[str, dict[str, Any]] = {}
-        self.shapes: dict[tuple[str, str], Shape] = {}
+        self.shapes: dict[tuple[str, str], TimedShape] = {}
         self.uncounted: dict[str, int] = {}
         self.problems: dict[str, int] = {}
         self.first = self.last = 0.0
-        self._known: dict[tuple[Any, ...], Shape] = {}
-        self._contents, self._timers = Contents(settings), Timers()
+        self._known: dict[tuple[Any, ...], TimedShape] = {}
+        self._contents, self._timers = ContentsWriter(settings), Timers()
         self._written = 0.0
         self._lock = threading.RLock()
         self._path = self._new_path()
@@ -88,11 +88,11 @@ class Recorder:
 
     # -- what Triton's wraps call ---------------------------------------------------------------------------
 
-    def bench(self, config: Any) -> Bench:
+    def bench(self, config: Any) -> AutotunerConfig:
         """The autotuner begins to try a configuration."""
-        return Bench(str(config))
+        return AutotunerConfig(str(config))
 
-    def benched(self, bench: Bench, timings: Any) -> None:
+    def benched(self, bench: AutotunerConfig, timings: Any) -> None:
         """It has: the median, in milliseconds."""
         try:
             median = float(timings[0] if isinstance(timings, list | tuple) else timings)
@@ -104,8 +104,8 @@ class Recorder:
             self._problem(error)
 
     def before(
-        self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], bench: Bench | None
-    ) -> Launch | None:
+        self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], bench: AutotunerConfig | None
+    ) -> RecordedLaunch | None:
         """Just before a launch: integer contents are copied now, as the kernel may change them."""
         try:
             given = dict(zip(fn.arg_names, args, strict=False)) | kwargs
@@ -114,7 +114,7 @@ class Recorder:
             contents = None
             if known is None:
                 contents = {} if timing.capturing() else self._contents.copy(given)
-            launch = Launch(key, fn, given, bench, contents)
+            launch = RecordedLaunch(key, fn, given, bench, contents)
             if bench is None:
                 launch.timer = self._timers.begin(known)
             return launch
@@ -122,7 +122,7 @@ class Recorder:
             self._problem(error)
             return None
 
-    def after(self, launch: Launch | None, compiled: Any, grid: Any) -> None:
+    def after(self, launch: RecordedLaunch | None, compiled: Any, grid: Any) -> None:
         """Just after it."""
         if launch is None or compiled is None:
             return
@@ -132,7 +132,7 @@ class Recorder:
         except Exception as error:
             self._problem(error)
 
-    def _note(self, launch: Launch, compiled: Any, grid: Any) -> None:
+    def _note(self, launch: RecordedLaunch, compiled: Any, grid: Any) -> None:
         shape = self._known.get(launch.key)
         blocks = [int(n) for n in grid] + [1] * (3 - len(grid))
         if shape is None or launch.bench is not None or shape.facts["grid"] != blocks:
@@ -156,7 +156,7 @@ class Recorder:
 
     # -- what is kept ---------------------------------------------------------------------------------------
 
-    def _variant(self, launch: Launch, compiled: Any) -> str:
+    def _variant(self, launch: RecordedLaunch, compiled: Any) -> str:
         """Keep a compiled kernel, once; returns the sha256 of its cubin."""
         cubin = compiled.asm["cubin"]
         digest = hashlib.sha256(cubin).hexdigest()
@@ -170,14 +170,21 @@ class Recorder:
         if isinstance(ttir, str):
             self._keep(f"{digest}.ttir", ttir.encode())
         self.variants[digest] = {
-            "digest": digest, "name": data.name, "function": f"{fn.__module__}.{fn.__qualname__}",
-            "source_hash": fn.cache_key, "arch": int(data.target.arch), "threads": 32 * data.num_warps,
-            "shared_bytes": data.shared, "ctas": getattr(data, "num_ctas", 1),
-            "scratch_bytes": getattr(data, "global_scratch_size", 0) or 0, "signature": signature,
+            "digest": digest,
+            "name": data.name,
+            "function": f"{fn.__module__}.{fn.__qualname__}",
+            "source_hash": fn.cache_key,
+            "arch": int(data.target.arch),
+            "threads": 32 * data.num_warps,
+            "shared_bytes": data.shared,
+            "ctas": getattr(data, "num_ctas", 1),
+            "scratch_bytes": getattr(data, "global_scratch_size", 0) or 0,
+            "signature": signature,
             "constants": {k: values.plain(v) for k, v in launch.values.items() if k not in passed},
             "cooperative": any(getattr(data, k, False) for k in ("launch_cooperative_grid", "launch_pdl")),
-            "config": "", "bench_us": None,
-        }  # fmt: skip
+            "config": "",
+            "bench_us": None,
+        }
         return digest
 
     def _keep(self, name: str, data: bytes) -> None:
@@ -185,14 +192,15 @@ class Recorder:
         if not path.exists():
             write_whole(path, data)
 
-    def _shape(self, digest: str, launch: Launch, grid: list[int]) -> Shape | None:
+    def _shape(self, digest: str, launch: RecordedLaunch, grid: list[int]) -> TimedShape | None:
         """What it was launched with, once; None where the variant has as many shapes as are kept."""
         args = self._arguments(self.variants[digest]["signature"], launch)
         # floats change from launch to launch without another shape, contents belong to the first
         ident = {
             k: v if not isinstance(v, dict) else {n: v[n] for n in ("dtype", "shape", "strides") if n in v}
-            for k, v in args.items() if not isinstance(v, float)
-        }  # fmt: skip
+            for k, v in args.items()
+            if not isinstance(v, float)
+        }
         name = hashlib.sha256(json.dumps([grid, ident], sort_keys=True).encode()).hexdigest()[:16]
         found = self.shapes.get((digest, name))
         if found is None:
@@ -201,10 +209,10 @@ class Recorder:
             facts: dict[str, Any] = {"grid": grid, "args": args}
             if same := _same_memory(launch.values, args):
                 facts["same_memory"] = same
-            found = self.shapes[digest, name] = Shape(facts)
+            found = self.shapes[digest, name] = TimedShape(facts)
         return found
 
-    def _arguments(self, signature: dict[str, Any], launch: Launch) -> dict[str, Any]:
+    def _arguments(self, signature: dict[str, Any], launch: RecordedLaunch) -> dict[str, Any]:
         """The arguments of a launch by name, as they are written."""
         args: dict[str, Any] = {}
         for name, kind in signature.items():
@@ -240,19 +248,28 @@ class Recorder:
         for (digest, name), shape in self.shapes.items():
             shapes.setdefault(digest, []).append(
                 {
-                    **shape.facts, "id": name, "count": shape.count, "in_graph": shape.in_graph,
-                    "timed": shape.timed, "gpu_us": shape.gpu_us,
+                    **shape.facts,
+                    "id": name,
+                    "count": shape.count,
+                    "in_graph": shape.in_graph,
+                    "timed": shape.timed,
+                    "gpu_us": shape.gpu_us,
                 }
-            )  # fmt: skip
+            )
         return {
-            "format": FORMAT, "triton": str(getattr(sys.modules.get("triton"), "__version__", "")),
-            "program": Path(sys.argv[0]).name if getattr(sys, "argv", None) else "", "pid": os.getpid(),
-            "first": self.first, "last": self.last, "gpu": timing.gpu_name(), "problems": self.problems,
+            "format": FORMAT,
+            "triton": str(getattr(sys.modules.get("triton"), "__version__", "")),
+            "program": Path(sys.argv[0]).name if getattr(sys, "argv", None) else "",
+            "pid": os.getpid(),
+            "first": self.first,
+            "last": self.last,
+            "gpu": timing.gpu_name(),
+            "problems": self.problems,
             "variants": [
                 {**v, "shapes": shapes.get(d, []), "uncounted": self.uncounted.get(d, 0)}
                 for d, v in self.variants.items()
             ],
-        }  # fmt: skip
+        }
 
     def _problem(self, error: BaseException) -> None:
         text = f"{type(error).__name__}: {error}"[:200]

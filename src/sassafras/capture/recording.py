@@ -6,13 +6,13 @@ import atexit
 import os
 from pathlib import Path
 
-from .recorder import Recorder
-from .settings import Settings
+from .recorder import LaunchRecorder
+from .settings import CaptureSettings
 
-_recorder: Recorder | None = None
+_recorder: LaunchRecorder | None = None
 
 
-def start(settings: Settings | str | Path) -> str:
+def start(settings: CaptureSettings | str | Path) -> str:
     """Begin to record this process's Triton launches.
 
     Args:
@@ -24,7 +24,9 @@ def start(settings: Settings | str | Path) -> str:
     global _recorder
     from . import hook
 
-    made = Recorder(settings if isinstance(settings, Settings) else Settings(Path(settings)))
+    made = LaunchRecorder(
+        settings if isinstance(settings, CaptureSettings) else CaptureSettings(Path(settings))
+    )
     if problem := hook.attach(made):
         return problem
     _recorder = made
@@ -48,7 +50,7 @@ def stop() -> None:
 
 def start_when_triton_comes() -> None:
     """`start` once the program has imported Triton, if the environment asks for it."""
-    settings = Settings.read()
+    settings = CaptureSettings.read()
     if settings is None:
         return
     from sassafras.deploy.lazy import after_import

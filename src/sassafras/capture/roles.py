@@ -15,9 +15,17 @@ _ARGUMENT = re.compile(r"%([A-Za-z0-9_]+): !tt\.ptr<")
 _ENTRY = re.compile(r"tt\.func public @\S+?\((.*?)\) attributes", re.DOTALL)
 #: operations that only compute where a pointer points
 _MOVES = (
-    "tt.addptr", "tt.splat", "tt.broadcast", "tt.expand_dims", "tt.reshape", "tt.trans", "tt.bitcast",
-    "arith.select", "ttg.convert_layout", "tt.unsplat",
-)  # fmt: skip
+    "tt.addptr",
+    "tt.splat",
+    "tt.broadcast",
+    "tt.expand_dims",
+    "tt.reshape",
+    "tt.trans",
+    "tt.bitcast",
+    "arith.select",
+    "ttg.convert_layout",
+    "tt.unsplat",
+)
 _READS = ("tt.load",)
 _WRITES = ("tt.store",)
 _BOTH = ("tt.atomic_rmw", "tt.atomic_cas")

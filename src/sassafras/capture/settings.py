@@ -17,7 +17,7 @@ _TENSOR_BYTES, _ALL_BYTES, _CASES = 1 << 20, 64 << 20, 32
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class CaptureSettings:
     """How a process records.
 
     Attributes:
@@ -33,7 +33,7 @@ class Settings:
     cases: int = _CASES
 
     @classmethod
-    def read(cls, environment: Mapping[str, str] | None = None) -> Settings | None:
+    def read(cls, environment: Mapping[str, str] | None = None) -> CaptureSettings | None:
         """From the environment; None where it does not ask for a capture."""
         given = os.environ if environment is None else environment
         if not (folder := given.get(FOLDER)):
@@ -53,6 +53,8 @@ class Settings:
     def environment(self) -> dict[str, str]:
         """The variables that `read` reads."""
         return {
-            FOLDER: str(self.folder.expanduser().resolve()), TENSOR_BYTES: str(self.tensor_bytes),
-            ALL_BYTES: str(self.all_bytes), CASES: str(self.cases),
-        }  # fmt: skip
+            FOLDER: str(self.folder.expanduser().resolve()),
+            TENSOR_BYTES: str(self.tensor_bytes),
+            ALL_BYTES: str(self.all_bytes),
+            CASES: str(self.cases),
+        }

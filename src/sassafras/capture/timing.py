@@ -13,7 +13,7 @@ _PENDING = 512
 
 
 @dataclass
-class Shape:
+class TimedShape:
     """One case of one compiled kernel: what it was launched with, how often, and how long that took.
 
     Attributes:
@@ -39,9 +39,9 @@ class Timers:
     """Events before and after launches, read once the GPU has passed them; never waits for it."""
 
     def __init__(self) -> None:
-        self._pending: list[tuple[Shape, Any, Any]] = []
+        self._pending: list[tuple[TimedShape, Any, Any]] = []
 
-    def begin(self, shape: Shape | None) -> Any:
+    def begin(self, shape: TimedShape | None) -> Any:
         """An event just before some of the launches; the first of a shape loads code and is left out."""
         torch = sys.modules.get("torch")
         if shape is None or torch is None or not torch.cuda.is_initialized():
@@ -55,7 +55,7 @@ class Timers:
         event.record()
         return event
 
-    def end(self, shape: Shape, begin: Any) -> None:
+    def end(self, shape: TimedShape, begin: Any) -> None:
         """The launch that `begin` was recorded before is on its stream."""
         end = sys.modules["torch"].cuda.Event(enable_timing=True)
         end.record()

@@ -36,7 +36,7 @@ def command(
     Example: sassafras capture -o captured -- python serve.py
     """
     from sassafras.capture import merge
-    from sassafras.capture.settings import Settings
+    from sassafras.capture.settings import CaptureSettings
     from sassafras.core import SassafrasError
     from sassafras.deploy.auto import hook_path
 
@@ -44,7 +44,7 @@ def command(
         raise SassafrasError("no program to run", hint="sassafras capture -- python serve.py")
     if any(folder(out).iterdir()):
         raise SassafrasError("the folder is not empty", where=str(out), hint="name another one with -o")
-    settings = Settings(out.resolve(), int(tensor_mib * 2**20), int(all_mib * 2**20), cases)
+    settings = CaptureSettings(out.resolve(), int(tensor_mib * 2**20), int(all_mib * 2**20), cases)
     code = _run(command, {**os.environ, **settings.environment(), "PYTHONPATH": hook_path()})
     captured = merge(out)
     if json:
@@ -86,17 +86,26 @@ def summary(captured: Any) -> dict[str, Any]:
     """A capture in short, JSON-able."""
     shares = captured.shares()
     return {
-        "gpu": captured.gpu, "triton": captured.triton, "wall_s": captured.wall_s, "timed": captured.timed,
+        "gpu": captured.gpu,
+        "triton": captured.triton,
+        "wall_s": captured.wall_s,
+        "timed": captured.timed,
         "problems": dict(captured.problems),
         "kernels": [
             {
-                "kernel": v.label, "function": v.function, "config": v.config, "launches": v.count,
-                "shapes": len(v.shapes), "share": shares.get(v.digest), "gpu_us": v.gpu_us,
-                "bench_us": v.bench_us, "problem": v.problem,
+                "kernel": v.label,
+                "function": v.function,
+                "config": v.config,
+                "launches": v.count,
+                "shapes": len(v.shapes),
+                "share": shares.get(v.digest),
+                "gpu_us": v.gpu_us,
+                "bench_us": v.bench_us,
+                "problem": v.problem,
             }
             for v in captured.variants
         ],
-    }  # fmt: skip
+    }
 
 
 def _table(captured: Any) -> None:
@@ -104,9 +113,13 @@ def _table(captured: Any) -> None:
     of = "of GPU time" if captured.timed else "of launches"
     rows = [
         [
-            v.label, f"{100 * shares[v.digest]:.1f} % {of}" if v.digest in shares else "runner-up",
-            f"{v.count:,}", str(len(v.shapes)), v.config, v.problem,
+            v.label,
+            f"{100 * shares[v.digest]:.1f} % {of}" if v.digest in shares else "runner-up",
+            f"{v.count:,}",
+            str(len(v.shapes)),
+            v.config,
+            v.problem,
         ]
         for v in captured.variants
-    ]  # fmt: skip
+    ]
     print_table("", ["kernel", "share", "launches", "shapes", "configuration", "cannot be tuned"], rows)

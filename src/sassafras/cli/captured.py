@@ -20,9 +20,14 @@ def tune(
 
     with Show(quiet=quiet) as show:
         report = optimize_captured(
-            captured, most=kernels, runner_ups=runner_ups, out=out, progress=show.progress, stage=show.stage,
+            captured,
+            most=kernels,
+            runner_ups=runner_ups,
+            out=out,
+            progress=show.progress,
+            stage=show.stage,
             **options,
-        )  # fmt: skip
+        )
     out.mkdir(parents=True, exist_ok=True)
     path = out / "captured-report.json"
     path.write_text(format_.dumps(report.to_json(), indent=2, sort_keys=True) + "\n")
@@ -32,11 +37,14 @@ def tune(
     word = "modelled" if report.modelled else "speed-up"
     rows = [
         [
-            row.label, "runner-up" if row.runner_up else f"{100 * row.share:.1f} %", f"{row.launches:,}",
-            "" if row.ratio is None else f"{row.ratio:.3f}x {row.interval or ''}".strip(), row.detail,
+            row.label,
+            "runner-up" if row.runner_up else f"{100 * row.share:.1f} %",
+            f"{row.launches:,}",
+            "" if row.ratio is None else f"{row.ratio:.3f}x {row.interval or ''}".strip(),
+            row.detail,
         ]
         for row in report.rows
-    ]  # fmt: skip
+    ]
     print_table("", ["kernel", "share", "launches", word, "notes"], rows)
     print(report.conclusion())
     stderr().print(f"wrote {path}", style="dim", markup=False)

@@ -72,16 +72,33 @@ def command(
 
     folder(out)
     endpoint = {
-        "base_url": base_url, "key_variable": key_variable, "requests_per_minute": requests_per_minute,
-        "timeout_s": timeout, "device": model_device,
-    }  # fmt: skip
+        "base_url": base_url,
+        "key_variable": key_variable,
+        "requests_per_minute": requests_per_minute,
+        "timeout_s": timeout,
+        "device": model_device,
+    }
     with Show(quiet=quiet) as show:
         result = evolve(
-            target, proposer=proposer, settings=parse_settings(settings or []), budget=budget, device=device,
-            seed=seed, case=case, arch=arch, whole=whole, store=store, out=out, fresh=fresh,
-            endpoint=endpoint, prices=prices, cluster=cluster, workers=workers,
-            progress=show.progress, stage=show.stage,
-        )  # fmt: skip
+            target,
+            proposer=proposer,
+            settings=parse_settings(settings or []),
+            budget=budget,
+            device=device,
+            seed=seed,
+            case=case,
+            arch=arch,
+            whole=whole,
+            store=store,
+            out=out,
+            fresh=fresh,
+            endpoint=endpoint,
+            prices=prices,
+            cluster=cluster,
+            workers=workers,
+            progress=show.progress,
+            stage=show.stage,
+        )
     if json:
         print_json(result.to_json())
         return

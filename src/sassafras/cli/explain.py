@@ -41,9 +41,17 @@ def command(
 
     console = stderr()
     found = explain(
-        target, tuned=tuned, case=case, device=device, arch=arch, store=store, limit=limit, keep=keep,
-        remeasure=remeasure, stage=lambda text: console.print(text, style="dim", markup=False),
-    )  # fmt: skip
+        target,
+        tuned=tuned,
+        case=case,
+        device=device,
+        arch=arch,
+        store=store,
+        limit=limit,
+        keep=keep,
+        remeasure=remeasure,
+        stage=lambda text: console.print(text, style="dim", markup=False),
+    )
     if save is not None:
         found.save(save)
     if json:

@@ -96,10 +96,20 @@ def bench(
     files.folder(out)
     with crew(cluster, workers, gpus, dry_run) as hands:
         path, summary = benchmark(
-            chosen, out, options, mode=mode, name=file_name(grid, mode), processes=processes, gpus=gpus,
-            crew=hands, minutes=minutes, dry=dry_run, fresh=fresh, cache=cache,
+            chosen,
+            out,
+            options,
+            mode=mode,
+            name=file_name(grid, mode),
+            processes=processes,
+            gpus=gpus,
+            crew=hands,
+            minutes=minutes,
+            dry=dry_run,
+            fresh=fresh,
+            cache=cache,
             say=lambda text: console.print(text, style="dim", markup=False),
-        )  # fmt: skip
+        )
     if json:
         print_json(summary)
         return
@@ -154,16 +164,24 @@ def tune(
     console = stderr()
     options = Options(
         configs=configs or 128, seed=seed, exclude=exclude, layouts=tuple(layouts.split(",")), apart=apart
-    )  # fmt: skip
+    )
     if only_configs:
         options = retuning(options, only_configs, recorded, configs)
     chosen = choose_shapes(grid, bands, shapes, seed)
     files.folder(out)
     with crew(cluster, workers, gpus, dry_run) as hands:
         dataset = runner.sweep(
-            chosen, out, options, gpus=gpus, crew=hands, minutes=minutes, dry=dry_run, fresh=fresh,
-            cache=cache, say=lambda text: console.print(text, style="dim", markup=False),
-        )  # fmt: skip
+            chosen,
+            out,
+            options,
+            gpus=gpus,
+            crew=hands,
+            minutes=minutes,
+            dry=dry_run,
+            fresh=fresh,
+            cache=cache,
+            say=lambda text: console.print(text, style="dim", markup=False),
+        )
     target = tuned_path(str(dataset.header.get("gpu"))) if install and not dataset.modelled else None
     paths = save_sweep(dataset, out, install=target, changed=only_configs)
     print(f"{len(dataset)} shapes, {dataset.pairs} pairs" + (" (modelled)" if dataset.modelled else ""))
@@ -189,7 +207,7 @@ def configs(
         rows = [
             [c.name, why]
             for c in registry.configurations()
-            if (why := c.reject(problem) or c.wasteful(problem))
+            if (why := c.why_illegal(problem) or c.dominated(problem))
         ]
         print_table("", ["configuration", "why not"], rows[:limit])
         return
@@ -252,7 +270,7 @@ def choose(
     from sassafras.gemm.matmul.planner import load_table
     from sassafras.gemm.problem.shape import Shape
     from sassafras.gemm.select import predictor
-    from sassafras.gemm.select.selector import Chooser, Settings
+    from sassafras.gemm.select.selector import Selector, SelectorSettings
     from sassafras.gemm.select.selector import evaluate as judge
 
     if layout not in ("nn", "tn", "both"):
@@ -263,24 +281,38 @@ def choose(
     if evaluate:
         rows = []
         for folds in ("shape", "m", "n", "k"):
-            found = judge(table, Settings(), folds=folds)
-            rows.append([
-                folds, str(found.shapes), str(found.ours), str(found.unknown), f"{found.geomean:.3f}",
-                f"{found.possible:.3f}", f"{found.worst:.3f}", str(found.harmful),
-            ])  # fmt: skip
+            found = judge(table, SelectorSettings(), folds=folds)
+            rows.append(
+                [
+                    folds,
+                    str(found.shapes),
+                    str(found.ours),
+                    str(found.unknown),
+                    f"{found.geomean:.3f}",
+                    f"{found.possible:.3f}",
+                    f"{found.worst:.3f}",
+                    str(found.harmful),
+                ]
+            )
         columns = ["left out", "rows", "ours", "never timed", "vs torch", "possible", "worst", "slower"]
         print_table("chosen without having been tuned", columns, rows)
         return
     if not shapes:
         raise SassafrasError("a shape is missing", hint="sassafras gemm choose 64x64x64")
-    chooser = Chooser(
-        table, lt_version=table.header.get("cublaslt"), model=predictor.shipped(gpu),
+    chooser = Selector(
+        table,
+        lt_version=table.header.get("cublaslt"),
+        model=predictor.shipped(gpu),
         backward=predictor.shipped(gpu, PART),
-    )  # fmt: skip
+    )
     rows = []
     for text in shapes:
         shape = Shape.parse(text)
         for one in ("nn", "tn") if layout == "both" else (layout,):
-            choice = chooser.choose(shape, one, lambda c, s=shape, la=one: c.layout == la and not c.reject(s))  # type: ignore[misc]
+
+            def legal(config: Any, shape: Shape = shape, layout: str = one) -> bool:
+                return config.layout == layout and not config.why_illegal(shape)
+
+            choice = chooser.choose(shape, one, legal)
             rows.append([text, one, choice.config or choice.member, f"{choice.speedup:.3f}", choice.why])
     print_table("", ["shape", "layout", "served by", "over torch", "why"], rows)

@@ -11,9 +11,10 @@ from .console import print_table
 from .files import new_file
 
 app = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None,
+    no_args_is_help=True,
+    rich_markup_mode=None,
     help="Tables of the smallest issue distances that ptxas emits.",
-)  # fmt: skip
+)
 
 Arch = Annotated[str, typer.Option(help="Architecture.")]
 
@@ -54,9 +55,10 @@ def adopt(
         data = json.loads(lzma.decompress(content) if result.suffix == ".xz" else content)
     except (OSError, ValueError, EOFError, lzma.LZMAError) as error:
         raise LatencyTableError(
-            f"cannot be read as JSON: {error}", where=str(result),
+            f"cannot be read as JSON: {error}",
+            where=str(result),
             hint="benchmarks/latencies.py writes such files: run, report, publish",
-        ) from None  # fmt: skip
+        ) from None
     name = archs.get(arch).table
     table = measured.adopt(data if isinstance(data, dict) else {}, name)
     target = out or measured.place(name)

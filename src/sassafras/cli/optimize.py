@@ -47,7 +47,7 @@ def command(
     policy: Annotated[
         str | None,
         typer.Option(
-            help="Network of ppo (pretrained, fresh, twin, a checkpoint) or guided (none, pretrained, ...) "
+            help="Network of ppo (pretrained, fresh, untrained, a checkpoint) or guided (none, ...) "
             "[default: pretrained, none]."
         ),
     ] = None,
@@ -91,17 +91,41 @@ def command(
         from .captured import tune
 
         tune(
-            captured, kernels=kernels, runner_ups=runner_ups, out=out, quiet=quiet, json=json, device=device,
-            budget=budget, strategy=strategy, settings=chosen, seed=seed, store=store,
+            captured,
+            kernels=kernels,
+            runner_ups=runner_ups,
+            out=out,
+            quiet=quiet,
+            json=json,
+            device=device,
+            budget=budget,
+            strategy=strategy,
+            settings=chosen,
+            seed=seed,
+            store=store,
             fresh=fresh,
-        )  # fmt: skip
+        )
         return
     with Show(quiet=quiet) as show:
         result = optimize(
-            target, strategy=strategy, settings=chosen, budget=budget, device=device,
-            seed=seed, case=case, arch=arch, ptxas=ptxas, knobs=knobs, space=space, store=store, fresh=fresh,
-            cluster=cluster, workers=workers, progress=show.progress, stage=show.stage,
-        )  # fmt: skip
+            target,
+            strategy=strategy,
+            settings=chosen,
+            budget=budget,
+            device=device,
+            seed=seed,
+            case=case,
+            arch=arch,
+            ptxas=ptxas,
+            knobs=knobs,
+            space=space,
+            store=store,
+            fresh=fresh,
+            cluster=cluster,
+            workers=workers,
+            progress=show.progress,
+            stage=show.stage,
+        )
     files = result.save(out)
     if json:
         print_json(result.to_json() | {"files": [str(path) for path in files]})

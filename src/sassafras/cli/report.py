@@ -36,7 +36,12 @@ def command(
 
     console = stderr()
     path = write_report(
-        new_file(out), sources or (), store=store, kernels=kernels, explain=explain, title=title,
+        new_file(out),
+        sources or (),
+        store=store,
+        kernels=kernels,
+        explain=explain,
+        title=title,
         stage=lambda text: console.print(text, style="dim", markup=False),
-    )  # fmt: skip
+    )
     print(f"wrote {path} ({path.stat().st_size / 1024:.0f} KB)")

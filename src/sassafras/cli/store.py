@@ -112,12 +112,15 @@ def check(
             opened.remove_winner(one.winner.id)
     rows = [
         {
-            "winner": str(one.winner.id), "kernel": one.winner.kernel.name, "gpu": one.winner.gpu,
-            "origin": one.winner.origin, "tuned": one.winner.tuned[:16],
+            "winner": str(one.winner.id),
+            "kernel": one.winner.kernel.name,
+            "gpu": one.winner.gpu,
+            "origin": one.winner.origin,
+            "tuned": one.winner.tuned[:16],
             "check": one.problem or "fit for use",
         }
         for one in found
-    ]  # fmt: skip
+    ]
     if json:
         print_json(rows)
     elif rows:

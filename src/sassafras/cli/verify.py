@@ -47,9 +47,19 @@ def command(
         name, stored = None, int(target)
     with about(cubin) if cubin is not None else nullcontext():
         found = verify(
-            name, cubin, stored=stored, store=store, case=case, arch=arch, samples=samples, seconds=seconds,
-            sanitizer=sanitizer, cluster=cluster, workers=workers, say=lambda text: stderr().print(text),
-        )  # fmt: skip
+            name,
+            cubin,
+            stored=stored,
+            store=store,
+            case=case,
+            arch=arch,
+            samples=samples,
+            seconds=seconds,
+            sanitizer=sanitizer,
+            cluster=cluster,
+            workers=workers,
+            say=lambda text: stderr().print(text),
+        )
     if json:
         print_json({**dataclasses.asdict(found), "failed": found.failed, "complete": found.complete})
     else:

@@ -24,7 +24,7 @@ from sassafras.search import Finished, Progress, Recorded, Recorder
 from sassafras.store.records import outcome_row, row_outcome
 
 from .islands import Island, Islands, PoolDevice, pack, standing
-from .payload import Subject, describe
+from .payload import JobSubject, describe
 from .pool import Pool
 from .remote import DONE, FAILED, TRIES, WorkerLost, failure, interruptible
 
@@ -33,11 +33,11 @@ _TICK = 0.2
 PATIENCE = 30.0
 
 
-class Builder:
+class RemoteBuilder:
     """Builds sources, confined, on some CPU of the cluster; see `Pool.helper`."""
 
     def __init__(self, described: Mapping[str, Any]) -> None:
-        self._subject = Subject(described).__enter__()
+        self._subject = JobSubject(described).__enter__()
 
     def build(self, source: Any, fp32: bool) -> tuple[str, Any]:
         """See `evaluate.source.build`."""
@@ -62,9 +62,14 @@ class IslandDevice(PoolDevice):
     """
 
     def __init__(
-        self, pool: Pool, modelled: bool, number: int, turns: Sequence[threading.Lock],
-        over: threading.Event, say: Callable[[str], None],
-    ) -> None:  # fmt: skip
+        self,
+        pool: Pool,
+        modelled: bool,
+        number: int,
+        turns: Sequence[threading.Lock],
+        over: threading.Event,
+        say: Callable[[str], None],
+    ) -> None:
         super().__init__(pool)
         self.modelled = modelled
         self._mine, self._turns, self._over, self._say = number, turns, over, say
@@ -192,23 +197,32 @@ class SourceIslands(Islands, SourceJob):
         assert self.pool is not None
         pool = self.pool
         try:
-            builder = pool.helper(Builder, described)
+            builder = pool.helper(RemoteBuilder, described)
 
             def build(source: Any, fp32: bool) -> Built:
                 made: Built = builder.ask("build", source, fp32)
                 return made
 
             device = IslandDevice(
-                pool, self.device.modelled, island.index, self._turns, self._over,
+                pool,
+                self.device.modelled,
+                island.index,
+                self._turns,
+                self._over,
                 lambda text: news.put((island, text)),
-            )  # fmt: skip
+            )
             device.open(self.workload, self.case, self.baseline)
             judge = SourceEvaluator(device, self.workload, self.case, self.baseline, builder=build)
             space = SourceSpace(self.workload, self.case, self.baseline, judge, whole=self.whole)
             found = search.run(
-                strategy, space, space, island.budget, seed=island.seed, recorder=_Relay(island, news.put),
+                strategy,
+                space,
+                space,
+                island.budget,
+                seed=island.seed,
+                recorder=_Relay(island, news.put),
                 stop=self._over.is_set,
-            )  # fmt: skip
+            )
             news.put((island, pack(found)))
         except BaseException as error:
             news.put((island, error))

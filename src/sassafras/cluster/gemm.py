@@ -22,7 +22,7 @@ from sassafras.gemm.bench.journal import Journal
 from sassafras.gemm.bench.journal import read as read_journal
 from sassafras.gemm.bench.runner import records
 from sassafras.gemm.bench.worker import brief
-from sassafras.gemm.bench.worker_client import Child, Stopped
+from sassafras.gemm.bench.worker_client import Stopped, WorkerClient
 from sassafras.gemm.build.cubins import cached_path, cubin, with_companions
 from sassafras.gemm.configs.registry import INSTANCES, Instance, parse_instance
 from sassafras.gemm.problem.shape import Shape
@@ -37,7 +37,7 @@ _DEATHS = 25
 # -- on the worker ------------------------------------------------------------------------------------------
 
 #: this actor's processes on its GPU, by their plan, kept from shape to shape
-_children: dict[str, Child] = {}
+_children: dict[str, WorkerClient] = {}
 #: cubins that were written into this node's cache by this actor
 _written: set[str] = set()
 
@@ -53,7 +53,7 @@ def work_shape(payload: Mapping[str, Any], context: Context) -> Iterator[Any]:
     question = {"shape": payload["shape"], "selection": payload["selection"]}
     where = place()
     for number, (key, plan) in enumerate(plans.items()):
-        child = _children.setdefault(key, Child(plan, context.stop.is_set))
+        child = _children.setdefault(key, WorkerClient(plan, context.stop.is_set))
         try:
             record = child.ask(question)
         except Stopped:
@@ -189,9 +189,11 @@ class _Run:
             self.late.add(text)
             nothing = True
         return {
-            "shape": None if nothing else text, "plans": self._plans, "cubins": self._cubins,
+            "shape": None if nothing else text,
+            "plans": self._plans,
+            "cubins": self._cubins,
             "selection": self._selections.get(text),
-        }  # fmt: skip
+        }
 
     def hear(self, task: Task, event: Any) -> None:
         """Keep a record until its shape's are complete; then all go into the journals.

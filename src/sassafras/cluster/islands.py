@@ -22,7 +22,7 @@ from sassafras.jobs.job import Job
 from sassafras.search import Finished, Found, Progress, Recorded, Recorder
 from sassafras.store.records import outcome_row, row_outcome
 
-from .payload import Subject, describe
+from .payload import JobSubject, describe
 from .pool import Pool, Task
 from .worker import Context
 
@@ -52,11 +52,19 @@ class _Forward:
 def search_island(payload: Mapping[str, Any], context: Context) -> Iterator[Any]:
     """One island, on a worker: yields ``("outcome", row, recipe, took)`` each, then ``("found", ...)``."""
     said: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    with Subject(payload["subject"]) as subject:
+    with JobSubject(payload["subject"]) as subject:
         job = Job(
-            subject.workload, subject.case, subject.baseline, payload["strategy"], payload["budget"],
-            payload["seed"], context.device, payload["space"](subject.baseline), None, lambda text: None,
-        )  # fmt: skip
+            subject.workload,
+            subject.case,
+            subject.baseline,
+            payload["strategy"],
+            payload["budget"],
+            payload["seed"],
+            context.device,
+            payload["space"](subject.baseline),
+            None,
+            lambda text: None,
+        )
 
         def walk() -> None:
             try:
@@ -84,10 +92,14 @@ def pack(found: Finished[Any]) -> dict[str, Any]:
         for leader in found.leaders[:HOME]
     ]
     return {
-        "leaders": leaders, "baseline": outcome_row(found.baseline.outcome), "evaluations": found.evaluations,
-        "replayed": found.replayed, "seconds": found.seconds, "verdicts": dict(found.verdicts),
+        "leaders": leaders,
+        "baseline": outcome_row(found.baseline.outcome),
+        "evaluations": found.evaluations,
+        "replayed": found.replayed,
+        "seconds": found.seconds,
+        "verdicts": dict(found.verdicts),
         "reason": found.reason,
-    }  # fmt: skip
+    }
 
 
 # -- on the driver ------------------------------------------------------------------------------------------
@@ -203,11 +215,17 @@ class Islands(Job):
             island = Island(index, seed, share(self.budget, index, count))
             if self.store is not None:
                 island.run_id = self.store.begin_run(
-                    {**self.spec(), "seed": seed, "island": index, "of": self.seed}, kernel=self.baseline,
-                    workload=self.workload.name, case=self.case.name, device=self.device.name,
-                    modelled=self.device.modelled, strategy=self.strategy.name, seed=seed,
-                    environment=self.device.environment(), fresh=self._fresh,
-                )  # fmt: skip
+                    {**self.spec(), "seed": seed, "island": index, "of": self.seed},
+                    kernel=self.baseline,
+                    workload=self.workload.name,
+                    case=self.case.name,
+                    device=self.device.name,
+                    modelled=self.device.modelled,
+                    strategy=self.strategy.name,
+                    seed=seed,
+                    environment=self.device.environment(),
+                    fresh=self._fresh,
+                )
                 for outcome, took in self.store.recorded(island.run_id):
                     island.take(outcome_row(outcome), took)
             made.append(island)
@@ -241,11 +259,15 @@ class Islands(Job):
             verdicts.update(one["verdicts"])
         reasons = {one["reason"] for one in packs}
         return Finished(
-            distinct[0], Found(None, Candidate(kernel), start, start.cost),
-            tuple(distinct[: max(SELECTION_LEADERS, len(packs))]), sum(p["evaluations"] for p in packs),
-            sum(p["replayed"] for p in packs), max(p["seconds"] for p in packs), dict(verdicts),
+            distinct[0],
+            Found(None, Candidate(kernel), start, start.cost),
+            tuple(distinct[: max(SELECTION_LEADERS, len(packs))]),
+            sum(p["evaluations"] for p in packs),
+            sum(p["replayed"] for p in packs),
+            max(p["seconds"] for p in packs),
+            dict(verdicts),
             "interrupted" if not complete or "interrupted" in reasons else min(reasons),
-        )  # fmt: skip
+        )
 
 
 @dataclass
@@ -277,9 +299,13 @@ class IslandsJob(Islands):
 
         def payload(island: Island) -> dict[str, Any]:
             return {
-                "subject": subject, "strategy": self.strategy, "budget": island.budget, "seed": island.seed,
-                "space": self.make_space, "known": dict(island.known),
-            }  # fmt: skip
+                "subject": subject,
+                "strategy": self.strategy,
+                "budget": island.budget,
+                "seed": island.seed,
+                "space": self.make_space,
+                "known": dict(island.known),
+            }
 
         def hear(task: Task, event: Any) -> None:
             nonlocal new
@@ -327,6 +353,11 @@ def standing(islands: Sequence[Island], new: int, sitting: float) -> Progress:
         key=lambda outcome: outcome.cost or 9e9,
     )
     return Progress(
-        max(island.clock for island in islands), total, total - new, new / sitting if sitting > 0 else 0.0,
-        dict(verdicts), best, sum(island.fraction for island in islands) / len(islands),
-    )  # fmt: skip
+        max(island.clock for island in islands),
+        total,
+        total - new,
+        new / sitting if sitting > 0 else 0.0,
+        dict(verdicts),
+        best,
+        sum(island.fraction for island in islands) / len(islands),
+    )

@@ -17,7 +17,7 @@ MAX_BYTES = 16 << 20
 
 
 def describe(workload: Workload, case: Case, baseline: Kernel) -> dict[str, Any]:
-    """Plain data from which `Subject` makes the same three objects on another machine.
+    """Plain data from which `JobSubject` makes the same three objects on another machine.
 
     Raises:
         WorkloadError: the workload cannot be loaded again, or the files beside it are too large to send.
@@ -65,7 +65,7 @@ def _beside(source: str) -> dict[str, bytes]:
     return files
 
 
-class Subject:
+class JobSubject:
     """The workload, case and baseline of a payload; its files lie in a temporary folder while it is open.
 
     Attributes:
@@ -80,7 +80,7 @@ class Subject:
         self._described = described
         self._folder: str | None = None
 
-    def __enter__(self) -> Subject:
+    def __enter__(self) -> JobSubject:
         from sassafras.targets import load
 
         d = self._described

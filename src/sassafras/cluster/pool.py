@@ -46,7 +46,7 @@ class Pool:
             one of this machine's GPUs where there is none), or ``HOST:PORT`` of a head node.
         device: ``"cuda"`` (a worker for every GPU) or ``"model"`` (a worker for every CPU: no GPU needed).
         workers: how many workers; None for as many as the cluster has room for now.
-        programs: see `worker.Worker`.
+        programs: see `worker.ClusterWorker`.
 
     Raises:
         ToolMissing: Ray is not installed here.
@@ -55,9 +55,13 @@ class Pool:
     """
 
     def __init__(
-        self, address: str = "auto", *, device: str = "cuda", workers: int | None = None,
+        self,
+        address: str = "auto",
+        *,
+        device: str = "cuda",
+        workers: int | None = None,
         programs: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if device not in ("cuda", "model"):
             raise DeviceError(f"a cluster has no device {device!r}", hint="cuda or model")
         if workers is not None and workers < 1:
@@ -85,7 +89,7 @@ class Pool:
             raise
 
     def _actor(self) -> Any:
-        from .worker import Worker
+        from .worker import ClusterWorker
 
         options = {
             **self._resources,
@@ -93,7 +97,7 @@ class Pool:
             "max_restarts": 0,
             "scheduling_strategy": "SPREAD",
         }
-        return self._ray.remote(Worker).options(**options).remote(self.device, self._programs)
+        return self._ray.remote(ClusterWorker).options(**options).remote(self.device, self._programs)
 
     def _agree(self) -> dict[str, Any]:
         """Every worker's facts, which must agree: figures of unlike GPUs must not meet in one search."""
@@ -324,7 +328,7 @@ class Pool:
     # -- the rest -----------------------------------------------------------------------------------------
 
     def ask(self, number: int, method: str, *arguments: Any, **named: Any) -> Any:
-        """Call a method of a worker's device; see `worker.Worker.device_call` and `ready`.
+        """Call a method of a worker's device; see `worker.ClusterWorker.device_call` and `ready`.
 
         Raises:
             WorkerLost: the worker was lost.

@@ -17,7 +17,7 @@ from sassafras.core import Candidate, DeviceError, Kernel, SassafrasError, Verdi
 from sassafras.core.statistics import failure_bound
 from sassafras.evaluate.gpu.reports import SampleReport
 
-from .payload import Subject, describe
+from .payload import JobSubject, describe
 from .pool import Pool, Task
 from .worker import Context
 
@@ -46,7 +46,7 @@ class Shard:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SampleShard:
     """What came of a shard.
 
     Attributes:
@@ -86,13 +86,13 @@ class Merged:
         inexact: a case whose original differs from itself, or None.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[SampleShard, ...]
     samples: int
     mismatches: int
     seconds: float
     gpus: int
     failure_bound: float
-    fault: Part | None
+    fault: SampleShard | None
     inexact: str | None
 
     @property
@@ -107,16 +107,29 @@ class Merged:
         for part in self.parts:
             if (report := part.report) is not None:
                 scope.setdefault(part.shard.case, report.scope)
-                rows.append({
-                    "case": part.shard.case, "seed": part.shard.seed, "host": part.host, "gpu": part.gpu,
-                    "samples": report.samples, "seconds": report.seconds, "verdict": report.verdict.value,
-                    "per_second": report.per_second, "bound_per_second": report.bound_per_second,
-                })  # fmt: skip
+                rows.append(
+                    {
+                        "case": part.shard.case,
+                        "seed": part.shard.seed,
+                        "host": part.host,
+                        "gpu": part.gpu,
+                        "samples": report.samples,
+                        "seconds": report.seconds,
+                        "verdict": report.verdict.value,
+                        "per_second": report.per_second,
+                        "bound_per_second": report.bound_per_second,
+                    }
+                )
         return {
-            "samples": self.samples, "mismatches": self.mismatches, "seconds": self.seconds,
-            "failure_bound": self.failure_bound, "per_second": self.per_second, "gpus": self.gpus,
-            "scope": list(scope.values()), "parts": rows,
-        }  # fmt: skip
+            "samples": self.samples,
+            "mismatches": self.mismatches,
+            "seconds": self.seconds,
+            "failure_bound": self.failure_bound,
+            "per_second": self.per_second,
+            "gpus": self.gpus,
+            "scope": list(scope.values()),
+            "parts": rows,
+        }
 
 
 def plan(cases: Sequence[str], workers: int, samples: int, seconds: float | None = None) -> list[Shard]:
@@ -138,7 +151,7 @@ def _equal(total: int, parts: int) -> list[int]:
     return [total // parts + (index < total % parts) for index in range(parts)]
 
 
-def merge(parts: Sequence[Part]) -> Merged:
+def merge(parts: Sequence[SampleShard]) -> Merged:
     """Samples and mismatches add up, in whatever order the parts came; time is that of the slowest GPU."""
     ordered = tuple(sorted(parts, key=lambda part: part.shard.seed))
     reports = [part.report for part in ordered if part.report is not None]
@@ -150,18 +163,22 @@ def merge(parts: Sequence[Part]) -> Merged:
     samples, mismatches = sum(r.samples for r in reports), sum(r.mismatches for r in reports)
     broken = any(r.verdict is not Verdict.CORRECT and not r.mismatches for r in reports)
     return Merged(
-        ordered, samples, mismatches, max(spent.values(), default=0.0), len(spent),
+        ordered,
+        samples,
+        mismatches,
+        max(spent.values(), default=0.0),
+        len(spent),
         1.0 if broken else failure_bound(samples, mismatches),
         next((part for part in ordered if part.report is not None and not part.good), None),
         next((part.shard.case for part in ordered if part.report is None), None),
-    )  # fmt: skip
+    )
 
 
 # -- on the worker ------------------------------------------------------------------------------------------
 
 
 def sample_shard(payload: Mapping[str, Any], context: Context) -> Iterator[dict[str, Any]]:
-    """One shard, on a worker: yields one event, a `Part` as plain data."""
+    """One shard, on a worker: yields one event, a `SampleShard` as plain data."""
     from sassafras.evaluate.gpu import CudaDevice
 
     device = context.device
@@ -172,17 +189,21 @@ def sample_shard(payload: Mapping[str, Any], context: Context) -> Iterator[dict[
             hint="sampling needs workers with a GPU",
         )
     report = None
-    with Subject(payload["subject"]) as subject:
+    with JobSubject(payload["subject"]) as subject:
         device.open(subject.workload, subject.case, subject.baseline)
         if device.facts.get("exact", True):
             report = device.sample(
-                payload["candidate"], count=payload["count"], seconds=payload["seconds"],
-                seed=payload["seed"], stop=context.stop.is_set,
-            )  # fmt: skip
+                payload["candidate"],
+                count=payload["count"],
+                seconds=payload["seconds"],
+                seed=payload["seed"],
+                stop=context.stop.is_set,
+            )
     yield {
-        "host": socket.gethostname(), "gpu": os.environ.get("CUDA_VISIBLE_DEVICES", ""),
+        "host": socket.gethostname(),
+        "gpu": os.environ.get("CUDA_VISIBLE_DEVICES", ""),
         "report": None if report is None else {**asdict(report), "verdict": report.verdict.value},
-    }  # fmt: skip
+    }
 
 
 # -- on the driver ------------------------------------------------------------------------------------------
@@ -192,7 +213,7 @@ class Enough(SassafrasError):
     """What was heard ends the sampling."""
 
 
-class Tally:
+class SampleTally:
     """What was heard of each shard, which counts once however often it is said.
 
     Args:
@@ -201,7 +222,7 @@ class Tally:
 
     def __init__(self, shards: Sequence[Shard]) -> None:
         self.shards = {str(shard): shard for shard in shards}
-        self._parts: dict[str, Part] = {}
+        self._parts: dict[str, SampleShard] = {}
 
     def hear(self, name: str, event: Mapping[str, Any]) -> None:
         """A worker's event. Raises Enough where the part found something, or cannot be sampled."""
@@ -217,13 +238,15 @@ class Tally:
         return merge(list(self._parts.values()))
 
 
-def heard(shard: Shard, event: Mapping[str, Any]) -> Part:
-    """A worker's event as a `Part`."""
+def heard(shard: Shard, event: Mapping[str, Any]) -> SampleShard:
+    """A worker's event as a `SampleShard`."""
     report = event["report"]
-    return Part(
-        shard, event["host"], event["gpu"],
+    return SampleShard(
+        shard,
+        event["host"],
+        event["gpu"],
         None if report is None else SampleReport(**{**report, "verdict": Verdict(report["verdict"])}),
-    )  # fmt: skip
+    )
 
 
 def sample(
@@ -250,14 +273,17 @@ def sample(
         WorkloadError: the workload cannot travel.
         KeyboardInterrupt: it was interrupted.
     """
-    tally = Tally(plan(cases, pool.size, samples, seconds))
+    tally = SampleTally(plan(cases, pool.size, samples, seconds))
     subjects = {name: describe(workload, workload.case(name), original) for name in cases}
 
     def payload(shard: Shard) -> dict[str, Any]:
         return {
-            "subject": subjects[shard.case], "candidate": candidate, "count": shard.count,
-            "seconds": shard.seconds, "seed": shard.seed,
-        }  # fmt: skip
+            "subject": subjects[shard.case],
+            "candidate": candidate,
+            "count": shard.count,
+            "seconds": shard.seconds,
+            "seed": shard.seed,
+        }
 
     tasks = [
         Task(name, "sassafras.cluster.random_tests:sample_shard", lambda shard=shard: payload(shard))  # type: ignore[misc]

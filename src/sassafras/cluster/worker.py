@@ -12,7 +12,7 @@ from typing import Any
 from sassafras import __version__
 from sassafras.core import Device
 
-from .payload import Subject
+from .payload import JobSubject
 from .remote import DONE, EVENT, FAILED, failure
 
 
@@ -29,7 +29,7 @@ class Context:
     stop: threading.Event
 
 
-class Worker:
+class ClusterWorker:
     """Runs tasks, one after another, beside a `device_call` now and then; Ray makes an actor of it.
 
     Args:
@@ -42,15 +42,18 @@ class Worker:
         self._kind, self._programs = device, programs
         self._stop = threading.Event()
         self._device: Any = None
-        self._subject: Subject | None = None
+        self._subject: JobSubject | None = None
 
     def facts(self) -> dict[str, Any]:
         """Version, host, and what kind of device is here."""
         device = self._made()
         return {
-            "sassafras": __version__, "host": socket.gethostname(), "name": device.name, "arch": device.arch,
+            "sassafras": __version__,
+            "host": socket.gethostname(),
+            "name": device.name,
+            "arch": device.arch,
             "environment": device.environment(),
-        }  # fmt: skip
+        }
 
     def _made(self) -> Any:
         if self._device is None:
@@ -88,13 +91,13 @@ class Worker:
         try:
             device = self._made()
             if method == "load":
-                self._load(Subject(*arguments))
+                self._load(JobSubject(*arguments))
                 return DONE, None
             return DONE, getattr(device, method)(*arguments, **named)
         except Exception as error:
             return FAILED, failure(error)
 
-    def _load(self, subject: Subject) -> None:
+    def _load(self, subject: JobSubject) -> None:
         """Open the device for `subject`, whose files must outlive the call: the device reads them again."""
         if self._subject is not None:
             self._subject.__exit__()

@@ -62,8 +62,10 @@ class Comparison:
         if self.speedup is None or self.null is None:
             return f"not comparable: {self.verdict}: {self.detail}"
         words = {
-            "faster": "B is faster", "slower": "B is slower", "no difference": "no difference that counts"
-        }[self.decided]  # fmt: skip
+            "faster": "B is faster",
+            "slower": "B is slower",
+            "no difference": "no difference that counts",
+        }[self.decided]
         lines = [
             f"{words}: {self.speedup:.4f}x {self.interval}, null {self.null:.4f} {self.null_interval}",
             f"A {self.a_us:.3f} us, B {self.b_us:.3f} us "

@@ -12,9 +12,15 @@ Cubin = Kernel | bytes | str | Path
 
 
 def compare_cubins(
-    a: Cubin, b: Cubin, workload: Workload | str, case: str | None, groups: int, rounds: int, cold_l2: bool,
+    a: Cubin,
+    b: Cubin,
+    workload: Workload | str,
+    case: str | None,
+    groups: int,
+    rounds: int,
+    cold_l2: bool,
     bitwise: bool,
-) -> Comparison:  # fmt: skip
+) -> Comparison:
     """See `sassafras.api.compare.compare`."""
     from sassafras.evaluate.gpu import CudaDevice
 
@@ -38,12 +44,21 @@ def compare_cubins(
 def from_evaluation(outcome: Evaluation, groups: int, rounds: int) -> Comparison:
     """A `Comparison` from a re-measurement in fresh processes (baseline A, candidate B)."""
     return Comparison(
-        outcome.speedup, outcome.interval, outcome.null, outcome.null_interval, outcome.baseline_us,
-        outcome.time_us, groups, rounds, "GPU time in CUDA graphs, fresh processes",
+        outcome.speedup,
+        outcome.interval,
+        outcome.null,
+        outcome.null_interval,
+        outcome.baseline_us,
+        outcome.time_us,
+        groups,
+        rounds,
+        "GPU time in CUDA graphs, fresh processes",
         cold_speedup=outcome.facts.get("cold_l2_speedup"),
-        equal="bitwise" if outcome.verdict.ok else "not compared", verdict=str(outcome.verdict),
-        detail=outcome.detail, facts=dict(outcome.facts),
-    )  # fmt: skip
+        equal="bitwise" if outcome.verdict.ok else "not compared",
+        verdict=str(outcome.verdict),
+        detail=outcome.detail,
+        facts=dict(outcome.facts),
+    )
 
 
 def _kernel(given: Kernel | bytes, own: Kernel | None) -> Kernel:

@@ -18,18 +18,26 @@ from sassafras.cuda.timing import interleaved
 
 from .comparison import Comparison
 from .results import alike, on_gpu
-from .timers import Cpu, Function, Gpu, Timer, now
+from .timers import Cpu, Function, GpuTimer, Timer, now
 
 
 def compare_functions(
-    a: Function, b: Function, args: tuple, kwargs: dict[str, Any], device: str, groups: int, rounds: int,
-    block_us: float, cold_l2: bool, seed: int = 0,
-) -> Comparison:  # fmt: skip
+    a: Function,
+    b: Function,
+    args: tuple,
+    kwargs: dict[str, Any],
+    device: str,
+    groups: int,
+    rounds: int,
+    block_us: float,
+    cold_l2: bool,
+    seed: int = 0,
+) -> Comparison:
     """See `sassafras.api.compare.compare`."""
     first, second = a(*args, **kwargs), b(*args, **kwargs)
     if device == "auto":
         device = "cuda" if any(on_gpu(value) for value in (first, second, args, kwargs)) else "cpu"
-    timer: Timer = Gpu() if device == "cuda" else Cpu()
+    timer: Timer = GpuTimer() if device == "cuda" else Cpu()
     timer.synchronise()
     equal = alike(first, second)
     del first, second
@@ -57,19 +65,28 @@ def compare_functions(
 
         clocks = read_clocks()
     return Comparison(
-        hierarchical_median(ratios), hierarchical_bootstrap(ratios, seed=1),  # type: ignore[arg-type]
-        hierarchical_median(nulls), hierarchical_bootstrap(nulls, seed=2),  # type: ignore[arg-type]
-        float(np.median([t[0] for t in times])), float(np.median([t[1] for t in times])), groups, rounds,
+        hierarchical_median(ratios),  # type: ignore[arg-type]
+        hierarchical_bootstrap(ratios, seed=1),  # type: ignore[arg-type]
+        hierarchical_median(nulls),  # type: ignore[arg-type]
+        hierarchical_bootstrap(nulls, seed=2),  # type: ignore[arg-type]
+        float(np.median([t[0] for t in times])),
+        float(np.median([t[1] for t in times])),
+        groups,
+        rounds,
         timer.how,
         cold_speedup=hierarchical_median(cold) if cold else None,  # type: ignore[arg-type]
         cold_interval=hierarchical_bootstrap(cold, seed=3) if cold else None,  # type: ignore[arg-type]
-        wall_us=wall, equal=equal,
+        wall_us=wall,
+        equal=equal,
         facts={
-            "calls_a_block": calls, "groups_us": times, "clocks_mhz": clocks, "seed": seed,
+            "calls_a_block": calls,
+            "groups_us": times,
+            "clocks_mhz": clocks,
+            "seed": seed,
             "groups_speedup": [float(np.median(group)) for group in ratios],
             "groups_null": [float(np.median(group)) for group in nulls],
         },
-    )  # fmt: skip
+    )
 
 
 def capture_order(contestants: int, group: int) -> list[int]:
@@ -83,9 +100,17 @@ def capture_order(contestants: int, group: int) -> list[int]:
 
 
 def _group(
-    timer: Timer, functions: Sequence[Function], order: Sequence[int], rng: np.random.Generator, args: tuple,
-    kwargs: dict[str, Any], calls: int, rounds: int, *, cold: bool = False,
-) -> list[list[float]] | None:  # fmt: skip
+    timer: Timer,
+    functions: Sequence[Function],
+    order: Sequence[int],
+    rng: np.random.Generator,
+    args: tuple,
+    kwargs: dict[str, Any],
+    calls: int,
+    rounds: int,
+    *,
+    cold: bool = False,
+) -> list[list[float]] | None:
     """Prepare the functions in that order, each somewhere else, and time them interleaved.
 
     Returns: microseconds of every round by function, in the order of `functions`; None where cold calls

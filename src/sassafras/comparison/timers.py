@@ -19,7 +19,7 @@ PAD_UNIT, PAD_UNITS = 2 << 20, (5, 21)
 
 
 class Timer:
-    """How functions are timed somewhere. `Cpu` and `Gpu` implement it."""
+    """How functions are timed somewhere. `Cpu` and `GpuTimer` implement it."""
 
     how = ""
 
@@ -76,7 +76,7 @@ class Cpu(Timer):
         return times
 
 
-class Gpu(Timer):
+class GpuTimer(Timer):
     """GPU time of CUDA graphs, by events around each replay.
 
     Warm blocks run twice and the second run is timed: each function allocates results of its own, so what

@@ -52,7 +52,7 @@ class TensorMap:
         strides[strides.index(2 * tight)] = 2 * leading
         return replace(self, strides=tuple(strides))
 
-    def reject(self) -> str | None:
+    def why_illegal(self) -> str | None:
         """Why the driver would refuse it, None when it would not (the address needs 16-byte alignment)."""
         if len(self.strides) != len(self.dims) - 1 or len(self.box) != len(self.dims):
             return "dims, strides and box do not go together"

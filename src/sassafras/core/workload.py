@@ -16,9 +16,19 @@ from .kernel import Kernel
 
 #: element sizes in bytes of the data types that a buffer may have
 DTYPE_BYTES: Mapping[str, int] = {
-    "fp64": 8, "fp32": 4, "fp16": 2, "bf16": 2, "fp8e4nv": 1, "fp8e5": 1,
-    "i64": 8, "i32": 4, "i16": 2, "i8": 1, "u8": 1, "i1": 1,
-}  # fmt: skip
+    "fp64": 8,
+    "fp32": 4,
+    "fp16": 2,
+    "bf16": 2,
+    "fp8e4nv": 1,
+    "fp8e5": 1,
+    "i64": 8,
+    "i32": 4,
+    "i16": 2,
+    "i8": 1,
+    "u8": 1,
+    "i1": 1,
+}
 
 Role = Literal["in", "out", "inout"]
 

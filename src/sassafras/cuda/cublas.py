@@ -26,9 +26,16 @@ _MATH_DEFAULT, _MATH_NO_REDUCED_PRECISION = 0, 16
 _DESC_TRANSA, _DESC_TRANSB, _PREF_MAX_WORKSPACE = 3, 4, 1
 #: cublasStatus_t
 _STATUS = {
-    1: "NOT_INITIALIZED", 3: "ALLOC_FAILED", 7: "INVALID_VALUE", 8: "ARCH_MISMATCH", 11: "MAPPING_ERROR",
-    13: "EXECUTION_FAILED", 14: "INTERNAL_ERROR", 15: "NOT_SUPPORTED", 16: "LICENSE_ERROR",
-}  # fmt: skip
+    1: "NOT_INITIALIZED",
+    3: "ALLOC_FAILED",
+    7: "INVALID_VALUE",
+    8: "ARCH_MISMATCH",
+    11: "MAPPING_ERROR",
+    13: "EXECUTION_FAILED",
+    14: "INTERNAL_ERROR",
+    15: "NOT_SUPPORTED",
+    16: "LICENSE_ERROR",
+}
 #: workspace sizes whose heuristic lists are united (bytes)
 WORKSPACES = (0, 4 << 20, 32 << 20, 128 << 20)
 #: the size that NVIDIA recommends for Hopper, used for cublasGemmEx and the plain heuristic
@@ -166,19 +173,54 @@ class Cublas:
         mode = _MATH_DEFAULT if reduced_precision else _MATH_NO_REDUCED_PRECISION
         _declare(library, "cublasSetMathMode", pointer, number)(self._handle, mode)
         self._gemm = _declare(
-            library, "cublasGemmEx", pointer, number, number, number, number, number, pointer, pointer,
-            number, number, pointer, number, number, pointer, pointer, number, number, number, number,
-        )  # fmt: skip
+            library,
+            "cublasGemmEx",
+            pointer,
+            number,
+            number,
+            number,
+            number,
+            number,
+            pointer,
+            pointer,
+            number,
+            number,
+            pointer,
+            number,
+            number,
+            pointer,
+            pointer,
+            number,
+            number,
+            number,
+            number,
+        )
         self._one, self._zero = c_float(1.0), c_float(0.0)
 
     def enqueue(self, shape: Extents, layout: str, a: int, b: int, c: int) -> None:
         """C = A * B by addresses. Raises CublasError."""
         b_t, a_t = (letter == "t" for letter in layout)
         self._gemm(
-            self._handle, _OP_T if b_t else _OP_N, _OP_T if a_t else _OP_N, shape.n, shape.m, shape.k,
-            byref(self._one), b, _R_16F, shape.k if b_t else shape.n, a, _R_16F,
-            shape.m if a_t else shape.k, byref(self._zero), c, _R_16F, shape.n, _COMPUTE_32F, _GEMM_DEFAULT,
-        )  # fmt: skip
+            self._handle,
+            _OP_T if b_t else _OP_N,
+            _OP_T if a_t else _OP_N,
+            shape.n,
+            shape.m,
+            shape.k,
+            byref(self._one),
+            b,
+            _R_16F,
+            shape.k if b_t else shape.n,
+            a,
+            _R_16F,
+            shape.m if a_t else shape.k,
+            byref(self._zero),
+            c,
+            _R_16F,
+            shape.n,
+            _COMPUTE_32F,
+            _GEMM_DEFAULT,
+        )
 
 
 class LtProblem:
@@ -230,9 +272,19 @@ class CublasLt:
         self._pref_set = _declare(library, "cublasLtMatmulPreferenceSetAttribute", p, c_int, p, c_size_t)
         self._pref_destroy = _declare(library, "cublasLtMatmulPreferenceDestroy", p)
         self._heuristic = _declare(
-            library, "cublasLtMatmulAlgoGetHeuristic", p, p, p, p, p, p, p, c_int, POINTER(_HeuristicResult),
+            library,
+            "cublasLtMatmulAlgoGetHeuristic",
+            p,
+            p,
+            p,
+            p,
+            p,
+            p,
+            p,
+            c_int,
+            POINTER(_HeuristicResult),
             POINTER(c_int),
-        )  # fmt: skip
+        )
         self._check = _declare(
             library, "cublasLtMatmulAlgoCheck", p, p, p, p, p, p, POINTER(_Algo), POINTER(_HeuristicResult)
         )
@@ -262,9 +314,17 @@ class CublasLt:
             results, found = (_HeuristicResult * count)(), c_int()
             try:
                 self._heuristic(
-                    self._handle, problem.operation, problem.first, problem.second, problem.out, problem.out,
-                    preference, count, results, byref(found),
-                )  # fmt: skip
+                    self._handle,
+                    problem.operation,
+                    problem.first,
+                    problem.second,
+                    problem.out,
+                    problem.out,
+                    preference,
+                    count,
+                    results,
+                    byref(found),
+                )
             except CublasError as error:
                 if error.status == 15:  # NOT_SUPPORTED: no algorithm within this workspace
                     return []
@@ -286,9 +346,15 @@ class CublasLt:
         """Raises CublasError when this library will not run the algorithm for this problem."""
         algo, result = _algo(algorithm), _HeuristicResult()
         self._check(
-            self._handle, problem.operation, problem.first, problem.second, problem.out, problem.out,
-            byref(algo), byref(result),
-        )  # fmt: skip
+            self._handle,
+            problem.operation,
+            problem.first,
+            problem.second,
+            problem.out,
+            problem.out,
+            byref(algo),
+            byref(result),
+        )
         # not what the algorithm is given: who asks for 4 bytes runs without them, too (`both_ways`)
         if result.workspace > self.workspace_bytes:
             raise CublasError("cublasLtMatmulAlgoCheck (workspace)", 7)
@@ -306,10 +372,23 @@ class CublasLt:
 
         def enqueue() -> None:
             self._matmul(
-                self._handle, problem.operation, byref(self._one), b, problem.first, a, problem.second,
-                byref(self._zero), c, problem.out, c, problem.out, byref(algo), workspace,
-                algorithm.workspace, self._stream,
-            )  # fmt: skip
+                self._handle,
+                problem.operation,
+                byref(self._one),
+                b,
+                problem.first,
+                a,
+                problem.second,
+                byref(self._zero),
+                c,
+                problem.out,
+                c,
+                problem.out,
+                byref(algo),
+                workspace,
+                algorithm.workspace,
+                self._stream,
+            )
 
         return enqueue
 

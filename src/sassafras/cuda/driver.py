@@ -11,19 +11,22 @@ from typing import Any
 from sassafras.core import DeviceError, Kernel, ToolMissing, Verdict
 
 #: after these a context is lost for good: the process has to be replaced
-STICKY = frozenset({
-    214,  # ECC uncorrectable
-    700,  # illegal address
-    702,  # launch timeout
-    710,  # assert
-    714,  # hardware stack error
-    715,  # illegal instruction
-    716,  # misaligned address
-    717,  # invalid address space
-    718,  # invalid program counter
-    719,  # launch failed
-    721, 999,
-})  # fmt: skip
+STICKY = frozenset(
+    {
+        214,  # ECC uncorrectable
+        700,  # illegal address
+        702,  # launch timeout
+        710,  # assert
+        714,  # hardware stack error
+        715,  # illegal instruction
+        716,  # misaligned address
+        717,  # invalid address space
+        718,  # invalid program counter
+        719,  # launch failed
+        721,
+        999,
+    }
+)
 NOT_READY = 600
 _RESOURCES = frozenset({2, 701, 720, 917})
 _REFUSED = frozenset({200, 218, 222, 300, 301, 302, 303, 500})
@@ -79,7 +82,7 @@ def call(function: Callable[..., Any], *args: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Function:
+class KernelFunction:
     """A loaded entry: its module and its handle; `sizes` are its parameters' bytes, in order."""
 
     module: Any
@@ -123,7 +126,7 @@ class Gpu:
 
     def load(
         self, cubin: bytes, name: str, shared_bytes: int = 0, cluster: Sequence[int] = (1, 1, 1)
-    ) -> Function:
+    ) -> KernelFunction:
         """Load a cubin from memory and look its entry up. Raises CudaError."""
         module = call(self.driver.cuModuleLoadData, cubin)
         try:
@@ -146,16 +149,16 @@ class Gpu:
                     attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED,
                     1,
                 )
-            return Function(module, handle, self._parameter_sizes(handle))
+            return KernelFunction(module, handle, self._parameter_sizes(handle))
         except BaseException:
             call(self.driver.cuModuleUnload, module)
             raise
 
-    def load_kernel(self, kernel: Kernel) -> Function:
+    def load_kernel(self, kernel: Kernel) -> KernelFunction:
         """`load` for a `Kernel`."""
         return self.load(kernel.cubin, kernel.name, kernel.shared_bytes, kernel.cluster)
 
-    def unload(self, function: Function) -> None:
+    def unload(self, function: KernelFunction) -> None:
         """Unload the function's module."""
         call(self.driver.cuModuleUnload, function.module)
 
@@ -212,7 +215,7 @@ class Gpu:
         config.numAttrs = len(attributes)
         return config
 
-    def launch(self, config: Any, function: Function, params_address: int) -> None:
+    def launch(self, config: Any, function: KernelFunction, params_address: int) -> None:
         """Launch on our stream; `params_address` is a `ParameterBlock.address`."""
         call(self.driver.cuLaunchKernelEx, config, function.handle, params_address, 0)
 

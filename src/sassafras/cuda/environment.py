@@ -63,8 +63,12 @@ def _probe_elsewhere() -> dict[str, Any]:
     try:
         done = subprocess.run(
             [sys.executable, "-P", "-c", _PROBE],
-            capture_output=True, text=True, timeout=60, check=False, env={**os.environ, **_import_path()},
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            env={**os.environ, **_import_path()},
+        )
         return dict(json.loads(done.stdout.strip().splitlines()[-1]))
     except (OSError, subprocess.TimeoutExpired, ValueError, IndexError) as error:
         return {"error": f"the CUDA driver could not be asked: {type(error).__name__}"}
@@ -115,9 +119,13 @@ def clocks(smi: dict[str, str] | None = None) -> dict[str, Any]:
     """
     smi = _smi() if smi is None else smi
     names = {
-        "sm": "clocks.sm", "memory": "clocks.mem", "sm_max": "clocks.max.sm",
-        "power_w": "power.draw", "power_limit_w": "power.limit", "temperature_c": "temperature.gpu",
-    }  # fmt: skip
+        "sm": "clocks.sm",
+        "memory": "clocks.mem",
+        "sm_max": "clocks.max.sm",
+        "power_w": "power.draw",
+        "power_limit_w": "power.limit",
+        "temperature_c": "temperature.gpu",
+    }
     values = {}
     for ours, theirs in names.items():
         try:
@@ -130,9 +138,14 @@ def clocks(smi: dict[str, str] | None = None) -> dict[str, Any]:
 def _smi() -> dict[str, str]:
     """nvidia-smi's fields for the GPU that CUDA calls 0 (it reads NVML in a process of its own)."""
     fields = [
-        "driver_version", "clocks.sm", "clocks.mem", "clocks.max.sm", "power.draw", "power.limit",
+        "driver_version",
+        "clocks.sm",
+        "clocks.mem",
+        "clocks.max.sm",
+        "power.draw",
+        "power.limit",
         "temperature.gpu",
-    ]  # fmt: skip
+    ]
     program = shutil.which("nvidia-smi")
     if program is None:
         return {}
@@ -141,8 +154,11 @@ def _smi() -> dict[str, str]:
     try:
         done = subprocess.run(
             [program, f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits", f"--id={first}"],
-            capture_output=True, text=True, timeout=30, check=True,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=True,
+        )
         row = [cell.strip() for cell in done.stdout.strip().splitlines()[0].split(",")]
         return dict(zip(fields, row, strict=True))
     except (OSError, subprocess.SubprocessError, IndexError, ValueError):
@@ -194,8 +210,12 @@ def _commit() -> str | None:
         ).stdout.strip()
         changed = subprocess.run(
             ["git", "status", "--porcelain", "--untracked-files=no"],
-            cwd=here, capture_output=True, text=True, timeout=30, check=True,
-        ).stdout.strip()  # fmt: skip
+            cwd=here,
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=True,
+        ).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return None
     return sha + ("+" if changed else "")

@@ -17,7 +17,7 @@ L2_PROMOTION_128 = 2
 
 def encode(driver: Any, described: TensorMap, address: int) -> bytes:
     """The 128 bytes of a tensor map. Raises DeviceError when the driver refuses it."""
-    if why := described.reject():
+    if why := described.why_illegal():
         raise DeviceError(why, where=f"tensor map of {described.operand}")
     kinds, rank = driver.CUtensorMapDataType, len(described.dims)
     dtype = getattr(
@@ -27,7 +27,9 @@ def encode(driver: Any, described: TensorMap, address: int) -> bytes:
     name = f"{described.swizzle}B" if described.swizzle else "NONE"
     made = call(
         driver.cuTensorMapEncodeTiled,
-        dtype, rank, address,
+        dtype,
+        rank,
+        address,
         [driver.cuuint64_t(extent) for extent in described.dims],
         [driver.cuuint64_t(stride) for stride in described.strides],
         [driver.cuuint32_t(extent) for extent in described.box],
@@ -36,5 +38,5 @@ def encode(driver: Any, described: TensorMap, address: int) -> bytes:
         getattr(driver.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{name}"),
         driver.CUtensorMapL2promotion(L2_PROMOTION_128),
         driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
-    )  # fmt: skip
+    )
     return ctypes.string_at(int(made.getPtr()), 128)

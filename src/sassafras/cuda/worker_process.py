@@ -196,9 +196,11 @@ class WorkerProcess:
         status = self._process.poll()
         words = self.last_words(400).splitlines()
         self.kill()
-        how = "closed its pipe" if status is None else (
-            f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
-        )  # fmt: skip
+        how = (
+            "closed its pipe"
+            if status is None
+            else (f"was ended by signal {-status}" if status < 0 else f"ended with status {status}")
+        )
         died = WorkerDied(f"the worker {how}", where=words[-1] if words else None)
         died.signal = -status if status is not None and status < 0 else 0
         return died

@@ -10,6 +10,15 @@ from .engine import allow, deny, install, refresh, status, tuned, uninstall
 from .records import Loaded, Status
 
 __all__ = [
-    "Loaded", "Status", "allow", "deny", "install", "override_file", "refresh", "status", "tuned",
-    "tuned_cubin", "uninstall",
-]  # fmt: skip
+    "Loaded",
+    "Status",
+    "allow",
+    "deny",
+    "install",
+    "override_file",
+    "refresh",
+    "status",
+    "tuned",
+    "tuned_cubin",
+    "uninstall",
+]

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from .settings import AUTOINSTALL, DENY, STATUS, Settings
+from .settings import AUTOINSTALL, DENY, STATUS, DeploySettings
 
 #: the module that a program must import to launch Triton kernels
 _TRITON = "triton.compiler.compiler"
@@ -19,7 +19,7 @@ def install_when_triton_comes() -> None:
     def then(module: object) -> None:
         from .engine import _install
 
-        _install(Settings.read(), everything=True, module=module)
+        _install(DeploySettings.read(), everything=True, module=module)
 
     after_import(_TRITON, then)
 

@@ -26,7 +26,7 @@ _DATA = re.compile(r"\.nv\.(constant|shared|global|local)")
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class LaunchFacts:
     """How a program launches a kernel, as far as it is known (None: unknown, not compared).
 
     Attributes:
@@ -48,7 +48,7 @@ class Launch:
     registers: int = SM_REGISTERS
 
 
-def refusal(winner: Winner, original: bytes, launch: Launch) -> str | None:
+def refusal(winner: Winner, original: bytes, launch: LaunchFacts) -> str | None:
     """Why the winner must not be used for this launch of `original`, or None where it may."""
     if winner.interval.low <= max(winner.null_interval.high, 1.0):
         return "the stored figures show no speed-up beyond the null experiment"
@@ -57,7 +57,7 @@ def refusal(winner: Winner, original: bytes, launch: Launch) -> str | None:
     return _other_launch(winner.kernel, launch) or _other_code(winner.kernel, original, launch)
 
 
-def _other_launch(kernel: Kernel, launch: Launch) -> str | None:
+def _other_launch(kernel: Kernel, launch: LaunchFacts) -> str | None:
     found = re.match(r"sm_(\d+)", kernel.arch)
     cluster = kernel.cluster[0] * kernel.cluster[1] * kernel.cluster[2]
     facts = {
@@ -74,7 +74,7 @@ def _other_launch(kernel: Kernel, launch: Launch) -> str | None:
     return None
 
 
-def _other_code(kernel: Kernel, original: bytes, launch: Launch) -> str | None:
+def _other_code(kernel: Kernel, original: bytes, launch: LaunchFacts) -> str | None:
     from sassafras.sass import Cubin
 
     try:
@@ -84,7 +84,7 @@ def _other_code(kernel: Kernel, original: bytes, launch: Launch) -> str | None:
         return f"the cubin cannot be read: {error}"
 
 
-def _difference(before: Cubin, after: Cubin, kernel: Kernel, launch: Launch) -> str | None:
+def _difference(before: Cubin, after: Cubin, kernel: Kernel, launch: LaunchFacts) -> str | None:
     if (before.sm, before.abi_version, before.data[7]) != (after.sm, after.abi_version, after.data[7]):
         return "the tuned cubin is for another architecture or of another layout"
     if set(before.entries) != set(after.entries) or kernel.name not in after.entries:

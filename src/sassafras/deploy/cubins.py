@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sassafras.core.files import write_whole
 
-from .settings import Settings
+from .settings import DeploySettings
 
 
 def tuned_cubin(
@@ -28,17 +28,17 @@ def tuned_cubin(
     Returns:
         Bytes of a cubin. Never raises for a store or GPU that cannot be used.
     """
-    from .check import Launch
+    from .check import LaunchFacts
     from .engine import ENGINE, Decision
     from .index import Index
 
     digest = hashlib.sha256(cubin).hexdigest()
     try:
-        settings = Settings.read(store)
+        settings = DeploySettings.read(store)
         index = ENGINE.index if store is None else None
         index = index or Index.read(settings.store, settings.wait_s)
         on = 0 if gpu is None else gpu
-        decision = ENGINE.look_up(index, settings, cubin, digest, Launch(name=kernel), on)
+        decision = ENGINE.look_up(index, settings, cubin, digest, LaunchFacts(name=kernel), on)
     except Exception as error:
         decision = Decision(None, f"looking it up failed: {type(error).__name__}: {error}")
     given = cubin if decision.tuned is None else decision.tuned

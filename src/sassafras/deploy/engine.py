@@ -12,11 +12,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from .records import Journal, Loaded, Status
-from .settings import DISABLE, Revalidate, Settings, disabled
+from .records import LaunchJournal, Loaded, Status
+from .settings import DISABLE, DeploySettings, Revalidate, disabled
 
 if TYPE_CHECKING:
-    from .check import Launch
+    from .check import LaunchFacts
     from .index import Index
 
 F = TypeVar("F")
@@ -37,11 +37,11 @@ class Decision:
     row: tuple[tuple[str, Any], ...] = ()
 
 
-class Engine:
+class Deployment:
     """Decides, and remembers. Whatever goes wrong in here ends as a reason, never as an exception."""
 
     def __init__(self) -> None:
-        self.settings = Settings()
+        self.settings = DeploySettings()
         self.everything = False
         self.index: Index | None = None
         self.loaded: list[Loaded] = []
@@ -54,7 +54,7 @@ class Engine:
         self.known: weakref.WeakSet[Any] = weakref.WeakSet()
         self.lock = threading.RLock()
         self._verdicts: dict[tuple[str, str], str | None] = {}
-        self._journal = Journal(None)
+        self._journal = LaunchJournal(None)
         os.register_at_fork(after_in_child=self._after_fork)
 
     @property
@@ -62,25 +62,25 @@ class Engine:
         """Are kernels looked up?"""
         return bool(self.everything or self.marked) and self.index is not None
 
-    def configure(self, settings: Settings) -> None:
+    def configure(self, settings: DeploySettings) -> None:
         """Take settings over and read the store."""
         from .index import Index
 
         if self._journal.folder != settings.status_dir:
-            self._journal = Journal(settings.status_dir)
+            self._journal = LaunchJournal(settings.status_dir)
         self.settings = settings
         self.denied = tuple(dict.fromkeys(self.denied + settings.deny))
         self.index = Index.read(settings.store, settings.wait_s)
         self._verdicts = {}
 
-    def decide(self, cubin: bytes, digest: str, launch: Launch, device: int, fn: Any = None) -> Decision:
+    def decide(self, cubin: bytes, digest: str, launch: LaunchFacts, device: int, fn: Any = None) -> Decision:
         """What to load for `cubin`, which has this sha256. Never raises."""
         try:
             return self._decide(cubin, digest, launch, device, fn)
         except Exception as error:
             return Decision(None, f"looking it up failed: {type(error).__name__}: {error}")
 
-    def _decide(self, cubin: bytes, digest: str, launch: Launch, device: int, fn: Any) -> Decision:
+    def _decide(self, cubin: bytes, digest: str, launch: LaunchFacts, device: int, fn: Any) -> Decision:
         index = self.index
         if index is None:
             return Decision(None, "not installed")
@@ -91,7 +91,13 @@ class Engine:
         return self.look_up(index, self.settings, cubin, digest, launch, device)
 
     def look_up(
-        self, index: Index, settings: Settings, cubin: bytes, digest: str, launch: Launch, on: int | str
+        self,
+        index: Index,
+        settings: DeploySettings,
+        cubin: bytes,
+        digest: str,
+        launch: LaunchFacts,
+        on: int | str,
     ) -> Decision:
         """What `index` has for this cubin on a GPU, named by its CUDA ordinal or its model. May raise."""
         name, lines = launch.name or "", False
@@ -113,11 +119,11 @@ class Engine:
         found = self._choose(index, settings, cubin, digest, launch, gpu)
         return replace(found, reason=f"{found.reason}, other line information") if lines else found
 
-    def _is_denied(self, name: str, settings: Settings) -> bool:
+    def _is_denied(self, name: str, settings: DeploySettings) -> bool:
         return any(fnmatch.fnmatchcase(name, pattern) for pattern in (*self.denied, *settings.deny))
 
     def _choose(
-        self, index: Index, settings: Settings, cubin: bytes, digest: str, launch: Launch, gpu: str
+        self, index: Index, settings: DeploySettings, cubin: bytes, digest: str, launch: LaunchFacts, gpu: str
     ) -> Decision:
         from .check import outdated, refusal, revalidate
 
@@ -141,11 +147,14 @@ class Engine:
                     tuned,
                     "tuned" if winner.origin == "local" else "tuned (imported)",
                     (
-                        *here, ("speedup", winner.speedup), ("low", winner.interval.low),
-                        ("high", winner.interval.high), ("workload", f"{winner.workload}/{winner.case}"),
+                        *here,
+                        ("speedup", winner.speedup),
+                        ("low", winner.interval.low),
+                        ("high", winner.interval.high),
+                        ("workload", f"{winner.workload}/{winner.case}"),
                         ("winner", winner.id),
                     ),
-                )  # fmt: skip
+                )
             reasons.append(why)
         return Decision(None, "; ".join(reasons) or "its tuned cubin is no longer in the store", here)
 
@@ -209,7 +218,7 @@ def _unknown(index: Index, name: str) -> str:
     return "not in the store"
 
 
-ENGINE = Engine()
+ENGINE = Deployment()
 
 
 def install(
@@ -241,10 +250,10 @@ def install(
     Returns:
         The status. Never raises for a store, GPU or Triton that cannot be used: the status says so.
     """
-    return _install(Settings.read(store, deny, revalidate, wait_s, status_dir), everything=True)
+    return _install(DeploySettings.read(store, deny, revalidate, wait_s, status_dir), everything=True)
 
 
-def _install(settings: Settings, *, everything: bool, module: Any = None) -> Status:
+def _install(settings: DeploySettings, *, everything: bool, module: Any = None) -> Status:
     from . import inductor, triton_load
 
     with ENGINE.lock:
@@ -330,5 +339,5 @@ def tuned(kernel: F) -> F:
     with ENGINE.lock:
         ENGINE.marked[id(fn)] = fn
         if not ENGINE.active:
-            _install(Settings.read(), everything=False)
+            _install(DeploySettings.read(), everything=False)
     return kernel

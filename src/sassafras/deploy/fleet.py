@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sassafras.core import StoreError
 from sassafras.store import Store, Winner
 
-from .check import Launch, refusal, revalidate
+from .check import LaunchFacts, refusal, revalidate
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,8 @@ def check(store: Store) -> list[Checked]:
         except StoreError as error:
             found.append(Checked(winner, str(error)))
             continue
-        problem = refusal(winner, original, Launch(name=winner.kernel.name)) or revalidate(winner, original)
+        problem = refusal(winner, original, LaunchFacts(name=winner.kernel.name)) or revalidate(
+            winner, original
+        )
         found.append(Checked(winner, problem))
     return found

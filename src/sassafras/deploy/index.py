@@ -60,10 +60,11 @@ class Index:
         except Exception as error:  # a damaged file can fail in many ways; the program must go on
             return cls(where, str(error) or type(error).__name__)
         return cls(
-            where, "ok",
+            where,
+            "ok",
             {key: frozenset(value) for key, value in gpus.items()},
             {key: frozenset(value) for key, value in names.items()},
-        )  # fmt: skip
+        )
 
     def same_code(self, cubin: bytes, name: str, wait_s: float) -> tuple[str, bytes] | None:
         """(sha256, bytes) of the original that differs from `cubin` in line information alone, or None.

@@ -14,13 +14,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .check import Launch
+from .check import LaunchFacts
 from .triton_load import alone, failed
 
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from .engine import Decision, Engine
+    from .engine import Decision, Deployment
 
 _MODULES = (
     "torch._inductor.runtime.static_triton_launcher",
@@ -34,7 +34,7 @@ _waiting: list[Callable[[], None]] = []
 _wraps: list[tuple[Any, Any, Any]] = []
 
 
-def attach(engine: Engine) -> None:
+def attach(engine: Deployment) -> None:
     """Wrap the launcher's loading where torch is imported already, or when it will be. Once."""
     from .lazy import after_import
 
@@ -54,7 +54,7 @@ def detach() -> None:
             owner.load_kernel = original
 
 
-def _wrap(engine: Engine, module: ModuleType) -> None:
+def _wrap(engine: Deployment, module: ModuleType) -> None:
     for name in _CLASSES:
         owner = getattr(module, name, None)
         original = vars(owner).get("load_kernel") if owner is not None else None
@@ -65,7 +65,7 @@ def _wrap(engine: Engine, module: ModuleType) -> None:
         _wraps.append((owner, wrap, original))
 
 
-def _make(engine: Engine, original: Callable[[Any, int], None]) -> Callable[[Any, int], None]:
+def _make(engine: Deployment, original: Callable[[Any, int], None]) -> Callable[[Any, int], None]:
     @functools.wraps(original)
     def load_kernel(self: Any, device: int) -> None:
         if self.function is not None:
@@ -80,7 +80,7 @@ def _make(engine: Engine, original: Callable[[Any, int], None]) -> Callable[[Any
     return load_kernel
 
 
-def _load(engine: Engine, kernel: Any, device: int, original: Callable[[Any, int], None]) -> None:
+def _load(engine: Deployment, kernel: Any, device: int, original: Callable[[Any, int], None]) -> None:
     path = kernel.cubin_path
     digest, decision = _decide(engine, kernel, device)
     if decision.tuned is not None:
@@ -104,17 +104,20 @@ def _load(engine: Engine, kernel: Any, device: int, original: Callable[[Any, int
         engine.note(kernel.name, digest, digest, device, decision)
 
 
-def _decide(engine: Engine, kernel: Any, device: int) -> tuple[str, Decision]:
+def _decide(engine: Deployment, kernel: Any, device: int) -> tuple[str, Decision]:
     from .engine import Decision
 
     digest = ""
     try:
         cubin = Path(kernel.cubin_path).read_bytes()
         digest = hashlib.sha256(cubin).hexdigest()
-        launch = Launch(
-            name=kernel.name, threads=32 * kernel.num_warps, shared_bytes=kernel.shared, ctas=1,
+        launch = LaunchFacts(
+            name=kernel.name,
+            threads=32 * kernel.num_warps,
+            shared_bytes=kernel.shared,
+            ctas=1,
             scratch_bytes=0,
-        )  # fmt: skip
+        )
         return digest, engine.decide(cubin, digest, launch, device)
     except Exception as error:
         return digest, Decision(None, f"looking it up failed: {type(error).__name__}: {error}")

@@ -112,7 +112,7 @@ class Status:
         return "\n".join(lines)
 
 
-class Journal:
+class LaunchJournal:
     """A process's status as a file of JSON lines, one appended per event: a kill loses nothing.
 
     Never raises: a status that cannot be written must not stop a program.
@@ -157,9 +157,12 @@ class Journal:
 def process() -> dict[str, Any]:
     """This process; only the program's name, as arguments may hold secrets."""
     return {
-        "pid": os.getpid(), "host": os.uname().nodename, "started": time.time(),
-        "program": Path(sys.argv[0]).name if getattr(sys, "argv", None) else "", "python": sys.executable,
-    }  # fmt: skip
+        "pid": os.getpid(),
+        "host": os.uname().nodename,
+        "started": time.time(),
+        "program": Path(sys.argv[0]).name if getattr(sys, "argv", None) else "",
+        "python": sys.executable,
+    }
 
 
 def read_statuses(folder: Path) -> Iterator[Status]:

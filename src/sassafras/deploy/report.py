@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from .records import Status, read_statuses
-from .settings import AUTOINSTALL, DENY, DISABLE, REVALIDATE, STATUS, WAIT, Settings
+from .settings import AUTOINSTALL, DENY, DISABLE, REVALIDATE, STATUS, WAIT, DeploySettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +36,12 @@ class Overview:
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
         return {
-            "triton": self.triton, "store": dict(self.store), "environment": dict(self.environment),
+            "triton": self.triton,
+            "store": dict(self.store),
+            "environment": dict(self.environment),
             "folder": None if self.folder is None else str(self.folder),
             "processes": [status.to_json() for status in self.processes],
-        }  # fmt: skip
+        }
 
     def __str__(self) -> str:
         lines = [f"triton: {self.triton}", f"store: {self.store['path']}: {self.store['state']}"]
@@ -67,7 +69,7 @@ def overview(folder: Path | None = None, store: Path | None = None) -> Overview:
 
     from .index import Index
 
-    settings = Settings.read(store, status_dir=folder)
+    settings = DeploySettings.read(store, status_dir=folder)
     index = Index.read(settings.store, settings.wait_s)
     tuned = Counter(gpu for gpus in index.gpus.values() for gpu in gpus)
     names = (DISABLE, DENY, REVALIDATE, AUTOINSTALL, STATUS, WAIT)

@@ -26,7 +26,7 @@ _DEFAULT_WAIT_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class DeploySettings:
     """How a process deploys.
 
     Attributes:
@@ -51,7 +51,7 @@ class Settings:
         revalidate: Revalidate | None = None,
         wait_s: float | None = None,
         status_dir: str | Path | None = None,
-    ) -> Settings:
+    ) -> DeploySettings:
         """Arguments where given, else the environment. An unusable value falls to the careful side."""
         asked = revalidate or os.environ.get(REVALIDATE, "imported")
         careful: Revalidate = "always"

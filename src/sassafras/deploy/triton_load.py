@@ -20,10 +20,10 @@ from contextlib import contextmanager, suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .check import Launch
+from .check import LaunchFacts
 
 if TYPE_CHECKING:
-    from .engine import Decision, Engine
+    from .engine import Decision, Deployment
 
 #: first and last minor version that the wrap was checked on
 SUPPORTED = ((3, 6), (3, 9))
@@ -41,7 +41,7 @@ _within: set[tuple[int, int]] = set()
 _wrap: tuple[Any, Any] | None = None
 
 
-def attach(engine: Engine, module: Any = None) -> tuple[str | None, str]:
+def attach(engine: Deployment, module: Any = None) -> tuple[str | None, str]:
     """Wrap the method, once. Returns (None or why not, Triton's version)."""
     global _wrap
     try:
@@ -91,7 +91,7 @@ def unsupported(version: str, method: Any) -> str | None:
     return None
 
 
-def note_earlier(engine: Engine) -> None:
+def note_earlier(engine: Deployment) -> None:
     """Say of kernels that were loaded before `install` that they keep the compiler's code."""
     import gc
 
@@ -106,12 +106,12 @@ def note_earlier(engine: Engine) -> None:
                 engine.note(thing.name, digest, digest, -1, Decision(None, "loaded before install()"), thing)
 
 
-def launch_of(metadata: Any, device: int) -> Launch:
+def launch_of(metadata: Any, device: int) -> LaunchFacts:
     """The launch facts in Triton's metadata, named as the store names them."""
     from triton.runtime import driver
 
     registers = driver.active.utils.get_device_properties(device).get("max_num_regs")
-    return Launch(
+    return LaunchFacts(
         name=metadata.name,
         sm=int(metadata.target.arch),
         threads=32 * metadata.num_warps,
@@ -122,7 +122,7 @@ def launch_of(metadata: Any, device: int) -> Launch:
     )
 
 
-def _make(engine: Engine, original: Original) -> Original:
+def _make(engine: Deployment, original: Original) -> Original:
     @functools.wraps(original)
     def _init_handles(self: Any) -> None:
         if self.module is not None:  # Triton's own first line: a loaded kernel pays nothing more
@@ -142,7 +142,7 @@ def _make(engine: Engine, original: Original) -> Original:
     return _init_handles
 
 
-def _load(engine: Engine, compiled: Any, original: Original) -> None:
+def _load(engine: Deployment, compiled: Any, original: Original) -> None:
     untouched = compiled.kernel
     digest, device, decision = _decide(engine, compiled)
     if decision.tuned is not None:
@@ -166,7 +166,7 @@ def _load(engine: Engine, compiled: Any, original: Original) -> None:
         engine.note(compiled.name, digest, digest, device, decision, compiled)
 
 
-def _decide(engine: Engine, compiled: Any) -> tuple[str, int, Decision]:
+def _decide(engine: Deployment, compiled: Any) -> tuple[str, int, Decision]:
     from .engine import Decision
 
     digest, device = "", -1
@@ -176,7 +176,7 @@ def _decide(engine: Engine, compiled: Any) -> tuple[str, int, Decision]:
         digest = hashlib.sha256(compiled.kernel).hexdigest()
         device = int(driver.active.get_current_device())
         index = engine.index
-        launch = Launch(name=compiled.name)
+        launch = LaunchFacts(name=compiled.name)
         if index is not None and (digest in index.gpus or compiled.name in index.names):
             launch = launch_of(compiled.metadata, device)
         fn = getattr(compiled.src, "fn", None)

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from .evaluator import Evaluator, Recorder, ValidatorLike
+from .evaluator import KernelEvaluator, OutcomeRecorder, ValidatorLike
 from .sandbox import Confinement, NotSafe
 from .source import Built, Source, SourceEvaluator
 
 __all__ = [
-    "Built", "Confinement", "Evaluator", "NotSafe", "Recorder", "Source", "SourceEvaluator", "ValidatorLike",
-]  # fmt: skip
+    "Built",
+    "Confinement",
+    "KernelEvaluator",
+    "NotSafe",
+    "OutcomeRecorder",
+    "Source",
+    "SourceEvaluator",
+    "ValidatorLike",
+]

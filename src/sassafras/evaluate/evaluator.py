@@ -30,7 +30,7 @@ class ReportLike(Protocol):
 ValidatorLike = Callable[[bytes, bytes], ReportLike]
 
 
-class Recorder(Protocol):
+class OutcomeRecorder(Protocol):
     """Where outcomes are kept; the store implements it."""
 
     def record(self, run_id: Any, candidate: Candidate, outcome: Outcome) -> Any:
@@ -38,8 +38,8 @@ class Recorder(Protocol):
         ...
 
 
-class Evaluator:
-    """Implements `core.protocols.Evaluator` on a device that is open already.
+class KernelEvaluator:
+    """Implements `core.protocols.KernelEvaluator` on a device that is open already.
 
     A candidate goes through: the cache of this run (by cubin digest), the comparison of its launch facts
     with the baseline's, the validator, the device. Its outcome is recorded before it is returned.
@@ -65,7 +65,7 @@ class Evaluator:
         device: Device,
         validator: ValidatorLike | None,
         baseline: Kernel,
-        store: Recorder | None = None,
+        store: OutcomeRecorder | None = None,
         *,
         run_id: Any = None,
         implausible: Callable[[float], str] | None = None,
@@ -115,9 +115,13 @@ class Evaluator:
         if not why:
             return outcome
         return Evaluation(
-            outcome.digest, Verdict.CHEATED, samples=outcome.samples, detail=why, seconds=outcome.seconds,
+            outcome.digest,
+            Verdict.CHEATED,
+            samples=outcome.samples,
+            detail=why,
+            seconds=outcome.seconds,
             facts=outcome.facts,
-        )  # fmt: skip
+        )
 
     def settle(self, candidate: Candidate, outcome: Outcome) -> Outcome:
         """Count, remember and record an outcome that was found elsewhere (a source that did not build)."""

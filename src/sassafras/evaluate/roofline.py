@@ -9,7 +9,7 @@ from sassafras.core import Buffer, Case
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class GpuPeaks:
     """Peaks of a GPU, deliberately optimistic.
 
     Attributes:
@@ -31,10 +31,10 @@ class Machine:
     flops_clock: float = 4096.0
 
 
-H200 = Machine()
+H200 = GpuPeaks()
 
 
-def floor_us(case: Case, machine: Machine = H200, *, flops: float = 0.0) -> float:
+def floor_us(case: Case, machine: GpuPeaks = H200, *, flops: float = 0.0) -> float:
     """Microseconds that no launch of this case can beat.
 
     Every output byte must be written once, whatever the algorithm, and that passes the L2. Inputs are counted
@@ -61,7 +61,7 @@ def traffic(case: Case) -> tuple[int, int]:
     return written, sum(b.nbytes for b in buffers if b.role != "out")
 
 
-def impossible(time_us: float, case: Case, meta: Mapping[str, object], machine: Machine = H200) -> str:
+def impossible(time_us: float, case: Case, meta: Mapping[str, object], machine: GpuPeaks = H200) -> str:
     """Why a time cannot be true, or ``""``. ``meta["flops"]``: operations of a launch, perhaps by case."""
     flops = meta.get("flops", 0.0)
     if isinstance(flops, Mapping):

@@ -42,20 +42,30 @@ _CUDA_PATTERNS: tuple[tuple[str, str], ...] = (
     ("launches kernels of its own (dynamic parallelism)", r"<<<|\bcudaLaunch\w*|\bcuLaunch\w*"),
     ("uses streams or events", r"\b(cuda|cu)(Stream|Event)\w*"),
     ("uses CUDA graphs", r"\b(cuda|cu)Graph\w*"),
-    ("changes device-wide limits or caches",
-     r"\b(cuda|cu)(Device|Ctx|Func)(Set|Reset)\w*|\bcudaLimit\w*|\bcu(da)?AccessPolicy\w*"
-     r"|\bcudaCtxResetPersistingL2Cache\b|\bcu(da)?Profiler\w*"),
-    ("manages memory on the host",
-     r"\b(cuda|cu)(Malloc|Free|Mem|Host|Pool)\w*|\b(cuda|cu)(Import|Export|Ipc)\w*"),
-    ("loads or compiles code at run time",
-     r"\b(nvrtc|nvJitLink|cuModule|cuLibrary|cuLink)\w*|\bdl(open|sym)\b"),
-    ("reads or writes files",
-     r"\b(fopen|freopen|open|creat|ifstream|ofstream|fstream|mmap)\s*[(<]|\.incbin\b"),
-    ("starts programs or threads of the host",
-     r"\b(system|popen|fork|vfork|exec[lv]p?e?|posix_spawn|pthread_create)\s*\(|std::(thread|async|jthread)"),
+    (
+        "changes device-wide limits or caches",
+        r"\b(cuda|cu)(Device|Ctx|Func)(Set|Reset)\w*|\bcudaLimit\w*|\bcu(da)?AccessPolicy\w*"
+        r"|\bcudaCtxResetPersistingL2Cache\b|\bcu(da)?Profiler\w*",
+    ),
+    (
+        "manages memory on the host",
+        r"\b(cuda|cu)(Malloc|Free|Mem|Host|Pool)\w*|\b(cuda|cu)(Import|Export|Ipc)\w*",
+    ),
+    (
+        "loads or compiles code at run time",
+        r"\b(nvrtc|nvJitLink|cuModule|cuLibrary|cuLink)\w*|\bdl(open|sym)\b",
+    ),
+    (
+        "reads or writes files",
+        r"\b(fopen|freopen|open|creat|ifstream|ofstream|fstream|mmap)\s*[(<]|\.incbin\b",
+    ),
+    (
+        "starts programs or threads of the host",
+        r"\b(system|popen|fork|vfork|exec[lv]p?e?|posix_spawn|pthread_create)\s*\(|std::(thread|async|jthread)",
+    ),
     ("opens sockets", r"\b(socket|connect|getaddrinfo|gethostbyname)\s*\("),
     ("reads the environment", r"\b(getenv|setenv|putenv)\s*\("),
-)  # fmt: skip
+)
 _CUDA = tuple((why, re.compile(pattern)) for why, pattern in _CUDA_PATTERNS)
 
 #: modules that Triton source may import
@@ -89,7 +99,7 @@ _PACKED = re.compile(r"^(RED|ATOMG?|REDG?)\S*\.(F16x2|F16|BF16|BF16x2)(_V\d)?[.\
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ScanFinding:
     """Why a candidate is refused.
 
     Attributes:
@@ -123,57 +133,60 @@ class Binary:
     narrow: Mapping[str, int] = field(default_factory=dict)
 
 
-def scan_cuda(text: str, *, most_bytes: int = 1 << 20) -> Finding | None:
+def scan_cuda(text: str, *, most_bytes: int = 1 << 20) -> ScanFinding | None:
     """The first thing in CUDA C++ that a candidate kernel must not have, or None."""
     if len(text) > most_bytes:
-        return Finding(Verdict.UNSUPPORTED, f"the source is longer than {most_bytes} bytes")
+        return ScanFinding(Verdict.UNSUPPORTED, f"the source is longer than {most_bytes} bytes")
     if "\0" in text:
-        return Finding(Verdict.COMPILE_ERROR, "the source holds a NUL byte")
+        return ScanFinding(Verdict.COMPILE_ERROR, "the source holds a NUL byte")
     for code in readings(text):
         if finding := _judge_directives(text, code) or _judge_patterns(text, code):
             return finding
     return None
 
 
-def _judge_directives(text: str, code: Code) -> Finding | None:
+def _judge_directives(text: str, code: Code) -> ScanFinding | None:
     for name, line in code.directives():
         if name in _READING_DIRECTIVES:
-            return Finding(Verdict.CHEATED, f"reads or writes files: {line[:80]!r}", _line(text, name))
+            return ScanFinding(Verdict.CHEATED, f"reads or writes files: {line[:80]!r}", _line(text, name))
         if name != "include":
             if name not in _DIRECTIVES:
-                return Finding(
+                return ScanFinding(
                     Verdict.UNSUPPORTED, f"the directive #{name} is not allowed", _line(text, name)
                 )
             continue
         found = re.fullmatch(r"(?:#|%:)\s*include\s*[<\"]([\w./+-]+)[>\"]\s*", line)
         header = found[1] if found else line
-        allowed = found is not None and ".." not in header and (
-            header in HEADERS or header.startswith(_HEADER_TREES)
-        )  # fmt: skip
+        allowed = (
+            found is not None
+            and ".." not in header
+            and (header in HEADERS or header.startswith(_HEADER_TREES))
+        )
         if not allowed:
             sly = header.startswith("/") or ".." in header or '"/' in header or header.startswith("cublas")
-            return Finding(
+            return ScanFinding(
                 Verdict.CHEATED if sly else Verdict.UNSUPPORTED,
-                f"includes {header!r}, which device code has no need of", _line(text, header),
-            )  # fmt: skip
+                f"includes {header!r}, which device code has no need of",
+                _line(text, header),
+            )
     return None
 
 
-def _judge_patterns(text: str, code: Code) -> Finding | None:
+def _judge_patterns(text: str, code: Code) -> ScanFinding | None:
     for why, pattern in _CUDA:
         if match := pattern.search(code.text):
-            return Finding(Verdict.CHEATED, f"{why}: {match[0].strip()!r}", _line(text, match[0]))
+            return ScanFinding(Verdict.CHEATED, f"{why}: {match[0].strip()!r}", _line(text, match[0]))
     return None
 
 
-def scan_python(text: str, language: str = "triton", *, most_bytes: int = 1 << 20) -> Finding | None:
+def scan_python(text: str, language: str = "triton", *, most_bytes: int = 1 << 20) -> ScanFinding | None:
     """The first thing in Triton or Python source that a candidate must not have, or None."""
     if len(text) > most_bytes:
-        return Finding(Verdict.UNSUPPORTED, f"the source is longer than {most_bytes} bytes")
+        return ScanFinding(Verdict.UNSUPPORTED, f"the source is longer than {most_bytes} bytes")
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        return Finding(Verdict.COMPILE_ERROR, f"Python cannot read it: {error}")
+        return ScanFinding(Verdict.COMPILE_ERROR, f"Python cannot read it: {error}")
     modules = TRITON_MODULES if language == "triton" else PYTHON_MODULES
     for node in ast.walk(tree):
         where = f"line {getattr(node, 'lineno', '?')}"
@@ -183,13 +196,13 @@ def scan_python(text: str, language: str = "triton", *, most_bytes: int = 1 << 2
                 names = [None if node.level else node.module]
             for name in names:
                 if name is None or name.split(".")[0] not in modules:
-                    return Finding(Verdict.CHEATED, f"imports {name or 'a relative module'!r}", where)
+                    return ScanFinding(Verdict.CHEATED, f"imports {name or 'a relative module'!r}", where)
             for alias in node.names:
                 if finding := _judge_name(alias.name.split(".")[-1], language, where):
                     return finding
         elif isinstance(node, ast.Name) and (node.id in _BUILTINS or node.id.startswith("__")):
             if node.id != "__name__":
-                return Finding(Verdict.CHEATED, f"uses {node.id!r}", where)
+                return ScanFinding(Verdict.CHEATED, f"uses {node.id!r}", where)
         elif isinstance(node, ast.Attribute):
             if finding := _judge_name(node.attr, language, where):
                 return finding
@@ -201,20 +214,22 @@ def scan_python(text: str, language: str = "triton", *, most_bytes: int = 1 << 2
                     while isinstance(root, ast.Attribute):
                         root = root.value  # type: ignore[assignment]
                     if isinstance(root, ast.Name) and root.id in ("torch", "triton", "tl", "time", "numpy"):
-                        return Finding(Verdict.CHEATED, f"patches {ast.unparse(target)}", where)
+                        return ScanFinding(Verdict.CHEATED, f"patches {ast.unparse(target)}", where)
         elif isinstance(node, ast.Global | ast.Nonlocal) and language == "python":
-            return Finding(Verdict.CHEATED, "keeps state from call to call (global variables)", where)
+            return ScanFinding(Verdict.CHEATED, "keeps state from call to call (global variables)", where)
     return None
 
 
-def _judge_name(name: str, language: str, where: str) -> Finding | None:
+def _judge_name(name: str, language: str, where: str) -> ScanFinding | None:
     for why, pattern in _NAMES:
         if pattern.match(name) and not (language == "triton" and name == "load"):
-            return Finding(Verdict.CHEATED, f"{why}: {name!r}", where)
+            return ScanFinding(Verdict.CHEATED, f"{why}: {name!r}", where)
     return None
 
 
-def scan_cubin(cubin: bytes, entry: str, *, fp32_accumulation: bool = False) -> tuple[Finding | None, Binary]:
+def scan_cubin(
+    cubin: bytes, entry: str, *, fp32_accumulation: bool = False
+) -> tuple[ScanFinding | None, Binary]:
     """The first thing in a built cubin that a candidate must not have (or None), and what was read.
 
     Args:
@@ -244,16 +259,16 @@ def scan_cubin(cubin: bytes, entry: str, *, fp32_accumulation: bool = False) -> 
     binary = Binary(tuple(parsed.entries), undefined, state, narrow)
     if entry not in parsed.entries:
         found = ", ".join(parsed.entries)
-        return Finding(Verdict.COMPILE_ERROR, f"there is no kernel {entry!r}; it defines {found}"), binary
+        return ScanFinding(Verdict.COMPILE_ERROR, f"there is no kernel {entry!r}; it defines {found}"), binary
     for name in undefined:
         if re.match(
             r"cuda(Launch|GetParameterBuffer|Graph|Stream|Event|Device|Malloc|Memcpy)|cnp|cublas", name
         ):
             why = "launches work of its own (dynamic parallelism)"
-            return Finding(Verdict.CHEATED, why, f"symbol {name}"), binary
+            return ScanFinding(Verdict.CHEATED, why, f"symbol {name}"), binary
     if narrow:
         why = "precision downgrade: the workload demands FP32 accumulation"
-        return Finding(Verdict.CHEATED, why, ", ".join(f"{n} x {op}" for op, n in narrow.items())), binary
+        return ScanFinding(Verdict.CHEATED, why, ", ".join(f"{n} x {op}" for op, n in narrow.items())), binary
     return None, binary
 
 
@@ -277,6 +292,6 @@ def _line(text: str, word: str) -> str:
     return f"line {text.count(chr(10), 0, at) + 1}" if at >= 0 else ""
 
 
-def first(findings: Sequence[Finding | None]) -> Finding | None:
+def first(findings: Sequence[ScanFinding | None]) -> ScanFinding | None:
     """The first finding there is."""
     return next((finding for finding in findings if finding is not None), None)

@@ -73,10 +73,12 @@ class Knobs:
         """What is added to the frontend's own flags."""
         out: list[str] = []
         for name, flag in (
-            ("opt_level", "--opt-level"), ("load_cache", "--def-load-cache"),
-            ("store_cache", "--def-store-cache"), ("register_level", "--register-usage-level"),
+            ("opt_level", "--opt-level"),
+            ("load_cache", "--def-load-cache"),
+            ("store_cache", "--def-store-cache"),
+            ("register_level", "--register-usage-level"),
             ("max_registers", "--maxrregcount"),
-        ):  # fmt: skip
+        ):
             value = getattr(self, name)
             if value is not None:
                 out.append(f"{flag}={value}")
@@ -250,9 +252,10 @@ def of(workload: Workload, case: Case, arch: str, tools: Sequence[str | Path] | 
     make = getattr(workload.build, "ptx", None)
     if make is None:
         raise SassafrasError(
-            "compiler knobs need PTX, and a raw cubin has none", where=workload.name,
+            "compiler knobs need PTX, and a raw cubin has none",
+            where=workload.name,
             hint="start from the Triton or CUDA source",
-        )  # fmt: skip
+        )
     kernel = workload.build(case, arch)
     flags = getattr(workload.build, "ptxas_flags", lambda case, arch: ())(case, arch)
     return KnobSpace(kernel, make(case, kernel.arch), tools, flags)

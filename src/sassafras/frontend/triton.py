@@ -32,9 +32,16 @@ from ._ptxas import assemble, ptxas_version
 #: architecture names that users may write -> compute capability that Triton is asked for.
 #: Triton appends the "a" from 9.0 on by itself (seen in 3.6.0: `sm_arch_from_capability`).
 ARCHES: Mapping[str, int] = {
-    "sm_80": 80, "sm_86": 86, "sm_89": 89, "sm_90": 90, "sm_90a": 90,
-    "sm_100": 100, "sm_100a": 100, "sm_120": 120, "sm_120a": 120,
-}  # fmt: skip
+    "sm_80": 80,
+    "sm_86": 86,
+    "sm_89": 89,
+    "sm_90": 90,
+    "sm_90a": 90,
+    "sm_100": 100,
+    "sm_100a": 100,
+    "sm_120": 120,
+    "sm_120a": 120,
+}
 
 #: launch options of Triton that a plain cuLaunchKernel cannot express
 _REFUSED_OPTIONS = ("launch_cooperative_grid", "launch_pdl")

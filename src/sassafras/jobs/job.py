@@ -126,10 +126,17 @@ class Job:
         if self.store is None:
             return
         self.run_id = self.store.begin_run(
-            self.spec(), kernel=self.baseline, workload=self.workload.name, case=self.case.name,
-            device=self.device.name, modelled=self.device.modelled, strategy=self.strategy.name,
-            seed=self.seed, environment=self._environment(), fresh=fresh,
-        )  # fmt: skip
+            self.spec(),
+            kernel=self.baseline,
+            workload=self.workload.name,
+            case=self.case.name,
+            device=self.device.name,
+            modelled=self.device.modelled,
+            strategy=self.strategy.name,
+            seed=self.seed,
+            environment=self._environment(),
+            fresh=fresh,
+        )
 
     def _environment(self) -> dict[str, Any]:
         """What the device says of itself, and enough of the case to model this run again without its file."""
@@ -184,9 +191,16 @@ class Job:
             recorder = StoreRecorder(self.store, self.run_id)
         self.say(f"searching {self.budget} with {self.strategy.name} on {self.device.name}")
         return search.run(
-            self.strategy, self.space, evaluator, self.budget, seed=self.seed, recorder=recorder,
-            progress=progress, keep=leaders_of(self.device), stop=stop,
-        )  # fmt: skip
+            self.strategy,
+            self.space,
+            evaluator,
+            self.budget,
+            seed=self.seed,
+            recorder=recorder,
+            progress=progress,
+            keep=leaders_of(self.device),
+            stop=stop,
+        )
 
     def _warm_up(self) -> None:
         """Let what is compiled on first use be compiled before the budget's clock starts."""
@@ -198,7 +212,7 @@ class Job:
             self.device.run(Candidate(self.baseline))
 
     def _evaluator(self) -> Evaluator:
-        from sassafras.evaluate import Evaluator as Judge
+        from sassafras.evaluate import KernelEvaluator as Judge
 
         validator = self._validator()
         report = validator.check(self.baseline.cubin)
@@ -351,9 +365,13 @@ class Job:
             return
         candidate = Candidate(result.kernel, result.recipe)
         facts: dict[str, Any] = {
-            "validator": "legal", "rules": VALIDATOR_RULES, "environment": result.environment,
-            "strategy": result.strategy, "recipe": result.recipe, "facts": result.facts,
-        }  # fmt: skip
+            "validator": "legal",
+            "rules": VALIDATOR_RULES,
+            "environment": result.environment,
+            "strategy": result.strategy,
+            "recipe": result.recipe,
+            "facts": result.facts,
+        }
         place: dict[str, Any] = {"workload": result.workload, "case": result.case}
         place |= {"run_id": self.run_id, "facts": facts}
         if isinstance(self.final, Modelled):

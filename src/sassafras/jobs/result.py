@@ -217,9 +217,14 @@ class Result:
 
 def _kernel_json(kernel: Kernel) -> dict[str, Any]:
     return {
-        "digest": kernel.digest, "name": kernel.name, "arch": kernel.arch, "threads": kernel.threads,
-        "shared_bytes": kernel.shared_bytes, "cluster": list(kernel.cluster),
-        "hidden_args": kernel.hidden_args, "scratch_bytes": kernel.scratch_bytes,
+        "digest": kernel.digest,
+        "name": kernel.name,
+        "arch": kernel.arch,
+        "threads": kernel.threads,
+        "shared_bytes": kernel.shared_bytes,
+        "cluster": list(kernel.cluster),
+        "hidden_args": kernel.hidden_args,
+        "scratch_bytes": kernel.scratch_bytes,
         "parameters": None if kernel.parameters is None else [list(pair) for pair in kernel.parameters],
         "meta": dict(kernel.meta),
-    }  # fmt: skip
+    }

@@ -19,7 +19,7 @@ BUCKET = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Variant:
+class ArchivedSource:
     """One candidate that was judged.
 
     Attributes:
@@ -56,23 +56,23 @@ class Archive:
         if not bucket > 0:
             raise SassafrasError("performance buckets need a positive width")
         self._bucket = bucket
-        self._variants: dict[str, Variant] = {}
+        self._variants: dict[str, ArchivedSource] = {}
         self.duplicates = 0
 
     def __len__(self) -> int:
         return len(self._variants)
 
-    def __iter__(self) -> Iterator[Variant]:
+    def __iter__(self) -> Iterator[ArchivedSource]:
         return iter(self._variants.values())
 
     def __contains__(self, digest: object) -> bool:
         return digest in self._variants
 
-    def get(self, digest: str) -> Variant | None:
+    def get(self, digest: str) -> ArchivedSource | None:
         """The variant of this binary, if it was tried."""
         return self._variants.get(digest)
 
-    def add(self, variant: Variant) -> bool:
+    def add(self, variant: ArchivedSource) -> bool:
         """Keep a variant; False (and the first one stays) when its binary is known."""
         if variant.digest in self._variants:
             self.duplicates += 1
@@ -81,21 +81,23 @@ class Archive:
         return True
 
     @property
-    def best(self) -> Variant | None:
+    def best(self) -> ArchivedSource | None:
         """The fastest correct variant."""
         scored = [v for v in self if v.score is not None]
         return max(scored, key=lambda v: v.score or 0.0, default=None)
 
-    def buckets(self) -> dict[int, list[Variant]]:
+    def buckets(self) -> dict[int, list[ArchivedSource]]:
         """Correct variants by performance, slowest bucket first."""
-        found: dict[int, list[Variant]] = {}
+        found: dict[int, list[ArchivedSource]] = {}
         for variant in self:
             if variant.score is not None:
                 place = math.floor(math.log(variant.score) / self._bucket + 1e-9)
                 found.setdefault(place, []).append(variant)
         return dict(sorted(found.items()))
 
-    def exemplars(self, count: int, rng: np.random.Generator, *, temperature: float = 1.0) -> list[Variant]:
+    def exemplars(
+        self, count: int, rng: np.random.Generator, *, temperature: float = 1.0
+    ) -> list[ArchivedSource]:
         """A contrasting choice: variants of distinct buckets, faster buckets likelier, slowest first.
 
         Buckets are drawn without replacement, with a probability that grows exponentially in their
@@ -117,9 +119,9 @@ class Archive:
         chosen = sorted(np.argsort(-keys, kind="stable")[:count].tolist())
         return [groups[i][int(rng.integers(len(groups[i])))] for i in chosen]
 
-    def lineage(self, digest: str) -> list[Variant]:
+    def lineage(self, digest: str) -> list[ArchivedSource]:
         """A variant and its ancestors, as far as they are known, youngest first."""
-        line: list[Variant] = []
+        line: list[ArchivedSource] = []
         while digest and (variant := self._variants.get(digest)) is not None and variant not in line:
             line.append(variant)
             digest = variant.parent
@@ -140,7 +142,7 @@ class Archive:
         for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1):
             try:
                 value: dict[str, Any] = json.loads(line)
-                archive.add(Variant(**value))
+                archive.add(ArchivedSource(**value))
             except (ValueError, TypeError) as error:
                 raise SassafrasError(f"not an archive: {error}", where=f"{path}:{number}") from error
         return archive

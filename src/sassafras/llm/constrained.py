@@ -13,9 +13,14 @@ from sassafras.core import SassafrasError
 
 
 def choose(
-    model: Any, prompt: Any, texts: Sequence[Sequence[int]], *, temperature: float, generator: Any,
+    model: Any,
+    prompt: Any,
+    texts: Sequence[Sequence[int]],
+    *,
+    temperature: float,
+    generator: Any,
     past: Any = None,
-) -> tuple[int, int]:  # fmt: skip
+) -> tuple[int, int]:
     """Which of `texts` the model writes, and how many tokens it was asked for.
 
     Args:

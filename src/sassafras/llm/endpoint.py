@@ -215,8 +215,10 @@ def _schema_argument(form: str, schema: Mapping[str, Any]) -> dict[str, Any]:
         body = {"name": "proposal", "schema": dict(schema), "strict": True}
         return {"response_format": {"type": "json_schema", "json_schema": body}}
     if form == "json_object":  # llama-cpp-python's server takes the schema here
-        return {"response_format": {"type": "json_object"}, "extra_body": {
-            "response_format": {"type": "json_object", "schema": dict(schema)}}}  # fmt: skip
+        return {
+            "response_format": {"type": "json_object"},
+            "extra_body": {"response_format": {"type": "json_object", "schema": dict(schema)}},
+        }
     return {}
 
 
@@ -228,9 +230,7 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
 
 
 def _is_local(url: str | None) -> bool:
-    return url is not None and any(
-        f"//{host}" in url for host in ("127.", "localhost", "[::1]", "0.0.0.0")
-    )  # fmt: skip
+    return url is not None and any(f"//{host}" in url for host in ("127.", "localhost", "[::1]", "0.0.0.0"))
 
 
 def _short(error: Exception) -> str:

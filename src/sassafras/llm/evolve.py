@@ -15,21 +15,25 @@ from sassafras.core import Outcome, SearchError, Space, Verdict
 from sassafras.search.contract import Evaluate, Session
 
 from .answer import AnswerError
-from .archive import Archive, Variant
+from .archive import Archive, ArchivedSource
 from .prompt import feedback, messages
 from .proposer import Message, Proposer, ProposerError, Request, SpendingCap
 
 #: verdicts after which the author is asked to repair the proposal
 REPAIRABLE = frozenset(
     {
-        Verdict.COMPILE_ERROR, Verdict.WRONG_RESULT, Verdict.UNSUPPORTED, Verdict.OUT_OF_RESOURCES,
-        Verdict.CRASHED, Verdict.CHEATED,
+        Verdict.COMPILE_ERROR,
+        Verdict.WRONG_RESULT,
+        Verdict.UNSUPPORTED,
+        Verdict.OUT_OF_RESOURCES,
+        Verdict.CRASHED,
+        Verdict.CHEATED,
     }
-)  # fmt: skip
+)
 
 
 @dataclass
-class Tally:
+class ProposalTally:
     """What became of the proposals.
 
     Attributes:
@@ -101,12 +105,12 @@ class Evolve:
         self.sections = sections
         self.temperature, self.max_tokens, self.repairs = temperature, max_tokens, repairs
         self.edits, self.give_up, self.proposals = edits, give_up, proposals
-        self._tally = Tally()
+        self._tally = ProposalTally()
         self._archive = Archive()
         self._stopped = ""
 
     @property
-    def tally(self) -> Tally:
+    def tally(self) -> ProposalTally:
         """What became of the proposals of the last search."""
         return self._tally
 
@@ -122,7 +126,7 @@ class Evolve:
 
     def take(self, others: Sequence[Evolve]) -> None:
         """Count what other searches of the same kernel did as this one's: tallies, variants, reasons."""
-        self._tally, self._archive = Tally(), Archive()
+        self._tally, self._archive = ProposalTally(), Archive()
         for other in others:
             for name, count in other.tally.to_json().items():
                 setattr(self._tally, name, getattr(self._tally, name) + count)
@@ -167,7 +171,7 @@ class _Turn:
 
     def __init__(self, settings: Evolve, space: Any, evaluate: Evaluate[Any], session: Session[Any]) -> None:
         self.settings, self.space, self.evaluate, self.session = settings, space, evaluate, session
-        self.archive, self.tally = Archive(), Tally()
+        self.archive, self.tally = Archive(), ProposalTally()
         self.states: dict[str, Any] = {}
         self.asked = 0
         baseline = session.best
@@ -267,7 +271,7 @@ class _Turn:
 
     # -- what is chosen and kept --------------------------------------------------------------------------
 
-    def _choose(self) -> tuple[str, list[Variant]]:
+    def _choose(self) -> tuple[str, list[ArchivedSource]]:
         """(the parent's digest, the variants to show)."""
         settings, rng = self.settings, self.session.rng
         shown = self.archive.exemplars(settings.exemplars, rng)
@@ -282,7 +286,7 @@ class _Turn:
         verdict = "modelled" if outcome.verdict is None else outcome.verdict.value
         metrics: Mapping[str, float] = dict(outcome.facts.get("metrics", {}))
         self.archive.add(
-            Variant(
+            ArchivedSource(
                 outcome.digest,
                 parent,
                 self.space.show(state),

@@ -52,15 +52,15 @@ class JsonConfigs(Generic[Config]):
     Args:
         configs: those that are legal for the shape.
         all_configs: every configuration that exists, for errors that say why one is not legal here.
-        reject: why a configuration cannot run the shape, or None.
+        why_illegal: why a configuration cannot run the shape, or None.
     """
 
     def __init__(
-        self, configs: Sequence[Config], all_configs: Sequence[Config] = (), reject: Any = None
+        self, configs: Sequence[Config], all_configs: Sequence[Config] = (), why_illegal: Any = None
     ) -> None:
         self._legal = {_key(to_fields(c)): c for c in configs}
         self._others = {_key(to_fields(c)): c for c in all_configs}
-        self._reject = reject
+        self._why_illegal = why_illegal
         self._values: dict[str, dict[str, list[Any]]] = {}
         for config in configs:
             given = to_fields(config)
@@ -77,14 +77,16 @@ class JsonConfigs(Generic[Config]):
                 name: {"enum": sorted(allowed, key=_order)}
                 for name, allowed in values.items()
                 if name != "family"
-            }  # fmt: skip
+            }
             properties = {"family": {"enum": [family]}, **properties}
             options.append(
                 {
-                    "type": "object", "properties": properties, "required": list(properties),
+                    "type": "object",
+                    "properties": properties,
+                    "required": list(properties),
                     "additionalProperties": False,
                 }
-            )  # fmt: skip
+            )
         return options[0] if len(options) == 1 else {"anyOf": options}
 
     def read(self, text: str, parent: Config | None = None) -> Config:
@@ -117,7 +119,7 @@ class JsonConfigs(Generic[Config]):
         if (config := self._legal.get(key)) is not None:
             return config
         other = self._others.get(key)
-        why = self._reject(other) if other is not None and self._reject is not None else None
+        why = self._why_illegal(other) if other is not None and self._why_illegal is not None else None
         raise AnswerError(
             f"no such kernel is legal for this shape: {why or self._nearest(whole)}",
             hint="each field alone is fine, their combination is not",
@@ -165,7 +167,7 @@ class GemmProposals:
         self._tried: set[str] = set()
         shape = space.shape
         self._json: JsonConfigs[Any] = JsonConfigs(
-            space.configs, tuple(registry.configurations()), lambda config: config.reject(shape)
+            space.configs, tuple(registry.configurations()), lambda config: config.why_illegal(shape)
         )
 
     @property

@@ -161,6 +161,4 @@ def _balanced(text: str, where: str) -> None:
 def without_comments(text: str) -> str:
     """C++ without comments; strings and characters emptied. For looking at, not for compiling."""
     pattern = r'//[^\n]*|/\*.*?(?:\*/|\Z)|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\''
-    return re.sub(
-        pattern, lambda m: '""' if m[0][0] in "\"'" else " ", text, flags=re.DOTALL
-    )  # fmt: skip
+    return re.sub(pattern, lambda m: '""' if m[0][0] in "\"'" else " ", text, flags=re.DOTALL)

@@ -76,9 +76,11 @@ class SourceJob(Job):
         candidate = Candidate(result.kernel, result.recipe)
         facts = {
             "validator": "none: a rewritten source, judged by results on fresh inputs",
-            "environment": result.environment, "strategy": result.strategy, "recipe": result.recipe,
+            "environment": result.environment,
+            "strategy": result.strategy,
+            "recipe": result.recipe,
             "facts": result.facts,
-        }  # fmt: skip
+        }
         place: dict[str, Any] = {"workload": result.workload, "case": result.case}
         place |= {"run_id": self.run_id, "facts": facts}
         self.store.save_winner(self.baseline, candidate, self.final, gpu=result.device, **place)

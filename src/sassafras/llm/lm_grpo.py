@@ -107,10 +107,13 @@ def train(
             earned = np.array([value for value, _ in found])
             seen.append(
                 LmStep(
-                    step, float(earned.mean()), float(earned.max()), float((earned > failed).mean()),
+                    step,
+                    float(earned.mean()),
+                    float(earned.max()),
+                    float((earned > failed).mean()),
                     max(found)[1][:200],
                 )
-            )  # fmt: skip
+            )
             if report is not None:
                 report(seen[-1])
     return model, seen
@@ -134,10 +137,15 @@ def _group(
     with torch.no_grad():
         read = _read(model, ids[:, :-1], settings.group)[0]
         out = model.generate(
-            ids.expand(settings.group, -1), attention_mask=torch.ones_like(ids).expand(settings.group, -1),
-            past_key_values=read, do_sample=True, temperature=settings.temperature, top_k=0,
-            max_new_tokens=settings.max_tokens, pad_token_id=tokenizer.pad_token_id,
-        )  # fmt: skip
+            ids.expand(settings.group, -1),
+            attention_mask=torch.ones_like(ids).expand(settings.group, -1),
+            past_key_values=read,
+            do_sample=True,
+            temperature=settings.temperature,
+            top_k=0,
+            max_new_tokens=settings.max_tokens,
+            pad_token_id=tokenizer.pad_token_id,
+        )
     new = out[:, ids.shape[1] :]
     texts = [settings.prefill + t for t in tokenizer.batch_decode(new, skip_special_tokens=True)]
     columns = {name: [value] * settings.group for name, value in row.items() if name != "prompt"}

@@ -105,9 +105,12 @@ class LocalModel:
         with torch.no_grad(), torch.random.fork_rng(devices=devices):
             torch.manual_seed(request.seed)
             out = self.model.generate(
-                ids, attention_mask=torch.ones_like(ids), max_new_tokens=request.max_tokens,
-                pad_token_id=self.tokenizer.pad_token_id, **how,
-            )  # fmt: skip
+                ids,
+                attention_mask=torch.ones_like(ids),
+                max_new_tokens=request.max_tokens,
+                pad_token_id=self.tokenizer.pad_token_id,
+                **how,
+            )
         new = out[0, ids.shape[1] :]
         text = self.tokenizer.decode(new, skip_special_tokens=True)
         truncated = len(new) >= request.max_tokens
@@ -130,14 +133,16 @@ class LocalModel:
         generator = torch.Generator()
         generator.manual_seed(request.seed)
         which, asked = choose(
-            self.model, ids[:, -1:], texts, temperature=request.temperature, generator=generator,
+            self.model,
+            ids[:, -1:],
+            texts,
+            temperature=request.temperature,
+            generator=generator,
             past=self._past(ids[:, :-1]),
-        )  # fmt: skip
+        )
         prompt = int(ids.shape[1])
         price = self.meter.price(prompt, asked)
-        reply = Reply(
-            request.choices[which], self.name, prompt, asked, price, time.monotonic() - began
-        )  # fmt: skip
+        reply = Reply(request.choices[which], self.name, prompt, asked, price, time.monotonic() - began)
         self.meter.charge(reply)
         return reply
 

@@ -78,7 +78,7 @@ _TRITON: tuple[_Rule, ...] = (
     (r"\btl\.rsqrt\(", "1.0 / tl.sqrt(", "divide by the root"),
     (r"(\b[a-z]\w*) / (\b[a-z]\w*\b)(?!\()", r"\1 * (1.0 / \2)", "multiply by the reciprocal"),
     (r"\.to\(tl\.int64\)", "", "32-bit offsets"),
-)  # fmt: skip
+)
 _RULES: dict[str, tuple[_Rule, ...]] = {"cuda": _CUDA, "triton": _TRITON}
 _NUMBER = re.compile(r"(?<![\w.])(\d+)(?![\w.])")
 

@@ -25,7 +25,7 @@ from sassafras.core import (
     Workload,
 )
 from sassafras.timing_model import ModelDevice
-from sassafras.timing_model.draws import LOOK_MOST, Draws, Part, redraw
+from sassafras.timing_model.draws import LOOK_MOST, Draws, DrawSet, redraw
 from sassafras.timing_model.simulate import Deadlock
 
 
@@ -55,7 +55,7 @@ class ProgramModel:
 
     def run(self, candidate: Candidate) -> Modelled:
         """Model one candidate; ``unsupported`` with a reason when it cannot be."""
-        return self._judged(candidate, lambda draws: self._mean(draws, Part.SEARCH, 0, draws.last))
+        return self._judged(candidate, lambda draws: self._mean(draws, DrawSet.SEARCH, 0, draws.last))
 
     def closer(self, candidate: Candidate, level: int) -> None:
         """See `core.Redrawing`: building a program takes longer than modelling it closely at once."""
@@ -64,7 +64,7 @@ class ProgramModel:
         """See `core.Redrawing`."""
         count = LOOK_MOST
         return self._judged(
-            candidate, lambda draws: self._mean(draws, Part.CHOICE, turn * count, (turn + 1) * count)
+            candidate, lambda draws: self._mean(draws, DrawSet.CHOICE, turn * count, (turn + 1) * count)
         )
 
     def remeasure(self, candidate: Candidate) -> Modelled:
@@ -72,14 +72,18 @@ class ProgramModel:
 
         def found(draws: Draws) -> dict[str, Any]:
             new = redraw(
-                lambda a, b: self._baseline_of(Part.REPORT, a, b),
-                lambda a, b: draws.baseline(Part.REPORT, a, b),
-                lambda a, b: self._baseline_of(Part.NULL, a, b),
+                lambda a, b: self._baseline_of(DrawSet.REPORT, a, b),
+                lambda a, b: draws.baseline(DrawSet.REPORT, a, b),
+                lambda a, b: self._baseline_of(DrawSet.NULL, a, b),
             )
             return {
-                "cycles": new.cycles, "baseline_cycles": new.baseline_cycles, "interval": new.interval,
-                "null": new.null, "null_interval": new.null_interval, "draws": new.draws,
-            }  # fmt: skip
+                "cycles": new.cycles,
+                "baseline_cycles": new.baseline_cycles,
+                "interval": new.interval,
+                "null": new.null,
+                "null_interval": new.null_interval,
+                "draws": new.draws,
+            }
 
         return self._judged(candidate, found)
 
@@ -94,18 +98,22 @@ class ProgramModel:
         except (DeviceError, CubinError, DisassemblyError, UnsupportedArch) as error:
             verdict, detail = Verdict.UNSUPPORTED, f"not modelled: {error}"
         return Modelled(
-            candidate.digest, verdict, detail=detail, seconds=time.perf_counter() - began,
-            facts={"warning": "the model was never compared with a GPU between different programs"}, **found,
-        )  # fmt: skip
+            candidate.digest,
+            verdict,
+            detail=detail,
+            seconds=time.perf_counter() - began,
+            facts={"warning": "the model was never compared with a GPU between different programs"},
+            **found,
+        )
 
-    def _mean(self, draws: Draws, part: Part, begin: int, end: int) -> dict[str, Any]:
+    def _mean(self, draws: Draws, part: DrawSet, begin: int, end: int) -> dict[str, Any]:
         return {
             "cycles": float(draws.baseline(part, begin, end).mean()),
             "baseline_cycles": float(self._baseline_of(part, begin, end).mean()),
             "draws": end - begin,
         }
 
-    def _baseline_of(self, part: Part, begin: int, end: int) -> np.ndarray:
+    def _baseline_of(self, part: DrawSet, begin: int, end: int) -> np.ndarray:
         assert self._own is not None
         return self._own.baseline(part, begin, end)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
-from .archive import Variant
+from .archive import ArchivedSource
 from .proposer import Message
 
 State = TypeVar("State")
@@ -55,7 +55,7 @@ SECTIONS = (
 def messages(
     space: Promptable[Any],
     parent: str,
-    variants: Sequence[Variant],
+    variants: Sequence[ArchivedSource],
     *,
     contrastive: bool = True,
     parent_score: float | None = None,
@@ -93,7 +93,7 @@ def messages(
     return ({"role": "system", "content": SYSTEM}, {"role": "user", "content": "\n\n".join(parts)})
 
 
-def _variant(number: int, variant: Variant) -> str:
+def _variant(number: int, variant: ArchivedSource) -> str:
     lines = [f"### Variant {number}: score {variant.score:.3f}" if variant.score else f"### Variant {number}"]
     if variant.metrics:
         lines.append("Profiler: " + ", ".join(f"{k} {v:g}" for k, v in sorted(variant.metrics.items())))

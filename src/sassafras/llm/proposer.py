@@ -46,8 +46,12 @@ class Request:
     def digest(self) -> str:
         """sha256 of everything that makes two requests the same."""
         what: list[Any] = [
-            [dict(m) for m in self.messages], self.schema, self.max_tokens, self.temperature, self.seed
-        ]  # fmt: skip
+            [dict(m) for m in self.messages],
+            self.schema,
+            self.max_tokens,
+            self.temperature,
+            self.seed,
+        ]
         if self.choices:
             what.append(hashlib.sha256("\n".join(self.choices).encode()).hexdigest())
         return hashlib.sha256(json.dumps(what, sort_keys=True, default=str).encode()).hexdigest()

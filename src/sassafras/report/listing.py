@@ -18,32 +18,49 @@ def listing(store: Store) -> dict[str, list[dict[str, Any]]]:
     return {
         "tuned kernels (measured)": [
             {
-                "workload": w.workload, "case": w.case, "kernel": w.kernel.name, "gpu": w.gpu,
-                "speedup": f"{w.speedup:.3f}x {w.interval}", "null": f"{w.null:.3f} {w.null_interval}",
-                "samples": w.samples, "original": w.original[:16], "tuned": w.tuned[:16], "origin": w.origin,
+                "workload": w.workload,
+                "case": w.case,
+                "kernel": w.kernel.name,
+                "gpu": w.gpu,
+                "speedup": f"{w.speedup:.3f}x {w.interval}",
+                "null": f"{w.null:.3f} {w.null_interval}",
+                "samples": w.samples,
+                "original": w.original[:16],
+                "tuned": w.tuned[:16],
+                "origin": w.origin,
             }
             for w in store.winners()
         ],
         "modelled only (not measured)": [
             {
-                "workload": w.workload, "case": w.case, "kernel": w.kernel.name, "model": w.model,
+                "workload": w.workload,
+                "case": w.case,
+                "kernel": w.kernel.name,
+                "model": w.model,
                 "modelled": refusal(correlation(w.workload, w.case))
                 or ratio_words(w.modelled_ratio, w.interval, w.null, w.null_interval, w.draws),
-                "original": w.original[:16], "tuned": w.tuned[:16],
+                "original": w.original[:16],
+                "tuned": w.tuned[:16],
                 "origin": w.origin,
             }
             for w in store.modelled_winners()
         ],
         "runs": [
             {
-                "run": r.id, "workload": r.workload, "case": r.case, "arch": r.arch, "device": r.device,
-                "strategy": r.strategy, "seed": r.seed, "evaluations": r.evaluations,
+                "run": r.id,
+                "workload": r.workload,
+                "case": r.case,
+                "arch": r.arch,
+                "device": r.device,
+                "strategy": r.strategy,
+                "seed": r.seed,
+                "evaluations": r.evaluations,
                 "state": f"finished {r.finished_budget}" if r.finished_budget else "can be resumed",
                 "created": r.created[:19],
             }
             for r in store.runs()
         ],
-    }  # fmt: skip
+    }
 
 
 def run_facts(store: Store, run_id: int) -> dict[str, Any]:

@@ -27,9 +27,19 @@ _OLD_LAYOUT, _NEW_LAYOUT = 0x33, 0x41
 
 #: what pyelftools raises on malformed files
 _PARSE_ERRORS = (
-    ELFError, ValueError, KeyError, IndexError, TypeError, AttributeError, OverflowError, struct.error,
-    UnicodeError, AssertionError, RecursionError, MemoryError,
-)  # fmt: skip
+    ELFError,
+    ValueError,
+    KeyError,
+    IndexError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+    struct.error,
+    UnicodeError,
+    AssertionError,
+    RecursionError,
+    MemoryError,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +117,10 @@ class Cubin:
         entries = _entries(sections, registers)
         if not entries:
             raise CubinError(
-                "no kernel code (.text.* section) in this cubin", where="section table",
+                "no kernel code (.text.* section) in this cubin",
+                where="section table",
                 hint="relocatable objects and fat binaries must be linked or extracted first",
-            )  # fmt: skip
+            )
         return cls(data, sm, data[8], accelerated, sections, entries, slots)
 
 

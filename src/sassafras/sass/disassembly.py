@@ -126,8 +126,12 @@ def _print(data: bytes, tools: tuple[Tool, ...]) -> tuple[Tool, str]:
             try:
                 run = subprocess.run(
                     [str(tool.path), "-c", "-plr", "-lrm", "narrow", str(path)],
-                    capture_output=True, text=True, timeout=120, check=False, errors="replace",
-                )  # fmt: skip
+                    capture_output=True,
+                    text=True,
+                    timeout=120,
+                    check=False,
+                    errors="replace",
+                )
             except (OSError, subprocess.TimeoutExpired) as error:
                 complaints.append(f"nvdisasm {tool.version}: {error}")
                 continue

@@ -31,7 +31,7 @@ _ADDRESSES = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class MovedCopy:
     """A copy: the cubin, how many instructions went up and down."""
 
     cubin: bytes
@@ -39,7 +39,7 @@ class Moved:
     down: int
 
 
-def move(program: Program, name: str, most: int | None = None) -> Moved:
+def move(program: Program, name: str, most: int | None = None) -> MovedCopy:
     """Move what may move over branches, first come first.
 
     Args:
@@ -74,7 +74,7 @@ def move(program: Program, name: str, most: int | None = None) -> Moved:
             left, up, down = left - 1, up + rises, down + (not rises)
     if up + down == 0:
         raise SassafrasError("nothing in this kernel may move over a branch", where=name)
-    return Moved(emit(program, name, lists), int(up), int(down))
+    return MovedCopy(emit(program, name, lists), int(up), int(down))
 
 
 def emit(program: Program, name: str, lists: list[list[int]]) -> bytes:
@@ -121,9 +121,15 @@ def _unique(function: Function) -> set[int]:
 
 
 def _candidates(
-    function: Function, blocks: tuple[Block, ...], lists: list[list[int]], head: int, tail: int, rises: bool,
-    fixed: set[int], once: set[int],
-) -> list[int]:  # fmt: skip
+    function: Function,
+    blocks: tuple[Block, ...],
+    lists: list[list[int]],
+    head: int,
+    tail: int,
+    rises: bool,
+    fixed: set[int],
+    once: set[int],
+) -> list[int]:
     """What may pass, in the order in which it has to go."""
     code = function.instructions
     entry = live(function, blocks, lists)
@@ -191,10 +197,12 @@ def _words(function: Function, order: np.ndarray, gone: set[int], block_start: d
         if code[before].base not in BRANCHES:
             stall[before] = 15  # and what it now stands behind from it
     words = encode(
-        np.ascontiguousarray(function.words), order.astype(np.int32),
-        np.array([stall[n] for n in order.tolist()], dtype=np.uint8), reuse.reaches(function),
+        np.ascontiguousarray(function.words),
+        order.astype(np.int32),
+        np.array([stall[n] for n in order.tolist()], dtype=np.uint8),
+        reuse.reaches(function),
         np.zeros(len(code), dtype=np.bool_),
-    )  # fmt: skip
+    )
     for p, n in enumerate(order.tolist()):
         words[p, 1] = int(words[p, 1]) & ~(0x3F << WAIT_SHIFT) | wait[n] << WAIT_SHIFT
     return words

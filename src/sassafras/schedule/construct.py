@@ -91,9 +91,15 @@ class Constructor:
         return self._with(state, part, schedule(self._machine(rule), part, priority, haste))
 
     def beams(
-        self, state: ScheduleState, part: int, width: int, branch: int, priority: np.ndarray, rule: str,
+        self,
+        state: ScheduleState,
+        part: int,
+        width: int,
+        branch: int,
+        priority: np.ndarray,
+        rule: str,
         keep: int,
-    ) -> list[ScheduleState]:  # fmt: skip
+    ) -> list[ScheduleState]:
         """`state` with one block in the few best orders that a beam search finds, best first."""
         from .construct_jit import beam, lengths
 
@@ -104,9 +110,14 @@ class Constructor:
         return [s for s in made if s is not None]
 
     def perfect(
-        self, state: ScheduleState, part: int, seconds: float, window: tuple[int, int] | None, rule: str,
+        self,
+        state: ScheduleState,
+        part: int,
+        seconds: float,
+        window: tuple[int, int] | None,
+        rule: str,
         seed: int,
-    ) -> ScheduleState | None:  # fmt: skip
+    ) -> ScheduleState | None:
         """`state` with one block, or a stretch of it, in the order that an exact solver finds best.
 
         Args:

@@ -27,9 +27,9 @@ import numpy as np
 
 from sassafras.sass import Block, Function, Instruction, Memory, Queue
 from sassafras.sass.control import READ_BARRIER_SHIFT, WAIT_SHIFT, WRITE_BARRIER_SHIFT
+from sassafras.sass.in_order_completion import VOICES, unit, vouchers, vouches
 from sassafras.sass.opcodes import BRANCHES
 from sassafras.sass.registers import COUNT, GPR, PRED, UGPR, UPRED
-from sassafras.sass.vouching import VOICES, unit, vouchers, vouches
 
 from . import scoreboards
 from .graph import Graph
@@ -47,15 +47,31 @@ NO_WAIT = frozenset(
 )
 #: reader -> writers whose result cannot overtake its operands: no wait (seen in ptxas output)
 _QUEUED = {
-    "LDG": "LDG LDL", "LDS": "LDS LDSM SHFL", "LDSM": "LDSM", "STG": "LDS LDSM SHFL", "STL": "LDS LDSM SHFL",
-    "STS": "LDS LDSM SHFL", "STSM": "LDS LDSM", "SHFL": "SHFL LDS", "MOVM": "MOVM", "MUFU": "MUFU",
-    "I2F": "I2F F2I", "F2I": "F2I",
-}  # fmt: skip
+    "LDG": "LDG LDL",
+    "LDS": "LDS LDSM SHFL",
+    "LDSM": "LDSM",
+    "STG": "LDS LDSM SHFL",
+    "STL": "LDS LDSM SHFL",
+    "STS": "LDS LDSM SHFL",
+    "STSM": "LDS LDSM",
+    "SHFL": "SHFL LDS",
+    "MOVM": "MOVM",
+    "MUFU": "MUFU",
+    "I2F": "I2F F2I",
+    "F2I": "F2I",
+}
 #: expected cycles until a result is there, and until operands are read; only for sharing scoreboards well
 RESULT = {
-    Queue.LSU: 400, Queue.MIO: 30, Queue.XU: 24, Queue.CONST: 40, Queue.SPECIAL: 40, Queue.FP64: 40,
-    Queue.TMA: 200, Queue.TEX: 400, Queue.CONTROL: 40,
-}  # fmt: skip
+    Queue.LSU: 400,
+    Queue.MIO: 30,
+    Queue.XU: 24,
+    Queue.CONST: 40,
+    Queue.SPECIAL: 40,
+    Queue.FP64: 40,
+    Queue.TMA: 200,
+    Queue.TEX: 400,
+    Queue.CONTROL: 40,
+}
 READ = {Queue.LSU: 24, Queue.MIO: 14, Queue.XU: 10, Queue.TMA: 40}
 _LOOP = 8.0
 #: by how much what the compiler shares may get worse, as expected, before it is shared otherwise
@@ -64,7 +80,7 @@ _TOLERANCE = 1.1
 _TRIALS = 6
 
 
-class Facts(NamedTuple):
+class ScoreboardProblem(NamedTuple):
     """What does not depend on the order, as arrays by instruction (original index) or by item.
 
     Items are numbered 2 * v for the result and 2 * v + 1 for the late reads of tracked instruction v.
@@ -129,7 +145,7 @@ class Codes:
     placed: bool
 
 
-def facts(function: Function, graph: Graph) -> Facts:
+def facts(function: Function, graph: Graph) -> ScoreboardProblem:
     """Work out what regeneration needs of a function."""
     from .control_sharing import conflicts
 
@@ -140,9 +156,11 @@ def facts(function: Function, graph: Graph) -> Facts:
     tracked: list[int] = []
     sets: list[tuple[frozenset[int], frozenset[int]]] = []
     reserved = {
-        int(n) for i in code if i.base == "DEPBAR" and i.operands
+        int(n)
+        for i in code
+        if i.base == "DEPBAR" and i.operands
         for n in scoreboards.scoreboard_names(i.operands[0])
-    }  # fmt: skip
+    }
     for i in code:
         if i.guard in ("!PT", "!UPT"):
             continue
@@ -187,12 +205,20 @@ def facts(function: Function, graph: Graph) -> Facts:
     touches = np.array([_bits(_alive(i, i.reads | i.writes)) for i in code], dtype=np.uint64)
     writes = np.array([_bits(_alive(i, i.writes)) for i in code], dtype=np.uint64)
     at, conflict = conflicts(
-        late_bits, touches, writes, number, np.array(tracked, dtype=np.int32), queued, behind, row, done,
+        late_bits,
+        touches,
+        writes,
+        number,
+        np.array(tracked, dtype=np.int32),
+        queued,
+        behind,
+        row,
+        done,
         (hint >= 0) | late_bits.any(axis=1),
-    )  # fmt: skip
+    )
     follow_at = np.zeros(len(graph.blocks) + 1, dtype=np.int32)
     follow_at[1:] = np.cumsum([len(s) for s in graph.successors])
-    made = Facts(
+    made = ScoreboardProblem(
         number=number,
         tracked=np.array(tracked, dtype=np.int32),
         conflict_at=at,
@@ -217,7 +243,7 @@ def facts(function: Function, graph: Graph) -> Facts:
     return made._replace(shared=shared, accepted=accepted)
 
 
-def _accepted(f: Facts, stall: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _accepted(f: ScoreboardProblem, stall: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Pairs of items that share a scoreboard in the original, and what that costs there by expectation.
 
     The compiler knows better than these latencies which results return together: what it shares is no worse
@@ -279,17 +305,20 @@ def _fences(
     """What the original had done at its fences stays done there, though no register may show why."""
     code = function.instructions
     strict = [
-        i.index for i in code
+        i.index
+        for i in code
         if graph.fence[i.index] and i.base not in _STEERING and i.guard not in ("!PT", "!UPT")
-    ]  # fmt: skip
+    ]
     setters = [v for v, n in enumerate(tracked) if graph.fence[n]]
     loose = []
     if setters:
         loose = [
-            i.index for i in code
-            if not graph.fence[i.index] and i.op.memory not in (Memory.NONE, Memory.CONSTANT)
+            i.index
+            for i in code
+            if not graph.fence[i.index]
+            and i.op.memory not in (Memory.NONE, Memory.CONSTANT)
             and i.guard not in ("!PT", "!UPT")
-        ]  # fmt: skip
+        ]
     rows = strict + loose
     row = np.full(len(code), -1, dtype=np.int32)
     row[rows] = np.arange(len(rows))
@@ -370,7 +399,7 @@ def _original_pending(
     return out
 
 
-def regenerate(f: Facts, order: np.ndarray, stall: np.ndarray) -> Codes:
+def regenerate(f: ScoreboardProblem, order: np.ndarray, stall: np.ndarray) -> Codes:
     """Scoreboards, waits and the stall counts that they need, for one schedule.
 
     Args:
@@ -378,7 +407,7 @@ def regenerate(f: Facts, order: np.ndarray, stall: np.ndarray) -> Codes:
         order: int32 (instructions,), by position.
         stall: uint8 (instructions,), by position; not changed.
     """
-    from .control_sharing import demand, give_out
+    from .control_sharing import assign, demand
     from .control_waits import apart, waits
 
     order, stall = order.copy(), stall.copy()  # writable: what is compiled is compiled for one type
@@ -389,14 +418,14 @@ def regenerate(f: Facts, order: np.ndarray, stall: np.ndarray) -> Codes:
     demand(f, order, stall, needed, first, cost)
     a, b = f.shared[:, 0], f.shared[:, 1]
     cost[a, b] = np.maximum(0.0, cost[a, b] - f.accepted)
-    color, total = give_out(needed, first, cost, f.keeps, f.hint, f.usable)
+    color, total = assign(needed, first, cost, f.keeps, f.hint, f.usable)
     write, read, wait, missing = waits(f, order, color)
     for trial in range(_TRIALS):
         if not missing.any():
             break
         # what was left to a later operation of its queue, on all paths but one: it gets its own after all
         needed |= missing | (trial == _TRIALS - 2)
-        color, total = give_out(needed, first, cost, f.keeps, f.hint, f.usable)
+        color, total = assign(needed, first, cost, f.keeps, f.hint, f.usable)
         write, read, wait, missing = waits(f, order, color)
     new = apart(f, order, stall, write, read, wait)
     new.setflags(write=False)
@@ -408,7 +437,9 @@ def put(words: np.ndarray, made: Codes) -> None:
     """Write barriers and wait masks into encodings by position, in place (uint64, (instructions, 2))."""
     high = words[:, 1]
     for shift, mask, value in (
-        (WRITE_BARRIER_SHIFT, 7, made.write), (READ_BARRIER_SHIFT, 7, made.read), (WAIT_SHIFT, 63, made.wait),
-    ):  # fmt: skip
+        (WRITE_BARRIER_SHIFT, 7, made.write),
+        (READ_BARRIER_SHIFT, 7, made.read),
+        (WAIT_SHIFT, 63, made.wait),
+    ):
         high &= ~np.uint64(mask << shift)
         high |= value.astype(np.uint64) << np.uint64(shift)

@@ -1,7 +1,8 @@
 """Compiled loops of `schedule.control`, steps 1 and 2: what conflicts, what sharing costs, who gets which.
 
-Items are numbered as in `control.Facts`: 2 * v for the result of tracked instruction v, 2 * v + 1 for its
-late reads. numba's cache knows only the file of a function, so that none here calls one of another file.
+Items are numbered as in `control.ScoreboardProblem`: 2 * v for the result of tracked instruction v,
+2 * v + 1 for its late reads. numba's cache knows only the file of a function, so that none here calls one
+of another file.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from .control import Facts
+from .control import ScoreboardProblem
 
 _RUN, _RECORD = np.uint8(0), np.uint8(1)
 #: expected cycles (a loop's count eightfold) that another choice than the compiler's must save
@@ -18,9 +19,17 @@ _WORTH = 64.0
 
 @njit(cache=True)
 def conflicts(
-    late: np.ndarray, touches: np.ndarray, writes: np.ndarray, number: np.ndarray, tracked: np.ndarray,
-    queued: np.ndarray, behind: np.ndarray, row: np.ndarray, done: np.ndarray, real: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+    late: np.ndarray,
+    touches: np.ndarray,
+    writes: np.ndarray,
+    number: np.ndarray,
+    tracked: np.ndarray,
+    queued: np.ndarray,
+    behind: np.ndarray,
+    row: np.ndarray,
+    done: np.ndarray,
+    real: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
     """For each instruction, the items that must not be pending when it issues, as CSR; whatever the order."""
     n, items, words = len(number), len(late), late.shape[1]
     at = np.zeros(n + 1, dtype=np.int32)
@@ -71,11 +80,26 @@ def _covers(voice: np.ndarray, by: np.ndarray, issued: np.ndarray, a: int, k: in
 
 @njit(cache=True)
 def _run(
-    order: np.ndarray, stall: np.ndarray, begin: int, finish: int, weight: float,
-    number: np.ndarray, latency: np.ndarray, at: np.ndarray, conflict: np.ndarray, voice: np.ndarray,
-    by: np.ndarray, issued: np.ndarray, pending: np.ndarray, record: np.uint8,
-    needed: np.ndarray, first: np.ndarray, cost: np.ndarray, active: np.ndarray, asked: np.ndarray,
-) -> float:  # fmt: skip
+    order: np.ndarray,
+    stall: np.ndarray,
+    begin: int,
+    finish: int,
+    weight: float,
+    number: np.ndarray,
+    latency: np.ndarray,
+    at: np.ndarray,
+    conflict: np.ndarray,
+    voice: np.ndarray,
+    by: np.ndarray,
+    issued: np.ndarray,
+    pending: np.ndarray,
+    record: np.uint8,
+    needed: np.ndarray,
+    first: np.ndarray,
+    cost: np.ndarray,
+    active: np.ndarray,
+    asked: np.ndarray,
+) -> float:
     """One block with a scoreboard for everything; returns its expected cycles. `issued`: by item, the cycle
     of its issue (the block starts at 0). `record`: whether to fill in `needed`, `first` and `cost`."""
     now = 0.0
@@ -140,7 +164,12 @@ def _run(
 
 @njit(cache=True)
 def demand(
-    f: Facts, order: np.ndarray, stall: np.ndarray, needed: np.ndarray, first: np.ndarray, cost: np.ndarray
+    f: ScoreboardProblem,
+    order: np.ndarray,
+    stall: np.ndarray,
+    needed: np.ndarray,
+    first: np.ndarray,
+    cost: np.ndarray,
 ) -> None:
     """Fill in which items anybody waits for, where first, and what sharing a scoreboard costs: `cost[a, b]`
     is what waits for item a lose to b."""
@@ -164,9 +193,26 @@ def demand(
                 pending[k] = entry[b, k] >= 0
                 issued[k] = -entry[b, k]
             now = _run(
-                order, stall, start[b], end[b], weight[b], number, latency, at, conflict, f.voice, f.by,
-                issued, pending, _RUN, needed, first, cost, active, asked,
-            )  # fmt: skip
+                order,
+                stall,
+                start[b],
+                end[b],
+                weight[b],
+                number,
+                latency,
+                at,
+                conflict,
+                f.voice,
+                f.by,
+                issued,
+                pending,
+                _RUN,
+                needed,
+                first,
+                cost,
+                active,
+                asked,
+            )
             for e in range(f.follow_at[b], f.follow_at[b + 1]):
                 m = f.follow[e]
                 for k in range(items):
@@ -180,9 +226,26 @@ def demand(
             pending[k] = entry[b, k] >= 0
             issued[k] = -entry[b, k]
         _run(
-            order, stall, start[b], end[b], weight[b], number, latency, at, conflict, f.voice, f.by,
-            issued, pending, _RECORD, needed, first, cost, active, asked,
-        )  # fmt: skip
+            order,
+            stall,
+            start[b],
+            end[b],
+            weight[b],
+            number,
+            latency,
+            at,
+            conflict,
+            f.voice,
+            f.by,
+            issued,
+            pending,
+            _RECORD,
+            needed,
+            first,
+            cost,
+            active,
+            asked,
+        )
 
 
 @njit(cache=True)
@@ -223,7 +286,7 @@ def _improve(color: np.ndarray, chosen: np.ndarray, cost: np.ndarray, keeps: np.
 
 
 @njit(cache=True)
-def give_out(
+def assign(
     needed: np.ndarray, first: np.ndarray, cost: np.ndarray, keeps: np.ndarray, hint: np.ndarray, usable: int
 ) -> tuple[np.ndarray, float]:
     """A scoreboard for every item that is waited for (-1 for the others): the better of two starts, and the

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from .control import Facts
+from .control import ScoreboardProblem
 
 #: no barrier
 NONE = 7
@@ -33,7 +33,7 @@ def _clearing(color: np.ndarray) -> np.ndarray:
 
 @njit(cache=True)
 def _needed(
-    f: Facts, c: int, mask: np.uint8, by: np.ndarray, color: np.ndarray, missing: np.ndarray
+    f: ScoreboardProblem, c: int, mask: np.uint8, by: np.ndarray, color: np.ndarray, missing: np.ndarray
 ) -> np.uint8:
     """`mask` and what instruction `c` must wait for besides, of what is pending.
 
@@ -55,7 +55,9 @@ def _needed(
 
 
 @njit(cache=True)
-def _raise(f: Facts, v: int, write: int, read: int, by: np.ndarray, active: np.ndarray, size: int) -> None:
+def _raise(
+    f: ScoreboardProblem, v: int, write: int, read: int, by: np.ndarray, active: np.ndarray, size: int
+) -> None:
     """Instruction `v` vouches for what is pending."""
     mine = np.uint64(1) << np.uint64(f.voice[v])
     sets = np.uint8(0 if write == NONE else 1 << write)
@@ -69,7 +71,7 @@ def _raise(f: Facts, v: int, write: int, read: int, by: np.ndarray, active: np.n
 
 
 @njit(cache=True)
-def _carrier(f: Facts, order: np.ndarray, b: int, p: int) -> int:
+def _carrier(f: ScoreboardProblem, order: np.ndarray, b: int, p: int) -> int:
     """The last place of block `b` at `p` or before that can carry a wait; below the block where none can."""
     while p >= f.start[b] and not f.may_wait[order[p]]:
         p -= 1
@@ -78,9 +80,15 @@ def _carrier(f: Facts, order: np.ndarray, b: int, p: int) -> int:
 
 @njit(cache=True)
 def _wait_earlier(
-    f: Facts, order: np.ndarray, where: np.ndarray, b: int, p: int, mask: np.uint8, by: np.ndarray,
+    f: ScoreboardProblem,
+    order: np.ndarray,
+    where: np.ndarray,
+    b: int,
+    p: int,
+    mask: np.uint8,
+    by: np.ndarray,
     wait: np.ndarray,
-) -> tuple[bool, bool]:  # fmt: skip
+) -> tuple[bool, bool]:
     """Put the wait of an instruction that cannot carry one on a place before it.
 
     Returns:
@@ -112,7 +120,7 @@ def _wait_earlier(
 
 @njit(cache=True)
 def waits(
-    f: Facts, order: np.ndarray, color: np.ndarray
+    f: ScoreboardProblem, order: np.ndarray, color: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Barriers set and wait masks by position, with these scoreboards; and items that are waited for though
     they have none, and nothing else that is waited for says that they are done.
@@ -220,7 +228,12 @@ def waits(
 
 @njit(cache=True)
 def apart(
-    f: Facts, order: np.ndarray, stall: np.ndarray, write: np.ndarray, read: np.ndarray, wait: np.ndarray
+    f: ScoreboardProblem,
+    order: np.ndarray,
+    stall: np.ndarray,
+    write: np.ndarray,
+    read: np.ndarray,
+    wait: np.ndarray,
 ) -> np.ndarray:
     """Raise stall counts so that no waiter issues less than two cycles behind a setter of its scoreboard."""
     for b in range(len(f.start)):

@@ -12,7 +12,7 @@ from .state import ScheduleState
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class MovedInstruction:
     """An instruction that changed places relative to its neighbours.
 
     Attributes:
@@ -46,7 +46,7 @@ class Description:
         cycles: (before, after) sums of the stall counts of each block in which anything differs.
     """
 
-    moved: tuple[Moved, ...]
+    moved: tuple[MovedInstruction, ...]
     shifted: int
     restalled: int
     cycles: dict[int, tuple[int, int]]
@@ -98,7 +98,7 @@ def describe(function: Function, new: ScheduleState, old: ScheduleState | None =
     where[before] = np.arange(count)
     old_stall, new_stall = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
     old_stall[before], new_stall[new.order] = stalls, new.stall
-    moved: list[Moved] = []
+    moved: list[MovedInstruction] = []
     cycles: dict[int, tuple[int, int]] = {}
     for block in function.blocks:
         span = slice(block.start, block.end)
@@ -106,7 +106,9 @@ def describe(function: Function, new: ScheduleState, old: ScheduleState | None =
         kept = _kept(ranks)
         for position, (x, rank) in enumerate(zip(new.order[span], ranks, strict=True)):
             if rank not in kept:
-                moved.append(Moved(int(x), code[x].text, block.index, rank - block.start, position))
+                moved.append(
+                    MovedInstruction(int(x), code[x].text, block.index, rank - block.start, position)
+                )
         if ranks != sorted(ranks) or (new.stall[span] != stalls[span]).any():
             cycles[block.index] = (int(stalls[span].sum()), int(new.stall[span].sum()))
     return Description(

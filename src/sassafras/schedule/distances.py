@@ -29,7 +29,7 @@ class Known(Protocol):
     def cycles(self) -> int: ...
 
 
-class Table(Protocol):
+class DistanceTable(Protocol):
     """What a latency table must answer; see `sass.latency.LatencyTable`."""
 
     def needed(
@@ -64,7 +64,7 @@ class Unknown:
 class Distances:
     """Looks up pairs of instructions, with the operand slots of each worked out once."""
 
-    def __init__(self, instructions: tuple[Instruction, ...], table: Table) -> None:
+    def __init__(self, instructions: tuple[Instruction, ...], table: DistanceTable) -> None:
         from sassafras.sass.latency import opcode_key, slots
 
         self.code = instructions

@@ -11,7 +11,7 @@ from .tables import Tables
 @njit(cache=True)
 def encode(
     words: np.ndarray, order: np.ndarray, stall: np.ndarray, reach: np.ndarray, plain: np.ndarray
-) -> np.ndarray:  # fmt: skip
+) -> np.ndarray:
     """The instructions' words in a schedule's order, with its control codes.
 
     The stall field is replaced; a stall of 12 or more clears the yield bit (those combinations are never

@@ -53,9 +53,15 @@ def _solver() -> Any:
 
 
 def solve(
-    m: Machine, block: int, order: np.ndarray, seconds: float, window: tuple[int, int] | None = None,
-    seed: int = 0, workers: int = 1, rounds: bool = True,
-) -> Solved:  # fmt: skip
+    m: Machine,
+    block: int,
+    order: np.ndarray,
+    seconds: float,
+    window: tuple[int, int] | None = None,
+    seed: int = 0,
+    workers: int = 1,
+    rounds: bool = True,
+) -> Solved:
     """Find the order of a block that takes the fewest cycles.
 
     Args:

@@ -201,7 +201,7 @@ class _Builder:
                     writers[r].append(b)
 
     def _memory(self, block: Block) -> None:
-        earlier: list[tuple[int, tuple[memory.Access, ...]]] = []
+        earlier: list[tuple[int, tuple[memory.MemoryAccess, ...]]] = []
         versions: dict[int, int] = {}
         for b in range(block.start, block.end):
             i = self.code[b]

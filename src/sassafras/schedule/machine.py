@@ -23,15 +23,31 @@ import numpy as np
 from sassafras.sass import Function, Queue
 
 from . import control as codes
-from .control import Facts
+from .control import ScoreboardProblem
 from .graph import Graph
 from .tables import Tables
 
 #: pipes that an instruction can keep busy, when nobody says which
-_PIPES = (Queue.ALU, Queue.FMA, Queue.HALF, Queue.FP64, Queue.TENSOR, Queue.XU, Queue.CONST, Queue.SPECIAL,
-          Queue.UNIFORM)  # fmt: skip
-_BUSY = {Queue.ALU: 2, Queue.XU: 8, Queue.CONST: 8, Queue.SPECIAL: 8, Queue.TENSOR: 6, Queue.FP64: 2,
-         Queue.UNIFORM: 2}  # fmt: skip
+_PIPES = (
+    Queue.ALU,
+    Queue.FMA,
+    Queue.HALF,
+    Queue.FP64,
+    Queue.TENSOR,
+    Queue.XU,
+    Queue.CONST,
+    Queue.SPECIAL,
+    Queue.UNIFORM,
+)
+_BUSY = {
+    Queue.ALU: 2,
+    Queue.XU: 8,
+    Queue.CONST: 8,
+    Queue.SPECIAL: 8,
+    Queue.TENSOR: 6,
+    Queue.FP64: 2,
+    Queue.UNIFORM: 2,
+}
 #: kinds of arcs: a distance; the first one's result; its operands are read
 FIXED, RESULT, READ = 0, 1, 2
 _FAR = 1 << 20
@@ -88,9 +104,22 @@ def usual(function: Function, graph: Graph) -> Costs:
         queue[i.index] = q in (Queue.LSU, Queue.MIO, Queue.TMA)
         result[i.index], read[i.index] = codes.RESULT.get(q, 20), codes.READ.get(q, 14)
     return Costs(
-        pipe, busy, queue, result, read, np.zeros(len(code)), zero, zero, zero, zero, zero, zero, visits, 4,
+        pipe,
+        busy,
+        queue,
+        result,
+        read,
+        np.zeros(len(code)),
+        zero,
+        zero,
+        zero,
+        zero,
+        zero,
+        zero,
+        visits,
+        4,
         "usual",
-    )  # fmt: skip
+    )
 
 
 class Machine(NamedTuple):
@@ -228,9 +257,16 @@ def _groups(arcs: _Arcs, start: int, end: int, graph: Graph, costs: Costs) -> No
 
 
 def _conflicts(
-    arcs: _Arcs, start: int, end: int, graph: Graph, tables: Tables, facts: Facts, costs: Costs,
-    carried: list[tuple[int, int, int]], outside: np.ndarray,
-) -> None:  # fmt: skip
+    arcs: _Arcs,
+    start: int,
+    end: int,
+    graph: Graph,
+    tables: Tables,
+    facts: ScoreboardProblem,
+    costs: Costs,
+    carried: list[tuple[int, int, int]],
+    outside: np.ndarray,
+) -> None:
     """What must not be pending when an instruction issues, from its own block or the round before."""
     b = int(tables.block_of[start])
     loops = b in graph.successors[b]
@@ -266,9 +302,13 @@ def _masks(arcs: _Arcs, start: int, end: int, function: Function, graph: Graph, 
 
 
 def _flat(
-    arcs: _Arcs, graph: Graph, t: Tables, costs: Costs, carried: list[list[tuple[int, int, int]]],
+    arcs: _Arcs,
+    graph: Graph,
+    t: Tables,
+    costs: Costs,
+    carried: list[list[tuple[int, int, int]]],
     outside: np.ndarray,
-) -> Machine:  # fmt: skip
+) -> Machine:
     count = len(costs.pipe)
     rows = sorted((a, b, c, w) for (a, b), (c, w) in arcs.found.items())
     flat = np.array(rows, dtype=np.int32).reshape(-1, 4)
@@ -277,15 +317,29 @@ def _flat(
     carried_at = np.zeros(len(graph.blocks) + 1, dtype=np.int32)
     carried_at[1:] = np.cumsum([len(c) for c in carried])
     return Machine(
-        succ_at=at, succ=flat[:, 1].copy(), delay=flat[:, 2].copy(), what=flat[:, 3].copy(),
+        succ_at=at,
+        succ=flat[:, 1].copy(),
+        delay=flat[:, 2].copy(),
+        what=flat[:, 3].copy(),
         preds=np.bincount(flat[:, 1], minlength=count).astype(np.int32),
-        head=t.head, tail=t.tail, own=np.maximum(t.own, 1).astype(np.int32), kind=t.kind, spacing=t.spacing,
-        entry=np.minimum(t.entry_gap, _FAR), pipe=costs.pipe, busy=costs.busy, queue=costs.queue,
-        port=costs.port, start=t.start, end=t.end, least=t.least_length, interval=costs.queue_interval,
+        head=t.head,
+        tail=t.tail,
+        own=np.maximum(t.own, 1).astype(np.int32),
+        kind=t.kind,
+        spacing=t.spacing,
+        entry=np.minimum(t.entry_gap, _FAR),
+        pipe=costs.pipe,
+        busy=costs.busy,
+        queue=costs.queue,
+        port=costs.port,
+        start=t.start,
+        end=t.end,
+        least=t.least_length,
+        interval=costs.queue_interval,
         carried_at=carried_at,
         carried=np.array([c for row in carried for c in row], dtype=np.int32).reshape(-1, 3),
         outside=outside,
-    )  # fmt: skip
+    )
 
 
 def crowded(machine: Machine, warps: float) -> Machine:

@@ -44,7 +44,7 @@ class Address:
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class MemoryAccess:
     """An access of an instruction.
 
     Attributes:
@@ -60,7 +60,7 @@ class Access:
     address: Address | None
 
 
-def accesses(i: Instruction, versions: dict[int, int]) -> tuple[Access, ...]:
+def accesses(i: Instruction, versions: dict[int, int]) -> tuple[MemoryAccess, ...]:
     """What memory an instruction touches.
 
     Args:
@@ -73,7 +73,7 @@ def accesses(i: Instruction, versions: dict[int, int]) -> tuple[Access, ...]:
     ordered = i.base in _ATOMIC or bool(_ORDERED & set(i.opcode.split(".")))
     if i.base == "LDGSTS":
         # copies keep their order: their shared addresses could tell them apart, but the validator asks for it
-        return (Access(ANY, True, ordered, None),)
+        return (MemoryAccess(ANY, True, ordered, None),)
     space = {Memory.GLOBAL: GLOBAL, Memory.SHARED: SHARED}.get(op.memory, ANY)
     if i.base in ("LD", "ST", "ATOM"):
         space = ANY  # generic: may be shared memory
@@ -81,7 +81,7 @@ def accesses(i: Instruction, versions: dict[int, int]) -> tuple[Access, ...]:
     if i.base in _PLAIN and i.base not in _COLLECTIVE and not ordered:
         places = [o for o in i.operands if "[" in o]
         address = _address(i, places[0], versions) if len(places) == 1 else None
-    return (Access(space, op.writes_memory, ordered, address),)
+    return (MemoryAccess(space, op.writes_memory, ordered, address),)
 
 
 def _address(i: Instruction, text: str, versions: dict[int, int]) -> Address | None:
@@ -106,7 +106,7 @@ def _address(i: Instruction, text: str, versions: dict[int, int]) -> Address | N
     return Address(base, offset, widths[0] if len(widths) == 1 else (4 if not widths else 16))
 
 
-def must_keep_order(first: tuple[Access, ...], second: tuple[Access, ...]) -> bool:
+def must_keep_order(first: tuple[MemoryAccess, ...], second: tuple[MemoryAccess, ...]) -> bool:
     """True when the second instruction's accesses must stay behind the first one's."""
     for a in first:
         for b in second:

@@ -42,6 +42,8 @@ def holds(i: Instruction) -> int:
 
 def plain(i: Instruction) -> bool:
     """Whether its yield bit follows from its stall count alone: fixed latency, and no memory."""
-    return i.base != "NOP" and not i.op.variable and (
-        i.op.queue in (Queue.ALU, Queue.FMA, Queue.HALF, Queue.UNIFORM)
-    )  # fmt: skip
+    return (
+        i.base != "NOP"
+        and not i.op.variable
+        and (i.op.queue in (Queue.ALU, Queue.FMA, Queue.HALF, Queue.UNIFORM))
+    )

@@ -23,7 +23,7 @@ from sassafras.sass.latency import opcode_key, slots
 from sassafras.sass.registers import GPR, PRED, UGPR
 
 from . import flow
-from .distances import HORIZON, Table
+from .distances import HORIZON, DistanceTable
 from .webs import Web, fixed_registers, live, values
 
 #: (word, first bit, bits) of the fields that name general registers: output, inputs
@@ -53,7 +53,9 @@ class Renamed:
     instructions: int
 
 
-def rename(program: Program, name: str, most: int | None = None, table: Table | None = None) -> Renamed:
+def rename(
+    program: Program, name: str, most: int | None = None, table: DistanceTable | None = None
+) -> Renamed:
     """Give values other names where that breaks a false dependence.
 
     Args:
@@ -90,7 +92,7 @@ def rename(program: Program, name: str, most: int | None = None, table: Table | 
 # -- names ------------------------------------------------------------------------------------------------
 
 
-def load_table(arch: str) -> Table:
+def load_table(arch: str) -> DistanceTable:
     """The latency table of an architecture's name."""
     from sassafras.sass.archs import get
 
@@ -99,7 +101,7 @@ def load_table(arch: str) -> Table:
     return load(get(arch).table)
 
 
-def _assign(function: Function, webs: list[Web], table: Table) -> None:
+def _assign(function: Function, webs: list[Web], table: DistanceTable) -> None:
     """Choose names, greedily in order of first definition."""
     code, count = function.instructions, len(function)
     blocks = flow.blocks(function)
@@ -167,7 +169,7 @@ def _assign(function: Function, webs: list[Web], table: Table) -> None:
 class _Known:
     """Whether the latency table knows what new neighbours on one register need of one another."""
 
-    def __init__(self, function: Function, table: Table) -> None:
+    def __init__(self, function: Function, table: DistanceTable) -> None:
         self.code, self.table = function.instructions, table
         self.keys = [opcode_key(i.opcode) for i in self.code]
         self.slots = [slots(i) for i in self.code]

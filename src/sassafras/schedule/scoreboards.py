@@ -18,8 +18,8 @@ import re
 from dataclasses import dataclass, field
 
 from sassafras.sass import Block, Instruction, Queue
+from sassafras.sass.in_order_completion import unit, vouches
 from sassafras.sass.registers import GPR, PRED, UGPR, UPRED
-from sassafras.sass.vouching import unit, vouches
 
 #: a load's result cannot overtake the operands of what is before it here
 _MEMORY = (Queue.LSU, Queue.MIO)
@@ -38,7 +38,7 @@ Item = tuple[int, bool]
 
 
 @dataclass(slots=True)
-class Effects:
+class ScoreboardEffects:
     """What an instruction has to do with scoreboards.
 
     Attributes:
@@ -68,7 +68,7 @@ def fixed_double(instructions: tuple[Instruction, ...]) -> bool:
     return all(i.control.write_barrier is None for i in plain)
 
 
-def effects(i: Instruction, fixed_fp64: bool = True) -> Effects:
+def effects(i: Instruction, fixed_fp64: bool = True) -> ScoreboardEffects:
     """Read an instruction's part in scoreboards off its control code and its opcode's facts."""
     c = i.control
     waits = c.wait_mask
@@ -87,10 +87,18 @@ def effects(i: Instruction, fixed_fp64: bool = True) -> Effects:
         if i.base not in _EARLY_UNIFORM:
             late |= frozenset(r for r in i.reads if UGPR <= r < UPRED)
     guarded = i.guard not in ("", "PT")
-    return Effects(
-        waits, results, late, write_bit, read_bit, unit(i.opcode), i.op.queue in _MEMORY,
-        i.writes, i.reads | i.writes, frozenset() if guarded else i.writes,
-    )  # fmt: skip
+    return ScoreboardEffects(
+        waits,
+        results,
+        late,
+        write_bit,
+        read_bit,
+        unit(i.opcode),
+        i.op.queue in _MEMORY,
+        i.writes,
+        i.reads | i.writes,
+        frozenset() if guarded else i.writes,
+    )
 
 
 @dataclass(slots=True)
@@ -139,7 +147,10 @@ def analyse(
 
 
 def _entries(
-    facts: list[Effects], blocks: tuple[Block, ...], successors: list[tuple[int, ...]], any_voucher: bool
+    facts: list[ScoreboardEffects],
+    blocks: tuple[Block, ...],
+    successors: list[tuple[int, ...]],
+    any_voucher: bool,
 ) -> list[State]:
     """What may be pending on entry of each block, as a fixed point."""
     entry: list[State | None] = [None] * len(blocks)
@@ -172,7 +183,7 @@ def _merge(old: State | None, new: State) -> tuple[State, bool]:
     return merged, changed
 
 
-def _setter_before_waiter(facts: list[Effects], block: Block, edges: set[tuple[int, int]]) -> None:
+def _setter_before_waiter(facts: list[ScoreboardEffects], block: Block, edges: set[tuple[int, int]]) -> None:
     following: dict[int, int] = {}
     for i in range(block.end - 1, block.start - 1, -1):
         for bit in range(6):
@@ -188,7 +199,7 @@ class _Walk:
 
     def __init__(
         self,
-        facts: list[Effects],
+        facts: list[ScoreboardEffects],
         block: Block,
         state: State,
         found: Protection | None = None,
@@ -210,7 +221,7 @@ class _Walk:
     def _index(self, item: Item) -> None:
         self.by_unit.setdefault((self.facts[item[0]].unit, item[1]), set()).add(item)
 
-    def _vouched(self, fact: Effects, result: bool) -> list[Item]:
+    def _vouched(self, fact: ScoreboardEffects, result: bool) -> list[Item]:
         """Items that an instruction vouches for, if they are pending."""
         return [
             item
@@ -232,7 +243,7 @@ class _Walk:
         if self.found is not None and self.block.start <= first < second:
             self.found.edges.add((first, second))
 
-    def _step(self, i: int, fact: Effects) -> None:
+    def _step(self, i: int, fact: ScoreboardEffects) -> None:
         if fact.waits:
             for item in [x for x, mask in self.state.items() if mask & fact.waits]:
                 self._clear(item, self.state.pop(item) & fact.waits, i)
@@ -267,7 +278,7 @@ class _Walk:
         for register in registers:
             guards.setdefault(register, set()).add(waiter)
 
-    def _conflicts(self, i: int, fact: Effects, found: Protection) -> None:
+    def _conflicts(self, i: int, fact: ScoreboardEffects, found: Protection) -> None:
         for (a, result), _ in self.state.items():
             other = self.facts[a]
             hit = other.results & fact.touches if result else other.late & fact.writes
@@ -287,7 +298,7 @@ class _Walk:
             self.after_results.pop(register, None)
             self.after_reads.pop(register, None)
 
-    def _vouch(self, i: int, fact: Effects) -> None:
+    def _vouch(self, i: int, fact: ScoreboardEffects) -> None:
         """A scoreboard of this instruction also covers earlier ones of its queue."""
         if fact.write_bit:
             bit = fact.write_bit.bit_length() - 1
@@ -316,7 +327,7 @@ class _Done(_Walk):
 
     def __init__(
         self,
-        facts: list[Effects],
+        facts: list[ScoreboardEffects],
         block: Block,
         state: State,
         found: Protection,
@@ -331,7 +342,7 @@ class _Done(_Walk):
             self._step(i, self.facts[i])
         return self.state
 
-    def _conflicts(self, i: int, fact: Effects, found: Protection) -> None:
+    def _conflicts(self, i: int, fact: ScoreboardEffects, found: Protection) -> None:
         """`_Walk` has reported them."""
 
     def _clear(self, item: Item, usable: int, waiter: int) -> None:

@@ -15,8 +15,8 @@ from sassafras.sass import Emitter, Program, check_schedulable
 from . import control as codes
 from . import graph, pipes, reuse, tables
 from .construct import Constructor
-from .control import Facts
-from .distances import Distances, Table, Unknown
+from .control import ScoreboardProblem
+from .distances import Distances, DistanceTable, Unknown
 from .machine import Costs
 from .state import REORDER, RESTALL, Move, ScheduleState
 
@@ -34,10 +34,16 @@ _REDRAWS = 64
 _VERBS: dict[str, dict[str, int]] = {
     "memory": {"up": -1, "down": 1},
     "all": {
-        "up": -1, "down": 1, "up 4": -4, "down 4": 4, "to the top": -64, "to the bottom": 64,
-        "tighten": 100, "loosen": 101,
+        "up": -1,
+        "down": 1,
+        "up 4": -4,
+        "down 4": 4,
+        "to the top": -64,
+        "to the bottom": 64,
+        "tighten": 100,
+        "loosen": 101,
     },
-}  # fmt: skip
+}
 #: rows that `links` names on either side
 _LINKS = 4
 
@@ -81,7 +87,7 @@ class ScheduleSpace:
         self,
         kernel: Kernel,
         program: Program | None = None,
-        table: Table | None = None,
+        table: DistanceTable | None = None,
         arch_by_name: bool = False,
         moves: Moves = "all",
         respace: Respace = "local",
@@ -115,7 +121,7 @@ class ScheduleSpace:
             raise SassafrasError(
                 f"this kernel cannot be rescheduled: {self.function.pinned_reason}", where=_short(kernel.name)
             )
-        self.table: Table = table if table is not None else load_table(self.arch.table)
+        self.table: DistanceTable = table if table is not None else load_table(self.arch.table)
         distances = Distances(self.function.instructions, self.table)
         free = control == "regenerate"
         self.graph = graph.build(self.function, distances, waits=not free)
@@ -124,7 +130,7 @@ class ScheduleSpace:
         self.description = f"moves={moves}, respace={respace}, control={control}" + (
             "" if view == "all" else f", view={view}"
         )
-        self.control: Facts | None = codes.facts(self.function, self.graph) if free else None
+        self.control: ScoreboardProblem | None = codes.facts(self.function, self.graph) if free else None
         movable = np.flatnonzero(self.tables.movable).astype(np.int32)
         self.memory = np.flatnonzero(self.tables.movable & self.tables.memory).astype(np.int32)
         self.movable = self.memory if moves == "memory" else movable
@@ -171,9 +177,16 @@ class ScheduleSpace:
         for _ in range(_REDRAWS):
             seed = int(rng.integers(1 << 62))
             kind, i, j, order, stall = propose(
-                self.tables, state.order, state.stall, self.movable, self.memory, self._weights, seed,
-                self._respace, _ATTEMPTS,
-            )  # fmt: skip
+                self.tables,
+                state.order,
+                state.stall,
+                self.movable,
+                self.memory,
+                self._weights,
+                seed,
+                self._respace,
+                _ATTEMPTS,
+            )
             if kind < 0:
                 return None
             move = Move(kind, i, j)
@@ -201,7 +214,7 @@ class ScheduleSpace:
             raise SassafrasError(f"{move} is not legal here", where=f"{_short(self.kernel.name)}, {state}")
         return new
 
-    def _codes(self, facts: Facts, state: ScheduleState) -> codes.Codes:
+    def _codes(self, facts: ScoreboardProblem, state: ScheduleState) -> codes.Codes:
         """Control codes from scratch; those of the last state asked for are kept."""
         if self._coded is None or self._coded[0] is not state:
             self._coded = (state, codes.regenerate(facts, state.order, state.stall))
@@ -390,7 +403,7 @@ def _short(name: str) -> str:
     return name if len(name) <= 60 else name[:57] + "..."
 
 
-def load_table(name: str) -> Table:
+def load_table(name: str) -> DistanceTable:
     """The latency table of this name, shipped with the package.
 
     Raises:

@@ -11,7 +11,7 @@ import numpy as np
 from sassafras.sass import Function, Instruction, Memory, Queue
 from sassafras.sass.opcodes import BRANCHES
 
-from .distances import HORIZON, Distances, Table
+from .distances import HORIZON, Distances, DistanceTable
 from .graph import Graph, issue_cycles
 from .pipes import busy, holds, uses
 
@@ -87,9 +87,13 @@ def touches_memory(i: Instruction) -> bool:
 
 
 def build(
-    function: Function, graph: Graph, distances: Distances, table: Table, memory_spacing: int | None = None,
+    function: Function,
+    graph: Graph,
+    distances: Distances,
+    table: DistanceTable,
+    memory_spacing: int | None = None,
     free: bool = False,
-) -> Tables:  # fmt: skip
+) -> Tables:
     """Flatten a function's constraints.
 
     Args:
@@ -130,8 +134,15 @@ def build(
     entry_gap, exit_gap = _gaps(function, graph, kind, spacing, length)
     own = [distances.own(n) if not graph.pinned[n] else i.control.stall for n, i in enumerate(code)]
     return Tables(
-        order_at=before_at, order_before=before, after_at=after_at, after=after,
-        near_at=near_at, near=near_from, near_cycles=_i32(near_cycles), later_at=later_at, later=later,
+        order_at=before_at,
+        order_before=before,
+        after_at=after_at,
+        after=after,
+        near_at=near_at,
+        near=near_from,
+        near_cycles=_i32(near_cycles),
+        later_at=later_at,
+        later=later,
         head=_i32(graph.head.get(n, 0) for n in range(count)),
         tail=_i32(graph.tail.get(n, 0) for n in range(count)),
         own=_i32(own),
@@ -144,11 +155,19 @@ def build(
         kind=kind,
         movable=_i32(not p for p in graph.pinned),
         memory=_i32(touches_memory(i) for i in code),
-        block_of=block_of, low=low, high=high,
-        start=_i32(b.start for b in blocks), end=_i32(b.end for b in blocks),
-        length=_i32(length), least_length=_i32(min(n, HORIZON) for n in length),
-        spacing=spacing, before_at=rule_at, before=rules, entry_gap=entry_gap, exit_gap=exit_gap,
-    )  # fmt: skip
+        block_of=block_of,
+        low=low,
+        high=high,
+        start=_i32(b.start for b in blocks),
+        end=_i32(b.end for b in blocks),
+        length=_i32(length),
+        least_length=_i32(min(n, HORIZON) for n in length),
+        spacing=spacing,
+        before_at=rule_at,
+        before=rules,
+        entry_gap=entry_gap,
+        exit_gap=exit_gap,
+    )
 
 
 def _sets(i: Instruction) -> int:
@@ -172,7 +191,7 @@ def _csr(count: int, pairs: Iterable[tuple[int, int]]) -> tuple[np.ndarray, np.n
 
 
 def _kinds(
-    function: Function, graph: Graph, distances: Distances, table: Table, memory_spacing: int | None
+    function: Function, graph: Graph, distances: Distances, table: DistanceTable, memory_spacing: int | None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Give instructions of the same spacing classes a row of the spacing matrix.
 

@@ -98,9 +98,11 @@ def fixed_registers(function: Function) -> set[int]:
     for i in function.instructions:
         if i.base not in KEEPS_TO_ITS_LANES:
             out |= {r for r in i.reads | i.writes if r < UGPR}
-        if i.op.queue in (Queue.WGMMA, Queue.TMA) or i.unexplained or (
-            is_fence(i) and i.base not in ("BRA", "EXIT", "NOP")
-        ):  # fmt: skip
+        if (
+            i.op.queue in (Queue.WGMMA, Queue.TMA)
+            or i.unexplained
+            or (is_fence(i) and i.base not in ("BRA", "EXIT", "NOP"))
+        ):
             out |= i.reads | i.writes
     return out
 

@@ -36,7 +36,7 @@ class Guided:
 
     Attributes:
         policy: ``none`` (experience only: on an H200 as good as with the network, and no torch is needed),
-            ``pretrained`` (the kernel-independent network, trained on the timing model), ``twin`` (the
+            ``pretrained`` (the kernel-independent network, trained on the timing model), ``untrained`` (the
             same untrained: a control), or the path of a checkpoint.
         uniform: share of proposals that the space draws, as it does for annealing.
         every: proposals for which an answer of the network is good at least: until then it goes with the
@@ -84,7 +84,7 @@ class Guided:
         if self.policy == "fresh":
             raise SearchError(
                 "CuAsmRL's network knows nothing of a kernel before it has played",
-                hint="guided takes pretrained, twin, none or a checkpoint",
+                hint="guided takes pretrained, untrained, none or a checkpoint",
             )
         if (path := self._path) is not None:
             object.__setattr__(self, "digest", checkpoint.digest(path))

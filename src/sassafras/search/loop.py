@@ -245,9 +245,15 @@ def run(
         with suppress(_Over):
             strategy.search(space, session.evaluate, session)
     return Finished(
-        session.best, session.baseline, tuple(session.leaders), len(session.seen), session.replayed,
-        session.clock, dict(session.verdicts), session.reason or "returned",
-    )  # fmt: skip
+        session.best,
+        session.baseline,
+        tuple(session.leaders),
+        len(session.seen),
+        session.replayed,
+        session.clock,
+        dict(session.verdicts),
+        session.reason or "returned",
+    )
 
 
 @contextmanager

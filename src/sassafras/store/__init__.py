@@ -1,15 +1,15 @@
 """The store: one SQLite file that keeps every evaluation and every tuned kernel."""
 
-from .records import ModelledWinner, RunRecord, Step, Variant, Winner, redrawn_facts
+from .records import ModelledWinner, RunRecord, StoredStep, StoredVariant, Winner, redrawn_facts
 from .schema import default_path
 from .store import Store
 
 __all__ = [
     "ModelledWinner",
     "RunRecord",
-    "Step",
     "Store",
-    "Variant",
+    "StoredStep",
+    "StoredVariant",
     "Winner",
     "default_path",
     "redrawn_facts",

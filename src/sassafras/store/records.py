@@ -24,7 +24,7 @@ MAX_RECIPE_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Variant:
+class StoredVariant:
     """What a kernel was built from: the part of a key that survives a rebuild.
 
     Attributes:
@@ -44,7 +44,7 @@ class Variant:
     options: Mapping[str, Any]
 
     @classmethod
-    def of(cls, kernel: Kernel) -> Variant:
+    def of(cls, kernel: Kernel) -> StoredVariant:
         """Read it from the provenance that frontends leave in `Kernel.meta` (missing facts stay empty)."""
         meta = kernel.meta
         signature = meta.get("signature") or {}
@@ -100,7 +100,7 @@ class RunRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class StoredStep:
     """One evaluation of a run, in short.
 
     Attributes:
@@ -223,9 +223,11 @@ def redrawn_facts(outcome: Modelled) -> dict[str, Any]:
     if outcome.interval is None:
         return {}
     return {
-        "interval": list(_ends(outcome.interval)), "null": _real(outcome.null), "draws": int(outcome.draws),
+        "interval": list(_ends(outcome.interval)),
+        "null": _real(outcome.null),
+        "draws": int(outcome.draws),
         "null_interval": None if outcome.null_interval is None else list(_ends(outcome.null_interval)),
-    }  # fmt: skip
+    }
 
 
 def _pair(given: Any, key: str) -> Interval | None:
@@ -239,9 +241,15 @@ def _pair(given: Any, key: str) -> Interval | None:
 R = TypeVar("R")
 #: what a field of a record may hold, by its annotation; SQLite and JSON would give anything
 _TYPES: dict[str, tuple[type, ...]] = {
-    "int": (int,), "str": (str,), "float": (int, float), "bool": (bool,), "bytes": (bytes,),
-    "Interval": (Interval,), "Kernel": (Kernel,), "Mapping[str, Any]": (Mapping,),
-}  # fmt: skip
+    "int": (int,),
+    "str": (str,),
+    "float": (int, float),
+    "bool": (bool,),
+    "bytes": (bytes,),
+    "Interval": (Interval,),
+    "Kernel": (Kernel,),
+    "Mapping[str, Any]": (Mapping,),
+}
 
 
 def typed(record: R) -> R:
@@ -296,30 +304,94 @@ def outcome_row(outcome: Outcome) -> tuple[Any, ...]:
         low, high = _ends(outcome.interval)
         null_low, null_high = _ends(outcome.null_interval)
         return (
-            outcome.digest, 0, verdict, _real(outcome.time_us), _real(outcome.baseline_us),
-            _real(outcome.speedup), low, high, _real(outcome.null), null_low, null_high,
-            int(outcome.samples), None, None, outcome.detail, float(outcome.seconds), dumps(outcome.facts),
-        )  # fmt: skip
+            outcome.digest,
+            0,
+            verdict,
+            _real(outcome.time_us),
+            _real(outcome.baseline_us),
+            _real(outcome.speedup),
+            low,
+            high,
+            _real(outcome.null),
+            null_low,
+            null_high,
+            int(outcome.samples),
+            None,
+            None,
+            outcome.detail,
+            float(outcome.seconds),
+            dumps(outcome.facts),
+        )
     return (
-        outcome.digest, 1, verdict, None, None, None, None, None,
-        None, None, None, 0, _real(outcome.cycles), _real(outcome.baseline_cycles),
-        outcome.detail, float(outcome.seconds), dumps(outcome.facts),
-    )  # fmt: skip
+        outcome.digest,
+        1,
+        verdict,
+        None,
+        None,
+        None,
+        None,
+        None,
+        None,
+        None,
+        None,
+        0,
+        _real(outcome.cycles),
+        _real(outcome.baseline_cycles),
+        outcome.detail,
+        float(outcome.seconds),
+        dumps(outcome.facts),
+    )
 
 
 def row_outcome(row: tuple[Any, ...]) -> Outcome:
     """The inverse of `outcome_row`."""
-    (digest, modelled, verdict, time_us, baseline_us, speedup, low, high, null, null_low, null_high,
-     samples, cycles, baseline_cycles, detail, seconds, facts) = row  # fmt: skip
+    (
+        digest,
+        modelled,
+        verdict,
+        time_us,
+        baseline_us,
+        speedup,
+        low,
+        high,
+        null,
+        null_low,
+        null_high,
+        samples,
+        cycles,
+        baseline_cycles,
+        detail,
+        seconds,
+        facts,
+    ) = row
     if modelled:
-        return typed(Modelled(
-            digest, None if verdict is None else Verdict(verdict), cycles, baseline_cycles,
-            detail, seconds, json.loads(facts),
-        ))  # fmt: skip
-    return typed(Evaluation(
-        digest, Verdict(verdict), time_us, baseline_us, speedup, _interval(low, high),
-        null, _interval(null_low, null_high), samples, detail, seconds, json.loads(facts),
-    ))  # fmt: skip
+        return typed(
+            Modelled(
+                digest,
+                None if verdict is None else Verdict(verdict),
+                cycles,
+                baseline_cycles,
+                detail,
+                seconds,
+                json.loads(facts),
+            )
+        )
+    return typed(
+        Evaluation(
+            digest,
+            Verdict(verdict),
+            time_us,
+            baseline_us,
+            speedup,
+            _interval(low, high),
+            null,
+            _interval(null_low, null_high),
+            samples,
+            detail,
+            seconds,
+            json.loads(facts),
+        )
+    )
 
 
 def _real(value: float | None) -> float | None:
@@ -337,27 +409,43 @@ def _interval(low: float | None, high: float | None) -> Interval | None:
 def launch_facts(kernel: Kernel) -> dict[str, Any]:
     """What must match before one cubin may stand in for another."""
     return {
-        "threads": kernel.threads, "shared_bytes": kernel.shared_bytes, "cluster": list(kernel.cluster),
-        "hidden_args": kernel.hidden_args, "scratch_bytes": kernel.scratch_bytes,
+        "threads": kernel.threads,
+        "shared_bytes": kernel.shared_bytes,
+        "cluster": list(kernel.cluster),
+        "hidden_args": kernel.hidden_args,
+        "scratch_bytes": kernel.scratch_bytes,
         "parameters": None if kernel.parameters is None else [list(pair) for pair in kernel.parameters],
-    }  # fmt: skip
+    }
 
 
 #: what makes two stored kernels the same
 KEY_COLUMNS = (
-    "cubin", "name", "arch", "launch", "source_hash", "signature", "constants", "ptxas", "options",
-)  # fmt: skip
+    "cubin",
+    "name",
+    "arch",
+    "launch",
+    "source_hash",
+    "signature",
+    "constants",
+    "ptxas",
+    "options",
+)
 
 
 def kernel_columns(kernel: Kernel) -> dict[str, str]:
     """The values of `KEY_COLUMNS` for a kernel."""
-    variant = Variant.of(kernel)
+    variant = StoredVariant.of(kernel)
     return {
-        "cubin": kernel.digest, "name": kernel.name, "arch": kernel.arch,
-        "launch": dumps(launch_facts(kernel)), "source_hash": variant.source_hash,
-        "signature": dumps(variant.signature), "constants": dumps(variant.constants),
-        "ptxas": variant.ptxas, "options": dumps(variant.options),
-    }  # fmt: skip
+        "cubin": kernel.digest,
+        "name": kernel.name,
+        "arch": kernel.arch,
+        "launch": dumps(launch_facts(kernel)),
+        "source_hash": variant.source_hash,
+        "signature": dumps(variant.signature),
+        "constants": dumps(variant.constants),
+        "ptxas": variant.ptxas,
+        "options": dumps(variant.options),
+    }
 
 
 def kernel_of(cubin: bytes, name: str, arch: str, launch: str, meta: str) -> Kernel:
@@ -371,9 +459,19 @@ def kernel_of(cubin: bytes, name: str, arch: str, launch: str, meta: str) -> Ker
         cluster, parameters = tuple(facts["cluster"]), facts["parameters"]
         if parameters is not None:
             parameters = tuple((name, kind) for name, kind in parameters)
-        return typed(Kernel(
-            cubin, name, arch, facts["threads"], facts["shared_bytes"], cluster, facts["hidden_args"],
-            facts["scratch_bytes"], parameters, json.loads(meta),
-        ))  # fmt: skip
+        return typed(
+            Kernel(
+                cubin,
+                name,
+                arch,
+                facts["threads"],
+                facts["shared_bytes"],
+                cluster,
+                facts["hidden_args"],
+                facts["scratch_bytes"],
+                parameters,
+                json.loads(meta),
+            )
+        )
     except (ValueError, KeyError, TypeError) as error:
         raise StoreError("the store's launch facts of this kernel are damaged", where=name) from error

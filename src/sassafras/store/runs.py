@@ -15,7 +15,7 @@ from .database import KERNEL_COLUMNS, Database
 from .records import (
     OUTCOME_COLUMNS,
     RunRecord,
-    Step,
+    StoredStep,
     dumps,
     kernel_of,
     now,
@@ -66,10 +66,20 @@ class Runs(Database):
                 "INSERT INTO runs (key, kernel, workload, case_name, device, modelled, strategy, seed, spec,"
                 " environment, created, uid) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
-                    key, self.kernel_id(kernel), workload, case, device, int(modelled), strategy, int(seed),
-                    text, dumps(environment or {}), now(), uuid.uuid4().hex,
+                    key,
+                    self.kernel_id(kernel),
+                    workload,
+                    case,
+                    device,
+                    int(modelled),
+                    strategy,
+                    int(seed),
+                    text,
+                    dumps(environment or {}),
+                    now(),
+                    uuid.uuid4().hex,
                 ),
-            )  # fmt: skip
+            )
             return int(cursor.lastrowid or 0)
 
     def record(self, run_id: int, candidate: Candidate, outcome: Outcome, took: float = 0.0) -> Outcome:
@@ -180,7 +190,7 @@ class Runs(Database):
         )
         return kernel_of(self.cubin(record.baseline), *row[1:])
 
-    def steps(self, run_id: int) -> Iterator[Step]:
+    def steps(self, run_id: int) -> Iterator[StoredStep]:
         """What a run tried, in order, without the outcomes' facts: quick to read for curves and trees."""
         self.run(run_id)
         query = (
@@ -189,13 +199,48 @@ class Runs(Database):
         )
         for digest, verdict, speedup, cycles, before, took, recipe in self._all(query, (run_id,)):
             ratio = speedup if speedup is not None else before / cycles if cycles and before else None
-            yield typed(Step(digest, verdict, ratio, took, recipe))
+            yield typed(StoredStep(digest, verdict, ratio, took, recipe))
 
     def _run(self, row: tuple[Any, ...]) -> RunRecord:
-        (run_id, uid, workload, case, name, arch, baseline, device, modelled, strategy, seed, created, count,
-         budget, result, spec, environment, origin) = row  # fmt: skip
-        return typed(RunRecord(
-            run_id, uid, workload, case, name, arch, baseline, device, bool(modelled), strategy, seed,
-            created, count, budget, None if result is None else json.loads(result), json.loads(spec),
-            json.loads(environment), origin,
-        ))  # fmt: skip
+        (
+            run_id,
+            uid,
+            workload,
+            case,
+            name,
+            arch,
+            baseline,
+            device,
+            modelled,
+            strategy,
+            seed,
+            created,
+            count,
+            budget,
+            result,
+            spec,
+            environment,
+            origin,
+        ) = row
+        return typed(
+            RunRecord(
+                run_id,
+                uid,
+                workload,
+                case,
+                name,
+                arch,
+                baseline,
+                device,
+                bool(modelled),
+                strategy,
+                seed,
+                created,
+                count,
+                budget,
+                None if result is None else json.loads(result),
+                json.loads(spec),
+                json.loads(environment),
+                origin,
+            )
+        )

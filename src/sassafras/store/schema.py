@@ -208,8 +208,10 @@ def _connect_readonly(path: Path) -> sqlite3.Connection:
     immutable = not os.access(path.parent, os.W_OK) and not shm.exists()
     connection = sqlite3.connect(
         f"{uri}?mode=ro" + ("&immutable=1" if immutable else ""),
-        uri=True, timeout=BUSY_SECONDS, isolation_level=None,
-    )  # fmt: skip
+        uri=True,
+        timeout=BUSY_SECONDS,
+        isolation_level=None,
+    )
     try:
         _check(connection, str(path))
     except sqlite3.DatabaseError as error:

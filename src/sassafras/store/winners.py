@@ -53,13 +53,24 @@ class Winners(Runs):
                 " null_high, samples, workload, case_name, run, facts, created, uid)"
                 " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
-                    kernel_id, tuned, gpu, float(outcome.speedup),
-                    float(outcome.interval.low), float(outcome.interval.high), float(outcome.null),
-                    float(outcome.null_interval.low), float(outcome.null_interval.high),
-                    int(outcome.samples), workload, case, self._uid(run_id),
-                    dumps(facts or {}), now(), uuid.uuid4().hex,
+                    kernel_id,
+                    tuned,
+                    gpu,
+                    float(outcome.speedup),
+                    float(outcome.interval.low),
+                    float(outcome.interval.high),
+                    float(outcome.null),
+                    float(outcome.null_interval.low),
+                    float(outcome.null_interval.high),
+                    int(outcome.samples),
+                    workload,
+                    case,
+                    self._uid(run_id),
+                    dumps(facts or {}),
+                    now(),
+                    uuid.uuid4().hex,
                 ),
-            )  # fmt: skip
+            )
             return int(cursor.lastrowid or 0)
 
     def save_modelled_winner(
@@ -87,10 +98,18 @@ class Winners(Runs):
                 "INSERT INTO modelled_winners (kernel, tuned, model, modelled_ratio, workload, case_name,"
                 " run, facts, created, uid) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
-                    kernel_id, tuned, model, float(outcome.modelled_ratio), workload, case, self._uid(run_id),
-                    dumps(facts or {}), now(), uuid.uuid4().hex,
+                    kernel_id,
+                    tuned,
+                    model,
+                    float(outcome.modelled_ratio),
+                    workload,
+                    case,
+                    self._uid(run_id),
+                    dumps(facts or {}),
+                    now(),
+                    uuid.uuid4().hex,
                 ),
-            )  # fmt: skip
+            )
             return int(cursor.lastrowid or 0)
 
     def winners(self, *, original: str | None = None, gpu: str | None = None) -> list[Winner]:
@@ -152,18 +171,61 @@ class Winners(Runs):
 
 def _winner(row: tuple[Any, ...], cubin: bytes) -> Winner:
     """A row of `winners` joined with its kernel."""
-    (row_id, tuned, gpu, speedup, low, high, null, null_low, null_high, samples, workload, case, created,
-     origin, facts, original, *kernel) = row  # fmt: skip
-    return typed(Winner(
-        row_id, original, tuned, kernel_of(cubin, *kernel), gpu, speedup, Interval(low, high), null,
-        Interval(null_low, null_high), samples, workload, case, created, origin, json.loads(facts),
-    ))  # fmt: skip
+    (
+        row_id,
+        tuned,
+        gpu,
+        speedup,
+        low,
+        high,
+        null,
+        null_low,
+        null_high,
+        samples,
+        workload,
+        case,
+        created,
+        origin,
+        facts,
+        original,
+        *kernel,
+    ) = row
+    return typed(
+        Winner(
+            row_id,
+            original,
+            tuned,
+            kernel_of(cubin, *kernel),
+            gpu,
+            speedup,
+            Interval(low, high),
+            null,
+            Interval(null_low, null_high),
+            samples,
+            workload,
+            case,
+            created,
+            origin,
+            json.loads(facts),
+        )
+    )
 
 
 def _modelled_winner(row: tuple[Any, ...], cubin: bytes) -> ModelledWinner:
     """A row of `modelled_winners` joined with its kernel."""
     (row_id, tuned, model, ratio, workload, case, created, origin, facts, original, *kernel) = row
-    return typed(ModelledWinner(
-        row_id, original, tuned, kernel_of(cubin, *kernel), model, ratio, workload, case, created, origin,
-        json.loads(facts),
-    ))  # fmt: skip
+    return typed(
+        ModelledWinner(
+            row_id,
+            original,
+            tuned,
+            kernel_of(cubin, *kernel),
+            model,
+            ratio,
+            workload,
+            case,
+            created,
+            origin,
+            json.loads(facts),
+        )
+    )

@@ -14,8 +14,20 @@ from sassafras.frontend.triton import workload as triton_workload
 
 
 @triton.jit
-def _attend(acc, peak, total, q, k_ptrs, v_ptrs, start, rows, seq, BLOCK_N: tl.constexpr, MASK: tl.constexpr,
-            CAUSAL: tl.constexpr):  # fmt: skip
+def _attend(
+    acc,
+    peak,
+    total,
+    q,
+    k_ptrs,
+    v_ptrs,
+    start,
+    rows,
+    seq,
+    BLOCK_N: tl.constexpr,
+    MASK: tl.constexpr,
+    CAUSAL: tl.constexpr,
+):
     """One block of keys. Scores are in units of log2, so that exp2 serves."""
     cols = start + tl.arange(0, BLOCK_N)
     if MASK:
@@ -39,9 +51,17 @@ def _attend(acc, peak, total, q, k_ptrs, v_ptrs, start, rows, seq, BLOCK_N: tl.c
 
 @triton.jit
 def attention_kernel(
-    o_ptr, q_ptr, k_ptr, v_ptr, scale, seq,
-    HEAD: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr,
-):  # fmt: skip
+    o_ptr,
+    q_ptr,
+    k_ptr,
+    v_ptr,
+    scale,
+    seq,
+    HEAD: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    CAUSAL: tl.constexpr,
+):
     base = tl.program_id(1).to(tl.int64) * seq * HEAD
     first = tl.program_id(0) * BLOCK_M
     rows = first + tl.arange(0, BLOCK_M)
@@ -106,9 +126,16 @@ def _attention(tensors: Mapping[str, Any], causal: bool) -> Any:
 
 
 def _case(
-    z: int, heads: int, seq: int, head: int, block_m: int, block_n: int, warps: int, stages: int,
+    z: int,
+    heads: int,
+    seq: int,
+    head: int,
+    block_m: int,
+    block_n: int,
+    warps: int,
+    stages: int,
     causal: bool = False,
-) -> Case:  # fmt: skip
+) -> Case:
     shape = (z, heads, seq, head)
     return Case(
         name=f"{z}x{heads}x{seq}x{head}",

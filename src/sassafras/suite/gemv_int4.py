@@ -17,9 +17,16 @@ _GROUP = 128
 
 @triton.jit
 def gemv_int4_kernel(
-    y_ptr, w_ptr, x_ptr, scale_ptr, N, K,
-    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr,
-):  # fmt: skip
+    y_ptr,
+    w_ptr,
+    x_ptr,
+    scale_ptr,
+    N,
+    K,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    GROUP: tl.constexpr,
+):
     """A byte holds the weights of columns j (low half) and j + K/2 (high half): x is read in order.
 
     Tiles are rows x groups x GROUP, so that a scale is loaded once a group. K is a multiple of 2 * GROUP.

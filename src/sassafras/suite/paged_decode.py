@@ -15,10 +15,20 @@ from sassafras.frontend.triton import workload as triton_workload
 
 @triton.jit
 def paged_decode_kernel(
-    o_ptr, q_ptr, k_cache_ptr, v_cache_ptr, page_table_ptr, length_ptr, scale, max_pages,
-    KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD: tl.constexpr, PAGE: tl.constexpr,
+    o_ptr,
+    q_ptr,
+    k_cache_ptr,
+    v_cache_ptr,
+    page_table_ptr,
+    length_ptr,
+    scale,
+    max_pages,
+    KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    HEAD: tl.constexpr,
+    PAGE: tl.constexpr,
     BLOCK_GROUP: tl.constexpr,
-):  # fmt: skip
+):
     """Caches are [pages, PAGE, KV_HEADS, HEAD]. The GROUP queries that share a KV head go through the tensor
     cores together, padded to BLOCK_GROUP rows."""
     sequence = tl.program_id(0)

@@ -15,9 +15,15 @@ from sassafras.frontend.triton import workload as triton_workload
 
 @triton.jit
 def rotary_kernel(
-    y_ptr, x_ptr, cos_ptr, sin_ptr, position_ptr, n_heads,
-    HALF: tl.constexpr, BLOCK_HEADS: tl.constexpr,
-):  # fmt: skip
+    y_ptr,
+    x_ptr,
+    cos_ptr,
+    sin_ptr,
+    position_ptr,
+    n_heads,
+    HALF: tl.constexpr,
+    BLOCK_HEADS: tl.constexpr,
+):
     token = tl.program_id(0)
     heads = tl.program_id(1) * BLOCK_HEADS + tl.arange(0, BLOCK_HEADS)
     dims = tl.arange(0, HALF)

@@ -15,9 +15,15 @@ from sassafras.frontend.triton import workload as triton_workload
 
 @triton.jit
 def topk_gating_kernel(
-    weight_ptr, expert_ptr, logits_ptr, n_tokens, n_experts,
-    TOPK: tl.constexpr, BLOCK_TOKENS: tl.constexpr, BLOCK_EXPERTS: tl.constexpr,
-):  # fmt: skip
+    weight_ptr,
+    expert_ptr,
+    logits_ptr,
+    n_tokens,
+    n_experts,
+    TOPK: tl.constexpr,
+    BLOCK_TOKENS: tl.constexpr,
+    BLOCK_EXPERTS: tl.constexpr,
+):
     """Ties go to the lower expert. TOPK is a power of two."""
     tokens = tl.program_id(0) * BLOCK_TOKENS + tl.arange(0, BLOCK_TOKENS)
     experts = tl.arange(0, BLOCK_EXPERTS)

@@ -20,9 +20,12 @@ from sassafras.core import Buffer, Case, SassafrasError, Uniform, Workload
 from . import load, names
 
 _GEMM = {
-    "BLOCK_M": (64, 128), "BLOCK_N": (32, 64, 128), "BLOCK_K": (64, 128),
-    "num_warps": (4, 8), "num_stages": (3, 4),
-}  # fmt: skip
+    "BLOCK_M": (64, 128),
+    "BLOCK_N": (32, 64, 128),
+    "BLOCK_K": (64, 128),
+    "num_warps": (4, 8),
+    "num_stages": (3, 4),
+}
 _ATTENTION = {"BLOCK_M": (64, 128), "BLOCK_N": (32, 64, 128), "num_warps": (4, 8), "num_stages": (2, 3, 4)}
 _GEMV = {"BLOCK_N": (1, 2, 4, 8), "BLOCK_K": (1024, 2048), "num_warps": (2, 4, 8)}
 
@@ -123,9 +126,15 @@ def _tensor(buffer: Buffer) -> Any:
     import torch
 
     dtype = {
-        "fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16, "fp8e4nv": torch.float8_e4m3fn,
-        "i64": torch.int64, "i32": torch.int32, "i8": torch.int8, "u8": torch.uint8,
-    }[buffer.dtype]  # fmt: skip
+        "fp32": torch.float32,
+        "fp16": torch.float16,
+        "bf16": torch.bfloat16,
+        "fp8e4nv": torch.float8_e4m3fn,
+        "i64": torch.int64,
+        "i32": torch.int32,
+        "i8": torch.int8,
+        "u8": torch.uint8,
+    }[buffer.dtype]
     generator = torch.Generator(device="cuda").manual_seed(1)
     fill = buffer.fill
     if hasattr(fill, "fn"):

@@ -45,9 +45,10 @@ def load(target: str) -> Workload:
     path = Path(text + ".py") if attribute else Path(target)
     if path.suffix == ".cubin":
         raise WorkloadError(
-            "a cubin alone does not say how it is launched", where=target,
+            "a cubin alone does not say how it is launched",
+            where=target,
             hint="describe its launch in a .toml file (see docs/reference/cli.md), and name that",
-        )  # fmt: skip
+        )
     if path.suffix not in (".py", ".toml"):
         what = "a folder is no target" if path.is_dir() else "cannot tell what this is"
         raise WorkloadError(what, where=target, hint=f"a target is {_FORMS}")

@@ -21,12 +21,12 @@ from sassafras.core import (
     UnsupportedArch,
     Verdict,
     Workload,
-)  # fmt: skip
+)
 from sassafras.sass import Program
 
 from . import simulate as sim
 from .constants import H200, Constants
-from .draws import FIRST_MOST, Draws, Part, redraw
+from .draws import FIRST_MOST, Draws, DrawSet, redraw
 from .kernel_model import MAX_REPLICAS, KernelModel, UnknownWords
 
 #: raised when the same candidate would get another figure
@@ -86,9 +86,10 @@ class ModelDevice:
             draws = Draws(model, model.steps(words, model.order(words)), min(self.replicas, FIRST_MOST))
         except sim.Deadlock as error:
             raise DeviceError(
-                "on the path that the model predicts, a barrier never opens", where=where,
+                "on the path that the model predicts, a barrier never opens",
+                where=where,
                 hint="kernels whose warps do different things are beyond the model",
-            ) from error  # fmt: skip
+            ) from error
         self._model, self._draws, self._copies, self._last = model, draws, [], ("", np.empty(0))
 
     @property
@@ -125,7 +126,7 @@ class ModelDevice:
     def look(self, candidate: Candidate, turn: int) -> Modelled:
         """See `core.Redrawing`."""
         count = self.draws.a_look
-        return self._mean(candidate, Part.CHOICE, turn * count, (turn + 1) * count)
+        return self._mean(candidate, DrawSet.CHOICE, turn * count, (turn + 1) * count)
 
     def remeasure(self, candidate: Candidate) -> Modelled:
         """See `core.Redrawing`: the model's counterpart of a re-measurement in fresh processes."""
@@ -134,18 +135,22 @@ class ModelDevice:
             model, steps = self._steps(candidate.kernel)
             draws = self.draws
             new = redraw(
-                lambda a, b: draws.baseline(Part.REPORT, a, b),
-                lambda a, b: draws.of(model, steps, Part.REPORT, a, b),
-                lambda a, b: draws.baseline(Part.NULL, a, b),
+                lambda a, b: draws.baseline(DrawSet.REPORT, a, b),
+                lambda a, b: draws.of(model, steps, DrawSet.REPORT, a, b),
+                lambda a, b: draws.baseline(DrawSet.NULL, a, b),
             )
             return {
-                "cycles": new.cycles, "baseline_cycles": new.baseline_cycles, "interval": new.interval,
-                "null": new.null, "null_interval": new.null_interval, "draws": new.draws,
-            }  # fmt: skip
+                "cycles": new.cycles,
+                "baseline_cycles": new.baseline_cycles,
+                "interval": new.interval,
+                "null": new.null,
+                "null_interval": new.null_interval,
+                "draws": new.draws,
+            }
 
         return self._judged(candidate, found)
 
-    def drawn(self, candidate: Candidate, part: Part, begin: int, end: int) -> np.ndarray:
+    def drawn(self, candidate: Candidate, part: DrawSet, begin: int, end: int) -> np.ndarray:
         """Cycles of a schedule on draws `begin` to `end` of one set: float64.
 
         Raises:
@@ -154,16 +159,16 @@ class ModelDevice:
         return self.draws.of(*self._steps(candidate.kernel), part, begin, end)
 
     def _searched(self, candidate: Candidate, count: int) -> Modelled:
-        return self._mean(candidate, Part.SEARCH, 0, count)
+        return self._mean(candidate, DrawSet.SEARCH, 0, count)
 
-    def _mean(self, candidate: Candidate, part: Part, begin: int, end: int) -> Modelled:
+    def _mean(self, candidate: Candidate, part: DrawSet, begin: int, end: int) -> Modelled:
         def found(digest: str) -> dict[str, Any]:
             known = np.empty(0)
-            if part is Part.SEARCH and self._last[0] == digest:
+            if part is DrawSet.SEARCH and self._last[0] == digest:
                 known = self._last[1][:end]
             more = self.drawn(candidate, part, begin + len(known), end)
             all_of_it = np.concatenate([known, more])
-            if part is Part.SEARCH:
+            if part is DrawSet.SEARCH:
                 self._last = digest, all_of_it
             return {
                 "cycles": float(all_of_it.mean()),
@@ -179,7 +184,7 @@ class ModelDevice:
         began = time.perf_counter()
         model, digest = self.model, candidate.digest
         verdict: Verdict | None = None
-        found: dict[str, Any] = {"baseline_cycles": float(self.draws.baseline(Part.SEARCH, 0, 1)[0])}
+        found: dict[str, Any] = {"baseline_cycles": float(self.draws.baseline(DrawSet.SEARCH, 0, 1)[0])}
         detail = ""
         try:
             found = figures(digest)
@@ -259,6 +264,7 @@ class ModelDevice:
 def _check(arch: str, where: str) -> None:
     if arch not in _ARCHES:
         raise UnsupportedArch(
-            f"the timing model knows {' and '.join(_ARCHES)}, not {arch}", where=where,
+            f"the timing model knows {' and '.join(_ARCHES)}, not {arch}",
+            where=where,
             hint="measure on a GPU of that architecture instead",
-        )  # fmt: skip
+        )

@@ -36,7 +36,7 @@ REPORT_LEAST, REPORT_MOST, REPORT_HALF_WIDTH = 32, 256, 0.0025
 _OTHERS, _SPARE = 100, 1.2
 
 
-class Part(IntEnum):
+class DrawSet(IntEnum):
     """What a set of draws is for; sets share no draw."""
 
     SEARCH = 0
@@ -82,9 +82,9 @@ class Draws:
 
     def __init__(self, model: KernelModel, steps: np.ndarray, most: int = FIRST_MOST) -> None:
         self._model, self._steps = model, steps
-        self._starts: dict[Part, np.ndarray] = {}
-        self._baseline: dict[Part, np.ndarray] = {}
-        probe = self.baseline(Part.SEARCH, 0, _PROBE)
+        self._starts: dict[DrawSet, np.ndarray] = {}
+        self._baseline: dict[DrawSet, np.ndarray] = {}
+        probe = self.baseline(DrawSet.SEARCH, 0, _PROBE)
         #: standard deviation of a ratio of one draw, relative
         self.spread = math.sqrt(2) * float(probe.std(ddof=1) / probe.mean())
         self.first = self._enough(FIRST_ERROR, max(1, min(most, FIRST_MOST)))
@@ -100,7 +100,7 @@ class Draws:
             return None
         return min(self.first << level, self.last)
 
-    def starts(self, part: Part, begin: int, end: int) -> np.ndarray:
+    def starts(self, part: DrawSet, begin: int, end: int) -> np.ndarray:
         """Start cycles of the resident warps in each draw: int64 (end - begin, warps)."""
         held = self._starts.get(part)
         have = 0 if held is None else len(held)
@@ -113,11 +113,11 @@ class Draws:
             self._starts[part] = held
         return held[begin:end]
 
-    def of(self, model: KernelModel, steps: np.ndarray, part: Part, begin: int, end: int) -> np.ndarray:
+    def of(self, model: KernelModel, steps: np.ndarray, part: DrawSet, begin: int, end: int) -> np.ndarray:
         """Cycles of a schedule on draws `begin` to `end`: float64. Raises Deadlock."""
         return sim.drawn(model, steps, self.starts(part, begin, end))
 
-    def baseline(self, part: Part, begin: int, end: int) -> np.ndarray:
+    def baseline(self, part: DrawSet, begin: int, end: int) -> np.ndarray:
         """Cycles of the baseline on draws `begin` to `end`: float64."""
         held = self._baseline.get(part, np.empty(0))
         if len(held) < end:

@@ -45,22 +45,46 @@ from .records import (
     WAIT,
     WAVES,
     WRITE_BARRIER,
-)  # fmt: skip
+)
 
 #: parameters of the machine, in the order of the array that `run` takes
 PARAMETERS = (
-    "mem_queue", "agu_interval", "lsu_interval", "branch_taken", "register_window", "hgmma_queue",
-    "cta_turnaround", "youngest_first",
-)  # fmt: skip
+    "mem_queue",
+    "agu_interval",
+    "lsu_interval",
+    "branch_taken",
+    "register_window",
+    "hgmma_queue",
+    "cta_turnaround",
+    "youngest_first",
+)
 
 # why an instruction issued no earlier: 0-5 scoreboards, then
 (
-    STALL_COUNT, GROUP, TENSOR_GROUP, BARRIER, PIPE_BUSY, QUEUE_FULL, BANKS, NOT_SELECTED, PHASE, START,
-) = range(6, 16)  # fmt: skip
+    STALL_COUNT,
+    GROUP,
+    TENSOR_GROUP,
+    BARRIER,
+    PIPE_BUSY,
+    QUEUE_FULL,
+    BANKS,
+    NOT_SELECTED,
+    PHASE,
+    START,
+) = range(6, 16)
 REASONS = (
-    *(f"scoreboard {n}" for n in range(6)), "stall count", "copy group", "HGMMA group", "barrier",
-    "pipe busy", "memory queue full", "register banks", "not selected", "mbarrier", "start",
-)  # fmt: skip
+    *(f"scoreboard {n}" for n in range(6)),
+    "stall count",
+    "copy group",
+    "HGMMA group",
+    "barrier",
+    "pipe busy",
+    "memory queue full",
+    "register banks",
+    "not selected",
+    "mbarrier",
+    "start",
+)
 
 _NEVER = np.int64(1) << 60
 _RING = 32

@@ -82,8 +82,9 @@ def occupancy(
     if limits[bound] < 1:
         raise DeviceError(
             f"no CTA fits on an SM: {threads} threads, {registers} registers a thread, {shared} bytes shared",
-            where="timing model", hint=f"bounded by {bound}",
-        )  # fmt: skip
+            where="timing model",
+            hint=f"bounded by {bound}",
+        )
     return warps, limits[bound], bound
 
 
@@ -263,9 +264,12 @@ class KernelModel:
         return found
 
     def steps(
-        self, words: np.ndarray, order: np.ndarray, rows: np.ndarray | None = None,
+        self,
+        words: np.ndarray,
+        order: np.ndarray,
+        rows: np.ndarray | None = None,
         sources: np.ndarray | None = None,
-    ) -> np.ndarray:  # fmt: skip
+    ) -> np.ndarray:
         """Rows along the path with the candidate's control codes: int32 (path, COLUMNS), C order.
 
         Args:
@@ -315,7 +319,9 @@ class KernelModel:
             "modelled": True,
             "loop_trips": [
                 {
-                    "start": 16 * loop.start, "end": 16 * loop.end, "trips": loop.trips,
+                    "start": 16 * loop.start,
+                    "end": 16 * loop.end,
+                    "trips": loop.trips,
                     "simulated": loop.simulated,
                     "from": "case" if loop.main and self.case.loop_trips is not None else "assumed",
                 }
@@ -335,4 +341,4 @@ class KernelModel:
             "footprint_bytes": self.bytes,
             "bytes_per_cycle_per_sm": self.bandwidth,
             "branches": "forward conditional branches not taken unless they skip a CALL; all lanes active",
-        }  # fmt: skip
+        }

@@ -18,9 +18,23 @@ from .constants import Constants
 
 # columns of a row
 (
-    KIND, PIPE, BUSY, LATENCY, READ, BYTES, WAVES, ARG, STALL, KEEP, WRITE_BARRIER, READ_BARRIER, WAIT,
-    BANK0, BANK1, MARK,
-) = range(16)  # fmt: skip
+    KIND,
+    PIPE,
+    BUSY,
+    LATENCY,
+    READ,
+    BYTES,
+    WAVES,
+    ARG,
+    STALL,
+    KEEP,
+    WRITE_BARRIER,
+    READ_BARRIER,
+    WAIT,
+    BANK0,
+    BANK1,
+    MARK,
+) = range(16)
 COLUMNS = 16
 
 # kinds
@@ -246,10 +260,16 @@ def _branch(row: np.ndarray, i: Instruction, c: Constants, cta_warps: int) -> No
 
 
 _SPECIAL = {
-    "BAR": _bar, "DEPBAR": _depbar, "LDGDEPBAR": _ldgdepbar, "WARPGROUP": _warpgroup,
-    "MEMBAR": _membar, "FENCE": _membar, "ERRBAR": _membar, "EXIT": _exit,
+    "BAR": _bar,
+    "DEPBAR": _depbar,
+    "LDGDEPBAR": _ldgdepbar,
+    "WARPGROUP": _warpgroup,
+    "MEMBAR": _membar,
+    "FENCE": _membar,
+    "ERRBAR": _membar,
+    "EXIT": _exit,
     **dict.fromkeys(("BRA", "BRX", "BRXU", "JMP", "CALL", "RET", "BSYNC"), _branch),
-}  # fmt: skip
+}
 
 
 def records(

@@ -95,9 +95,14 @@ def assembly_game(
             opened.close()
 
     return _Played(
-        space, evaluate, horizon=horizon, rows=rows, noise=noise, reward_noise=reward_noise,
+        space,
+        evaluate,
+        horizon=horizon,
+        rows=rows,
+        noise=noise,
+        reward_noise=reward_noise,
         render_mode=render_mode,
-    )  # fmt: skip
+    )
 
 
 def table(
@@ -108,7 +113,7 @@ def table(
     Raises:
         SassafrasError: the kernel cannot be built, scheduled, validated or run.
     """
-    from sassafras.evaluate import Evaluator
+    from sassafras.evaluate import KernelEvaluator
     from sassafras.schedule import ScheduleSpace
     from sassafras.validate import Validator
 
@@ -122,7 +127,7 @@ def table(
             hint=refused_cubin.kept(kernel),
         )
     device.open(workload, case, kernel)
-    judge = Evaluator(device, lambda _, cubin: validator.check(cubin), kernel)
+    judge = KernelEvaluator(device, lambda _, cubin: validator.check(cubin), kernel)
     return space, lambda state: judge.evaluate(space.candidate(state))
 
 

@@ -16,21 +16,21 @@ import numpy as np
 from sassafras.core import SearchError
 from sassafras.search.ppo import checkpoint
 from sassafras.search.ppo.agent import fill, one_thread
-from sassafras.search.ppo.game import Layout
+from sassafras.search.ppo.game import ObservationLayout
 from sassafras.search.ppo.network import RowNetwork
 
-from .imitation import Choice, choices
-from .random_walks import Lessons, Walk
-from .walk_workers import Crew, Place
+from .imitation import ChoiceQuality, choices
+from .random_walks import TrainingSettings, Walk
+from .walk_workers import Place, WalkWorkers
 
 #: of the walks; the same for every examination, so that policies are compared on the same states
 SEED = 20261122
 #: what is looked at; a longer walk would leave the neighbourhood of what compilers write
-PAPER = Lessons(moves=8, looks=10)
+PAPER = TrainingSettings(moves=8, looks=10)
 
 
 @dataclass(frozen=True)
-class Exam:
+class Holdout:
     """The states of an examination.
 
     Attributes:
@@ -42,7 +42,7 @@ class Exam:
     unusable: Mapping[Place, str]
 
     @classmethod
-    def prepare(cls, crew: Crew, each: int = 4, families: tuple[str, ...] | None = None) -> Exam:
+    def prepare(cls, crew: WalkWorkers, each: int = 4, families: tuple[str, ...] | None = None) -> Holdout:
         """Walk on kernels of every family.
 
         Args:
@@ -69,21 +69,22 @@ class Exam:
         gains = [np.mean([s.gains.max() - s.gains.mean() for s in walk.shown]) for walk in self.walks]
         return _balanced(self.walks, gains)
 
-    def marks(self, network: RowNetwork, layout: Layout) -> list[tuple[Walk, list[Choice]]]:
+    def marks(self, network: RowNetwork, layout: ObservationLayout) -> list[tuple[Walk, list[ChoiceQuality]]]:
         """What a network makes of every state of every walk."""
         with one_thread():
             return list(choices(network, self.walks, layout, PAPER))
 
-    def sit(self, network: RowNetwork, layout: Layout) -> dict[str, float]:
+    def sit(self, network: RowNetwork, layout: ObservationLayout) -> dict[str, float]:
         """A network's marks: ``held_out_gain`` (percent, families count alike), ``held_out_loss``,
         ``held_out_best`` (percent that nobody exceeds), and a gain for each family."""
         marks = self.marks(network, layout)
         gains = [float(np.mean([c.gain for c in made])) for _, made in marks]
         losses = [float(np.mean([c.loss for c in made])) for _, made in marks]
         out = {
-            "held_out_gain": _balanced(self.walks, gains), "held_out_loss": _balanced(self.walks, losses),
+            "held_out_gain": _balanced(self.walks, gains),
+            "held_out_loss": _balanced(self.walks, losses),
             "held_out_best": self.best,
-        }  # fmt: skip
+        }
         for family in sorted({walk.family for walk in self.walks}):
             mine = [g for walk, g in zip(self.walks, gains, strict=True) if walk.family == family]
             out[f"held_out_gain_{family}"] = float(np.mean(mine))
@@ -98,7 +99,7 @@ def _balanced(walks: list[Walk], values: list[Any]) -> float:
     return float(np.mean([np.mean(mine) for mine in families.values()]))
 
 
-def read(path: Path) -> tuple[RowNetwork, Layout]:
+def read(path: Path) -> tuple[RowNetwork, ObservationLayout]:
     """The network that a checkpoint holds.
 
     Raises:
@@ -107,14 +108,14 @@ def read(path: Path) -> tuple[RowNetwork, Layout]:
     arrays, described = checkpoint.load(path)
     if described.get("network") != "rows":
         raise SearchError("this is no kernel-independent policy", where=str(path))
-    layout = Layout(**described["layout"])
-    lessons = replace(Lessons(), **{k: int(described["lessons"][k]) for k in ("width", "depth")})
+    layout = ObservationLayout(**described["layout"])
+    lessons = replace(TrainingSettings(), **{k: int(described["lessons"][k]) for k in ("width", "depth")})
     network = RowNetwork(layout.columns, layout.links, layout.verbs, lessons.width, lessons.depth)
     fill(network, arrays, str(path))
     return network, layout
 
 
-def compare(exam: Exam, paths: list[Path]) -> list[dict[str, Any]]:
+def compare(exam: Holdout, paths: list[Path]) -> list[dict[str, Any]]:
     """Marks of policies on the same states; from the second on with the difference to the first.
 
     ``difference`` is in percent of the runtime, a mean over kernels, with ``interval`` (95 %, from resampling

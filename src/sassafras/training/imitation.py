@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from sassafras.search.ppo.game import Layout
+from sassafras.search.ppo.game import ObservationLayout
 from sassafras.search.ppo.network import RowNetwork
 
-from .random_walks import Lessons, Shown, Walk
+from .random_walks import Shown, TrainingSettings, Walk
 
 #: states that go through the network at once. Sums over parts are taken in their order, so that what is
 #: learnt does not depend on the number of threads
@@ -20,7 +20,7 @@ _PART = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ChoiceQuality:
     """What a network makes of one state whose moves have been looked at.
 
     Attributes:
@@ -44,9 +44,13 @@ class Learner:
     """
 
     def __init__(
-        self, network: RowNetwork, optimizer: torch.optim.Optimizer, layout: Layout, lessons: Lessons,
+        self,
+        network: RowNetwork,
+        optimizer: torch.optim.Optimizer,
+        layout: ObservationLayout,
+        lessons: TrainingSettings,
         threads: int = 1,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.network, self.optimizer, self.layout, self.lessons = network, optimizer, layout, lessons
         self._pool = ThreadPoolExecutor(max(1, threads))
 
@@ -75,8 +79,8 @@ class Learner:
 
 
 def judge(
-    network: RowNetwork, shown: Sequence[Shown], layout: Layout, lessons: Lessons
-) -> tuple[torch.Tensor, list[Choice]]:
+    network: RowNetwork, shown: Sequence[Shown], layout: ObservationLayout, lessons: TrainingSettings
+) -> tuple[torch.Tensor, list[ChoiceQuality]]:
     """The sum of the states' losses (with the value's), and what the network makes of each."""
     rows = max(len(s.observation) for s in shown)
     batch = torch.from_numpy(np.stack([pad(s.observation, rows, layout) for s in shown]))
@@ -90,7 +94,7 @@ def judge(
         taken = chosen[:-1].detach().softmax(dim=0)
         losses.append(loss)
         gain = float((taken * gains[:-1]).sum() - gains[:-1].mean())
-        choices.append(Choice(float(loss.detach()), gain))
+        choices.append(ChoiceQuality(float(loss.detach()), gain))
     ahead = torch.tensor([s.ahead for s in shown], dtype=torch.float32)
     # Huber's loss: gains have heavy tails
     value = torch.nn.functional.huber_loss(values.flatten(), ahead, reduction="sum")
@@ -98,8 +102,8 @@ def judge(
 
 
 def choices(
-    network: RowNetwork, walks: Iterable[Walk], layout: Layout, lessons: Lessons
-) -> Iterator[tuple[Walk, list[Choice]]]:
+    network: RowNetwork, walks: Iterable[Walk], layout: ObservationLayout, lessons: TrainingSettings
+) -> Iterator[tuple[Walk, list[ChoiceQuality]]]:
     """What a network makes of each state of each walk; nothing is learnt."""
     with torch.no_grad():
         for walk in walks:
@@ -107,7 +111,7 @@ def choices(
                 yield walk, judge(network, walk.shown, layout, lessons)[1]
 
 
-def pad(observation: np.ndarray, rows: int, layout: Layout) -> np.ndarray:
+def pad(observation: np.ndarray, rows: int, layout: ObservationLayout) -> np.ndarray:
     """An observation with so many rows."""
     out = np.zeros((rows, observation.shape[1]), dtype=np.float32)
     out[:, observation.shape[1] - layout.links :] = -1.0

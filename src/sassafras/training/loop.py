@@ -24,16 +24,16 @@ from sassafras.core import SearchError
 from sassafras.search.ppo import checkpoint
 from sassafras.search.ppo.agent import agent, chance, fill, one_thread
 from sassafras.search.ppo.game import AssemblyGame
-from sassafras.search.ppo.lanes import Lanes
 from sassafras.search.ppo.network import RowNetwork
 from sassafras.search.ppo.settings import TUNE, Preset
+from sassafras.search.ppo.vec_env import GameVecEnv
 
-from .holdout import Exam
+from .holdout import Holdout
 from .imitation import Learner
-from .random_walks import Board, Lessons
-from .walk_workers import Crew, Makers, Place, Table, draw
+from .random_walks import TrainingKernel, TrainingSettings
+from .walk_workers import Makers, Place, WalkTable, WalkWorkers, draw
 
-__all__ = ["Board", "Lessons", "Trainer"]
+__all__ = ["Trainer", "TrainingKernel", "TrainingSettings"]
 
 
 class Trainer:
@@ -53,14 +53,19 @@ class Trainer:
     """
 
     def __init__(
-        self, boards: Makers, lessons: Lessons | None = None, seed: int = 0, path: Path | None = None,
-        workers: int = 1, threads: int = 1,
-    ) -> None:  # fmt: skip
+        self,
+        boards: Makers,
+        lessons: TrainingSettings | None = None,
+        seed: int = 0,
+        path: Path | None = None,
+        workers: int = 1,
+        threads: int = 1,
+    ) -> None:
         if not boards or not all(boards.values()):
             raise SearchError("there are no kernels to train on")
-        self.makers, self.lessons, self.seed, self.path = boards, lessons or Lessons(), seed, path
+        self.makers, self.lessons, self.seed, self.path = boards, lessons or TrainingSettings(), seed, path
         self.unusable: dict[Place, str] = {}
-        self.table = Table(boards)
+        self.table = WalkTable(boards)
         every = [(family, n) for family in sorted(boards) for n in range(len(boards[family]))]
         first, _ = self.table.first(every)
         layout = AssemblyGame(first.space, first.evaluate).layout
@@ -77,7 +82,7 @@ class Trainer:
             self._resume(path)
         self._keep()
         self.learner = Learner(self.network, self.optimizer, layout, self.lessons, threads)
-        self.crew = Crew(boards, workers, self.table)
+        self.crew = WalkWorkers(boards, workers, self.table)
 
     def close(self) -> None:
         """End its processes and threads."""
@@ -125,7 +130,7 @@ class Trainer:
             self.unusable |= failed
         count = max(len(b.space.features(b.space.start())) for b in boards)
         games = [AssemblyGame(b.space, b.evaluate, rows=count, noise=0.0, trusted=True) for b in boards]
-        lanes = Lanes(games)
+        lanes = GameVecEnv(games)
         preset = _play(lessons)
         with chance(int(rng.integers(1 << 31))):
             try:
@@ -167,11 +172,16 @@ class Trainer:
             for name, value in held.items()
         }
         described = {
-            "network": "rows", "layout": asdict(self.layout), "lessons": asdict(self.lessons),
-            "seed": self.seed, "iteration": self.iteration, "evaluations": self.evaluations,
-            "seconds": round(self.seconds, 1), "families": sorted(self.makers),
+            "network": "rows",
+            "layout": asdict(self.layout),
+            "lessons": asdict(self.lessons),
+            "seed": self.seed,
+            "iteration": self.iteration,
+            "evaluations": self.evaluations,
+            "seconds": round(self.seconds, 1),
+            "families": sorted(self.makers),
             "unusable": len(self.unusable),
-        }  # fmt: skip
+        }
         self._kept = (arrays, adam, described, list(self.log))
 
     def save(self, path: Path | None = None, *, optimizer: bool = True, **facts: Any) -> None:
@@ -193,9 +203,10 @@ class Trainer:
         arrays, described = checkpoint.load(path)
         if described["lessons"] != asdict(self.lessons) or described["seed"] != self.seed:
             raise SearchError(
-                "this checkpoint was made with other lessons or another seed", where=str(path),
+                "this checkpoint was made with other lessons or another seed",
+                where=str(path),
                 hint="name another file, or give the same settings",
-            )  # fmt: skip
+            )
         fill(self.network, arrays, str(path))
         state: dict[int, dict[str, torch.Tensor]] = {}
         for name, value in arrays.items():
@@ -209,10 +220,18 @@ class Trainer:
         self.seconds, self.log = described["seconds"], described.get("log", [])
 
     def train(
-        self, *, look: int | None = None, play: int = 0, seconds: float | None = None, every: int = 20,
-        say: Callable[[str], None] = print, play_share: float = 0.2, exam: Exam | None = None,
-        saved: Callable[[], None] = lambda: None, save_s: float = 120.0,
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        look: int | None = None,
+        play: int = 0,
+        seconds: float | None = None,
+        every: int = 20,
+        say: Callable[[str], None] = print,
+        play_share: float = 0.2,
+        exam: Holdout | None = None,
+        saved: Callable[[], None] = lambda: None,
+        save_s: float = 120.0,
+    ) -> None:
         """Train until so many iterations of each lesson are done in all, or the time is up.
 
         However it ends (an exception too), the state at the last iteration's end is written.
@@ -255,7 +274,7 @@ class Trainer:
             saved()
 
 
-def _play(lessons: Lessons) -> Preset:
+def _play(lessons: TrainingSettings) -> Preset:
     return replace(TUNE, steps=lessons.play_steps, rate=lessons.play_rate, anneal=False, restart=0.0)
 
 

@@ -12,25 +12,25 @@ from typing import Any
 
 from sassafras.cluster.remote import interruptible
 from sassafras.core import SassafrasError
-from sassafras.training.corpus import HELD_OUT, VARIED, Sample, Survey, open_sample, samples, survey
+from sassafras.training.corpus import HELD_OUT, VARIED, CorpusSample, Survey, open_sample, samples, survey
 
 
 @dataclass(frozen=True, slots=True)
 class Opener:
-    """Makes a `search.ppo.pretrain.Board` of a sample, on the timing model; travels between processes."""
+    """Makes a `TrainingKernel` of a sample, on the timing model; travels between processes."""
 
-    sample: Sample
+    sample: CorpusSample
 
     def __call__(self) -> Any:
         """The board. Raises SassafrasError where the kernel cannot be scheduled or modelled."""
         from sassafras.jobs.opening import DEFAULT_ARCH
         from sassafras.timing_model import ModelDevice
         from sassafras.training.environment import lonely, table
-        from sassafras.training.random_walks import Board
+        from sassafras.training.random_walks import TrainingKernel
 
         workload, case = open_sample(self.sample)
         space, evaluate = table(workload, lonely(case), ModelDevice(DEFAULT_ARCH), DEFAULT_ARCH)
-        return Board(self.sample.name, self.sample.family, space, evaluate)
+        return TrainingKernel(self.sample.name, self.sample.family, space, evaluate)
 
 
 def openers(found: Survey) -> dict[str, list[Callable[[], Any]]]:
@@ -93,19 +93,19 @@ def pretrain(given: argparse.Namespace) -> None:
         if given.count:
             return
     apart = survey(list(samples(HELD_OUT)), DEFAULT_ARCH, given.workers)
-    from sassafras.training.holdout import Exam, compare
-    from sassafras.training.random_walks import Lessons, walk
-    from sassafras.training.walk_workers import Crew, Table
+    from sassafras.training.holdout import Holdout, compare
+    from sassafras.training.random_walks import TrainingSettings, walk
+    from sassafras.training.walk_workers import WalkTable, WalkWorkers
 
     # what numba compiles on first use is compiled here, before many processes would do it at the same time
-    table = Table(openers(apart))
+    table = WalkTable(openers(apart))
     first = table.first(
         [(family, n) for family in sorted(apart.kept) for n in range(len(apart.kept[family]))]
     )
-    walk(first[0], Lessons(moves=2, looks=4), [0])
-    crew = Crew(openers(apart), given.workers, table)
+    walk(first[0], TrainingSettings(moves=2, looks=4), [0])
+    crew = WalkWorkers(openers(apart), given.workers, table)
     try:
-        exam = Exam.prepare(crew)
+        exam = Holdout.prepare(crew)
     finally:
         crew.close()
     if given.compare:
@@ -119,7 +119,7 @@ def pretrain(given: argparse.Namespace) -> None:
     told = given.metrics or given.out.with_name("metrics.txt")
     told.parent.mkdir(parents=True, exist_ok=True)
     held = sorted(name for names in NAMES.values() for name in names)
-    lessons = Lessons(boards=given.boards, looks=given.looks, passes=given.passes, batch=given.batch)
+    lessons = TrainingSettings(boards=given.boards, looks=given.looks, passes=given.passes, batch=given.batch)
 
     def write(line: str) -> None:
         print(line, flush=True)
@@ -132,18 +132,24 @@ def pretrain(given: argparse.Namespace) -> None:
 
         def policy() -> None:
             trainer.save(
-                given.out, optimizer=False, held_out=[] if given.all_families else held,
+                given.out,
+                optimizer=False,
+                held_out=[] if given.all_families else held,
                 kernels={family: len(members) for family, members in found.kept.items()},
                 device="timing model of sm_90",
-            )  # fmt: skip
+            )
 
         write(json.dumps({"iteration": trainer.iteration, **exam.sit(trainer.network, trainer.layout)}))
         left = 60.0 * given.minutes - (time.monotonic() - begun)
         with contextlib.suppress(KeyboardInterrupt), interruptible():
             trainer.train(
-                seconds=max(0.0, left), every=given.every, say=write, play_share=given.play_share,
-                exam=exam, saved=policy,
-            )  # fmt: skip
+                seconds=max(0.0, left),
+                every=given.every,
+                say=write,
+                play_share=given.play_share,
+                exam=exam,
+                saved=policy,
+            )
         trainer.save()
         policy()
         told_last = {"iteration": trainer.iteration, "unusable": sorted(trainer.unusable.values())}

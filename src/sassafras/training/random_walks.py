@@ -17,7 +17,7 @@ from sassafras.search.ppo.game import AssemblyGame
 
 
 @dataclass(frozen=True, slots=True)
-class Board:
+class TrainingKernel:
     """A kernel to train on.
 
     Attributes:
@@ -34,7 +34,7 @@ class Board:
 
 
 @dataclass(frozen=True, slots=True)
-class Lessons:
+class TrainingSettings:
     """How to train.
 
     Attributes:
@@ -89,7 +89,7 @@ class Walk:
     evaluations: int
 
 
-def walk(board: Board, lessons: Lessons, seeds: Sequence[int]) -> Walk:
+def walk(board: TrainingKernel, lessons: TrainingSettings, seeds: Sequence[int]) -> Walk:
     """Walk through a kernel's schedules, looking around in each.
 
     Raises:

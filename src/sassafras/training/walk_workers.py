@@ -21,10 +21,10 @@ import numpy as np
 
 from sassafras.core import SassafrasError, SearchError
 
-from .random_walks import Board, Lessons, Walk, walk
+from .random_walks import TrainingKernel, TrainingSettings, Walk, walk
 
 #: makers of kernels by family; with more than one worker they must travel between processes (be picklable)
-Makers = Mapping[str, Sequence[Callable[[], Board]]]
+Makers = Mapping[str, Sequence[Callable[[], TrainingKernel]]]
 #: a kernel: family, and its number there
 Place = tuple[str, int]
 
@@ -42,15 +42,15 @@ class Walked:
     unusable: dict[Place, str]
 
 
-class Table:
+class WalkTable:
     """The kernels of one process: opened when first needed; the unusable ones are remembered."""
 
     def __init__(self, makers: Makers) -> None:
         self.makers = makers
-        self.opened: dict[Place, Board] = {}
+        self.opened: dict[Place, TrainingKernel] = {}
         self.unusable: dict[Place, str] = {}
 
-    def board(self, place: Place) -> Board | None:
+    def board(self, place: Place) -> TrainingKernel | None:
         """The kernel, ready to be played; None where the model cannot evaluate it or nothing can be moved."""
         if place in self.unusable:
             return None
@@ -68,7 +68,7 @@ class Table:
             self.opened[place] = made
         return self.opened[place]
 
-    def first(self, places: Sequence[Place]) -> tuple[Board, dict[Place, str]]:
+    def first(self, places: Sequence[Place]) -> tuple[TrainingKernel, dict[Place, str]]:
         """The first of these kernels that can be used, and those before it that cannot.
 
         Raises:
@@ -92,7 +92,7 @@ def draw(makers: Makers, rng: np.random.Generator, count: int = _TRIES) -> list[
     return places
 
 
-_table: Table | None = None
+_table: WalkTable | None = None
 
 
 def _begin(makers: Makers) -> None:
@@ -107,16 +107,18 @@ def _begin(makers: Makers) -> None:
         os._exit(1)
 
     threading.Thread(target=outlive, daemon=True).start()
-    _table = Table(makers)
+    _table = WalkTable(makers)
 
 
-def _walk(places: Sequence[Place], lessons: Lessons, seeds: Sequence[int]) -> tuple[Walk, dict[Place, str]]:
+def _walk(
+    places: Sequence[Place], lessons: TrainingSettings, seeds: Sequence[int]
+) -> tuple[Walk, dict[Place, str]]:
     assert _table is not None
     board, failed = _table.first(places)
     return walk(board, lessons, seeds), failed
 
 
-class Crew:
+class WalkWorkers:
     """So many processes that walk; with one worker it is this process itself.
 
     Args:
@@ -125,9 +127,9 @@ class Crew:
         table: this process's own kernels, for one worker.
     """
 
-    def __init__(self, makers: Makers, workers: int = 1, table: Table | None = None) -> None:
+    def __init__(self, makers: Makers, workers: int = 1, table: WalkTable | None = None) -> None:
         self.makers = makers
-        self.table = table or Table(makers)
+        self.table = table or WalkTable(makers)
         # a pool of one each, so that a kernel is always walked on by the process that has it open
         self._pools = [
             ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_begin, initargs=(makers,))
@@ -137,7 +139,9 @@ class Crew:
         homes = [(family, n) for family in sorted(makers) for n in range(len(makers[family]))]
         self._home = {place: n for n, place in enumerate(homes)}
 
-    def walks(self, lessons: Lessons, seeds: Sequence[int], ahead: Sequence[Sequence[int]] = ()) -> Walked:
+    def walks(
+        self, lessons: TrainingSettings, seeds: Sequence[int], ahead: Sequence[Sequence[int]] = ()
+    ) -> Walked:
         """`lessons.boards` walks on kernels drawn by `seeds`.
 
         Args:
@@ -168,16 +172,16 @@ class Crew:
     def _drawn(self, seeds: Sequence[int]) -> list[Place]:
         return draw(self.makers, np.random.default_rng([*seeds, 0]))
 
-    def _here(self, lessons: Lessons, seeds: Sequence[int]) -> tuple[Walk, dict[Place, str]]:
+    def _here(self, lessons: TrainingSettings, seeds: Sequence[int]) -> tuple[Walk, dict[Place, str]]:
         board, failed = self.table.first(self._drawn(seeds))
         return walk(board, lessons, [*seeds, 1]), failed
 
-    def _send(self, lessons: Lessons, seeds: Sequence[int]) -> Future[Any]:
+    def _send(self, lessons: TrainingSettings, seeds: Sequence[int]) -> Future[Any]:
         places = self._drawn(seeds)
         pool = self._pools[self._home[places[0]] % len(self._pools)]
         return pool.submit(_walk, places, lessons, [*seeds, 1])
 
-    def tour(self, places: Sequence[Place], lessons: Lessons, seed: int) -> Walked:
+    def tour(self, places: Sequence[Place], lessons: TrainingSettings, seed: int) -> Walked:
         """One walk on each of these kernels; those that cannot be used are left out.
 
         Raises:

@@ -62,9 +62,12 @@ class Analysis:
     """
 
     def __init__(
-        self, function: Function, table: LatencyTable, first: Analysis | None = None,
+        self,
+        function: Function,
+        table: LatencyTable,
+        first: Analysis | None = None,
         place: Sequence[int] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.function, self.table = function, table
         #: the compiler's distance between two operands, where it was asked for
         self.known_pairs: dict[tuple[int, int, str, int, str], int] = {}
@@ -290,7 +293,7 @@ class Analysis:
         enough = self.table.bound(*key)
         return HORIZON if enough is None else min(enough, HORIZON), False
 
-    def _window_pairs(self, block: graph.Block, now: np.ndarray) -> list[tuple[Pair, int, bool]]:
+    def _window_pairs(self, block: graph.GraphBlock, now: np.ndarray) -> list[tuple[Pair, int, bool]]:
         """Asynchronous matrix products stay in their order (gsb0 closes a group) and as far apart as they
         need, from one another and from the WARPGROUP.ARRIVE before them."""
         found = []
@@ -313,12 +316,12 @@ class Analysis:
         self.windows[first, second] = cycles
         return cycles
 
-    def _accesses(self, block: graph.Block) -> list[int]:
+    def _accesses(self, block: graph.GraphBlock) -> list[int]:
         return [
             n for n in range(block.start, block.end) if self.kinds[n].memory and not self.effects[n].never
         ]
 
-    def _barrier_pairs(self, block: graph.Block) -> tuple[list[Pair], list[Pair]]:
+    def _barrier_pairs(self, block: graph.GraphBlock) -> tuple[list[Pair], list[Pair]]:
         """Each BAR and the memory operations behind it: in its block, and in those that follow at once."""
         inside, across = [], []
         accesses = self._accesses(block)
@@ -329,7 +332,7 @@ class Analysis:
                     across += [Pair(MEMORY, n, "", m, "", -1) for m in self._accesses(self.blocks[b])]
         return inside, across
 
-    def _least_cycles(self, block: graph.Block) -> int:
+    def _least_cycles(self, block: graph.GraphBlock) -> int:
         """No candidate runs a block in fewer cycles: one each, and fences keep theirs."""
         stalls = [
             max(1, self.code[n].control.stall) if self.fence[n] else 1 for n in range(block.start, block.end)
@@ -371,10 +374,12 @@ class Analysis:
         (FENCE, MEMBAR and so on set scoreboards) may not be pending at memory operations either.
         """
         strict = [
-            n for n in range(self.count)
-            if self.fence[n] and not self.effects[n].never
+            n
+            for n in range(self.count)
+            if self.fence[n]
+            and not self.effects[n].never
             and (n in self.system or self.code[n].base not in classes.BRANCHING)
-        ]  # fmt: skip
+        ]
         setters = [v for v, n in enumerate(self.tracked) if self.fence[n] and self.watched[v]]
         loose = (
             [n for n in range(self.count) if self.kinds[n].memory and not self.fence[n]] if setters else []
@@ -415,19 +420,45 @@ class Analysis:
         self.allowed = first.allowed
 
     def pending(
-        self, order: np.ndarray, high: np.ndarray, times: np.ndarray, lengths: np.ndarray, out: np.ndarray,
+        self,
+        order: np.ndarray,
+        high: np.ndarray,
+        times: np.ndarray,
+        lengths: np.ndarray,
+        out: np.ndarray,
         record: bool = False,
-    ) -> int:  # fmt: skip
+    ) -> int:
         """Run `kernels.scoreboards` on a candidate (order and upper words by position)."""
         wait = ((high >> np.uint64(WAIT_SHIFT)) & np.uint64(0x3F)).astype(np.uint8)
         write = ((high >> np.uint64(WRITE_BARRIER_SHIFT)) & np.uint64(7)).astype(np.uint8)
         read = ((high >> np.uint64(READ_BARRIER_SHIFT)) & np.uint64(7)).astype(np.uint8)
         return rules_jit.scoreboards(
-            self.block_start, self.block_end, self.follow_at, self.follow, order, times, lengths,
-            wait, write, read, self.number, self.voice, self.results_by, self.reads_by, self.watched,
-            self.counted, self.families, self.check_at, self.check, self.fence_row, self.allowed,
-            SETTER_TO_WAITER, MOST_RAISED, record, out,
-        )  # fmt: skip
+            self.block_start,
+            self.block_end,
+            self.follow_at,
+            self.follow,
+            order,
+            times,
+            lengths,
+            wait,
+            write,
+            read,
+            self.number,
+            self.voice,
+            self.results_by,
+            self.reads_by,
+            self.watched,
+            self.counted,
+            self.families,
+            self.check_at,
+            self.check,
+            self.fence_row,
+            self.allowed,
+            SETTER_TO_WAITER,
+            MOST_RAISED,
+            record,
+            out,
+        )
 
     def _across(self, known: list[tuple[Pair, int, bool]], unknown: list[tuple[Pair, int]]) -> None:
         """Pairs over block edges; an unknown one keeps the original's shortest distance."""

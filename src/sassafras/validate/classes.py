@@ -32,15 +32,24 @@ RESULT_VOUCHERS: dict[str, frozenset[str]] = {
     "I2F": _names("MUFU MUFU.64 I2F F2I F2F FLO BREV"),
     "F2I": _names("MUFU MUFU.64 I2F F2I F2F FRND FLO POPC"),
     "F2F": _names("MUFU MUFU.64 I2F F2I F2F FRND FLO POPC BREV"),
-    "FRND": _names("MUFU F2I F2F FRND FLO BREV"), "FLO": _names("MUFU F2F FLO POPC BREV"),
-    "POPC": _names("MUFU F2I F2F FLO POPC"), "BREV": _names("MUFU F2F FLO"),
-    "F2F.64": _names("F2F.64 F2I.64 I2F.64 FRND.64"), "F2I.64": _names("F2F.64 F2I.64 I2F.64"),
-    "I2F.64": _names("F2F.64 F2I.64 I2F.64 FRND.64"), "FRND.64": _names("F2F.64 I2F.64 FRND.64"),
-    "DADD": _names("DADD DMUL DFMA"), "DMUL": _names("DADD DMUL DFMA"), "DFMA": _names("DADD DMUL DFMA"),
-    "LDS": _names("LDS LDSM SHFL MOVM ATOMS"), "LDSM": _names("LDS LDSM SHFL MOVM ATOMS"),
-    "SHFL": _names("LDS LDSM SHFL MOVM ATOMS"), "MOVM": _names("LDSM SHFL MOVM ATOMS"),
-    "S2UR": _names("S2UR"), "ATOMS": _names("ATOMS"),
-}  # fmt: skip
+    "FRND": _names("MUFU F2I F2F FRND FLO BREV"),
+    "FLO": _names("MUFU F2F FLO POPC BREV"),
+    "POPC": _names("MUFU F2I F2F FLO POPC"),
+    "BREV": _names("MUFU F2F FLO"),
+    "F2F.64": _names("F2F.64 F2I.64 I2F.64 FRND.64"),
+    "F2I.64": _names("F2F.64 F2I.64 I2F.64"),
+    "I2F.64": _names("F2F.64 F2I.64 I2F.64 FRND.64"),
+    "FRND.64": _names("F2F.64 I2F.64 FRND.64"),
+    "DADD": _names("DADD DMUL DFMA"),
+    "DMUL": _names("DADD DMUL DFMA"),
+    "DFMA": _names("DADD DMUL DFMA"),
+    "LDS": _names("LDS LDSM SHFL MOVM ATOMS"),
+    "LDSM": _names("LDS LDSM SHFL MOVM ATOMS"),
+    "SHFL": _names("LDS LDSM SHFL MOVM ATOMS"),
+    "MOVM": _names("LDSM SHFL MOVM ATOMS"),
+    "S2UR": _names("S2UR"),
+    "ATOMS": _names("ATOMS"),
+}
 #: operands: which later operations' scoreboards, of either kind, say that an earlier one has read its own.
 #: Two queues: loads from global memory, LDGSTS among them; and stores, shared memory and shuffles. Nothing of
 #: the second says it of the first: on an H200, LDSM's result was there before a load issued ahead of it had
@@ -61,9 +70,10 @@ READ_VOUCHERS: dict[str, frozenset[str]] = {
 }  # fmt: skip
 _CONVERSIONS, _WIDE = _names("F2F F2I I2F FRND"), _names("F64 S64 U64")
 #: vouching operations by number
-VOICES = {name: n for n, name in enumerate(sorted(
-    frozenset().union(*RESULT_VOUCHERS.values(), *READ_VOUCHERS.values())
-))}  # fmt: skip
+VOICES = {
+    name: n
+    for n, name in enumerate(sorted(frozenset().union(*RESULT_VOUCHERS.values(), *READ_VOUCHERS.values())))
+}
 #: a write after a read needs no wait where the writer queues behind the reader: only these pairs does ptxas
 #: ever leave without one (it waits in all 3,647 pairs of STL and LDL, all 740 of LDG and LDS, thousands of
 #: STG and LDL, LDG, LDC or S2R, ...: docs/experiments/scoreboards.md). SHFL behind LDSM and I2F behind
@@ -85,13 +95,10 @@ QUEUED_WRITERS: dict[str, frozenset[str]] = {
 #: a write after a write needs no wait where results return in order and ptxas relies on it: it overwrites the
 #: part of a wide load that nobody uses. (SHFL's results, and all others, it waits for in every pair.)
 QUEUED_RESULTS: dict[str, frozenset[str]] = {"LDS": _names("LDS SHFL"), "LDSM": _names("LDS LDSM SHFL")}
-_VARIABLE = (
-    _names(
-        "LDS LDSM SHFL REDUX MUFU I2F F2I F2F FRND FCHK POPC FLO BREV S2R S2UR LDC DADD DMUL DFMA DSETP "
-        "DMNMX DMMA MOVM LDG LD STG ST LDL STL LDGSTS STS STSM ATOM ATOMG RED REDG"
-    )
-    | {"ATOMS", "MATCH", "LDCU", "B2R", "BMOV", "SYNCS", "UBLKCP", "R2B"}
-)  # fmt: skip
+_VARIABLE = _names(
+    "LDS LDSM SHFL REDUX MUFU I2F F2I F2F FRND FCHK POPC FLO BREV S2R S2UR LDC DADD DMUL DFMA DSETP "
+    "DMNMX DMMA MOVM LDG LD STG ST LDL STL LDGSTS STS STSM ATOM ATOMG RED REDG"
+) | {"ATOMS", "MATCH", "LDCU", "B2R", "BMOV", "SYNCS", "UBLKCP", "R2B"}
 #: variable before Hopper only: sm_90 code never sets a scoreboard on these
 _FIXED_ON_HOPPER = _names("DADD DMUL DFMA DSETP DMNMX R2UR")
 

@@ -135,8 +135,11 @@ def _reading(first: Validator) -> moves.Reading:
     """This program as `moves` wants it."""
     a = first.analysis
     pure = [
-        k.own_lane and not (a.fence[n] or a.pinned[n] or a.variable[n] or k.memory or k.variable or e.never)
-        and e.guard is None and i.control.read_barrier is None and bool(e.writes)
+        k.own_lane
+        and not (a.fence[n] or a.pinned[n] or a.variable[n] or k.memory or k.variable or e.never)
+        and e.guard is None
+        and i.control.read_barrier is None
+        and bool(e.writes)
         for n, (i, k, e) in enumerate(zip(a.code, a.kinds, a.effects, strict=True))
-    ]  # fmt: skip
+    ]
     return moves.Reading(first.function, a.effects, a.fence.tolist(), pure, a.blocks)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from .classes import Kind
 from .effects import Access, Effects
-from .graph import Block
+from .graph import GraphBlock
 from .operands import UP, UR, P
 
 #: ORDER is a write after a write that something reads in between: no distance of its own
@@ -66,7 +66,7 @@ class Ends:
     kills: bool = False
 
 
-def guards_of(block: Block, effects: Sequence[Effects]) -> dict[int, Guard | None]:
+def guards_of(block: GraphBlock, effects: Sequence[Effects]) -> dict[int, Guard | None]:
     """Each instruction's guard with the version of its predicate within the block."""
     version: dict[int, int] = {}
     guards: dict[int, Guard | None] = {}
@@ -92,7 +92,7 @@ def _forget(events: list[Event], guard: Guard | None) -> None:
 class BlockPairs:
     """Register pairs within one block, and its `ends` by register."""
 
-    def __init__(self, block: Block, effects: Sequence[Effects]) -> None:
+    def __init__(self, block: GraphBlock, effects: Sequence[Effects]) -> None:
         self.pairs: list[Pair] = []
         self.ends: dict[int, Ends] = {}
         guards = guards_of(block, effects)
@@ -145,7 +145,7 @@ class BlockPairs:
                 self.pairs.append(Pair(kind, e.index, e.slot, event.index, event.slot, register))
 
 
-def memory_pairs(block: Block, kinds: Sequence[Kind], effects: Sequence[Effects]) -> Iterator[Pair]:
+def memory_pairs(block: GraphBlock, kinds: Sequence[Kind], effects: Sequence[Effects]) -> Iterator[Pair]:
     """Memory operations that may touch the same bytes, at least one of them a store (or ordered)."""
     versions: dict[int, int] = {}
     seen: list[tuple[int, Kind, tuple[object, ...] | None]] = []
@@ -189,7 +189,7 @@ def _space(kind: Kind) -> int:
 
 
 def crossing(
-    blocks: Sequence[Block], parts: Sequence[BlockPairs], shortest: Sequence[int], horizon: int
+    blocks: Sequence[GraphBlock], parts: Sequence[BlockPairs], shortest: Sequence[int], horizon: int
 ) -> Iterator[tuple[Pair, bool]]:
     """Pairs whose second instruction is reached over at least one block edge.
 
@@ -228,9 +228,13 @@ def crossing(
 
 
 def _reach(
-    blocks: Sequence[Block], parts: Sequence[BlockPairs], shortest: Sequence[int], source: int, register: int,
+    blocks: Sequence[GraphBlock],
+    parts: Sequence[BlockPairs],
+    shortest: Sequence[int],
+    source: int,
+    register: int,
     unread: bool,
-) -> dict[int, int]:  # fmt: skip
+) -> dict[int, int]:
     """Blocks entered with the register's accesses of `source` still visible -> least cycles on the way.
 
     With `unread`, and with nothing on the way that always reads the register.

@@ -16,7 +16,7 @@ _STOPS = frozenset(["CALL", "BRA", "BRX", "BRXU", "JMP", "JMX", "JMXU", "RET", "
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class GraphBlock:
     """Positions ``start <= i < end`` and the numbers of the blocks that may follow."""
 
     start: int
@@ -25,9 +25,11 @@ class Block:
 
 
 def build(
-    code: Sequence[Instruction], labels: Mapping[str, int], indirect: Mapping[int, tuple[int, ...]],
+    code: Sequence[Instruction],
+    labels: Mapping[str, int],
+    indirect: Mapping[int, tuple[int, ...]],
     system: frozenset[int] = frozenset(),
-) -> tuple[Block, ...]:  # fmt: skip
+) -> tuple[GraphBlock, ...]:
     """Blocks in address order. Where a target is unknown, every label is one. Calls of functions that are not
     in the cubin (`system`, positions) go on behind themselves.
 
@@ -78,7 +80,9 @@ def build(
         follow.append({number[t] for t in after})
     _join(code, targets, starts, ends, number, follow)
     _return(code, targets, ends, number, follow, system)
-    return tuple(Block(*row) for row in zip(starts, ends, (tuple(sorted(f)) for f in follow), strict=True))
+    return tuple(
+        GraphBlock(*row) for row in zip(starts, ends, (tuple(sorted(f)) for f in follow), strict=True)
+    )
 
 
 def _join(

@@ -31,7 +31,7 @@ from sassafras.sass.control import CONTROL_MASK
 
 from . import operands
 from .effects import Effects
-from .graph import Block
+from .graph import GraphBlock
 from .report import Violation
 
 _LABEL = re.compile(r"`\(([^)]+)\)")
@@ -58,7 +58,7 @@ class Reading:
     effects: Sequence[Effects]
     fence: Sequence[bool]
     pure: Sequence[bool]
-    blocks: Sequence[Block]
+    blocks: Sequence[GraphBlock]
 
 
 def match(original: Function, copy: Function) -> list[int] | None:
@@ -165,9 +165,14 @@ def _same(mine: int, theirs: int, starts: tuple[dict[int, int], dict[int, int]],
 
 
 def _move(
-    one: Reading, lists: list[list[int]], wanted: list[list[int]], x: int, source: int, target: int,
+    one: Reading,
+    lists: list[list[int]],
+    wanted: list[list[int]],
+    x: int,
+    source: int,
+    target: int,
     untouchable: frozenset[int],
-) -> str:  # fmt: skip
+) -> str:
     """Carry out one move in `lists`, or say why it is not proved."""
     up = target < source
     head, tail = (target, source) if up else (source, target)

@@ -21,7 +21,7 @@ from sassafras.sass.control import CONTROL_MASK
 
 from . import classes, operands
 from .effects import UNREAD, Effects
-from .graph import Block
+from .graph import GraphBlock
 from .report import Violation
 
 _NAME = re.compile(r"(?<![A-Za-z0-9_.])(UR|UP|R|P|B)\d+(?![A-Za-z0-9_])")
@@ -33,9 +33,16 @@ _HIGH = 0xFF | 0x7 << 13 | 0x7 << 17 | 0x7 << 20 | 0x7 << 23
 
 #: the same, field by field: (low word?, mask)
 _FIELDS = (
-    (True, 0x7 << 12), (True, 0xFF << 16), (True, 0xFF << 24), (True, _RB), (False, 0xFF), (False, 0x7 << 13),
-    (False, 0x7 << 17), (False, 0x7 << 20), (False, 0x7 << 23),
-)  # fmt: skip
+    (True, 0x7 << 12),
+    (True, 0xFF << 16),
+    (True, 0xFF << 24),
+    (True, _RB),
+    (False, 0xFF),
+    (False, 0x7 << 13),
+    (False, 0x7 << 17),
+    (False, 0x7 << 20),
+    (False, 0x7 << 23),
+)
 
 Definition = tuple[int, int]
 """(instruction, number of its access), or (-1, register) for what was there before"""
@@ -47,7 +54,7 @@ def differences(
     effects: tuple[Sequence[Effects], Sequence[Effects]],
     pinned: Sequence[bool],
     fence: Sequence[bool],
-    blocks: Sequence[Block],
+    blocks: Sequence[GraphBlock],
 ) -> list[Violation]:
     """Why `renamed` is not `original` under other names; empty where it is.
 
@@ -157,7 +164,7 @@ def _names(
 
 
 def reaching(
-    effects: Sequence[Effects], blocks: Sequence[Block]
+    effects: Sequence[Effects], blocks: Sequence[GraphBlock]
 ) -> dict[tuple[int, int], frozenset[Definition]]:
     """For each read (instruction, number of its access) the definitions that may supply it, on any path."""
     entry: list[dict[int, frozenset[Definition]] | None] = [None] * len(blocks)

@@ -143,9 +143,16 @@ def block_distances(
 
 @njit(cache=True)
 def broken_crossings(
-    first: np.ndarray, second: np.ndarray, need: np.ndarray, place: np.ndarray, times: np.ndarray,
-    lengths: np.ndarray, block_of: np.ndarray, between: np.ndarray, out: np.ndarray,
-) -> int:  # fmt: skip
+    first: np.ndarray,
+    second: np.ndarray,
+    need: np.ndarray,
+    place: np.ndarray,
+    times: np.ndarray,
+    lengths: np.ndarray,
+    block_of: np.ndarray,
+    between: np.ndarray,
+    out: np.ndarray,
+) -> int:
     """Rows of pairs over block edges that are too close; returns how many (at most len(out))."""
     count = 0
     for e in range(len(first)):
@@ -159,15 +166,36 @@ def broken_crossings(
 
 @njit(cache=True)
 def scan_block(
-    begin: int, finish: int, order: np.ndarray, times: np.ndarray,
-    wait: np.ndarray, write_barrier: np.ndarray, read_barrier: np.ndarray,
-    number: np.ndarray, voice: np.ndarray, results_by: np.ndarray, reads_by: np.ndarray,
-    watched: np.ndarray, counted: np.ndarray, families: np.ndarray,
-    check_at: np.ndarray, check: np.ndarray, fence: np.ndarray, allowed: np.ndarray,
-    length: int, minimum: int, most: int,
-    written: np.ndarray, read: np.ndarray, age: np.ndarray, raised: np.ndarray,
-    pending: np.ndarray, mode: int, out: np.ndarray, found: int,
-) -> int:  # fmt: skip
+    begin: int,
+    finish: int,
+    order: np.ndarray,
+    times: np.ndarray,
+    wait: np.ndarray,
+    write_barrier: np.ndarray,
+    read_barrier: np.ndarray,
+    number: np.ndarray,
+    voice: np.ndarray,
+    results_by: np.ndarray,
+    reads_by: np.ndarray,
+    watched: np.ndarray,
+    counted: np.ndarray,
+    families: np.ndarray,
+    check_at: np.ndarray,
+    check: np.ndarray,
+    fence: np.ndarray,
+    allowed: np.ndarray,
+    length: int,
+    minimum: int,
+    most: int,
+    written: np.ndarray,
+    read: np.ndarray,
+    age: np.ndarray,
+    raised: np.ndarray,
+    pending: np.ndarray,
+    mode: int,
+    out: np.ndarray,
+    found: int,
+) -> int:
     """Run one block: update the states `written` and `read` (by tracked instruction), the `age` of each
     scoreboard's last setter and how often it may have been `raised` since the last wait, in place.
 
@@ -288,14 +316,32 @@ def scan_block(
 
 @njit(cache=True)
 def scoreboards(
-    start: np.ndarray, end: np.ndarray, follow_at: np.ndarray, follow: np.ndarray,
-    order: np.ndarray, times: np.ndarray, lengths: np.ndarray,
-    wait: np.ndarray, write_barrier: np.ndarray, read_barrier: np.ndarray,
-    number: np.ndarray, voice: np.ndarray, results_by: np.ndarray, reads_by: np.ndarray,
-    watched: np.ndarray, counted: np.ndarray, families: np.ndarray,
-    check_at: np.ndarray, check: np.ndarray, fence: np.ndarray, allowed: np.ndarray,
-    minimum: int, most: int, record: bool, out: np.ndarray,
-) -> int:  # fmt: skip
+    start: np.ndarray,
+    end: np.ndarray,
+    follow_at: np.ndarray,
+    follow: np.ndarray,
+    order: np.ndarray,
+    times: np.ndarray,
+    lengths: np.ndarray,
+    wait: np.ndarray,
+    write_barrier: np.ndarray,
+    read_barrier: np.ndarray,
+    number: np.ndarray,
+    voice: np.ndarray,
+    results_by: np.ndarray,
+    reads_by: np.ndarray,
+    watched: np.ndarray,
+    counted: np.ndarray,
+    families: np.ndarray,
+    check_at: np.ndarray,
+    check: np.ndarray,
+    fence: np.ndarray,
+    allowed: np.ndarray,
+    minimum: int,
+    most: int,
+    record: bool,
+    out: np.ndarray,
+) -> int:
     """Pending scoreboards as a forward data-flow problem; then every read and overwrite is checked.
 
     Returns the number of rows written to `out`: (position, 2 * tracked + rule) for something pending that is
@@ -326,10 +372,36 @@ def scoreboards(
         ages[:] = age[b]
         counts[:] = raised[b]
         scan_block(
-            start[b], end[b], order, times, wait, write_barrier, read_barrier,
-            number, voice, results_by, reads_by, watched, counted, families, check_at, check, fence, allowed,
-            lengths[b], minimum, most, one, two, ages, counts, pending, int64(0), out, int64(0),
-        )  # fmt: skip
+            start[b],
+            end[b],
+            order,
+            times,
+            wait,
+            write_barrier,
+            read_barrier,
+            number,
+            voice,
+            results_by,
+            reads_by,
+            watched,
+            counted,
+            families,
+            check_at,
+            check,
+            fence,
+            allowed,
+            lengths[b],
+            minimum,
+            most,
+            one,
+            two,
+            ages,
+            counts,
+            pending,
+            int64(0),
+            out,
+            int64(0),
+        )
         for k in range(follow_at[b], follow_at[b + 1]):
             m = follow[k]
             changed = False
@@ -360,9 +432,34 @@ def scoreboards(
     found = int64(0)
     for b in range(blocks):
         found = scan_block(
-            start[b], end[b], order, times, wait, write_barrier, read_barrier,
-            number, voice, results_by, reads_by, watched, counted, families, check_at, check, fence, allowed,
-            lengths[b], minimum, most, written[b], read[b], age[b], raised[b], pending,
-            2 if record else 1, out, found,
-        )  # fmt: skip
+            start[b],
+            end[b],
+            order,
+            times,
+            wait,
+            write_barrier,
+            read_barrier,
+            number,
+            voice,
+            results_by,
+            reads_by,
+            watched,
+            counted,
+            families,
+            check_at,
+            check,
+            fence,
+            allowed,
+            lengths[b],
+            minimum,
+            most,
+            written[b],
+            read[b],
+            age[b],
+            raised[b],
+            pending,
+            2 if record else 1,
+            out,
+            found,
+        )
     return found

@@ -20,9 +20,9 @@ from sassafras.search import Recorded  # noqa: E402
 from sassafras.search.ppo import CUASMRL, checkpoint  # noqa: E402
 from sassafras.search.ppo.agent import agent, chance, load_weights, weights  # noqa: E402
 from sassafras.search.ppo.game import AssemblyGame  # noqa: E402
-from sassafras.search.ppo.lanes import Lanes, LanesPPO  # noqa: E402
 from sassafras.search.ppo.network import GamePolicy, PaperNetwork, RowNetwork  # noqa: E402
 from sassafras.search.ppo.settings import TUNE, Preset  # noqa: E402
+from sassafras.search.ppo.vec_env import GameVecEnv, VecEnvPPO  # noqa: E402
 from tests.search.ppo.board import Judge, best, space  # noqa: E402
 
 
@@ -66,7 +66,7 @@ class Returns(BaseCallback):
 
 def test_a_tiny_agent_learns_its_way_to_the_best_of_all_schedules() -> None:
     judge, returns = Judge(), Returns()
-    lanes = Lanes(games(8, judge, horizon=8))
+    lanes = GameVecEnv(games(8, judge, horizon=8))
     with chance(3):
         lanes.seed(3)
         preset = tiny(epochs=4, batch=16, entropy=0.0, rate=2e-3)
@@ -101,7 +101,7 @@ def curve(
 ) -> tuple[list[str], int]:
     """Digests in the order of their evaluation, and how many came from the record."""
     judge = Judge()
-    strategy = search.get("ppo", {"policy": "twin", "envs": 4, "steps": 6, "epochs": 1} | settings)
+    strategy = search.get("ppo", {"policy": "untrained", "envs": 4, "steps": 6, "epochs": 1} | settings)
     board = space(**strategy.space_options)  # type: ignore[attr-defined]
     digests: list[str] = []
 
@@ -157,7 +157,7 @@ def test_the_paper_preset_plays_and_leaves_global_chance_alone() -> None:
 @pytest.mark.parametrize("on", ["gpu", "cuda:", "cuda:x", "cuda:63"])
 def test_a_device_that_is_none_is_refused_before_anything_begins(on: str) -> None:
     board = space(moves="memory")
-    strategy = search.get("ppo", {"policy": "twin", "on": on})
+    strategy = search.get("ppo", {"policy": "untrained", "on": on})
     with pytest.raises(SearchError, match=r"no device is called|torch sees"):
         search.run(strategy, board, Judge(), Budget(evaluations=20), seed=1)
 
@@ -166,7 +166,7 @@ def test_one_group_collects_what_the_parent_would() -> None:
     from sb3_contrib import MaskablePPO
 
     def collect(cls: Any) -> Any:
-        lanes = Lanes(games(3, Judge(), horizon=4), groups=1)
+        lanes = GameVecEnv(games(3, Judge(), horizon=4), groups=1)
         with chance(5):
             lanes.seed(5)
             model = agent(lanes, tiny(steps=9), left=lambda: 1.0)
@@ -175,14 +175,14 @@ def test_one_group_collects_what_the_parent_would() -> None:
         lanes.close()
         return model.rollout_buffer
 
-    ours, theirs = collect(LanesPPO), collect(MaskablePPO)
+    ours, theirs = collect(VecEnvPPO), collect(MaskablePPO)
     for name in ("observations", "actions", "rewards", "episode_starts", "action_masks", "advantages"):
         np.testing.assert_allclose(getattr(ours, name), getattr(theirs, name), atol=1e-5, err_msg=name)
 
 
 def test_without_masks_the_update_knows_of_none_either() -> None:
     """Else illegal moves would be learnt from with a ratio of zero: not at all."""
-    lanes = Lanes(games(2, Judge(), horizon=4))
+    lanes = GameVecEnv(games(2, Judge(), horizon=4))
     with chance(5):
         lanes.seed(5)
         model = agent(lanes, tiny(steps=12), left=lambda: 1.0)
@@ -231,18 +231,18 @@ def test_the_paper_network_takes_short_and_long_kernels() -> None:
 
 def test_checkpoints_fit_other_kernels_and_are_refused_where_they_do_not(tmp_path: Path) -> None:
     judge = Judge()
-    lanes = Lanes(games(2, judge))
+    lanes = GameVecEnv(games(2, judge))
     path = tmp_path / "policy.npz"
     with chance(0):
         model = agent(lanes, tiny(), left=lambda: 1.0)
         checkpoint.save(path, weights(model), {"network": "rows"})
-        larger = Lanes(games(2, judge, rows=300))
+        larger = GameVecEnv(games(2, judge, rows=300))
         other = agent(larger, tiny(), left=lambda: 1.0)
         assert isinstance(other.policy, GamePolicy)
         assert load_weights(other, path)["network"] == "rows"
         for name, value in weights(model).items():
             np.testing.assert_array_equal(weights(other)[name], value)
-        wrong = agent(Lanes(games(2, judge, moves="all")), tiny(), left=lambda: 1.0)
+        wrong = agent(GameVecEnv(games(2, judge, moves="all")), tiny(), left=lambda: 1.0)
         with pytest.raises(SearchError, match="does not fit"):
             load_weights(wrong, path)
     lanes.close()

@@ -20,9 +20,9 @@ from sassafras.core import Budget  # noqa: E402
 from sassafras.search.ppo import CUASMRL, Ppo  # noqa: E402
 from sassafras.search.ppo.agent import agent, chance, weights  # noqa: E402
 from sassafras.search.ppo.game import AssemblyGame  # noqa: E402
-from sassafras.search.ppo.graphed import Graphed, Replay  # noqa: E402
-from sassafras.search.ppo.lanes import Lanes  # noqa: E402
+from sassafras.search.ppo.graphed import Graphed, GraphReplay  # noqa: E402
 from sassafras.search.ppo.network import _Means  # noqa: E402
+from sassafras.search.ppo.vec_env import GameVecEnv  # noqa: E402
 from tests.search.ppo.board import Judge, space  # noqa: E402
 
 
@@ -44,7 +44,7 @@ def learnt(graphed: bool, **changes: Any) -> tuple[dict[str, Any], Told, np.ndar
         AssemblyGame(board, lambda s: judge.evaluate(board.candidate(s)), horizon=preset.horizon)
         for _ in range(preset.envs)
     ]
-    lanes, told, left = Lanes(played), Told(), [1.0]
+    lanes, told, left = GameVecEnv(played), Told(), [1.0]
     with chance(11):
         lanes.seed(11)
         model = agent(lanes, preset, left=lambda: left[0])
@@ -82,7 +82,7 @@ def test_what_is_replayed_has_one_shape_and_on_a_cpu_is_called() -> None:
         calls.append(x.shape)
         return 2 * x
 
-    replay = Replay(twice, torch.device("cpu"))
+    replay = GraphReplay(twice, torch.device("cpu"))
     for _ in range(5):
         assert torch.equal(replay(torch.arange(3.0)), torch.tensor([0.0, 2.0, 4.0]))
     assert len(calls) == 5

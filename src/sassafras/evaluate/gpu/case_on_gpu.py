@@ -9,12 +9,12 @@ from typing import Any
 from sassafras.core import Buffer, Case, DeviceError, Kernel, Tolerance
 from sassafras.core.tensor_map import TensorMap
 from sassafras.core.workload import Reference
-from sassafras.cuda.driver import Function, Gpu
+from sassafras.cuda.driver import Gpu, KernelFunction
 from sassafras.cuda.params import ParameterBlock, values
 from sassafras.cuda.tensor_maps import encode
 
 from .compare import Checker
-from .guarded_buffers import Layout, make_image, view
+from .guarded_buffers import BufferLayout, make_image, view
 from .protocol import LAUNCH_FACTS
 
 #: baseline launches on the first image before it counts as bitwise reproducible
@@ -53,7 +53,7 @@ class Failure:
     detail: str
 
 
-class Scene:
+class CaseOnGpu:
     """See the module. All launches go to the one live arena, so that addresses are the same for everyone.
 
     Args:
@@ -82,7 +82,7 @@ class Scene:
 
         self.gpu, self.checker, self.case = gpu, checker, case
         self.reference, self.tolerance = reference, tolerance
-        self.layout = Layout.of(case)
+        self.layout = BufferLayout.of(case)
         if not self.layout.segments:
             raise DeviceError("the case has no buffers, so nothing can be compared", where=case.name)
         free, _ = gpu.free_memory()
@@ -103,7 +103,7 @@ class Scene:
     # -- launching ----------------------------------------------------------------------------------------
 
     def plan(
-        self, kernel: Kernel, function: Function, arena: Any = None, *, shared: Collection[str] = ()
+        self, kernel: Kernel, function: KernelFunction, arena: Any = None, *, shared: Collection[str] = ()
     ) -> Plan:
         """Bind a kernel to an arena (the live one by default), but for `shared` buffers to the live one.
 
@@ -113,10 +113,15 @@ class Scene:
         own = arena is None
         arena = self.live if own else arena
         key = (
-            kernel.threads, kernel.shared_bytes, kernel.cluster, kernel.hidden_args, kernel.scratch_bytes,
-            kernel.parameters, function.sizes,
+            kernel.threads,
+            kernel.shared_bytes,
+            kernel.cluster,
+            kernel.hidden_args,
+            kernel.scratch_bytes,
+            kernel.parameters,
+            function.sizes,
             *(str(kernel.meta.get(fact)) for fact in LAUNCH_FACTS),
-        )  # fmt: skip
+        )
         if own and key in self._plans:
             return self._plans[key]
         base = int(arena.data_ptr())
@@ -147,15 +152,18 @@ class Scene:
             where=f"{kernel.name}, case {self.case.name}",
         )
         config = self.gpu.config(
-            grid, kernel.threads, kernel.shared_bytes, kernel.cluster,
+            grid,
+            kernel.threads,
+            kernel.shared_bytes,
+            kernel.cluster,
             overlap=bool(kernel.meta.get("overlap")),
-        )  # fmt: skip
+        )
         plan = Plan(config, params, keep)
         if own:
             self._plans[key] = plan
         return plan
 
-    def launch(self, plan: Plan, function: Function) -> None:
+    def launch(self, plan: Plan, function: KernelFunction) -> None:
         """Enqueue one launch."""
         self.gpu.launch(plan.config, function, plan.params.address)
 
@@ -163,7 +171,7 @@ class Scene:
         """Enqueue: inputs, poisoned outputs and guards as they were before any launch."""
         self.gpu.copy(int(self.live.data_ptr()), int(image.pristine.data_ptr()), self.layout.nbytes)
 
-    def graph(self, plan: Plan, function: Function, launches: int) -> Any:
+    def graph(self, plan: Plan, function: KernelFunction, launches: int) -> Any:
         """An executable graph of that many launches, one after the other."""
 
         def enqueue() -> None:
@@ -175,7 +183,7 @@ class Scene:
     # -- preparing ----------------------------------------------------------------------------------------
 
     def add_image(
-        self, kernel: Kernel, function: Function, *, seed: int, poison: int, special: bool = False
+        self, kernel: Kernel, function: KernelFunction, *, seed: int, poison: int, special: bool = False
     ) -> Image:
         """Make inputs and run the baseline on them; the first image also decides `exact` and `idempotent`.
 
@@ -191,7 +199,7 @@ class Scene:
         self.images.append(image)
         return image
 
-    def _run_baseline(self, image: Image, kernel: Kernel, function: Function, *, first: bool) -> None:
+    def _run_baseline(self, image: Image, kernel: Kernel, function: KernelFunction, *, first: bool) -> None:
         import torch
 
         torch.cuda.synchronize()
@@ -226,7 +234,7 @@ class Scene:
             else:
                 self.idempotent = self._distance(self.live, self._outputs(left)) is None
 
-    def prepare_block(self, plan: Plan, function: Function, launches: int) -> None:
+    def prepare_block(self, plan: Plan, function: KernelFunction, launches: int) -> None:
         """Where launching again changes the outputs: record what a whole block of the baseline leaves."""
         if self.idempotent or not self.exact:
             return
@@ -242,7 +250,7 @@ class Scene:
 
     # -- checking -----------------------------------------------------------------------------------------
 
-    def check_launch(self, image: Image, plan: Plan, function: Function, label: str) -> None:
+    def check_launch(self, image: Image, plan: Plan, function: KernelFunction, label: str) -> None:
         """Enqueue: restore, scrub registers, launch once, compare. `Checker.failures` gives the outcome."""
         self.restore(image)
         self.checker.scrub()

@@ -7,7 +7,7 @@ from typing import Any
 from sassafras.core import DeviceError, Kernel, Verdict
 from sassafras.cuda.driver import CudaError
 
-from .case_on_gpu import Image, Scene
+from .case_on_gpu import CaseOnGpu, Image
 from .guarded_buffers import make_image
 
 #: bytes that outputs hold before a launch: NaN, and a pattern that is a plain number in every dtype
@@ -28,7 +28,7 @@ class ColdLaunchFailed(DeviceError):
         self.sticky = True
 
 
-def launch_cold(scene: Scene, kernel: Kernel, seed: int, hang_s: float) -> Any:
+def launch_cold(scene: CaseOnGpu, kernel: Kernel, seed: int, hang_s: float) -> Any:
     """Launch once on the inputs of `seed`; what it left in the arena, to be compared later.
 
     Raises:

@@ -6,10 +6,10 @@ from importlib.resources import files
 from typing import Any
 
 from sassafras.cuda.compile import compile_cuda
-from sassafras.cuda.driver import Function, Gpu
+from sassafras.cuda.driver import Gpu, KernelFunction
 from sassafras.cuda.params import ParameterBlock
 
-from .guarded_buffers import Layout
+from .guarded_buffers import BufferLayout
 
 _MASK = (1 << 64) - 1
 
@@ -43,7 +43,7 @@ class Checker:
         self._device = torch.zeros(2 * slots, dtype=torch.int64, device="cuda")
         self._sink = torch.zeros(4, dtype=torch.int64, device="cuda")
         self._host = gpu.pinned(2 * slots)
-        self._labels: list[tuple[str, Layout, int]] = []
+        self._labels: list[tuple[str, BufferLayout, int]] = []
         self._blocks: dict[tuple[int, ...], ParameterBlock] = {}
         self._scrub_params = ParameterBlock(
             [
@@ -57,7 +57,7 @@ class Checker:
         self._flush: tuple[Any, ParameterBlock] | None = None
         torch.cuda.synchronize()
 
-    def load(self, name: str) -> Function:
+    def load(self, name: str) -> KernelFunction:
         """Another of the worker's kernels."""
         return self.gpu.load(self.cubin, name)
 
@@ -66,7 +66,9 @@ class Checker:
         self._labels.clear()
         self.gpu.clear(int(self._device.data_ptr()), 16 * self._limit)
 
-    def compare(self, live: int, expected: int, nbytes: int, label: str, layout: Layout, base: int) -> None:
+    def compare(
+        self, live: int, expected: int, nbytes: int, label: str, layout: BufferLayout, base: int
+    ) -> None:
         """Enqueue a bitwise comparison of `nbytes` (a multiple of 16) at two device addresses.
 
         `base` is the offset of `live` in the layout, for the words of a failure.

@@ -291,9 +291,9 @@ class CudaDevice:
         return evaluation
 
     def _lost(self, candidate: Candidate, error: DeviceError, seconds: float) -> Evaluation:
-        verdict = {
-            WorkerTimeout: Verdict.TIMED_OUT, WorkerTooLarge: Verdict.OUT_OF_RESOURCES
-        }.get(type(error), Verdict.CRASHED)  # fmt: skip
+        verdict = {WorkerTimeout: Verdict.TIMED_OUT, WorkerTooLarge: Verdict.OUT_OF_RESOURCES}.get(
+            type(error), Verdict.CRASHED
+        )
         return Evaluation(candidate.digest, verdict, detail=str(error), seconds=seconds)
 
     def remeasure(
@@ -364,10 +364,15 @@ class CudaDevice:
             for worker in workers:
                 worker.kill()
         facts = {
-            "device": self.name, "case": case.name, "workload": workload.name, "clocks_before": before,
-            "clocks_after": clocks(), "cases_checked": self.facts.get("cases", []),
-            "notes": self.facts.get("notes", []), "processes_asked": len(workers),
-        }  # fmt: skip
+            "device": self.name,
+            "case": case.name,
+            "workload": workload.name,
+            "clocks_before": before,
+            "clocks_after": clocks(),
+            "cases_checked": self.facts.get("cases", []),
+            "notes": self.facts.get("notes", []),
+            "processes_asked": len(workers),
+        }
         seconds = time.perf_counter() - begin
         return [
             frozen_evaluation(candidate, given, seconds, facts)

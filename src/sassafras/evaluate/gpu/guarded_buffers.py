@@ -23,10 +23,19 @@ ALIGN = 1024
 Part = Literal["in", "out", "inout", "guard"]
 #: torch dtype names of `core.workload.DTYPE_BYTES`
 TORCH_DTYPES: Mapping[str, str] = {
-    "fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16",
-    "fp8e4nv": "float8_e4m3fn", "fp8e5": "float8_e5m2",
-    "i64": "int64", "i32": "int32", "i16": "int16", "i8": "int8", "u8": "uint8", "i1": "bool",
-}  # fmt: skip
+    "fp64": "float64",
+    "fp32": "float32",
+    "fp16": "float16",
+    "bf16": "bfloat16",
+    "fp8e4nv": "float8_e4m3fn",
+    "fp8e5": "float8_e5m2",
+    "i64": "int64",
+    "i32": "int32",
+    "i16": "int16",
+    "i8": "int8",
+    "u8": "uint8",
+    "i1": "bool",
+}
 _REAL = ("fp64", "fp32", "fp16", "bf16", "fp8e4nv", "fp8e5")
 
 
@@ -45,14 +54,14 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class BufferLayout:
     """Where every buffer of a case lies. `nbytes` is the arena's size, a multiple of 16."""
 
     segments: tuple[Segment, ...]
     nbytes: int
 
     @classmethod
-    def of(cls, case: Case) -> Layout:
+    def of(cls, case: Case) -> BufferLayout:
         """Lay a case's buffers out in parameter order."""
         at = GUARD
         segments = []
@@ -108,7 +117,7 @@ def view(arena: Any, segment: Segment) -> Any:
 
 
 def make_image(
-    layout: Layout, *, seed: int, poison: int = 0xFF, special: bool = False, device: str = "cuda"
+    layout: BufferLayout, *, seed: int, poison: int = 0xFF, special: bool = False, device: str = "cuda"
 ) -> Any:
     """A pristine arena as a uint8 torch tensor: filled inputs, poisoned outputs, guard bands.
 

@@ -8,10 +8,10 @@ import time
 from typing import Any
 
 from sassafras.core import Case, DeviceError, Kernel, SassafrasError, Verdict, Workload
-from sassafras.cuda.driver import CudaError, Function, Gpu
+from sassafras.cuda.driver import CudaError, Gpu, KernelFunction
 from sassafras.cuda.timing import LONGEST_BLOCK_US, Stopwatch, interleaved, launches_a_block, with_one_checked
 
-from .case_on_gpu import Failure, Plan, Scene
+from .case_on_gpu import CaseOnGpu, Failure, Plan
 from .cold_launch import POISONS, launch_cold
 from .compare import Checker, arch_of
 
@@ -29,7 +29,7 @@ class _Phases:
         self._begin = now
 
 
-class Bench:
+class KernelJudge:
     """A workload case on this process's GPU, with its baseline.
 
     Args:
@@ -74,7 +74,7 @@ class Bench:
         self._rng = random.Random(base_seed)
         self._bitwise = bitwise
         self._repetition: Any = None
-        self.headline = Scene(
+        self.headline = CaseOnGpu(
             self.gpu, self.checker, case, workload.reference, workload.tolerance, bitwise=bitwise
         )
         cold_left = launch_cold(self.headline, cold, base_seed, hang_s) if cold is not None else None
@@ -119,7 +119,7 @@ class Bench:
         for other in workload.cases:
             if other.name == case.name or other.name not in names:
                 continue
-            scene = Scene(
+            scene = CaseOnGpu(
                 self.gpu, self.checker, other, workload.reference, workload.tolerance, bitwise=self._bitwise
             )
             scene.add_image(self.baseline, self.function, seed=seed + 1, poison=POISONS[0])
@@ -180,7 +180,7 @@ class Bench:
             ``samples``, ``stopped`` (timing was cut short), ``sticky`` (this process is lost), ``phases_ms``
             (milliseconds of every phase, by the host's clock).
         """
-        function: Function | None = None
+        function: KernelFunction | None = None
         graph: Any = None
         clock = _Phases()
         try:
@@ -210,10 +210,15 @@ class Bench:
                 return {**caught, **seen, "samples": samples}
             return {
                 **seen,
-                "verdict": str(Verdict.CORRECT), "detail": "", "samples": samples, "stopped": stopped,
-                "baseline_us": base, "candidate_us": mine, "sticky": False,
+                "verdict": str(Verdict.CORRECT),
+                "detail": "",
+                "samples": samples,
+                "stopped": stopped,
+                "baseline_us": base,
+                "candidate_us": mine,
+                "sticky": False,
                 "phases_ms": clock.milliseconds,
-            }  # fmt: skip
+            }
         except DeviceError as error:
             return self._refused(error)
         finally:
@@ -231,7 +236,7 @@ class Bench:
                 scene.forget()
         return {"verdict": str(verdict), "detail": str(error), "sticky": sticky, "samples": 0}
 
-    def _release(self, graph: Any, function: Function | None) -> None:
+    def _release(self, graph: Any, function: KernelFunction | None) -> None:
         try:
             if graph is not None:
                 self.gpu.discard(graph)
@@ -241,7 +246,7 @@ class Bench:
             if not error.sticky:
                 raise  # a sticky error was reported already by whoever caused it
 
-    def _enqueue_checks(self, function: Function, plans: list[Plan], label: str) -> int:
+    def _enqueue_checks(self, function: KernelFunction, plans: list[Plan], label: str) -> int:
         count = 0
         for scene, plan in zip(self.scenes, plans, strict=True):
             for image in scene.images:
@@ -249,7 +254,7 @@ class Bench:
                 count += 1
         return count
 
-    def _collect(self, scenes: list[Scene]) -> list[Failure]:
+    def _collect(self, scenes: list[CaseOnGpu]) -> list[Failure]:
         failures = [Failure(kind, detail) for kind, detail in self.checker.failures()]
         for scene in scenes:
             failures += scene.tolerance_failures()
@@ -322,9 +327,11 @@ class Bench:
         try:
             if self.cold_failure and self._cold is not None and kernel.cubin == self._cold.cubin:
                 return {
-                    "verdict": str(Verdict.WRONG_RESULT), "detail": self.cold_failure, "sticky": False,
+                    "verdict": str(Verdict.WRONG_RESULT),
+                    "detail": self.cold_failure,
+                    "sticky": False,
                     "samples": 1,
-                }  # fmt: skip
+                }
             function = self.gpu.load_kernel(kernel)
             identity = self.gpu.load_kernel(self.baseline)
             plans = [scene.plan(kernel, function) for scene in self.scenes]
@@ -350,10 +357,16 @@ class Bench:
                 return {**caught, **seen, "samples": samples}
             answer: dict[str, Any] = {
                 **seen,
-                "verdict": str(Verdict.CORRECT), "detail": "", "sticky": False, "samples": samples,
-                "baseline_us": columns[0], "candidate_us": columns[1], "null_us": columns[2],
-                "notes": self.notes, "cases": [s.case.name for s in self.scenes],
-            }  # fmt: skip
+                "verdict": str(Verdict.CORRECT),
+                "detail": "",
+                "sticky": False,
+                "samples": samples,
+                "baseline_us": columns[0],
+                "candidate_us": columns[1],
+                "null_us": columns[2],
+                "notes": self.notes,
+                "cases": [s.case.name for s in self.scenes],
+            }
             if cold_l2:
                 answer |= self._cold_l2(plans[0], function)
             return answer
@@ -366,7 +379,7 @@ class Bench:
             self._release(None, identity)
 
     def _remembers(
-        self, plan: Plan, function: Function, times: list[float]
+        self, plan: Plan, function: KernelFunction, times: list[float]
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """The answer for a candidate that is faster with inputs that it has seen (empty for others), and
         what was seen of a suspicious one."""
@@ -374,16 +387,16 @@ class Bench:
         if self._bitwise or not self.headline.layout.segments:
             return {}, {}
         if self._repetition is None:
-            from .replay_check import Repetition
+            from .replay_check import ReplayCheck
 
-            self._repetition = Repetition(self)
+            self._repetition = ReplayCheck(self)
         problem, facts = self._repetition.judge(plan, function, statistics.median(times))
         self.headline.restore(self.headline.images[0])
         if not problem:
             return {}, facts
         return {"verdict": str(Verdict.CHEATED), "detail": problem, "sticky": False}, facts
 
-    def _time_and_check(self, plan: Plan, function: Function) -> tuple[list[float], list[float], int]:
+    def _time_and_check(self, plan: Plan, function: KernelFunction) -> tuple[list[float], list[float], int]:
         """Rounds as `run` times them, for their checks inside timing."""
         graph = self.headline.graph(plan, function, self.launches)
         try:
@@ -392,7 +405,7 @@ class Bench:
             self._release(graph, None)
         return base, mine, 1
 
-    def _cold_l2(self, plan: Plan, function: Function, rounds: int = 12) -> dict[str, Any]:
+    def _cold_l2(self, plan: Plan, function: KernelFunction, rounds: int = 12) -> dict[str, Any]:
         """Single launches after the L2 was evicted by reading; includes a launch's own overhead."""
         contestants = [(self.plan, self.function), (plan, function)]
         columns: list[list[float]] = [[], []]
@@ -401,7 +414,7 @@ class Bench:
             self.headline.restore(self.headline.images[0])
             self.checker.flush_l2()
 
-            def once(p: Plan = code_plan, f: Function = code) -> None:
+            def once(p: Plan = code_plan, f: KernelFunction = code) -> None:
                 self.headline.launch(p, f)
 
             columns[which].append(self.stopwatch.one(once))

@@ -19,14 +19,24 @@ from typing import Any
 from sassafras.core import Custom, DeviceError, Kernel, Normal, Uniform
 from sassafras.cuda.params import ParameterBlock
 
-from .guarded_buffers import Layout
-from .judge import Bench
+from .guarded_buffers import BufferLayout
+from .judge import KernelJudge
 
 #: codes of ``Job.dtype`` in kernels.cu
 DTYPE_CODES = {
-    "fp64": 0, "fp32": 1, "fp16": 2, "bf16": 3, "fp8e4nv": 4, "fp8e5": 5,
-    "i64": 16, "i32": 17, "i16": 18, "i8": 19, "u8": 20, "i1": 21,
-}  # fmt: skip
+    "fp64": 0,
+    "fp32": 1,
+    "fp16": 2,
+    "bf16": 3,
+    "fp8e4nv": 4,
+    "fp8e5": 5,
+    "i64": 16,
+    "i32": 17,
+    "i16": 18,
+    "i8": 19,
+    "u8": 20,
+    "i1": 21,
+}
 #: one sample in this many also holds infinities, NaN, subnormal and huge values
 SPECIAL_EVERY = 16
 _MASK = (1 << 64) - 1
@@ -34,7 +44,7 @@ _JOB = struct.Struct("<QQQIIIIffqq")
 _COMPARE, _FILL, _BOTH, _VERIFY = 1, 2, 4, 8
 
 
-def job_table(layout: Layout) -> tuple[bytes, int, list[str]]:
+def job_table(layout: BufferLayout) -> tuple[bytes, int, list[str]]:
     """The ``Job`` array of kernels.cu, the words of all jobs together, and the names of inputs left fixed.
 
     Raises:
@@ -79,7 +89,7 @@ class Sampler:
     """
 
     def __init__(
-        self, bench: Bench, kernel: Kernel, *, seed: int = 0, samples_a_graph: int | None = None
+        self, bench: KernelJudge, kernel: Kernel, *, seed: int = 0, samples_a_graph: int | None = None
     ) -> None:
         import torch
 
@@ -144,13 +154,18 @@ class Sampler:
             [
                 ("first", int(self.bench.headline.live.data_ptr()), "*"),
                 ("second", int(self._other.data_ptr()), "*"),
-                ("jobs", int(self._table.data_ptr()), "*"), ("count", self.jobs, "u32"),
-                ("words", self.words, "u64"), ("counter", numbers, "*"), ("index", index, "u64"),
-                ("what", what, "u32"), ("special_every", SPECIAL_EVERY, "u32"),
-                ("totals", numbers + 16, "*"), ("seen", numbers + 48, "*"),
+                ("jobs", int(self._table.data_ptr()), "*"),
+                ("count", self.jobs, "u32"),
+                ("words", self.words, "u64"),
+                ("counter", numbers, "*"),
+                ("index", index, "u64"),
+                ("what", what, "u32"),
+                ("special_every", SPECIAL_EVERY, "u32"),
+                ("totals", numbers + 16, "*"),
+                ("seen", numbers + 48, "*"),
             ],
             self._step.sizes,
-        )  # fmt: skip
+        )
         self._blocks.append(block)
         self.gpu.launch(self._wide, self._step, block.address)
 
@@ -213,7 +228,7 @@ class Sampler:
         self.gpu.unload(self.function)
 
 
-def launch_pair_us(bench: Bench, kernel: Kernel) -> float:
+def launch_pair_us(bench: KernelJudge, kernel: Kernel) -> float:
     """GPU microseconds of one candidate launch plus one baseline launch: the bound on samples a second."""
     function = bench.gpu.load_kernel(kernel)
     plan = bench.headline.plan(kernel, function)

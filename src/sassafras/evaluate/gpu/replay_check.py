@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sassafras.cuda.driver import Function
+from sassafras.cuda.driver import KernelFunction
 from sassafras.cuda.params import ParameterBlock
 from sassafras.cuda.timing import interleaved
 
@@ -24,7 +24,7 @@ from .random_tests import job_table
 from .replay_rule import decision, orders, repetition
 
 if TYPE_CHECKING:
-    from .judge import Bench
+    from .judge import KernelJudge
 
 #: microseconds a launch, and share of the candidate's own time, that repeated inputs may save it
 SAVED_US, SAVED_SHARE = 0.3, 0.15
@@ -35,7 +35,7 @@ PAUSE_S = (0.005, 0.03)
 _FILL = 2
 
 
-class Repetition:
+class ReplayCheck:
     """See the module. Holds the baseline's two graphs; `judge` adds a candidate's.
 
     Args:
@@ -43,7 +43,7 @@ class Repetition:
         rounds: interleaved rounds of the four graphs, each look.
     """
 
-    def __init__(self, bench: Bench, rounds: int = 12) -> None:
+    def __init__(self, bench: KernelJudge, rounds: int = 12) -> None:
         import torch
 
         self.bench, self.gpu, self.rounds = bench, bench.gpu, rounds
@@ -68,7 +68,7 @@ class Repetition:
         self.launches = int(min(48, max(2, 600.0 / (bench.launch_us + 3.0))))
         self._own: list[Any] = []
 
-    def judge(self, plan: Plan, function: Function, candidate_us: float) -> tuple[str, dict[str, Any]]:
+    def judge(self, plan: Plan, function: KernelFunction, candidate_us: float) -> tuple[str, dict[str, Any]]:
         """(what is wrong or ``""``, facts).
 
         Facts, of the suspicious alone: ``repeated_inputs_save_us`` (microseconds a launch: baseline,
@@ -119,7 +119,7 @@ class Repetition:
         fresh, same, mine_fresh, mine_same = (float(np.median(column)) for column in columns)
         return (fresh - same) / self.launches, (mine_fresh - mine_same) / self.launches
 
-    def _graph(self, plan: Plan, function: Function, fresh: bool) -> Any:
+    def _graph(self, plan: Plan, function: KernelFunction, fresh: bool) -> Any:
         numbers = int(self._numbers.data_ptr())
         counter = numbers if fresh else numbers + 8
 
@@ -129,14 +129,18 @@ class Repetition:
                     [
                         ("first", int(self.bench.headline.live.data_ptr()), "*"),
                         ("second", int(self.bench.headline.live.data_ptr()), "*"),
-                        ("jobs", int(self._table.data_ptr()), "*"), ("count", self._jobs, "u32"),
-                        ("words", self.words, "u64"), ("counter", counter, "*"),
-                        ("index", index if fresh else 0, "u64"), ("what", _FILL, "u32"),
-                        ("special_every", 0, "u32"), ("totals", numbers + 32, "*"),
+                        ("jobs", int(self._table.data_ptr()), "*"),
+                        ("count", self._jobs, "u32"),
+                        ("words", self.words, "u64"),
+                        ("counter", counter, "*"),
+                        ("index", index if fresh else 0, "u64"),
+                        ("what", _FILL, "u32"),
+                        ("special_every", 0, "u32"),
+                        ("totals", numbers + 32, "*"),
                         ("seen", numbers + 96, "*"),
                     ],
                     self._step.sizes,
-                )  # fmt: skip
+                )
                 self._blocks.append(block)
                 self.gpu.launch(self._wide, self._step, block.address)
                 self.bench.headline.launch(plan, function)

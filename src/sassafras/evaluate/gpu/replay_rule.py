@@ -22,7 +22,7 @@ SPREADS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Repetition:
+class ReplayRounds:
     """One repetition's rounds.
 
     Attributes:
@@ -57,7 +57,7 @@ class Repetition:
 
 
 def decision(
-    repetitions: Sequence[Repetition], least_us: float
+    repetitions: Sequence[ReplayRounds], least_us: float
 ) -> Literal["undecided", "noisy", "remembers"]:
     """What may be said after these repetitions.
 
@@ -89,8 +89,8 @@ def orders(rounds: int, seed: int) -> list[list[int]]:
     return [both[index] for index in rng.permutation(len(both))]
 
 
-def repetition(order: Sequence[Sequence[int]], spent: Sequence[float], launches: int) -> Repetition:
-    """Times of blocks in the order in which they ran, as a `Repetition`.
+def repetition(order: Sequence[Sequence[int]], spent: Sequence[float], launches: int) -> ReplayRounds:
+    """Times of blocks in the order in which they ran, as a `ReplayRounds`.
 
     Args:
         order: of every round, as from `orders`.
@@ -101,4 +101,4 @@ def repetition(order: Sequence[Sequence[int]], spent: Sequence[float], launches:
     times = np.empty_like(blocks)
     np.put_along_axis(times, np.asarray(order), blocks, axis=1)
     first = [list(row).index(FRESH) < list(row).index(SAME) for row in order]
-    return Repetition(times / launches, np.asarray(first))
+    return ReplayRounds(times / launches, np.asarray(first))

@@ -36,7 +36,7 @@ LAUNCH_FAILED = "the kernel's launch failed: "
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class SanitizerFinding:
     """What one tool said.
 
     Attributes:
@@ -67,7 +67,7 @@ def program() -> str | None:
 
 def sanitize(
     workload: Workload, case: Case, kernel: Kernel, *, tools: Sequence[str] = TOOLS, seconds: float = 300.0
-) -> list[Finding]:
+) -> list[SanitizerFinding]:
     """Run each tool on a few launches of the kernel. Needs a GPU and `program`.
 
     Args:
@@ -77,7 +77,7 @@ def sanitize(
     """
     path = program()
     if path is None:
-        return [Finding(tool, None, detail="compute-sanitizer is not installed") for tool in tools]
+        return [SanitizerFinding(tool, None, detail="compute-sanitizer is not installed") for tool in tools]
     findings = []
     with tempfile.TemporaryDirectory(prefix="sassafras-sanitizer-") as folder:
         facts, cubin = Path(folder, "facts.json"), Path(folder, "kernel.cubin")
@@ -85,24 +85,39 @@ def sanitize(
         cubin.write_bytes(kernel.cubin)
         for tool in tools:
             command = [
-                path, f"--tool={tool}", *OPTIONS.get(tool, ()), "--kernel-regex", f"kns={kernel.name}",
-                "--error-exitcode=0", "--print-limit=20",
-                sys.executable, "-P", "-m", "sassafras.evaluate.gpu.sanitizer_target", str(workload.source),
-                case.name, str(facts), str(cubin),
-            ]  # fmt: skip
+                path,
+                f"--tool={tool}",
+                *OPTIONS.get(tool, ()),
+                "--kernel-regex",
+                f"kns={kernel.name}",
+                "--error-exitcode=0",
+                "--print-limit=20",
+                sys.executable,
+                "-P",
+                "-m",
+                "sassafras.evaluate.gpu.sanitizer_target",
+                str(workload.source),
+                case.name,
+                str(facts),
+                str(cubin),
+            ]
             try:
                 done = subprocess.run(
-                    command, capture_output=True, text=True, timeout=seconds, check=False,
+                    command,
+                    capture_output=True,
+                    text=True,
+                    timeout=seconds,
+                    check=False,
                     env={**os.environ, **_import_path()},
-                )  # fmt: skip
+                )
             except subprocess.TimeoutExpired:
-                findings.append(Finding(tool, None, detail=f"not done within {seconds:g} s"))
+                findings.append(SanitizerFinding(tool, None, detail=f"not done within {seconds:g} s"))
                 continue
             findings.append(parse(tool, done.stdout + "\n" + done.stderr, done.returncode))
     return findings
 
 
-def parse(tool: str, text: str, status: int = 0) -> Finding:
+def parse(tool: str, text: str, status: int = 0) -> SanitizerFinding:
     """Read a report.
 
     The summary decides, less failed questions to the driver; a launch that failed is an error of its own. A
@@ -122,10 +137,12 @@ def parse(tool: str, text: str, status: int = 0) -> Finding:
     if errors:  # those beyond the print limit are unknown, and stay findings
         errors = max(0, errors - sum(bool(re.match(_PROBE, line)) for line in lines))
     reports = [
-        index for index, line in enumerate(lines)
-        if re.match(_REPORT, line) and not re.match(_PROBE, line)
+        index
+        for index, line in enumerate(lines)
+        if re.match(_REPORT, line)
+        and not re.match(_PROBE, line)
         and not line.startswith(("ERROR SUMMARY", "RACECHECK SUMMARY"))
-    ]  # fmt: skip
+    ]
     first = ""
     if reports:
         block = []
@@ -136,10 +153,10 @@ def parse(tool: str, text: str, status: int = 0) -> Finding:
         first = "; ".join(block)
     words = [line.strip() for line in text.splitlines() if line.strip()]
     if failed := next((line for line in words if line.startswith(LAUNCH_FAILED)), ""):
-        return Finding(tool, max(1, errors or 0), first or failed)
+        return SanitizerFinding(tool, max(1, errors or 0), first or failed)
     last = words[-1][:200] if words else "no output"
     if errors is None:
-        return Finding(tool, None, first, f"no summary (status {status}): {last}")
+        return SanitizerFinding(tool, None, first, f"no summary (status {status}): {last}")
     if errors == 0 and status != 0:
-        return Finding(tool, None, first, f"the program ended with status {status}: {last}")
-    return Finding(tool, errors, first)
+        return SanitizerFinding(tool, None, first, f"the program ended with status {status}: {last}")
+    return SanitizerFinding(tool, errors, first)

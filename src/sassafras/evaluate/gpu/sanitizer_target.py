@@ -22,7 +22,7 @@ def main(source: str, case_name: str, facts: str, cubin: str, launches: str = "2
     from sassafras.cuda.driver import CudaError, Gpu
     from sassafras.targets import load
 
-    from .case_on_gpu import Image, Scene
+    from .case_on_gpu import CaseOnGpu, Image
     from .compare import Checker
     from .protocol import kernel_from_facts
     from .sanitizer import LAUNCH_FAILED
@@ -32,7 +32,7 @@ def main(source: str, case_name: str, facts: str, cubin: str, launches: str = "2
     kernel = kernel_from_facts(json.loads(Path(facts).read_text()), Path(cubin).read_bytes())
     torch.zeros(1, device="cuda")
     gpu = Gpu()
-    scene = Scene(gpu, Checker(gpu), case, None, Tolerance())
+    scene = CaseOnGpu(gpu, Checker(gpu), case, None, Tolerance())
     function = gpu.load_kernel(kernel)
     plan = scene.plan(kernel, function)
     from .guarded_buffers import make_image

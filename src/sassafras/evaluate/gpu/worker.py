@@ -23,7 +23,7 @@ from .protocol import kernel_from_facts
 Answer = dict[str, Any]
 
 
-class Worker:
+class GpuWorker:
     """Dispatches requests to handlers; holds what is open."""
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class Worker:
         from sassafras.targets import load
 
         _no_gpu_reason()
-        from .judge import Bench
+        from .judge import KernelJudge
 
         source = message["source"]
         if source not in self._workloads:
@@ -82,7 +82,7 @@ class Worker:
         workload = self._workloads[source]
         cold = message.get("cold")
         self._bench = None
-        self._bench = Bench(
+        self._bench = KernelJudge(
             workload,
             workload.case(message["case"]),
             kernel_from_facts(message["baseline"], blobs[0]),
@@ -194,7 +194,7 @@ def main(arguments: list[str] | None = None) -> int:
         signal.signal(number, signal.SIG_IGN)
     # named by the parent: asking for it here would find another one where it has ended meanwhile
     _follow_parent(parent[0] if parent else os.getppid())
-    worker = Worker()
+    worker = GpuWorker()
     while (frame := read_frame(read_fd)) is not None:
         message, blobs = frame
         begin = time.perf_counter()
@@ -205,16 +205,23 @@ def main(arguments: list[str] | None = None) -> int:
             answer = handler(message, blobs)
         except SassafrasError as error:
             answer = {
-                "error": str(error), "what": error.what, "where": error.where, "hint": error.hint,
+                "error": str(error),
+                "what": error.what,
+                "where": error.where,
+                "hint": error.hint,
                 "sticky": bool(getattr(error, "sticky", False)),
                 "verdict": _text(getattr(error, "verdict", None)),
-            }  # fmt: skip
+            }
         except BaseException as error:
             traceback.print_exc()
             answer = {
-                "error": f"{type(error).__name__}: {error}", "what": f"{type(error).__name__}: {error}",
-                "where": _place(error), "hint": None, "sticky": True, "unexpected": True,
-            }  # fmt: skip
+                "error": f"{type(error).__name__}: {error}",
+                "what": f"{type(error).__name__}: {error}",
+                "where": _place(error),
+                "hint": None,
+                "sticky": True,
+                "unexpected": True,
+            }
         answer["id"] = message.get("id")
         answer["seconds_in_worker"] = time.perf_counter() - begin
         try:

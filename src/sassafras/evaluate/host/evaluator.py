@@ -17,7 +17,7 @@ from ..sandbox import Confinement
 from ..scan import scan_python
 from .gpu import with_cuda
 from .process import HostProcess, HostSource, Lost
-from .session import Session, Task, lay_out
+from .session import HostSession, HostTask, lay_out
 
 
 class HostEvaluator:
@@ -67,9 +67,7 @@ class HostEvaluator:
         outputs = {name: b for name, b in buffers.items() if b.role == "out"}
         scalars = {n: a for n, a in case.args.items() if not isinstance(a, Buffer)} | dict(case.constants)
         slots, size = lay_out(inputs, outputs)
-        self.task = Task(
-            workload, inputs, outputs, scalars, slots, size, device, rounds, floor_us, seed
-        )  # fmt: skip
+        self.task = HostTask(workload, inputs, outputs, scalars, slots, size, device, rounds, floor_us, seed)
         self.baseline, self.call_s, self.scan = baseline, call_s, scan
         limits = confinement or Confinement(wall_s=300.0, cpu_s=600, memory_bytes=None, processes=4)
         limits = replace(limits, cpus=_cpus(cpus or (2 if device == "cuda" else 1)))
@@ -77,8 +75,12 @@ class HostEvaluator:
             limits = with_cuda(limits)
         self.confinement = limits
         self._setup: dict[str, Any] = {
-            "slots": slots, "bytes": size, "scalars": scalars, "device": device, "gpu_fraction": gpu_fraction,
-        }  # fmt: skip
+            "slots": slots,
+            "bytes": size,
+            "scalars": scalars,
+            "device": device,
+            "gpu_fraction": gpu_fraction,
+        }
         self._standing: HostProcess | None = None
         self._watcher: WorkerProcess | None = None
         if device == "cuda":
@@ -122,7 +124,7 @@ class HostEvaluator:
 
         if self.scan and (finding := scan_python(source.text, "python")):
             return ended(finding.verdict, f"refused before running: {finding}")
-        session: Session | None = None
+        session: HostSession | None = None
         candidate: HostProcess | None = None
         try:
             # the driver takes a while to end the context of a candidate that was killed
@@ -132,7 +134,7 @@ class HostEvaluator:
             candidate = self._process(source)  # both load at the same time
             self._await(baseline)
             candidate.ready()
-            session = Session(self.task, baseline, candidate)
+            session = HostSession(self.task, baseline, candidate)
             session.check()
             return ended(Verdict.CORRECT, "", **session.measure())
         except Lost as error:

@@ -14,21 +14,41 @@ from ..sandbox import Confinement
 
 #: without /proc/modules and /proc/devices the driver takes its kernel modules for not loaded
 CUDA_READABLE = (
-    "/proc/driver/nvidia", "/proc/modules", "/proc/devices", "/proc/sys/vm/mmap_min_addr",
-    "/proc/sys/vm/overcommit_memory", "/sys/devices/system/memory", "/sys/bus/pci", "/sys/class/drm",
-    "/sys/module/nvidia", "/sys/module/nvidia_uvm", "/etc/nvidia",
-)  # fmt: skip
+    "/proc/driver/nvidia",
+    "/proc/modules",
+    "/proc/devices",
+    "/proc/sys/vm/mmap_min_addr",
+    "/proc/sys/vm/overcommit_memory",
+    "/sys/devices/system/memory",
+    "/sys/bus/pci",
+    "/sys/class/drm",
+    "/sys/module/nvidia",
+    "/sys/module/nvidia_uvm",
+    "/etc/nvidia",
+)
 CUDA_WRITABLE = (
-    *(f"/dev/nvidia{index}" for index in range(16)), "/dev/nvidiactl", "/dev/nvidia-uvm",
-    "/dev/nvidia-uvm-tools", "/dev/nvidia-caps", "/dev/nvidia-modeset", "/proc/self/task",
-)  # fmt: skip
+    *(f"/dev/nvidia{index}" for index in range(16)),
+    "/dev/nvidiactl",
+    "/dev/nvidia-uvm",
+    "/dev/nvidia-uvm-tools",
+    "/dev/nvidia-caps",
+    "/dev/nvidia-modeset",
+    "/proc/self/task",
+)
 #: which GPU, in whose numbering, and where the driver's library lies: the caller's choice
 _VARIABLES = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "LD_LIBRARY_PATH")
 #: facts of a GPU's place; not its registers, which lie beside them
 _FACTS = (
-    "vendor", "device", "class", "revision", "subsystem_vendor", "subsystem_device", "numa_node",
-    "local_cpus", "local_cpulist",
-)  # fmt: skip
+    "vendor",
+    "device",
+    "class",
+    "revision",
+    "subsystem_vendor",
+    "subsystem_device",
+    "numa_node",
+    "local_cpus",
+    "local_cpulist",
+)
 _NVIDIA = "0x10de"
 
 
@@ -38,9 +58,12 @@ def with_cuda(limits: Confinement) -> Confinement:
         entry for entry in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if entry[:1] == "/"
     ]
     return replace(
-        limits, memory_bytes=None, cuda=True, writable=(*limits.writable, *CUDA_WRITABLE),
+        limits,
+        memory_bytes=None,
+        cuda=True,
+        writable=(*limits.writable, *CUDA_WRITABLE),
         readable=(*limits.readable, *CUDA_READABLE, *_places(), *libraries),
-    )  # fmt: skip
+    )
 
 
 def variables() -> dict[str, str]:

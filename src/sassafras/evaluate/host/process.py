@@ -109,12 +109,14 @@ class HostProcess:
             ]
             try:
                 self.process = ConfinedProcess(
-                    [sys.executable, *words], limits,
+                    [sys.executable, *words],
+                    limits,
                     environment={
-                        "PYTHONPATH": os.pathsep.join(import_path()), **(variables() if limits.cuda else {})
+                        "PYTHONPATH": os.pathsep.join(import_path()),
+                        **(variables() if limits.cuda else {}),
                     },
                     descriptors=(to_child, from_child, self._memory_fd),
-                )  # fmt: skip
+                )
             finally:
                 os.close(to_child)
                 os.close(from_child)
@@ -211,9 +213,12 @@ class HostProcess:
         self._looked = time.monotonic()
         exceeded = self.process.exceeded()
         verdict = {
-            "time": Verdict.TIMED_OUT, "memory": Verdict.OUT_OF_RESOURCES, "disk": Verdict.OUT_OF_RESOURCES,
-            "processes": Verdict.CHEATED, "threads": Verdict.CHEATED,
-        }.get(exceeded)  # fmt: skip
+            "time": Verdict.TIMED_OUT,
+            "memory": Verdict.OUT_OF_RESOURCES,
+            "disk": Verdict.OUT_OF_RESOURCES,
+            "processes": Verdict.CHEATED,
+            "threads": Verdict.CHEATED,
+        }.get(exceeded)
         if verdict is not None:
             raise Lost(verdict, f"its process exceeded its limit: {exceeded}")
 

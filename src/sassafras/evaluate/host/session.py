@@ -35,7 +35,7 @@ _PAGE = 4096
 
 
 @dataclass(frozen=True)
-class Task:
+class HostTask:
     """What baseline and candidate are asked to compute.
 
     Attributes:
@@ -75,16 +75,21 @@ def lay_out(
         slot: dict[str, list[dict[str, Any]]] = {"inputs": [], "outputs": []}
         for kind, buffers in (("inputs", inputs), ("outputs", outputs)):
             for name, buffer in buffers.items():
-                slot[kind].append({
-                    "name": name, "offset": at, "bytes": buffer.nbytes, "shape": list(buffer.shape),
-                    "dtype": TORCH_DTYPES[buffer.dtype],
-                })  # fmt: skip
+                slot[kind].append(
+                    {
+                        "name": name,
+                        "offset": at,
+                        "bytes": buffer.nbytes,
+                        "shape": list(buffer.shape),
+                        "dtype": TORCH_DTYPES[buffer.dtype],
+                    }
+                )
                 at = -(-(at + buffer.nbytes) // _PAGE) * _PAGE + _PAGE
         slots.append(slot)
     return slots, at
 
 
-class Session:
+class HostSession:
     """One candidate beside the baseline: the inputs written last, what is expected, what came.
 
     Args:
@@ -95,7 +100,7 @@ class Session:
         samples: outputs of the candidate compared so far.
     """
 
-    def __init__(self, task: Task, baseline: HostProcess, candidate: HostProcess) -> None:
+    def __init__(self, task: HostTask, baseline: HostProcess, candidate: HostProcess) -> None:
         self.task = task
         self.samples = 0
         self._baseline, self._candidate = baseline, candidate
@@ -217,16 +222,20 @@ class Session:
             raise Lost(Verdict.CHEATED, text)
         ratios = paired_ratios(base, mine)
         return {
-            "time_us": wall, "baseline_us": float(np.median(base)),
-            "speedup": float(np.median(ratios)), "interval": bootstrap_median(ratios),
+            "time_us": wall,
+            "baseline_us": float(np.median(base)),
+            "speedup": float(np.median(ratios)),
+            "interval": bootstrap_median(ratios),
             "samples": self.samples,
             "facts": {
-                "wall_time": True, "device": self.task.device, "seed": self.seed,
+                "wall_time": True,
+                "device": self.task.device,
+                "seed": self.seed,
                 "repeated_inputs_us": [float(np.median(times)) for times in again],
                 "threads": [self._baseline.threads, self._candidate.threads],
                 "not_fenced": dict(self._candidate.process.missing),
             },
-        }  # fmt: skip
+        }
 
     def _condition(self, name: str) -> tuple[list[float], list[float]]:
         """Times under a condition: ``fresh`` inputs, or one call's ``again`` and again."""

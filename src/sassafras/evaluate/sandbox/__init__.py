@@ -1,6 +1,14 @@
 """Programs that are not trusted (compilers fed with model-written source, that source itself), confined."""
 
 from .imports import import_path
-from .run import COMPILER_READABLE, ConfinedProcess, Confinement, Finished, NotSafe, run
+from .run import COMPILER_READABLE, ConfinedProcess, Confinement, NotSafe, ProcessEnd, run
 
-__all__ = ["COMPILER_READABLE", "ConfinedProcess", "Confinement", "Finished", "NotSafe", "import_path", "run"]
+__all__ = [
+    "COMPILER_READABLE",
+    "ConfinedProcess",
+    "Confinement",
+    "NotSafe",
+    "ProcessEnd",
+    "import_path",
+    "run",
+]

@@ -33,10 +33,11 @@ def import_path() -> list[str]:
     # not Path.home, which raises where the user has none
     kept = {Path(tempfile.gettempdir()).resolve(), Path(os.path.expanduser("~")).resolve()}  # noqa: PTH111
     return [
-        entry for entry in found
+        entry
+        for entry in found
         if os.path.exists(entry)  # noqa: PTH110
         and not any(place.is_relative_to(Path(entry).resolve()) for place in kept)
-    ]  # fmt: skip
+    ]
 
 
 def python_folders() -> list[str]:

@@ -98,18 +98,24 @@ class Confinement:
             limits["AS"] = self.memory_bytes
         system = self.system or (*SYSTEM_READABLE, *python_folders())
         return {
-            "limits": limits, "report": report, "lifeline": lifeline, "descriptors": list(descriptors),
-            "required": list(self.required), "cpus": list(self.cpus), "threads": self.threads,
-            "cuda": self.cuda, "shared_bytes": (64 << 20) if self.cuda else 0,
+            "limits": limits,
+            "report": report,
+            "lifeline": lifeline,
+            "descriptors": list(descriptors),
+            "required": list(self.required),
+            "cpus": list(self.cpus),
+            "threads": self.threads,
+            "cuda": self.cuda,
+            "shared_bytes": (64 << 20) if self.cuda else 0,
             "files": {
                 "readable": [*system, *self.readable],
                 "writable": [*SYSTEM_WRITABLE, scratch, *self.writable],
             },
-        }  # fmt: skip
+        }
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class ProcessEnd:
     """How a confined program ended.
 
     Attributes:
@@ -167,16 +173,26 @@ class ConfinedProcess:
             for name, data in (files or {}).items():
                 Path(self.scratch, name).write_bytes(data)
             command = [
-                sys.executable, "-I", "-S", "-c", _BOOT.format(str(Path(__file__).parent)),
-                json.dumps(self.limits.spec(self.scratch, write_end, lifeline, descriptors)), "--",
+                sys.executable,
+                "-I",
+                "-S",
+                "-c",
+                _BOOT.format(str(Path(__file__).parent)),
+                json.dumps(self.limits.spec(self.scratch, write_end, lifeline, descriptors)),
+                "--",
                 *(part.replace("{scratch}", self.scratch) for part in program),
-            ]  # fmt: skip
+            ]
             self._output = tempfile.TemporaryFile()  # noqa: SIM115 (closed in close)
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=self._output, stderr=self._output, cwd=self.scratch,
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=self._output,
+                stderr=self._output,
+                cwd=self.scratch,
                 env={**_base_environment(self.scratch), **(environment or {})},
-                pass_fds=(write_end, lifeline, *descriptors), start_new_session=True,
-            )  # fmt: skip
+                pass_fds=(write_end, lifeline, *descriptors),
+                start_new_session=True,
+            )
         except BaseException:
             os.close(self._report)
             os.close(self._lifeline)
@@ -229,7 +245,7 @@ class ConfinedProcess:
                 os.killpg(self.group, number)
 
     def exceeded(self) -> str:
-        """Which limit it exceeds now (see `Finished.stopped`), or ``""``."""
+        """Which limit it exceeds now (see `ProcessEnd.stopped`), or ``""``."""
         limits = self.limits
         if time.monotonic() - self._begin > limits.wall_s:
             return "time"
@@ -237,9 +253,11 @@ class ConfinedProcess:
         scratch = self.scratch if self._looks % _THOROUGH == 0 else ""
         now = held(self._process.pid, self._helpers, scratch=scratch, ours=self._ours)
         found = (
-            ("memory", now.memory, limits.resident_bytes), ("disk", now.disk, limits.disk_bytes),
-            ("processes", now.processes, limits.processes), ("threads", now.threads, limits.threads),
-        )  # fmt: skip
+            ("memory", now.memory, limits.resident_bytes),
+            ("disk", now.disk, limits.disk_bytes),
+            ("processes", now.processes, limits.processes),
+            ("threads", now.threads, limits.threads),
+        )
         return next((name for name, has, most in found if has > most), "")
 
     def watch(self) -> str:
@@ -293,7 +311,7 @@ def run(
     collect: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
     most_bytes: int = 64 << 20,
-) -> Finished:
+) -> ProcessEnd:
     """Run a program confined until it ends or exceeds a limit.
 
     Args:
@@ -316,7 +334,7 @@ def run(
         taken = {name: _take(Path(process.scratch, name), most_bytes) for name in collect}
         found = {name: data for name, data in taken.items() if data is not None}
         missing, words = dict(process.missing), process.words()
-        return Finished(status, stopped, words, missing, time.monotonic() - begin, found)
+        return ProcessEnd(status, stopped, words, missing, time.monotonic() - begin, found)
     finally:
         process.close()
 
@@ -363,8 +381,14 @@ def _take(path: Path, most: int) -> bytes | None:
 def _base_environment(scratch: str) -> dict[str, str]:
     """No secret, proxy or preload of the caller's travels along."""
     return {
-        "PATH": os.environ.get("PATH", "/usr/local/bin:/usr/bin:/bin"), "HOME": scratch, "TMPDIR": scratch,
-        "LANG": "C.UTF-8", "USER": "candidate", "LOGNAME": "candidate",
-        "TRITON_CACHE_DIR": f"{scratch}/.triton", "PYTHONDONTWRITEBYTECODE": "1",
-        "OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": f"{scratch}/.cache",
-    }  # fmt: skip
+        "PATH": os.environ.get("PATH", "/usr/local/bin:/usr/bin:/bin"),
+        "HOME": scratch,
+        "TMPDIR": scratch,
+        "LANG": "C.UTF-8",
+        "USER": "candidate",
+        "LOGNAME": "candidate",
+        "TRITON_CACHE_DIR": f"{scratch}/.triton",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "OMP_NUM_THREADS": "1",
+        "XDG_CACHE_HOME": f"{scratch}/.cache",
+    }

@@ -24,8 +24,8 @@ from sassafras.core import (
     Verdict,
 )
 
-from ..sandbox import COMPILER_READABLE, Confinement, Finished, NotSafe, import_path, run
-from ..scan import Finding, scan_cubin, scan_cuda, scan_python
+from ..sandbox import COMPILER_READABLE, Confinement, NotSafe, ProcessEnd, import_path, run
+from ..scan import ScanFinding, scan_cubin, scan_cuda, scan_python
 from .launching import Forged, launched, ptxas_flags
 from .messages import own_messages
 from .text import Source
@@ -58,9 +58,13 @@ _FLAG = re.compile(
 
 
 def build(
-    source: Source, case: Case, arch: str, *, confinement: Confinement | None = None,
+    source: Source,
+    case: Case,
+    arch: str,
+    *,
+    confinement: Confinement | None = None,
     fp32_accumulation: bool = False,
-) -> Built:  # fmt: skip
+) -> Built:
     """Scan, compile in confinement, scan the binary. Never raises for the source's fault.
 
     Args:
@@ -80,7 +84,7 @@ def build(
         return Built(None, Verdict.UNSUPPORTED, f"unknown language {source.language!r}", 0.0)
     finding = scan_cuda(source.text) if source.language == "cuda" else scan_python(source.text)
     if finding is None and (bad := [flag for flag in source.flags if not _FLAG.fullmatch(flag)]):
-        finding = Finding(Verdict.UNSUPPORTED, f"the compiler flag {bad[0]!r} is not allowed")
+        finding = ScanFinding(Verdict.UNSUPPORTED, f"the compiler flag {bad[0]!r} is not allowed")
     if finding is not None:
         text = f"refused before building: {finding}"
         return Built(None, finding.verdict, text, time.perf_counter() - begin)
@@ -113,7 +117,7 @@ class _Refused(Exception):
         super().__init__(text)
 
 
-def _ended(done: Finished, what: str, limits: Confinement) -> None:
+def _ended(done: ProcessEnd, what: str, limits: Confinement) -> None:
     """Raise for a build that we or a limit stopped."""
     if done.stopped == "time" or done.status in (-24, 152):  # SIGXCPU
         raise _Refused(Verdict.TIMED_OUT, f"{what} took longer than {limits.wall_s:g} s")
@@ -144,19 +148,27 @@ def _build_cuda(
     flags = [*source.flags, *(f"-D{name}={_macro(value)}" for name, value in constants.items())]
     program, extra, version = cuda_compiler(arch)
     done = run(
-        [*program, *flags], _compiling(limits, extra) if extra else limits,
-        files={"kernel.cu": source.text.encode()}, collect=("kernel.cubin",),
+        [*program, *flags],
+        _compiling(limits, extra) if extra else limits,
+        files={"kernel.cu": source.text.encode()},
+        collect=("kernel.cubin",),
         environment={"PYTHONPATH": os.pathsep.join(import_path())},
-    )  # fmt: skip
+    )
     _ended(done, "the compiler", limits)
     if done.status != 0 or "kernel.cubin" not in done.files:
         words = _tail(own_messages(done.output, source.text))
         raise _Refused(Verdict.COMPILE_ERROR, words or f"the compiler ended with {done.status}")
     meta: dict[str, Any] = {"compiler": version, "options": {"flags": flags}, **source.launch}
     kernel = kernel_of(
-        done.files["kernel.cubin"], source.entry, _given(case, source), arch, source.threads,
-        source.shared_bytes, meta, "the source",
-    )  # fmt: skip
+        done.files["kernel.cubin"],
+        source.entry,
+        _given(case, source),
+        arch,
+        source.threads,
+        source.shared_bytes,
+        meta,
+        "the source",
+    )
     if kernel.cluster == (1, 1, 1) and source.cluster != (1, 1, 1):
         kernel = replace(kernel, cluster=source.cluster)
     return kernel, done.missing
@@ -190,15 +202,18 @@ def _build_triton(
     from sassafras.sass.tools import find
 
     request = {
-        "entry": source.entry, "arch": arch, "case": case_to_json(case, source),
-    }  # fmt: skip
+        "entry": source.entry,
+        "arch": arch,
+        "case": case_to_json(case, source),
+    }
     done = run(
-        [sys.executable, "-m", "sassafras.evaluate.source.child", "triton", "{scratch}"], limits,
+        [sys.executable, "-m", "sassafras.evaluate.source.child", "triton", "{scratch}"],
+        limits,
         files={"candidate.py": source.text.encode(), "request.json": json.dumps(request).encode()},
         collect=("kernel.ptx", "kernel.json"),
         # line tables name the scratch folder: without them, equal code is equal bytes, and is judged once
         environment={"PYTHONPATH": os.pathsep.join(import_path()), "TRITON_DISABLE_LINE_INFO": "1"},
-    )  # fmt: skip
+    )
     _ended(done, "Triton", limits)
     if done.status != 0 or {"kernel.ptx", "kernel.json"} - set(done.files):
         raise _Refused(Verdict.COMPILE_ERROR, _tail(done.output) or f"the builder ended with {done.status}")
@@ -215,9 +230,11 @@ def _build_triton(
             "{scratch}/kernel.cubin",
         ]
         assembled = run(
-            [str(path), *flags], _compiling(limits, [str(path.parent.parent)]), files={"kernel.ptx": ptx},
+            [str(path), *flags],
+            _compiling(limits, [str(path.parent.parent)]),
+            files={"kernel.ptx": ptx},
             collect=("kernel.cubin",),
-        )  # fmt: skip
+        )
         _ended(assembled, "ptxas", limits)
         if assembled.status != 0 or "kernel.cubin" not in assembled.files:
             raise _Refused(Verdict.COMPILE_ERROR, f"ptxas: {_tail(own_messages(assembled.output, ''))}")
@@ -247,9 +264,12 @@ def case_to_json(case: Case, source: Source) -> dict[str, Any]:
         else:
             args[name] = argument
     return {
-        "name": case.name, "grid": list(source.grid or case.grid), "args": args,
-        "constants": {**case.constants, **source.constants}, "options": {**case.options, **source.options},
-    }  # fmt: skip
+        "name": case.name,
+        "grid": list(source.grid or case.grid),
+        "args": args,
+        "constants": {**case.constants, **source.constants},
+        "options": {**case.options, **source.options},
+    }
 
 
 def _given(case: Case, source: Source) -> Case:

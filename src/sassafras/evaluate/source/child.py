@@ -42,9 +42,12 @@ def build_triton(scratch: Path) -> int:
         function = _entry(module, request["entry"])
         given = request["case"]
         case = Case(
-            given["name"], tuple(given["grid"]), {n: _argument(a) for n, a in given["args"].items()},
-            given["constants"], given["options"],
-        )  # fmt: skip
+            given["name"],
+            tuple(given["grid"]),
+            {n: _argument(a) for n, a in given["args"].items()},
+            given["constants"],
+            given["options"],
+        )
         workload = frontend.workload(function, [case])
         builder = workload.build
         kernel = builder(workload.cases[0], arch)
@@ -60,9 +63,10 @@ def build_triton(scratch: Path) -> int:
         return 1
     # the wishes of the author; everything else about the launch is found out outside (see `launching`)
     said = {
-        "parameters": kernel.parameters, "shared_bytes": kernel.shared_bytes,
+        "parameters": kernel.parameters,
+        "shared_bytes": kernel.shared_bytes,
         "scratch_bytes": kernel.scratch_bytes,
-    }  # fmt: skip
+    }
     (scratch / "kernel.ptx").write_text(ptx)
     (scratch / "kernel.json").write_text(json.dumps(said))
     return 0
@@ -76,9 +80,10 @@ def _entry(module: Any, name: str | None) -> Any:
             raise CompileError(f"the source defines no {name!r}")
         return getattr(module, name)
     kernels = [
-        value for value in vars(module).values()
+        value
+        for value in vars(module).values()
         if type(value).__name__ in ("JITFunction", "Autotuner", "Heuristics")
-    ]  # fmt: skip
+    ]
     if len(kernels) != 1:
         raise CompileError(f"the source defines {len(kernels)} @triton.jit functions; name the entry")
     return kernels[0]

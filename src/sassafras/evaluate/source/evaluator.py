@@ -8,7 +8,7 @@ from typing import Any
 
 from sassafras.core import Candidate, Case, Device, Evaluation, Kernel, Modelled, Outcome, Workload
 
-from ..evaluator import Evaluator, Recorder
+from ..evaluator import KernelEvaluator, OutcomeRecorder
 from ..roofline import impossible
 from ..sandbox import Confinement
 from .building import Built, build
@@ -40,7 +40,7 @@ class SourceEvaluator:
         case: Case,
         baseline: Kernel,
         *,
-        store: Recorder | None = None,
+        store: OutcomeRecorder | None = None,
         run_id: Any = None,
         confinement: Confinement | None = None,
         fp32_accumulation: bool | None = None,
@@ -51,10 +51,14 @@ class SourceEvaluator:
         self.fp32 = (
             workload.meta.get("accumulate") == "fp32" if fp32_accumulation is None else fp32_accumulation
         )
-        self.inner = Evaluator(
-            device, None, baseline, store, run_id=run_id,
+        self.inner = KernelEvaluator(
+            device,
+            None,
+            baseline,
+            store,
+            run_id=run_id,
             implausible=lambda time_us: impossible(time_us, case, workload.meta),
-        )  # fmt: skip
+        )
         self._built: OrderedDict[str, Built] = OrderedDict()
         self._builder = builder or self._here
 

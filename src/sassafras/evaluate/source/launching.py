@@ -87,18 +87,27 @@ def launched(
     chosen = {name: case.args[name] for name in names}
     typed = _image.typed_parameters(sizes[: len(names)], chosen, "the source")
     return Kernel(
-        cubin=cubin, name=entry.name, arch=_image.arch_of(parsed, arch, "the source"),
+        cubin=cubin,
+        name=entry.name,
+        arch=_image.arch_of(parsed, arch, "the source"),
         threads=_threads(entry),
         shared_bytes=_bounded(said.get("shared_bytes", 0), MOST_SHARED, "bytes of shared memory"),
-        cluster=cluster, hidden_args=len(hidden), scratch_bytes=scratch, parameters=typed,
+        cluster=cluster,
+        hidden_args=len(hidden),
+        scratch_bytes=scratch,
+        parameters=typed,
         meta={
-            "compiler": "triton", "triton": version("triton"), "ptxas": ptxas, "options": options,
+            "compiler": "triton",
+            "triton": version("triton"),
+            "ptxas": ptxas,
+            "options": options,
             "constants": {**case.constants, **source.constants},
             "signature": dict(typed),
             "source_hash": hashlib.sha256(source.text.encode()).hexdigest(),
-            "ptx_hash": hashlib.sha256(ptx).hexdigest(), **source.launch,
+            "ptx_hash": hashlib.sha256(ptx).hexdigest(),
+            **source.launch,
         },
-    )  # fmt: skip
+    )
 
 
 def _threads(entry: Any) -> int:

@@ -47,11 +47,18 @@ class Source:
     def describe(self) -> dict[str, Any]:
         """Everything that decides what it becomes, as JSON; `recipe` is not part of that."""
         return {
-            "language": self.language, "text": self.text, "entry": self.entry, "threads": self.threads,
-            "shared_bytes": self.shared_bytes, "cluster": list(self.cluster),
-            "grid": None if self.grid is None else list(self.grid), "scalars": dict(self.scalars),
-            "flags": list(self.flags), "constants": dict(self.constants), "options": dict(self.options),
-        }  # fmt: skip
+            "language": self.language,
+            "text": self.text,
+            "entry": self.entry,
+            "threads": self.threads,
+            "shared_bytes": self.shared_bytes,
+            "cluster": list(self.cluster),
+            "grid": None if self.grid is None else list(self.grid),
+            "scalars": dict(self.scalars),
+            "flags": list(self.flags),
+            "constants": dict(self.constants),
+            "options": dict(self.options),
+        }
 
     @property
     def key(self) -> str:

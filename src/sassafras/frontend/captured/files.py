@@ -22,7 +22,7 @@ _MOST_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class CapturedShape:
     """What a kernel was launched with, and how often.
 
     Attributes:
@@ -52,7 +52,7 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class Variant:
+class CapturedVariant:
     """One compiled kernel: a function, its specialisation, its constants and options.
 
     Attributes:
@@ -74,7 +74,7 @@ class Variant:
     config: str
     bench_us: float | None
     roles: Mapping[str, str]
-    shapes: tuple[Shape, ...]
+    shapes: tuple[CapturedShape, ...]
     uncounted: int
     problem: str
     facts: Mapping[str, Any] = field(repr=False)
@@ -111,7 +111,7 @@ class Captured:
     """
 
     folder: Path
-    variants: tuple[Variant, ...]
+    variants: tuple[CapturedVariant, ...]
     wall_s: float
     gpu: str
     triton: str
@@ -131,7 +131,7 @@ class Captured:
         total = sum(weights.values()) or 1.0
         return {digest: weight / total for digest, weight in weights.items()}
 
-    def find(self, which: str) -> Variant:
+    def find(self, which: str) -> CapturedVariant:
         """The variant with this label, digest (or its beginning) or, where there is one only, name.
 
         Raises:
@@ -150,7 +150,7 @@ class Captured:
             )
         return found[0]
 
-    def cubin(self, variant: Variant) -> bytes:
+    def cubin(self, variant: CapturedVariant) -> bytes:
         """A variant's code.
 
         Raises:
@@ -190,9 +190,14 @@ def read(path: str | Path) -> Captured:
             )
         made = [variant(v) for v in facts["variants"]]
         captured = Captured(
-            path.parent, tuple(made), float(facts["wall_s"]), str(facts["gpu"]), str(facts["triton"]),
-            str(facts["program"]), dict(facts["problems"]),
-        )  # fmt: skip
+            path.parent,
+            tuple(made),
+            float(facts["wall_s"]),
+            str(facts["gpu"]),
+            str(facts["triton"]),
+            str(facts["program"]),
+            dict(facts["problems"]),
+        )
     except OSError as error:
         raise WorkloadError(
             f"cannot read the capture: {error.strerror}",
@@ -206,27 +211,38 @@ def read(path: str | Path) -> Captured:
     order = captured.shares()
     ranked = sorted(made, key=lambda v: (-order.get(v.digest, -1.0), v.digest))
     return Captured(
-        captured.folder, tuple(ranked), captured.wall_s, captured.gpu, captured.triton, captured.program,
+        captured.folder,
+        tuple(ranked),
+        captured.wall_s,
+        captured.gpu,
+        captured.triton,
+        captured.program,
         captured.problems,
-    )  # fmt: skip
+    )
 
 
-def variant(row: Mapping[str, Any]) -> Variant:
+def variant(row: Mapping[str, Any]) -> CapturedVariant:
     """A variant from its JSON. Raises ValueError, KeyError or TypeError for anything odd."""
     if not _DIGEST.fullmatch(row["digest"]):
         raise ValueError("a digest is no sha256")
     shapes = sorted((shape(s) for s in row["shapes"]), key=lambda s: (-s.count, s.id))
     known = {"digest", "name", "function", "config", "bench_us", "roles", "shapes", "uncounted", "problem"}
     bench = row["bench_us"]
-    return Variant(
-        row["digest"], str(row["name"]), str(row["function"]), str(row["config"]),
-        None if bench is None else float(bench), {str(k): str(v) for k, v in row["roles"].items()},
-        tuple(shapes), int(row["uncounted"]), str(row["problem"]),
+    return CapturedVariant(
+        row["digest"],
+        str(row["name"]),
+        str(row["function"]),
+        str(row["config"]),
+        None if bench is None else float(bench),
+        {str(k): str(v) for k, v in row["roles"].items()},
+        tuple(shapes),
+        int(row["uncounted"]),
+        str(row["problem"]),
         {k: v for k, v in row.items() if k not in known},
-    )  # fmt: skip
+    )
 
 
-def shape(row: Mapping[str, Any]) -> Shape:
+def shape(row: Mapping[str, Any]) -> CapturedShape:
     """A shape from its JSON. Raises as `variant` does."""
     x, y, z = (int(n) for n in row["grid"])
     if min(x, y, z) < 1:
@@ -239,7 +255,13 @@ def shape(row: Mapping[str, Any]) -> Shape:
         ):
             raise ValueError("a data file's name is no sha256")
     pairs = tuple((str(a), str(b)) for a, b in row.get("same_memory", ()))
-    return Shape(
-        str(row["id"]), (x, y, z), dict(row["args"]), int(row["count"]), int(row["in_graph"]),
-        int(row["timed"]), float(row["gpu_us"]), pairs,
-    )  # fmt: skip
+    return CapturedShape(
+        str(row["id"]),
+        (x, y, z),
+        dict(row["args"]),
+        int(row["count"]),
+        int(row["in_graph"]),
+        int(row["timed"]),
+        float(row["gpu_us"]),
+        pairs,
+    )

@@ -11,7 +11,7 @@ from typing import Any
 from sassafras.core import Buffer, Case, Custom, Kernel, Normal, Uniform, Workload, WorkloadError
 from sassafras.core.workload import DTYPE_BYTES, Argument, Fill
 
-from .files import NAME, Captured, Shape, Variant
+from .files import NAME, Captured, CapturedShape, CapturedVariant
 
 #: data types by Triton's name where ours differs; sizes and bit patterns are the same
 _SAME = {"u16": "i16", "u32": "i32", "u64": "i64", "u1": "i1"}
@@ -45,7 +45,7 @@ class CapturedBuilder:
     """Hands out the captured cubin; there is nothing to compile."""
 
     captured: Captured
-    variant: Variant
+    variant: CapturedVariant
 
     def __call__(self, case: Case, arch: str, ptxas: str | None = None) -> Kernel:
         """The kernel as the program launched it.
@@ -69,21 +69,28 @@ class CapturedBuilder:
         if hidden < 0:
             raise WorkloadError("the cubin takes fewer parameters than were captured", where=where)
         return Kernel(
-            cubin=data, name=entry.name, arch=_image.arch_of(cubin, arch, where),
-            threads=int(facts["threads"]), shared_bytes=int(facts["shared_bytes"]),
-            cluster=(int(facts["ctas"]), 1, 1), hidden_args=hidden,
-            scratch_bytes=int(facts["scratch_bytes"]), parameters=parameters,
+            cubin=data,
+            name=entry.name,
+            arch=_image.arch_of(cubin, arch, where),
+            threads=int(facts["threads"]),
+            shared_bytes=int(facts["shared_bytes"]),
+            cluster=(int(facts["ctas"]), 1, 1),
+            hidden_args=hidden,
+            scratch_bytes=int(facts["scratch_bytes"]),
+            parameters=parameters,
             meta={
-                "compiler": "triton", "triton": self.captured.triton,
+                "compiler": "triton",
+                "triton": self.captured.triton,
                 "source_hash": str(facts["source_hash"]),
-                "constants": facts["constants"], "captured": self.captured.program,
+                "constants": facts["constants"],
+                "captured": self.captured.program,
                 "config": self.variant.config,
                 "signature": signature,
             },
-        )  # fmt: skip
+        )
 
 
-def workload(captured: Captured, variant: Variant) -> Workload:
+def workload(captured: Captured, variant: CapturedVariant) -> Workload:
     """The workload of one captured kernel: a case a shape, the most launched first.
 
     There is no reference in higher precision: candidates are compared with the compiler's code, bit by bit.
@@ -108,7 +115,7 @@ def workload(captured: Captured, variant: Variant) -> Workload:
     )
 
 
-def _case(captured: Captured, variant: Variant, shape: Shape) -> Case:
+def _case(captured: Captured, variant: CapturedVariant, shape: CapturedShape) -> Case:
     where = f"{variant.label}, case {shape.id}"
     args: dict[str, Argument] = {}
     for name, kind in variant.facts["signature"].items():
@@ -122,7 +129,9 @@ def _case(captured: Captured, variant: Variant, shape: Shape) -> Case:
     return Case(shape.id, (x * int(variant.facts["ctas"]), y, z), args)
 
 
-def _buffer(captured: Captured, variant: Variant, name: str, facts: Mapping[str, Any], where: str) -> Buffer:
+def _buffer(
+    captured: Captured, variant: CapturedVariant, name: str, facts: Mapping[str, Any], where: str
+) -> Buffer:
     dtype = _SAME.get(str(facts["dtype"]), str(facts["dtype"]))
     if dtype not in DTYPE_BYTES:
         raise WorkloadError(f"argument {name!r} has data type {dtype!r}", where=where)

@@ -24,13 +24,13 @@ from ..configs.tma_wgmma import LAYOUTS
 from ..problem.launch import SHARED_LIMIT
 from ..problem.shape import Shape
 from . import bringup_plan as plan
-from .bringup_plan import Job
+from .bringup_plan import BringupJob
 
 #: statuses that a worker ends with: a configuration hung; its context is lost
 HUNG, LOST = 9, 3
 
 
-class Bench:
+class BringupBench:
     """A GPU with what a launch needs."""
 
     def __init__(self, cache: Path | None) -> None:
@@ -82,9 +82,12 @@ class Bench:
         counters = torch.zeros(launch.counters + 1, dtype=torch.int32, device="cuda")
         first, second = (b_lies, a_lies) if config.swapped else (a_lies, b_lies)
         addresses = {
-            "a": first.data_ptr(), "b": second.data_ptr(), "c": raw.data_ptr() + 2 * guard,
-            "workspace": workspace.data_ptr(), "counters": counters.data_ptr(),
-        }  # fmt: skip
+            "a": first.data_ptr(),
+            "b": second.data_ptr(),
+            "c": raw.data_ptr() + 2 * guard,
+            "workspace": workspace.data_ptr(),
+            "counters": counters.data_ptr(),
+        }
         function = self.function(config.instance, variant)
         arguments = Arguments(config.instance.parameters, launch, addresses, self.gpu.driver)
         where = self.gpu.config(launch.grid, launch.threads, launch.shared_bytes, launch.cluster)
@@ -138,7 +141,7 @@ class Bench:
         )
 
 
-def check(bench: Bench, config: Config, variant: str, shape: Shape, seed: int) -> dict[str, Any]:
+def check(bench: BringupBench, config: Config, variant: str, shape: Shape, seed: int) -> dict[str, Any]:
     """One configuration on one shape: random inputs against FP64, and probes when it is wrong."""
     import torch
 
@@ -174,7 +177,7 @@ def check(bench: Bench, config: Config, variant: str, shape: Shape, seed: int) -
 
             small = Shape(shape.m, shape.n, min(64, shape.k))
             selects, counts = (torch.from_numpy(x).cuda() for x in plan.probe_k(small.m, small.n, small.k))
-            if config.reject(small) is None:
+            if config.why_illegal(small) is None:
                 again = bench.run(config, variant, selects, counts, small, 1)
                 if not again.get("hung"):
                     got = np.asarray(again["c"].cpu().numpy())
@@ -188,9 +191,9 @@ def main(path: str) -> int:
 
     plan_file = json.loads(Path(path).read_text())
     journal = Path(plan_file["journal"])
-    bench = Bench(Path(plan_file["cache"]) if plan_file.get("cache") else None)
+    bench = BringupBench(Path(plan_file["cache"]) if plan_file.get("cache") else None)
     for entry in plan_file["jobs"]:
-        job = Job(entry["config"], entry["variant"], tuple(entry["shapes"]))
+        job = BringupJob(entry["config"], entry["variant"], tuple(entry["shapes"]))
         append(journal, {"begun": job.name})
         record: dict[str, Any] = {"job": job.name, "config": job.config, "variant": job.variant, "checks": []}
         status = 0
@@ -236,7 +239,7 @@ def records(journal: Path) -> list[dict[str, Any]]:
 
 
 def supervise(
-    jobs: Sequence[Job],
+    jobs: Sequence[BringupJob],
     journal: Path,
     *,
     cache: Path | None = None,
@@ -263,20 +266,31 @@ def supervise(
         if not left or stalls >= 3 or (deadline is not None and time.monotonic() > deadline):
             break
         path = journal.with_suffix(".plan.json")
-        path.write_text(json.dumps({
-            "jobs": [asdict(job) for job in left], "journal": str(journal),
-            "cache": str(cache) if cache else None,
-        }))  # fmt: skip
+        path.write_text(
+            json.dumps(
+                {
+                    "jobs": [asdict(job) for job in left],
+                    "journal": str(journal),
+                    "cache": str(cache) if cache else None,
+                }
+            )
+        )
         status = _watch([*command, str(path)], journal, patience, deadline)
         after = {r["job"] for r in records(journal)}
         begun = [json.loads(line)["begun"] for line in _lines(journal) if '"begun"' in line]
         lost = [job for job in left if job.name in begun and job.name not in after]
         for job in lost:
             why = "killed: no progress" if status is None else f"the process ended with status {status}"
-            append(journal, {
-                "job": job.name, "config": job.config, "variant": job.variant, "right": False,
-                "checks": [{"shape": job.shapes[0], "right": False, "notes": [why]}],
-            })  # fmt: skip
+            append(
+                journal,
+                {
+                    "job": job.name,
+                    "config": job.config,
+                    "variant": job.variant,
+                    "right": False,
+                    "checks": [{"shape": job.shapes[0], "right": False, "notes": [why]}],
+                },
+            )
             say(f"{job.name}: {why}")
         stalls = 0 if lost or len(after) > len(done) else stalls + 1
         path.unlink(missing_ok=True)

@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 
 from ..configs import registry
-from ..configs.persistent import WarpSpecializedConfig
-from ..configs.persistent_instances import WarpSpecializedInstance
+from ..configs.persistent import PersistentConfig
+from ..configs.persistent_instances import PersistentInstance
 from ..configs.registry import Config, Instance
-from ..configs.split_k import ClusterSplitConfig
-from ..configs.split_k_instances import ClusterSplitInstance
-from ..configs.split_k_two_pass import TwoLaunchesConfig
+from ..configs.split_k import SplitKConfig
+from ..configs.split_k_instances import SplitKInstance
+from ..configs.split_k_two_pass import TwoPassSplitKConfig
 from ..configs.tma_wgmma import majors
-from ..configs.two_pass_reduction import LeavingInstance
-from ..configs.unaligned import BANDS, AnyRowsConfig, AnyRowsInstance
+from ..configs.two_pass_reduction import PartialsInstance
+from ..configs.unaligned import BANDS, UnalignedConfig, UnalignedInstance
 from ..problem.shape import Shape
 
 #: macros of a variant, by name. ``plain`` is what ships; ``watchdog`` ends a hang and names the barrier.
@@ -38,7 +38,7 @@ TAGS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class BringupJob:
     """One configuration, in one variant, on some shapes."""
 
     config: str
@@ -53,12 +53,12 @@ class Job:
 
 def hopper_instances() -> Sequence[Instance]:
     """The TMA + WGMMA families' instances, simplest first: what fails for all shows early."""
-    found: list[ClusterSplitInstance | WarpSpecializedInstance | AnyRowsInstance] = [
+    found: list[SplitKInstance | PersistentInstance | UnalignedInstance] = [
         i
         for i in (*registry.INSTANCES, *registry.OTHER_INSTANCES, *registry.UNPROVEN_INSTANCES)
-        if isinstance(i, ClusterSplitInstance | WarpSpecializedInstance | AnyRowsInstance) and not i.epilogue
+        if isinstance(i, SplitKInstance | PersistentInstance | UnalignedInstance) and not i.epilogue
     ]
-    order = (ClusterSplitInstance, LeavingInstance, WarpSpecializedInstance, AnyRowsInstance)
+    order = (SplitKInstance, PartialsInstance, PersistentInstance, UnalignedInstance)
     return sorted(
         found,
         key=lambda i: (order.index(type(i)), getattr(i, "dtype", "fp16") != "fp16", i.rows, i.columns),
@@ -67,16 +67,24 @@ def hopper_instances() -> Sequence[Instance]:
 
 def configs_of(instance: Instance) -> list[Config]:
     """A few configurations that use every path of an instance."""
-    if isinstance(instance, LeavingInstance):  # with second kernels for few parts and many
+    if isinstance(instance, PartialsInstance):  # with second kernels for few parts and many
         splits = ((1, 1, 2), (1, 1, 7), (1, 1, 12), (1, 1, 16))
         if instance.shared:
             splits = ((2, 1, 3), (1, 2, 8), (2, 1, 14), (1, 2, 16))
-        return [TwoLaunchesConfig(instance, 1, *split) for split in splits]
-    if isinstance(instance, ClusterSplitInstance):
+        return [TwoPassSplitKConfig(instance, 1, *split) for split in splits]
+    if isinstance(instance, SplitKInstance):
         alone: tuple[tuple[int, ...], ...] = (
-            (1,), (2,), (3,), (7,), (8,), (2, 1, 1, 2), (8, 1, 1, 2), (1, 1, 1, 4), (1, 1, 1, 7),
+            (1,),
+            (2,),
+            (3,),
+            (7,),
+            (8,),
+            (2, 1, 1, 2),
+            (8, 1, 1, 2),
+            (1, 1, 1, 4),
+            (1, 1, 1, 7),
             (4, 1, 1, 3),
-        )  # fmt: skip
+        )
         shared = (
             (1, 2, 1),
             (1, 1, 2),
@@ -89,13 +97,13 @@ def configs_of(instance: Instance) -> list[Config]:
             (1, 2, 2, 5),
         )
         clusters = shared if instance.shared else alone
-        banded = [] if instance.shared else [ClusterSplitConfig(instance, band=band) for band in (3, 4)]
-        return [*(ClusterSplitConfig(instance, *cluster) for cluster in clusters), *banded]
-    if isinstance(instance, WarpSpecializedInstance):
-        return [WarpSpecializedConfig(instance, g, k) for g, k in ((8, 1), (4, 3), (8, 0))]
-    if isinstance(instance, AnyRowsInstance):
-        split = [AnyRowsConfig(instance, slices) for slices in (1, 2, 5, 8)]
-        return [*split, *(AnyRowsConfig(instance, band=band) for band in BANDS)]
+        banded = [] if instance.shared else [SplitKConfig(instance, band=band) for band in (3, 4)]
+        return [*(SplitKConfig(instance, *cluster) for cluster in clusters), *banded]
+    if isinstance(instance, PersistentInstance):
+        return [PersistentConfig(instance, g, k) for g, k in ((8, 1), (4, 3), (8, 0))]
+    if isinstance(instance, UnalignedInstance):
+        split = [UnalignedConfig(instance, slices) for slices in (1, 2, 5, 8)]
+        return [*split, *(UnalignedConfig(instance, band=band) for band in BANDS)]
     return []
 
 
@@ -104,33 +112,46 @@ def shapes_for(config: Config) -> list[Shape]:
     rows, columns = config.tile
     if config.swapped:
         rows, columns = columns, rows
-    if isinstance(config, AnyRowsConfig):
+    if isinstance(config, UnalignedConfig):
         odd = (
-            Shape(rows, columns, 64), Shape(rows, columns, 1024), Shape(rows + 1, columns + 3, 521),
-            Shape(5, 7, 9), Shape(61, 67, 71), Shape(3 * rows + 23, 2 * columns + 42, 2055),
-            Shape(1031, 2053, 394), Shape(4095, 3081, 137), Shape(333, 776, 999), Shape(333, 777, 1000),
-        )  # fmt: skip
-        return [s for s in odd if config.reject(s) is None]
+            Shape(rows, columns, 64),
+            Shape(rows, columns, 1024),
+            Shape(rows + 1, columns + 3, 521),
+            Shape(5, 7, 9),
+            Shape(61, 67, 71),
+            Shape(3 * rows + 23, 2 * columns + 42, 2055),
+            Shape(1031, 2053, 394),
+            Shape(4095, 3081, 137),
+            Shape(333, 776, 999),
+            Shape(333, 777, 1000),
+        )
+        return [s for s in odd if config.why_illegal(s) is None]
     candidates: tuple[Shape, ...] = (
-        Shape(rows, columns, 64), Shape(rows, columns, 1024), Shape(rows + 8, columns + 8, 520),
-        Shape(8, 16, 8), Shape(3 * rows + 24, 2 * columns + 40, 2056), Shape(1032, 2056, 392),
+        Shape(rows, columns, 64),
+        Shape(rows, columns, 1024),
+        Shape(rows + 8, columns + 8, 520),
+        Shape(8, 16, 8),
+        Shape(3 * rows + 24, 2 * columns + 40, 2056),
+        Shape(1032, 2056, 392),
         Shape(4096, 3080, 136),
-    )  # fmt: skip
-    if isinstance(config, TwoLaunchesConfig):  # enough k for each part; tails of k, of m and n
+    )
+    if isinstance(config, TwoPassSplitKConfig):  # enough k for each part; tails of k, of m and n
         long = 64 * config.parts
         candidates += (
-            Shape(rows, columns, 8 * long), Shape(3 * rows + 24, 2 * columns + 40, 2 * long - 56),
-            Shape(1032, 2056, long), Shape(8, 16, 3 * long - 8),
-        )  # fmt: skip
+            Shape(rows, columns, 8 * long),
+            Shape(3 * rows + 24, 2 * columns + 40, 2 * long - 56),
+            Shape(1032, 2056, long),
+            Shape(8, 16, 3 * long - 8),
+        )
     if getattr(config.instance, "lead", 0):
         candidates += (Shape(4096, 3080, 264), Shape(4104, 3080, 1032))  # several tiles a CTA, more k tiles
-    return [s for s in candidates if config.reject(s) is None]
+    return [s for s in candidates if config.why_illegal(s) is None]
 
 
-def jobs(variant: str = "plain", instances: Iterable[Instance] | None = None) -> list[Job]:
+def jobs(variant: str = "plain", instances: Iterable[Instance] | None = None) -> list[BringupJob]:
     """All that a bring-up runs in one variant."""
     return [
-        Job(config.name, variant, tuple(map(str, shapes)))
+        BringupJob(config.name, variant, tuple(map(str, shapes)))
         for instance in (hopper_instances() if instances is None else instances)
         for config in configs_of(instance)
         if (shapes := shapes_for(config))
@@ -140,10 +161,10 @@ def jobs(variant: str = "plain", instances: Iterable[Instance] | None = None) ->
 def variants_for(instance: Instance) -> list[str]:
     """Which variants may tell what is wrong with an instance that fails as it ships."""
     found = ["watchdog"]
-    if isinstance(instance, ClusterSplitInstance | WarpSpecializedInstance):
+    if isinstance(instance, SplitKInstance | PersistentInstance):
         if any(majors(instance.layout, instance.swapped)):
             found.append("offsets")
-        if isinstance(instance, WarpSpecializedInstance):
+        if isinstance(instance, PersistentInstance):
             if instance.consumers > 1:
                 found.append("registers")
             if instance.cluster > 1:

@@ -27,7 +27,7 @@ _GPU = "NVIDIA H200"
 _HOPELESS = 2.0
 
 
-def entrants(
+def candidates_for(
     shape: Shape, layout: str, count: int, without: frozenset[str] = frozenset(), exclude: str = ""
 ) -> list[Config]:
     """The configurations of the first rung: neighbours' winners, then the estimate's favourites.
@@ -66,19 +66,19 @@ def ranked(shape: Shape, layout: str) -> tuple[Config, ...]:
 def neighbours_winners(shape: Shape, layout: str, count: int = 4) -> list[Config]:
     """What won at the nearest shapes of the shipped table, as far as it is legal here."""
     from ..select.selector import parsed
-    from ..select.table import Table, shipped_path
+    from ..select.table import TunedTable, shipped_path
 
     path = shipped_path(_GPU, part((layout,)))
     if not path.is_file():
         return []
     if path not in _TABLES:
-        _TABLES[path] = Table.load(path)
+        _TABLES[path] = TunedTable.load(path)
     rows = [row for row in _TABLES[path].rows.values() if row.layout == layout and row.ours]
     here = np.log2([shape.m, shape.n, shape.k])
     rows.sort(key=lambda r: float(np.linalg.norm(np.log2([r.shape.m, r.shape.n, r.shape.k]) - here)))
     found = [parsed(row.ours[0][0]) for row in rows[:count]]
     plain = (replace(c, mode=PLAIN) for c in found if c is not None)
-    return list(dict.fromkeys(c for c in plain if c.reject(shape) is None))
+    return list(dict.fromkeys(c for c in plain if c.why_illegal(shape) is None))
 
 
 _TABLES: dict[Any, Any] = {}
@@ -101,7 +101,7 @@ def recorded(shape: Shape, layout: str, count: int, exclude: str = "") -> list[C
             config = registry.parse(name)
         except SassafrasError:  # a kernel that is gone
             continue
-        legal = registry.proven(config) and config.reject(shape) is None
+        legal = registry.proven(config) and config.why_illegal(shape) is None
         if legal and not (banned and banned.search(name)):
             found.append(config)
     return found
@@ -119,9 +119,11 @@ def changed(shape: Shape, layout: str, only: str, count: int, exclude: str = "")
     ranked = sorted(
         (expected_us(c, shape), c.name, c)
         for c in matching(only)
-        if c.layout == layout and c.wasteful(shape) is None and c.reject(shape) is None  # the cheaper first
+        if c.layout == layout
+        and c.dominated(shape) is None
+        and c.why_illegal(shape) is None  # the cheaper first
         and not (banned and banned.search(c.name))
-    )  # fmt: skip
+    )
     hopeful = [config for us, _, config in ranked if us < limit]
     first: dict[str, Config] = {}
     for config in hopeful:

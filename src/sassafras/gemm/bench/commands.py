@@ -31,7 +31,7 @@ from ..problem.shape import (
     stratified,
 )
 from ..select.dataset import Dataset, merge, shipped, stem
-from ..select.table import Table
+from ..select.table import TunedTable
 from . import runs
 from .html_report import as_csv, as_html
 from .options import Options
@@ -39,12 +39,20 @@ from .worker import kernels_digest
 
 #: names that ``--grid`` knows
 GRIDS = {
-    "cuda-l2": cuda_l2_grid, "off-grid": off_grid, "off-grid-anew": off_grid_anew,
-    "off-grid-third": off_grid_third, "off-grid-fourth": off_grid_fourth, "learning": for_learning,
-    "off-grid-odd": off_grid_odd, "learning-odd": for_learning_odd, "learning-few": for_learning_few,
-    "off-grid-fifth": off_grid_fifth, "off-grid-rare": off_grid_rare, "learning-rare": for_learning_rare,
+    "cuda-l2": cuda_l2_grid,
+    "off-grid": off_grid,
+    "off-grid-anew": off_grid_anew,
+    "off-grid-third": off_grid_third,
+    "off-grid-fourth": off_grid_fourth,
+    "learning": for_learning,
+    "off-grid-odd": off_grid_odd,
+    "learning-odd": for_learning_odd,
+    "learning-few": for_learning_few,
+    "off-grid-fifth": off_grid_fifth,
+    "off-grid-rare": off_grid_rare,
+    "learning-rare": for_learning_rare,
     "backward": backward.grid,
-}  # fmt: skip
+}
 
 
 def choose_shapes(
@@ -76,9 +84,14 @@ def file_name(grid: str, mode: str) -> str:
 
 
 def benchmark(
-    shapes: tuple[Shape, ...], folder: Path, options: Options, *, mode: str = "offline",
-    name: str | None = None, **keywords: Any,
-) -> tuple[Path, dict[str, Any]]:  # fmt: skip
+    shapes: tuple[Shape, ...],
+    folder: Path,
+    options: Options,
+    *,
+    mode: str = "offline",
+    name: str | None = None,
+    **keywords: Any,
+) -> tuple[Path, dict[str, Any]]:
     """`bench.run`, then a JSON, a CSV and an HTML file in the folder. Returns the JSON's path and the
     summary.
 
@@ -121,11 +134,11 @@ def save_sweep(
         paths[0].replace(alone)
         merge(shipped(str(dataset.header.get("gpu")), of), Dataset.load(alone), changed).save(paths[0])
         paths.append(alone)
-    table = Table.from_dataset(Dataset.load(paths[0]))  # of what was written, rounded as it is
+    table = TunedTable.from_dataset(Dataset.load(paths[0]))  # of what was written, rounded as it is
     paths.append(folder / f"{name}.table.json")
     table.save(paths[-1])
     if install is not None:
-        (Table.load(install).merged(table) if install.is_file() else table).save(install)
+        (TunedTable.load(install).merged(table) if install.is_file() else table).save(install)
         paths.append(install)
     return paths
 

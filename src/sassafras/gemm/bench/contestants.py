@@ -1,4 +1,4 @@
-"""What the benchmark needs beyond `Tools`: rotated buffers, an emptied L2, sassafras.matmul, wall time."""
+"""What the benchmark needs beyond `GpuContext`: rotated buffers, emptied L2, sassafras.matmul, wall time."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import numpy as np
 from sassafras.cuda.cublas import LtAlgorithm, LtProblem
 
 from ..problem.shape import LAYOUTS, Shape
-from ..select.table import Row, Table
-from .gpu_context import Tools
+from ..select.table import TableRow, TunedTable
+from .gpu_context import GpuContext
 from .operands import Operands, factors
-from .timing import Block, Enqueue
+from .timing import Enqueue, TimedBlock
 
 #: sets of buffers in a rotation, at most
 MOST_SETS = 64
@@ -38,8 +38,8 @@ class OperandSet:
         return factors(self, layout)
 
 
-class Stage(Tools):
-    """A GPU with everything that contestants need. See `Tools`."""
+class Contestants(GpuContext):
+    """A GPU with everything that contestants need. See `GpuContext`."""
 
     modelled = False
 
@@ -80,12 +80,12 @@ class Stage(Tools):
         enqueue: Enqueue | Sequence[Enqueue],
         launches: int,
         events: tuple[Any, Any] | None = None,
-    ) -> Block:
+    ) -> TimedBlock:
         """A captured block; what torch allocates meanwhile stays the graph's."""
         import torch
 
         with torch.cuda.use_mem_pool(self._pool):
-            return Block(self.gpu, enqueue, launches, events)
+            return TimedBlock(self.gpu, enqueue, launches, events)
 
     # -- contestants ----------------------------------------------------------------------------------------
 
@@ -100,10 +100,10 @@ class Stage(Tools):
         (a, b), c = operands.factors(layout), operands.c
         return lambda: matmul(a, b, c)
 
-    def tell_portfolio(self, rows: Sequence[Row]) -> None:
+    def tell_portfolio(self, rows: Sequence[TableRow]) -> None:
         """Let dispatch know what was tuned; nothing: it works from the table that is shipped."""
         from ..matmul import api as room
-        from ..select.selector import Chooser
+        from ..select.selector import Selector
 
         if room._engine is None:
             room._set_up()
@@ -114,7 +114,7 @@ class Stage(Tools):
         engine.forget()
         if rows:
             header = {"gpu": engine.gpu(0).name, "cublaslt": self.lt.version}
-            engine.gpu(0).chooser = Chooser(Table(header, rows), lt_version=self.lt.version)
+            engine.gpu(0).chooser = Selector(TunedTable(header, rows), lt_version=self.lt.version)
 
     def served(self) -> dict[str, str]:
         """layout -> who served the latest problems of the portfolio, and with what."""
@@ -161,4 +161,4 @@ class Stage(Tools):
         return table
 
 
-__all__ = ["MOST_SETS", "OperandSet", "Stage"]
+__all__ = ["MOST_SETS", "Contestants", "OperandSet"]

@@ -1,4 +1,4 @@
-"""`LiveDevice`: a GPU that judges configurations of our HGEMM kernels beside cuBLASLt's best algorithm."""
+"""`GemmDevice`: a GPU that judges configurations of our HGEMM kernels beside cuBLASLt's best algorithm."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from sassafras.core.statistics import (
 )
 
 from .options import Options
-from .worker_client import Child
+from .worker_client import WorkerClient
 
 #: fresh processes of a re-measurement
 PROCESSES = 5
@@ -37,7 +37,7 @@ STALL = 30.0
 _MHZ = 1755.0
 
 
-class LiveDevice:
+class GemmDevice:
     """Implements `core.Device` for `GemmSpace`: the baseline is not a kernel of ours but cuBLASLt.
 
     Every configuration runs in a process that may die; its C is compared with FP64 before and after timing.
@@ -68,9 +68,11 @@ class LiveDevice:
             self.name = str(probe()["gpu"])
         self._processes = processes
         self._plan = {
-            "options": asdict(Options(seed=seed)), "cache": str(cache) if cache else None, "dry": dry,
-        }  # fmt: skip
-        self._child = Child({**self._plan, "mode": "judge"}, stall=STALL)
+            "options": asdict(Options(seed=seed)),
+            "cache": str(cache) if cache else None,
+            "dry": dry,
+        }
+        self._child = WorkerClient({**self._plan, "mode": "judge"}, stall=STALL)
         self._shape = ""
         #: cuBLASLt's algorithm that everything is compared with, once it was chosen
         self.baseline: dict[str, Any] | None = None
@@ -104,14 +106,18 @@ class LiveDevice:
         if self.modelled:
             facts["warning"] = "a static estimate against a made-up baseline: nothing was run"
             us, baseline_us = found["us"], found["baseline_us"]
-            return Modelled(
-                candidate.digest, None, us * _MHZ, baseline_us * _MHZ, "", seconds, facts
-            )  # fmt: skip
+            return Modelled(candidate.digest, None, us * _MHZ, baseline_us * _MHZ, "", seconds, facts)
         return Evaluation(
-            candidate.digest, verdict, found["us"], found["baseline_us"],
-            statistics.median(found["ratios"]), bootstrap_median(found["ratios"]),
-            samples=found["samples"], seconds=seconds, facts=facts,
-        )  # fmt: skip
+            candidate.digest,
+            verdict,
+            found["us"],
+            found["baseline_us"],
+            statistics.median(found["ratios"]),
+            bootstrap_median(found["ratios"]),
+            samples=found["samples"],
+            seconds=seconds,
+            facts=facts,
+        )
 
     def _outcome(self, candidate: Candidate, verdict: Verdict, detail: str, seconds: float) -> Outcome:
         kind = Modelled if self.modelled else Evaluation
@@ -134,11 +140,17 @@ class LiveDevice:
             for contestant in times[0]
         }
         return Evaluation(
-            candidate.digest, Verdict.CORRECT, self.last_times[name], self.last_times["lt"],
-            hierarchical_median(ratios), hierarchical_bootstrap(ratios), hierarchical_median(null),
-            hierarchical_bootstrap(null), samples=2 * len(times),
+            candidate.digest,
+            Verdict.CORRECT,
+            self.last_times[name],
+            self.last_times["lt"],
+            hierarchical_median(ratios),
+            hierarchical_bootstrap(ratios),
+            hierarchical_median(null),
+            hierarchical_bootstrap(null),
+            samples=2 * len(times),
             facts={"baseline": self.baseline, "processes": len(times), "times_us": self.last_times},
-        )  # fmt: skip
+        )
 
     def confirm(self, names: Sequence[str]) -> tuple[list[dict[str, list[float]]], str]:
         """(rounds of every contestant, a dictionary a process; what went wrong, or nothing).
@@ -151,7 +163,7 @@ class LiveDevice:
         question = {"shape": self._shape, "configs": list(names), "lt": self.baseline}
         times = []
         for process in range(self._processes):
-            child = Child({**self._plan, "mode": "confirm", "process": process})
+            child = WorkerClient({**self._plan, "mode": "confirm", "process": process})
             try:
                 found = child.ask(question)
             finally:

@@ -20,9 +20,9 @@ from sassafras.cuda.timing import Stopwatch
 from ..configs.registry import Config
 from ..problem.shape import LAYOUTS, Shape
 from ..select.cost_model import estimate_us
-from ..select.table import Row
+from ..select.table import TableRow
 from .operands import RMS_LIMIT, Check
-from .timing import Block, Enqueue
+from .timing import Enqueue, TimedBlock
 
 #: of the modelled clock, relative
 _NOISE = 0.004
@@ -107,7 +107,7 @@ class DryOperands:
         return Check(1e-3, 1.0, "")
 
 
-class DryStage:
+class DryContestants:
     """See `stage.Stage`: the same methods on the modelled clock."""
 
     modelled = True
@@ -117,11 +117,13 @@ class DryStage:
         self.gpu = DryGpu(seed)
         self.watch: Any = Stopwatch(self.gpu)  # type: ignore[arg-type]
         self.lt: Any = SimpleNamespace(
-            version=0, problem=self._problem, candidates=self._candidates,
+            version=0,
+            problem=self._problem,
+            candidates=self._candidates,
             heuristics=lambda problem, workspace: self._candidates(problem)[-1:],
             check=lambda problem, algorithm: None,
-        )  # fmt: skip
-        self._rows: dict[tuple[Shape, str], Row] = {}
+        )
+        self._rows: dict[tuple[Shape, str], TableRow] = {}
         self._served: dict[str, str] = {}
 
     def _problem(self, shape: Shape, layout: str) -> Any:
@@ -152,9 +154,9 @@ class DryStage:
         enqueue: Enqueue | Sequence[Enqueue],
         launches: int,
         events: tuple[Any, Any] | None = None,
-    ) -> Block:
+    ) -> TimedBlock:
         """A captured block."""
-        return Block(self.gpu, enqueue, launches, events)  # type: ignore[arg-type]
+        return TimedBlock(self.gpu, enqueue, launches, events)  # type: ignore[arg-type]
 
     def ours(self, config: Config, operands: Any) -> Enqueue:
         """The static estimate, and a figure of the configuration's own."""
@@ -177,11 +179,11 @@ class DryStage:
 
     def portfolio(self, layout: str, operands: Any) -> Enqueue:
         """What the chooser says of the row that it was told."""
-        from ..select.selector import Chooser, parsed
-        from ..select.table import Table
+        from ..select.selector import Selector, parsed
+        from ..select.table import TunedTable
 
-        choice = Chooser(Table({"cublaslt": 0}, self._rows.values()), lt_version=0).choose(
-            operands.shape, layout, lambda config: config.reject(operands.shape) is None
+        choice = Selector(TunedTable({"cublaslt": 0}, self._rows.values()), lt_version=0).choose(
+            operands.shape, layout, lambda config: config.why_illegal(operands.shape) is None
         )
         self._served[layout] = choice.member + (f" {choice.config}" if choice.config else "")
         config = parsed(choice.config) if choice.config else None
@@ -191,7 +193,7 @@ class DryStage:
             return self.lt_call(None, LtAlgorithm.from_json(choice.row.lt), operands)
         return self.torch_matmul(layout, operands)
 
-    def tell_portfolio(self, rows: Sequence[Row]) -> None:
+    def tell_portfolio(self, rows: Sequence[TableRow]) -> None:
         """Remember them."""
         self._rows = {(row.shape, row.layout): row for row in rows}
 

@@ -18,7 +18,7 @@ from .timing import Enqueue
 
 
 @dataclass(frozen=True, slots=True)
-class Guilty:
+class FaultyConfig:
     """A configuration that lost the context, at which shape, and what was said."""
 
     config: str
@@ -26,7 +26,7 @@ class Guilty:
     why: str
 
 
-class Trials:
+class FaultTracker:
     """What a worker knows of bad candidates while it chooses for one shape.
 
     Args:
@@ -35,7 +35,9 @@ class Trials:
             nothing is launched alone.
     """
 
-    def __init__(self, guilty: Sequence[Guilty] = (), note: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self, guilty: Sequence[FaultyConfig] = (), note: Callable[[str], None] | None = None
+    ) -> None:
         self.guilty = guilty
         self._instances = {g.config.split("/")[0] for g in guilty}
         self._note = note
@@ -61,10 +63,10 @@ class Trials:
             self._note("")
 
 
-def of_plan(plan: Mapping[str, Any], shape: str, journal: Journal) -> Trials:
+def of_plan(plan: Mapping[str, Any], shape: str, journal: Journal) -> FaultTracker:
     """What `pool` told the worker (``guilty``, ``careful``), for one shape."""
     careful = shape in plan.get("careful", ())
-    return Trials(
-        [Guilty(**entry) for entry in plan.get("guilty", ())],
+    return FaultTracker(
+        [FaultyConfig(**entry) for entry in plan.get("guilty", ())],
         (lambda name: journal.note(shape, trying=name)) if careful else None,
     )

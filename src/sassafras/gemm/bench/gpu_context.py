@@ -7,7 +7,7 @@ from typing import Any
 
 from sassafras.core import DeviceError
 from sassafras.cuda.cublas import RECOMMENDED_WORKSPACE, WORKSPACES, Cublas, CublasLt
-from sassafras.cuda.driver import Function, Gpu, call
+from sassafras.cuda.driver import Gpu, KernelFunction, call
 from sassafras.cuda.timing import Stopwatch
 
 from ..build.arguments import Arguments
@@ -19,7 +19,7 @@ from .operands import Operands
 from .timing import Enqueue
 
 
-class Tools:
+class GpuContext:
     """One GPU, one stream that everything (torch too) runs on.
 
     Args:
@@ -47,12 +47,12 @@ class Tools:
         self.strict = Cublas(stream, at, RECOMMENDED_WORKSPACE, reduced_precision=False)
         self.lt = CublasLt(stream, at, max(WORKSPACES))
         self._cache = cache
-        self._functions: dict[Instance, Function] = {}
+        self._functions: dict[Instance, KernelFunction] = {}
         self._opted_in: set[Instance] = set()
         self._scratches: dict[str, list[Any]] = {}
         self.gpu.sync()
 
-    def function(self, instance: Instance) -> Function:
+    def function(self, instance: Instance) -> KernelFunction:
         """The loaded kernel. Raises CudaError, CompileError."""
         if instance not in self._functions:
             self._functions[instance] = self.gpu.load(cubin(instance, self._cache), instance.name)

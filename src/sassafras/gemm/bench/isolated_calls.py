@@ -9,7 +9,7 @@ import numpy as np
 
 from sassafras.cuda.timing import balanced
 
-from .timing import Block, Enqueue
+from .timing import Enqueue, TimedBlock
 
 
 class Isolated:
@@ -24,7 +24,7 @@ class Isolated:
         self._stage = stage
         self._begin, self._end = events = stage.gpu.event(), stage.gpu.event()
         # neither Python nor a submission lies between the events, which would hide the smaller kernels
-        self._graphs: list[list[Block]] = [
+        self._graphs: list[list[TimedBlock]] = [
             [stage.block(call, 1, events) for call in calls] for calls in contestants
         ]
 

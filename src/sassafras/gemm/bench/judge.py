@@ -53,7 +53,7 @@ class Judge:
         stage, operands = self.stage, self._operands
         config = parse(name)
         record: dict[str, Any] = {"shape": text, "config": name, "baseline": self._baseline.to_json()}
-        if why := config.reject(operands.shape):
+        if why := config.why_illegal(operands.shape):
             return {**record, "verdict": "unsupported", "detail": why}
         try:
             enqueue = stage.ours(config, operands)
@@ -79,10 +79,15 @@ class Judge:
             return {**record, "verdict": "wrong_result", "detail": f"after timing: {after.why}"}
         medians = np.median(table, axis=0)
         return {
-            **record, "verdict": "correct", "detail": "", "baseline_us": float(medians[0]),
-            "us": float(medians[1]), "ratios": [float(r) for r in paired(table, 0, 1)],
-            "rms_ratio": check.rms_ratio, "samples": 2,
-        }  # fmt: skip
+            **record,
+            "verdict": "correct",
+            "detail": "",
+            "baseline_us": float(medians[0]),
+            "us": float(medians[1]),
+            "ratios": [float(r) for r in paired(table, 0, 1)],
+            "rms_ratio": check.rms_ratio,
+            "samples": 2,
+        }
 
     def _open(self, shape: Shape) -> None:
         if shape == self._shape:
@@ -134,9 +139,10 @@ class Judge:
             block.discard(stage.gpu)
         problem.close()
         return {
-            "shape": text, "rms_ratios": {name: ratios[name] for name in names},
+            "shape": text,
+            "rms_ratios": {name: ratios[name] for name in names},
             "times": {name: [float(us) for us in table[:, i]] for i, name in enumerate(calls)},
-        }  # fmt: skip
+        }
 
     @staticmethod
     def _right(operands: Any, name: str, call: Enqueue, ours: list[str]) -> float:

@@ -19,7 +19,7 @@ from sassafras.cuda.timing import launches_a_block
 
 from ..configs.registry import parse
 from ..problem.shape import LAYOUTS, Shape
-from ..select.table import Row
+from ..select.table import TableRow
 from .isolated_calls import Isolated
 from .operands import RMS_LIMIT
 from .options import Options
@@ -85,7 +85,7 @@ def measure(
     return row
 
 
-def tuned_rows(selection: dict[str, Any]) -> list[Row]:
+def tuned_rows(selection: dict[str, Any]) -> list[TableRow]:
     """What the selection knows of its shape, as dispatch takes it."""
     shape = Shape.parse(selection["shape"])
     rows = []
@@ -93,7 +93,7 @@ def tuned_rows(selection: dict[str, Any]) -> list[Row]:
         lt = selection["lt"].get(layout)
         best = selection["best"].get(layout)
         ours = ((str(best[0]), float(best[1])),) if best else ()
-        rows.append(Row(shape, layout, ours, torch_us, lt["us"] if lt else None, lt))
+        rows.append(TableRow(shape, layout, ours, torch_us, lt["us"] if lt else None, lt))
     return rows
 
 
@@ -171,9 +171,13 @@ def judged(
 
 
 def _offline(
-    stage: Any, selection: dict[str, Any], options: Options, binds: dict[str, Bind],
-    contestants: dict[str, Enqueue], operands: Any,
-) -> dict[str, Any]:  # fmt: skip
+    stage: Any,
+    selection: dict[str, Any],
+    options: Options,
+    binds: dict[str, Bind],
+    contestants: dict[str, Enqueue],
+    operands: Any,
+) -> dict[str, Any]:
     names = list(contestants)
     rough = {name: rough_us(stage, contestants[name]) for name in names}
     blocks = [
@@ -207,9 +211,13 @@ def _offline(
 
 
 def _cold(
-    stage: Any, selection: dict[str, Any], options: Options, binds: dict[str, Bind], operands: Any,
+    stage: Any,
+    selection: dict[str, Any],
+    options: Options,
+    binds: dict[str, Bind],
+    operands: Any,
     rough: dict[str, float],
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Ours, AutoTuning, torch and the portfolio with nothing in the L2: each call of a block has buffers of
     its own, and the L2 is emptied by reading before every block."""
     names = [name for name in binds if name.startswith(("ours", "lt_autotune", "torch", "portfolio"))]
@@ -221,9 +229,13 @@ def _cold(
     spent = [rough[name] * len(sets) + 60.0 for name in names]
     rounds = int(min(15, max(5, options.seconds / 2 * 1e6 // sum(spent))))
     table = timed(
-        stage.gpu, stage.watch, blocks, rounds, before=lambda index: stage.empty_l2(),
+        stage.gpu,
+        stage.watch,
+        blocks,
+        rounds,
+        before=lambda index: stage.empty_l2(),
         seed=drawn(operands.shape, options.seed),
-    )  # fmt: skip
+    )
     for block in blocks:
         block.discard(stage.gpu)
     found = judged(table, names, selection, "cold_")
@@ -233,9 +245,13 @@ def _cold(
 
 
 def _server(
-    stage: Any, selection: dict[str, Any], options: Options, process: int, binds: dict[str, Bind],
+    stage: Any,
+    selection: dict[str, Any],
+    options: Options,
+    process: int,
+    binds: dict[str, Bind],
     operands: Any,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Isolated calls: GPU time by events around each, and wall time of the whole call, waits untimed."""
     everybody, sets = list(binds), stage.sets(operands, _SERVER_SETS)
     rng = np.random.default_rng((options.seed, process, operands.shape.flop % (1 << 31)))
@@ -272,9 +288,10 @@ def hopeful(names: Sequence[str], trial_us: Sequence[float], twin: str) -> list[
     for family, us in zip(families, trial_us, strict=True):
         fastest[family] = min(us, fastest.get(family, math.inf))
     return [
-        index for index, (name, family) in enumerate(zip(names, families, strict=True))
+        index
+        for index, (name, family) in enumerate(zip(names, families, strict=True))
         if name in ("ours", twin) or trial_us[index] <= _HOPELESS * fastest[family]
-    ]  # fmt: skip
+    ]
 
 
 def _ours_columns(selection: dict[str, Any]) -> dict[str, Any]:

@@ -84,9 +84,11 @@ class Operands:
         self.shape = shape
         m, n, k = shape.m, shape.n, shape.k
         self._buffers = {
-            "a": _Guarded(2 * m * k), "nn": _Guarded(2 * k * n), "tn": _Guarded(2 * n * k),
+            "a": _Guarded(2 * m * k),
+            "nn": _Guarded(2 * k * n),
+            "tn": _Guarded(2 * n * k),
             "c": _Guarded(2 * m * n),
-        }  # fmt: skip
+        }
         self.a, self.c = self._buffers["a"].view(m, k), self._buffers["c"].view(m, n)
         self.b = {"nn": self._buffers["nn"].view(k, n), "tn": self._buffers["tn"].view(n, k)}
         self.a_t: Any = None

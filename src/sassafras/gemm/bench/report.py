@@ -48,9 +48,12 @@ def figures(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     measured = [row for row in rows if "error" not in row and not row.get("pending")]
     with_ours = [row for row in measured if row.get("ours")]
     found: dict[str, Any] = {
-        "shapes": len(rows), "measured": len(measured), "with_ours": len(with_ours), "pending": pending,
+        "shapes": len(rows),
+        "measured": len(measured),
+        "with_ours": len(with_ours),
+        "pending": pending,
         "failed": len(rows) - len(measured) - pending,
-    }  # fmt: skip
+    }
     if any(row.get("modelled") for row in measured):
         found["modelled"] = True
     for baseline in BASELINES:

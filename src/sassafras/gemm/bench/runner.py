@@ -18,7 +18,7 @@ from sassafras.core import DeviceError
 from ..build.cubins import build
 from ..configs.registry import INSTANCES, Instance
 from ..problem.shape import Shape
-from .faults import Guilty
+from .faults import FaultyConfig
 from .journal import Journal
 from .journal import read as read_journal
 from .worker_client import STALL
@@ -29,7 +29,7 @@ _DEATHS = 25
 Say = Callable[[str], None]
 
 
-class Crew(Protocol):
+class Executor(Protocol):
     """Who works shapes off, and on how many GPUs: this host's own, or a cluster's."""
 
     def environment(self) -> dict[str, Any] | None:
@@ -71,10 +71,10 @@ class Local:
         self.gpus = gpus
 
     def environment(self) -> None:
-        """See `Crew.environment`."""
+        """See `Executor.environment`."""
 
     def prepare(self, cache: Path | None, say: Say, instances: Sequence[Instance] = INSTANCES) -> None:
-        """See `Crew.prepare`."""
+        """See `Executor.prepare`."""
         from sassafras.cuda.environment import available
 
         found, reason = available()
@@ -87,7 +87,7 @@ class Local:
     def work(
         self, folder: Path, jobs: Sequence[tuple[str, dict[str, Any]]], shapes: Sequence[str], say: Say
     ) -> None:
-        """See `Crew.work`; one job after the other."""
+        """See `Executor.work`; one job after the other."""
         for stem, plan in jobs:
             work(folder, stem, plan, shapes, self.gpus, say)
 
@@ -179,11 +179,11 @@ def _blamed(journal: Journal, shape: str, status: int, careful: set[str], select
     return name
 
 
-def _guilty(path: Path) -> list[Guilty]:
+def _guilty(path: Path) -> list[FaultyConfig]:
     """Who has lost a context, by all journals of this one's stem."""
     stem = path.name.split(".gpu")[0]
     lines = [r for file in journals(path.parent, stem) for r in read_journal(file)[1:] if "guilty" in r]
-    return [Guilty(r["guilty"], r["begun"], r["why"]) for r in lines]
+    return [FaultyConfig(r["guilty"], r["begun"], r["why"]) for r in lines]
 
 
 def _watched(plan: Path, journal: Path, environment: dict[str, str]) -> int:

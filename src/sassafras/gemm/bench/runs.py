@@ -12,12 +12,12 @@ from sassafras.core import SassafrasError
 
 from ..configs.backward import instances, part
 from ..problem.shape import Shape
-from ..select.dataset import Dataset, Entry
+from ..select.dataset import Dataset, DatasetEntry
 from . import report
 from .journal import belongs
 from .journal import read as read_journal
 from .options import Options
-from .runner import Crew, Local, journals, records
+from .runner import Executor, Local, journals, records
 from .worker import asked
 
 SELECT = "hgemm-select"
@@ -35,7 +35,7 @@ def run(
     mode: str = "offline",
     processes: int = 1,
     gpus: int = 1,
-    crew: Crew | None = None,
+    crew: Executor | None = None,
     minutes: float | None = None,
     dry: bool = False,
     fresh: bool = False,
@@ -91,9 +91,9 @@ def run(
 
 
 def _work(
-    crew: Crew, folder: Path, jobs: Sequence[tuple[str, dict[str, Any]]], texts: Sequence[str], say: Say
+    crew: Executor, folder: Path, jobs: Sequence[tuple[str, dict[str, Any]]], texts: Sequence[str], say: Say
 ) -> None:
-    """`Crew.work`, when what lies there belongs to it: workers look, but none starts if nothing is left."""
+    """`Executor.work`, when what lies there belongs to it; no worker starts if nothing is left."""
     for stem, plan in jobs:
         for path in journals(folder, stem):
             belongs(path, asked(plan))
@@ -111,7 +111,7 @@ def sweep(
     options: Options | None = None,
     *,
     gpus: int = 1,
-    crew: Crew | None = None,
+    crew: Executor | None = None,
     minutes: float | None = None,
     dry: bool = False,
     fresh: bool = False,
@@ -149,8 +149,11 @@ def collected(folder: Path, of: str = "") -> Dataset:
     if not paths:
         raise SassafrasError("no selection journal here", where=str(folder), hint="run the sweep first")
     conditions = read_journal(paths[0])[0]["header"]
-    header = {key: conditions[key] for key in ("gpu", "kernels", "cublaslt", "torch", "modelled", "options")
-              if key in conditions}  # fmt: skip
+    header = {
+        key: conditions[key]
+        for key in ("gpu", "kernels", "cublaslt", "torch", "modelled", "options")
+        if key in conditions
+    }
     entries = []
     for text, record in records(folder, _stem(of)).items():
         if "error" in record:
@@ -164,14 +167,22 @@ def collected(folder: Path, of: str = "") -> Dataset:
             for layout, entry in record["lt"].items()
         }
         ours = {name: (us, rung) for name, (us, rung) in record["rungs"].items()}
-        entries.append(Entry(Shape.parse(text), ours, baselines, lt))
+        entries.append(DatasetEntry(Shape.parse(text), ours, baselines, lt))
     return Dataset(header, entries)
 
 
 def _begin(
-    crew: Crew, shapes: Sequence[Shape], folder: Path, options: Options, minutes: float | None, dry: bool,
-    fresh: bool, cache: Path | None, progress: int, say: Say,
-) -> tuple[dict[str, Any], list[str]]:  # fmt: skip
+    crew: Executor,
+    shapes: Sequence[Shape],
+    folder: Path,
+    options: Options,
+    minutes: float | None,
+    dry: bool,
+    fresh: bool,
+    cache: Path | None,
+    progress: int,
+    say: Say,
+) -> tuple[dict[str, Any], list[str]]:
     """What all plans share, and the shapes' names; kernels are built, old journals deleted if asked."""
     if not dry:
         crew.prepare(cache, say, instances(options.layouts))
@@ -180,9 +191,12 @@ def _begin(
         for path in folder.glob("hgemm-*.gpu*.jsonl"):
             path.unlink()
     base = {
-        "options": asdict(options), "cache": str(cache) if cache else None, "progress": progress, "dry": dry,
+        "options": asdict(options),
+        "cache": str(cache) if cache else None,
+        "progress": progress,
+        "dry": dry,
         "deadline": time.time() + 60 * minutes if minutes else None,
-    }  # fmt: skip
+    }
     return base, [str(shape) for shape in shapes]
 
 

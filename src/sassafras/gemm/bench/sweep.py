@@ -19,19 +19,32 @@ from ..configs.registry import Config
 from ..problem.shape import Shape, cuda_l2_grid, stratified
 from ..select.cost_model import estimate_us
 from .bringup import LOST, append
-from .bringup_plan import Job
+from .bringup_plan import BringupJob
 
 #: contestants of each family, best estimate first
 MOST = {
-    "LeanConfig": 8, "StagedConfig": 4, "ClusterSplitConfig": 24, "ClusterSplitConfig+shared": 32,
-    "WarpSpecializedConfig": 24, "AnyRowsConfig": 24, "TwoLaunchesConfig": 12,
-}  # fmt: skip
+    "LeanConfig": 8,
+    "StagedConfig": 4,
+    "ClusterSplitConfig": 24,
+    "ClusterSplitConfig+shared": 32,
+    "WarpSpecializedConfig": 24,
+    "AnyRowsConfig": 24,
+    "TwoLaunchesConfig": 12,
+}
 #: shapes off the grid: few rows, odd multiples of eight, rows of any length
 EXTRA = (
-    Shape(8, 4096, 4096), Shape(16, 14336, 4096), Shape(40, 4096, 14336), Shape(96, 6144, 4096),
-    Shape(200, 4096, 4096), Shape(296, 11008, 4096), Shape(1000, 1000, 1000), Shape(2040, 2040, 2040),
-    Shape(257, 251, 4099), Shape(1013, 1019, 1021), Shape(2047, 2049, 127),
-)  # fmt: skip
+    Shape(8, 4096, 4096),
+    Shape(16, 14336, 4096),
+    Shape(40, 4096, 14336),
+    Shape(96, 6144, 4096),
+    Shape(200, 4096, 4096),
+    Shape(296, 11008, 4096),
+    Shape(1000, 1000, 1000),
+    Shape(2040, 2040, 2040),
+    Shape(257, 251, 4099),
+    Shape(1013, 1019, 1021),
+    Shape(2047, 2049, 127),
+)
 
 
 def shapes(count: int = 52, seed: int = 1) -> tuple[Shape, ...]:
@@ -122,20 +135,23 @@ def sweep(tools: Any, shape: Shape, excluded: frozenset[str]) -> dict[str, Any]:
         if name not in best:
             best[name] = _entry(config, us, baseline)
     return {
-        **record, "baseline_us": baseline, "wrong": wrong, "best": best,
+        **record,
+        "baseline_us": baseline,
+        "wrong": wrong,
+        "best": best,
         "ours": _entry(final[0][1], final[0][0], baseline) if final else None,
         "overlapping": overlapping,
         "times": [[c.name, round(us, 3), round(estimate_us(c, shape), 3)] for us, c, _ in ranked],
-    }  # fmt: skip
+    }
 
 
 def _entry(config: Config, us: float, baseline: float) -> dict[str, Any]:
     return {"config": config.name, "us": round(us, 3), "ratio": round(baseline / us, 4)}
 
 
-def jobs(wanted: Iterable[Shape]) -> list[Job]:
+def jobs(wanted: Iterable[Shape]) -> list[BringupJob]:
     """One job a shape."""
-    return [Job("sweep", str(shape), (str(shape),)) for shape in wanted]
+    return [BringupJob("sweep", str(shape), (str(shape),)) for shape in wanted]
 
 
 def line(record: dict[str, Any]) -> str:
@@ -159,14 +175,14 @@ def main(path: str) -> int:
     """Work a plan off."""
     from sassafras.cuda.driver import CudaError
 
-    from .gpu_context import Tools
+    from .gpu_context import GpuContext
 
     plan = json.loads(Path(path).read_text())
     journal = Path(plan["journal"])
     excluded = frozenset(json.loads(os.environ.get("SASSAFRAS_SWEEP_EXCLUDED", "[]")))
-    tools = Tools(Path(plan["cache"]) if plan.get("cache") else None)
+    tools = GpuContext(Path(plan["cache"]) if plan.get("cache") else None)
     for entry in plan["jobs"]:
-        job = Job(entry["config"], entry["variant"], tuple(entry["shapes"]))
+        job = BringupJob(entry["config"], entry["variant"], tuple(entry["shapes"]))
         append(journal, {"begun": job.name})
         started = time.perf_counter()
         record: dict[str, Any] = {"job": job.name, "right": True, "checks": []}

@@ -14,7 +14,7 @@ from sassafras.cuda.timing import Stopwatch, balanced
 Enqueue = Callable[[], None]
 
 
-class Block:
+class TimedBlock:
     """`launches` calls captured into one executable graph.
 
     Args:
@@ -79,7 +79,7 @@ def _captured(gpu: Gpu, enqueue: Enqueue) -> tuple[Any, int]:
 def timed(
     gpu: Gpu,
     watch: Stopwatch,
-    blocks: Sequence[Block],
+    blocks: Sequence[TimedBlock],
     rounds: int,
     *,
     warm: int = 1,

@@ -22,11 +22,11 @@ from ..configs import registry
 from ..configs.base import PLAIN
 from ..configs.registry import Config
 from ..problem.shape import Shape
-from .candidates import changed, entrants, ranked, recorded, recorded_algorithm
-from .faults import Trials
+from .candidates import candidates_for, changed, ranked, recorded, recorded_algorithm
+from .faults import FaultTracker
 from .isolated_calls import Isolated
 from .options import Options
-from .timing import Block, Enqueue, apart, timed
+from .timing import Enqueue, TimedBlock, apart, timed
 
 #: graphs alive at once while screening
 _BATCH = 64
@@ -64,7 +64,7 @@ def screen(
     found: list[tuple[float, Any, Enqueue]] = []
     launches = int(min(16, max(1, block_us // max(guess_us, 0.1))))
     for start in range(0, len(contestants), _BATCH):
-        alive: list[tuple[Any, Enqueue, Block]] = []
+        alive: list[tuple[Any, Enqueue, TimedBlock]] = []
         for key, enqueue in contestants[start : start + _BATCH]:
             try:
                 alive.append((key, enqueue, _block(stage, enqueue, launches)))
@@ -113,13 +113,13 @@ class Screen:
         )
 
 
-def _block(tools: Any, enqueue: Enqueue, launches: int) -> Block:
+def _block(tools: Any, enqueue: Enqueue, launches: int) -> TimedBlock:
     """A stage's block keeps what torch allocates while it is captured; plain `Tools` need none of that."""
     make = getattr(tools, "block", None)
-    return make(enqueue, launches) if make else Block(tools.gpu, enqueue, launches)
+    return make(enqueue, launches) if make else TimedBlock(tools.gpu, enqueue, launches)
 
 
-def choose(stage: Any, shape: Shape, options: Options, trials: Trials | None = None) -> dict[str, Any]:
+def choose(stage: Any, shape: Shape, options: Options, trials: FaultTracker | None = None) -> dict[str, Any]:
     """A JSON-able record.
 
     ``ours``: the best configuration of any of the layouts, or None; ``best``: layout -> [configuration, us];
@@ -140,7 +140,7 @@ def choose(stage: Any, shape: Shape, options: Options, trials: Trials | None = N
     lt_finalists, facts = _lt_finalists(stage, operands, problems, options)
     record |= facts
     rungs: dict[str, tuple[float, int]] = {}
-    trials = trials or Trials()
+    trials = trials or FaultTracker()
     wrong = trials.wrong(str(shape))
     ours: list[tuple[float, Any, Enqueue]] = []
     why_not = None
@@ -201,9 +201,11 @@ def _lt_finalists(
     if not finalists:
         raise SassafrasError("cuBLASLt has no algorithm that works", where=str(operands.shape))
     return finalists, {
-        "heuristic": heuristic, "lt_candidates": counts, "lt_rejected": rejected[:8],
+        "heuristic": heuristic,
+        "lt_candidates": counts,
+        "lt_rejected": rejected[:8],
         "baseline_us": min(us for us, _, _ in finalists),
-    }  # fmt: skip
+    }
 
 
 def _lt_candidates(stage: Any, problem: Any, options: Options) -> list[Any]:
@@ -218,9 +220,15 @@ def _lt_candidates(stage: Any, problem: Any, options: Options) -> list[Any]:
 
 
 def _our_finalists(
-    stage: Any, operands: Any, layout: str, options: Options, baseline_us: float,
-    rungs: dict[str, tuple[float, int]], wrong: list[str], trials: Trials,
-) -> list[Finalist]:  # fmt: skip
+    stage: Any,
+    operands: Any,
+    layout: str,
+    options: Options,
+    baseline_us: float,
+    rungs: dict[str, tuple[float, int]],
+    wrong: list[str],
+    trials: FaultTracker,
+) -> list[Finalist]:
     """A probe of every family, two rungs, the leaders in every mode; survivors are checked against FP64."""
 
     def bound(configs: list[Config]) -> list[tuple[Any, Enqueue]]:
@@ -283,13 +291,18 @@ def _our_finalists(
 
 
 def _probed(
-    stage: Any, operands: Any, layout: str, options: Options, baseline_us: float,
-    rungs: dict[str, tuple[float, int]], bound: Callable[[list[Config]], list[tuple[Any, Enqueue]]],
-) -> list[tuple[Any, Enqueue]]:  # fmt: skip
+    stage: Any,
+    operands: Any,
+    layout: str,
+    options: Options,
+    baseline_us: float,
+    rungs: dict[str, tuple[float, int]],
+    bound: Callable[[list[Config]], list[tuple[Any, Enqueue]]],
+) -> list[tuple[Any, Enqueue]]:
     """Who enters the first rung: neighbours' winners, the estimate's favourites of families with a chance."""
     # a family whose favourites are hopeless here does not take the others' places, nor their time
     kinds = {registry.kind(c) for c in ranked(operands.shape, layout)}
-    favourites = entrants(operands.shape, layout, _PROBES * len(kinds), exclude=options.exclude)
+    favourites = candidates_for(operands.shape, layout, _PROBES * len(kinds), exclude=options.exclude)
     probes = screen(stage, bound(favourites), baseline_us, _RUNGS[0][0], 1)
     fastest = min([baseline_us, *(us for us, _, _ in probes)])
     alive = {registry.kind(config) for us, config, _ in probes if us < _HOPELESS * fastest}
@@ -299,13 +312,17 @@ def _probed(
     affordable = int(options.screen_seconds / 2 * 1e6 / (rounds * max(baseline_us, _RUNGS[0][0])))
     count = max(12, min(options.configs, affordable))
     hopeless = frozenset(kinds - alive)
-    return bound(entrants(operands.shape, layout, count, hopeless, options.exclude))
+    return bound(candidates_for(operands.shape, layout, count, hopeless, options.exclude))
 
 
 def _final(
-    stage: Any, operands: Any, options: Options, lt: list[Finalist], ours: list[Finalist],
+    stage: Any,
+    operands: Any,
+    options: Options,
+    lt: list[Finalist],
+    ours: list[Finalist],
     rungs: dict[str, tuple[float, int]],
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """The last rung: ours, cuBLASLt's and torch, interleaved."""
     entries: list[Finalist] = [*lt, *ours]
     # torch takes about as long as cuBLASLt's best. What its first call takes, launched from Python (a capture
@@ -344,6 +361,10 @@ def _final(
             best.setdefault(key.layout, [key.name, us])
     winner = min(best.values(), key=lambda pair: float(pair[1])) if best else None
     return {
-        "lt": best_lt, "torch": torch_us, "best": best, "baseline_us": min(e["us"] for e in best_lt.values()),
-        "ours": winner[0] if winner else None, "ours_us": winner[1] if winner else None,
-    }  # fmt: skip
+        "lt": best_lt,
+        "torch": torch_us,
+        "best": best,
+        "baseline_us": min(e["us"] for e in best_lt.values()),
+        "ours": winner[0] if winner else None,
+        "ours_us": winner[1] if winner else None,
+    }

@@ -11,24 +11,33 @@ from sassafras.cuda.driver import CudaError
 
 from ..configs.registry import INSTANCES, Config, configurations
 from ..problem.shape import Shape
-from .gpu_context import Tools
+from .gpu_context import GpuContext
 from .operands import Operands
 
 #: extents that are no multiple of a tile, and the smallest that are allowed
 BOUNDARY = (
-    Shape(1, 8, 8), Shape(1, 64, 2048), Shape(7, 24, 40), Shape(16, 8, 64), Shape(17, 72, 136),
-    Shape(100, 104, 1000), Shape(33, 520, 96), Shape(64, 64, 64), Shape(65, 200, 4104), Shape(300, 88, 512),
-    Shape(7, 33, 61), Shape(101, 150, 1006),  # odd: rows of any length
-)  # fmt: skip
+    Shape(1, 8, 8),
+    Shape(1, 64, 2048),
+    Shape(7, 24, 40),
+    Shape(16, 8, 64),
+    Shape(17, 72, 136),
+    Shape(100, 104, 1000),
+    Shape(33, 520, 96),
+    Shape(64, 64, 64),
+    Shape(65, 200, 4104),
+    Shape(300, 88, 512),
+    Shape(7, 33, 61),
+    Shape(101, 150, 1006),  # odd: rows of any length
+)
 
 
 def tries(shape: Shape, each: int) -> int:
     """How many configurations `verify` runs of a shape."""
-    legal = Counter(config.instance for config in configurations() if config.reject(shape) is None)
+    legal = Counter(config.instance for config in configurations() if config.why_illegal(shape) is None)
     return sum(min(each, count) for count in legal.values())
 
 
-def verify(tools: Tools, *, each: int = 12, seed: int = 0) -> list[dict[str, Any]]:
+def verify(tools: GpuContext, *, each: int = 12, seed: int = 0) -> list[dict[str, Any]]:
     """Check `each` random legal configurations of every instance on every boundary shape.
 
     Returns:
@@ -47,7 +56,7 @@ def verify(tools: Tools, *, each: int = 12, seed: int = 0) -> list[dict[str, Any
         operands.calibrate(tools.gemm_ex("nn", operands, strict=True))
         right, faults, worst = 0, [], 0.0
         for members in by_instance.values():
-            legal = [c for c in members if c.reject(shape) is None]
+            legal = [c for c in members if c.why_illegal(shape) is None]
             for index in rng.permutation(len(legal))[:each]:
                 config = legal[index]
                 try:
@@ -65,7 +74,7 @@ def verify(tools: Tools, *, each: int = 12, seed: int = 0) -> list[dict[str, Any
     return records
 
 
-def _twice(tools: Tools, config: Config, operands: Operands) -> tuple[str, float]:
+def _twice(tools: GpuContext, config: Config, operands: Operands) -> tuple[str, float]:
     """(what is wrong or "", error over cuBLAS's) of two launches that must agree bit for bit."""
     import torch
 

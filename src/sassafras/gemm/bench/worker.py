@@ -18,7 +18,7 @@ from typing import Any
 from sassafras.core import SassafrasError
 
 from ..problem.shape import LAYOUTS, Shape
-from .faults import Trials, of_plan
+from .faults import FaultTracker, of_plan
 from .journal import Journal
 from .journal import read as read_journal
 from .judge import Judge, answer
@@ -40,9 +40,10 @@ def asked(plan: dict[str, Any]) -> dict[str, Any]:
     """The part of `conditions` that is known without a GPU."""
     wanted = SELECTING if plan["mode"] == "select" else MEASURING
     header = {
-        "mode": plan["mode"], "options": {name: plan["options"][name] for name in wanted},
+        "mode": plan["mode"],
+        "options": {name: plan["options"][name] for name in wanted},
         "kernels": kernels_digest(plan["options"]["layouts"]),
-    }  # fmt: skip
+    }
     if plan["mode"] == "measure":
         header |= {"process": plan["process"], "how": plan["how"]}
     return header
@@ -60,7 +61,7 @@ def conditions(plan: dict[str, Any], stage: Any) -> dict[str, Any]:
     return header
 
 
-class Station:
+class ShapeWorker:
     """A GPU (or the modelled clock) with a plan: what works one shape after another off.
 
     Args:
@@ -79,7 +80,7 @@ class Station:
         self._judge: Judge | None = None
 
     def work(
-        self, text: str, selection: dict[str, Any] | None, trials: Trials | None = None
+        self, text: str, selection: dict[str, Any] | None, trials: FaultTracker | None = None
     ) -> tuple[dict[str, Any], bool]:
         """(the shape's record, whether the context is lost); a failure is a record with ``error``.
 
@@ -90,7 +91,9 @@ class Station:
         """
         return self.answer({"shape": text, "selection": selection}, trials)
 
-    def answer(self, question: dict[str, Any], trials: Trials | None = None) -> tuple[dict[str, Any], bool]:
+    def answer(
+        self, question: dict[str, Any], trials: FaultTracker | None = None
+    ) -> tuple[dict[str, Any], bool]:
         """The same for a question of any mode; see `judge.answer` for those of a search."""
         from sassafras.cuda.driver import CudaError
 
@@ -112,7 +115,7 @@ class Station:
             record["seconds"] = round(time.perf_counter() - started, 3)
         return record, lost
 
-    def _answer(self, shape: Shape, question: dict[str, Any], trials: Trials | None) -> dict[str, Any]:
+    def _answer(self, shape: Shape, question: dict[str, Any], trials: FaultTracker | None) -> dict[str, Any]:
         from .measure import measure
 
         if self.plan["mode"] == "select":
@@ -131,7 +134,7 @@ class Station:
 def main(path: str) -> int:
     """Work a plan off, until its shapes are done or its deadline has passed."""
     plan = json.loads(Path(path).read_text())
-    station = Station(plan)
+    station = ShapeWorker(plan)
     journal = Journal(Path(plan["journal"]), station.header)
     done = journal.done()
     selections: dict[str, Any] = {}
@@ -164,12 +167,12 @@ def main(path: str) -> int:
 def _stage(plan: dict[str, Any]) -> Any:
     cache = Path(plan["cache"]) if plan.get("cache") else None
     if plan.get("dry"):
-        from .dry_run import DryStage
+        from .dry_run import DryContestants
 
-        return DryStage(cache, plan["options"]["seed"])
-    from .contestants import Stage
+        return DryContestants(cache, plan["options"]["seed"])
+    from .contestants import Contestants
 
-    return Stage(cache)
+    return Contestants(cache)
 
 
 def brief(record: dict[str, Any]) -> str:

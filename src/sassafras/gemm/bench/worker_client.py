@@ -31,7 +31,7 @@ class Stopped(Exception):
     """The parent was asked to stop while it waited."""
 
 
-class Child:
+class WorkerClient:
     """``python -m sassafras.gemm.bench.worker_client``: started when first asked, and again after it died.
 
     Args:
@@ -78,8 +78,10 @@ class Child:
         handle = theirs.fileno()
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "sassafras.gemm.bench.worker_client", str(handle)],
-            pass_fds=(handle,), stdin=subprocess.DEVNULL, env=environment(),
-        )  # fmt: skip
+            pass_fds=(handle,),
+            stdin=subprocess.DEVNULL,
+            env=environment(),
+        )
         theirs.close()
         try:
             self._pipe.send_bytes(json.dumps(self.plan).encode())
@@ -138,7 +140,7 @@ def main(handle: int) -> int:
     """Serve one parent: its plan first, then a question at a time, until it closes the pipe."""
     from sassafras.core import SassafrasError
 
-    from .worker import Station
+    from .worker import ShapeWorker
 
     _end_with_parent()
     with Connection(handle) as pipe:
@@ -147,7 +149,7 @@ def main(handle: int) -> int:
             pipe.send_bytes(json.dumps(what, default=str).encode())
 
         try:
-            station = Station(json.loads(pipe.recv_bytes()))
+            station = ShapeWorker(json.loads(pipe.recv_bytes()))
         except (SassafrasError, ImportError, OSError, RuntimeError) as error:
             say({"failed": f"{type(error).__name__}: {error}"})
             return 1

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from sassafras.core import SassafrasError
 
-from . import cubins as compiling
 from ..configs import registry
-from . import launcher as launchers
 from ..configs.registry import Instance
+from . import cubins as compiling
+from . import launcher as launchers
 
 
 def kernels(only: str = "") -> list[Instance]:

@@ -75,9 +75,10 @@ def cubin(instance: Instance, cache: Path | None = None, defines: Sequence[str] 
         write_whole(path, data)
     except OSError as error:
         raise SassafrasError(
-            f"kernels cannot be kept there: {reason(error)}", where=str(path.parent),
+            f"kernels cannot be kept there: {reason(error)}",
+            where=str(path.parent),
             hint="make room or name another folder; the same command goes on",
-        ) from error  # fmt: skip
+        ) from error
     return data
 
 

@@ -62,7 +62,7 @@ PLAIN = Mode()
 class Configuration:
     """Base of every family's configuration: an instance (the compiled kernel) and what is chosen at launch.
 
-    A family gives `stem`, `_parse`, `shared_bytes`, `tile`, `tiles`, `reject`, `wasteful` and `_launch`.
+    A family gives `stem`, `_parse`, `shared_bytes`, `tile`, `tiles`, `why_illegal`, `dominated`, `_launch`.
     """
 
     __slots__ = ()
@@ -140,17 +140,17 @@ class Configuration:
         """Tiles along the kernel's m and n."""
         raise NotImplementedError
 
-    def reject(self, shape: Shape) -> str | None:
+    def why_illegal(self, shape: Shape) -> str | None:
         """Why this configuration cannot run this shape; None when it may."""
         raise NotImplementedError
 
-    def wasteful(self, shape: Shape) -> str | None:
+    def dominated(self, shape: Shape) -> str | None:
         """Why a legal configuration is surely worse than another; None when it may be good."""
         raise NotImplementedError
 
     def launch(self, shape: Shape) -> Launch:
-        """How to launch it. Raises SassafrasError when it cannot run (`reject`)."""
-        if why := self.reject(shape):
+        """How to launch it. Raises SassafrasError when it cannot run (`why_illegal`)."""
+        if why := self.why_illegal(shape):
             raise SassafrasError(why, where=f"{self.name} for {shape}")
         return self.mode.applied(self._launch(shape))
 
@@ -170,8 +170,11 @@ class Configuration:
         """JSON-able description."""
         rows, columns = self.tile
         return {
-            "config": self.name, "layout": self.layout, "tile": f"{rows}x{columns}", "slices": self.slices,
-        }  # fmt: skip
+            "config": self.name,
+            "layout": self.layout,
+            "tile": f"{rows}x{columns}",
+            "slices": self.slices,
+        }
 
 
 class _Named(Protocol):

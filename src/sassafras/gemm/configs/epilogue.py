@@ -15,10 +15,10 @@ from sassafras.core import SassafrasError
 from ..problem.launch import GRID_LIMIT, Launch, TensorMap
 from ..problem.shape import Shape
 from . import registry, tma_wgmma
-from .persistent import WarpSpecializedConfig, band_dividers
+from .persistent import PersistentConfig, band_dividers
 from .registry import Config
 from .tma_wgmma import LAYOUTS
-from .unaligned import AnyRowsConfig
+from .unaligned import UnalignedConfig
 
 #: name -> its number in `kernels/epilogue.cuh`; gelu is the exact form (erf)
 ACTIVATIONS = {None: 0, "relu": 1, "gelu": 2, "gelu_tanh": 3, "silu": 4}
@@ -62,18 +62,18 @@ def bits(value: float) -> int:
     return int(struct.unpack("<i", struct.pack("<f", value))[0])
 
 
-def reject(config: Config, shape: Shape, batch: Batch = ALONE, lines: Lines | None = None) -> str | None:
+def why_illegal(config: Config, shape: Shape, batch: Batch = ALONE, lines: Lines | None = None) -> str | None:
     """Why a configuration cannot run this; None when it can."""
     if not config.instance.epilogue:
         return f"{config.instance.name} is compiled without an epilogue"
-    if why := config.reject(shape):
+    if why := config.why_illegal(shape):
         return why
     tight = Lines.tight(shape, config.layout)
     lines = lines or tight
     if lines != tight and max(lines.a, lines.b, lines.c) >= 1 << 22:
         return "lines lie too far apart for 32-bit offsets within a tile"
     steps = (lines.a, lines.b, lines.c, batch.a, batch.b, batch.c)
-    if isinstance(config, AnyRowsConfig):
+    if isinstance(config, UnalignedConfig):
         if batch.count > 1:
             return "one matrix: those of a batch may begin anywhere"
     elif not getattr(config, "any_alignment", False) and any(step % 8 for step in steps):
@@ -81,7 +81,7 @@ def reject(config: Config, shape: Shape, batch: Batch = ALONE, lines: Lines | No
     if batch.count < 1 or (batch.count > 1 and batch.c == 0):
         return f"{batch.count} results at the same place"
     tiles_m, tiles_n = config.tiles(shape)
-    if isinstance(config, WarpSpecializedConfig):
+    if isinstance(config, PersistentConfig):
         if batch.count > 1 and config.split != 1:
             return "whole tiles only, in batches"
         if batch.count * tiles_m * tiles_n >= 1 << 31:
@@ -109,9 +109,9 @@ def launch(
         addend: elements from row to row of the addend and from matrix to matrix; as of C by default.
 
     Raises:
-        SassafrasError: `reject`, or an unknown activation.
+        SassafrasError: `why_illegal`, or an unknown activation.
     """
-    if why := reject(config, shape, batch, lines):
+    if why := why_illegal(config, shape, batch, lines):
         raise SassafrasError(why, where=f"{config.name} for {shape}")
     if activation not in ACTIVATIONS:
         known = ", ".join(str(name) for name in ACTIVATIONS)
@@ -129,12 +129,20 @@ def launch(
         scalars |= {"last_row": tma_wgmma.APART, "last_column": tma_wgmma.APART}
     ld_addend, step_addend = addend or (lines.c, batch.c)
     scalars |= {
-        "alpha": bits(alpha), "beta": bits(beta), "activation": ACTIVATIONS[activation],
-        "out_rows": shape.m, "out_columns": shape.n, "ld_addend": ld_addend, "tiles_each": tiles_m,
-        "batch_a": step["a"], "batch_b": step["b"], "batch_c": step["c"], "batch_addend": step_addend,
-    }  # fmt: skip
+        "alpha": bits(alpha),
+        "beta": bits(beta),
+        "activation": ACTIVATIONS[activation],
+        "out_rows": shape.m,
+        "out_columns": shape.n,
+        "ld_addend": ld_addend,
+        "tiles_each": tiles_m,
+        "batch_a": step["a"],
+        "batch_b": step["b"],
+        "batch_c": step["c"],
+        "batch_addend": step_addend,
+    }
     x, y, z = plain.grid
-    if isinstance(config, WarpSpecializedConfig):
+    if isinstance(config, PersistentConfig):
         if batch.count > 1:
             scalars["tiles_m"] = tiles_m * batch.count
             scalars |= band_dividers(tiles_m * batch.count, tiles_n, config.group)
@@ -183,9 +191,7 @@ def configurations(
         aligned: all addresses are multiples of 16 bytes.
     """
     steps = lines or Lines.tight(shape, layout)
-    odd = not aligned or any(
-        step % 8 for step in (steps.a, steps.b, steps.c, batch.a, batch.b, batch.c)
-    )  # fmt: skip
+    odd = not aligned or any(step % 8 for step in (steps.a, steps.b, steps.c, batch.a, batch.b, batch.c))
     legal = [
         config
         for config in registry.epilogue_configurations()
@@ -194,8 +200,8 @@ def configurations(
         and (
             getattr(config, "any_alignment", False)
             or not odd
-            or (aligned and isinstance(config, AnyRowsConfig))
+            or (aligned and isinstance(config, UnalignedConfig))
         )
-        and reject(config, shape, batch, lines) is None
+        and why_illegal(config, shape, batch, lines) is None
     ]
-    return [config for config in legal if config.wasteful(shape) is None] or legal
+    return [config for config in legal if config.dominated(shape) is None] or legal

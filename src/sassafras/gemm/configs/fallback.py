@@ -19,13 +19,21 @@ TILE_K = 64
 
 #: names and types of the kernel's parameters, in order
 PARAMETERS = (
-    ("a", "*fp16"), ("b", "*fp16"), ("c", "*fp16"), ("m", "i32"), ("n", "i32"), ("k", "i32"),
-    ("lda", "i32"), ("ldb", "i32"), ("ldc", "i32"), ("tiles_per_slice", "i32"),
-)  # fmt: skip
+    ("a", "*fp16"),
+    ("b", "*fp16"),
+    ("c", "*fp16"),
+    ("m", "i32"),
+    ("n", "i32"),
+    ("k", "i32"),
+    ("lda", "i32"),
+    ("ldb", "i32"),
+    ("ldc", "i32"),
+    ("tiles_per_slice", "i32"),
+)
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class StagedInstance:
+class FallbackInstance:
     """One compiled kernel: the template's parameters.
 
     Attributes:
@@ -57,7 +65,7 @@ class StagedInstance:
         )
 
     @classmethod
-    def parse(cls, name: str) -> StagedInstance:
+    def parse(cls, name: str) -> FallbackInstance:
         """The instance of an entry name. Raises SassafrasError."""
         return named((*INSTANCES, *EPILOGUE_INSTANCES), name, "staged instance")
 
@@ -90,23 +98,23 @@ _ODD = (64, 64, 2, 2, 4)
 _LAYOUTS: tuple[Literal["tn", "nn"], ...] = ("tn", "nn")
 
 #: all that are compiled: the one that won anywhere with rows of whole 16 bytes, and those for odd shapes
-INSTANCES: tuple[StagedInstance, ...] = (
-    StagedInstance("nn", 32, 64, 2, 2, 4),
-    *(StagedInstance(layout, *_ODD, align) for layout in _LAYOUTS for align in (2, 1)),
+INSTANCES: tuple[FallbackInstance, ...] = (
+    FallbackInstance("nn", 32, 64, 2, 2, 4),
+    *(FallbackInstance(layout, *_ODD, align) for layout in _LAYOUTS for align in (2, 1)),
 )
 
 
 #: those with an epilogue (`epilogue`): for odd shapes, which no other family serves
-EPILOGUE_INSTANCES: tuple[StagedInstance, ...] = tuple(
-    StagedInstance(layout, *_ODD, 1, epilogue=True) for layout in _LAYOUTS
+EPILOGUE_INSTANCES: tuple[FallbackInstance, ...] = tuple(
+    FallbackInstance(layout, *_ODD, 1, epilogue=True) for layout in _LAYOUTS
 )
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class StagedConfig(Configuration):
+class FallbackConfig(Configuration):
     """An instance and the cluster that splits k, 1 to 8 CTAs."""
 
-    instance: StagedInstance
+    instance: FallbackInstance
     cluster: int = 1
     mode: Mode = field(default=PLAIN, kw_only=True)
 
@@ -116,10 +124,10 @@ class StagedConfig(Configuration):
         return f"{self.instance.name}/c{self.cluster}"
 
     @classmethod
-    def _parse(cls, stem: str) -> StagedConfig:
+    def _parse(cls, stem: str) -> FallbackConfig:
         try:
             entry, cluster = stem.split("/")
-            return cls(StagedInstance.parse(entry), int(cluster.removeprefix("c")))
+            return cls(FallbackInstance.parse(entry), int(cluster.removeprefix("c")))
         except ValueError as error:
             raise SassafrasError("not a staged configuration", where=stem) from error
 
@@ -144,7 +152,7 @@ class StagedConfig(Configuration):
         """Tiles along m and n."""
         return ceil_div(shape.m, self.instance.rows), ceil_div(shape.n, self.instance.columns)
 
-    def reject(self, shape: Shape) -> str | None:
+    def why_illegal(self, shape: Shape) -> str | None:
         """Why this configuration cannot or should not run this shape; None when it may."""
         if not 1 <= self.cluster <= 8:
             return f"cluster {self.cluster}, 1 to 8 are possible"
@@ -165,7 +173,7 @@ class StagedConfig(Configuration):
             return f"{self.cluster} slices of {tiles} k tiles: some would be empty"
         return None
 
-    def wasteful(self, shape: Shape) -> str | None:
+    def dominated(self, shape: Shape) -> str | None:
         """Why a legal configuration is surely worse than a smaller one; None when it may be good."""
         rows, columns = self.tile
         if self.instance.align < (least := next(a for a in (8, 2, 1) if shape.k % a == shape.n % a == 0)):
@@ -181,16 +189,20 @@ class StagedConfig(Configuration):
     def _launch(self, shape: Shape) -> Launch:
         tiles_m, tiles_n = self.tiles(shape)
         scalars = {
-            "m": shape.m, "n": shape.n, "k": shape.k, "lda": shape.k,
-            "ldb": shape.n if self.layout == "nn" else shape.k, "ldc": shape.n,
+            "m": shape.m,
+            "n": shape.n,
+            "k": shape.k,
+            "lda": shape.k,
+            "ldb": shape.n if self.layout == "nn" else shape.k,
+            "ldc": shape.n,
             "tiles_per_slice": ceil_div(ceil_div(shape.k, TILE_K), self.cluster),
-        }  # fmt: skip
+        }
         return Launch(
             (self.cluster, tiles_n, tiles_m), self.threads, self.shared_bytes, (self.cluster, 1, 1), scalars
         )
 
 
-def configurations(instances: tuple[StagedInstance, ...] = INSTANCES) -> Iterator[StagedConfig]:
+def configurations(instances: tuple[FallbackInstance, ...] = INSTANCES) -> Iterator[FallbackConfig]:
     """Every configuration, in a fixed order, legal or not."""
     for instance, cluster in itertools.product(instances, (1, 2, 4, 8)):
-        yield StagedConfig(instance, cluster)
+        yield FallbackConfig(instance, cluster)

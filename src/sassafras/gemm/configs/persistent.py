@@ -16,7 +16,7 @@ from ..problem.launch import AT_ONCE, Launch, TensorMap, ceil_div
 from ..problem.shape import Shape
 from . import tma_wgmma
 from .base import PLAIN, Configuration, Mode
-from .persistent_instances import INSTANCES, WarpSpecializedInstance
+from .persistent_instances import INSTANCES, PersistentInstance
 
 #: largest workspace (bytes): partial sums should stay in the L2
 WORKSPACE_LIMIT = 64 << 20
@@ -38,7 +38,7 @@ def band_dividers(tiles_m: int, tiles_n: int, group: int) -> dict[str, int]:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class WarpSpecializedConfig(Configuration):
+class PersistentConfig(Configuration):
     """An instance and what is chosen at launch.
 
     Attributes:
@@ -51,7 +51,7 @@ class WarpSpecializedConfig(Configuration):
 
     HAS_LATE: ClassVar[bool] = True
 
-    instance: WarpSpecializedInstance
+    instance: PersistentInstance
     group: int = 8
     split: int = 1
     mode: Mode = field(default=PLAIN, kw_only=True)
@@ -70,12 +70,12 @@ class WarpSpecializedConfig(Configuration):
         return f"g{self.group}" if self.group > 0 else f"v{-self.group}" if self.group else "h"
 
     @classmethod
-    def _parse(cls, stem: str) -> WarpSpecializedConfig:
+    def _parse(cls, stem: str) -> PersistentConfig:
         try:
             entry, order, split = stem.split("/")
             number = 0 if split == "sk" else int(split.removeprefix("k"))
             group = 0 if order == "h" else int(order[1:]) * {"g": 1, "v": -1}[order[:1]]
-            found = cls(WarpSpecializedInstance.parse(entry), group, number)
+            found = cls(PersistentInstance.parse(entry), group, number)
             if found.stem != stem:
                 raise ValueError(stem)
             return found
@@ -115,9 +115,9 @@ class WarpSpecializedConfig(Configuration):
         whole = max(0, tiles // clusters - 1) * clusters
         return tiles - whole, clusters
 
-    def reject(self, shape: Shape) -> str | None:
+    def why_illegal(self, shape: Shape) -> str | None:
         """Why this configuration cannot or should not run this shape; None when it may."""
-        if why := self.instance.reject() or tma_wgmma.misaligned(shape, self.layout):
+        if why := self.instance.why_illegal() or tma_wgmma.misaligned(shape, self.layout):
             return why
         if self.split < 0:
             return f"split {self.split} must be positive"
@@ -130,7 +130,7 @@ class WarpSpecializedConfig(Configuration):
         if tiles_m * tiles_n * k_tiles >= 1 << 31:
             return "more than 2^31 k tiles in all"
         for described in self._maps(shape).values():
-            if why := described.reject():
+            if why := described.why_illegal():
                 return why
         if self.split == 1:
             return None
@@ -143,7 +143,7 @@ class WarpSpecializedConfig(Configuration):
             return f"{needed} bytes of partial sums, at most {WORKSPACE_LIMIT}"
         return None
 
-    def wasteful(self, shape: Shape) -> str | None:
+    def dominated(self, shape: Shape) -> str | None:
         """Why a legal configuration is surely worse than another; None when it may be good."""
         seen, (rows, columns) = self.seen(shape), self.tile
         if rows > 64 and rows // 2 >= seen.m:
@@ -203,31 +203,44 @@ class WarpSpecializedConfig(Configuration):
         alike = not units or (not longer and k_tiles % length == 0 and split_tiles == tiles_m * tiles_n)
         i, seen, (rows_a, rows_b) = self.instance, self.seen(shape), self._boxes(shape)
         scalars = {
-            "tiles_m": tiles_m, "tiles_n": tiles_n, "k_tiles": k_tiles, "group": self.group,
+            "tiles_m": tiles_m,
+            "tiles_n": tiles_n,
+            "k_tiles": k_tiles,
+            "group": self.group,
             **band_dividers(tiles_m, tiles_n, self.group),
-            "split_tiles": split_tiles, "split_units": units, "unit_length": length, "longer_units": longer,
+            "split_tiles": split_tiles,
+            "split_units": units,
+            "unit_length": length,
+            "longer_units": longer,
             "last_row": tma_wgmma.last(seen.m, i.rows) if alike else tma_wgmma.APART,
             "last_column": tma_wgmma.last(seen.n, i.columns) if alike else tma_wgmma.APART,
-            "stage_bytes": tma_wgmma.stage_bytes(rows_a * i.cluster_n, rows_b * i.cluster_m), "late": 0,
+            "stage_bytes": tma_wgmma.stage_bytes(rows_a * i.cluster_n, rows_b * i.cluster_m),
+            "late": 0,
             "store_policy": tma_wgmma.STORE_POLICY,
-        }  # fmt: skip
+        }
         jobs = units + tiles_m * tiles_n - split_tiles
         grid = min(jobs, self.clusters()) * self.cluster
         return Launch(
-            (grid, 1, 1), self.threads, self.shared_bytes, (self.cluster, 1, 1), scalars, self._maps(shape),
-            self._workspace(units), split_tiles * self.cluster * self.instance.sharers,
-        )  # fmt: skip
+            (grid, 1, 1),
+            self.threads,
+            self.shared_bytes,
+            (self.cluster, 1, 1),
+            scalars,
+            self._maps(shape),
+            self._workspace(units),
+            split_tiles * self.cluster * self.instance.sharers,
+        )
 
 
 def configurations(
-    instances: tuple[WarpSpecializedInstance, ...] = INSTANCES,
-) -> Iterator[WarpSpecializedConfig]:
+    instances: tuple[PersistentInstance, ...] = INSTANCES,
+) -> Iterator[PersistentConfig]:
     """Every configuration, in a fixed order, legal or not."""
     for instance in instances:
         for group in (1, 2, 4, 8, 16, -2, -4, -8, 0):
-            yield WarpSpecializedConfig(instance, group, 1)
+            yield PersistentConfig(instance, group, 1)
         if not instance.splits:
             continue
         for split in (0, 2, 3, 4, 8, 16):
-            yield WarpSpecializedConfig(instance, 8, split)
-        yield WarpSpecializedConfig(instance, 0, 0)
+            yield PersistentConfig(instance, 8, split)
+        yield PersistentConfig(instance, 0, 0)

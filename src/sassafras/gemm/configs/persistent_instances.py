@@ -29,7 +29,7 @@ WIDEST_SPLIT = 176
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class WarpSpecializedInstance:
+class PersistentInstance:
     """One compiled kernel: the template's parameters.
 
     Attributes:
@@ -75,7 +75,7 @@ class WarpSpecializedInstance:
         )
 
     @classmethod
-    def parse(cls, name: str) -> WarpSpecializedInstance:
+    def parse(cls, name: str) -> PersistentInstance:
         """The instance of an entry name. Raises SassafrasError."""
         return named(
             (*INSTANCES, *OTHER_INSTANCES, *EPILOGUE_INSTANCES, *CANDIDATES),
@@ -141,7 +141,7 @@ class WarpSpecializedInstance:
         """Names and types of the kernel's parameters."""
         return PARAMETERS + EPILOGUE_PARAMETERS * self.epilogue
 
-    def reject(self) -> str | None:
+    def why_illegal(self) -> str | None:
         """Why it cannot be compiled or run at all; None when it can."""
         if not 1 <= self.consumers <= 3 or (self.ping_pong and self.consumers != 2):
             return f"{self.consumers} multiplying warpgroups: 1 to 3, and 2 for ping-pong"
@@ -172,10 +172,19 @@ class WarpSpecializedInstance:
         """The kernel's type in C++."""
         mn_a, mn_b = tma_wgmma.majors(self.layout, self.swapped)
         numbers = (
-            self.rows, self.columns, self.stages, self.consumers, truth(self.ping_pong), self.cluster_m,
-            self.cluster_n, truth(mn_a), truth(mn_b), truth(self.dtype == "bf16"), truth(self.swapped),
+            self.rows,
+            self.columns,
+            self.stages,
+            self.consumers,
+            truth(self.ping_pong),
+            self.cluster_m,
+            self.cluster_n,
+            truth(mn_a),
+            truth(mn_b),
+            truth(self.dtype == "bf16"),
+            truth(self.swapped),
             self.buffers,
-        )  # fmt: skip
+        )
         more = ", true" * self.epilogue if self.splits else f", {truth(self.epilogue)}, false"
         if self.lead:
             more = f", {truth(self.epilogue)}, {truth(self.splits)}, {self.lead}"
@@ -194,11 +203,11 @@ class WarpSpecializedInstance:
 
 def deepest(
     layout: str, rows: int, columns: int, consumers: int, ping_pong: bool, *, most: int = 8, **more: Any
-) -> WarpSpecializedInstance:
+) -> PersistentInstance:
     """The instance with as many stages as shared memory holds, `most` at most."""
-    found = WarpSpecializedInstance(layout, rows, columns, consumers, ping_pong, most, **more)
+    found = PersistentInstance(layout, rows, columns, consumers, ping_pong, most, **more)
     while found.shared_bytes > SHARED_LIMIT and found.stages > 2:
-        found = WarpSpecializedInstance(layout, rows, columns, consumers, ping_pong, found.stages - 1, **more)
+        found = PersistentInstance(layout, rows, columns, consumers, ping_pong, found.stages - 1, **more)
     return found
 
 
@@ -257,18 +266,16 @@ _FEW_ROWS = (64, 16, 1, False)
 _SWAPPED_WIDE = ((128, 160, 2, False),)
 
 
-def _instances(
-    layouts: tuple[str, ...], dtype: str, tiles: Any, **more: Any
-) -> Iterator[WarpSpecializedInstance]:
+def _instances(layouts: tuple[str, ...], dtype: str, tiles: Any, **more: Any) -> Iterator[PersistentInstance]:
     for layout in layouts:
         for rows, columns, consumers, ping_pong, options in tiles:
             found = deepest(layout, rows, columns, consumers, ping_pong, dtype=dtype, **options, **more)
-            if found.reject() is None:
+            if found.why_illegal() is None:
                 yield found
 
 
 #: compiled for the benchmark's task (FP16, nn and tn)
-INSTANCES: tuple[WarpSpecializedInstance, ...] = (
+INSTANCES: tuple[PersistentInstance, ...] = (
     *_instances(("tn", "nn"), "fp16", _TILES),
     *_instances(("tn",), "fp16", _TILES_TN),
     *_instances(("nn",), "fp16", _TILES_NN),
@@ -285,7 +292,7 @@ _GRADIENT: tuple[tuple[int, int, int, bool, dict[str, Any]], ...] = (
     (128, 192, 2, True, {"cluster_n": 2, "most": 4, "buffers": 3}),
 )
 #: compiled for other callers: BF16, and the layouts of training's backward pass
-OTHER_INSTANCES: tuple[WarpSpecializedInstance, ...] = (
+OTHER_INSTANCES: tuple[PersistentInstance, ...] = (
     *_instances(("tn", "nn", "tt", "nt"), "bf16", _GENERAL),
     *_instances(("tt", "nt"), "fp16", _GENERAL),
     *_instances(("nt",), "fp16", _GRADIENT),
@@ -299,13 +306,14 @@ _FUSED_PLAIN: tuple[tuple[int, int, int, bool, dict[str, Any]], ...] = (
     (64, 192, 2, True, {}),
 )
 _FUSED = tuple(tile for tile in _TILES if tile in _FUSED_PLAIN)
-EPILOGUE_INSTANCES: tuple[WarpSpecializedInstance, ...] = tuple(
+EPILOGUE_INSTANCES: tuple[PersistentInstance, ...] = tuple(
     replace(instance, epilogue=True)
     for instance in (
-        *_instances(("tn", "nn"), "fp16", _FUSED), *_instances(("tn", "nn"), "bf16", _FUSED[1:2]),
+        *_instances(("tn", "nn"), "fp16", _FUSED),
+        *_instances(("tn", "nn"), "bf16", _FUSED[1:2]),
     )
-)  # fmt: skip
+)
 
 
 #: what no GPU has timed yet (`families.CANDIDATES`): nothing
-CANDIDATES: tuple[WarpSpecializedInstance, ...] = ()
+CANDIDATES: tuple[PersistentInstance, ...] = ()

@@ -24,7 +24,7 @@ def ending(band: int) -> str:
     return f"g{band}" if band else ""
 
 
-def wasteful(band: int, down: int, across: int, shared_bytes: int) -> str | None:
+def dominated(band: int, down: int, across: int, shared_bytes: int) -> str | None:
     """Why bands are surely no better than row after row, or than other bands; None when they may be.
 
     Args:

@@ -20,17 +20,17 @@ from . import fallback, persistent, small, split_k, split_k_two_pass, unaligned
 from . import persistent_instances as warp
 from . import split_k_instances as cluster
 from .base import TRIAL
-from .fallback import StagedConfig, StagedInstance
-from .persistent import WarpSpecializedConfig
-from .persistent_instances import WarpSpecializedInstance
-from .small import LeanConfig, LeanInstance
-from .split_k import ClusterSplitConfig
-from .split_k_instances import ClusterSplitInstance
-from .split_k_two_pass import TwoLaunchesConfig
-from .unaligned import AnyRowsConfig, AnyRowsInstance
+from .fallback import FallbackConfig, FallbackInstance
+from .persistent import PersistentConfig
+from .persistent_instances import PersistentInstance
+from .small import SmallConfig, SmallInstance
+from .split_k import SplitKConfig
+from .split_k_instances import SplitKInstance
+from .split_k_two_pass import TwoPassSplitKConfig
+from .unaligned import UnalignedConfig, UnalignedInstance
 
-Instance = LeanInstance | StagedInstance | ClusterSplitInstance | WarpSpecializedInstance | AnyRowsInstance
-Config = LeanConfig | StagedConfig | ClusterSplitConfig | WarpSpecializedConfig | AnyRowsConfig
+Instance = SmallInstance | FallbackInstance | SplitKInstance | PersistentInstance | UnalignedInstance
+Config = SmallConfig | FallbackConfig | SplitKConfig | PersistentConfig | UnalignedConfig
 
 #: instances and configurations of families that no GPU has found right on all that they are meant for, or
 #: that no sweep has timed; none at present
@@ -47,19 +47,28 @@ def proven(item: Instance | Config) -> bool:
 
 
 _TASK: tuple[Instance, ...] = (
-    *small.INSTANCES, *fallback.INSTANCES, *cluster.INSTANCES, *cluster.CANDIDATES,
-    *warp.INSTANCES, *warp.CANDIDATES, *unaligned.INSTANCES,
-    *split_k_two_pass.INSTANCES, *split_k_two_pass.CANDIDATES,
-)  # fmt: skip
+    *small.INSTANCES,
+    *fallback.INSTANCES,
+    *cluster.INSTANCES,
+    *cluster.CANDIDATES,
+    *warp.INSTANCES,
+    *warp.CANDIDATES,
+    *unaligned.INSTANCES,
+    *split_k_two_pass.INSTANCES,
+    *split_k_two_pass.CANDIDATES,
+)
 #: compiled for the benchmark's task: FP16, B as k x n (nn) or n x k (tn), A row-major
 INSTANCES: tuple[Instance, ...] = tuple(filter(proven, _TASK))
 #: compiled for other callers: BF16, and A as k x m (nt, tt)
 OTHER_INSTANCES: tuple[Instance, ...] = (*cluster.OTHER_INSTANCES, *warp.OTHER_INSTANCES)
 
 _EPILOGUE: tuple[Instance, ...] = (
-    *small.EPILOGUE_INSTANCES, *fallback.EPILOGUE_INSTANCES, *cluster.EPILOGUE_INSTANCES,
-    *warp.EPILOGUE_INSTANCES, *unaligned.EPILOGUE_INSTANCES,
-)  # fmt: skip
+    *small.EPILOGUE_INSTANCES,
+    *fallback.EPILOGUE_INSTANCES,
+    *cluster.EPILOGUE_INSTANCES,
+    *warp.EPILOGUE_INSTANCES,
+    *unaligned.EPILOGUE_INSTANCES,
+)
 #: compiled when a call asks for an epilogue or batches (`epilogue`)
 EPILOGUE_INSTANCES: tuple[Instance, ...] = tuple(filter(proven, _EPILOGUE))
 #: of `UNPROVEN` families, and `CANDIDATES`; what brings kernels up builds and runs them
@@ -69,13 +78,16 @@ UNPROVEN_INSTANCES: tuple[Instance, ...] = tuple(i for i in (*_TASK, *_EPILOGUE)
 def _cluster_split(name: str) -> Config:
     """An entry's name that ends in ``p`` leaves sums for a second launch."""
     leaves = name.partition("/")[0].endswith("p")
-    return TwoLaunchesConfig.parse(name) if leaves else ClusterSplitConfig.parse(name)
+    return TwoPassSplitKConfig.parse(name) if leaves else SplitKConfig.parse(name)
 
 
 _PARSERS: dict[str, Callable[[str], Config]] = {
-    "lean": LeanConfig.parse, "staged": StagedConfig.parse, "cs": _cluster_split,
-    "ws": WarpSpecializedConfig.parse, "any": AnyRowsConfig.parse,
-}  # fmt: skip
+    "lean": SmallConfig.parse,
+    "staged": FallbackConfig.parse,
+    "cs": _cluster_split,
+    "ws": PersistentConfig.parse,
+    "any": UnalignedConfig.parse,
+}
 
 
 def configurations() -> Iterator[Config]:
@@ -90,11 +102,13 @@ def unproven_configurations() -> Iterator[Config]:
 
 def _task() -> Iterator[Config]:
     return itertools.chain(
-        small.configurations(), fallback.configurations(),
+        small.configurations(),
+        fallback.configurations(),
         split_k.configurations((*cluster.INSTANCES, *cluster.CANDIDATES)),
         persistent.configurations((*warp.INSTANCES, *warp.CANDIDATES)),
-        unaligned.configurations(), split_k_two_pass.configurations(),
-    )  # fmt: skip
+        unaligned.configurations(),
+        split_k_two_pass.configurations(),
+    )
 
 
 def other_configurations() -> Iterator[Config]:
@@ -112,11 +126,12 @@ def epilogue_configurations() -> Iterator[Config]:
 
 def _epilogue() -> Iterator[Config]:
     return itertools.chain(
-        small.configurations(small.EPILOGUE_INSTANCES), fallback.configurations(fallback.EPILOGUE_INSTANCES),
+        small.configurations(small.EPILOGUE_INSTANCES),
+        fallback.configurations(fallback.EPILOGUE_INSTANCES),
         split_k.configurations(cluster.EPILOGUE_INSTANCES),
         persistent.configurations(warp.EPILOGUE_INSTANCES),
         unaligned.configurations(unaligned.EPILOGUE_INSTANCES),
-    )  # fmt: skip
+    )
 
 
 def kind(config: Config) -> str:
@@ -130,7 +145,7 @@ def dtype(config: Config) -> str:
     return str(getattr(config.instance, "dtype", "fp16"))
 
 
-def twin(config: Config, wanted: str) -> Config | None:
+def with_dtype(config: Config, wanted: str) -> Config | None:
     """The configuration that differs in nothing but the type it multiplies; None where none is compiled."""
     if dtype(config) == wanted:
         return config
@@ -164,8 +179,8 @@ def legal(
         for c in found
         if c.layout in layouts
         and getattr(c, "dtype", "fp16") == dtype
-        and c.reject(shape) is None
-        and (waste or c.wasteful(shape) is None)
+        and c.why_illegal(shape) is None
+        and (waste or c.dominated(shape) is None)
     ]
 
 

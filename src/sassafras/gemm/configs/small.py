@@ -21,14 +21,23 @@ STEP = 32
 
 #: names and types of the kernel's parameters, in order
 PARAMETERS = (
-    ("a", "*fp16"), ("b", "*fp16"), ("c", "*fp16"), ("m", "i32"), ("n", "i32"), ("k", "i32"),
-    ("lda", "i32"), ("ldb", "i32"), ("ldc", "i32"), ("log2_warps_m", "i32"), ("log2_warps_n", "i32"),
+    ("a", "*fp16"),
+    ("b", "*fp16"),
+    ("c", "*fp16"),
+    ("m", "i32"),
+    ("n", "i32"),
+    ("k", "i32"),
+    ("lda", "i32"),
+    ("ldb", "i32"),
+    ("ldc", "i32"),
+    ("log2_warps_m", "i32"),
+    ("log2_warps_n", "i32"),
     ("steps_per_slice", "i32"),
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class LeanInstance:
+class SmallInstance:
     """One compiled kernel: the template's parameters.
 
     Attributes:
@@ -54,7 +63,7 @@ class LeanInstance:
         return f"lean_{self.layout}_m{self.mt}n{self.nt}s{self.steps}{ending}"
 
     @classmethod
-    def parse(cls, name: str) -> LeanInstance:
+    def parse(cls, name: str) -> SmallInstance:
         """The instance of an entry name. Raises SassafrasError."""
         return named((*INSTANCES, *EPILOGUE_INSTANCES), name, "lean instance")
 
@@ -98,23 +107,24 @@ _FEW_THREADS_TN = frozenset({(1, 8, 1), (2, 4, 1), (2, 4, 2), (2, 8, 1), (4, 4, 
 _FEW_THREADS_NN = frozenset({(2, 8, 1), (4, 4, 1)})
 
 #: all that are compiled
-INSTANCES: tuple[LeanInstance, ...] = (
-    *(LeanInstance("tn", *tile) for tile in _TN),
-    *(LeanInstance("nn", *tile) for tile in _NN),
-    *(LeanInstance("tn_swapped", *tile) for tile in _SWAPPED),
-    *(LeanInstance("tn", *tile, exact=True) for tile in ((1, 1, 2), (1, 1, 4), (1, 2, 2))),
-    LeanInstance("nn", 1, 2, 2, exact=True),
+INSTANCES: tuple[SmallInstance, ...] = (
+    *(SmallInstance("tn", *tile) for tile in _TN),
+    *(SmallInstance("nn", *tile) for tile in _NN),
+    *(SmallInstance("tn_swapped", *tile) for tile in _SWAPPED),
+    *(SmallInstance("tn", *tile, exact=True) for tile in ((1, 1, 2), (1, 1, 4), (1, 2, 2))),
+    SmallInstance("nn", 1, 2, 2, exact=True),
 )
 
 
 #: those with an epilogue (`epilogue`), compiled when asked for
-EPILOGUE_INSTANCES: tuple[LeanInstance, ...] = (
-    LeanInstance("tn", 1, 2, 4, epilogue=True), LeanInstance("nn", 1, 2, 4, epilogue=True),
-)  # fmt: skip
+EPILOGUE_INSTANCES: tuple[SmallInstance, ...] = (
+    SmallInstance("tn", 1, 2, 4, epilogue=True),
+    SmallInstance("nn", 1, 2, 4, epilogue=True),
+)
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class LeanConfig(Configuration):
+class SmallConfig(Configuration):
     """An instance and what is chosen at launch.
 
     Attributes:
@@ -124,7 +134,7 @@ class LeanConfig(Configuration):
         cluster: CTAs that split k (distributed shared memory), 1 to 8.
     """
 
-    instance: LeanInstance
+    instance: SmallInstance
     warps_m: int = 1
     warps_n: int = 1
     warps_k: int = 1
@@ -137,11 +147,11 @@ class LeanConfig(Configuration):
         return f"{self.instance.name}/w{self.warps_m}x{self.warps_n}x{self.warps_k}/c{self.cluster}"
 
     @classmethod
-    def _parse(cls, stem: str) -> LeanConfig:
+    def _parse(cls, stem: str) -> SmallConfig:
         try:
             entry, warps, cluster = stem.split("/")
             m, n, k = (int(part) for part in warps.removeprefix("w").split("x"))
-            return cls(LeanInstance.parse(entry), m, n, k, int(cluster.removeprefix("c")))
+            return cls(SmallInstance.parse(entry), m, n, k, int(cluster.removeprefix("c")))
         except ValueError as error:
             raise SassafrasError("not a lean configuration", where=stem) from error
 
@@ -183,7 +193,7 @@ class LeanConfig(Configuration):
         seen, (rows, columns) = self.seen(shape), self.tile
         return ceil_div(seen.m, rows), ceil_div(seen.n, columns)
 
-    def reject(self, shape: Shape) -> str | None:
+    def why_illegal(self, shape: Shape) -> str | None:
         """Why this configuration cannot or should not run this shape; None when it may."""
         for what, value in (("warps_m", self.warps_m), ("warps_n", self.warps_n)):
             if value < 1 or value & (value - 1):
@@ -217,7 +227,7 @@ class LeanConfig(Configuration):
             return "offsets within a tile pass 2^31 elements"
         return None
 
-    def wasteful(self, shape: Shape) -> str | None:
+    def dominated(self, shape: Shape) -> str | None:
         """Why a legal configuration is surely worse than a smaller one; None when it may be good."""
         seen, (rows, columns) = self.seen(shape), self.tile
         if self.warps_m > 1 and rows // 2 >= seen.m:
@@ -234,11 +244,16 @@ class LeanConfig(Configuration):
         tiles_m, tiles_n = self.tiles(shape)
         steps = ceil_div(shape.k, STEP)
         scalars = {
-            "m": seen.m, "n": seen.n, "k": seen.k,
-            "lda": shape.k, "ldb": shape.n if self.layout == "nn" else shape.k, "ldc": shape.n,
-            "log2_warps_m": self.warps_m.bit_length() - 1, "log2_warps_n": self.warps_n.bit_length() - 1,
+            "m": seen.m,
+            "n": seen.n,
+            "k": seen.k,
+            "lda": shape.k,
+            "ldb": shape.n if self.layout == "nn" else shape.k,
+            "ldc": shape.n,
+            "log2_warps_m": self.warps_m.bit_length() - 1,
+            "log2_warps_n": self.warps_n.bit_length() - 1,
             "steps_per_slice": ceil_div(steps, self.slices),
-        }  # fmt: skip
+        }
         return Launch(
             (self.cluster, tiles_n, tiles_m), self.threads, self.shared_bytes, (self.cluster, 1, 1), scalars
         )
@@ -248,10 +263,10 @@ class LeanConfig(Configuration):
         return max(rows, columns) * max(shape.k, shape.n)
 
 
-def configurations(instances: tuple[LeanInstance, ...] = INSTANCES) -> Iterator[LeanConfig]:
+def configurations(instances: tuple[SmallInstance, ...] = INSTANCES) -> Iterator[SmallConfig]:
     """Every configuration, in a fixed order, legal or not."""
     warps = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 2), (2, 4))
     for instance, (m, n), k, cluster in itertools.product(
         instances, warps, (1, 2, 4, 8, 16, 32), (1, 2, 4, 8)
     ):
-        yield LeanConfig(instance, m, n, k, cluster)
+        yield SmallConfig(instance, m, n, k, cluster)

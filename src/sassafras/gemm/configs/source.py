@@ -8,10 +8,20 @@ from sassafras.core import SassafrasError
 
 #: what instances with an epilogue take beside the others (`kernels/epilogue.cuh`, Epilogue)
 EPILOGUE_PARAMETERS = (
-    ("bias", "*fp16"), ("addend", "*fp16"), ("alpha", "f32"), ("beta", "f32"), ("activation", "i32"),
-    ("out_rows", "i32"), ("out_columns", "i32"), ("ld_addend", "i32"), ("tiles_each", "i32"),
-    ("batch_a", "i64"), ("batch_b", "i64"), ("batch_c", "i64"), ("batch_addend", "i64"),
-)  # fmt: skip
+    ("bias", "*fp16"),
+    ("addend", "*fp16"),
+    ("alpha", "f32"),
+    ("beta", "f32"),
+    ("activation", "i32"),
+    ("out_rows", "i32"),
+    ("out_columns", "i32"),
+    ("ld_addend", "i32"),
+    ("tiles_each", "i32"),
+    ("batch_a", "i64"),
+    ("batch_b", "i64"),
+    ("batch_c", "i64"),
+    ("batch_addend", "i64"),
+)
 
 _DECLARED = {
     "tensormap": "const __grid_constant__ sassafras::TensorMap {}",

@@ -18,11 +18,11 @@ from ..problem.launch import GRID_LIMIT, MULTIPROCESSORS, Launch, TensorMap, cei
 from ..problem.shape import Shape
 from . import rasterization, tma_wgmma
 from .base import PLAIN, Configuration, Mode
-from .split_k_instances import INSTANCES, ClusterSplitInstance
+from .split_k_instances import INSTANCES, SplitKInstance
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class ClusterSplitConfig(Configuration):
+class SplitKConfig(Configuration):
     """An instance and what the CTAs of a cluster (1 to 8) do together.
 
     Attributes:
@@ -37,7 +37,7 @@ class ClusterSplitConfig(Configuration):
 
     HAS_LATE: ClassVar[bool] = True
 
-    instance: ClusterSplitInstance
+    instance: SplitKInstance
     slices: int = 1
     share_m: int = 1
     share_n: int = 1
@@ -54,11 +54,11 @@ class ClusterSplitConfig(Configuration):
         return f"{self.instance.name}/c{self.slices}{shared}{parts}{rasterization.ending(self.band)}"
 
     @classmethod
-    def _parse(cls, stem: str) -> ClusterSplitConfig:
+    def _parse(cls, stem: str) -> SplitKConfig:
         if found := re.fullmatch(r"(\w+)/c(\d)(?:m(\d)n(\d))?(?:p(\d+))?(?:g([1-9]\d?))?", stem):
             entry, *numbers, band = found.groups()
             counts = (int(number or 1) for number in numbers)
-            return replace(cls(ClusterSplitInstance.parse(entry), *counts), band=int(band or 0))
+            return replace(cls(SplitKInstance.parse(entry), *counts), band=int(band or 0))
         raise SassafrasError("not a cluster-split configuration", where=stem)
 
     @property
@@ -81,9 +81,9 @@ class ClusterSplitConfig(Configuration):
         tiles_m, tiles_n = self.tiles(shape)
         return _whole(tiles_m, self.share_m), _whole(tiles_n, self.share_n)
 
-    def reject(self, shape: Shape) -> str | None:
+    def why_illegal(self, shape: Shape) -> str | None:
         """Why this configuration cannot or should not run this shape; None when it may."""
-        if why := self.instance.reject() or tma_wgmma.misaligned(shape, self.layout):
+        if why := self.instance.why_illegal() or tma_wgmma.misaligned(shape, self.layout):
             return why
         if not 1 <= self.cluster <= 8:
             return f"cluster {self.cluster}, 1 to 8 are possible"
@@ -112,11 +112,11 @@ class ClusterSplitConfig(Configuration):
         if ceil_div(tiles, ceil_div(tiles, ranges)) != ranges:
             return f"{ranges} slices of {tiles} k tiles: some would be empty"
         for described in self._maps(shape).values():
-            if why := described.reject():
+            if why := described.why_illegal():
                 return why
         return None
 
-    def wasteful(self, shape: Shape) -> str | None:
+    def dominated(self, shape: Shape) -> str | None:
         """Why a legal configuration is surely worse than a smaller one; None when it may be good."""
         if self.instance.shared and self.share_m * self.share_n == 1:
             return "nothing is shared: the plain instance does that faster"
@@ -132,7 +132,7 @@ class ClusterSplitConfig(Configuration):
         ctas = tiles_m * tiles_n * self.slices * self.parts
         if ctas > (1 if self.parts > 1 else 8) * MULTIPROCESSORS:
             return f"{ctas} CTAs that do not outlive their tile"
-        if why := rasterization.wasteful(self.band, tiles_m, tiles_n, self.shared_bytes):
+        if why := rasterization.dominated(self.band, tiles_m, tiles_n, self.shared_bytes):
             return why
         for share, tiles, extent in ((self.share_m, tiles_m, "m"), (self.share_n, tiles_n, "n")):
             if share > 1 and 4 * tiles < 3 * ceil_div(tiles, share) * share:
@@ -175,17 +175,26 @@ class ClusterSplitConfig(Configuration):
         seen, k_tiles = self.seen(shape), self.instance.k_tiles(shape)
         (rows, columns), (rows_a, rows_b) = self.tile, self._boxes(shape)
         scalars = {
-            "m": seen.m, "n": seen.n, "ldc": shape.n, "k_tiles": k_tiles,
+            "m": seen.m,
+            "n": seen.n,
+            "ldc": shape.n,
+            "k_tiles": k_tiles,
             "tiles_per_slice": ceil_div(k_tiles, self.slices * self.parts),
-            "parts": self.parts, "log2_slices": self.slices.bit_length() - 1, "late": 0,
-            "share_m": self.share_m, "share_n": self.share_n,
-            "rows_a": rows_a, "rows_b": rows_b,
-            "last_row": tma_wgmma.last(seen.m, rows), "last_column": tma_wgmma.last(seen.n, columns),
+            "parts": self.parts,
+            "log2_slices": self.slices.bit_length() - 1,
+            "late": 0,
+            "share_m": self.share_m,
+            "share_n": self.share_n,
+            "rows_a": rows_a,
+            "rows_b": rows_b,
+            "last_row": tma_wgmma.last(seen.m, rows),
+            "last_column": tma_wgmma.last(seen.n, columns),
             "stage_bytes": max(1, self.instance.blocks)
             * tma_wgmma.stage_bytes(rows_a * self.share_n, rows_b * self.share_m),
             "all_a": sum(1 << self.slices * i for i in range(self.share_n)),
-            "all_b": sum(1 << self.slices * self.share_n * i for i in range(self.share_m)), "band": self.band,
-        }  # fmt: skip
+            "all_b": sum(1 << self.slices * self.share_n * i for i in range(self.share_m)),
+            "band": self.band,
+        }
         cluster = (self.slices, self.share_n, self.share_m)
         down, across = self.whole_tiles(shape)
         grid = (self.slices * self.parts, across, down)
@@ -199,9 +208,15 @@ class ClusterSplitConfig(Configuration):
         tiles = across * down if self.parts > 1 else 0
         counters = 4 * self.instance.consumers * self.slices
         return Launch(
-            grid, self.threads, self.shared_bytes, cluster, scalars, self._maps(shape),
-            4 * self.parts * tiles * rows * columns, tiles * counters,
-        )  # fmt: skip
+            grid,
+            self.threads,
+            self.shared_bytes,
+            cluster,
+            scalars,
+            self._maps(shape),
+            4 * self.parts * tiles * rows * columns,
+            tiles * counters,
+        )
 
 
 def _fill(tiles: int) -> bool:
@@ -218,17 +233,19 @@ _CLUSTERS = (
     *((slices, 1, 1) for slices in (1, 2, 3, 4, 5, 6, 7, 8)),
     *((1, m, n) for m in (1, 2, 4) for n in (1, 2, 4) if 1 < m * n <= 8),
     *((slices, m, n) for slices in (2, 3, 4) for m, n in ((2, 1), (1, 2))),
-    (2, 2, 2), (2, 4, 1), (2, 1, 4),
-)  # fmt: skip
+    (2, 2, 2),
+    (2, 4, 1),
+    (2, 1, 4),
+)
 #: slices -> clusters that split k further
 _PARTS = {1: (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16), 2: (1, 2, 3, 4, 5, 6, 8), 4: (1, 2, 3, 4, 8), 8: (1, 2)}
 
 
-def configurations(instances: tuple[ClusterSplitInstance, ...] = INSTANCES) -> Iterator[ClusterSplitConfig]:
+def configurations(instances: tuple[SplitKInstance, ...] = INSTANCES) -> Iterator[SplitKConfig]:
     """Every configuration, in a fixed order, legal or not."""
     for instance, (slices, m, n) in itertools.product(instances, _CLUSTERS):
         if instance.shared == (m * n > 1):
             for parts in _PARTS.get(slices, (1,)):
-                yield ClusterSplitConfig(instance, slices, m, n, parts)
+                yield SplitKConfig(instance, slices, m, n, parts)
             for band in rasterization.BANDS if slices * m * n == 1 else ():
-                yield ClusterSplitConfig(instance, band=band)
+                yield SplitKConfig(instance, band=band)

@@ -18,7 +18,7 @@ from .tma_wgmma import truth
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class ClusterSplitInstance:
+class SplitKInstance:
     """One compiled kernel: the template's parameters.
 
     Attributes:
@@ -61,7 +61,7 @@ class ClusterSplitInstance:
         return f"cs_{self.layout}{kind}_{self.rows}x{self.columns}_s{self.stages}{ending}"
 
     @classmethod
-    def parse(cls, name: str) -> ClusterSplitInstance:
+    def parse(cls, name: str) -> SplitKInstance:
         """The instance of an entry name. Raises SassafrasError."""
         return named(
             (*INSTANCES, *OTHER_INSTANCES, *EPILOGUE_INSTANCES, *CANDIDATES), name, "cluster-split instance"
@@ -133,16 +133,33 @@ class ClusterSplitInstance:
     def parameters(self) -> tuple[tuple[str, str], ...]:
         """Names and types of the kernel's parameters."""
         plain = (
-            ("map_a", "tensormap"), ("map_b", "tensormap"), ("c", f"*{self.dtype}"), ("workspace", "*f32"),
-            ("counters", "*u32"), ("m", "i32"), ("n", "i32"), ("ldc", "i32"), ("k_tiles", "i32"),
-            ("tiles_per_slice", "i32"), ("parts", "i32"), ("log2_slices", "i32"), ("late", "i32"),
-            ("share_m", "i32"), ("share_n", "i32"), ("rows_a", "i32"), ("rows_b", "i32"), ("all_a", "i32"),
-            ("all_b", "i32"), ("last_row", "i32"), ("last_column", "i32"), ("stage_bytes", "i32"),
+            ("map_a", "tensormap"),
+            ("map_b", "tensormap"),
+            ("c", f"*{self.dtype}"),
+            ("workspace", "*f32"),
+            ("counters", "*u32"),
+            ("m", "i32"),
+            ("n", "i32"),
+            ("ldc", "i32"),
+            ("k_tiles", "i32"),
+            ("tiles_per_slice", "i32"),
+            ("parts", "i32"),
+            ("log2_slices", "i32"),
+            ("late", "i32"),
+            ("share_m", "i32"),
+            ("share_n", "i32"),
+            ("rows_a", "i32"),
+            ("rows_b", "i32"),
+            ("all_a", "i32"),
+            ("all_b", "i32"),
+            ("last_row", "i32"),
+            ("last_column", "i32"),
+            ("stage_bytes", "i32"),
             ("band", "i32"),
-        )  # fmt: skip
+        )
         return plain + EPILOGUE_PARAMETERS * self.epilogue
 
-    def reject(self) -> str | None:
+    def why_illegal(self) -> str | None:
         """Why it cannot be compiled or run at all; None when it can."""
         if self.epilogue and self.shared:
             return "CTAs share operands, and clusters with an epilogue stay within a matrix of the batch"
@@ -167,9 +184,16 @@ class ClusterSplitInstance:
         """The kernel's type in C++."""
         mn_a, mn_b = tma_wgmma.majors(self.layout, self.swapped)
         numbers = (
-            self.rows, self.columns, self.stages, self.consumers, truth(mn_a), truth(mn_b),
-            truth(self.dtype == "bf16"), truth(self.swapped), truth(self.shared),
-        )  # fmt: skip
+            self.rows,
+            self.columns,
+            self.stages,
+            self.consumers,
+            truth(mn_a),
+            truth(mn_b),
+            truth(self.dtype == "bf16"),
+            truth(self.swapped),
+            truth(self.shared),
+        )
         if self.blocks:
             lead = f", {self.lead}" if self.lead else ""
             return f"QuickSplit<{', '.join(map(str, numbers))}, {self.blocks}{lead}>"
@@ -187,10 +211,20 @@ class ClusterSplitInstance:
 #: 64 x 64 with twelve stages and swapped 64 x 32 with sixteen are here for their BF16 twins' sake: times of
 #: theirs are what callers with BF16 are served by
 _BOTH = (
-    (64, 64, 12, False), (64, 64, 6, False), (64, 128, 8, False), (64, 192, 6, False), (64, 256, 5, False),
-    (128, 64, 8, False), (128, 128, 6, False), (64, 16, 16, True), (64, 32, 16, True),
-    (64, 32, 8, True), (64, 48, 14, True), (128, 16, 10, True), (128, 32, 9, True),
-)  # fmt: skip
+    (64, 64, 12, False),
+    (64, 64, 6, False),
+    (64, 128, 8, False),
+    (64, 192, 6, False),
+    (64, 256, 5, False),
+    (128, 64, 8, False),
+    (128, 128, 6, False),
+    (64, 16, 16, True),
+    (64, 32, 16, True),
+    (64, 32, 8, True),
+    (64, 48, 14, True),
+    (128, 16, 10, True),
+    (128, 32, 9, True),
+)
 #: widths that cannot hold rows of B
 _TN = ((64, 32, 8, False), (64, 96, 10, False))
 _NN = ((128, 192, 5, False),)
@@ -199,12 +233,20 @@ _SHARED = ((64, 160, 7, False),)
 #: with the quick start: blocks of 64 k in a stage, and tiles; fewer stages where slices want room for sums
 #: beside them. Two blocks were slower but for narrow tiles (docs/experiments/hgemm-launch.md)
 _QUICK = (
-    (1, (
-        (64, 64, 6, False), (64, 64, 10, False), (64, 128, 7, False), (128, 64, 7, False),
-        (128, 128, 6, False), (64, 32, 8, True), (64, 64, 10, True),
-    )),
+    (
+        1,
+        (
+            (64, 64, 6, False),
+            (64, 64, 10, False),
+            (64, 128, 7, False),
+            (128, 64, 7, False),
+            (128, 128, 6, False),
+            (64, 32, 8, True),
+            (64, 64, 10, True),
+        ),
+    ),
     (2, ((64, 64, 5, False),)),
-)  # fmt: skip
+)
 #: those of 96 transposed columns are for weights of 12288 rows: 128 tiles
 _QUICK_96 = ((1, ((64, 96, 8, True), (128, 96, 6, True))),)
 #: 129 to 160 rows of C, 257 to 320, and the weights of a layer: 8 to 13 % faster (2026-11-22)
@@ -218,9 +260,11 @@ _QUICK_SHARED = ((1, ((64, 64, 12, False),)),)
 _QUICK_SHARED_NN = ((1, ((64, 128, 8, False), (128, 128, 6, False))),)
 #: layouts, rows, columns, stages, shared, lead: the first warpgroup stores while the second multiplies
 _LEADING = (
-    (("tn", "nn"), 128, 256, 4, False, 3), (("tn", "nn"), 128, 128, 6, False, 4),
-    (("tn",), 128, 128, 6, True, 4), (("tn",), 128, 192, 5, False, 3),
-)  # fmt: skip
+    (("tn", "nn"), 128, 256, 4, False, 3),
+    (("tn", "nn"), 128, 128, 6, False, 4),
+    (("tn",), 128, 128, 6, True, 4),
+    (("tn",), 128, 192, 5, False, 3),
+)
 
 
 def _instances(
@@ -229,47 +273,53 @@ def _instances(
     dtype: str = "fp16",
     shared: bool = False,
     blocks: int = 0,
-) -> Iterator[ClusterSplitInstance]:
+) -> Iterator[SplitKInstance]:
     for layout in layouts:
         for rows, columns, stages, swapped in tiles:
-            found = ClusterSplitInstance(layout, rows, columns, stages, swapped, dtype, shared, blocks=blocks)
-            if found.reject() is None:
+            found = SplitKInstance(layout, rows, columns, stages, swapped, dtype, shared, blocks=blocks)
+            if found.why_illegal() is None:
                 yield found
 
 
 #: compiled for the benchmark's task (FP16, nn and tn)
-INSTANCES: tuple[ClusterSplitInstance, ...] = (
-    *_instances(("tn", "nn"), _BOTH), *_instances(("tn",), _TN), *_instances(("tn",), _SHARED, shared=True),
+INSTANCES: tuple[SplitKInstance, ...] = (
+    *_instances(("tn", "nn"), _BOTH),
+    *_instances(("tn",), _TN),
+    *_instances(("tn",), _SHARED, shared=True),
     *_instances(("nn",), _NN),
     *(
         instance
         for layouts, kinds, shared in (
-            (("tn", "nn"), _QUICK, False), (("tn",), _QUICK_TN, False), (("nn",), _QUICK_NN, False),
-            (("tn", "nn"), _QUICK_96, False), (("tn", "nn"), _QUICK_160, False),
-            (("tn", "nn"), _QUICK_SHARED, True), (("nn",), _QUICK_SHARED_NN, True),
+            (("tn", "nn"), _QUICK, False),
+            (("tn",), _QUICK_TN, False),
+            (("nn",), _QUICK_NN, False),
+            (("tn", "nn"), _QUICK_96, False),
+            (("tn", "nn"), _QUICK_160, False),
+            (("tn", "nn"), _QUICK_SHARED, True),
+            (("nn",), _QUICK_SHARED_NN, True),
         )
         for blocks, tiles in kinds
         for instance in _instances(layouts, tiles, shared=shared, blocks=blocks)
     ),
     *(
-        ClusterSplitInstance(layout, rows, columns, stages, shared=shared, blocks=1, lead=lead)
+        SplitKInstance(layout, rows, columns, stages, shared=shared, blocks=1, lead=lead)
         for layouts, rows, columns, stages, shared, lead in _LEADING
         for layout in layouts
     ),
-)  # fmt: skip
+)
 _GENERAL = ((64, 64, 12, False), (128, 128, 6, False), (64, 32, 16, True))
 #: compiled for other callers: BF16, and the layouts of training's backward pass
-OTHER_INSTANCES: tuple[ClusterSplitInstance, ...] = (
+OTHER_INSTANCES: tuple[SplitKInstance, ...] = (
     *_instances(("tn", "nn", "tt", "nt"), _GENERAL, "bf16"),
     *_instances(("tt", "nt"), _GENERAL),
 )
 
 #: what no GPU has timed yet (`families.CANDIDATES`): nothing
-CANDIDATES: tuple[ClusterSplitInstance, ...] = ()
+CANDIDATES: tuple[SplitKInstance, ...] = ()
 
 #: those with an epilogue (`epilogue`)
 _FUSED = ((64, 64, 6, False), (64, 32, 8, True), (64, 128, 8, False), (128, 128, 6, False))
-EPILOGUE_INSTANCES: tuple[ClusterSplitInstance, ...] = tuple(
+EPILOGUE_INSTANCES: tuple[SplitKInstance, ...] = tuple(
     replace(instance, epilogue=True)
     for instance in (
         *_instances(("tn", "nn"), _FUSED),

@@ -17,11 +17,11 @@ from typing import Any, Self
 
 from sassafras.core import SassafrasError
 
-from ..problem.launch import MULTIPROCESSORS, Launch, Then
+from ..problem.launch import MULTIPROCESSORS, Launch, NextLaunch
 from ..problem.shape import Shape
 from .base import PLAIN, Mode
-from .split_k import ClusterSplitConfig
-from .two_pass_reduction import PARTS, AddPartsInstance, LeavingInstance, SecondLaunch, terms_of
+from .split_k import SplitKConfig
+from .two_pass_reduction import PARTS, PartialsInstance, ReductionInstance, TwoPassLaunch, terms_of
 
 #: CTAs of the first launch, at least: tiles times parts
 FEWEST = 16
@@ -32,15 +32,15 @@ SHORTEST = 4
 #: (docs/experiments/hgemm-launch.md); so are tiles of 128 x 128
 _TILES = ((64, 64, 12), (64, 128, 8), (128, 64, 8))
 #: first kernels
-INSTANCES: tuple[LeavingInstance, ...] = tuple(
-    LeavingInstance(layout, *tile, blocks=1) for layout in ("tn", "nn") for tile in _TILES
+INSTANCES: tuple[PartialsInstance, ...] = tuple(
+    PartialsInstance(layout, *tile, blocks=1) for layout in ("tn", "nn") for tile in _TILES
 )
 #: those that no sweep has timed (`families.CANDIDATES`): none
-CANDIDATES: tuple[LeavingInstance, ...] = ()
+CANDIDATES: tuple[PartialsInstance, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class TwoLaunchesConfig(ClusterSplitConfig):
+class TwoPassSplitKConfig(SplitKConfig):
     """An instance that leaves its sums, parts of k, CTAs that share operands; `launch` has both launches."""
 
     @classmethod
@@ -54,21 +54,21 @@ class TwoLaunchesConfig(ClusterSplitConfig):
         raise SassafrasError("not a configuration of two launches", where=stem)
 
     @property
-    def adding(self) -> AddPartsInstance:
+    def adding(self) -> ReductionInstance:
         """The second kernel."""
         i = self.instance
-        return AddPartsInstance(terms_of(self.parts), i.swapped, i.dtype)
+        return ReductionInstance(terms_of(self.parts), i.swapped, i.dtype)
 
     @property
     def instances(self) -> tuple[Any, ...]:
         """Both kernels."""
         return self.instance, self.adding
 
-    def reject(self, shape: Shape) -> str | None:
+    def why_illegal(self, shape: Shape) -> str | None:
         """Why this configuration cannot or should not run this shape; None when it may."""
-        return SecondLaunch(self).unable() or ClusterSplitConfig.reject(self, shape)
+        return TwoPassLaunch(self).unable() or SplitKConfig.why_illegal(self, shape)
 
-    def wasteful(self, shape: Shape) -> str | None:
+    def dominated(self, shape: Shape) -> str | None:
         """Why a legal configuration is surely worse than another; None when it may be good."""
         tiles_m, tiles_n = self.tiles(shape)
         across = self.ctas(shape) // self.parts
@@ -85,22 +85,22 @@ class TwoLaunchesConfig(ClusterSplitConfig):
             return f"{self.parts} parts of {across} tiles, where there is room for {most}"
         if tiles_m * tiles_n * 4 < 3 * across:
             return f"{across} CTAs share operands of {tiles_m * tiles_n} tiles"
-        return ClusterSplitConfig.wasteful(self, shape)
+        return SplitKConfig.dominated(self, shape)
 
     def ctas(self, shape: Shape) -> int:
         """CTAs of the first launch; of any shape, also one that it cannot run."""
-        return math.prod(ClusterSplitConfig._launch(self, shape).grid)
+        return math.prod(SplitKConfig._launch(self, shape).grid)
 
     def _launch(self, shape: Shape) -> Launch:
         # parts that only leave their sums count nobody's arrival
-        return replace(ClusterSplitConfig._launch(self, shape), counters=0)
+        return replace(SplitKConfig._launch(self, shape), counters=0)
 
     def launch(self, shape: Shape) -> Launch:
-        """How to launch both kernels. Raises SassafrasError when they cannot run (`reject`)."""
-        first = ClusterSplitConfig.launch(self, shape)
+        """How to launch both kernels. Raises SassafrasError when they cannot run (`why_illegal`)."""
+        first = SplitKConfig.launch(self, shape)
         ctas = MULTIPROCESSORS * (2 if self.mode.overlap and not self.mode.late else 1)
-        second = SecondLaunch(self, ctas).second.behind(first, shape)
-        return replace(first, then=Then(self.adding, second))
+        second = TwoPassLaunch(self, ctas).second.behind(first, shape)
+        return replace(first, then=NextLaunch(self.adding, second))
 
     def in_modes(self) -> list[Self]:
         """Plain, and overlapping the launch ahead with the second at once or late."""
@@ -109,9 +109,9 @@ class TwoLaunchesConfig(ClusterSplitConfig):
 
 
 def configurations(
-    instances: tuple[LeavingInstance, ...] = (*INSTANCES, *CANDIDATES),
-) -> Iterator[TwoLaunchesConfig]:
+    instances: tuple[PartialsInstance, ...] = (*INSTANCES, *CANDIDATES),
+) -> Iterator[TwoPassSplitKConfig]:
     """Every configuration, in a fixed order, legal or not."""
     for instance, parts in itertools.product(instances, PARTS):
         for share_m, share_n in ((2, 1), (1, 2)) if instance.shared else ((1, 1),):
-            yield TwoLaunchesConfig(instance, 1, share_m, share_n, parts)
+            yield TwoPassSplitKConfig(instance, 1, share_m, share_n, parts)

@@ -15,8 +15,8 @@ from ..problem.launch import MULTIPROCESSORS, Launch
 from ..problem.shape import Shape
 from .base import Mode
 from .source import entry
-from .split_k import ClusterSplitConfig
-from .split_k_instances import ClusterSplitInstance
+from .split_k import SplitKConfig
+from .split_k_instances import SplitKInstance
 from .tma_wgmma import truth
 
 #: parts that are proposed; of more than 16, some 8 to 16 are added at once
@@ -24,18 +24,18 @@ PARTS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 24, 32)
 
 
 @dataclass(frozen=True, order=True)
-class LeavingInstance(ClusterSplitInstance):
-    """A first kernel: `ClusterSplitInstance` with the quick start, whose name ends in ``p``."""
+class PartialsInstance(SplitKInstance):
+    """A first kernel: `SplitKInstance` with the quick start, whose name ends in ``p``."""
 
     #: a multiprocessor's memory is divided for it as for the second kernel, or neither fits beside the other
     all_shared: ClassVar[bool] = True
     leaves: ClassVar[bool] = True
 
     @property
-    def companions(self) -> tuple[AddPartsInstance, ...]:
+    def companions(self) -> tuple[ReductionInstance, ...]:
         """Second kernels that its sums may need: one for each number of parts at once."""
         terms = sorted({terms_of(parts) for parts in PARTS})
-        return tuple(AddPartsInstance(t, self.swapped, self.dtype) for t in terms)
+        return tuple(ReductionInstance(t, self.swapped, self.dtype) for t in terms)
 
     @property
     def name(self) -> str:
@@ -47,15 +47,15 @@ class LeavingInstance(ClusterSplitInstance):
         """The kernel's type in C++."""
         return f"{super().template[:-1]}, 0, true>"
 
-    def reject(self) -> str | None:
+    def why_illegal(self) -> str | None:
         """Why it cannot be compiled or run at all; None when it can."""
         if not self.blocks or self.lead or self.epilogue:
             return "parts leave their sums with the quick start, without a lead or an epilogue"
-        return super().reject()
+        return super().why_illegal()
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class AddPartsInstance:
+class ReductionInstance:
     """A second kernel: the template's parameters.
 
     Attributes:
@@ -121,11 +121,11 @@ class AddPartsInstance:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Adding:
+class BoundReduction:
     """The second of a pair's launches, as `tools.Tools.ours` binds it."""
 
-    instance: AddPartsInstance
-    first: ClusterSplitConfig
+    instance: ReductionInstance
+    first: SplitKConfig
     ctas: int
     overlap: bool
 
@@ -153,19 +153,31 @@ class Adding:
         seen, (rows, columns) = self.first.seen(shape), self.first.tile
         tiles_m, tiles_n = self.first.whole_tiles(shape)
         scalars = {
-            "m": seen.m, "n": seen.n, "ldc": shape.n, "parts": self.first.parts, "tiles_m": tiles_m,
-            "tiles_n": tiles_n, "rows": rows, "columns": columns,
-            "last_row": before.scalars["last_row"], "last_column": before.scalars["last_column"],
-        }  # fmt: skip
+            "m": seen.m,
+            "n": seen.n,
+            "ldc": shape.n,
+            "parts": self.first.parts,
+            "tiles_m": tiles_m,
+            "tiles_n": tiles_n,
+            "rows": rows,
+            "columns": columns,
+            "last_row": before.scalars["last_row"],
+            "last_column": before.scalars["last_column"],
+        }
         units = tiles_m * tiles_n * rows * columns // 256
         return Launch(
-            (min(self.ctas, units), 1, 1), self.instance.threads, self.instance.shared_bytes, (1, 1, 1),
-            scalars, workspace_bytes=before.workspace_bytes, overlap=self.overlap,
-        )  # fmt: skip
+            (min(self.ctas, units), 1, 1),
+            self.instance.threads,
+            self.instance.shared_bytes,
+            (1, 1, 1),
+            scalars,
+            workspace_bytes=before.workspace_bytes,
+            overlap=self.overlap,
+        )
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class SecondLaunch:
+class TwoPassLaunch:
     """Both launches of a product.
 
     Attributes:
@@ -176,16 +188,16 @@ class SecondLaunch:
         overlap: the second may start while the first is at work (programmatic stream serialization).
     """
 
-    first: ClusterSplitConfig
+    first: SplitKConfig
     ctas: int = MULTIPROCESSORS
     overlap: bool = True
 
     @property
-    def second(self) -> Adding:
+    def second(self) -> BoundReduction:
         """The launch that adds up."""
         i = self.first.instance
-        adds = AddPartsInstance(terms_of(self.first.parts), i.swapped, i.dtype)
-        return Adding(adds, self.first, self.ctas, self.overlap)
+        adds = ReductionInstance(terms_of(self.first.parts), i.swapped, i.dtype)
+        return BoundReduction(adds, self.first, self.ctas, self.overlap)
 
     @property
     def name(self) -> str:
@@ -212,13 +224,13 @@ class SecondLaunch:
         grid = self.first.launch(shape).grid
         return grid[0] * grid[1] * grid[2]
 
-    def reject(self, shape: Shape) -> str | None:
+    def why_illegal(self, shape: Shape) -> str | None:
         """Why this pair cannot or should not run this shape; None when it may."""
-        return self.unable() or self.first.reject(shape)
+        return self.unable() or self.first.why_illegal(shape)
 
     def unable(self) -> str | None:
         """Why this can be no pair, whatever the shape."""
-        if not isinstance(self.first.instance, LeavingInstance):
+        if not isinstance(self.first.instance, PartialsInstance):
             return f"{self.first.instance.name} adds its parts up itself"
         if self.first.slices != 1 or self.first.parts < 2:
             return f"{self.first.stem}: one slice and several parts leave sums"
@@ -226,7 +238,7 @@ class SecondLaunch:
             return f"{self.first.parts} parts: no 8 to 16 of them at once divide them"
         return None
 
-    def in_modes(self) -> list[SecondLaunch]:
+    def in_modes(self) -> list[TwoPassLaunch]:
         """Each of both launches may begin before the one ahead ends, the second at once or late."""
         modes = (
             (False, False, False),
@@ -244,14 +256,14 @@ class SecondLaunch:
 #: rows, columns, stages: as many as 200 KB hold; and 64 x 64 for two CTAs a multiprocessor
 TILES = ((64, 64, 12), (64, 64, 5), (64, 128, 8), (128, 64, 8), (128, 128, 6))
 #: what the probe compiles: both layouts, plain and sharing
-FIRST_INSTANCES: tuple[LeavingInstance, ...] = tuple(
-    LeavingInstance(layout, *tile, shared=shared, blocks=1)
+FIRST_INSTANCES: tuple[PartialsInstance, ...] = tuple(
+    PartialsInstance(layout, *tile, shared=shared, blocks=1)
     for layout in ("tn", "nn")
     for tile in TILES
     for shared in (False, True)
 )
 #: every number of parts up to 16 at once
-ADD_INSTANCES: tuple[AddPartsInstance, ...] = tuple(AddPartsInstance(terms) for terms in range(2, 17))
+ADD_INSTANCES: tuple[ReductionInstance, ...] = tuple(ReductionInstance(terms) for terms in range(2, 17))
 
 
 def terms_of(parts: int) -> int:
@@ -259,25 +271,25 @@ def terms_of(parts: int) -> int:
     return next(terms for terms in range(min(parts, 16), 0, -1) if parts % terms == 0)
 
 
-def candidates(shape: Shape, layout: str) -> list[SecondLaunch]:
+def candidates(shape: Shape, layout: str) -> list[TwoPassLaunch]:
     """Pairs worth trying for a shape: tiles times parts fill 64 to 132 multiprocessors once.
 
     Tiles of which a multiprocessor holds two may fill them twice. Up to three numbers of parts of a tile: the
     most, the largest power of two, and three quarters of the most.
     """
-    found: dict[SecondLaunch, None] = {}
+    found: dict[TwoPassLaunch, None] = {}
     for instance in FIRST_INSTANCES:
         if instance.layout != layout:
             continue
         for share_m, share_n in ((2, 1), (1, 2)) if instance.shared else ((1, 1),):
-            one = ClusterSplitConfig(instance, 1, share_m, share_n)
-            if one.reject(shape) or one.wasteful(shape):
+            one = SplitKConfig(instance, 1, share_m, share_n)
+            if one.why_illegal(shape) or one.dominated(shape):
                 continue
             tiles = math.prod(one.whole_tiles(shape))
             room = MULTIPROCESSORS * (2 if 2 * instance.shared_bytes < 220 * 1024 else 1)
             most = room // tiles
             for parts in (most, 1 << max(0, most.bit_length() - 1), 3 * most // 4):
-                pair = SecondLaunch(replace(one, parts=parts))
-                if tiles * parts >= 64 and pair.reject(shape) is None:
+                pair = TwoPassLaunch(replace(one, parts=parts))
+                if tiles * parts >= 64 and pair.why_illegal(shape) is None:
                     found[pair] = None
     return list(found)

@@ -27,7 +27,7 @@ BANDS = tuple(band for band in rasterization.BANDS if band & (band - 1) == 0)
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class AnyRowsInstance:
+class UnalignedInstance:
     """One compiled kernel: the template's parameters.
 
     Attributes:
@@ -49,7 +49,7 @@ class AnyRowsInstance:
         return f"any_{self.layout}_{self.rows}x{self.columns}_s{self.stages}" + "e" * self.epilogue
 
     @classmethod
-    def parse(cls, name: str) -> AnyRowsInstance:
+    def parse(cls, name: str) -> UnalignedInstance:
         """The instance of an entry name. Raises SassafrasError."""
         return named((*INSTANCES, *EPILOGUE_INSTANCES), name, "instance for rows of any length")
 
@@ -78,14 +78,24 @@ class AnyRowsInstance:
     def parameters(self) -> tuple[tuple[str, str], ...]:
         """Names and types of the kernel's parameters."""
         plain = (
-            ("a_more", "tensormap"), ("a_less", "tensormap"), ("b_more", "tensormap"),
-            ("b_less", "tensormap"), ("c", "*fp16"), ("m", "i32"), ("n", "i32"), ("k", "i32"),
-            ("lda", "i32"), ("ldb", "i32"), ("ldc", "i32"), ("tiles_per_slice", "i32"), ("late", "i32"),
+            ("a_more", "tensormap"),
+            ("a_less", "tensormap"),
+            ("b_more", "tensormap"),
+            ("b_less", "tensormap"),
+            ("c", "*fp16"),
+            ("m", "i32"),
+            ("n", "i32"),
+            ("k", "i32"),
+            ("lda", "i32"),
+            ("ldb", "i32"),
+            ("ldc", "i32"),
+            ("tiles_per_slice", "i32"),
+            ("late", "i32"),
             ("log2_band", "i32"),
-        )  # fmt: skip
+        )
         return plain + EPILOGUE_PARAMETERS * self.epilogue
 
-    def reject(self) -> str | None:
+    def why_illegal(self) -> str | None:
         """Why it cannot be compiled or run at all; None when it can."""
         if self.layout != "tn":
             return f"layout {self.layout}: tn only"
@@ -113,13 +123,13 @@ class AnyRowsInstance:
 #: rows, columns, stages: as many as 200 KB hold, for one CTA a multiprocessor; half of it for small tiles
 _TILES = ((64, 64, 6), (64, 128, 8), (128, 128, 6), (128, 256, 4))
 #: all that are compiled
-INSTANCES: tuple[AnyRowsInstance, ...] = tuple(AnyRowsInstance("tn", *tile) for tile in _TILES)
+INSTANCES: tuple[UnalignedInstance, ...] = tuple(UnalignedInstance("tn", *tile) for tile in _TILES)
 #: those with an epilogue (`epilogue`)
-EPILOGUE_INSTANCES: tuple[AnyRowsInstance, ...] = (AnyRowsInstance("tn", 64, 128, 8, epilogue=True),)
+EPILOGUE_INSTANCES: tuple[UnalignedInstance, ...] = (UnalignedInstance("tn", 64, 128, 8, epilogue=True),)
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class AnyRowsConfig(Configuration):
+class UnalignedConfig(Configuration):
     """An instance and the cluster that splits k, 1 to 8 CTAs.
 
     Attributes:
@@ -132,7 +142,7 @@ class AnyRowsConfig(Configuration):
 
     HAS_LATE: ClassVar[bool] = True
 
-    instance: AnyRowsInstance
+    instance: UnalignedInstance
     slices: int = 1
     band: int = 0
     mode: Mode = field(default=PLAIN, kw_only=True)
@@ -143,10 +153,10 @@ class AnyRowsConfig(Configuration):
         return f"{self.instance.name}/c{self.slices}{rasterization.ending(self.band)}"
 
     @classmethod
-    def _parse(cls, stem: str) -> AnyRowsConfig:
+    def _parse(cls, stem: str) -> UnalignedConfig:
         if found := re.fullmatch(r"(\w+)/c(\d+)(?:g([1-9]\d?))?", stem):
             name, slices, band = found.groups()
-            return cls(AnyRowsInstance.parse(name), int(slices), int(band or 0))
+            return cls(UnalignedInstance.parse(name), int(slices), int(band or 0))
         raise SassafrasError("not a configuration for rows of any length", where=stem)
 
     @property
@@ -163,9 +173,9 @@ class AnyRowsConfig(Configuration):
         """Tiles along m and n."""
         return ceil_div(shape.m, self.instance.rows), ceil_div(shape.n, self.instance.columns)
 
-    def reject(self, shape: Shape) -> str | None:
+    def why_illegal(self, shape: Shape) -> str | None:
         """Why this configuration cannot run this shape; None when it may."""
-        if why := self.instance.reject():
+        if why := self.instance.why_illegal():
             return why
         if not 1 <= self.slices <= 8:
             return f"cluster {self.slices}, 1 to 8 are possible"
@@ -182,7 +192,7 @@ class AnyRowsConfig(Configuration):
             return f"{self.slices} slices of {tiles} k tiles: some would be empty"
         return None
 
-    def wasteful(self, shape: Shape) -> str | None:
+    def dominated(self, shape: Shape) -> str | None:
         """Why a legal configuration is surely worse than another; None when it may be good."""
         if shape.k % 8 == shape.n % 8 == 0:
             return "rows of 16-byte multiples: the other families bring them with fewer copies"
@@ -194,7 +204,7 @@ class AnyRowsConfig(Configuration):
         tiles_m, tiles_n = self.tiles(shape)
         if (ctas := tiles_m * tiles_n) * self.slices > 4 * MULTIPROCESSORS and self.slices > 1:
             return f"{ctas} tiles fill the GPU without a split"
-        return rasterization.wasteful(self.band, tiles_m, tiles_n, self.shared_bytes)
+        return rasterization.dominated(self.band, tiles_m, tiles_n, self.shared_bytes)
 
     def _maps(self, shape: Shape) -> dict[str, TensorMap]:
         rows, columns = self.tile
@@ -209,14 +219,24 @@ class AnyRowsConfig(Configuration):
 
     def _launch(self, shape: Shape) -> Launch:
         scalars = {
-            "m": shape.m, "n": shape.n, "k": shape.k, "lda": shape.k, "ldb": shape.k, "ldc": shape.n,
-            "tiles_per_slice": ceil_div(tma_wgmma.k_tiles(shape), self.slices), "late": 0,
+            "m": shape.m,
+            "n": shape.n,
+            "k": shape.k,
+            "lda": shape.k,
+            "ldb": shape.k,
+            "ldc": shape.n,
+            "tiles_per_slice": ceil_div(tma_wgmma.k_tiles(shape), self.slices),
+            "late": 0,
             "log2_band": max(1, self.band).bit_length() - 1,
-        }  # fmt: skip
+        }
         return Launch(
-            self._grid(shape), self.threads, self.shared_bytes, (self.slices, 1, 1), scalars,
+            self._grid(shape),
+            self.threads,
+            self.shared_bytes,
+            (self.slices, 1, 1),
+            scalars,
             self._maps(shape),
-        )  # fmt: skip
+        )
 
 
 def kinds(operand: str, rows: int, length: int, box: tuple[int, int]) -> tuple[TensorMap, TensorMap]:
@@ -236,10 +256,10 @@ def kinds(operand: str, rows: int, length: int, box: tuple[int, int]) -> tuple[T
     return made[0], made[-1]
 
 
-def configurations(instances: tuple[AnyRowsInstance, ...] = INSTANCES) -> Iterator[AnyRowsConfig]:
+def configurations(instances: tuple[UnalignedInstance, ...] = INSTANCES) -> Iterator[UnalignedConfig]:
     """Every configuration, in a fixed order, legal or not."""
     for instance in instances:
         for slices in range(1, 9):
-            yield AnyRowsConfig(instance, slices)
+            yield UnalignedConfig(instance, slices)
         for band in () if instance.epilogue else BANDS:
-            yield AnyRowsConfig(instance, band=band)
+            yield UnalignedConfig(instance, band=band)

@@ -14,23 +14,28 @@ except ImportError as error:
     raise ToolMissing("sassafras.matmul needs torch", hint="pip install torch") from error
 
 from . import eligible
-from .planner import Engine
+from .planner import Planner
 from .problem import folded, lies
 from .torch_op import register
 
 #: under a name of its own: a plain call has a microsecond, and finding it takes a thirtieth of that
 _is_compiling = torch.compiler.is_compiling
 
-_engine: Engine | None = None
+_engine: Planner | None = None
 _device = "cuda"
 _warned: set[str] = set()
 _once = threading.RLock()  # what is made, or said, once
 
 
 def matmul(
-    a: Any, b: Any, out: Any = None, bias: Any = None, activation: str | None = None, alpha: float = 1.0,
+    a: Any,
+    b: Any,
+    out: Any = None,
+    bias: Any = None,
+    activation: str | None = None,
+    alpha: float = 1.0,
     beta: float = 0.0,
-) -> Any:  # fmt: skip
+) -> Any:
     """The matrix product, as `torch.matmul(a, b, out=out)`: same shapes, same errors, FP32 accumulation.
 
     And more than that: activation(alpha * (a @ b) + beta * out + bias), in one kernel where one of ours
@@ -117,10 +122,10 @@ def _make_engine() -> None:
         strict=_strict,
         **eligible.ASKED,
     )
-    use(Engine(driver, side, lt=lambda: LtMember(driver)))
+    use(Planner(driver, side, lt=lambda: LtMember(driver)))
 
 
-def use(engine: Engine | None, *, device: str = "cuda", launch: Any = None) -> None:
+def use(engine: Planner | None, *, device: str = "cuda", launch: Any = None) -> None:
     """Install an engine (tests and the benchmark do); None and no launch: as if never called."""
     global _engine, _device, _launch
     _engine, _device, _launch = engine, device, launch or _first
@@ -128,7 +133,7 @@ def use(engine: Engine | None, *, device: str = "cuda", launch: Any = None) -> N
         engine.attach(lambda launcher: _take(engine, launcher))
 
 
-def _take(engine: Engine, launcher: Any) -> None:
+def _take(engine: Planner, launcher: Any) -> None:
     global _launch
     if _engine is engine:
         _launch = launcher

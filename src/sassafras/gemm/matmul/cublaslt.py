@@ -50,7 +50,11 @@ class LtMember:
                 return False
         handles = (made.operation, made.first, made.second, made.out)
         launcher.add_lt(
-            tuple(problem), context, lt.handle, *(int(h.value or 0) for h in handles), algorithm.blob,
+            tuple(problem),
+            context,
+            lt.handle,
+            *(int(h.value or 0) for h in handles),
+            algorithm.blob,
             algorithm.workspace,
-        )  # fmt: skip
+        )
         return True

@@ -89,9 +89,13 @@ class LaunchConfig(ctypes.Structure):
     """CUlaunchConfig."""
 
     _fields_ = [
-        ("grid", c_uint * 3), ("block", c_uint * 3), ("shared", c_uint), ("stream", c_void_p),
-        ("attributes", POINTER(_Attribute)), ("count", c_uint),
-    ]  # fmt: skip
+        ("grid", c_uint * 3),
+        ("block", c_uint * 3),
+        ("shared", c_uint),
+        ("stream", c_void_p),
+        ("attributes", POINTER(_Attribute)),
+        ("count", c_uint),
+    ]
 
 
 def launch_config(
@@ -297,10 +301,20 @@ class Driver:
         rank = len(dims)
         return int(
             self._functions["cuTensorMapEncodeTiled"](
-                target, kind, rank, address, (c_ulonglong * rank)(*dims), (c_ulonglong * rank)(*strides, 0),
-                (c_uint * rank)(*box), (c_uint * rank)(*steps), interleave, swizzle, promotion, fill,
+                target,
+                kind,
+                rank,
+                address,
+                (c_ulonglong * rank)(*dims),
+                (c_ulonglong * rank)(*strides, 0),
+                (c_uint * rank)(*box),
+                (c_uint * rank)(*steps),
+                interleave,
+                swizzle,
+                promotion,
+                fill,
             )
-        )  # fmt: skip
+        )
 
 
 __all__ = ["Driver", "DriverError", "LaunchConfig", "Release", "launch_config"]

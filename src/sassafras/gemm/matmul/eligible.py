@@ -32,10 +32,12 @@ def _keys(*names: str) -> int:
 
 #: dispatch keys of a plain tensor, by device type; then those of one that was made in inference mode
 _PLAIN = {
-    kind.lower(): (_keys(kind, "ADInplaceOrView", f"Autograd{kind}", f"Autocast{kind}"),
-                   _keys(kind, f"Autocast{kind}"))
+    kind.lower(): (
+        _keys(kind, "ADInplaceOrView", f"Autograd{kind}", f"Autocast{kind}"),
+        _keys(kind, f"Autocast{kind}"),
+    )
     for kind in ("CPU", "CUDA")
-}  # fmt: skip
+}
 #: what a thread includes by itself, and in inference mode: nothing of it tells anything of a call
 _QUIET = (_keys("BackendSelect", "ADInplaceOrView"), _keys("BackendSelect"))
 
@@ -105,8 +107,12 @@ def admit(out: Any) -> bool:
 
 #: what both launchers ask (`slow.Torch`)
 ASKED: dict[str, Any] = {
-    "modes": (observed,), "watchers": WATCHERS, "views": VIEWS, "plain": plain, "admit": admit,
-}  # fmt: skip
+    "modes": (observed,),
+    "watchers": WATCHERS,
+    "views": VIEWS,
+    "plain": plain,
+    "admit": admit,
+}
 
 
 def traced(*tensors: Any) -> bool:

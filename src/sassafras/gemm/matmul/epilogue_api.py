@@ -70,9 +70,14 @@ def fits(a: Any, b: Any) -> bool:
 
 
 def served(
-    a: Any, b: Any, out: Any = None, bias: Any = None, activation: str | None = None, alpha: float = 1.0,
+    a: Any,
+    b: Any,
+    out: Any = None,
+    bias: Any = None,
+    activation: str | None = None,
+    alpha: float = 1.0,
     beta: float = 0.0,
-) -> Any:  # fmt: skip
+) -> Any:
     """The call on one of our kernels; NotImplemented where none serves. Below autograd and modes."""
     engine = room._engine
     if engine is None:
@@ -152,9 +157,7 @@ def activated(value: Any, activation: str | None) -> Any:
     return value
 
 
-def _check(
-    a: Any, b: Any, out: Any, bias: Any, activation: str | None, alpha: float, beta: float
-) -> None:  # fmt: skip
+def _check(a: Any, b: Any, out: Any, bias: Any, activation: str | None, alpha: float, beta: float) -> None:
     where = "sassafras.matmul"
     for name, number in (("alpha", alpha), ("beta", beta)):
         if isinstance(number, torch.Tensor):

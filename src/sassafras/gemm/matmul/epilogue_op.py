@@ -53,9 +53,11 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     ctx.shapes, ctx.by_columns = (a.shape, b.shape), [x.dim() == 2 and by_columns(x) for x in (a, b)]
     again = ctx.activation not in ("none", "relu")
     ctx.save_for_backward(
-        a if for_b or again else None, b if for_a or again else None,
-        bias if again else None, output if ctx.activation == "relu" else None,
-    )  # fmt: skip
+        a if for_b or again else None,
+        b if for_a or again else None,
+        bias if again else None,
+        output if ctx.activation == "relu" else None,
+    )
 
 
 def _backward(ctx: Any, grad: Any) -> tuple[Any, ...]:

@@ -27,7 +27,7 @@ from .plan import _MAP_TYPES, _SWIZZLES, KernelPlan
 from .problem import DTYPES, LAYOUTS, lies
 
 if TYPE_CHECKING:
-    from .planner import Engine
+    from .planner import Planner
 
 #: parameters that a launch gives: addresses, and words
 _GIVEN = ("bias", "addend", "alpha", "beta", "activation")
@@ -150,9 +150,20 @@ def read(a: Any, b: Any, out: Any, bias: Any, device_type: str) -> FusedProblem 
         return None
     problem = FusedProblem(
         a.device.index or 0,
-        int(a.dtype == torch.bfloat16), m, n, k, int(right[0]), left[1], right[1], result[1],
-        int(all(t.data_ptr() % 16 == 0 for t in given)), count, step_a or 0, step_b or 0, step_c or 0,
-    )  # fmt: skip
+        int(a.dtype == torch.bfloat16),
+        m,
+        n,
+        k,
+        int(right[0]),
+        left[1],
+        right[1],
+        result[1],
+        int(all(t.data_ptr() % 16 == 0 for t in given)),
+        count,
+        step_a or 0,
+        step_b or 0,
+        step_c or 0,
+    )
     return None if out is not None and _overlap(problem, a, b, out, bias) else problem
 
 
@@ -183,9 +194,20 @@ def plan(config: Config, problem: FusedProblem, beta: bool) -> KernelPlan:
         if kind == "tensormap":
             d = made.tensor_maps[name]
             parameters.append(
-                ("map", role[d.operand], _MAP_TYPES[d.dtype], d.dims, d.strides, d.box, (1,) * len(d.dims),
-                 0, _SWIZZLES[d.swizzle], L2_PROMOTION_128, 0)
-            )  # fmt: skip
+                (
+                    "map",
+                    role[d.operand],
+                    _MAP_TYPES[d.dtype],
+                    d.dims,
+                    d.strides,
+                    d.box,
+                    (1,) * len(d.dims),
+                    0,
+                    _SWIZZLES[d.swizzle],
+                    L2_PROMOTION_128,
+                    0,
+                )
+            )
         elif name in ("workspace", "counters", *_GIVEN):
             parameters.append((name,))
         elif kind.startswith("*"):
@@ -193,15 +215,21 @@ def plan(config: Config, problem: FusedProblem, beta: bool) -> KernelPlan:
         else:
             parameters.append(("value", made.scalars[name] & 0xFFFFFFFFFFFFFFFF))
     return KernelPlan(
-        made.grid, made.threads, made.shared_bytes, made.cluster, tuple(parameters), made.workspace_bytes,
-        made.counters, made.overlap,
-    )  # fmt: skip
+        made.grid,
+        made.threads,
+        made.shared_bytes,
+        made.cluster,
+        tuple(parameters),
+        made.workspace_bytes,
+        made.counters,
+        made.overlap,
+    )
 
 
 class Fused:
     """Serves calls for an engine; plans are kept by problem and by what the epilogue has."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Planner) -> None:
         self._engine = engine
         self._plans: dict[tuple[Any, ...], _Kernel | None] = {}
         self.served: dict[tuple[Any, ...], tuple[str, str | None, str]] = {}
@@ -245,9 +273,16 @@ class Fused:
         return read(a, b, out, bias, self._engine.torch.device_type)
 
     def bind(
-        self, config: Config, a: Any, b: Any, out: Any = None, bias: Any = None,
-        activation: str | None = None, alpha: float = 1.0, beta: float = 0.0,
-    ) -> Callable[[], Any]:  # fmt: skip
+        self,
+        config: Config,
+        a: Any,
+        b: Any,
+        out: Any = None,
+        bias: Any = None,
+        activation: str | None = None,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+    ) -> Callable[[], Any]:
         """A call that runs this configuration on these tensors and returns C, whoever would be chosen.
 
         For measurements and tests; C is one tensor for all calls. Compiles what is missing.
@@ -282,17 +317,27 @@ class Fused:
             gpu = engine.gpu(problem.device)
             if engine.everything:
                 legal = configurations(
-                    problem.shape, problem.layout, DTYPES[problem.dtype], problem.batch, problem.lines,
+                    problem.shape,
+                    problem.layout,
+                    DTYPES[problem.dtype],
+                    problem.batch,
+                    problem.lines,
                     bool(problem.aligned),
-                )  # fmt: skip
+                )
                 name, why = (legal[0].name if legal else None), "every kernel of ours serves"
             elif gpu.chooser is None:
                 name, why = None, gpu.why_not
             else:
                 name, why = choose(
-                    gpu.chooser, problem.shape, problem.layout, DTYPES[problem.dtype], problem.batch,
-                    problem.lines, bool(problem.aligned), extra,
-                )  # fmt: skip
+                    gpu.chooser,
+                    problem.shape,
+                    problem.layout,
+                    DTYPES[problem.dtype],
+                    problem.batch,
+                    problem.lines,
+                    bool(problem.aligned),
+                    extra,
+                )
             config = parsed(name) if name else None
             native = (*problem, int(extra.bias) | extra.beta << 1 | ACTIVATIONS[extra.activation] << 2)
             self._plans[key] = None
@@ -329,9 +374,13 @@ class Fused:
             self._engine.launcher.remove(native)
 
     def _kernel(
-        self, problem: FusedProblem, config: Config, code: bytes, beta: bool,
+        self,
+        problem: FusedProblem,
+        config: Config,
+        code: bytes,
+        beta: bool,
         native: tuple[Any, ...] | None = None,
-    ) -> _Kernel:  # fmt: skip
+    ) -> _Kernel:
         from .driver import launch_config
 
         engine, ordinal = self._engine, max(0, problem.device)
@@ -340,14 +389,29 @@ class Fused:
         if native is not None:
             self._tell(
                 native,
-                (function, engine.driver.context(ordinal), made.grid, made.threads, made.shared, made.cluster,
-                 made.parameters, made.workspace, made.counters, made.overlap),
-            )  # fmt: skip
+                (
+                    function,
+                    engine.driver.context(ordinal),
+                    made.grid,
+                    made.threads,
+                    made.shared,
+                    made.cluster,
+                    made.parameters,
+                    made.workspace,
+                    made.counters,
+                    made.overlap,
+                ),
+            )
         how = launch_config(made.grid, made.threads, made.shared, made.cluster, made.overlap)
         return _Kernel(
-            engine.driver, function, engine.driver.context(ordinal), how, made.parameters, made.workspace,
+            engine.driver,
+            function,
+            engine.driver.context(ordinal),
+            how,
+            made.parameters,
+            made.workspace,
             made.counters,
-        )  # fmt: skip
+        )
 
     def renew(self) -> None:
         """Plans are made anew as calls come: another launcher has taken over."""
@@ -365,10 +429,19 @@ class Fused:
             problem = FusedProblem(*key[:14])
             bias, activation, beta = key[14:]
             found.append(
-                {"shape": str(problem.shape), "layout": problem.layout, "dtype": DTYPES[problem.dtype],
-                 "batch": problem.matrices, "bias": bias, "activation": activation, "beta": beta,
-                 "member": member, "config": config, "why": why}
-            )  # fmt: skip
+                {
+                    "shape": str(problem.shape),
+                    "layout": problem.layout,
+                    "dtype": DTYPES[problem.dtype],
+                    "batch": problem.matrices,
+                    "bias": bias,
+                    "activation": activation,
+                    "beta": beta,
+                    "member": member,
+                    "config": config,
+                    "why": why,
+                }
+            )
         return found
 
 
@@ -377,11 +450,15 @@ def _addresses(
 ) -> dict[str, int]:
     """What a launch gives, by parameter."""
     return {
-        "a": a.data_ptr(), "b": b.data_ptr(), "c": c.data_ptr(),
-        "bias": 0 if bias is None else bias.data_ptr(), "addend": c.data_ptr() if beta else 0,
-        "alpha": bits(alpha) & 0xFFFFFFFF, "beta": bits(beta) & 0xFFFFFFFF,
+        "a": a.data_ptr(),
+        "b": b.data_ptr(),
+        "c": c.data_ptr(),
+        "bias": 0 if bias is None else bias.data_ptr(),
+        "addend": c.data_ptr() if beta else 0,
+        "alpha": bits(alpha) & 0xFFFFFFFF,
+        "beta": bits(beta) & 0xFFFFFFFF,
         "activation": ACTIVATIONS[activation],
-    }  # fmt: skip
+    }
 
 
 def _leading(a: Any, b: Any) -> tuple[int, ...]:

@@ -56,9 +56,16 @@ class _Kernel:
     """A kernel's plan. Threads may launch it at the same time: what a launch puts together is its own."""
 
     def __init__(
-        self, driver: Driver, function: int, context: int, config: LaunchConfig,
-        parameters: Sequence[tuple[Any, ...]], workspace: int, counters: int, then: _Kernel | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        driver: Driver,
+        function: int,
+        context: int,
+        config: LaunchConfig,
+        parameters: Sequence[tuple[Any, ...]],
+        workspace: int,
+        counters: int,
+        then: _Kernel | None = None,
+    ) -> None:
         self.driver, self.function, self.context, self.config = driver, function, context, config
         self.workspace, self.counters, self.then = workspace, counters, then
         self.parameters = tuple(parameters)
@@ -205,10 +212,20 @@ class PythonLauncher:
         self._plans[tuple(key)[:10]] = "torch"
 
     def add_kernel(
-        self, key: tuple[int, ...], function: int, context: int, grid: tuple[int, int, int], threads: int,
-        shared: int, cluster: tuple[int, int, int], parameters: Sequence[tuple[Any, ...]], workspace: int,
-        counters: int, overlap: bool = False, behind: tuple[Any, ...] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        key: tuple[int, ...],
+        function: int,
+        context: int,
+        grid: tuple[int, int, int],
+        threads: int,
+        shared: int,
+        cluster: tuple[int, int, int],
+        parameters: Sequence[tuple[Any, ...]],
+        workspace: int,
+        counters: int,
+        overlap: bool = False,
+        behind: tuple[Any, ...] | None = None,
+    ) -> None:
         """Let a kernel serve a problem.
 
         Args:
@@ -258,8 +275,20 @@ def compiled(module: Any, driver: Driver, torch: Torch, lt_matmul: int = 0) -> A
 
     exchange = library.Tensor.__dlpack_c_exchange_api__
     return module.Launcher(
-        exchange, library.Tensor, library.nn.Parameter, torch.matmul, library.mm, torch.empty_bytes,
-        torch.counters, torch.stream, torch.grad_enabled, torch.strict, torch.modes,
-        torch.watchers, torch.views, torch.admit, {"cuda": 2, "cpu": 1}[torch.device_type],
+        exchange,
+        library.Tensor,
+        library.nn.Parameter,
+        torch.matmul,
+        library.mm,
+        torch.empty_bytes,
+        torch.counters,
+        torch.stream,
+        torch.grad_enabled,
+        torch.strict,
+        torch.modes,
+        torch.watchers,
+        torch.views,
+        torch.admit,
+        {"cuda": 2, "cpu": 1}[torch.device_type],
         {**driver.addresses(), **({"cublasLtMatmul": lt_matmul} if lt_matmul else {})},
-    )  # fmt: skip
+    )

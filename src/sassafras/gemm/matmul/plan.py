@@ -51,7 +51,7 @@ class KernelPlan:
         return self.grid, self.threads, self.shared, self.cluster, self.parameters, self.overlap
 
 
-def reject(config: Config, problem: Problem) -> str | None:
+def why_illegal(config: Config, problem: Problem) -> str | None:
     """Why a configuration cannot serve a problem, None when it can."""
     if config.layout != problem.layout:
         return f"it reads {config.layout}, the tensors are {problem.layout}"
@@ -59,7 +59,7 @@ def reject(config: Config, problem: Problem) -> str | None:
         return f"it multiplies {dtype(config)}"
     if not getattr(config, "deterministic", True):
         return "two launches may differ"
-    if why := config.reject(Shape(problem.m, problem.n, problem.k)):
+    if why := config.why_illegal(Shape(problem.m, problem.n, problem.k)):
         return why
     any_alignment = bool(getattr(config, "any_alignment", False))
     if not problem.aligned and not any_alignment:
@@ -80,7 +80,7 @@ def reject(config: Config, problem: Problem) -> str | None:
 def first_legal(problem: Problem) -> Config | None:
     """The first configuration of all that can serve a problem, however slowly; None where none can."""
     every = chain(registry.configurations(), registry.other_configurations())
-    return next((config for config in every if reject(config, problem) is None), None)
+    return next((config for config in every if why_illegal(config, problem) is None), None)
 
 
 def plan(config: Config, problem: Problem) -> KernelPlan:
@@ -124,9 +124,15 @@ def _plan(
                     raise ValueError(f"{name} is not a plain leading dimension of this kernel")
             made.append(("value", value & 0xFFFFFFFFFFFFFFFF))
     return KernelPlan(
-        launch.grid, launch.threads, launch.shared_bytes, launch.cluster, tuple(made),
-        launch.workspace_bytes, launch.counters, launch.overlap,
-    )  # fmt: skip
+        launch.grid,
+        launch.threads,
+        launch.shared_bytes,
+        launch.cluster,
+        tuple(made),
+        launch.workspace_bytes,
+        launch.counters,
+        launch.overlap,
+    )
 
 
 def _map(
@@ -135,15 +141,27 @@ def _map(
     operand = role[described.operand]
     there = described.spread(tight[operand], leading[operand])
     return (
-        "map", operand, _MAP_TYPES[there.dtype], there.dims, there.strides, there.box,
-        (1,) * len(there.dims), 0, _SWIZZLES[there.swizzle], L2_PROMOTION_128, 0,
-    )  # fmt: skip
+        "map",
+        operand,
+        _MAP_TYPES[there.dtype],
+        there.dims,
+        there.strides,
+        there.box,
+        (1,) * len(there.dims),
+        0,
+        _SWIZZLES[there.swizzle],
+        L2_PROMOTION_128,
+        0,
+    )
 
 
 def _every_gap_is_told(
-    made: tuple[tuple[Any, ...], ...], config: Config, leading: dict[str, int], tight: dict[str, int],
+    made: tuple[tuple[Any, ...], ...],
+    config: Config,
+    leading: dict[str, int],
+    tight: dict[str, int],
     role: dict[str, str],
-) -> None:  # fmt: skip
+) -> None:
     """An operand passed by address needs its leading dimension among the scalars, if that is not tight."""
     names = {name for name, _ in config.instance.parameters}
     by_map = {item[1] for item in made if item[0] == "map"}

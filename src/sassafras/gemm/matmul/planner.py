@@ -21,19 +21,19 @@ from sassafras.core import SassafrasError
 from ..build import launcher as build
 from ..build.cubins import ARCH, cached_path, cubin, default_cache
 from ..configs.backward import PART
-from ..configs.registry import Config, Instance, twin
+from ..configs.registry import Config, Instance, with_dtype
 from ..problem.launch import SHARED_LIMIT
 from ..problem.shape import Shape
 from ..select import predictor
 from ..select import table as tables
 from ..select.dataset import DATA, slug
-from ..select.selector import Choice, Chooser, parsed
-from ..select.table import Table
+from ..select.selector import Choice, Selector, parsed
+from ..select.table import TunedTable
 from .cublaslt import LtMember
 from .driver import Driver
 from .epilogue_plan import Fused
 from .launcher_python import PythonLauncher, Torch, compiled
-from .plan import first_legal, plan, reject
+from .plan import first_legal, plan, why_illegal
 from .problem import DTYPES, Problem
 
 #: cubins that come with the package, named as in the cache; there may be none
@@ -42,7 +42,7 @@ SHIPPED = DATA / "cubins"
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """Who serves a problem, and why (`Engine.explain`).
+    """Who serves a problem, and why (`Planner.explain`).
 
     Attributes:
         member: ``ours``, ``lt`` or ``torch``.
@@ -55,27 +55,29 @@ class Served:
     why: str
 
 
-class Gpu:
+class PlannedGpu:
     """What is known of one device."""
 
-    def __init__(self, name: str, capability: tuple[int, int], chooser: Chooser | None, why_not: str) -> None:
+    def __init__(
+        self, name: str, capability: tuple[int, int], chooser: Selector | None, why_not: str
+    ) -> None:
         self.name, self.capability = name, capability
         self.chooser, self.why_not = chooser, why_not
 
 
-def load_table(gpu: str) -> Table | None:
+def load_table(gpu: str) -> TunedTable | None:
     """``$SASSAFRAS_GEMM_TABLE`` alone, or what is shipped with what was tuned here on top; None without any.
 
     Raises:
         SassafrasError: the file that the variable names cannot be used.
     """
     if given := os.environ.get("SASSAFRAS_GEMM_TABLE"):
-        return Table.load(Path(given))
-    found: Table | None = None
+        return TunedTable.load(Path(given))
+    found: TunedTable | None = None
     for path in (tables.shipped_path(gpu, PART), tables.shipped_path(gpu), tuned_path(gpu)):
         if path.is_file():
             try:
-                loaded = Table.load(path)
+                loaded = TunedTable.load(path)
             except SassafrasError:
                 continue  # a damaged file of the cache must not break a user's program
             found = loaded if found is None else found.merged(loaded)
@@ -87,7 +89,7 @@ def tuned_path(gpu: str) -> Path:
     return default_cache() / f"{slug(gpu)}.table.json"
 
 
-class Engine:
+class Planner:
     """One a process. Slow paths take a lock; the table of plans is read under the GIL.
 
     Args:
@@ -107,7 +109,7 @@ class Engine:
         cache: Path | None = None,
         background: bool = True,
         lt: Callable[[], LtMember | None] = lambda: None,
-        table: Table | None = None,
+        table: TunedTable | None = None,
     ) -> None:
         self._on_launcher: Callable[[Any], None] = lambda launcher: None
         self.driver, self.torch, self.cache = driver, torch, cache
@@ -122,7 +124,7 @@ class Engine:
         self.lock = self._lock = threading.RLock()
         #: calls with an epilogue or batches
         self.fused = Fused(self)
-        self._gpus: dict[int, Gpu] = {}
+        self._gpus: dict[int, PlannedGpu] = {}
         self._functions: dict[tuple[int, Instance], int] = {}
         self._compiling: dict[Instance, list[Callable[[], Any]]] = {}
         self._uncompilable: dict[Instance, str] = {}
@@ -137,7 +139,7 @@ class Engine:
 
     # -- devices and choices ------------------------------------------------------------------------------
 
-    def gpu(self, ordinal: int) -> Gpu:
+    def gpu(self, ordinal: int) -> PlannedGpu:
         """The device, with its chooser or the reason why there is none."""
         with self._lock:
             if ordinal not in self._gpus:
@@ -151,11 +153,13 @@ class Engine:
                         why = f"nothing was tuned for {name} (sassafras gemm tune)"
                     else:
                         lt = self._lt_member()
-                        chooser = Chooser(
-                            found, lt_version=lt.version if lt else None, model=predictor.shipped(name),
+                        chooser = Selector(
+                            found,
+                            lt_version=lt.version if lt else None,
+                            model=predictor.shipped(name),
                             backward=predictor.shipped(name, PART),
-                        )  # fmt: skip
-                self._gpus[ordinal] = Gpu(name, capability, chooser, why)
+                        )
+                self._gpus[ordinal] = PlannedGpu(name, capability, chooser, why)
             return self._gpus[ordinal]
 
     def choose(self, problem: Problem) -> Choice:
@@ -168,8 +172,8 @@ class Engine:
         choice = gpu.chooser.choose(
             Shape(problem.m, problem.n, problem.k),
             problem.layout,
-            lambda config: reject(config, problem) is None,
-            lambda config: twin(config, DTYPES[problem.dtype]),
+            lambda config: why_illegal(config, problem) is None,
+            lambda config: with_dtype(config, DTYPES[problem.dtype]),
         )
         if choice.member == "lt" and (not problem.natural or problem.dtype or not problem.aligned):
             return Choice("torch", None, choice.row, 1.0, "cuBLASLt's algorithm is for tight FP16 matrices")
@@ -240,9 +244,19 @@ class Engine:
             instance, second = made.then
             behind = (self.loaded(ordinal, instance, codes[1]), *second.behind)
         self.launcher.add_kernel(
-            tuple(problem), function, self.driver.context(ordinal), made.grid, made.threads,
-            made.shared, made.cluster, made.parameters, made.workspace, made.counters, made.overlap, behind,
-        )  # fmt: skip
+            tuple(problem),
+            function,
+            self.driver.context(ordinal),
+            made.grid,
+            made.threads,
+            made.shared,
+            made.cluster,
+            made.parameters,
+            made.workspace,
+            made.counters,
+            made.overlap,
+            behind,
+        )
 
     def loaded(self, ordinal: int, instance: Instance, code: bytes) -> int:
         """The handle of an instance's entry on a device."""
@@ -346,10 +360,16 @@ class Engine:
                 "arch": ARCH,
                 "gpus": {str(o): {"name": g.name, "why_not": g.why_not} for o, g in self._gpus.items()},
                 "problems": [
-                    {"shape": f"{p.m}x{p.n}x{p.k}", "layout": p.layout, "dtype": DTYPES[p.dtype],
-                     "member": s.member, "config": s.config, "why": s.why}
+                    {
+                        "shape": f"{p.m}x{p.n}x{p.k}",
+                        "layout": p.layout,
+                        "dtype": DTYPES[p.dtype],
+                        "member": s.member,
+                        "config": s.config,
+                        "why": s.why,
+                    }
                     for p, s in self.served.items()
                 ],
                 "fused": self.fused.status(),
                 "notes": list(self.notes),
-            }  # fmt: skip
+            }

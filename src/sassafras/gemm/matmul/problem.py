@@ -131,7 +131,15 @@ def read(a: Any, b: Any, out: Any = None, *, device_type: str = "cuda") -> tuple
             left, right = (not right[0], right[1]), (not left[0], left[1])
     problem = Problem(
         a.device.index if a.device.index is not None else -1 if device_type == "cpu" else 0,
-        int(a.dtype == torch.bfloat16), m, n, k, int(right[0]) | int(left[0]) << 1,
-        left[1], right[1], ldc, int((at_a | at_b | at_c) % 16 == 0), exchanged,
-    )  # fmt: skip
+        int(a.dtype == torch.bfloat16),
+        m,
+        n,
+        k,
+        int(right[0]) | int(left[0]) << 1,
+        left[1],
+        right[1],
+        ldc,
+        int((at_a | at_b | at_c) % 16 == 0),
+        exchanged,
+    )
     return problem, at_a, at_b

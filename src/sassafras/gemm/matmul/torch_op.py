@@ -38,9 +38,12 @@ _KEPT: list[Any] = []
 
 
 def differentiable(
-    library: Any, operator: Any, save: Callable[..., None], backward: Callable[..., Any],
+    library: Any,
+    operator: Any,
+    save: Callable[..., None],
+    backward: Callable[..., Any],
     composed: Callable[..., Any],
-) -> None:  # fmt: skip
+) -> None:
     """Give an operator its autograd formula (`torch.library.register_autograd` knows no forward mode).
 
     Args:

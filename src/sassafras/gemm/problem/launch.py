@@ -66,11 +66,11 @@ class Launch:
     workspace_bytes: int = 0
     counters: int = 0
     overlap: bool = False
-    then: Then | None = None
+    then: NextLaunch | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Then:
+class NextLaunch:
     """The second launch of a call: its kernel (an instance of any family) and how it is launched."""
 
     instance: Any

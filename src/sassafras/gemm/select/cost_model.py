@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ..configs.fallback import TILE_K, StagedConfig
-from ..configs.persistent import WarpSpecializedConfig
+from ..configs.fallback import TILE_K, FallbackConfig
+from ..configs.persistent import PersistentConfig
 from ..configs.registry import Config
-from ..configs.small import STEP, LeanConfig
-from ..configs.split_k import ClusterSplitConfig
-from ..configs.split_k_two_pass import TwoLaunchesConfig
+from ..configs.small import STEP, SmallConfig
+from ..configs.split_k import SplitKConfig
+from ..configs.split_k_two_pass import TwoPassSplitKConfig
 from ..configs.tma_wgmma import k_tiles
-from ..configs.unaligned import AnyRowsConfig
+from ..configs.unaligned import UnalignedConfig
 from ..problem.launch import AT_ONCE, MULTIPROCESSORS, ceil_div
 from ..problem.shape import Shape
 
@@ -44,16 +44,16 @@ _MEMORY_BYTES = 17
 
 def estimate_us(config: Config, shape: Shape) -> float:
     """Microseconds, roughly; good for ranking within a family."""
-    if isinstance(config, TwoLaunchesConfig):
+    if isinstance(config, TwoPassSplitKConfig):
         return _two_launches_us(config, shape)
-    if isinstance(config, ClusterSplitConfig):
+    if isinstance(config, SplitKConfig):
         return _cluster_split_us(config, shape, _FITTED)
-    if isinstance(config, WarpSpecializedConfig):
+    if isinstance(config, PersistentConfig):
         return _warp_specialized_us(config, shape)
-    if isinstance(config, AnyRowsConfig):
+    if isinstance(config, UnalignedConfig):
         return _any_rows_us(config, shape)
     stores = 2 * shape.m * shape.n / _PLAIN_STORES
-    if isinstance(config, StagedConfig):
+    if isinstance(config, FallbackConfig):
         return _SLOWER_STAGED * _staged_us(config, shape) + stores
     return _SLOWER_LEAN * _lean_us(config, shape) + stores
 
@@ -63,7 +63,7 @@ def expected_us(config: Config, shape: Shape) -> float:
 
     `estimate_us` stays what the shipped chooser was trained with, until both are fitted to new times.
     """
-    if isinstance(config, ClusterSplitConfig) and not isinstance(config, TwoLaunchesConfig):
+    if isinstance(config, SplitKConfig) and not isinstance(config, TwoPassSplitKConfig):
         return _cluster_split_us(config, shape, _EXPECTED)
     return estimate_us(config, shape)
 
@@ -135,7 +135,7 @@ def _at_once(cluster: int, resident: int, one_each: tuple[int, ...] = _GUESSED) 
     return max(1, one_each[min(cluster, 8) - 1] * resident // cluster) * cluster
 
 
-def _cluster_split_us(config: ClusterSplitConfig, shape: Shape, c: _ClusterSplit) -> float:
+def _cluster_split_us(config: SplitKConfig, shape: Shape, c: _ClusterSplit) -> float:
     instance = config.instance
     rows, columns = config.tile
     tiles_m, tiles_n = config.tiles(shape)
@@ -177,15 +177,17 @@ _TWO_START, _TWO_ARRIVE, _TWO_FLOP, _TWO_BESIDE, _TWO_SUMS = 1.92, 179e3, 902e6,
 _KEPT, _STREAMED = 45e6, 4.3e6
 
 
-def _two_launches_us(config: TwoLaunchesConfig, shape: Shape) -> float:
+def _two_launches_us(config: TwoPassSplitKConfig, shape: Shape) -> float:
     rows, columns = config.tile
     ctas = config.ctas(shape)  # a chooser asks about neighbours, too, where it may be illegal
     k = TILE_K * ceil_div(k_tiles(shape), config.parts) * ceil_div(ctas, _MULTIPROCESSORS)
-    *_, beside, longest = sorted((
-        2 * k * (rows + columns) / _TWO_ARRIVE,
-        2 * k * rows * columns * _MULTIPROCESSORS / _TWO_FLOP,
-        shape.nbytes / _STREAMED if shape.nbytes > _KEPT else 0.0,
-    ))  # fmt: skip
+    *_, beside, longest = sorted(
+        (
+            2 * k * (rows + columns) / _TWO_ARRIVE,
+            2 * k * rows * columns * _MULTIPROCESSORS / _TWO_FLOP,
+            shape.nbytes / _STREAMED if shape.nbytes > _KEPT else 0.0,
+        )
+    )
     return _TWO_START + longest + _TWO_BESIDE * beside + _TWO_SUMS * 4 * ctas * rows * columns / 1e6
 
 
@@ -198,7 +200,7 @@ _ANY_LOAD, _ANY_PARTIAL, _ANY_STORE, _ANY_MEMORY, _ANY_ISSUE = 42, 11.3, 10, 14,
 _ANY_MOVE = 5.5
 
 
-def _any_rows_us(config: AnyRowsConfig, shape: Shape) -> float:
+def _any_rows_us(config: UnalignedConfig, shape: Shape) -> float:
     instance = config.instance
     rows, columns = config.tile
     tiles_m, tiles_n = config.tiles(shape)
@@ -226,7 +228,7 @@ def _any_rows_us(config: AnyRowsConfig, shape: Shape) -> float:
 _ORDER = 0.04
 
 
-def _fetched_cycles(config: WarpSpecializedConfig, shape: Shape) -> float:
+def _fetched_cycles(config: PersistentConfig, shape: Shape) -> float:
     """Cycles in which the memory brings a k tile of all rows and columns that are at work at once."""
     instance, (tiles_m, tiles_n) = config.instance, config.tiles(shape)
     clusters = min(config.clusters(), tiles_m * tiles_n)
@@ -243,7 +245,7 @@ def _fetched_cycles(config: WarpSpecializedConfig, shape: Shape) -> float:
     return 2 * TILE_K * extent / _MULTIPROCESSORS / _MEMORY_BYTES
 
 
-def _warp_specialized_us(config: WarpSpecializedConfig, shape: Shape) -> float:
+def _warp_specialized_us(config: PersistentConfig, shape: Shape) -> float:
     instance = config.instance
     rows, columns = config.tile
     tiles_m, tiles_n = config.tiles(shape)
@@ -268,7 +270,7 @@ def _warp_specialized_us(config: WarpSpecializedConfig, shape: Shape) -> float:
     return total / _CLOCK_GHZ / 1000
 
 
-def _staged_us(config: StagedConfig, shape: Shape) -> float:
+def _staged_us(config: FallbackConfig, shape: Shape) -> float:
     tiles_m, tiles_n = config.tiles(shape)
     rows, columns = config.tile
     per_multiprocessor = ceil_div(tiles_m * tiles_n * config.cluster, _MULTIPROCESSORS)
@@ -284,7 +286,7 @@ def _staged_us(config: StagedConfig, shape: Shape) -> float:
     return total / _CLOCK_GHZ / 1000
 
 
-def _lean_us(config: LeanConfig, shape: Shape) -> float:
+def _lean_us(config: SmallConfig, shape: Shape) -> float:
     instance = config.instance
     tiles_m, tiles_n = config.tiles(shape)
     ctas = tiles_m * tiles_n * config.cluster

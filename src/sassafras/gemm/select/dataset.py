@@ -9,8 +9,9 @@ JSON Lines, gzip-compressed when the name ends in ``.gz``. The first line is the
 
 ``ours`` maps a configuration to microseconds (GPU time, CUDA graph, warm L2, median) and to the rung of
 successive halving that it reached: higher rungs were timed longer, negative ones in an earlier run than the
-rest of the line (`merge`). Names that no instance of this version has stay in the file; `Entry.ranked`, so
-tables, choosers and sweeps, pass them over. ``lt`` holds cuBLASLt's fastest algorithm of each layout.
+rest of the line (`merge`). Names that no instance of this version has stay in the file;
+`DatasetEntry.ranked`, so tables, selectors and sweeps, pass them over. ``lt`` holds cuBLASLt's fastest
+algorithm of each layout.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ DATA = Path(__file__).resolve().parent / "data"
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class DatasetEntry:
     """What is known of one shape.
 
     Attributes:
@@ -92,7 +93,7 @@ class Entry:
         return line
 
     @classmethod
-    def from_json(cls, line: dict[str, Any]) -> Entry:
+    def from_json(cls, line: dict[str, Any]) -> DatasetEntry:
         """The reverse. Raises SassafrasError on anything malformed."""
         try:
             shape = Shape(int(line["m"]), int(line["n"]), int(line["k"]))
@@ -127,17 +128,17 @@ _LAYOUTS: dict[str, str] = {}
 class Dataset:
     """Entries by shape, with the header that says where they come from."""
 
-    def __init__(self, header: dict[str, Any], entries: Iterable[Entry]) -> None:
+    def __init__(self, header: dict[str, Any], entries: Iterable[DatasetEntry]) -> None:
         self.header = {"sassafras_hgemm": FORMAT, **header}
         self.entries = {entry.shape: entry for entry in entries}
 
     def __len__(self) -> int:
         return len(self.entries)
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[DatasetEntry]:
         return iter(self.entries.values())
 
-    def __getitem__(self, shape: Shape) -> Entry:
+    def __getitem__(self, shape: Shape) -> DatasetEntry:
         return self.entries[shape]
 
     @property
@@ -150,11 +151,11 @@ class Dataset:
         """Written by a dry run: nothing in it was measured."""
         return bool(self.header.get("modelled"))
 
-    def replay(self, shape: Shape) -> Replay:
+    def replay(self, shape: Shape) -> DatasetReplay:
         """An evaluator of one shape that answers from the file. Raises SassafrasError for unknown shapes."""
         if shape not in self.entries:
             raise SassafrasError("the dataset does not have this shape", where=str(shape))
-        return Replay(self.entries[shape])
+        return DatasetReplay(self.entries[shape])
 
     def save(self, path: Path) -> None:
         """Write it; equal contents give equal bytes."""
@@ -185,7 +186,7 @@ class Dataset:
                 where=path.name,
                 hint=f"its first line should have sassafras_hgemm {FORMAT}",
             )
-        return cls(header, (Entry.from_json(line) for line in lines[1:]))
+        return cls(header, (DatasetEntry.from_json(line) for line in lines[1:]))
 
 
 def merge(old: Dataset, new: Dataset, changed: str) -> Dataset:
@@ -208,7 +209,7 @@ def merge(old: Dataset, new: Dataset, changed: str) -> Dataset:
             for name, (us, rung) in before.items()
             if name not in entry.ours and not other.search(name)
         }
-        entries[shape] = Entry(shape, {**kept, **entry.ours}, entry.baselines, entry.lt)
+        entries[shape] = DatasetEntry(shape, {**kept, **entry.ours}, entry.baselines, entry.lt)
     header = {**new.header, "retuned": len(new), "changed": changed, "earlier": _origin(old)}
     return Dataset(header, entries.values())
 
@@ -235,7 +236,7 @@ def extended(old: Dataset, new: Dataset) -> Dataset:
             layout = layout_of(name)
             if name not in before.ours and layout and all(layout in of for of in clocks):
                 added[name] = (us * clocks[0][layout] / clocks[1][layout], rung)
-        entries[shape] = Entry(shape, {**before.ours, **added}, before.baselines, before.lt)
+        entries[shape] = DatasetEntry(shape, {**before.ours, **added}, before.baselines, before.lt)
     return Dataset({**old.header, "extended": _origin(new)}, entries.values())
 
 
@@ -253,7 +254,7 @@ def _origin(of: Dataset) -> dict[str, Any]:
     return {key: of.header[key] for key in keys if key in of.header}
 
 
-class Replay:
+class DatasetReplay:
     """One shape of a dataset as something to be measured: what a search or a learner asks, without a GPU.
 
     Attributes:
@@ -261,7 +262,7 @@ class Replay:
         asked: configurations asked for, in order; their number is what a measurement would have cost.
     """
 
-    def __init__(self, entry: Entry) -> None:
+    def __init__(self, entry: DatasetEntry) -> None:
         self.entry = entry
         self.asked: list[str] = []
 
@@ -315,11 +316,16 @@ def from_results(results: dict[str, Any]) -> Dataset:
     """
     environment = results.get("environment", {})
     header = {
-        "gpu": environment.get("gpu"), "torch": environment.get("torch"), "cublas": environment.get("cublas"),
-        "commit": results.get("commit"), "date": results.get("date"), "command": results.get("command"),
+        "gpu": environment.get("gpu"),
+        "torch": environment.get("torch"),
+        "cublas": environment.get("cublas"),
+        "commit": results.get("commit"),
+        "date": results.get("date"),
+        "command": results.get("command"),
         "source": f"{results.get('benchmark')}.json: our winner of each shape, measured apart from selection",
-        "kernels": results.get("kernels"), "modelled": bool(results.get("modelled")),
-    }  # fmt: skip
+        "kernels": results.get("kernels"),
+        "modelled": bool(results.get("modelled")),
+    }
     entries = []
     for row in results["rows"]:
         if "error" in row:
@@ -330,5 +336,5 @@ def from_results(results: dict[str, Any]) -> Dataset:
             if layout in ("nn", "tn") and name in ("torch", "cublas", "lt_heuristic", "lt_autotune"):
                 baselines.setdefault(name, {})[layout] = float(value)
         ours = {row["config"]: (float(row["ours"]), 9)} if row.get("ours") else {}
-        entries.append(Entry(Shape(row["m"], row["n"], row["k"]), ours, baselines))
+        entries.append(DatasetEntry(Shape(row["m"], row["n"], row["k"]), ours, baselines))
     return Dataset(header, entries)

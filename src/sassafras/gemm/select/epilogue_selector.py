@@ -16,7 +16,7 @@ from ..configs.registry import Config
 from ..problem.launch import ceil_div
 from ..problem.shape import Shape
 from .cost_model import estimate_us
-from .selector import Chooser, parsed
+from .selector import Selector, parsed
 
 #: predicted speed-up over torch that ours needs
 MARGIN = 1.05
@@ -49,7 +49,7 @@ def flat(config: Config, shape: Shape, batch: Batch) -> Shape:
     return Shape(ceil_div(shape.m, rows) * rows * batch.count, shape.n, shape.k)
 
 
-def twin(config: Config, dtype: str) -> Config | None:
+def with_dtype(config: Config, dtype: str) -> Config | None:
     """The configuration that does the same with an epilogue; None where none is compiled."""
     instance: Any = config.instance
     changes: dict[str, Any] = {"epilogue": True}
@@ -77,9 +77,15 @@ def torch_passes(extra: Extra, batch: Batch, shape: Shape) -> float:
 
 
 def choose(
-    chooser: Chooser, shape: Shape, layout: str, dtype: str, batch: Batch = ALONE,
-    lines: Lines | None = None, aligned: bool = True, extra: Extra | None = None,
-) -> tuple[str | None, str]:  # fmt: skip
+    chooser: Selector,
+    shape: Shape,
+    layout: str,
+    dtype: str,
+    batch: Batch = ALONE,
+    lines: Lines | None = None,
+    aligned: bool = True,
+    extra: Extra | None = None,
+) -> tuple[str | None, str]:
     """(configuration or None for torch, why)."""
     extra = extra or Extra()
     found = epilogue.configurations(shape, layout, dtype, batch, lines, aligned)
@@ -100,7 +106,7 @@ def choose(
         tuned_us *= QUICK_START
     best = min(found, key=lambda c: (estimate_us(c, flat(c, shape, batch)), c.name))
     best = replace(best, mode=winner.mode if winner.mode in _modes(best) else best.mode)  # type: ignore[type-var]
-    same = twin(winner, dtype)
+    same = with_dtype(winner, dtype)
     if same is not None and same.layout == layout and _can(same, found):
         best = same
     ours = estimate_us(best, flat(best, shape, batch)) / estimate_us(winner, row.shape) * tuned_us

@@ -23,10 +23,10 @@ from sassafras.core import SassafrasError
 from sassafras.core.files import write_whole
 
 from ..configs.base import PLAIN, Mode
-from ..configs.persistent import WarpSpecializedConfig
+from ..configs.persistent import PersistentConfig
 from ..configs.registry import Config
-from ..configs.split_k import ClusterSplitConfig
-from ..configs.split_k_two_pass import TwoLaunchesConfig
+from ..configs.split_k import SplitKConfig
+from ..configs.split_k_two_pass import TwoPassSplitKConfig
 from ..problem.launch import AT_ONCE, MULTIPROCESSORS
 from ..problem.shape import LAYOUTS, Shape
 from .cost_model import estimate_us
@@ -35,9 +35,13 @@ from .dataset import DATA, stem
 #: of the columns of `features`: a model of another number is not used
 VERSION = 6
 _FAMILIES = (
-    "LeanConfig", "StagedConfig", "ClusterSplitConfig", "WarpSpecializedConfig", "AnyRowsConfig",
-    "TwoLaunchesConfig",
-)  # fmt: skip
+    "LeanConfig",
+    "StagedConfig",
+    "SplitKConfig",
+    "PersistentConfig",
+    "AnyRowsConfig",
+    "TwoPassSplitKConfig",
+)
 #: the column of a family's index in `_FAMILIES`
 _FAMILY = 11
 #: what a model has learnt of whose header does not say it
@@ -64,9 +68,15 @@ def _own(config: Config) -> tuple[float, ...]:
         value: Any = getattr(config, name, None)
         numbers.append(float(getattr(config.instance, name, 0) if value is None else value))
     return (
-        float(_FAMILIES.index(type(config).__name__)), float(config.layout[0] == "n"), float(config.swapped),
-        float(rows), float(columns), float(config.threads), float(config.shared_bytes), *numbers,
-    )  # fmt: skip
+        float(_FAMILIES.index(type(config).__name__)),
+        float(config.layout[0] == "n"),
+        float(config.swapped),
+        float(rows),
+        float(columns),
+        float(config.threads),
+        float(config.shared_bytes),
+        *numbers,
+    )
 
 
 def _both(config: Config, shape: Shape) -> tuple[float, ...]:
@@ -75,28 +85,36 @@ def _both(config: Config, shape: Shape) -> tuple[float, ...]:
     tiles_m, tiles_n = config.tiles(shape)
     tiles, seen = tiles_m * tiles_n, config.seen(shape)
     slices = float(config.slices or max(1.0, MULTIPROCESSORS / tiles))  # stream-K fills the GPU
-    if isinstance(config, TwoLaunchesConfig):  # nobody adds up beside it: its parts are slices
+    if isinstance(config, TwoPassSplitKConfig):  # nobody adds up beside it: its parts are slices
         slices = float(config.parts)
     waves = tiles * slices / MULTIPROCESSORS
     estimate = estimate_us(config, shape)
     together = _together(config, tiles_m, tiles_n)
     return (
-        slices, float(tiles), waves, math.ceil(waves) / waves, seen.m / (tiles_m * rows),
-        seen.n / (tiles_n * columns), shape.k / slices, shape.k * (rows + columns) * 2.0 * tiles, estimate,
-        estimate / max(shape.flop / 790e6, shape.nbytes / 4.3e6), float(tiles_m), float(tiles_n), together,
+        slices,
+        float(tiles),
+        waves,
+        math.ceil(waves) / waves,
+        seen.m / (tiles_m * rows),
+        seen.n / (tiles_n * columns),
+        shape.k / slices,
+        shape.k * (rows + columns) * 2.0 * tiles,
+        estimate,
+        estimate / max(shape.flop / 790e6, shape.nbytes / 4.3e6),
+        float(tiles_m),
+        float(tiles_n),
+        together,
         *_rounds(config, shape),
-    )  # fmt: skip
+    )
 
 
 def _rounds(config: Config, shape: Shape) -> tuple[float, float]:
     """CTAs that are launched over those that run at once, and what the last round adds; 0 for kernels that
     fill the GPU. 18 clusters of six are 108 CTAs for 132 multiprocessors, and take two rounds: 17 find room.
     Three rows of tiles in bands of four are launched as four: CTAs with nothing to do take their turn."""
-    if isinstance(config, (WarpSpecializedConfig, TwoLaunchesConfig)):
+    if isinstance(config, (PersistentConfig, TwoPassSplitKConfig)):
         return 0.0, 0.0
-    down, across = (
-        config.whole_tiles(shape) if isinstance(config, ClusterSplitConfig) else config.tiles(shape)
-    )
+    down, across = config.whole_tiles(shape) if isinstance(config, SplitKConfig) else config.tiles(shape)
     band = max(1, getattr(config, "band", 0))
     slices = config.cluster // (getattr(config, "share_m", 1) * getattr(config, "share_n", 1))
     # of a multiprocessor's shared memory 1 KiB a CTA is taken
@@ -119,7 +137,7 @@ def _together(config: Config, tiles_m: int, tiles_n: int) -> float:
         return 0.0
     rows, columns = config.tile
     band = getattr(config, "band", 0)
-    if isinstance(config, TwoLaunchesConfig):
+    if isinstance(config, TwoPassSplitKConfig):
         down = min(tiles_m, _NEIGHBOURS if tiles_m <= tiles_n else max(1, _NEIGHBOURS // tiles_n))
         across = min(tiles_n, max(1, _NEIGHBOURS // down))
     elif band:
@@ -140,9 +158,16 @@ def _aligned(shape: Shape) -> tuple[float, ...]:
 def features(configs: Sequence[Config], shape: Shape) -> np.ndarray:
     """float32 (configurations, features): plain numbers, of which trees need no logarithm."""
     of_shape = (
-        float(shape.m), float(shape.n), float(shape.k), float(shape.flop), float(shape.nbytes),
-        float(shape.m % 16), float(shape.n % 16), float(shape.k % 64), *_aligned(shape),
-    )  # fmt: skip
+        float(shape.m),
+        float(shape.n),
+        float(shape.k),
+        float(shape.flop),
+        float(shape.nbytes),
+        float(shape.m % 16),
+        float(shape.n % 16),
+        float(shape.k % 64),
+        *_aligned(shape),
+    )
     return np.array([of_shape + _own(c) + _both(c, shape) for c in configs], np.float32)
 
 
@@ -192,22 +217,26 @@ class Trees:
         count = len(several)
         at = np.cumsum([0, *(len(one.feature) for one in several[:-1])])
         return cls(
-            sum(one.base for one in several) / count, max(one.depth for one in several),
+            sum(one.base for one in several) / count,
+            max(one.depth for one in several),
             np.concatenate([one.roots + first for one, first in zip(several, at, strict=True)]),
             np.concatenate([one.feature for one in several]),
             np.concatenate([one.threshold for one in several]),
             np.concatenate([one.children + first for one, first in zip(several, at, strict=True)]),
             np.concatenate([one.value for one in several]) / count,
-        )  # fmt: skip
+        )
 
     def arrays(self, name: str) -> dict[str, Any]:
         """For a file."""
         return {
-            f"{name}.base": np.float64(self.base), f"{name}.depth": np.int64(self.depth),
-            f"{name}.roots": self.roots.astype(np.int32), f"{name}.feature": self.feature.astype(np.int16),
-            f"{name}.threshold": self.threshold, f"{name}.children": self.children.astype(np.int32),
+            f"{name}.base": np.float64(self.base),
+            f"{name}.depth": np.int64(self.depth),
+            f"{name}.roots": self.roots.astype(np.int32),
+            f"{name}.feature": self.feature.astype(np.int16),
+            f"{name}.threshold": self.threshold,
+            f"{name}.children": self.children.astype(np.int32),
             f"{name}.value": self.value.astype(np.float32),
-        }  # fmt: skip
+        }
 
     @classmethod
     def of_arrays(cls, name: str, data: Any) -> Trees:
@@ -221,10 +250,14 @@ class Trees:
         if not (whole and inside and got["feature"].min() >= 0):
             raise ValueError(f"the trees {name!r} are damaged")
         return cls(
-            float(data[f"{name}.base"]), int(data[f"{name}.depth"]), got["roots"].astype(np.intp),
-            got["feature"].astype(np.intp), got["threshold"].astype(np.float64),
-            got["children"].astype(np.intp), got["value"].astype(np.float64),
-        )  # fmt: skip
+            float(data[f"{name}.base"]),
+            int(data[f"{name}.depth"]),
+            got["roots"].astype(np.intp),
+            got["feature"].astype(np.intp),
+            got["threshold"].astype(np.float64),
+            got["children"].astype(np.intp),
+            got["value"].astype(np.float64),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,9 +315,13 @@ class Model:
         header = np.frombuffer(json.dumps(self.header, sort_keys=True).encode(), np.uint8)
         packed = io.BytesIO()
         np.savez_compressed(
-            packed, allow_pickle=False, version=np.int64(VERSION), header=header,
-            **self.plain.arrays("plain"), **self.modes.arrays("modes"),
-        )  # fmt: skip
+            packed,
+            allow_pickle=False,
+            version=np.int64(VERSION),
+            header=header,
+            **self.plain.arrays("plain"),
+            **self.modes.arrays("modes"),
+        )
         write_whole(path, packed.getvalue())
 
     @classmethod

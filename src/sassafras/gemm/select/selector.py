@@ -18,7 +18,7 @@ from ..configs.registry import Config
 from ..problem.shape import BACKWARD, Shape
 from .cost_model import estimate_us
 from .predictor import Model
-from .table import Row, Table
+from .table import TableRow, TunedTable
 
 #: legal(configuration) -> may it run? (layout, alignment, gaps and limits of the problem at hand)
 Legal = Callable[[Config], bool]
@@ -50,13 +50,13 @@ class Choice:
 
     member: str
     config: str | None
-    row: Row | None
+    row: TableRow | None
     speedup: float
     why: str
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class SelectorSettings:
     """Of the chooser: for shapes never tuned (`evaluate` says what they are worth), and for tuned ones.
 
     Attributes:
@@ -85,7 +85,7 @@ class Settings:
         return next(factor for limit, factor in factors if shape.flop <= limit)
 
 
-class Chooser:
+class Selector:
     """Choices from a table.
 
     Args:
@@ -97,8 +97,8 @@ class Chooser:
 
     def __init__(
         self,
-        table: Table,
-        settings: Settings | None = None,
+        table: TunedTable,
+        settings: SelectorSettings | None = None,
         *,
         lt_version: int | None = None,
         model: Model | None = None,
@@ -106,10 +106,10 @@ class Chooser:
     ) -> None:
         self.table = table
         self._models = {layout: one for one in (model, backward) if one is not None for layout in one.layouts}
-        self.settings = settings or Settings()
+        self.settings = settings or SelectorSettings()
         known = table.header.get("cublaslt")
         self._lt_usable = lt_version is not None and known == lt_version
-        self._near: dict[str, tuple[np.ndarray, list[Row]]] = {}
+        self._near: dict[str, tuple[np.ndarray, list[TableRow]]] = {}
         for layout in sorted({row.layout for row in table.rows.values()}):
             rows = [r for r in table.rows.values() if r.layout == layout and r.speedup is not None]
             rows.sort(key=lambda r: r.shape)
@@ -126,10 +126,11 @@ class Chooser:
             if more := [(s, names) for s, of, names in learnt if of == layout]:
                 known = np.log2([[s.m, s.n, s.k] for s, _ in more])
                 self._winners[layout] = (
-                    np.concatenate([points, known]), winners + [names for _, names in more]
-                )  # fmt: skip
+                    np.concatenate([points, known]),
+                    winners + [names for _, names in more],
+                )
 
-    def nearest(self, shape: Shape, layout: str) -> Row | None:
+    def nearest(self, shape: Shape, layout: str) -> TableRow | None:
         """The tuned row of a shape, or else of the nearest within reach that has times of ours and torch."""
         row = self.table.get(shape, layout)
         if row is not None and row.speedup is not None:
@@ -155,7 +156,7 @@ class Chooser:
             return self._tuned(row, legal, translate)
         return self._chosen(shape, layout, legal, translate)
 
-    def _tuned(self, row: Row, legal: Legal, translate: Translate) -> Choice:
+    def _tuned(self, row: TableRow, legal: Legal, translate: Translate) -> Choice:
         assert row.torch_us is not None
         best = Choice("torch", None, row, 1.0, "tuned: torch is the fastest")
         if row.lt_us and row.lt and self._lt_usable and row.lt_us < TORCH_BETTER * row.torch_us:
@@ -214,7 +215,7 @@ class Chooser:
         return None
 
     def _by_neighbours(
-        self, near: Sequence[tuple[Row, float]], shape: Shape, legal: Legal, translate: Translate
+        self, near: Sequence[tuple[TableRow, float]], shape: Shape, legal: Legal, translate: Translate
     ) -> tuple[float, str] | None:
         """The same by the neighbours' times."""
         best: tuple[float, str] | None = None
@@ -231,7 +232,9 @@ class Chooser:
                 break  # the nearest shape's winner
         return best
 
-    def _predicted(self, config: Config, name: str, shape: Shape, near: Sequence[tuple[Row, float]]) -> float:
+    def _predicted(
+        self, config: Config, name: str, shape: Shape, near: Sequence[tuple[TableRow, float]]
+    ) -> float:
         """torch over this configuration, cautiously, from neighbours where either was timed.
 
         Where the configuration itself was timed, its own speed-up counts. Elsewhere the winner's does,
@@ -266,8 +269,8 @@ class Chooser:
 
 def _fits(config: Config, shape: Shape) -> bool:
     """Whether it can run a shape and no smaller one is surely better: no sweep times such configurations
-    (`wasteful`), so nothing is learnt of them."""
-    return config.reject(shape) is None and config.wasteful(shape) is None
+    (`dominated`), so nothing is learnt of them."""
+    return config.why_illegal(shape) is None and config.dominated(shape) is None
 
 
 def _share(config: Config, shape: Shape) -> float:
@@ -285,8 +288,8 @@ def parsed(name: str) -> Config | None:
     return config if registry.proven(config) else None
 
 
-def _legal(row: Row) -> Legal:
-    return lambda config: config.layout == row.layout and config.reject(row.shape) is None
+def _legal(row: TableRow) -> Legal:
+    return lambda config: config.layout == row.layout and config.why_illegal(row.shape) is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,21 +315,21 @@ class Outcome:
     harmful: int
 
 
-def evaluate(table: Table, settings: Settings, *, folds: str = "shape") -> Outcome:
+def evaluate(table: TunedTable, settings: SelectorSettings, *, folds: str = "shape") -> Outcome:
     """Leave shapes out, choose for them, look up what it would have been.
 
     Args:
         folds: ``shape``: one shape at a time; ``m``, ``n``, ``k``: all shapes with one value of that extent,
             which asks the chooser to reach farther.
     """
-    groups: dict[object, list[Row]] = {}
+    groups: dict[object, list[TableRow]] = {}
     for row in table.rows.values():
         if row.speedup is not None:
             key = row.shape if folds == "shape" else getattr(row.shape, folds)
             groups.setdefault(key, []).append(row)
     ratios, possible, ours, unknown = [], [], 0, 0
     for key in sorted(groups, key=str):
-        chooser = Chooser(table.without(row.shape for row in groups[key]), settings)
+        chooser = Selector(table.without(row.shape for row in groups[key]), settings)
         for row in groups[key]:
             choice = chooser.choose(row.shape, row.layout, _legal(row))
             assert row.torch_us is not None and row.speedup is not None
@@ -345,6 +348,11 @@ def evaluate(table: Table, settings: Settings, *, folds: str = "shape") -> Outco
         return math.exp(sum(map(math.log, values)) / len(values)) if values else 1.0
 
     return Outcome(
-        sum(map(len, groups.values())), ours, unknown, mean(ratios), min(ratios, default=1.0), mean(possible),
+        sum(map(len, groups.values())),
+        ours,
+        unknown,
+        mean(ratios),
+        min(ratios, default=1.0),
+        mean(possible),
         sum(ratio < 0.99 for ratio in ratios),
-    )  # fmt: skip
+    )

@@ -45,7 +45,7 @@ class GemmSpace:
         legal = [c for c in registry.legal(shape) if layout in (None, c.layout) and len(c.instances) == 1]
         self.configs = [mode for c in legal for mode in in_modes(c)]
         if not self.configs:
-            reasons = {c.reject(shape) for c in registry.configurations()} - {None}
+            reasons = {c.why_illegal(shape) for c in registry.configurations()} - {None}
             raise SassafrasError(
                 "no configuration can run this shape",
                 where=str(shape),
@@ -109,16 +109,25 @@ def kernel(config: Config, shape: Shape, cubin: bytes) -> Kernel:
     if launch.then is not None:
         raise SassafrasError(
             f"a second kernel ({launch.then.instance.name}) adds up what the first one leaves",
-            where=config.name, hint="choose a configuration of one launch",
-        )  # fmt: skip
+            where=config.name,
+            hint="choose a configuration of one launch",
+        )
     return Kernel(
-        cubin, config.instance.name, "sm_90a", launch.threads, launch.shared_bytes, launch.cluster,
+        cubin,
+        config.instance.name,
+        "sm_90a",
+        launch.threads,
+        launch.shared_bytes,
+        launch.cluster,
         parameters=config.instance.parameters,
         meta={
-            **config.facts(), "grid": launch.grid, "scalars": launch.scalars, "overlap": launch.overlap,
+            **config.facts(),
+            "grid": launch.grid,
+            "scalars": launch.scalars,
+            "overlap": launch.overlap,
             "tensor_maps": {name: described.to_json() for name, described in launch.tensor_maps.items()},
         },
-    )  # fmt: skip
+    )
 
 
 def _distance(one: Config, other: Config, values: tuple[Any, ...], others: tuple[Any, ...]) -> int:

@@ -14,7 +14,7 @@ from sassafras.core.files import write_whole
 
 from ..configs import registry
 from ..problem.shape import Shape
-from .dataset import DATA, Dataset, Entry, stem
+from .dataset import DATA, Dataset, DatasetEntry, stem
 
 FORMAT = 1
 #: configurations kept of a shape and layout: later ones serve where the first cannot (alignment, gaps)
@@ -24,7 +24,7 @@ SLOWEST = 1.15
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TableRow:
     """A tuned shape in one layout.
 
     Attributes:
@@ -48,39 +48,39 @@ class Row:
         return self.torch_us / self.ours[0][1] if self.ours and self.torch_us else None
 
 
-class Table:
+class TunedTable:
     """Rows by (shape, layout)."""
 
-    def __init__(self, header: dict[str, Any], rows: Iterable[Row]) -> None:
+    def __init__(self, header: dict[str, Any], rows: Iterable[TableRow]) -> None:
         self.header = {"sassafras_hgemm_table": FORMAT, **header}
         self.rows = {(row.shape, row.layout): row for row in rows}
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def get(self, shape: Shape, layout: str) -> Row | None:
+    def get(self, shape: Shape, layout: str) -> TableRow | None:
         """The row of a tuned shape, None for any other."""
         return self.rows.get((shape, layout))
 
-    def without(self, shapes: Iterable[Shape]) -> Table:
+    def without(self, shapes: Iterable[Shape]) -> TunedTable:
         """The table with shapes held out."""
         gone = set(shapes)
-        return Table(self.header, (row for row in self.rows.values() if row.shape not in gone))
+        return TunedTable(self.header, (row for row in self.rows.values() if row.shape not in gone))
 
-    def merged(self, other: Table) -> Table:
+    def merged(self, other: TunedTable) -> TunedTable:
         """This table with the other's rows added; the other's win.
 
         cuBLASLt's algorithms stay only where they are of the version that the header names: the other's.
         """
         header = {**self.header, **other.header}
-        rows: dict[tuple[Shape, str], Row] = {}
+        rows: dict[tuple[Shape, str], TableRow] = {}
         for table in (self, other):
             fits = table.header.get("cublaslt") == header.get("cublaslt")
             rows |= {at: row if fits else replace(row, lt=None) for at, row in table.rows.items()}
-        return Table(header, rows.values())
+        return TunedTable(header, rows.values())
 
     @classmethod
-    def from_dataset(cls, dataset: Dataset) -> Table:
+    def from_dataset(cls, dataset: Dataset) -> TunedTable:
         """The winners of a dataset, by names of this version's proven kernels: others would serve nobody.
 
         Where none of them multiplies BF16, the fastest that does comes last, by a time of an earlier run if
@@ -105,7 +105,7 @@ class Table:
                     continue
                 kept += _for_bf16(entry, layout, kept, torch_us or 0.0)
                 lt_us = entry.baseline_us("lt_autotune", layout)
-                rows.append(Row(entry.shape, layout, tuple(kept), torch_us, lt_us, entry.lt.get(layout)))
+                rows.append(TableRow(entry.shape, layout, tuple(kept), torch_us, lt_us, entry.lt.get(layout)))
         keys = ("gpu", "kernels", "cublaslt", "torch", "commit", "date")
         return cls({key: dataset.header[key] for key in keys if dataset.header.get(key)}, rows)
 
@@ -115,25 +115,33 @@ class Table:
         lines = [
             json.dumps(
                 [
-                    row.shape.m, row.shape.n, row.shape.k, row.layout,
-                    [[name, round(us, 3)] for name, us in row.ours], row.torch_us, row.lt_us, row.lt,
+                    row.shape.m,
+                    row.shape.n,
+                    row.shape.k,
+                    row.layout,
+                    [[name, round(us, 3)] for name, us in row.ours],
+                    row.torch_us,
+                    row.lt_us,
+                    row.lt,
                 ],
                 separators=(",", ":"),
             )
             for row in ordered
-        ]  # fmt: skip
+        ]
         body = ",\n".join(lines)
         write_whole(path, f'{{"header": {json.dumps(self.header, sort_keys=True)},\n"rows": [\n{body}\n]}}\n')
 
     @classmethod
-    def load(cls, path: Path) -> Table:
+    def load(cls, path: Path) -> TunedTable:
         """Read it. Raises SassafrasError when it is missing, foreign or damaged."""
         try:
             found = json.loads(path.read_text())
             if found["header"].get("sassafras_hgemm_table") != FORMAT:
                 raise ValueError("another format")
             rows = [
-                Row(Shape(m, n, k), layout, tuple((str(c), float(us)) for c, us in ours), torch_us, lt_us, lt)
+                TableRow(
+                    Shape(m, n, k), layout, tuple((str(c), float(us)) for c, us in ours), torch_us, lt_us, lt
+                )
                 for m, n, k, layout, ours, torch_us, lt_us, lt in found["rows"]
             ]
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -142,7 +150,7 @@ class Table:
 
 
 def _for_bf16(
-    entry: Entry, layout: str, kept: list[tuple[str, float]], faster_than: float
+    entry: DatasetEntry, layout: str, kept: list[tuple[str, float]], faster_than: float
 ) -> list[tuple[str, float]]:
     """The fastest configuration with a BF16 twin, where none of `kept` has one; at most one."""
     if any(_multiplies_bf16(name) for name, _ in kept):
@@ -153,7 +161,7 @@ def _for_bf16(
 
 @lru_cache(maxsize=8192)
 def _multiplies_bf16(name: str) -> bool:
-    return registry.twin(registry.parse(name), "bf16") is not None
+    return registry.with_dtype(registry.parse(name), "bf16") is not None
 
 
 def shipped_path(gpu: str, part: str = "") -> Path:

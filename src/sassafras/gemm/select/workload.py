@@ -82,9 +82,14 @@ def workload(shape: Shape, config: Config | None = None, cache: Path | None = No
 
     case = Case(str(shape), launch.grid, args, loop_trips=max(1, shape.k // 64))
     return Workload(
-        "hgemm", (case,), build, reference, Tolerance(rtol=4e-3, atol=1e-3 * shape.k**0.5),
-        source=f"{PREFIX}{shape}/{chosen.name}", meta={"config": chosen.name, "accumulate": "fp32"},
-    )  # fmt: skip
+        "hgemm",
+        (case,),
+        build,
+        reference,
+        Tolerance(rtol=4e-3, atol=1e-3 * shape.k**0.5),
+        source=f"{PREFIX}{shape}/{chosen.name}",
+        meta={"config": chosen.name, "accumulate": "fp32"},
+    )
 
 
 def operands(config: Config, shape: Shape) -> tuple[tuple[int, int], tuple[int, int]]:

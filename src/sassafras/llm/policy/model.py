@@ -93,8 +93,9 @@ class Policy:
         if problem.features.shape[1] != self.columns:
             raise SassafrasError(
                 f"the policy knows {self.columns} features, this problem has {problem.features.shape[1]}",
-                where=str(problem.shape), hint="train it again: the kernel families have changed",
-            )  # fmt: skip
+                where=str(problem.shape),
+                hint="train it again: the kernel families have changed",
+            )
         return torch.from_numpy(np.clip((problem.features - self._mean) / self._scale, -4, 4))
 
     def scores(self, features: Any, seen: Sequence[int], speed: Sequence[float]) -> Any:
@@ -133,9 +134,13 @@ class Policy:
         arrays = {f"w:{name}": value.numpy() for name, value in self.net.state_dict().items()}
         with Path(path).open("wb") as file:
             np.savez(
-                file, mean=self._mean, scale=self._scale, hidden=self.settings.hidden,
-                contrastive=self.settings.contrastive, **arrays,
-            )  # fmt: skip
+                file,
+                mean=self._mean,
+                scale=self._scale,
+                hidden=self.settings.hidden,
+                contrastive=self.settings.contrastive,
+                **arrays,
+            )
 
     @classmethod
     def load(cls, path: str | Path) -> Policy:

@@ -169,15 +169,23 @@ def pair_features(config: Any, shape: Shape, estimate: float) -> np.ndarray:
     waves = tiles * slices / MULTIPROCESSORS
     depth = shape.k / slices
     values = [
-        math.log2(shape.m), math.log2(shape.n), math.log2(shape.k), math.log2(shape.flop),
-        math.log2(tiles), math.log2(waves), math.log2(math.ceil(waves) / waves),
+        math.log2(shape.m),
+        math.log2(shape.n),
+        math.log2(shape.k),
+        math.log2(shape.flop),
+        math.log2(tiles),
+        math.log2(waves),
+        math.log2(math.ceil(waves) / waves),
         shape.m / (tiles_m * rows) if not config.swapped else shape.n / (tiles_m * rows),
         shape.n / (tiles_n * columns) if not config.swapped else shape.m / (tiles_n * columns),
-        math.log2(depth), math.log2(rows * columns / (rows + columns)),
+        math.log2(depth),
+        math.log2(rows * columns / (rows + columns)),
         math.log2(shape.k * (rows + columns) * 2.0 * tiles),  # bytes that cross L2
-        math.log2(config.threads), math.log2(max(1, config.shared_bytes) / 1024 + 1),
-        math.log2(estimate), math.log2(max(shape.flop / 790e6, shape.nbytes / 4.3e6) / estimate),
-    ]  # fmt: skip
+        math.log2(config.threads),
+        math.log2(max(1, config.shared_bytes) / 1024 + 1),
+        math.log2(estimate),
+        math.log2(max(shape.flop / 790e6, shape.nbytes / 4.3e6) / estimate),
+    ]
     return np.array(values, np.float64)
 
 

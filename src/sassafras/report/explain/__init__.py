@@ -1,7 +1,7 @@
 """`sassafras.explain`: which moves of a tuned schedule gave how much, and why."""
 
 from .classes import MoveClass
-from .explanation import Explained, Explanation, Part
+from .explanation import Explained, ExplainedPart, Explanation
 from .work import explain
 
-__all__ = ["Explained", "Explanation", "MoveClass", "Part", "explain"]
+__all__ = ["Explained", "ExplainedPart", "Explanation", "MoveClass", "explain"]

@@ -71,9 +71,12 @@ def remeasured(
             continue
         gain = lacking.cost / present.cost
         moves[n] = replace(
-            move, gain=gain, interval=_quotient(gain, present, lacking), null=lacking.null,
+            move,
+            gain=gain,
+            interval=_quotient(gain, present, lacking),
+            null=lacking.null,
             null_interval=lacking.null_interval,
-        )  # fmt: skip
+        )
     if len(found) > most:
         notes.append(f"moves from {most + 1} on are {looked}, not {done}")
     return sorted(moves[:most], key=lambda move: -move.gain) + moves[most:]

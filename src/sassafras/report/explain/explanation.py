@@ -16,7 +16,7 @@ FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ExplainedPart:
     """One instruction of a move.
 
     Attributes:
@@ -56,7 +56,7 @@ class Explained:
     """
 
     kind: str
-    parts: tuple[Part, ...]
+    parts: tuple[ExplainedPart, ...]
     block: int
     in_loop: bool
     passed: Mapping[str, int]

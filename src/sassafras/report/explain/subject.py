@@ -16,7 +16,7 @@ _RUN = re.compile(r"run:(\d+)")
 
 
 @dataclass(frozen=True)
-class Subject:
+class ExplainSubject:
     """An original and its tuned schedule.
 
     Attributes:
@@ -39,7 +39,7 @@ def find(
     case: str | None = None,
     arch: str | None = None,
     store: str | Path | Store | None = None,
-) -> Subject:
+) -> ExplainSubject:
     """What `target` names; see `explain`.
 
     Raises:
@@ -58,14 +58,14 @@ def find(
     baseline = workload.build(which, arch or DEFAULT_ARCH)
     name = f"{workload.name} {which.name}"
     if tuned is not None:
-        return Subject(
+        return ExplainSubject(
             workload, which, baseline, tuned if isinstance(tuned, bytes) else _read(Path(tuned)), name
         )
     with _open(store) as opened:
-        return Subject(workload, which, baseline, _best(opened, baseline.digest, name), name)
+        return ExplainSubject(workload, which, baseline, _best(opened, baseline.digest, name), name)
 
 
-def of_run(store: Store, run: int) -> Subject:
+def of_run(store: Store, run: int) -> ExplainSubject:
     """The result of a run.
 
     Raises:
@@ -80,7 +80,7 @@ def of_run(store: Store, run: int) -> Subject:
         raise StoreError("nothing beat the baseline", where=where, hint="there is nothing to explain")
     baseline = store.baseline(run)
     workload, case = described(record)
-    return Subject(workload, case, baseline, store.cubin(record.result["kernel"]["digest"]), where)
+    return ExplainSubject(workload, case, baseline, store.cubin(record.result["kernel"]["digest"]), where)
 
 
 def described(record: RunRecord) -> tuple[Workload, Case]:
@@ -101,9 +101,10 @@ def described(record: RunRecord) -> tuple[Workload, Case]:
 
     if record.workload not in suite.names():
         raise WorkloadError(
-            "this run was recorded before cases were", where=f"run {record.id}, {record.workload}",
+            "this run was recorded before cases were",
+            where=f"run {record.id}, {record.workload}",
             hint="name the workload's file instead",
-        )  # fmt: skip
+        )
     workload = suite.load(record.workload)
     return workload, workload.case(record.case)
 
@@ -112,7 +113,7 @@ def _cannot_build(*_: Any) -> Kernel:
     raise WorkloadError("this workload is known from the store alone and cannot be compiled")
 
 
-def _of_file(path: Path, case: str | None, store: Any) -> Subject:
+def _of_file(path: Path, case: str | None, store: Any) -> ExplainSubject:
     try:
         facts = json.loads(_read(path))
         name, original, run = facts["workload"], facts["baseline"]["digest"], facts["run"]
@@ -130,7 +131,7 @@ def _of_file(path: Path, case: str | None, store: Any) -> Subject:
         if record.baseline != original:
             raise StoreError(f"run {run} of this store is another search ({name})", where=str(path))
         workload, which = described(record)
-        return Subject(
+        return ExplainSubject(
             workload, which if case is None else workload.case(case), opened.baseline(run), tuned, str(path)
         )
 
@@ -141,9 +142,10 @@ def _best(store: Store, original: str, name: str) -> bytes:
         if winners:
             return winners[0].kernel.cubin
     raise StoreError(
-        "the store has no tuned kernel for it", where=name,
+        "the store has no tuned kernel for it",
+        where=name,
         hint="run `sassafras optimize` first, or name a cubin with --tuned",
-    )  # fmt: skip
+    )
 
 
 def _load(target: str) -> Workload:

@@ -68,9 +68,10 @@ def why(
         return "it makes no difference by itself"
     total = sum(without.values()) - sum(present.values())
     mine = [
-        row for row in shrunk(without, present)
+        row
+        for row in shrunk(without, present)
         if row[1] - row[2] >= max(1.0, total / 4) and (row[0].instruction in moved or row[0].setter in moved)
-    ]  # fmt: skip
+    ]
     if mine:
         return "; ".join(_wait(function, moved, *row) for row in mine[:_NAMED])
     if total < 1.0:

@@ -19,9 +19,9 @@ from sassafras.timing_model.evidence import correlation, refusal
 from .again import redrawn, remeasured, turns
 from .changes import Change, Changes, state_of
 from .classes import MoveClass, moved_class, opcodes, passed, went_up
-from .explanation import Explained, Explanation, Part
+from .explanation import Explained, ExplainedPart, Explanation
 from .reduce import Purse, Spent, essential
-from .subject import Subject, find
+from .subject import ExplainSubject, find
 from .timeline import Wait, mean_waits
 from .words import named, short, shrunk, why
 
@@ -83,7 +83,7 @@ def explain(
 
 
 def explain_subject(
-    subject: Subject,
+    subject: ExplainSubject,
     *,
     device: str | Device = "auto",
     limit: int = LIMIT,
@@ -102,7 +102,7 @@ def explain_subject(
 class _Work:
     """One explanation in the making."""
 
-    def __init__(self, subject: Subject, device: Device, say: Callable[[str], None]) -> None:
+    def __init__(self, subject: ExplainSubject, device: Device, say: Callable[[str], None]) -> None:
         from sassafras.validate import Validator
 
         self.subject, self.device, self.say = subject, device, say
@@ -168,16 +168,30 @@ class _Work:
             ratio, again = 1 / final.cost, redrawn(self.device, reduced)
             reduced_ratio = ratio if again is None or again.cost is None else 1 / again.cost
         return Explanation(
-            workload=self.subject.workload.name, case=self.subject.case.name, kernel=self.baseline.name,
-            arch=self.baseline.arch, device=self.device.name, modelled=self.device.modelled,
-            original=self.baseline.digest, tuned=hashlib.sha256(self.subject.tuned).hexdigest(),
-            reduced=reduced.digest, ratio=ratio, reduced_ratio=reduced_ratio, changes=len(changes.all),
-            evaluations=purse.evaluations, complete=complete, moves=tuple(moves), notes=tuple(self.notes),
-            assumptions=assumptions, cubin=reduced.cubin, refusal=why_not,
-            interval=None if final is None else final.interval, null=None if final is None else final.null,
+            workload=self.subject.workload.name,
+            case=self.subject.case.name,
+            kernel=self.baseline.name,
+            arch=self.baseline.arch,
+            device=self.device.name,
+            modelled=self.device.modelled,
+            original=self.baseline.digest,
+            tuned=hashlib.sha256(self.subject.tuned).hexdigest(),
+            reduced=reduced.digest,
+            ratio=ratio,
+            reduced_ratio=reduced_ratio,
+            changes=len(changes.all),
+            evaluations=purse.evaluations,
+            complete=complete,
+            moves=tuple(moves),
+            notes=tuple(self.notes),
+            assumptions=assumptions,
+            cubin=reduced.cubin,
+            refusal=why_not,
+            interval=None if final is None else final.interval,
+            null=None if final is None else final.null,
             null_interval=None if final is None else final.null_interval,
             draws=0 if final is None else final.draws,
-        )  # fmt: skip
+        )
 
     def _open_model(self) -> tuple[str, ...]:
         """The timing model, for the words; without it the figures have to do."""
@@ -302,13 +316,17 @@ class _Work:
                 kinds[x] = moved_class(self.function, *orders[m.block], x)
         members.sort(key=lambda m: (m.kind != "reorder", not touches_memory(code[m.instruction])))
         parts = tuple(
-            Part(
-                m.instruction, code[m.instruction].offset, code[m.instruction].text,
-                orders[m.block][0].index(m.instruction), orders[m.block][1].index(m.instruction),
-                stalls[0][m.instruction], stalls[1][m.instruction],
+            ExplainedPart(
+                m.instruction,
+                code[m.instruction].offset,
+                code[m.instruction].text,
+                orders[m.block][0].index(m.instruction),
+                orders[m.block][1].index(m.instruction),
+                stalls[0][m.instruction],
+                stalls[1][m.instruction],
             )
             for m in members
-        )  # fmt: skip
+        )
         lead = members[0]
         crossed: list[int] = []
         if lead.kind == "reorder":
@@ -343,16 +361,19 @@ class _Work:
     def _wait_json(self, row: tuple[Wait, float, float]) -> dict[str, Any]:
         wait, before, after = row
         return {
-            "instruction": wait.instruction, "text": self.function.instructions[wait.instruction].text,
-            "reason": wait.reason, "setter": None if wait.setter < 0 else wait.setter,
+            "instruction": wait.instruction,
+            "text": self.function.instructions[wait.instruction].text,
+            "reason": wait.reason,
+            "setter": None if wait.setter < 0 else wait.setter,
             "setter_text": "" if wait.setter < 0 else self.function.instructions[wait.setter].text,
-            "before": before, "after": after,
-        }  # fmt: skip
+            "before": before,
+            "after": after,
+        }
 
     def _what(
         self,
         members: list[Change],
-        parts: tuple[Part, ...],
+        parts: tuple[ExplainedPart, ...],
         orders: dict[int, tuple[list[int], list[int]]],
         kinds: dict[int, MoveClass],
     ) -> str:

@@ -107,7 +107,7 @@ class RunView:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredRow:
     """One speed-up that was measured, with its interval and its null experiment.
 
     Attributes:
@@ -148,7 +148,7 @@ class Gathered:
     """
 
     runs: list[RunView] = field(default_factory=list)
-    measured: list[Measured] = field(default_factory=list)
+    measured: list[MeasuredRow] = field(default_factory=list)
     explanations: list[dict[str, Any]] = field(default_factory=list)
     environments: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -183,8 +183,11 @@ def gather(sources: Sequence[str | Path] = (), store: str | Path | None = None) 
     if numbers or not texts:
         _store(found, None if store is None else Path(store), numbers or None)
     if not (found.runs or found.measured or found.explanations):
-        raise SassafrasError("there is nothing to report", where=", ".join(found.sources) or None,
-                             hint="run `sassafras optimize` first")  # fmt: skip
+        raise SassafrasError(
+            "there is nothing to report",
+            where=", ".join(found.sources) or None,
+            hint="run `sassafras optimize` first",
+        )
     return found
 
 
@@ -223,9 +226,14 @@ def _run(store: Store, record: RunRecord, key: str) -> RunView:
         curve.append((n, seconds, best))
     nodes.sort(key=lambda node: -(node.ratio or 0.0))
     return RunView(
-        key, f"{record.workload} {record.case}", store.path, record, dict(verdicts), tuple(curve),
+        key,
+        f"{record.workload} {record.case}",
+        store.path,
+        record,
+        dict(verdicts),
+        tuple(curve),
         tuple(nodes[:MOST_NODES]),
-    )  # fmt: skip
+    )
 
 
 def _label(recipe: Mapping[str, Any]) -> str:
@@ -235,17 +243,24 @@ def _label(recipe: Mapping[str, Any]) -> str:
     return ""
 
 
-def _measured(view: RunView) -> Measured | None:
+def _measured(view: RunView) -> MeasuredRow | None:
     result = view.result
     if result.get("speedup") is None or result.get("interval") is None:
         return None
     null = result.get("null_interval")
-    return Measured(
-        view.name, float(result["speedup"]), _interval(*result["interval"]), _real(result.get("null")),
-        None if null is None else _interval(*null), _real(result.get("baseline_us")), view.record.device,
-        f"run {view.record.id}", view.key, view.record.evaluations,
+    return MeasuredRow(
+        view.name,
+        float(result["speedup"]),
+        _interval(*result["interval"]),
+        _real(result.get("null")),
+        None if null is None else _interval(*null),
+        _real(result.get("baseline_us")),
+        view.record.device,
+        f"run {view.record.id}",
+        view.key,
+        view.record.evaluations,
         "" if result.get("improved") else "nothing beat the baseline",
-    )  # fmt: skip
+    )
 
 
 def _file(found: Gathered, path: Path) -> None:
@@ -261,21 +276,27 @@ def _file(found: Gathered, path: Path) -> None:
     kept = [row for row in rows or () if isinstance(row, dict) and {"speedup", "speedup_low"} <= row.keys()]
     if not kept:
         raise StoreError(
-            "no speed-ups with intervals in this file", where=str(path),
+            "no speed-ups with intervals in this file",
+            where=str(path),
             hint="a report shows stores, runs, result files with speedup and speedup_low, and explanations",
-        )  # fmt: skip
+        )
     environment = facts.get("environment") or {}
     for row in kept:
         if row["speedup"] is None or row["speedup_low"] is None:
             continue
         low, high = row.get("null_low"), row.get("null_high")
         found.measured.append(
-            Measured(
-                f"{row.get('kernel', '')} {row.get('shape', row.get('stage', ''))}".strip(), float(row["speedup"]),
-                _interval(row["speedup_low"], row["speedup_high"]), _real(row.get("null")),
-                None if low is None or high is None else _interval(low, high), _real(row.get("baseline_us")),
-                str(environment.get("gpu", "")), path.name, evaluations=row.get("evaluations"),
+            MeasuredRow(
+                f"{row.get('kernel', '')} {row.get('shape', row.get('stage', ''))}".strip(),
+                float(row["speedup"]),
+                _interval(row["speedup_low"], row["speedup_high"]),
+                _real(row.get("null")),
+                None if low is None or high is None else _interval(low, high),
+                _real(row.get("baseline_us")),
+                str(environment.get("gpu", "")),
+                path.name,
+                evaluations=row.get("evaluations"),
             )
-        )  # fmt: skip
+        )
     about = {k: facts[k] for k in ("date", "command", "commit", "seed") if facts.get(k) is not None}
     found.environments.append((path.name, {**about, **environment}))

@@ -11,7 +11,7 @@ import numpy as np
 
 from sassafras.core import Candidate, SassafrasError
 from sassafras.report.explain.changes import Changes, state_of
-from sassafras.report.explain.subject import Subject
+from sassafras.report.explain.subject import ExplainSubject
 from sassafras.report.explain.timeline import Timeline, mean_waits, timeline
 from sassafras.schedule import ScheduleSpace, ScheduleState
 from sassafras.timing_model import ModelDevice
@@ -47,7 +47,7 @@ class KernelView:
 
 
 def view(
-    subject: Subject, key: str, title: str, modelled: bool, explanation: Mapping[str, Any] | None
+    subject: ExplainSubject, key: str, title: str, modelled: bool, explanation: Mapping[str, Any] | None
 ) -> KernelView:
     """Model both schedules of `subject` and put them side by side.
 
@@ -83,9 +83,15 @@ def view(
     if doubt := refusal(correlation(subject.workload.name, subject.case.name)):
         lines.append(doubt)
     return KernelView(
-        key, f"{subject.workload.name} {subject.case.name}", title, modelled, payload,
-        (times[0].by_reason(), times[1].by_reason()), used, tuple(lines),
-    )  # fmt: skip
+        key,
+        f"{subject.workload.name} {subject.case.name}",
+        title,
+        modelled,
+        payload,
+        (times[0].by_reason(), times[1].by_reason()),
+        used,
+        tuple(lines),
+    )
 
 
 def _waits(device: ModelDevice, space: ScheduleSpace, state: ScheduleState, kernel: Any) -> list[int]:
@@ -148,7 +154,7 @@ def _steps(t: Timeline, reasons: list[str]) -> dict[str, Any]:
     }
 
 
-def try_view(subject: Subject, *args: Any) -> KernelView | str:
+def try_view(subject: ExplainSubject, *args: Any) -> KernelView | str:
     """`view`, or why there is none."""
     try:
         return view(subject, *args)

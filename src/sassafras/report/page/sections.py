@@ -8,7 +8,7 @@ from html import escape
 from typing import Any
 
 from . import svg
-from .gather import Measured, RunView
+from .gather import MeasuredRow, RunView
 from .kernels import KernelView
 
 Section = tuple[str, str, str] | None
@@ -16,15 +16,31 @@ Section = tuple[str, str, str] | None
 _WIDE = 340
 #: classes of verdict colours
 VERDICTS = {
-    "correct": "v-good", "modelled": "v-model", "illegal_schedule": "v-plain", "compile_error": "v-plain",
-    "out_of_resources": "v-plain", "unsupported": "v-plain", "unstable_baseline": "v-warn",
-    "wrong_result": "v-bad", "crashed": "v-bad", "timed_out": "v-bad", "cheated": "v-bad",
-}  # fmt: skip
+    "correct": "v-good",
+    "modelled": "v-model",
+    "illegal_schedule": "v-plain",
+    "compile_error": "v-plain",
+    "out_of_resources": "v-plain",
+    "unsupported": "v-plain",
+    "unstable_baseline": "v-warn",
+    "wrong_result": "v-bad",
+    "crashed": "v-bad",
+    "timed_out": "v-bad",
+    "cheated": "v-bad",
+}
 REASONS = {
-    "scoreboard": "r-scoreboard", "stall count": "r-stall", "copy group": "r-copy", "HGMMA group": "r-tensor",
-    "barrier": "r-barrier", "pipe busy": "r-pipe", "memory queue full": "r-queue", "register banks": "r-banks",
-    "not selected": "r-turn", "mbarrier": "r-copy", "start": "r-start",
-}  # fmt: skip
+    "scoreboard": "r-scoreboard",
+    "stall count": "r-stall",
+    "copy group": "r-copy",
+    "HGMMA group": "r-tensor",
+    "barrier": "r-barrier",
+    "pipe busy": "r-pipe",
+    "memory queue full": "r-queue",
+    "register banks": "r-banks",
+    "not selected": "r-turn",
+    "mbarrier": "r-copy",
+    "start": "r-start",
+}
 MODELLED = '<span class="tag">modelled</span>'
 
 
@@ -35,13 +51,17 @@ def _section(key: str, name: str, body: str, intro: str = "") -> tuple[str, str,
 
 def tiles(figures: Sequence[tuple[str, str, str]]) -> str:
     """Large figures."""
-    return '<dl class="tiles">' + "".join(
-        f"<div><dd>{escape(value)}</dd><dt>{escape(what)}</dt><dd class=\"dim\">{escape(remark)}</dd></div>"
-        for value, what, remark in figures
-    ) + "</dl>"  # fmt: skip
+    return (
+        '<dl class="tiles">'
+        + "".join(
+            f'<div><dd>{escape(value)}</dd><dt>{escape(what)}</dt><dd class="dim">{escape(remark)}</dd></div>'
+            for value, what, remark in figures
+        )
+        + "</dl>"
+    )
 
 
-def measured(rows: Sequence[Measured], shown: Mapping[str, str]) -> Section:
+def measured(rows: Sequence[MeasuredRow], shown: Mapping[str, str]) -> Section:
     """Measured speed-ups with intervals, the null's band beside each."""
     if not rows:
         return None

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from .gather import Measured, Node, RunView
+from .gather import MeasuredRow, Node, RunView
 
 #: classes of line and fill colours, in order of use
 SERIES = 8
@@ -39,7 +39,7 @@ class Scale:
         return _number(self.start + share * (self.end - self.start))
 
 
-def ratio_scale(rows: Sequence[Measured], width: int) -> Scale:
+def ratio_scale(rows: Sequence[MeasuredRow], width: int) -> Scale:
     """One axis for all intervals of a table, 1.0 always on it."""
     ends = [1.0]
     for row in rows:
@@ -50,7 +50,7 @@ def ratio_scale(rows: Sequence[Measured], width: int) -> Scale:
     return Scale(min(ends) - pad, max(ends) + pad, 4, width - 4)
 
 
-def interval(row: Measured, scale: Scale, width: int) -> str:
+def interval(row: MeasuredRow, scale: Scale, width: int) -> str:
     """The speed-up's interval, the null's band beside it."""
     one, mid = scale(1.0), 13
     parts = [f'<line class="one" x1="{one}" x2="{one}" y1="0" y2="34"/>']
@@ -183,8 +183,9 @@ def tree(nodes: Sequence[Node]) -> str:
             px, py = 20 + _COLUMN * a, 26 + 34 * b
             bold = " best" if digest in path and node_.parent in path else ""
             parts.insert(
-                0, f'<path class="edge{bold}" d="M{px} {_number(py)}C{px + 80} {_number(py)} {x - 80} {_number(y)} {x} {_number(y)}"/>'
-            )  # fmt: skip
+                0,
+                f'<path class="edge{bold}" d="M{px} {_number(py)}C{px + 80} {_number(py)} {x - 80} {_number(y)} {x} {_number(y)}"/>',
+            )
         ratio = "baseline" if node_ is None else f"{node_.ratio:.3f}x" if node_.ratio else node_.verdict
         kind = (
             "root" if node_ is None else "bad" if not node_.ratio else "gain" if node_.ratio > 1 else "same"
@@ -199,4 +200,4 @@ def tree(nodes: Sequence[Node]) -> str:
     return (
         f'<div class="scroll"><svg class="tree" width="{width}" height="{_number(height)}" viewBox="0 0 {width} {_number(height)}" '
         f'role="img" aria-label="{escape(label)}"><title>{escape(label)}</title>{"".join(parts)}</svg></div>'
-    )  # fmt: skip
+    )

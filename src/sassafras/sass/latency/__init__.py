@@ -62,6 +62,15 @@ from .slots import SlotUse, slots
 from .table import Distance, LatencyTable
 
 __all__ = [
-    "HORIZON", "Distance", "LatencyTable", "Measured", "MeasuredTable", "SlotUse", "adopt",
-    "issue_cycles", "mine", "opcode_key", "slots",
-]  # fmt: skip
+    "HORIZON",
+    "Distance",
+    "LatencyTable",
+    "Measured",
+    "MeasuredTable",
+    "SlotUse",
+    "adopt",
+    "issue_cycles",
+    "mine",
+    "opcode_key",
+    "slots",
+]

@@ -206,9 +206,12 @@ class Flow:
         """Guards of the same predicate value, one negated: no thread runs both."""
         a, b = self._guards[first], self._guards[second]
         return (
-            a is not None and b is not None and a[0] == b[0] and a[1] != b[1]
+            a is not None
+            and b is not None
+            and a[0] == b[0]
+            and a[1] != b[1]
             and state.predicate.get(a[0], -HORIZON) < time
-        )  # fmt: skip
+        )
 
     def _same_guard(self, first: int, time: int, second: int, state: _State) -> bool:
         a, b = self._guards[first], self._guards[second]

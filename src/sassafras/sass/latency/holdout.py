@@ -18,7 +18,7 @@ from sassafras.core.errors import LatencyTableError, SassafrasError
 
 from .. import archs
 from ..program import Program
-from .mining import Miner, Sample
+from .mining import DistanceSample, Miner
 from .table import KINDS, Key
 
 
@@ -44,9 +44,11 @@ def family(name: str) -> str:
     return "-".join(name.split("-")[:2])
 
 
-def read(files: Iterable[Path], table: str, family: Callable[[str], str] = family) -> dict[str, list[Sample]]:
+def read(
+    files: Iterable[Path], table: str, family: Callable[[str], str] = family
+) -> dict[str, list[DistanceSample]]:
     """Every pair of a corpus, by family. Cubins for other architectures are left out."""
-    miner, found = Miner(table), dict[str, list[Sample]]()
+    miner, found = Miner(table), dict[str, list[DistanceSample]]()
     for file in files:
         program = Program.parse(file.read_bytes())
         if program.arch in archs.ARCHS and archs.ARCHS[program.arch].table == table:
@@ -55,7 +57,7 @@ def read(files: Iterable[Path], table: str, family: Callable[[str], str] = famil
     return found
 
 
-def split(samples: dict[str, list[Sample]], table: str, rng: random.Random) -> Split:
+def split(samples: dict[str, list[DistanceSample]], table: str, rng: random.Random) -> Split:
     """Mine a random half of the families and hold the others against it.
 
     Raises:

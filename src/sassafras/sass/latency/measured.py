@@ -18,9 +18,16 @@ from sassafras.core.errors import LatencyTableError
 
 FORMAT, VERSION = "sassafras-measured-latency", 1
 _COLUMNS = [
-    "kind", "producer", "producer slot", "consumer", "consumer slot",
-    "cycles", "trials", "fault", "wrong",
-]  # fmt: skip
+    "kind",
+    "producer",
+    "producer slot",
+    "consumer",
+    "consumer slot",
+    "cycles",
+    "trials",
+    "fault",
+    "wrong",
+]
 #: fewer trials (of whole warps) are no measurement
 LEAST_TRIALS = 500
 Key = tuple[str, str, str, str, str]
@@ -81,9 +88,10 @@ class MeasuredTable:
             data = json.loads(lzma.decompress(content) if file.suffix == ".xz" else content)
         except FileNotFoundError:
             raise LatencyTableError(
-                "no measured latencies", where=name if path is None else str(path),
+                "no measured latencies",
+                where=name if path is None else str(path),
                 hint="benchmarks/latencies.py measures them, sassafras latency adopt makes the table",
-            ) from None  # fmt: skip
+            ) from None
         except (OSError, UnicodeError, ValueError, RecursionError, EOFError, lzma.LZMAError) as error:
             raise LatencyTableError(f"cannot be read as JSON: {error}", where=file.name) from None
         if not isinstance(data, dict) or (data.get("format"), data.get("version")) != (FORMAT, VERSION):
@@ -148,9 +156,10 @@ def adopt(result: Mapping[str, Any], name: str = "sm_90") -> MeasuredTable:
         raise LatencyTableError("was not measured on a GPU", where=where, hint="run it without --pretend")
     if not summary.get("sound"):
         raise LatencyTableError(
-            "the measurement did not see faults that are there for certain", where=where,
+            "the measurement did not see faults that are there for certain",
+            where=where,
             hint=f"known_too_short_missed: {summary.get('known_too_short_missed')}",
-        )  # fmt: skip
+        )
     found: dict[Key, Measured] = {}
     for row in rows:
         if row["status"] != "measured" or row["trials"] < LEAST_TRIALS:
@@ -160,8 +169,13 @@ def adopt(result: Mapping[str, Any], name: str = "sm_90") -> MeasuredTable:
     if not found:
         raise LatencyTableError("no pair was measured", where=where, hint="run it for longer")
     provenance = {
-        "how": "measured", "command": result.get("command"), "date": result.get("date"),
-        "commit": result.get("commit"), "environment": environment,
-        "pairs": len(rows), "measured": len(found), "least_trials": min(m.trials for m in found.values()),
-    }  # fmt: skip
+        "how": "measured",
+        "command": result.get("command"),
+        "date": result.get("date"),
+        "commit": result.get("commit"),
+        "environment": environment,
+        "pairs": len(rows),
+        "measured": len(found),
+        "least_trials": min(m.trials for m in found.values()),
+    }
     return MeasuredTable(name, found, provenance)

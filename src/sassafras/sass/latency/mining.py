@@ -50,7 +50,7 @@ def mine(sources: Iterable[Path | str | Program] | Path | str, arch: str) -> Lat
     return miner.table()
 
 
-class Sample(NamedTuple):
+class DistanceSample(NamedTuple):
     """One pair: the key of its row, its distance in cycles, its kernel's name, and where it is."""
 
     key: Key
@@ -103,7 +103,7 @@ class Miner:
             for sample in self.samples(function, where):
                 self.count(sample)
 
-    def samples(self, function: Function, where: str) -> Iterator[Sample]:
+    def samples(self, function: Function, where: str) -> Iterator[DistanceSample]:
         """Every pair of one function that tells of a latency, at its shortest path.
 
         Args:
@@ -124,9 +124,9 @@ class Miner:
         code = function.instructions
         for (kind, first, slot, second, other), cycles in found.items():
             key = (kind, opcode_key(code[first].opcode), slot, opcode_key(code[second].opcode), other)
-            yield Sample(key, cycles, function.name, f"{where}+{code[second].offset:#x}")
+            yield DistanceSample(key, cycles, function.name, f"{where}+{code[second].offset:#x}")
         for key, cycles, at in spacing(function, flow.reachable):
-            yield Sample(key, cycles, function.name, f"{where}+{code[at].offset:#x}")
+            yield DistanceSample(key, cycles, function.name, f"{where}+{code[at].offset:#x}")
 
     def _evidence(self, kind: str, first: Instruction, cycles: int) -> bool:
         """Whether a pair's distance is kept by stall counts, so that it tells of a latency."""
@@ -138,7 +138,7 @@ class Miner:
             return False  # leans on a later operation of its queue
         return kind == "raw" or cycles < 3 * _SHORT
 
-    def count(self, sample: Sample) -> None:
+    def count(self, sample: DistanceSample) -> None:
         """Take in one pair."""
         row = self._rows.get(sample.key)
         if row is None:

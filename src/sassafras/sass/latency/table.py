@@ -253,15 +253,25 @@ class LatencyTable:
         """
         samples, kernels = self.thresholds
         head = {
-            "format": FORMAT, "version": VERSION, "arch": self.arch,
+            "format": FORMAT,
+            "version": VERSION,
+            "arch": self.arch,
             "thresholds": {"samples": samples, "kernels": kernels},
             "columns": [
-                "kind", "producer", "producer slot", "consumer", "consumer slot",
-                "cycles", "samples", "attained", "kernels", "where",
+                "kind",
+                "producer",
+                "producer slot",
+                "consumer",
+                "consumer slot",
+                "cycles",
+                "samples",
+                "attained",
+                "kernels",
+                "where",
             ],
             "class columns": ["kind", "first", "second", "floor", "samples", "kernels", "highest"],
             "provenance": self.provenance,
-        }  # fmt: skip
+        }
         rows = [[*key, *astuple(seen)] for key, seen in sorted(self.rows.items())]
         classes = [[*name, *astuple(known)] for name, known in sorted(self.classes.items())]
         text = json.dumps(head, indent=1)[:-2]

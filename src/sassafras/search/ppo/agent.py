@@ -17,10 +17,10 @@ from stable_baselines3.common.logger import HumanOutputFormat, KVWriter, Logger,
 from sassafras.core import SearchError, ToolMissing
 
 from . import checkpoint
-from .game import Layout
-from .lanes import Lanes, LanesPPO
+from .game import ObservationLayout
 from .network import GamePolicy, PaperNetwork, RowNetwork
 from .settings import Preset
+from .vec_env import GameVecEnv, VecEnvPPO
 
 
 def network_device(name: str) -> str:
@@ -67,7 +67,9 @@ def chance(seed: int, threads: int = 1, device: str = "cpu") -> Iterator[None]:
             torch.backends.cudnn.deterministic = same
 
 
-def maker(preset: Preset, layout: Layout, size: Mapping[str, int] | None = None) -> Callable[[], Any]:
+def maker(
+    preset: Preset, layout: ObservationLayout, size: Mapping[str, int] | None = None
+) -> Callable[[], Any]:
     """What makes the network that a preset names, for games of this layout; `size`: other width and depth."""
     if preset.network == "paper":
         return partial(PaperNetwork, layout.rows, layout.columns, layout.verbs)
@@ -77,10 +79,16 @@ def maker(preset: Preset, layout: Layout, size: Mapping[str, int] | None = None)
 
 
 def agent(
-    lanes: Lanes, preset: Preset, *, left: Callable[[], float], seed: int | None = None,
-    tensorboard: str = "", size: Mapping[str, int] | None = None, device: str = "cpu",
+    lanes: GameVecEnv,
+    preset: Preset,
+    *,
+    left: Callable[[], float],
+    seed: int | None = None,
+    tensorboard: str = "",
+    size: Mapping[str, int] | None = None,
+    device: str = "cpu",
     turn: Callable[[], AbstractContextManager[Any]] = nullcontext,
-) -> LanesPPO:  # fmt: skip
+) -> VecEnvPPO:
     """A MaskablePPO agent for these games.
 
     Args:
@@ -91,7 +99,7 @@ def agent(
         tensorboard: folder to write metrics to, or "".
         size: width and depth of the kernel-independent network, where they are not the usual ones.
         device: of the network (`network_device`).
-        turn: of `LanesPPO`.
+        turn: of `VecEnvPPO`.
 
     Raises:
         ToolMissing: `tensorboard` is given but the package is not installed.
@@ -101,18 +109,31 @@ def agent(
     def rate(_: float) -> float:
         return preset.rate * (max(left(), 0.01) if preset.anneal else 1.0)
 
-    model = LanesPPO(
-        GamePolicy, lanes, learning_rate=rate, n_steps=preset.steps,
-        batch_size=min(preset.batch, preset.steps * lanes.num_envs), n_epochs=preset.epochs,
-        gamma=preset.gamma, gae_lambda=preset.lam, clip_range=preset.clip, clip_range_vf=preset.clip_value,
-        ent_coef=preset.entropy, vf_coef=preset.value, max_grad_norm=preset.norm, target_kl=preset.target,
+    model = VecEnvPPO(
+        GamePolicy,
+        lanes,
+        learning_rate=rate,
+        n_steps=preset.steps,
+        batch_size=min(preset.batch, preset.steps * lanes.num_envs),
+        n_epochs=preset.epochs,
+        gamma=preset.gamma,
+        gae_lambda=preset.lam,
+        clip_range=preset.clip,
+        clip_range_vf=preset.clip_value,
+        ent_coef=preset.entropy,
+        vf_coef=preset.value,
+        max_grad_norm=preset.norm,
+        target_kl=preset.target,
         # (sb3's own epsilon; fused, because CuAsmRL's network has 27 million weights: half the time)
         policy_kwargs={
-            "make": maker(preset, first.layout, size), "turn": turn,
+            "make": maker(preset, first.layout, size),
+            "turn": turn,
             "optimizer_kwargs": {"eps": 1e-5, "fused": True},
         },
-        seed=seed, device=device, verbose=0,
-    )  # fmt: skip
+        seed=seed,
+        device=device,
+        verbose=0,
+    )
     model.turn = turn
     model.set_logger(_logger(tensorboard))
     return model
@@ -131,7 +152,7 @@ def _logger(folder: str) -> Logger:
     return Logger(folder, formats)
 
 
-def weights(model: LanesPPO) -> dict[str, np.ndarray]:
+def weights(model: VecEnvPPO) -> dict[str, np.ndarray]:
     """The network's weights, by name."""
     network = model.policy.network  # type: ignore[attr-defined]
     return {name: value.detach().cpu().numpy().copy() for name, value in network.state_dict().items()}
@@ -147,7 +168,7 @@ def size_of(path: Path) -> dict[str, int]:
     return {name: int(lessons[name]) for name in ("width", "depth") if name in lessons}
 
 
-def load_weights(model: LanesPPO, path: Path) -> dict[str, Any]:
+def load_weights(model: VecEnvPPO, path: Path) -> dict[str, Any]:
     """Put a checkpoint's weights into an agent's network; returns the checkpoint's description.
 
     Raises:
@@ -169,9 +190,10 @@ def fill(network: torch.nn.Module, arrays: Mapping[str, np.ndarray], where: str)
     for name, value in wanted.items():
         if name not in arrays or arrays[name].shape != tuple(value.shape):
             raise SearchError(
-                f"the policy does not fit this game: {name} should be {tuple(value.shape)}", where=where,
+                f"the policy does not fit this game: {name} should be {tuple(value.shape)}",
+                where=where,
                 hint="it was made by another version, for another set of moves, or for another network",
-            )  # fmt: skip
+            )
     network.load_state_dict({name: torch.from_numpy(arrays[name].copy()) for name in wanted})
 
 

@@ -62,13 +62,13 @@ def find(policy: str) -> Path | None:
     Raises:
         SearchError: the pre-trained policy is not installed, or there is no such file.
     """
-    if policy in ("fresh", "twin"):
+    if policy in ("fresh", "untrained"):
         return None
     if policy != "pretrained":
         if not Path(policy).is_file():
             raise SearchError(
                 f"there is no policy {policy!r}",
-                hint="none, pretrained, twin (guided); pretrained, fresh, twin (ppo); or a checkpoint's file",
+                hint="none, pretrained, untrained (guided); pretrained, fresh, untrained (ppo); or a file",
             )
         return Path(policy)
     path = Path(str(resources.files(__package__).joinpath(PRETRAINED)))

@@ -22,7 +22,7 @@ OWN_COLUMNS = ("real", "touched", "won", "left")
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ObservationLayout:
     """How an observation is laid out: float32 (rows, columns + len(OWN_COLUMNS) + links).
 
     Attributes:
@@ -97,7 +97,7 @@ class AssemblyGame(gymnasium.Env[np.ndarray, np.int64]):
         self._return = 0.0
         seen, links = space.features(self._start), space.links(self._start)
         self._count = len(seen)
-        self.layout = Layout(rows or len(seen), seen.shape[1], links.shape[1], len(space.verbs))
+        self.layout = ObservationLayout(rows or len(seen), seen.shape[1], links.shape[1], len(space.verbs))
         if self.layout.rows < len(seen):
             raise SearchError(f"the kernel has {len(seen)} rows, more than the {rows} that observations hold")
         self.observation_space = spaces.Box(
@@ -219,7 +219,9 @@ class AssemblyGame(gymnasium.Env[np.ndarray, np.int64]):
         return f"move {self._steps} of {self.horizon}: {1 / self.cost:.4f}x of the baseline's speed"
 
 
-def observe(space: Any, layout: Layout, state: Any, cost: float, touched: int, left: float) -> np.ndarray:
+def observe(
+    space: Any, layout: ObservationLayout, state: Any, cost: float, touched: int, left: float
+) -> np.ndarray:
     """A state as networks see it: float32 (layout.rows, layout.width).
 
     Args:

@@ -23,7 +23,7 @@ WARM = 3
 _NEVER = -1e8
 
 
-class Batch(NamedTuple):
+class Minibatch(NamedTuple):
     """Moves to learn from: observations (n, rows, width), masks bool (n, actions), actions int64 (n,), the
     rest (n,)."""
 
@@ -57,7 +57,7 @@ def masked(logits: torch.Tensor, masks: torch.Tensor | None) -> torch.Tensor:
     return logs - logs.logsumexp(-1, keepdim=True)
 
 
-def losses(network: nn.Module, batch: Batch, terms: Terms) -> tuple[torch.Tensor, torch.Tensor]:
+def losses(network: nn.Module, batch: Minibatch, terms: Terms) -> tuple[torch.Tensor, torch.Tensor]:
     """The loss, and what is logged of it (6,): losses of entropy, policy and value, the approximate
     Kullback-Leibler divergence, the share of ratios that were clipped, and the loss."""
     logits, values = network(batch.observations)
@@ -85,9 +85,12 @@ def losses(network: nn.Module, batch: Batch, terms: Terms) -> tuple[torch.Tensor
 
 
 def update(
-    network: nn.Module, parameters: Sequence[nn.Parameter], optimizer: torch.optim.Optimizer, batch: Batch,
+    network: nn.Module,
+    parameters: Sequence[nn.Parameter],
+    optimizer: torch.optim.Optimizer,
+    batch: Minibatch,
     terms: Terms,
-) -> torch.Tensor:  # fmt: skip
+) -> torch.Tensor:
     """One step of the optimizer on a minibatch, without waiting; returns what is logged of it (`losses`)."""
     with torch.enable_grad():
         loss, told = losses(network, batch, terms)
@@ -101,7 +104,7 @@ def update(
     return told
 
 
-class Replay:
+class GraphReplay:
     """A function of tensors whose shapes never change: on a GPU it is recorded as a CUDA graph, and replayed.
 
     Its first calls (`WARM`) run it as it is, and so does every call of one that cannot be recorded (a warning
@@ -157,14 +160,15 @@ class Replay:
             self._side = torch.cuda.Stream(self.device)  # the other may not be fit for use
             warnings.warn(
                 f"the network's work could not be recorded as a CUDA graph and goes on without: {error}",
-                RuntimeWarning, stacklevel=2,
-            )  # fmt: skip
+                RuntimeWarning,
+                stacklevel=2,
+            )
             return
         self.graph, self._out = graph, out
 
 
 class Graphed:
-    """What an agent's network does, every kind of it a `Replay`: looking at observations, and learning.
+    """What an agent's network does, every kind of it a `GraphReplay`: looking at observations, and learning.
 
     Args:
         model: a MaskablePPO whose policy is a `network.GamePolicy`.
@@ -174,9 +178,9 @@ class Graphed:
         self.model, self.device = model, torch.device(model.device)
         self.network, self.optimizer = model.policy.network, model.policy.optimizer
         self.parameters = list(model.policy.parameters())
-        self._looks: dict[int, Replay] = {}
-        self._updates: dict[tuple[Terms, int], Replay] = {}
-        self._held: Batch | None = None
+        self._looks: dict[int, GraphReplay] = {}
+        self._updates: dict[tuple[Terms, int], GraphReplay] = {}
+        self._held: Minibatch | None = None
         self._rate: torch.Tensor | None = None
 
     def look(self, observations: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
@@ -188,7 +192,7 @@ class Graphed:
 
         count = len(observations)
         if count not in self._looks:
-            self._looks[count] = Replay(both, self.device)
+            self._looks[count] = GraphReplay(both, self.device)
         out = self._looks[count](torch.from_numpy(observations).float()).cpu()
         return out[:, :-1], out[:, -1:]
 
@@ -243,14 +247,14 @@ class Graphed:
     def _fill(self, buffer: Any) -> None:
         """Bring the rollout to the device, once for all minibatches of an update."""
         found = []
-        for name in Batch._fields:
+        for name in Minibatch._fields:
             array = getattr(buffer, name)
             flat = array if buffer.generator_ready else buffer.swap_and_flatten(array)
             one = torch.from_numpy(np.ascontiguousarray(flat))
             one = one.bool() if name == "action_masks" else one.long() if name == "actions" else one.float()
             found.append(one if one.dim() > 2 or name == "action_masks" else one.flatten())
         if self._held is None:
-            self._held = Batch(*(torch.empty_like(one, device=self.device) for one in found))
+            self._held = Minibatch(*(torch.empty_like(one, device=self.device) for one in found))
         for held, one in zip(self._held, found, strict=True):
             held.copy_(one)
 
@@ -259,11 +263,11 @@ class Graphed:
 
         def step(chosen: torch.Tensor) -> torch.Tensor:
             assert self._held is not None
-            batch = Batch(*(one.index_select(0, chosen) for one in self._held))
+            batch = Minibatch(*(one.index_select(0, chosen) for one in self._held))
             return update(self.network, self.parameters, self.optimizer, batch, terms)
 
         # (a last minibatch that is shorter is recorded for itself)
         kind = (terms, len(rows))
         if kind not in self._updates:
-            self._updates[kind] = Replay(step, self.device)
+            self._updates[kind] = GraphReplay(step, self.device)
         return self._updates[kind](rows)

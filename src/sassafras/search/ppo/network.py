@@ -154,10 +154,13 @@ class PaperNetwork(nn.Module):
         self.columns = columns
         self.latent_dim_pi = self.latent_dim_vf = 1
         self.convolve = nn.Sequential(
-            nn.Conv2d(1, 32, (5, 3), stride=(2, 1), padding=1), nn.ReLU(),
-            nn.Conv2d(32, 64, 4, stride=2, padding=(1, 1)), nn.ReLU(),
-            nn.Conv2d(64, 64, 3, padding=(1, 0)), nn.ReLU(),
-        )  # fmt: skip
+            nn.Conv2d(1, 32, (5, 3), stride=(2, 1), padding=1),
+            nn.ReLU(),
+            nn.Conv2d(32, 64, 4, stride=2, padding=(1, 1)),
+            nn.ReLU(),
+            nn.Conv2d(64, 64, 3, padding=(1, 0)),
+            nn.ReLU(),
+        )
         with torch.no_grad():
             high, wide = self.convolve(torch.zeros(1, 1, max(rows, self.LEAST), columns)).shape[2:]
         self.pool = _Means(high, self.ROWS) if high > self.ROWS else nn.Identity()

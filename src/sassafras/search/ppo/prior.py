@@ -12,7 +12,7 @@ from sassafras.search.ppo.agent import one_thread
 
 from . import checkpoint
 from .agent import chance, fill, size_of
-from .game import Layout, observe
+from .game import ObservationLayout, observe
 from .network import RowNetwork
 
 
@@ -31,7 +31,7 @@ class Prior:
     def __init__(self, space: Any, path: Path | None, seed: int) -> None:
         self.space = space
         seen, links = space.features(space.start()), space.links(space.start())
-        self.layout = Layout(len(seen), seen.shape[1], links.shape[1], len(space.verbs))
+        self.layout = ObservationLayout(len(seen), seen.shape[1], links.shape[1], len(space.verbs))
         with chance(seed):
             self.network = RowNetwork(
                 self.layout.columns, self.layout.links, self.layout.verbs, **(size_of(path) if path else {})

@@ -54,14 +54,46 @@ class Preset:
 #: arXiv 2501.08071 and the defaults of its public code (github.com/hgl71964/cuasmrl): one environment,
 #: minibatches of 8, value loss clipped too
 CUASMRL = Preset(
-    network="paper", envs=1, steps=64, batch=8, epochs=4, rate=2.5e-4, anneal=True, gamma=0.99, lam=0.95,
-    clip=0.2, clip_value=0.2, entropy=0.01, value=0.5, norm=0.5, target=None, horizon=32, restart=0.0,
-    moves="memory", view="paper",
-)  # fmt: skip
+    network="paper",
+    envs=1,
+    steps=64,
+    batch=8,
+    epochs=4,
+    rate=2.5e-4,
+    anneal=True,
+    gamma=0.99,
+    lam=0.95,
+    clip=0.2,
+    clip_value=0.2,
+    entropy=0.01,
+    value=0.5,
+    norm=0.5,
+    target=None,
+    horizon=32,
+    restart=0.0,
+    moves="memory",
+    view="paper",
+)
 
-#: fine-tuning of a network that was trained on other kernels, and its untrained twin
+#: fine-tuning of a network that was trained on other kernels, and the same without training
 TUNE = Preset(
-    network="rows", envs=8, steps=16, batch=64, epochs=2, rate=1e-4, anneal=True, gamma=0.99, lam=0.95,
-    clip=0.2, clip_value=None, entropy=0.003, value=0.5, norm=0.5, target=0.03, horizon=32, restart=0.75,
-    moves="all", view="all",
-)  # fmt: skip
+    network="rows",
+    envs=8,
+    steps=16,
+    batch=64,
+    epochs=2,
+    rate=1e-4,
+    anneal=True,
+    gamma=0.99,
+    lam=0.95,
+    clip=0.2,
+    clip_value=None,
+    entropy=0.003,
+    value=0.5,
+    norm=0.5,
+    target=0.03,
+    horizon=32,
+    restart=0.75,
+    moves="all",
+    view="all",
+)

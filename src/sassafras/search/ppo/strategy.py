@@ -13,7 +13,7 @@ from sassafras.core import SearchError, Space, ToolMissing
 
 from ..contract import Evaluate, Session
 from . import checkpoint
-from .desk import Desk
+from .main_thread_executor import MainThreadExecutor
 from .settings import CUASMRL, TUNE, Preset
 
 
@@ -23,7 +23,7 @@ class Ppo:
 
     Attributes:
         policy: ``pretrained`` (the kernel-independent network, trained on the timing model), ``fresh``
-            (CuAsmRL's network and hyper-parameters, from nothing), ``twin`` (as ``pretrained``, but
+            (CuAsmRL's network and hyper-parameters, from nothing), ``untrained`` (as ``pretrained``, but
             untrained: what the training is worth is the difference), or the path of a checkpoint.
         envs, steps, epochs, horizon, rate, entropy, restart: of `settings.Preset`; None: the preset's own.
         moves, view: options that the schedule space is asked for; "": the preset's own.
@@ -99,7 +99,7 @@ class Ppo:
         try:
             from .agent import Watch, agent, chance, load_weights, network_device, size_of
             from .game import AssemblyGame
-            from .lanes import Lanes
+            from .vec_env import GameVecEnv
         except ImportError as error:
             raise ToolMissing(
                 f"the strategy ppo needs {error.name}", hint="pip install 'sassafras[rl]'"
@@ -118,7 +118,7 @@ class Ppo:
         seed, first = (int(session.rng.integers(1 << 31)) for _ in range(2))
         path = checkpoint.find(self.policy)
         size = None if path is None else size_of(path)
-        desk = Desk()
+        desk = MainThreadExecutor()
 
         def think() -> None:
             with ExitStack() as held:
@@ -126,17 +126,26 @@ class Ppo:
                     held.enter_context(chance(seed, self.threads, where))
                 games = [
                     AssemblyGame(
-                        space, evaluate, horizon=preset.horizon, trusted=False, begin=begin,
+                        space,
+                        evaluate,
+                        horizon=preset.horizon,
+                        trusted=False,
+                        begin=begin,
                         reward_noise=self.reward_noise,
                     )
                     for _ in range(preset.envs)
-                ]  # fmt: skip
-                lanes = Lanes(games, self.groups, desk)
+                ]
+                lanes = GameVecEnv(games, self.groups, desk)
                 lanes.seed(first)
                 model = agent(
-                    lanes, preset, left=lambda: 1.0 - session.progress, tensorboard=self.tensorboard,
-                    size=size, device=where, turn=self.turn,
-                )  # fmt: skip
+                    lanes,
+                    preset,
+                    left=lambda: 1.0 - session.progress,
+                    tensorboard=self.tensorboard,
+                    size=size,
+                    device=where,
+                    turn=self.turn,
+                )
                 held.callback(model.release)
                 if path is not None:
                     with self.turn():

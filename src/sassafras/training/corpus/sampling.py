@@ -23,9 +23,13 @@ MOST_A_KERNEL = 30
 
 _FLOATS = ("fp16", "bf16", "fp32")
 _GEMM = {
-    "BLOCK_M": (64, 128), "BLOCK_N": (32, 64, 128), "BLOCK_K": (32, 64, 128),
-    "num_warps": (4, 8), "num_stages": (2, 3, 4), "type": ("fp16", "bf16"),
-}  # fmt: skip
+    "BLOCK_M": (64, 128),
+    "BLOCK_N": (32, 64, 128),
+    "BLOCK_K": (32, 64, 128),
+    "num_warps": (4, 8),
+    "num_stages": (2, 3, 4),
+    "type": ("fp16", "bf16"),
+}
 _FLAT = {"BLOCK": (256, 512, 1024, 2048), "num_warps": (1, 2, 4, 8), "type": _FLOATS}
 _TILE = {"ROWS": (1, 2, 4, 8), "COLS": (128, 256, 512, 1024), "num_warps": (1, 2, 4, 8), "type": _FLOATS}
 
@@ -94,7 +98,7 @@ _BLOCKS = {"suite:layernorm": "BLOCK", "corpus:moments": "BLOCK"}
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class CorpusSample:
     """One kernel of the corpus, before it is compiled. Plain data: it travels between processes.
 
     Attributes:
@@ -122,7 +126,7 @@ class Survey:
         skipped: how many were not kept, by reason.
     """
 
-    kept: Mapping[str, tuple[Sample, ...]]
+    kept: Mapping[str, tuple[CorpusSample, ...]]
     skipped: Mapping[str, int]
 
     @property
@@ -133,7 +137,7 @@ class Survey:
 
 def samples(
     varied: Mapping[str, Mapping[str, Mapping[str, Sequence[Any]]]] = VARIED, most: int = MOST_A_KERNEL
-) -> Iterator[Sample]:
+) -> Iterator[CorpusSample]:
     """Samples of every kernel, at most so many of one: evenly spread over all combinations."""
     for family, kernels in varied.items():
         for kernel, choices in kernels.items():
@@ -142,7 +146,7 @@ def samples(
             step = next(s for s in itertools.count(max(1, round(0.618 * len(rows)))) if _prime(s, len(rows)))
             for n in range(min(most, len(rows))):
                 values = rows[n * step % len(rows)]
-                yield Sample(family, kernel, tuple(zip(choices, values, strict=True)))
+                yield CorpusSample(family, kernel, tuple(zip(choices, values, strict=True)))
 
 
 def _prime(a: int, b: int) -> bool:
@@ -151,7 +155,7 @@ def _prime(a: int, b: int) -> bool:
     return a == 1
 
 
-def open_sample(sample: Sample) -> tuple[Workload, Case]:
+def open_sample(sample: CorpusSample) -> tuple[Workload, Case]:
     """The workload and the case that a sample stands for; nothing is compiled yet.
 
     Raises:
@@ -202,7 +206,7 @@ def _code(kernel: Kernel) -> bytes:
     return section.data
 
 
-def look(sample: Sample, arch: str) -> tuple[str, str]:
+def look(sample: CorpusSample, arch: str) -> tuple[str, str]:
     """Compile one sample: (what its code is, why it is not kept); one of the two is empty."""
     try:
         workload, case = open_sample(sample)
@@ -215,7 +219,7 @@ def look(sample: Sample, arch: str) -> tuple[str, str]:
 
 
 def survey(
-    wanted: Sequence[Sample], arch: str, workers: int = 1, say: Callable[[str], None] | None = None
+    wanted: Sequence[CorpusSample], arch: str, workers: int = 1, say: Callable[[str], None] | None = None
 ) -> Survey:
     """Compile all samples in so many processes (Triton caches them) and keep those with different code.
 
@@ -227,7 +231,7 @@ def survey(
     else:
         with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
             found = list(pool.map(look, wanted, itertools.repeat(arch), chunksize=4))
-    kept: dict[str, list[Sample]] = {}
+    kept: dict[str, list[CorpusSample]] = {}
     seen: set[str] = set()
     skipped: Counter[str] = Counter()
     for sample, (code, reason) in zip(wanted, found, strict=True):

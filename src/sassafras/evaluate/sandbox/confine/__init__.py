@@ -28,5 +28,11 @@ from .kernel import NotConfined
 from .namespaces import enter_namespaces
 
 __all__ = [
-    "NotConfined", "apply", "enter_namespaces", "landlock_version", "main", "restrict_calls", "restrict_files"
-]  # fmt: skip
+    "NotConfined",
+    "apply",
+    "enter_namespaces",
+    "landlock_version",
+    "main",
+    "restrict_calls",
+    "restrict_files",
+]

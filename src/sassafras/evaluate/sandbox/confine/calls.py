@@ -64,9 +64,17 @@ PROCESSES = {"fork": 57, "vfork": 58, "execve": 59, "execveat": 322}
 #: does not start where it cannot. Nobody is answered there: no accept. And nobody is reached: no connect, and
 #: no datagram socket, which sends to any address (see `_stream`).
 CUDA = {
-    "sendto": 44, "recvfrom": 45, "sendmsg": 46, "recvmsg": 47, "shutdown": 48, "bind": 49, "listen": 50,
-    "getsockname": 51, "getsockopt": 55, "memfd_create": 319,
-}  # fmt: skip
+    "sendto": 44,
+    "recvfrom": 45,
+    "sendmsg": 46,
+    "recvmsg": 47,
+    "shutdown": 48,
+    "bind": 49,
+    "listen": 50,
+    "getsockname": 51,
+    "getsockopt": 55,
+    "memfd_create": 319,
+}
 _OPEN, _OPENAT, _OPENAT2 = 2, 257, 437
 _IOCTL, _KILL, _FCNTL, _PRCTL, _TGKILL, _CLONE = 16, 62, 72, 157, 234, 56
 _SOCKET, _SOCKETPAIR, _SETSOCKOPT = 41, 53, 54
@@ -126,35 +134,53 @@ def _when(number: int, body: list[Line], otherwise: int = _DENY) -> list[Line]:
 def _open(flags: int) -> list[Line]:
     """Opening, but for O_TRUNC without a mode that writes: early Landlock takes that for reading."""
     return [
-        _low(flags), (_SET, 0, 3, os.O_TRUNC), (_AND, 0, 0, os.O_ACCMODE), (_EQUAL, 0, 1, os.O_RDONLY),
-        (_RETURN, 0, 0, _DENY), (_RETURN, 0, 0, _ALLOW),
-    ]  # fmt: skip
+        _low(flags),
+        (_SET, 0, 3, os.O_TRUNC),
+        (_AND, 0, 0, os.O_ACCMODE),
+        (_EQUAL, 0, 1, os.O_RDONLY),
+        (_RETURN, 0, 0, _DENY),
+        (_RETURN, 0, 0, _ALLOW),
+    ]
 
 
 def _cuda_ioctls() -> list[Line]:
     """Commands of type F (nvidiactl, nvidia0), and those of nvidia-uvm, which are small numbers."""
     return [
-        _low(1), (_SHIFT, 0, 0, 8), (_AND, 0, 0, 0xFF), (_EQUAL, 0, 1, ord("F")), (_RETURN, 0, 0, _ALLOW),
-        _low(1), (_GREATER, 1, 0, 0xFF), (_RETURN, 0, 0, _ALLOW),
-    ]  # fmt: skip
+        _low(1),
+        (_SHIFT, 0, 0, 8),
+        (_AND, 0, 0, 0xFF),
+        (_EQUAL, 0, 1, ord("F")),
+        (_RETURN, 0, 0, _ALLOW),
+        _low(1),
+        (_GREATER, 1, 0, 0xFF),
+        (_RETURN, 0, 0, _ALLOW),
+    ]
 
 
 def _stream() -> list[Line]:
     """A Unix socket, or a pair, of a connected type."""
     return [
-        _low(0), (_EQUAL, 1, 0, 1), (_RETURN, 0, 0, _DENY),
-        *[line for kind in _CONNECTED for line in (
-            _low(1), (_AND, 0, 0, 0xF), (_EQUAL, 0, 1, kind), (_RETURN, 0, 0, _ALLOW)
-        )],
-    ]  # fmt: skip
+        _low(0),
+        (_EQUAL, 1, 0, 1),
+        (_RETURN, 0, 0, _DENY),
+        *[
+            line
+            for kind in _CONNECTED
+            for line in (_low(1), (_AND, 0, 0, 0xF), (_EQUAL, 0, 1, kind), (_RETURN, 0, 0, _ALLOW))
+        ],
+    ]
 
 
 def program(*, processes: bool, signals: bool = True, cuda: bool = False, pid: int = 0) -> list[Line]:
     """The filter as lines of classic BPF; see `restrict_calls`. `pid`: the process it is made for."""
     lines: list[Line] = [
-        (_LOAD, 0, 0, 4), (_EQUAL, 1, 0, _MACHINE), (_RETURN, 0, 0, _KILL_PROCESS), (_LOAD, 0, 0, 0),
-        (_AT_LEAST, 0, 1, 0x40000000), (_RETURN, 0, 0, _DENY),  # numbers of x32
-    ]  # fmt: skip
+        (_LOAD, 0, 0, 4),
+        (_EQUAL, 1, 0, _MACHINE),
+        (_RETURN, 0, 0, _KILL_PROCESS),
+        (_LOAD, 0, 0, 0),
+        (_AT_LEAST, 0, 1, 0x40000000),
+        (_RETURN, 0, 0, _DENY),  # numbers of x32
+    ]
     allowed = {**ALLOWED, **(PROCESSES if processes else {}), **(CUDA if cuda else {})}
     for number in sorted(allowed.values()):
         lines += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _ALLOW)]

@@ -17,7 +17,7 @@ class _Closed(BaseException):
     """The other side has gone home; raised in the thinking thread only."""
 
 
-class Desk:
+class MainThreadExecutor:
     """Does, in the thread that calls `run`, what the thread started by it submits."""
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from sassafras.frontend._ptxas import assemble
 from sassafras.sass import Program
-from sassafras.sass import vouching as scheduled
+from sassafras.sass import in_order_completion as scheduled
 from sassafras.sass.tools import find
 from sassafras.validate import Validator, classes
 

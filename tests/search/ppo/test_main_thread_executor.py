@@ -14,7 +14,7 @@ pytest.importorskip("sb3_contrib")
 import sassafras
 from sassafras import search
 from sassafras.core import Budget, Candidate, Outcome
-from sassafras.search.ppo.desk import Desk
+from sassafras.search.ppo.main_thread_executor import MainThreadExecutor
 from tests.search.ppo.board import Judge, space, workload
 
 
@@ -27,7 +27,7 @@ def thinking() -> bool:
 
 
 def test_work_is_done_in_order_in_the_calling_thread() -> None:
-    desk, done, here = Desk(), [], threading.current_thread()
+    desk, done, here = MainThreadExecutor(), [], threading.current_thread()
 
     def note(n: int) -> tuple[int, bool]:
         done.append(n)
@@ -45,7 +45,7 @@ def test_whatever_ends_the_work_ends_the_thinking() -> None:
     def fail() -> None:
         raise Stop
 
-    desk = Desk()
+    desk = MainThreadExecutor()
 
     def think() -> None:
         for _ in range(3):
@@ -61,15 +61,20 @@ def test_an_error_in_thinking_is_raised_by_the_search() -> None:
         raise ValueError("confused")
 
     with pytest.raises(ValueError, match="confused"):
-        Desk().run(think)
+        MainThreadExecutor().run(think)
 
 
 def test_a_search_with_a_store_resumes_and_its_result_is_kept(tmp_path: Path) -> None:
     def go(budget: str) -> sassafras.Result:
         return sassafras.optimize(
-            workload(), strategy="ppo", settings={"policy": "twin", "envs": 2, "steps": 4}, budget=budget,
-            device="model", arch="sm_90a", store=tmp_path / "store.sqlite",
-        )  # fmt: skip
+            workload(),
+            strategy="ppo",
+            settings={"policy": "untrained", "envs": 2, "steps": 4},
+            budget=budget,
+            device="model",
+            arch="sm_90a",
+            store=tmp_path / "store.sqlite",
+        )
 
     first, again = go("20e"), go("20e")
     assert first.evaluations == 20 and again.from_store and not first.from_store
@@ -88,7 +93,7 @@ def test_a_failing_evaluator_ends_the_search_with_its_own_error() -> None:
                 raise RuntimeError("the device is gone")
             return super().evaluate(candidate)
 
-    strategy = search.get("ppo", {"policy": "twin", "envs": 2, "steps": 4})
+    strategy = search.get("ppo", {"policy": "untrained", "envs": 2, "steps": 4})
     with pytest.raises(RuntimeError, match="device is gone"):
         search.run(strategy, space(), Breaks(), Budget(evaluations=30))
     assert not thinking()

@@ -32,7 +32,7 @@ class Stepped(NamedTuple):
     infos: list[dict[str, Any]]
 
 
-class Lanes(VecEnv):
+class GameVecEnv(VecEnv):
     """Games of one layout as an sb3 vector environment, in one or two groups.
 
     Args:
@@ -130,8 +130,8 @@ class _Turn:
     infos: list[dict[str, Any]] | None = None
 
 
-class LanesPPO(MaskablePPO):
-    """sb3-contrib's MaskablePPO, with rollouts that keep the evaluating thread busy; see `Lanes`.
+class VecEnvPPO(MaskablePPO):
+    """sb3-contrib's MaskablePPO, with rollouts that keep the evaluating thread busy; see `GameVecEnv`.
 
     Differs from its parent in `collect_rollouts`, and on a GPU in how the network's work is launched
     (`graphed`) where the network can be recorded. Written against sb3-contrib 2.9.2.
@@ -170,7 +170,7 @@ class LanesPPO(MaskablePPO):
         self, env: Any, callback: Any, rollout_buffer: Any, n_rollout_steps: int, use_masking: bool = True
     ) -> bool:
         """One rollout of `n_rollout_steps` moves in every game. See `MaskablePPO.collect_rollouts`."""
-        lanes: Lanes = env
+        lanes: GameVecEnv = env
         self.policy.set_training_mode(False)
         rollout_buffer.reset()
         callback.on_rollout_start()
@@ -199,7 +199,7 @@ class LanesPPO(MaskablePPO):
         return True
 
     def _choose(
-        self, lanes: Lanes, part: slice, seen: np.ndarray, starts: np.ndarray, use_masking: bool
+        self, lanes: GameVecEnv, part: slice, seen: np.ndarray, starts: np.ndarray, use_masking: bool
     ) -> _Turn:
         """Let the policy choose for a group, and hand its moves to the evaluating thread."""
         observations = seen[part].copy()
@@ -208,9 +208,15 @@ class LanesPPO(MaskablePPO):
             masks = np.ones_like(masks)
         chosen, values, log_probs = self._act(observations, masks if use_masking else None)
         return _Turn(
-            part, observations, masks, starts[part].copy(), chosen, values, log_probs,
+            part,
+            observations,
+            masks,
+            starts[part].copy(),
+            chosen,
+            values,
+            log_probs,
             lanes.submit(part, chosen),
-        )  # fmt: skip
+        )
 
     def _act(
         self, observations: np.ndarray, masks: np.ndarray | None
@@ -254,10 +260,12 @@ class LanesPPO(MaskablePPO):
         callback.update_locals({"infos": infos})
         actions = np.concatenate([t.actions for t in turns])
         buffer.add(
-            np.concatenate([t.observations for t in turns]), actions.reshape(-1, 1),
+            np.concatenate([t.observations for t in turns]),
+            actions.reshape(-1, 1),
             np.concatenate([t.rewards for t in turns if t.rewards is not None]),
-            np.concatenate([t.starts for t in turns]), torch.cat([t.values for t in turns]),
+            np.concatenate([t.starts for t in turns]),
+            torch.cat([t.values for t in turns]),
             torch.cat([t.log_probs for t in turns]),
             action_masks=np.concatenate([t.masks for t in turns]),
-        )  # fmt: skip
+        )
         return bool(callback.on_step())

@@ -35,9 +35,7 @@ READS = {
 _RESULTS = {name: frozenset(others.split()) for name, others in RESULTS.items()}
 _READS = {name: frozenset(others.split()) for name, others in READS.items()}
 #: operations that vouch for others, by number
-VOICES = {name: n for n, name in enumerate(sorted(
-    frozenset().union(*_RESULTS.values(), *_READS.values())
-))}  # fmt: skip
+VOICES = {name: n for n, name in enumerate(sorted(frozenset().union(*_RESULTS.values(), *_READS.values())))}
 
 
 def unit(opcode: str) -> str:
