@@ -15,7 +15,7 @@ from second_model.latency import latencies, packed, pooled, unpacked
 from second_model.reading import listing
 
 from sassafras.core import SassafrasError
-from sassafras.writing import write_whole
+from sassafras.core.files import write_whole
 
 from .pool import Job, Pool, Say
 from .shares import Item
