@@ -11,7 +11,7 @@
 A unit is one search: kernel x strategy x seed, --evaluations long. Each is written to its own file in
 --folder when it ends, and is not run again; one that is cut goes on where it was, with the same command
 (what was measured is read, and thought about again). Seeds are outermost, so that what is there after a
-short sitting is balanced; ablations come after them, and pre-ranking last (`plan`). --published goes on from
+short sitting is balanced; ablations come after them (`plan`). --published goes on from
 a strategies.json whose units' files are gone: what it has whole is not run again.
 
 An agent thinks longer than an evaluation takes. So several units share each GPU: its owner
@@ -79,23 +79,18 @@ def thinks(unit: Unit) -> bool:
     return STRATEGIES[unit.strategy][1].get("policy") == "fresh"
 
 
-def plan(
-    kernels: Sequence[str], names: Sequence[str], seeds: int, evaluations: int, prerank: bool = True
-) -> Iterator[Unit]:
-    """The comparison's units in their order; ablations and pre-ranking at its end if it is whole."""
+def plan(kernels: Sequence[str], names: Sequence[str], seeds: int, evaluations: int) -> Iterator[Unit]:
+    """The comparison's units in their order; ablations at its end if it is whole."""
     for seed in range(seeds):
         # kernel by kernel: a GPU then seldom turns from one kernel's process to another's, and a sitting that
         # is cut leaves more pairs of kernel and seed that have all strategies
         yield from (Unit(k, n, seed, evaluations) for k in kernels for n in names)
     if not (set(names) == set(DEFAULT) and set(ABLATED) <= set(kernels)):
         return
-    again = range(min(2, seeds))
-    for seed in again:
+    for seed in range(min(2, seeds)):
         for name in ABLATIONS:
             for k in ABLATED:
                 yield Unit(k, name, seed, min(ABLATION_EVALUATIONS, evaluations), ABLATION_CAP_S)
-    if prerank:
-        yield from (Unit(k, "anneal_prerank8", seed, evaluations) for seed in again for k in kernels)
 
 
 def shares(units: Sequence[Unit], kernels: Sequence[str], gpus: int) -> list[list[Unit]]:
@@ -337,7 +332,6 @@ def main() -> None:
         "--turns", action="store_true", help="networks of CuAsmRL's preset are on the GPU that is timed on"
     )
     parse.add_argument("--published", type=Path, help="a strategies.json: what it has whole is not run again")
-    parse.add_argument("--no-prerank", action="store_true", help="leave pre-ranking out")
     parse.add_argument("--seconds", type=float, default=1e7, help="stop after so many")
     parse.add_argument("--remeasure", action="store_true")
     parse.add_argument("--each", action="store_true", help="re-measure every strategy's winner")
@@ -384,7 +378,7 @@ def main() -> None:
         unit = Unit(kernels[0], name, 0, given.evaluations, min(ALONE_CAP_S, given.seconds / 2))
         units, gpus, given.players = [unit], 1, (1, 1)
     else:
-        units = list(plan(kernels, names, given.seeds, given.evaluations, not given.no_prerank))
+        units = list(plan(kernels, names, given.seeds, given.evaluations))
     todo = [u for u in units if not u.path(given.folder).exists()]
     run(shares(todo, kernels, gpus), given.folder, given, deadline)
     if read(given.folder):

@@ -3,8 +3,7 @@
 By strategy: geometric mean, interquartile mean of the log speed-ups with a 95 % interval of a bootstrap
 stratified by kernel (Agarwal et al., arXiv 2108.13264), evaluations to 90 % of annealing's log-gain on the
 same kernel, and the same at equal seconds; for the pre-trained policy, playing and guiding annealing, the
-transfer to kernels of families that it has never seen; ablations beside the preset; evaluations that
-pre-ranking saves; rates of training.
+transfer to kernels of families that it has never seen; ablations beside the preset; rates of training.
 """
 
 from __future__ import annotations
@@ -121,7 +120,7 @@ def summarise(rows: list[Row], cut: Sequence[Row] = ()) -> Row:
         "guided_over_experience": _pairs(main, "guided", "guided_experience"),
         "transfer": _transfer(main, kernels),
         "unfinished": _unfinished([*every, *(r for r in cut if r["strategy"] in DEFAULT)], able),
-        "ablations": _ablations(good, list(by)), "prerank": _prerank(good), "training": _training(good),
+        "ablations": _ablations(good, list(by)), "training": _training(good),
         "remeasured": [
             {k: r[k] for k in ("kernel", "strategy", "seed", "final_speedup", "remeasured")}
             for r in good if "remeasured" in r
@@ -282,26 +281,6 @@ def _ablations(rows: list[Row], able: Sequence[str]) -> Row:
     there = [r for r in rows if r["kernel"] in kernels]
     beside = {n: _believed([r for r in there if r["strategy"] == n], most) for n in able}
     return {"evaluations": most, "changes": found, "beside": beside}
-
-
-def _prerank(rows: list[Row]) -> Row:
-    """Evaluations that pre-ranking saves annealing: to the lower of both final results, seed by seed."""
-    saved: dict[str, list[float]] = {}
-    for r in rows:
-        if r["strategy"] != "anneal_prerank8":
-            continue
-        for other in _of(rows, r["kernel"], "anneal"):
-            target = min(r["believed_speedup"], other["believed_speedup"])
-            if other["seed"] == r["seed"] and target > 1.0:
-                mine, its = reach(r, target), reach(other, target)
-                if mine and its:
-                    saved.setdefault(r["kernel"], []).append(1.0 - mine / its)
-    every = [s for v in saved.values() for s in v]
-    return {
-        "pool": 8, "pairs": len(every), "by_kernel": {k: float(np.median(v)) for k, v in saved.items()},
-        "median_saved": float(np.median(every)) if every else None,
-        "geomean_final": geomean(r["final_speedup"] for r in rows if r["strategy"] == "anneal_prerank8"),
-    }  # fmt: skip
 
 
 def apart(values: dict[str, list[tuple[float, bool]]], draws: int = 10_000) -> Row | None:

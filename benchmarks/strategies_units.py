@@ -42,7 +42,6 @@ STRATEGIES: dict[str, tuple[str, Row]] = {
     "ppo_twin": ("ppo", {"policy": "untrained"}),
     # not of the comparison itself
     "guided_twin": ("guided", {"policy": "untrained"}),
-    "anneal_prerank8": ("anneal", {"prerank": 8}),
     "fresh_as_it_is": ("ppo", _FRESH),
     "fresh_no_mask": ("ppo", _FRESH | {"mask": False}),
     "fresh_all_features": ("ppo", _FRESH | {"view": "all"}),
@@ -91,14 +90,15 @@ def read(folder: Path) -> list[Row]:
 
 def restore(published: Row, folder: Path) -> int:
     """Write a unit's file for every search of a published strategies.json that is over and has none here; how
-    many. Their curves are thinned, and their winners' cubins are not known any more.
+    many. Their curves are thinned, and their winners' cubins are not known any more. Searches by strategies
+    that are gone (pre-ranking) are left out.
 
     Raises:
         SystemExit: a row is no search's.
     """
     count = 0
     for row in published["rows"]:
-        if row.get("cut") or "error" in row:
+        if row.get("cut") or "error" in row or row.get("strategy", "anneal") not in STRATEGIES:
             continue
         try:
             path = Unit(row["kernel"], row["strategy"], row["seed"], 0).path(folder)
@@ -269,28 +269,21 @@ def one(
 ) -> Row | None:  # fmt: skip
     """One search and an honest figure for what it found; None when the deadline cut it."""
     from sassafras import search
-    from sassafras.api.optimize import prerank_score
     from sassafras.core import Budget
     from sassafras.evaluate import KernelEvaluator
     from sassafras.schedule import ScheduleSpace
-    from sassafras.search.prerank import Preranked
-    from sassafras.targets import load
     from sassafras.validate import Validator
 
     name, settings = STRATEGIES[unit.strategy]
     settings = dict(settings)
-    pool, narrowed = int(settings.pop("prerank", 1)), settings.pop("space", {})
+    narrowed = settings.pop("space", {})
     if name == "ppo" and on != "cpu":
         settings |= {"on": on, "threads": 1}
     made = search.get(name, settings)
     if name == "ppo" and turns is not None:
         made = taking(turns, made)
     baseline = device.baseline
-    counting = space = Counting(ScheduleSpace(baseline, **(getattr(made, "space_options", {}) | narrowed)))
-    if pool > 1:
-        kernel, _, case = unit.kernel.partition("/")
-        workload = load(f"suite:{kernel}")
-        space = Preranked(space, prerank_score(workload, workload.case(case or None), baseline), pool)  # type: ignore[assignment]
+    space = Counting(ScheduleSpace(baseline, **(getattr(made, "space_options", {}) | narrowed)))
     validator = Validator(baseline.cubin, baseline.name)
     judge = KernelEvaluator(device, lambda _, cubin: validator.check(cubin), baseline)
     curve: list[tuple[int, float, float, float]] = []
@@ -328,12 +321,12 @@ def one(
     final, cubin = look_again(device, found, looks)
     seconds = record.gpu + spent
     return {
-        "evaluations": found.evaluations, "replayed": found.replayed, "steps": counting.steps,
+        "evaluations": found.evaluations, "replayed": found.replayed, "steps": space.steps,
         "gpu_seconds": record.gpu, "cpu_seconds": spent, "seconds": seconds, "wall_seconds": took,
         "reason": "cap" if found.reason == "interrupted" else found.reason,
         "believed_speedup": 1.0 / found.best.cost, "final_speedup": final,
         "area_under_curve": area(curve, found.evaluations), "curve": curve,
-        "verdicts": dict(found.verdicts), "settings": search.settings_of(made), "prerank": pool,
+        "verdicts": dict(found.verdicts), "settings": search.settings_of(made),
         "evaluations_per_second": found.evaluations / max(seconds, 1e-9), "winner": cubin,
     }  # fmt: skip
 

@@ -1,7 +1,6 @@
 """Fit the timing model's free constants to H200 measurements; write timing-model-fit.json. Needs no GPU.
 
     python benchmarks/timing_model_fit.py [--raw benchmarks/results/timing-model-raw.json] [--schedules 60]
-    python benchmarks/timing_model_fit.py --prerank
 
 Absolute runtimes of the suite's kernels (raw file, baseline_us; the highest SM clock) are fitted by
 coordinate descent over the constants in GRID, from the published values, on mean |log(modelled / measured)|
@@ -9,9 +8,6 @@ with a small price for every constant that is changed. Leave one family out: the
 is judged with were fitted without any kernel of its family. Kendall's tau over the recorded schedules
 (--schedules a kernel, the same for all) stands beside it, with the published constants and with the held-out
 ones, and the ceiling that the two halves of the measurements set.
-
---prerank simulates, on the recorded schedules, a search that asks the model for the best of n proposals
-before it measures: how many measurements each n needs until it holds a schedule of the best 2 %.
 """
 
 from __future__ import annotations
@@ -168,65 +164,16 @@ def chosen_of(kernel: Measured, count: int) -> np.ndarray:
     return usable[np.linspace(0, len(usable) - 1, min(count, len(usable))).astype(int)]
 
 
-def prerank(kernel: Measured, changes: dict[str, float], pools: tuple[int, ...], draws: int = 400) -> Row:
-    """Measurements until a search holds a schedule of the best 2 %, proposing the recorded ones at random.
-
-    With a pool of n, the model picks the best of n new proposals, the others are dropped. The mean over
-    random orders; a run that drops them all counts every recorded schedule.
-    """
-    chosen = chosen_of(kernel, 10_000)
-    halves = [kernel.raw["halves"][n] for n in chosen.tolist()]
-    # judged by one half, found by the other: a schedule must not win by its own luck
-    first, second = (np.array([np.median(h[i]) for h in halves]) for i in (0, 1))
-    modelled = kernel.schedules(changes, chosen)
-    good = second >= np.sort(second)[-max(1, round(0.02 * len(second)))]
-    rng = np.random.default_rng(0)
-    needed: dict[int, list[float]] = {n: [] for n in pools}
-    proposed: dict[int, list[float]] = {n: [] for n in pools}
-    for _ in range(draws):
-        # proposals with replacement: a search never runs out of them
-        stream = rng.integers(0, len(chosen), 40 * len(chosen))
-        for n in pools:
-            groups = stream[: len(stream) // n * n].reshape(-1, n)
-            picks = groups[np.arange(len(groups)), modelled[groups].argmax(axis=1)]
-            hits = np.flatnonzero(good[picks])
-            count = int(hits[0]) + 1 if len(hits) else len(picks)
-            needed[n].append(count)
-            proposed[n].append(count * n)
-    base = float(np.mean(needed[pools[0]]))
-    return {
-        "kernel": kernel.name, "schedules": len(chosen), "good": int(good.sum()),
-        "gain_of_good": float(np.median(first[good])),
-        "measurements": {n: float(np.mean(v)) for n, v in needed.items()},
-        "proposals": {n: float(np.mean(v)) for n, v in proposed.items()},
-        "saved": {n: 1.0 - float(np.mean(v)) / base for n, v in needed.items()},
-    }  # fmt: skip
-
-
 def main() -> None:
     """Command line."""
     parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parse.add_argument("--raw", type=Path, default=ROOT / "benchmarks" / "results" / "timing-model-raw.json")
     parse.add_argument("--schedules", type=int, default=60, help="a kernel, for Kendall's tau; 0: none")
     parse.add_argument("--passes", type=int, default=2)
-    parse.add_argument("--prerank", action="store_true")
-    parse.add_argument("--only", default="", help="kernels, for --prerank")
     parse.add_argument("--out")
     given = parse.parse_args()
     kernels = [Measured(raw) for raw in read_result(given.raw, of="timing-model")["rows"]]
     environment = kernels[0].raw["environment"]
-    if given.prerank:
-        only = set(filter(None, given.only.split(",")))
-        rows = []
-        for k in kernels:
-            if not only or k.name in only:
-                rows.append(prerank(k, {}, (1, 2, 4, 8, 16)))
-                print(json.dumps(rows[-1]), flush=True)
-        saved = {n: float(np.median([r["saved"][n] for r in rows])) for n in (2, 4, 8, 16)}
-        worst = {n: float(np.min([r["saved"][n] for r in rows])) for n in (2, 4, 8, 16)}
-        summary = {"median_saved": saved, "worst_saved": worst}
-        print(write("timing-model-prerank", rows, summary, environment, out=given.out), summary)
-        return
     begun = time.time()
     everything, _ = fit(kernels, given.passes)
     print("all:", everything, f"{time.time() - begun:.0f} s", flush=True)

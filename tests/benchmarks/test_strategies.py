@@ -127,13 +127,11 @@ def test_rows_of_a_record_are_those_that_the_store_keeps() -> None:
     assert row[units.VERDICT_OF_ROW] == "correct" and row[units.SPEEDUP_OF_ROW] == 1.25
 
 
-def test_ablations_training_and_preranking_have_figures_of_their_own() -> None:
+def test_ablations_and_training_have_figures_of_their_own() -> None:
     rows = [unit("a", "anneal", s, 1.1, [[1, 0, 1.0, 0], [60, 6, 1.1, 6]]) for s in range(2)]
-    rows += [unit("a", "anneal_prerank8", s, 1.2, [[1, 0, 1.0, 0], [15, 2, 1.2, 2]]) for s in range(2)]
     rows += [unit("a", name, 0, 1.05, [[1, 0, 1.05, 0]]) for name in units.ABLATIONS]
     rows.append(unit("a", "fresh_alone", 0, 1.0, [[1, 0, 1.0, 0]], wall_seconds=3.0))
     found = summary.summarise(rows)
-    assert found["prerank"]["median_saved"] == pytest.approx(0.75) and found["prerank"]["pairs"] == 2
     assert set(found["ablations"]["changes"]) == set(units.ABLATIONS)
     assert set(found["strategies"]) == {"anneal"}
     assert found["training"]["alone"]["steps_per_second"] == pytest.approx(40)
@@ -237,7 +235,7 @@ def test_seeds_are_outermost_and_every_unit_has_one_gpu() -> None:
     assert len(main) == 240 and [u.seed for u in main] == sorted(u.seed for u in main)
     assert len(set(planned)) == len(planned) and len({u.path(Path()) for u in planned}) == len(planned)
     extra = [u for u in planned if u.strategy not in strategies.DEFAULT]
-    assert {u.strategy for u in extra} == {*units.ABLATIONS, "anneal_prerank8"}
+    assert {u.strategy for u in extra} == set(units.ABLATIONS)
     for gpus in (1, 2, 8):
         shared = strategies.shares(planned, strategies.KERNELS, gpus)
         assert len(shared) == gpus and sorted(u for part in shared for u in part) == sorted(planned)
@@ -246,12 +244,10 @@ def test_seeds_are_outermost_and_every_unit_has_one_gpu() -> None:
     assert all(len({u.kernel for u in part}) == 3 for part in two)
 
 
-def test_ablations_come_after_all_seeds_and_preranking_last_or_not_at_all() -> None:
+def test_ablations_come_after_all_seeds() -> None:
     planned = [u.strategy for u in strategies.plan(strategies.KERNELS, strategies.DEFAULT, 5, 3000)]
     first = min(n for n, name in enumerate(planned) if name in units.ABLATIONS)
-    assert set(planned[:first]) == set(units.DEFAULT) and set(planned[-12:]) == {"anneal_prerank8"}
-    less = [u.strategy for u in strategies.plan(strategies.KERNELS, strategies.DEFAULT, 5, 3000, False)]
-    assert less == planned[:-12]
+    assert set(planned[:first]) == set(units.DEFAULT) and set(planned[first:]) == set(units.ABLATIONS)
 
 
 def test_what_is_published_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,7 +257,7 @@ def test_what_is_published_is_not_run_again(tmp_path: Path, monkeypatch: pytest.
     again.mkdir()
     fine = [[n, 0.01 * n, 1.0 + 3.3e-5 * n, 0.02 * n] for n in range(1, 101)]  # finer than what is published
     for kernel in "ab":
-        for name, more in (("anneal", 0.0123456789), ("ppo_fresh", 0.0), ("anneal_prerank8", 0.0123459999)):
+        for name, more in (("anneal", 0.0123456789), ("ppo_fresh", 0.0), ("fresh_as_it_is", 0.0123459999)):
             row = unit(kernel, name, 0, 1.01 + more, fine, winner="cubin", environment={"gpu": "one"})
             (once / f"{kernel}--{name}--0.json").write_text(json.dumps(row))
     failed = {"kernel": "b", "strategy": "greedy", "seed": 0, "error": "DeviceError: gone"}
@@ -274,7 +270,6 @@ def test_what_is_published_is_not_run_again(tmp_path: Path, monkeypatch: pytest.
     assert all("winner" not in r and r["environment"] == {"gpu": "one"} for r in restored.values())
     whole, made = published["summary"], json.loads(strategies.publish(again, str(tmp_path)).read_text())
     assert made["environment"] == published["environment"]
-    assert made["summary"]["prerank"]["pairs"] == whole["prerank"]["pairs"] == 2
     for name, was in whole["strategies"].items():
         for key, value in was.items():
             # steps below 1e-4 are not published: such a search gets anywhere up to three evaluations later

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sassafras import search
-from sassafras.core import Budget, Case, Device, DeviceError, Kernel, SearchError, Space, Workload
+from sassafras.core import Budget, Device, DeviceError, Kernel, Space, Workload
 from sassafras.jobs.job import Job
 from sassafras.jobs.opening import DEFAULT_ARCH, check_workers, load_workload, open_device, opened_store
 from sassafras.jobs.result import Result
@@ -50,8 +50,7 @@ def optimize(
         strategy: a name of `sassafras.search.names()`, or your own strategy (class or object). By default
             ``"guided"``, which found most on an H200; ``"anneal"`` in a space of your own,
             of which it asks no more than moves.
-        settings: fields of a strategy given by name or class; ``prerank=n`` goes with every strategy: of n
-            proposals only the one that the timing model likes best is evaluated.
+        settings: fields of a strategy given by name or class.
         budget: for example ``"60s"``, ``"3000e"`` (evaluations), ``"60s,3000e"``.
         device: ``"cuda"``, ``"model"`` (the timing model, no GPU), ``"auto"`` (CUDA where there is a GPU), or
             your own `Device`.
@@ -77,8 +76,6 @@ def optimize(
     """
     say = stage or (lambda text: None)
     check_workers(cluster, workers)
-    settings = dict(settings or {})
-    prerank = settings.pop("prerank", 1)
     if strategy is None:
         strategy = "guided" if space is None or isinstance(space, str) else "anneal"
     chosen = search.get(strategy, settings)
@@ -114,8 +111,6 @@ def optimize(
             from sassafras.api.instruction_costs import informed
 
             make = informed(make, workload, which)
-        if prerank != 1:
-            make = preranking(make, workload, which, prerank)
         job = Job(workload, which, baseline, chosen, limit, seed, opened, make(baseline), kept, say, notes)
         if pool is not None:
             job = _on_islands(job, pool, make)
@@ -123,38 +118,6 @@ def optimize(
     if out is not None:
         result.save(out)
     return result
-
-
-def preranking(
-    make: Callable[[Kernel], Space[Any, Any]], workload: Workload, case: Case, pool: Any
-) -> Callable[[Kernel], Space[Any, Any]]:
-    """Spaces whose proposals the timing model has ranked before.
-
-    Raises:
-        SearchError: `pool` is not a whole number of at least 1.
-    """
-    from sassafras.search.prerank import Preranked
-
-    if not isinstance(pool, int) or isinstance(pool, bool) or pool < 1:
-        raise SearchError(f"prerank must be a whole number of at least 1, got {pool!r}")
-
-    def ranked(kernel: Kernel) -> Space[Any, Any]:
-        return Preranked(make(kernel), prerank_score(workload, case, kernel), pool)
-
-    return ranked
-
-
-def prerank_score(workload: Workload, case: Case, kernel: Kernel) -> Callable[[Any], float | None]:
-    """The timing model's opinion of a candidate of this kernel: its modelled relative runtime.
-
-    Raises:
-        DeviceError, UnsupportedArch: the kernel cannot be modelled.
-    """
-    from sassafras.timing_model import ModelDevice
-
-    model = ModelDevice(kernel.arch)
-    model.open(workload, case, kernel)
-    return lambda candidate: model.run(candidate).cost
 
 
 def _pool(cluster: str, device: str | Device, workers: int | None, *, programs: bool = False) -> Any:
