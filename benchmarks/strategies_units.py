@@ -35,13 +35,11 @@ STRATEGIES: dict[str, tuple[str, Row]] = {
     "random_walk": ("random_walk", {}),
     "greedy": ("greedy", {}),
     "anneal": ("anneal", {}),
-    "guided": ("guided", {"policy": "pretrained"}),
-    "guided_experience": ("guided", {"policy": "none"}),
+    "guided_experience": ("guided", {}),
     "ppo_fresh": ("ppo", _FRESH),
     "ppo_pretrained": ("ppo", {"policy": "pretrained"}),
     "ppo_twin": ("ppo", {"policy": "untrained"}),
     # not of the comparison itself
-    "guided_twin": ("guided", {"policy": "untrained"}),
     "fresh_as_it_is": ("ppo", _FRESH),
     "fresh_no_mask": ("ppo", _FRESH | {"mask": False}),
     "fresh_all_features": ("ppo", _FRESH | {"view": "all"}),
@@ -55,7 +53,7 @@ STRATEGIES: dict[str, tuple[str, Row]] = {
     "fresh_alone": ("ppo", _FRESH | {"threads": 12}),
     "fresh_alone_gpu": ("ppo", _FRESH),
 }
-DEFAULT = tuple(STRATEGIES)[:8]
+DEFAULT = tuple(STRATEGIES)[:7]
 #: one change each to CuAsmRL's preset, beside the preset itself with the same evaluations, and who plays its
 #: set of moves without learning
 ABLATIONS = (
@@ -91,7 +89,7 @@ def read(folder: Path) -> list[Row]:
 def restore(published: Row, folder: Path) -> int:
     """Write a unit's file for every search of a published strategies.json that is over and has none here; how
     many. Their curves are thinned, and their winners' cubins are not known any more. Searches by strategies
-    that are gone (pre-ranking) are left out.
+    that are gone (pre-ranking, guided's network) are left out.
 
     Raises:
         SystemExit: a row is no search's.

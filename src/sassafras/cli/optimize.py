@@ -47,8 +47,7 @@ def command(
     policy: Annotated[
         str | None,
         typer.Option(
-            help="Network of ppo (pretrained, fresh, untrained, a checkpoint) or guided (none, ...) "
-            "[default: pretrained, none]."
+            help="Network of ppo: pretrained, fresh, untrained or a checkpoint [default: pretrained]."
         ),
     ] = None,
     budget: Annotated[

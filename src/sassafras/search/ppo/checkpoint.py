@@ -68,7 +68,7 @@ def find(policy: str) -> Path | None:
         if not Path(policy).is_file():
             raise SearchError(
                 f"there is no policy {policy!r}",
-                hint="none, pretrained, untrained (guided); pretrained, fresh, untrained (ppo); or a file",
+                hint="pretrained, fresh, untrained, or a file",
             )
         return Path(policy)
     path = Path(str(resources.files(__package__).joinpath(PRETRAINED)))
