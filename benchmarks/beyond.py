@@ -4,7 +4,6 @@
     python benchmarks/beyond.py run --seconds 15 [--gpus N] [--limit-s 540] [--only ...] [--resume FOLDER]
     python benchmarks/beyond.py run --device model --evaluations 30 --only rotary   # dry run, all modelled
     python benchmarks/beyond.py limits          # under ncu: one launch of each kernel
-    python benchmarks/beyond.py bounds --seconds 20    # no GPU: beyond-bounds.json, all modelled
     python benchmarks/beyond.py merge A B [--limits NCU.csv]
     python benchmarks/beyond.py table benchmarks/results/beyond-reordering.json
 
@@ -370,7 +369,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("do", choices=("prepare", "run", "limits", "bounds", "merge", "table"))
+    parser.add_argument("do", choices=("prepare", "run", "limits", "merge", "table"))
     parser.add_argument("files", type=Path, nargs="*")
     parser.add_argument("--only", default="")
     parser.add_argument(
@@ -394,16 +393,6 @@ def main() -> None:
         prepare(set(filter(None, options.only.split(","))), tools, options.bundle)
     elif options.do == "run":
         run(options)
-    elif options.do == "bounds":
-        import beyond_limits
-
-        only = set(filter(None, options.only.split(",")))
-        names = [s for s in subjects() if not only or s.removeprefix("suite:") in only]
-        rows_of = beyond_limits.bounds(names, options.seconds)
-        modelled = [r["bound_speedup"] for r in rows_of if "bound_speedup" in r]
-        summary = {"modelled": True, "kernels": len(modelled), "geomean_bound": geomean(modelled)}
-        environment = {"device": "timing model of sm_90", "gpu": None}
-        print(write("beyond-bounds", rows_of, summary, environment, out=options.out))
     elif options.do == "limits":
         import beyond_limits
 

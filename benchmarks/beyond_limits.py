@@ -34,47 +34,6 @@ NO_STALL = ("selected", "not_selected")
 BUSY = 60.0
 
 
-def bounds(subjects: list[str], seconds: float) -> list[dict[str, Any]]:
-    """What a perfect schedule of the space `control` could gain by the timing model, of each subject.
-
-    Args:
-        seconds: that the solver may take a kernel (without OR-tools a simpler bound is used).
-    """
-    from sassafras.api.instruction_costs import bound, informed
-    from sassafras.core import Candidate, SassafrasError
-    from sassafras.schedule.spaces import space_of
-    from sassafras.targets import load
-    from sassafras.timing_model import ModelDevice
-    from sassafras.validate import Validator
-
-    rows = []
-    for subject in subjects:
-        if "/cs_" in subject or "/ws_" in subject:  # the model may find a path, but all warps would be on it
-            reason = "its warps do different things"
-            rows.append({"kernel": subject, "modelled": True, "unmodelled": reason})
-            continue
-        workload = load(subject)
-        case = workload.case()
-        kernel = workload.build(case, "sm_90a")
-        row = {"kernel": subject.removeprefix("suite:"), "shape": case.name, "modelled": True}
-        device = ModelDevice("sm_90a")
-        try:
-            device.open(workload, case, kernel)
-            cycles = device.run(Candidate(kernel)).cycles
-            found = bound(device, informed(space_of("control", Validator), workload, case)(kernel), seconds)
-        except SassafrasError as error:
-            rows.append({**row, "unmodelled": str(error)})
-        else:
-            rows.append({
-                **row, "baseline_cycles": cycles, "bound_cycles": found.cycles,
-                "bound_speedup": cycles / found.cycles, "limited_by": found.limit,
-                "latency_cycles": found.latency, "throughput_cycles": found.throughput,
-                "proved": found.proved,
-            })  # fmt: skip
-        print(rows[-1], flush=True)
-    return rows
-
-
 def launch_all(subjects: list[str], out: Path) -> None:
     """Launch each subject's kernel once while the profiler looks; name them in ``subjects.txt``."""
     import torch

@@ -101,12 +101,8 @@ class Builder(Protocol[State]):
         """Parts worth a look, those that cost most first."""
         ...
 
-    def size(self, part: int) -> int:
-        """Things in a part."""
-        ...
-
     def priorities(self, state: State, part: int, rule: str) -> np.ndarray:
-        """float64 (size,): what comes first by a rule (`rules`), by its place in the start."""
+        """float64 (things in the part,): what comes first by a rule (`rules`), by its place in the start."""
         ...
 
     def construct(
@@ -114,22 +110,6 @@ class Builder(Protocol[State]):
     ) -> State | None:
         """`state` with a part put in order greedily: the highest priority of what may come next, less
         `haste` for each cycle of waiting. None where that leads nowhere."""
-        ...
-
-    def beams(
-        self, state: State, part: int, width: int, branch: int, priority: np.ndarray, rule: str, keep: int
-    ) -> list[State]:
-        """`state` with a part in the best few orders of a beam search, best first."""
-        ...
-
-    def perfect(
-        self, state: State, part: int, seconds: float, window: tuple[int, int] | None, rule: str, seed: int
-    ) -> State | None:
-        """`state` with a part, or a stretch of it, in the order that is best by what a rule expects.
-
-        Raises:
-            ToolMissing: there is no solver.
-        """
         ...
 
     @property
