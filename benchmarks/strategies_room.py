@@ -22,7 +22,7 @@ from strategies import KERNELS
 Row = dict[str, Any]
 #: moves of the player that draws alike: as many as the longest searches of the preset made
 MOVES = 10_000
-#: a pair of verbs (up, down) a row
+#: a pair of actions (up, down) a row
 UP_AND_DOWN = 2
 
 

@@ -114,8 +114,8 @@ def test_experience_prefers_what_paid_and_forgets() -> None:
         experience.learn(0, 0, False)
     rates = experience.rates()
     assert rates.min() > 0 and rates.argmax() == 2 * 3 + 1 and rates.argmin() == 0
-    assert rates[2, 0] > rates[3, 0]  # the thing, under a verb never tried on it
-    assert rates[3, 1] > rates[3, 2] > rates[3, 0]  # the verb, on a thing never tried
+    assert rates[2, 0] > rates[3, 0]  # the thing, under an action never tried on it
+    assert rates[3, 1] > rates[3, 2] > rates[3, 0]  # the action, on a thing never tried
     forgetful = Experience(2, 2, keep=0.5)
     forgetful.learn(0, 0, True)
     for _ in range(30):

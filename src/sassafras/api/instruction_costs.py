@@ -19,7 +19,7 @@ def informed(
         from sassafras.timing_model import ModelDevice
         from sassafras.timing_model.kernel_model import UnknownWords
 
-        space = make(kernel)
+        space: Any = make(kernel)
         if not hasattr(space, "expect"):
             return space
         try:

@@ -58,10 +58,10 @@ class Observable(Protocol[StateIn]):
 
 @runtime_checkable
 class Playable(Protocol[StateIn, MoveOut]):
-    """A space that an agent can act in: an action is a row of `features` and a verb."""
+    """A space that an agent can act in: a choice is a row of `features` and an action."""
 
     @property
-    def verbs(self) -> tuple[str, ...]:
+    def actions(self) -> tuple[str, ...]:
         """What may be done with a row, the same for the whole space."""
         ...
 
@@ -74,10 +74,10 @@ class Playable(Protocol[StateIn, MoveOut]):
         ...
 
     def legal(self, state: StateIn) -> np.ndarray:
-        """bool (rows, verbs): what may be tried in this state."""
+        """bool (rows, actions): what may be tried in this state."""
         ...
 
-    def act(self, state: StateIn, row: int, verb: int) -> tuple[MoveOut, int] | None:
+    def act(self, state: StateIn, row: int, action: int) -> tuple[MoveOut, int] | None:
         """The move that this is, for `Space.apply`, and the row where the thing moved then stands; None
         where it turns out not to be one."""
         ...

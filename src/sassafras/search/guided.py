@@ -119,7 +119,7 @@ class Proposals:
         if not (hasattr(space, "act") and hasattr(space, "legal")):
             raise SearchError(
                 f"{type(space).__name__} cannot be played, and guided has nothing to choose from",
-                hint="it needs verbs, features, links, legal and act; see core.Playable",
+                hint="it needs actions, features, links, legal and act; see core.Playable",
             )
         self.space, self.exponent = space, exponent
         rows, self.actions = space.legal(space.start()).shape
@@ -132,7 +132,7 @@ class Proposals:
         self.left: np.ndarray | None = None  # listed when the first one is drawn
 
     def draw(self, rng: np.random.Generator) -> int:
-        """An action, row * number of verbs + verb; -1 where none is left."""
+        """A choice, row * number of actions + action; -1 where none is left."""
         if self.left is None:
             legal = self.space.legal(self.state)
             self.left = legal.reshape(-1).astype(np.float64)
@@ -151,8 +151,8 @@ class Proposals:
 
     def learn(self, action: int, won: bool) -> None:
         """Whether a drawn action has made the kernel faster."""
-        row, verb = divmod(action, self.actions)
-        self.experience.learn(int(self.things[row]), verb, won)
+        row, kind = divmod(action, self.actions)
+        self.experience.learn(int(self.things[row]), kind, won)
 
 
 def noise(outcome: Outcome, cost: float) -> float:

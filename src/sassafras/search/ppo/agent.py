@@ -72,9 +72,9 @@ def maker(
 ) -> Callable[[], Any]:
     """What makes the network that a preset names, for games of this layout; `size`: other width and depth."""
     if preset.network == "paper":
-        return partial(PaperNetwork, layout.rows, layout.columns, layout.verbs)
+        return partial(PaperNetwork, layout.rows, layout.columns, layout.actions)
     if preset.network == "rows":
-        return partial(RowNetwork, layout.columns, layout.links, layout.verbs, **(size or {}))
+        return partial(RowNetwork, layout.columns, layout.links, layout.actions, **(size or {}))
     raise SearchError(f"there is no network {preset.network!r}", hint="paper or rows")
 
 
@@ -164,8 +164,8 @@ def size_of(path: Path) -> dict[str, int]:
     Raises:
         SearchError: it cannot be read.
     """
-    lessons = checkpoint.load(path)[1].get("lessons", {})
-    return {name: int(lessons[name]) for name in ("width", "depth") if name in lessons}
+    settings = checkpoint.load(path)[1].get("settings", {})
+    return {name: int(settings[name]) for name in ("width", "depth") if name in settings}
 
 
 def load_weights(model: VecEnvPPO, path: Path) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The assembly game: a Gymnasium environment over any `core.Playable` space.
 
-A state of the space is shown as a row of numbers an instruction; an action is a row and a verb, or stop; the
-reward is how much the runtime changed, relative to the baseline's. The game knows no SASS.
+A state of the space is shown as a row of numbers an instruction; a choice is a row and an action, or stop;
+the reward is how much the runtime changed, relative to the baseline's. The game knows no SASS.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ class ObservationLayout:
         rows: rows, padding included.
         columns: columns of the space's features.
         links: columns at the end that name other rows, -1 for none.
-        verbs: what can be done with a row; action ``row * verbs + verb``, and ``rows * verbs`` is stop.
+        actions: what can be done with a row; a choice is ``row * actions + action``, ``rows * actions`` is
+            stop.
     """
 
     rows: int
     columns: int
     links: int
-    verbs: int
+    actions: int
 
     @property
     def width(self) -> int:
@@ -43,9 +44,9 @@ class ObservationLayout:
         return self.columns + len(OWN_COLUMNS) + self.links
 
     @property
-    def actions(self) -> int:
-        """Number of actions, stop (the last one) included."""
-        return self.rows * self.verbs + 1
+    def choices(self) -> int:
+        """Number of choices: an action on a row, or stop (the last one)."""
+        return self.rows * self.actions + 1
 
 
 class AssemblyGame(gymnasium.Env[np.ndarray, np.int64]):
@@ -88,7 +89,7 @@ class AssemblyGame(gymnasium.Env[np.ndarray, np.int64]):
         if not hasattr(space, "act") or not hasattr(space, "legal"):
             raise SearchError(
                 f"{type(space).__name__} cannot be played by an agent",
-                hint="it needs verbs, features, links, legal and act; see core.Playable",
+                hint="it needs actions, features, links, legal and act; see core.Playable",
             )
         self.space, self.evaluate, self.horizon, self.noise = space, evaluate, horizon, noise
         self.scale, self.trusted, self.begin, self.reward_noise = scale, trusted, begin, reward_noise
@@ -97,13 +98,13 @@ class AssemblyGame(gymnasium.Env[np.ndarray, np.int64]):
         self._return = 0.0
         seen, links = space.features(self._start), space.links(self._start)
         self._count = len(seen)
-        self.layout = ObservationLayout(rows or len(seen), seen.shape[1], links.shape[1], len(space.verbs))
+        self.layout = ObservationLayout(rows or len(seen), seen.shape[1], links.shape[1], len(space.actions))
         if self.layout.rows < len(seen):
             raise SearchError(f"the kernel has {len(seen)} rows, more than the {rows} that observations hold")
         self.observation_space = spaces.Box(
             -np.inf, np.inf, (self.layout.rows, self.layout.width), dtype=np.float32
         )
-        self.action_space = spaces.Discrete(self.layout.actions)
+        self.action_space = spaces.Discrete(self.layout.choices)
         self.counts = {"moves": 0, "no_moves": 0, "failures": 0, "refused": 0, "stops": 0}
         self.state: Any = self._start
         self.cost = self.best_cost = 1.0
@@ -140,7 +141,7 @@ class AssemblyGame(gymnasium.Env[np.ndarray, np.int64]):
         action = int(action)
         self._steps += 1
         reward, ended = 0.0, False
-        if action == self.layout.actions - 1:
+        if action == self.layout.choices - 1:
             self.counts["stops"] += 1
             ended = True
         else:
@@ -151,8 +152,8 @@ class AssemblyGame(gymnasium.Env[np.ndarray, np.int64]):
         return self._observation(), reward, ended, late, self._info()
 
     def _move(self, action: int) -> tuple[float, bool]:
-        row, verb = divmod(action, self.layout.verbs)
-        found = self.space.act(self.state, row, verb) if row < self._count else None
+        row, kind = divmod(action, self.layout.actions)
+        found = self.space.act(self.state, row, kind) if row < self._count else None
         if found is None:
             # nothing came of it: the state stays, and the action is masked while it does
             self.counts["no_moves"] += 1
@@ -198,7 +199,7 @@ class AssemblyGame(gymnasium.Env[np.ndarray, np.int64]):
     def action_masks(self) -> np.ndarray:
         """bool (actions,): what may be done now; stop always may."""
         legal = self.space.legal(self.state)
-        mask = np.zeros(self.layout.actions, dtype=bool)
+        mask = np.zeros(self.layout.choices, dtype=bool)
         mask[: legal.size] = legal.reshape(-1)
         mask[self._impossible] = False
         mask[-1] = True
