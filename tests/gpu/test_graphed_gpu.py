@@ -30,28 +30,29 @@ def learnt(kind: str, rounds: int = 1, steps: int = 20) -> tuple[dict[str, np.nd
 
     `kind`: ``graphs``, ``plain`` (the same functions, never recorded), or ``parent`` (sb3-contrib's own).
     """
+    from tests.search.ppo.small_kernel import Judge, space
+
     from sassafras.search.ppo import CUASMRL, graphed
     from sassafras.search.ppo.agent import agent, chance, weights
     from sassafras.search.ppo.game import AssemblyGame
     from sassafras.search.ppo.vec_env import GameVecEnv
-    from tests.search.ppo.board import Judge, space
 
-    judge, board = Judge(), space(moves="memory", view="paper")
+    judge, schedules = Judge(), space(moves="memory", view="paper")
     preset = replace(CUASMRL, steps=steps, horizon=6)
-    lanes, left = (
-        GameVecEnv([AssemblyGame(board, lambda s: judge.evaluate(board.candidate(s)), horizon=6)]),
+    env, left = (
+        GameVecEnv([AssemblyGame(schedules, lambda s: judge.evaluate(schedules.candidate(s)), horizon=6)]),
         [1.0],
     )
     with chance(11, 1, "cuda"):
-        lanes.seed(11)
-        model = agent(lanes, preset, left=lambda: left[0], device="cuda")
+        env.seed(11)
+        model = agent(env, preset, left=lambda: left[0], device="cuda")
         assert model.graphed is not None
         warm = graphed.WARM
         try:
             graphed.WARM = warm if kind == "graphs" else 1 << 60
             _, callback = model._setup_learn(1000)
             for _ in range(rounds):
-                model.collect_rollouts(lanes, callback, model.rollout_buffer, preset.steps)
+                model.collect_rollouts(env, callback, model.rollout_buffer, preset.steps)
                 actions = model.rollout_buffer.actions.copy()
                 if kind == "parent":
                     super(type(model), model).train()
@@ -60,7 +61,7 @@ def learnt(kind: str, rounds: int = 1, steps: int = 20) -> tuple[dict[str, np.nd
                 left[0] -= 0.3
         finally:
             graphed.WARM = warm
-    lanes.close()
+    env.close()
     return weights(model), actions.ravel(), model
 
 
@@ -88,15 +89,16 @@ def test_recorded_searches_repeat_themselves_to_the_last_bit() -> None:
 
 
 def test_a_short_search_with_its_network_on_the_gpu_repeats_itself() -> None:
+    from tests.search.ppo.small_kernel import Judge, space
+
     from sassafras import search
     from sassafras.core import Budget
-    from tests.search.ppo.board import Judge, space
 
     found = []
     for _ in range(2):
         strategy = search.get("ppo", {"policy": "fresh", "on": "cuda", "steps": 16})
-        board = space(**strategy.space_options)  # type: ignore[attr-defined]
-        found.append(search.run(strategy, board, Judge(), Budget(evaluations=40), seed=4))
+        schedules = space(**strategy.space_options)  # type: ignore[attr-defined]
+        found.append(search.run(strategy, schedules, Judge(), Budget(evaluations=40), seed=4))
     one, two = found
     assert one.evaluations == two.evaluations == 40
     assert (

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.search.ppo.small_kernel import Judge, best, space
 
 from sassafras import search
 from sassafras.core import Budget, Candidate, Evaluation, Interval, Outcome, SearchError, Verdict
 from sassafras.search.contract import Recorded
 from sassafras.search.experience import Experience
 from sassafras.search.guided import Proposals, noise
-from tests.search.ppo.board import Judge, best, space
 from tests.search.tour import Lengths, Tours
 
 
@@ -78,10 +78,10 @@ def test_it_is_what_optimize_does_by_itself_and_needs_no_torch() -> None:
 
 
 def test_no_action_is_drawn_twice_in_a_state() -> None:
-    board, rng = space(), np.random.default_rng(0)
-    state = board.start()
-    legal = board.legal(state).reshape(-1)
-    proposals = Proposals(board, 1.0, 0.995)
+    schedules, rng = space(), np.random.default_rng(0)
+    state = schedules.start()
+    legal = schedules.legal(state).reshape(-1)
+    proposals = Proposals(schedules, 1.0, 0.995)
     drawn = [proposals.draw(rng) for _ in range(int(legal.sum()))]
     assert sorted(drawn) == np.flatnonzero(legal).tolist()
     assert proposals.draw(rng) == -1
@@ -91,18 +91,18 @@ def test_no_action_is_drawn_twice_in_a_state() -> None:
 
 @pytest.mark.parametrize("learn", [0.0, 1.0])
 def test_what_has_paid_is_proposed_more_often_unless_nothing_is_to_be_learnt(learn: float) -> None:
-    board, rng = space(), np.random.default_rng(1)
-    state = board.start()
-    proposals = Proposals(board, learn, 1.0)
+    schedules, rng = space(), np.random.default_rng(1)
+    state = schedules.start()
+    proposals = Proposals(schedules, learn, 1.0)
     proposals.enter(state)
     liked = proposals.draw(rng)
-    for action in np.flatnonzero(board.legal(state).reshape(-1)):
+    for action in np.flatnonzero(schedules.legal(state).reshape(-1)):
         proposals.learn(int(action), int(action) == liked)
     share = 0
     for _ in range(400):
         proposals.enter(state)
         share += proposals.draw(rng) == liked
-    usual = 400 / int(board.legal(state).sum())
+    usual = 400 / int(schedules.legal(state).sum())
     assert (share > 3 * usual) if learn else (share < 3 * usual)
 
 
@@ -124,14 +124,14 @@ def test_experience_prefers_what_paid_and_forgets() -> None:
 
 
 def test_experience_goes_with_the_instruction_not_with_its_place() -> None:
-    board = space()
-    state, rng = board.start(), np.random.default_rng(0)
-    assert board.things(state).tolist() == list(range(len(state.order)))
+    schedules = space()
+    state, rng = schedules.start(), np.random.default_rng(0)
+    assert schedules.things(state).tolist() == list(range(len(state.order)))
     for _ in range(5):
-        move = board.sample(state, rng)
+        move = schedules.sample(state, rng)
         assert move is not None
-        state = board.apply(state, move)
-    proposals = Proposals(board, 1.0, 0.995)
+        state = schedules.apply(state, move)
+    proposals = Proposals(schedules, 1.0, 0.995)
     proposals.enter(state)
     action = proposals.draw(rng)
     proposals.learn(action, True)

@@ -15,18 +15,19 @@ pytest.importorskip("gymnasium")
 pytest.importorskip("torch")
 pytest.importorskip("sb3_contrib")
 
+from tests.search.ppo.small_kernel import Judge, space
+
 from sassafras.core import SearchError
 from sassafras.search.ppo import checkpoint
 from sassafras.training.holdout import Holdout, compare
 from sassafras.training.loop import Trainer
 from sassafras.training.random_walks import TrainingKernel, TrainingSettings
 from sassafras.training.walk_workers import WalkTable, WalkWorkers
-from tests.search.ppo.board import Judge, space
 
 SETTINGS = TrainingSettings(width=16, depth=1, kernels=2, moves=4, samples_per_state=6, batch=4)
 
 
-def board() -> TrainingKernel:
+def small_kernel() -> TrainingKernel:
     judge, made = Judge(), space(moves="all")
     return TrainingKernel("small", "softmax", made, lambda state: judge.evaluate(made.candidate(state)))
 
@@ -36,7 +37,7 @@ def unusable() -> TrainingKernel:
 
 
 def trainer(path: Path | None = None, settings: TrainingSettings = SETTINGS, **rest: int) -> Trainer:
-    return Trainer({"softmax": [board]}, settings, seed=4, path=path, **rest)
+    return Trainer({"softmax": [small_kernel]}, settings, seed=4, path=path, **rest)
 
 
 def same(first: Path, second: Path) -> None:
@@ -64,7 +65,7 @@ def test_training_taken_up_again_ends_as_if_it_never_stopped(tmp_path: Path) -> 
 
 def test_many_processes_and_threads_learn_what_one_does(tmp_path: Path) -> None:
     """Two kernels in other processes, one of them unusable, against the same walked here, bit for bit."""
-    makers = {"broken": [unusable], "softmax": [board, board]}
+    makers = {"broken": [unusable], "softmax": [small_kernel, small_kernel]}
     logs = []
     for workers, threads in ((1, 1), (2, 2)):
         path = tmp_path / f"{workers}.npz"
@@ -99,7 +100,7 @@ def test_what_is_stopped_in_the_middle_keeps_its_last_whole_iteration(tmp_path: 
 
 
 def test_kernels_that_cannot_be_used_are_passed_over() -> None:
-    table = WalkTable({"broken": [unusable], "softmax": [board]})
+    table = WalkTable({"broken": [unusable], "softmax": [small_kernel]})
     found, failed = table.first([("broken", 0), ("softmax", 0)])
     assert found.name == "small" and list(failed) == [("broken", 0)]
     with pytest.raises(SearchError, match="none can be used"):
@@ -113,7 +114,7 @@ def test_imitation_teaches_which_moves_gain(tmp_path: Path) -> None:
         width=32, depth=2, kernels=2, moves=6, samples_per_state=12, batch=6, rate=3e-3
     )
     pupil = trainer(settings=settings)
-    holdout = Holdout.prepare(WalkWorkers({"broken": [unusable], "softmax": [board]}))
+    holdout = Holdout.prepare(WalkWorkers({"broken": [unusable], "softmax": [small_kernel]}))
     assert list(holdout.unusable) == [("broken", 0)] and len(holdout.walks) == 1
     before = holdout.score(pupil.network, pupil.layout)
     pupil.save(tmp_path / "before.npz", optimizer=False)

@@ -7,7 +7,7 @@ print(compare(mine, theirs, args=(x, w)).summary())  # two functions, on the GPU
 print(compare(old_kernel, new_kernel, workload="suite:softmax").summary())  # two cubins of a workload
 ```
 
-A and B are timed interleaved, beside the null experiment: A against A again, prepared anew as if
+A and B are timed interleaved, beside the null experiment: A against A again, prepared again as if
 it were another contestant. A difference counts only when its interval lies wholly outside the null's.
 """
 

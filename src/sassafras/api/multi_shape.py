@@ -68,7 +68,7 @@ class EveryCase:
         return self._judge(candidate, lambda device: _closest(device, candidate, level))
 
     def look(self, candidate: Candidate, turn: int) -> Outcome:
-        """See `core.Redrawing`; a device that measures looks anew whenever it is asked."""
+        """See `core.Redrawing`; a device that measures looks again whenever it is asked."""
         return self._judge(
             candidate, lambda d: d.look(candidate, turn) if isinstance(d, Redrawing) else d.run(candidate)
         )

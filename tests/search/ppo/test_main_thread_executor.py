@@ -11,11 +11,12 @@ pytest.importorskip("gymnasium")
 pytest.importorskip("torch")
 pytest.importorskip("sb3_contrib")
 
+from tests.search.ppo.small_kernel import Judge, space, workload
+
 import sassafras
 from sassafras import search
 from sassafras.core import Budget, Candidate, Outcome
 from sassafras.search.ppo.main_thread_executor import MainThreadExecutor
-from tests.search.ppo.board import Judge, space, workload
 
 
 class Stop(BaseException):
@@ -27,17 +28,17 @@ def thinking() -> bool:
 
 
 def test_work_is_done_in_order_in_the_calling_thread() -> None:
-    desk, done, here = MainThreadExecutor(), [], threading.current_thread()
+    executor, done, here = MainThreadExecutor(), [], threading.current_thread()
 
     def note(n: int) -> tuple[int, bool]:
         done.append(n)
         return n, threading.current_thread() is here
 
     def think() -> None:
-        futures = [desk.submit(note, n) for n in range(20)]
+        futures = [executor.submit(note, n) for n in range(20)]
         assert [f.result(timeout=20) for f in futures] == [(n, True) for n in range(20)]
 
-    desk.run(think)
+    executor.run(think)
     assert done == list(range(20))
 
 
@@ -45,14 +46,14 @@ def test_whatever_ends_the_work_ends_the_thinking() -> None:
     def fail() -> None:
         raise Stop
 
-    desk = MainThreadExecutor()
+    executor = MainThreadExecutor()
 
     def think() -> None:
         for _ in range(3):
-            desk.submit(fail).result(timeout=20)
+            executor.submit(fail).result(timeout=20)
 
     with pytest.raises(Stop):
-        desk.run(think)
+        executor.run(think)
     assert not thinking()
 
 

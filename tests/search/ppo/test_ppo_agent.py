@@ -23,13 +23,13 @@ from sassafras.search.ppo.game import AssemblyGame  # noqa: E402
 from sassafras.search.ppo.network import GamePolicy, PaperNetwork, RowNetwork  # noqa: E402
 from sassafras.search.ppo.settings import TUNE, Preset  # noqa: E402
 from sassafras.search.ppo.vec_env import GameVecEnv, VecEnvPPO  # noqa: E402
-from tests.search.ppo.board import Judge, best, space  # noqa: E402
+from tests.search.ppo.small_kernel import Judge, best, space  # noqa: E402
 
 
 def games(count: int, judge: Judge, moves: str = "memory", **options: Any) -> list[AssemblyGame]:
-    board = space(moves=moves)
+    schedules = space(moves=moves)
     return [
-        AssemblyGame(board, lambda state: judge.evaluate(board.candidate(state)), **options)
+        AssemblyGame(schedules, lambda state: judge.evaluate(schedules.candidate(state)), **options)
         for _ in range(count)
     ]
 
@@ -66,20 +66,20 @@ class Returns(BaseCallback):
 
 def test_a_tiny_agent_learns_its_way_to_the_best_of_all_schedules() -> None:
     judge, returns = Judge(), Returns()
-    lanes = GameVecEnv(games(8, judge, horizon=8))
+    env = GameVecEnv(games(8, judge, horizon=8))
     with chance(3):
-        lanes.seed(3)
+        env.seed(3)
         preset = tiny(epochs=4, batch=16, entropy=0.0, rate=2e-3)
-        model = agent(lanes, preset, left=lambda: 1.0, size={"width": 16, "depth": 1})
+        model = agent(env, preset, left=lambda: 1.0, size={"width": 16, "depth": 1})
         model.learn(768, callback=returns)
         learnt = episode(model, games(1, judge, horizon=8)[0])
-    lanes.close()
-    assert min(g.best_cost for g in lanes.games) == pytest.approx(best(), abs=1e-9)
+    env.close()
+    assert min(g.best_cost for g in env.games) == pytest.approx(best(), abs=1e-9)
     # what it would do now, without chance, wins at least half of what there is (all of it, here)
     assert 1.0 - learnt >= 0.5 * (1.0 - best())
     quarter = len(returns.seen) // 4
     assert np.mean(returns.seen[-quarter:]) > np.mean(returns.seen[:quarter]) + 0.02
-    assert sum(g.counts["refused"] + g.counts["failures"] for g in lanes.games) == 0
+    assert sum(g.counts["refused"] + g.counts["failures"] for g in env.games) == 0
 
 
 class Memory:
@@ -102,7 +102,7 @@ def curve(
     """Digests in the order of their evaluation, and how many came from the record."""
     judge = Judge()
     strategy = search.get("ppo", {"policy": "untrained", "envs": 4, "steps": 6, "epochs": 1} | settings)
-    board = space(**strategy.space_options)  # type: ignore[attr-defined]
+    schedules = space(**strategy.space_options)  # type: ignore[attr-defined]
     digests: list[str] = []
 
     class Noted:
@@ -117,7 +117,9 @@ def curve(
         def record(self, candidate: Candidate, outcome: Outcome, took: float) -> Recorded:
             return (record or Memory()).record(candidate, outcome, took)
 
-    found = search.run(strategy, board, Noted(), Budget(evaluations=evaluations), seed=seed, recorder=Order())
+    found = search.run(
+        strategy, schedules, Noted(), Budget(evaluations=evaluations), seed=seed, recorder=Order()
+    )
     assert found.evaluations <= evaluations and found.verdicts == {"modelled": found.evaluations}
     return digests, found.replayed
 
@@ -156,23 +158,23 @@ def test_the_paper_preset_plays_and_leaves_global_chance_alone() -> None:
 
 @pytest.mark.parametrize("on", ["gpu", "cuda:", "cuda:x", "cuda:63"])
 def test_a_device_that_is_none_is_refused_before_anything_begins(on: str) -> None:
-    board = space(moves="memory")
+    schedules = space(moves="memory")
     strategy = search.get("ppo", {"policy": "untrained", "on": on})
     with pytest.raises(SearchError, match=r"no device is called|torch sees"):
-        search.run(strategy, board, Judge(), Budget(evaluations=20), seed=1)
+        search.run(strategy, schedules, Judge(), Budget(evaluations=20), seed=1)
 
 
 def test_one_group_collects_what_the_parent_would() -> None:
     from sb3_contrib import MaskablePPO
 
     def collect(cls: Any) -> Any:
-        lanes = GameVecEnv(games(3, Judge(), horizon=4), groups=1)
+        env = GameVecEnv(games(3, Judge(), horizon=4), groups=1)
         with chance(5):
-            lanes.seed(5)
-            model = agent(lanes, tiny(steps=9), left=lambda: 1.0)
+            env.seed(5)
+            model = agent(env, tiny(steps=9), left=lambda: 1.0)
             _, callback = model._setup_learn(27)
-            cls.collect_rollouts(model, lanes, callback, model.rollout_buffer, 9)
-        lanes.close()
+            cls.collect_rollouts(model, env, callback, model.rollout_buffer, 9)
+        env.close()
         return model.rollout_buffer
 
     ours, theirs = collect(VecEnvPPO), collect(MaskablePPO)
@@ -182,12 +184,12 @@ def test_one_group_collects_what_the_parent_would() -> None:
 
 def test_without_masks_the_update_knows_of_none_either() -> None:
     """Else illegal moves would be learnt from with a ratio of zero: not at all."""
-    lanes = GameVecEnv(games(2, Judge(), horizon=4))
+    env = GameVecEnv(games(2, Judge(), horizon=4))
     with chance(5):
-        lanes.seed(5)
-        model = agent(lanes, tiny(steps=12), left=lambda: 1.0)
+        env.seed(5)
+        model = agent(env, tiny(steps=12), left=lambda: 1.0)
         _, callback = model._setup_learn(27)
-        model.collect_rollouts(lanes, callback, model.rollout_buffer, 12, use_masking=False)
+        model.collect_rollouts(env, callback, model.rollout_buffer, 12, use_masking=False)
         buffer = model.rollout_buffer
         assert (buffer.action_masks == 1.0).all()
         (held,) = buffer.get(None)
@@ -196,9 +198,9 @@ def test_without_masks_the_update_knows_of_none_either() -> None:
                 held.observations, held.actions.long().flatten(), action_masks=held.action_masks
             )
         torch.testing.assert_close(again, held.old_log_prob, atol=1e-5, rtol=1e-5)
-        model.collect_rollouts(lanes, callback, buffer, 12)
+        model.collect_rollouts(env, callback, buffer, 12)
         assert 0.0 < buffer.action_masks.mean() < 0.5
-    lanes.close()
+    env.close()
 
 
 def test_the_row_network_does_not_see_padding_or_the_number_of_rows() -> None:
@@ -231,10 +233,10 @@ def test_the_paper_network_takes_short_and_long_kernels() -> None:
 
 def test_checkpoints_fit_other_kernels_and_are_refused_where_they_do_not(tmp_path: Path) -> None:
     judge = Judge()
-    lanes = GameVecEnv(games(2, judge))
+    env = GameVecEnv(games(2, judge))
     path = tmp_path / "policy.npz"
     with chance(0):
-        model = agent(lanes, tiny(), left=lambda: 1.0)
+        model = agent(env, tiny(), left=lambda: 1.0)
         checkpoint.save(path, weights(model), {"network": "rows"})
         larger = GameVecEnv(games(2, judge, rows=300))
         other = agent(larger, tiny(), left=lambda: 1.0)
@@ -245,7 +247,7 @@ def test_checkpoints_fit_other_kernels_and_are_refused_where_they_do_not(tmp_pat
         wrong = agent(GameVecEnv(games(2, judge, moves="all")), tiny(), left=lambda: 1.0)
         with pytest.raises(SearchError, match="does not fit"):
             load_weights(wrong, path)
-    lanes.close()
+    env.close()
     larger.close()
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(SearchError, match="cannot read"):

@@ -10,17 +10,18 @@ import pytest
 
 gymnasium = pytest.importorskip("gymnasium")
 
+from tests.search.ppo.small_kernel import Judge, space, workload  # noqa: E402
+
 import sassafras.training.environment  # noqa: E402
 from sassafras.core import Evaluation, Interval, SearchError, Verdict  # noqa: E402
 from sassafras.search.ppo.game import OWN_COLUMNS, AssemblyGame  # noqa: E402
 from sassafras.training.corpus import VARIED  # noqa: E402
-from tests.search.ppo.board import Judge, space, workload  # noqa: E402
 
 
 def game(moves: str = "memory", judge: Any = None, **options: Any) -> AssemblyGame:
-    board = space(moves=moves)
+    schedules = space(moves=moves)
     judge = judge or Judge()
-    return AssemblyGame(board, lambda state: judge.evaluate(board.candidate(state)), **options)
+    return AssemblyGame(schedules, lambda state: judge.evaluate(schedules.candidate(state)), **options)
 
 
 def act(played: AssemblyGame, rng: np.random.Generator) -> int:
@@ -54,10 +55,10 @@ def test_gymnasium_makes_several_side_by_side() -> None:
 
 def test_masked_actions_are_exactly_the_moves_of_the_space() -> None:
     played = game("memory")
-    board, rng = played.space, np.random.default_rng(0)
+    schedules, rng = played.space, np.random.default_rng(0)
     played.reset(seed=0)
     for _ in range(12):
-        listed = {(m.i, m.j) for m in board.moves(played.state)}
+        listed = {(m.i, m.j) for m in schedules.moves(played.state)}
         mask = played.action_masks()[:-1].reshape(-1, 2)
         assert {(int(p), int(p) + (1 if v else -1)) for p, v in np.argwhere(mask)} == listed
         _, _, ended, late, _ = played.step(act(played, rng))
@@ -94,12 +95,12 @@ def test_an_action_that_came_to_nothing_is_masked_while_the_state_stays() -> Non
 def test_observations_show_the_space_padding_and_progress() -> None:
     played = game("all", rows=200, horizon=10)
     seen, _ = played.reset(seed=0)
-    board, layout = played.space, played.layout
-    count = len(board.function)
+    schedules, layout = played.space, played.layout
+    count = len(schedules.function)
     assert seen.shape == (200, layout.width) and layout.choices == 200 * 8 + 1
-    np.testing.assert_array_equal(seen[:count, : layout.columns], board.features(board.start()))
+    np.testing.assert_array_equal(seen[:count, : layout.columns], schedules.features(schedules.start()))
     np.testing.assert_array_equal(
-        seen[:count, layout.columns + len(OWN_COLUMNS) :], board.links(board.start())
+        seen[:count, layout.columns + len(OWN_COLUMNS) :], schedules.links(schedules.start())
     )
     assert seen[:count, layout.columns].all() and not seen[count:, : layout.columns + 4].any()
     after, *_ = played.step(act(played, np.random.default_rng(3)))
@@ -108,15 +109,15 @@ def test_observations_show_the_space_padding_and_progress() -> None:
 
 
 def test_links_name_dependences_that_hold_in_every_schedule() -> None:
-    board, rng = space(moves="all"), np.random.default_rng(2)
-    state = board.start()
+    schedules, rng = space(moves="all"), np.random.default_rng(2)
+    state = schedules.start()
     for _ in range(30):
-        state = board.apply(state, board.sample(state, rng))
-    for p, (links, instruction) in enumerate(zip(board.links(state), state.order, strict=True)):
+        state = schedules.apply(state, schedules.sample(state, rng))
+    for p, (links, instruction) in enumerate(zip(schedules.links(state), state.order, strict=True)):
         above, below = links[:4], links[4:]
         assert (above[above >= 0] < p).all() and (below[below >= 0] > p).all()
         for q in above[above >= 0]:
-            assert (int(state.order[q]), int(instruction)) in board.graph.order
+            assert (int(state.order[q]), int(instruction)) in schedules.graph.order
         assert list(above[above >= 0]) == sorted(above[above >= 0], reverse=True)
 
 

@@ -79,7 +79,7 @@ def maker(
 
 
 def agent(
-    lanes: GameVecEnv,
+    env: GameVecEnv,
     preset: Preset,
     *,
     left: Callable[[], float],
@@ -92,7 +92,7 @@ def agent(
     """A MaskablePPO agent for these games.
 
     Args:
-        lanes: the games.
+        env: the games.
         preset: hyper-parameters.
         left: share of the budget that is left, 1 to 0: what the learning rate falls with.
         seed: None inside `chance`, which has seeded everything.
@@ -104,17 +104,17 @@ def agent(
     Raises:
         ToolMissing: `tensorboard` is given but the package is not installed.
     """
-    first = lanes.games[0]
+    first = env.games[0]
 
     def rate(_: float) -> float:
         return preset.rate * (max(left(), 0.01) if preset.anneal else 1.0)
 
     model = VecEnvPPO(
         GamePolicy,
-        lanes,
+        env,
         learning_rate=rate,
         n_steps=preset.steps,
-        batch_size=min(preset.batch, preset.steps * lanes.num_envs),
+        batch_size=min(preset.batch, preset.steps * env.num_envs),
         n_epochs=preset.epochs,
         gamma=preset.gamma,
         gae_lambda=preset.lam,

@@ -1,4 +1,4 @@
-"""Two threads: one thinks, the other, which owns the store and the device, does what it is asked to.
+"""Runs the agent in a second thread; store and device calls execute on the caller's thread.
 
 A search's evaluator belongs to the thread that the search runs in (SQLite insists on it). So the policy
 thinks in a thread of its own, and hands evaluations over to be done in order.
@@ -14,7 +14,7 @@ from typing import Any
 
 
 class _Closed(BaseException):
-    """The other side has gone home; raised in the thinking thread only."""
+    """The search is over; raised in the agent's thread only."""
 
 
 class MainThreadExecutor:
@@ -61,7 +61,7 @@ class MainThreadExecutor:
                 try:
                     future.set_result(work())
                 except BaseException as error:
-                    # it ends the search here; the thread learns that nobody is at the desk any more
+                    # it ends the search here; the agent's thread learns that it is over
                     future.set_exception(_Closed())
                     raise error from None
         finally:

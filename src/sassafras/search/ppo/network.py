@@ -116,7 +116,7 @@ class RowNetwork(nn.Module):
 
 class _Means(nn.Module):
     """Averages rows down as `AdaptiveAvgPool2d` does. On a GPU as a product: there the pool's gradients are
-    added up in an order that nobody knows, and a search would not repeat itself."""
+    added up in an unknown order, and a search would not repeat itself."""
 
     def __init__(self, rows: int, fewer: int) -> None:
         super().__init__()

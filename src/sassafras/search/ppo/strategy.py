@@ -85,7 +85,7 @@ class Ppo:
     def turn(self) -> AbstractContextManager[Any]:
         """A context for everything that the network does on its device; others may have it wait there.
 
-        Here it waits for nobody. Whoever shares the device with several searches overrides this.
+        Here it waits for nothing; a subclass that shares the device among searches overrides this.
         """
         return nullcontext()
 
@@ -118,7 +118,7 @@ class Ppo:
         seed, first = (int(session.rng.integers(1 << 31)) for _ in range(2))
         path = checkpoint.find(self.policy)
         size = None if path is None else size_of(path)
-        desk = MainThreadExecutor()
+        executor = MainThreadExecutor()
 
         def think() -> None:
             with ExitStack() as held:
@@ -135,10 +135,10 @@ class Ppo:
                     )
                     for _ in range(preset.envs)
                 ]
-                lanes = GameVecEnv(games, self.groups, desk)
-                lanes.seed(first)
+                env = GameVecEnv(games, self.groups, executor)
+                env.seed(first)
                 model = agent(
-                    lanes,
+                    env,
                     preset,
                     left=lambda: 1.0 - session.progress,
                     tensorboard=self.tensorboard,
@@ -155,4 +155,4 @@ class Ppo:
                 )
                 model.learn(1 << 40, callback=watch, use_masking=self.mask)
 
-        desk.run(think)
+        executor.run(think)

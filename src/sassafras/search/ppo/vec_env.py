@@ -38,22 +38,22 @@ class GameVecEnv(VecEnv):
     Args:
         games: the games; all observations must have the same shape.
         groups: 2 to evaluate one half while the policy thinks about the other; 1 for one after the other.
-        hand: makes the moves, one after the other in the order of submission; None: a thread of its own.
+        executor: makes the moves, one after the other in the order of submission; None: a thread of its own.
     """
 
-    def __init__(self, games: Sequence[AssemblyGame], groups: int = 2, hand: Any = None) -> None:
+    def __init__(self, games: Sequence[AssemblyGame], groups: int = 2, executor: Any = None) -> None:
         self.games = list(games)
         first = self.games[0]
         super().__init__(len(self.games), first.observation_space, first.action_space)
         count = max(1, min(groups, len(self.games)))
         edges = np.linspace(0, len(self.games), count + 1).astype(int)
         self.parts = [slice(int(a), int(b)) for a, b in itertools.pairwise(edges)]
-        self._hand = hand or ThreadPoolExecutor(1, thread_name_prefix="evaluate")
+        self._executor = executor or ThreadPoolExecutor(1, thread_name_prefix="evaluate")
         self._waiting: list[Future[Stepped]] = []
 
     def submit(self, part: slice, actions: np.ndarray) -> Future[Stepped]:
         """Start a move in each game of a group; the queue's single thread makes them in order."""
-        future: Future[Stepped] = self._hand.submit(self._step, part, actions)
+        future: Future[Stepped] = self._executor.submit(self._step, part, actions)
         return future
 
     def _step(self, part: slice, actions: np.ndarray) -> Stepped:
@@ -71,10 +71,10 @@ class GameVecEnv(VecEnv):
         return Stepped(np.stack(seen), np.array(rewards, np.float32), np.array(dones), infos)
 
     def reset(self) -> np.ndarray:
-        """Begin all episodes anew."""
+        """Begin all episodes again."""
         seen = []
         for game, seed in zip(self.games, self._seeds, strict=True):
-            seen.append(self._hand.submit(game.reset, seed=seed).result()[0])
+            seen.append(self._executor.submit(game.reset, seed=seed).result()[0])
         self._reset_seeds()
         return np.stack(seen)
 
@@ -94,7 +94,7 @@ class GameVecEnv(VecEnv):
 
     def close(self) -> None:
         """End the evaluating thread; the games' spaces and devices stay their owner's."""
-        self._hand.shutdown(wait=True, cancel_futures=True)
+        self._executor.shutdown(wait=True, cancel_futures=True)
 
     def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
         """See `VecEnv`."""
@@ -170,7 +170,7 @@ class VecEnvPPO(MaskablePPO):
         self, env: Any, callback: Any, rollout_buffer: Any, n_rollout_steps: int, use_masking: bool = True
     ) -> bool:
         """One rollout of `n_rollout_steps` moves in every game. See `MaskablePPO.collect_rollouts`."""
-        lanes: GameVecEnv = env
+        games: GameVecEnv = env
         self.policy.set_training_mode(False)
         rollout_buffer.reset()
         callback.on_rollout_start()
@@ -179,10 +179,10 @@ class VecEnvPPO(MaskablePPO):
         before: list[_Turn] = []
         for _ in range(n_rollout_steps):
             turns = []
-            for n, part in enumerate(lanes.parts):
+            for n, part in enumerate(games.parts):
                 if before:
                     self._receive(before[n], seen, starts)
-                turns.append(self._choose(lanes, part, seen, starts, use_masking))
+                turns.append(self._choose(games, part, seen, starts, use_masking))
             if before and not self._finish(before, rollout_buffer, callback):
                 for turn in turns:
                     turn.coming.result()
@@ -199,11 +199,11 @@ class VecEnvPPO(MaskablePPO):
         return True
 
     def _choose(
-        self, lanes: GameVecEnv, part: slice, seen: np.ndarray, starts: np.ndarray, use_masking: bool
+        self, games: GameVecEnv, part: slice, seen: np.ndarray, starts: np.ndarray, use_masking: bool
     ) -> _Turn:
         """Let the policy choose for a group, and hand its moves to the evaluating thread."""
         observations = seen[part].copy()
-        masks = lanes.masks(part)
+        masks = games.masks(part)
         if not use_masking:  # the update must know too that nothing was
             masks = np.ones_like(masks)
         chosen, values, log_probs = self._act(observations, masks if use_masking else None)
@@ -215,7 +215,7 @@ class VecEnvPPO(MaskablePPO):
             chosen,
             values,
             log_probs,
-            lanes.submit(part, chosen),
+            games.submit(part, chosen),
         )
 
     def _act(
