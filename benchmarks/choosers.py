@@ -56,9 +56,9 @@ HELD_OUT_BACKWARD: dict[str, Callable[[int, Shape], bool]] = {
     "n of 768, 4096": lambda index, shape: shape.n in (768, 4096),
 }
 #: times of shapes off the grid, which no table holds: the model learns from them what the grid cannot show
-OFF_GRID = sorted(dataset.DATA.glob("nvidia-h200.offgrid*.jsonl.gz"))
+OFF_GRID = sorted(dataset.DATASETS.glob("nvidia-h200.offgrid*.jsonl.gz"))
 #: times of shapes that nothing learns from: they judge, each file by itself
-UNSEEN = sorted(dataset.DATA.glob("nvidia-h200.unseen-*.jsonl.gz"))
+UNSEEN = sorted(dataset.DATASETS.glob("nvidia-h200.unseen-*.jsonl.gz"))
 #: parts of them that are judged by what was learnt from the others
 FOLDS = 3
 #: predicted speed-ups asked for, of all shapes alike

@@ -124,7 +124,7 @@ def test_the_script_sweeps_them(tmp_path: Path) -> None:
 
 def test_what_is_shipped_of_them_belongs_together() -> None:
     path = table.shipped_path(GPU, backward.PART)
-    held = path.with_name(path.name.replace(".table.json", ".jsonl.gz"))
+    held = dataset.DATASETS / path.name.replace(".table.json", ".jsonl.gz")
     assert path.is_file() == held.is_file(), "dataset and table come together"
     if held.is_file():
         shipped = dataset.shipped(GPU, backward.PART)
