@@ -226,13 +226,10 @@ def summarise(rows: list[Row]) -> Row:
     """Medians over the kernels."""
     taus = [r["kendall_tau"] for r in rows if r.get("kendall_tau") is not None]
     held = [r["ratio_mape"] for r in rows if r.get("held_out")]
-    fit = ROOT / "benchmarks" / "results" / "timing-model-fit.json"
     ceilings = [r["ceiling"] for r in rows if r.get("ceiling") is not None]
     return {
         "median_kendall_tau": float(np.median(taus)) if taus else None,
         "median_ceiling": float(np.median(ceilings)) if ceilings else None,
-        # of absolute runtimes, constants fitted without the kernel's family (timing_model_fit.py)
-        "held_out_mape": json.loads(fit.read_text())["summary"]["held_out_mape"] if fit.exists() else None,
         # of a schedule's runtime relative to the baseline's, nothing fitted
         "held_out_ratio_mape": float(np.mean(held)) if held else None,
         "kernels": len(rows),
