@@ -28,25 +28,41 @@ Row = dict[str, Any]
 RESULT = ROOT / "benchmarks" / "results" / "cheats.json"
 #: classes that cannot be caught, or not always, and why
 LIMITS = (
-    ("A time bomb: right until a date, an hour, or a rare input",
-     "No finite test finds a trigger that it does not hit. Sampling bounds the failure probability for its input "
-     "distribution; only schedules, which are proved, are free of this."),
-    ("A cache keyed by contents, in a program that really meets the same inputs again",
-     "Caught by timing. That it would be welcome in some programs is not ours to decide."),
-    ("Data that an honest kernel could keep too, for example weights packed by the first launch",
-     "Counts as remembering work and is flagged when it pays in time: write it as two kernels."),
-    ("A device-wide state left behind by a Python candidate on a GPU (persisting L2, clocks)",
-     "The scan refuses the calls; confinement does not see them. Clocks need rights that candidates lack."),
-    ("Special values (infinities, NaN) in candidates that are judged by a tolerance",
-     "Schedules are compared bitwise on them. Other programs may order arithmetic differently, so that "
-     "honest ones differ there; they are not checked."),
-    ("Heat and clock speed: a candidate whose own turn slows the processor in the next",
-     "Turns alternate, and each begins with an untimed call. What lasts longer than that call is not seen."),
-    ("More than a limit for less than 50 ms, on machines where limits in all are watched from outside",
-     "Processes, threads, memory and disk are looked at every 20 to 50 ms; the kernel's own limits hold at once."),
-    ("A hole in Python, the compiler, the driver or the kernel's own fences",
-     "Run what you must not trust in a virtual machine."),
-)  # fmt: skip
+    (
+        "A time bomb: right until a date, an hour, or a rare input",
+        "No finite test finds a trigger that it does not hit. Sampling bounds the failure probability for its input "
+        "distribution; only schedules, which are proved, are free of this.",
+    ),
+    (
+        "A cache keyed by contents, in a program that really meets the same inputs again",
+        "Caught by timing. That it would be welcome in some programs is not ours to decide.",
+    ),
+    (
+        "Data that an honest kernel could keep too, for example weights packed by the first launch",
+        "Counts as remembering work and is flagged when it pays in time: write it as two kernels.",
+    ),
+    (
+        "A device-wide state left behind by a Python candidate on a GPU (persisting L2, clocks)",
+        "The scan refuses the calls; confinement does not see them. Clocks need rights that candidates lack.",
+    ),
+    (
+        "Special values (infinities, NaN) in candidates that are judged by a tolerance",
+        "Schedules are compared bitwise on them. Other programs may order arithmetic differently, so that "
+        "honest ones differ there; they are not checked.",
+    ),
+    (
+        "Heat and clock speed: a candidate whose own turn slows the processor in the next",
+        "Turns alternate, and each begins with an untimed call. What lasts longer than that call is not seen.",
+    ),
+    (
+        "More than a limit for less than 50 ms, on machines where limits in all are watched from outside",
+        "Processes, threads, memory and disk are looked at every 20 to 50 ms; the kernel's own limits hold at once.",
+    ),
+    (
+        "A hole in Python, the compiler, the driver or the kernel's own fences",
+        "Run what you must not trust in a virtual machine.",
+    ),
+)
 
 
 def judge_machine(exhibit: Exhibit) -> tuple[str, str]:
@@ -112,10 +128,18 @@ def gained(exhibit: Exhibit, outcome: Any) -> tuple[str, str] | None:
 def row(exhibit: Exhibit, verdict: str, detail: str, seconds: float, where: str) -> Row:
     """A result row."""
     return {
-        "name": exhibit.name, "kind": exhibit.kind, "expected": "/".join(exhibit.expected), "verdict": verdict,
-        "ok": verdict in exhibit.expected, "title": exhibit.title, "by": exhibit.by, "how": exhibit.how,
-        "where": where, "detail": detail, "seconds": round(seconds, 2),
-    }  # fmt: skip
+        "name": exhibit.name,
+        "kind": exhibit.kind,
+        "expected": "/".join(exhibit.expected),
+        "verdict": verdict,
+        "ok": verdict in exhibit.expected,
+        "title": exhibit.title,
+        "by": exhibit.by,
+        "how": exhibit.how,
+        "where": where,
+        "detail": detail,
+        "seconds": round(seconds, 2),
+    }
 
 
 def on_cpu(options: argparse.Namespace) -> list[Row]:
@@ -154,13 +178,26 @@ def honest_schedules(count: int) -> list[Row]:
             report = validator.check(candidate.kernel.cubin)
             finding, _ = scan_cubin(candidate.kernel.cubin, candidate.kernel.name)
             verdict = "accepted" if report.ok and finding is None else "flagged"
-            rows.append({
-                "name": f"schedule_{name}_{number}", "kind": "honest", "expected": "accepted",
-                "verdict": verdict, "ok": verdict == "accepted", "title": candidate.recipe["honest"], "by": "",
-                "how": "cubin", "where": "cpu", "detail": str(finding or ""), "seconds": 0.0,
-            })  # fmt: skip
-        print(f"{name}: {sum(r['ok'] for r in rows)} of {len(rows)} accepted, "
-              f"{time.perf_counter() - begin:.1f} s", flush=True)  # fmt: skip
+            rows.append(
+                {
+                    "name": f"schedule_{name}_{number}",
+                    "kind": "honest",
+                    "expected": "accepted",
+                    "verdict": verdict,
+                    "ok": verdict == "accepted",
+                    "title": candidate.recipe["honest"],
+                    "by": "",
+                    "how": "cubin",
+                    "where": "cpu",
+                    "detail": str(finding or ""),
+                    "seconds": 0.0,
+                }
+            )
+        print(
+            f"{name}: {sum(r['ok'] for r in rows)} of {len(rows)} accepted, "
+            f"{time.perf_counter() - begin:.1f} s",
+            flush=True,
+        )
     return rows
 
 
@@ -173,11 +210,21 @@ def honest_gemm() -> list[Row]:
     rows = []
     for instance in INSTANCES:
         finding = scan_cuda(text(instance))
-        rows.append({
-            "name": f"gemm_{instance.name}", "kind": "honest", "expected": "accepted",
-            "verdict": "flagged" if finding else "accepted", "ok": finding is None, "title": "GEMM source",
-            "by": "", "how": "source", "where": "cpu", "detail": str(finding or ""), "seconds": 0.0,
-        })  # fmt: skip
+        rows.append(
+            {
+                "name": f"gemm_{instance.name}",
+                "kind": "honest",
+                "expected": "accepted",
+                "verdict": "flagged" if finding else "accepted",
+                "ok": finding is None,
+                "title": "GEMM source",
+                "by": "",
+                "how": "source",
+                "where": "cpu",
+                "detail": str(finding or ""),
+                "seconds": 0.0,
+            }
+        )
     return rows
 
 
@@ -191,20 +238,25 @@ def make_plan(options: argparse.Namespace) -> Path:
     plan: Row = {"exhibits": {}, "schedules": {}}
     for exhibit in device.exhibits():
         built = build(exhibit.make(), subject.CASE, "sm_90a", fp32_accumulation=True)
-        made = None if built.kernel is None else {
-            "facts": kernel_facts(built.kernel), "cubin": base64.b64encode(built.kernel.cubin).decode()
-        }  # fmt: skip
+        made = (
+            None
+            if built.kernel is None
+            else {"facts": kernel_facts(built.kernel), "cubin": base64.b64encode(built.kernel.cubin).decode()}
+        )
         plan["exhibits"][exhibit.name] = {
-            "kernel": made, "verdict": None if built.verdict is None else str(built.verdict), "detail": built.detail
-        }  # fmt: skip
+            "kernel": made,
+            "verdict": None if built.verdict is None else str(built.verdict),
+            "detail": built.detail,
+        }
         print(f"{exhibit.name}: {built.verdict or 'built'} {built.detail[:100]}", flush=True)
     names = device.suite_names()
     for name in names if options.honest else ():
         first, *others = device.schedules(name, -(-options.honest // len(names)))
         plan["schedules"][name] = {
-            "facts": kernel_facts(first.kernel), "cubin": base64.b64encode(first.kernel.cubin).decode(),
+            "facts": kernel_facts(first.kernel),
+            "cubin": base64.b64encode(first.kernel.cubin).decode(),
             "others": [difference(first.kernel.cubin, other.kernel.cubin) for other in others],
-        }  # fmt: skip
+        }
         print(f"{name}: {1 + len(others)} schedules", flush=True)
     options.folder.mkdir(parents=True, exist_ok=True)
     path = Path(options.folder, "cheats.xz")
@@ -273,12 +325,21 @@ def on_gpu(options: argparse.Namespace) -> list[Row]:
             gpu.open(opened, opened.cases[0], kernels[0])
             for number, kernel in enumerate(kernels):
                 outcome = gpu.run(Candidate(kernel, {"honest": "original" if number == 0 else "schedule"}))
-                rows.append({
-                    "name": f"schedule_{name}_{number}", "kind": "honest", "expected": "correct",
-                    "verdict": str(outcome.verdict), "ok": outcome.verdict.ok,
-                    "title": "original" if number == 0 else "schedule", "by": "", "how": "cubin", "where": "gpu",
-                    "detail": outcome.detail[:160], "seconds": 0.0,
-                })  # fmt: skip
+                rows.append(
+                    {
+                        "name": f"schedule_{name}_{number}",
+                        "kind": "honest",
+                        "expected": "correct",
+                        "verdict": str(outcome.verdict),
+                        "ok": outcome.verdict.ok,
+                        "title": "original" if number == 0 else "schedule",
+                        "by": "",
+                        "how": "cubin",
+                        "where": "gpu",
+                        "detail": outcome.detail[:160],
+                        "seconds": 0.0,
+                    }
+                )
             print(f"{name}: {time.perf_counter() - begin:.1f} s", flush=True)
     return rows
 
@@ -308,11 +369,13 @@ def summarise(rows: list[Row]) -> Row:
     cheats = [r for r in rows if r["kind"] == "cheat"]
     honest = [r for r in rows if r["kind"] == "honest"]
     return {
-        "cheats": len(cheats), "cheats_caught": sum(r["ok"] for r in cheats), "honest": len(honest),
+        "cheats": len(cheats),
+        "cheats_caught": sum(r["ok"] for r in cheats),
+        "honest": len(honest),
         "honest_flagged": sum(not r["ok"] for r in honest),
         "where": sorted({r["where"] for r in rows}),
         "missed": [r["name"] for r in rows if not r["ok"]],
-    }  # fmt: skip
+    }
 
 
 def merged(path: Path, rows: list[Row], where: str, only: str) -> list[Row]:
@@ -340,29 +403,42 @@ def docs(path: Path) -> str:
         else "a CPU; the exhibits that must run on a GPU have not run yet"
     )
     lines = [
-        "# The cheat gallery", "",
+        "# The cheat gallery",
+        "",
         "Generated by `python benchmarks/cheats.py docs` from `benchmarks/results/cheats.json` "
-        f"({data['date']}). Do not edit.", "",
+        f"({data['date']}). Do not edit.",
+        "",
         f"**{summary['cheats_caught']} of {summary['cheats']} cheats were caught, {summary['honest_flagged']} of "
-        f"{summary['honest']} honest candidates were flagged**, on {on}.", "",
+        f"{summary['honest']} honest candidates were flagged**, on {on}.",
+        "",
         "A cheat is caught when it ends with the verdict that it deserves. Some tricks gain nothing under this "
-        "evaluator (a patched clock is merely not asked): they count as honest and must not be flagged.", "",
-    ]  # fmt: skip
+        "evaluator (a patched clock is merely not asked): they count as honest and must not be flagged.",
+        "",
+    ]
     titles = {
         "cubin": ("Machine code", "Patched schedules; proved wrong before anything runs."),
         "source": ("Source text", "Scanned, then built in confinement ([how](../concepts/evaluator.md))."),
-        "python": ("Python candidates", "Run with the scan of their text switched off, on the CPU, so that confinement "
-                   "and checks have to do the work."),
+        "python": (
+            "Python candidates",
+            "Run with the scan of their text switched off, on the CPU, so that confinement "
+            "and checks have to do the work.",
+        ),
         "python_scan": ("Python candidates that the scan refuses", "Streams, graphs, libraries, limits."),
         "gpu": ("Device code", "Judged on a GPU as source candidates."),
         "python_gpu": ("Python candidates on a GPU", "The scan of their text switched off."),
-    }  # fmt: skip
+    }
     for how, (title, words) in titles.items():
         own = [r for r in singles if r["how"] == how]
         if not own:
             continue
-        lines += [f"## {title}", "", words, "", "| exhibit | what it does | kind | verdict | caught by | |",
-                  "|---|---|---|---|---|---|"]  # fmt: skip
+        lines += [
+            f"## {title}",
+            "",
+            words,
+            "",
+            "| exhibit | what it does | kind | verdict | caught by | |",
+            "|---|---|---|---|---|---|",
+        ]
         for r in sorted(own, key=lambda r: (r["kind"], r["name"])):
             mark = "" if r["ok"] else "**missed**"
             lines.append(
@@ -370,9 +446,14 @@ def docs(path: Path) -> str:
             )
         lines.append("")
     if "gpu" not in summary["where"]:
-        lines += ["## Device code, not run yet", "", "Written, and built by the compiler; these need a GPU "
-                  "(`python benchmarks/cheats.py gpu`).", "", "| exhibit | what it does | kind | must end as | caught by |",
-                  "|---|---|---|---|---|"]  # fmt: skip
+        lines += [
+            "## Device code, not run yet",
+            "",
+            "Written, and built by the compiler; these need a GPU (`python benchmarks/cheats.py gpu`).",
+            "",
+            "| exhibit | what it does | kind | must end as | caught by |",
+            "|---|---|---|---|---|",
+        ]
         lines += [
             f"| {e.name} | {e.title} | {e.kind} | {' or '.join(f'`{v}`' for v in e.expected)} | {e.by} |"
             for e in device.exhibits()
