@@ -83,6 +83,12 @@ def spaces(data: Row) -> list[Row]:
     return [{**of, "name": name.replace("hgemm_", "HGEMM kernels, ")} for name, of in found.items()]
 
 
+def candidates(data: Row) -> list[Row]:
+    """Approved candidates that ran, by space."""
+    found = {name: of for name, of in data["summary"].items() if isinstance(of, dict) and "candidates" in of}
+    return [{**of, "name": name, "lost": of["crashed"] + of["hung"]} for name, of in found.items()]
+
+
 def repositories(data: Row) -> list[Row]:
     """Accepted and refused configurations by repository."""
     verdicts: dict[str, list[bool]] = {}
@@ -121,6 +127,7 @@ ROWS: dict[str, Callable[[Row], list[Row]]] = {
     "suite": lambda data: suite(data, False),
     "suite of odd sizes": lambda data: suite(data, True),
     "spaces": spaces,
+    "spaces of candidates": candidates,
     "repositories": repositories,
     "strategies": strategies,
     "bands": lambda data: [*named(data, "summary.bands"), {**data["summary"], "name": "all"}],

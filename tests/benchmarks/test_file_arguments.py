@@ -23,7 +23,6 @@ COMMANDS = [
     "latencies.py publish {} --out {out}",
     "latencies.py words {}",
     "choosers.py --dataset {} --out {out}",
-    "mutants_gpu.py summary --folder {} --out {out}",
     "validator.py {} --out {out}",
 ]
 
