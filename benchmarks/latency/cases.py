@@ -188,7 +188,7 @@ def probes() -> list[Probe]:
         if _file(makers[0].register) == "R":
             writers += late
         for t in takers:
-            # a late reader takes predicates and uniform registers at issue, general registers when it comes to it
+            # a late reader takes predicates and uniform registers at issue, general registers later
             if (_file(t.register) == "R" and not _fixed(t.text)) or t.text.endswith(SKIP):
                 continue
             found += [p for m in writers if (p := _join("war", m, t))]
