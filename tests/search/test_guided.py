@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.search.ppo.small_kernel import Judge, best, space
 
 from sassafras import search
 from sassafras.core import Budget, Candidate, Evaluation, Interval, Outcome, SearchError, Verdict
 from sassafras.search.contract import Recorded
 from sassafras.search.experience import Experience
 from sassafras.search.guided import Proposals, noise
+from tests.search.ppo.small_kernel import Judge, best, space
 from tests.search.tour import Lengths, Tours
 
 

@@ -15,14 +15,13 @@ pytest.importorskip("gymnasium")
 pytest.importorskip("torch")
 pytest.importorskip("sb3_contrib")
 
-from tests.search.ppo.small_kernel import Judge, space
-
 from sassafras.core import SearchError
 from sassafras.search.ppo import checkpoint
 from sassafras.training.holdout import Holdout, compare
 from sassafras.training.loop import Trainer
 from sassafras.training.random_walks import TrainingKernel, TrainingSettings
 from sassafras.training.walk_workers import WalkTable, WalkWorkers
+from tests.search.ppo.small_kernel import Judge, space
 
 SETTINGS = TrainingSettings(width=16, depth=1, kernels=2, moves=4, samples_per_state=6, batch=4)
 

@@ -8,6 +8,10 @@ from typing import Any
 import numpy as np
 
 from sassafras.core import Case, Kernel, SassafrasError, Space, Workload
+from sassafras.schedule.machine import Costs
+from sassafras.timing_model import MODEL_VERSION, ModelDevice
+from sassafras.timing_model import records as rec
+from sassafras.timing_model.kernel_model import UnknownWords
 
 
 def informed(
@@ -16,9 +20,6 @@ def informed(
     """Spaces that know the timing model's costs; those of kernels that cannot be modelled keep the usual."""
 
     def opened(kernel: Kernel) -> Space[Any, Any]:
-        from sassafras.timing_model import ModelDevice
-        from sassafras.timing_model.kernel_model import UnknownWords
-
         space: Any = make(kernel)
         if not hasattr(space, "expect"):
             return space
@@ -36,12 +37,8 @@ def informed(
     return opened
 
 
-def costs(model: Any) -> Any:
+def costs(model: Any) -> Costs:
     """A `KernelModel`'s rows as `schedule.machine.Costs`, for one warp alone."""
-    from sassafras.schedule.machine import Costs
-    from sassafras.timing_model import MODEL_VERSION
-    from sassafras.timing_model import records as rec
-
     rows, c = model.rows, model.constants
     kind, pipe = rows[:, rec.KIND], rows[:, rec.PIPE]
     memory = pipe == rec.MEM

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from sassafras.core import Outcome, SearchError, Space
+from sassafras.core import Outcome, Playable, SearchError, Space, Tracked
 
 from .contract import Evaluate, Session
 from .experience import Experience
@@ -116,15 +116,16 @@ class Proposals:
     """
 
     def __init__(self, space: Any, exponent: float, keep: float) -> None:
-        if not (hasattr(space, "act") and hasattr(space, "legal")):
+        self.space: Any = space
+        if not isinstance(space, Playable):
             raise SearchError(
                 f"{type(space).__name__} cannot be played, and guided has nothing to choose from",
                 hint="it needs actions, features, links, legal and act; see core.Playable",
             )
-        self.space, self.exponent = space, exponent
-        rows, self.actions = space.legal(space.start()).shape
+        self.exponent = exponent
+        rows, self.actions = self.space.legal(self.space.start()).shape
         self.experience = Experience(rows, self.actions, keep)
-        self.enter(space.start())
+        self.enter(self.space.start())
 
     def enter(self, state: Any) -> None:
         """Draw from this state's actions from now on, all of them."""
@@ -136,7 +137,7 @@ class Proposals:
         if self.left is None:
             legal = self.space.legal(self.state)
             self.left = legal.reshape(-1).astype(np.float64)
-            tracked = hasattr(self.space, "things")
+            tracked = isinstance(self.space, Tracked)
             self.things = self.space.things(self.state) if tracked else np.arange(len(legal))
         weights = self.left
         if self.exponent:

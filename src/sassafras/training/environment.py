@@ -52,7 +52,6 @@ def assembly_game(
     horizon: int = 32,
     rows: int | None = None,
     noise: float | None = None,
-    reward_noise: float = 0.0,
     render_mode: str | None = None,
 ) -> Any:
     """The assembly game of one kernel: what ``gymnasium.make("sassafras/AssemblyGame-v0", ...)`` calls.
@@ -64,7 +63,7 @@ def assembly_game(
         arch: compile for this; None: the device's own.
         moves: ``memory`` (CuAsmRL's: a memory instruction up or down by one) or ``all``.
         view: ``all`` columns of the features, or ``paper`` for CuAsmRL's.
-        horizon, rows, noise, reward_noise: see `search.ppo.game.AssemblyGame`.
+        horizon, rows, noise: see `search.ppo.game.AssemblyGame`.
 
     Raises:
         SassafrasError: what is wrong with the workload, the device or the kernel.
@@ -87,15 +86,7 @@ def assembly_game(
         def close(self) -> None:
             opened.close()
 
-    return _Played(
-        space,
-        evaluate,
-        horizon=horizon,
-        rows=rows,
-        noise=noise,
-        reward_noise=reward_noise,
-        render_mode=render_mode,
-    )
+    return _Played(space, evaluate, horizon=horizon, rows=rows, noise=noise, render_mode=render_mode)
 
 
 def table(

@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context, parent_process
 from typing import Any
@@ -128,11 +129,24 @@ def _begin(makers: Makers) -> None:
 
 
 def _walk(
-    places: Sequence[Place], settings: TrainingSettings, seeds: Sequence[int]
+    places: Sequence[Place], settings: TrainingSettings, seeds: Sequence[int], table: WalkTable | None = None
 ) -> tuple[Walk, dict[Place, str]]:
-    assert _table is not None
-    kernel, failed = _table.first(places)
+    """A walk on the first of these kernels that can be used; `table`: None for this worker's own."""
+    table = table or _table
+    assert table is not None
+    kernel, failed = table.first(places)
     return walk(kernel, settings, seeds), failed
+
+
+@contextmanager
+def _alive() -> Iterator[None]:
+    """Raise SearchError where a process died."""
+    try:
+        yield
+    except BrokenProcessPool as error:
+        raise SearchError(
+            "a process that evaluates kernels died", hint="too little memory? give fewer --workers"
+        ) from error
 
 
 class WalkWorkers:
@@ -169,36 +183,32 @@ class WalkWorkers:
         Raises:
             SearchError: nothing that was drawn can be used, or a process died.
         """
-        if not self._pools:
-            found = [self._here(settings, [*seeds, n]) for n in range(settings.kernels)]
-        else:
-            for one in (seeds, *list(ahead)[:_AHEAD]):
-                if tuple(one) not in self._begun:
-                    self._begun[tuple(one)] = [
-                        self._send(settings, [*one, n]) for n in range(settings.kernels)
-                    ]
-            try:
-                found = [future.result() for future in self._begun.pop(tuple(seeds))]
-            except BrokenProcessPool as error:
-                raise SearchError(
-                    "a process that evaluates kernels died", hint="too little memory? give fewer --workers"
-                ) from error
+        for one in (seeds, *(list(ahead)[:_AHEAD] if self._pools else ())):
+            if tuple(one) not in self._begun:
+                self._begun[tuple(one)] = [self._drawn([*one, n], settings) for n in range(settings.kernels)]
+        with _alive():
+            found = [future.result() for future in self._begun.pop(tuple(seeds))]
         unusable: dict[Place, str] = {}
         for _, failed in found:
             unusable |= failed
         return Walked([walked for walked, _ in found], unusable)
 
-    def _drawn(self, seeds: Sequence[int]) -> list[Place]:
-        return draw(self.makers, np.random.default_rng([*seeds, 0]))
+    def _drawn(self, seeds: Sequence[int], settings: TrainingSettings) -> Future[Any]:
+        """Begin a walk on a kernel drawn by `seeds`, in the process that has it open."""
+        places = draw(self.makers, np.random.default_rng([*seeds, 0]))
+        return self._submit(self._home[places[0]], places, settings, [*seeds, 1])
 
-    def _here(self, settings: TrainingSettings, seeds: Sequence[int]) -> tuple[Walk, dict[Place, str]]:
-        kernel, failed = self.table.first(self._drawn(seeds))
-        return walk(kernel, settings, [*seeds, 1]), failed
-
-    def _send(self, settings: TrainingSettings, seeds: Sequence[int]) -> Future[Any]:
-        places = self._drawn(seeds)
-        pool = self._pools[self._home[places[0]] % len(self._pools)]
-        return pool.submit(_walk, places, settings, [*seeds, 1])
+    def _submit(
+        self, number: int, places: Sequence[Place], settings: TrainingSettings, seeds: Sequence[int]
+    ) -> Future[Any]:
+        if self._pools:
+            return self._pools[number % len(self._pools)].submit(_walk, places, settings, seeds)
+        done: Future[Any] = Future()
+        try:
+            done.set_result(_walk(places, settings, seeds, self.table))
+        except SassafrasError as error:
+            done.set_exception(error)
+        return done
 
     def tour(self, places: Sequence[Place], settings: TrainingSettings, seed: int) -> Walked:
         """One walk on each of these kernels; those that cannot be used are left out.
@@ -208,22 +218,13 @@ class WalkWorkers:
         """
         unusable: dict[Place, str] = {}
         walks: list[Walk] = []
-        waited = [
-            self._pools[n % len(self._pools)].submit(_walk, [place], settings, [seed, n])
-            if self._pools
-            else None
-            for n, place in enumerate(places)
-        ]
-        for n, (place, future) in enumerate(zip(places, waited, strict=True)):
-            try:
-                if future is not None:
+        begun = [self._submit(n, [place], settings, [seed, n]) for n, place in enumerate(places)]
+        with _alive():
+            for place, future in zip(places, begun, strict=True):
+                try:
                     walks.append(future.result()[0])
-                else:
-                    walks.append(walk(self.table.first([place])[0], settings, [seed, n]))
-            except BrokenProcessPool as error:
-                raise SearchError("a process that evaluates kernels died") from error
-            except SassafrasError as error:
-                unusable[place] = str(error)
+                except SassafrasError as error:
+                    unusable[place] = str(error)
         return Walked(walks, unusable)
 
     def close(self) -> None:

@@ -10,12 +10,11 @@ import pytest
 
 gymnasium = pytest.importorskip("gymnasium")
 
-from tests.search.ppo.small_kernel import Judge, space, workload  # noqa: E402
-
 import sassafras.training.environment  # noqa: E402
 from sassafras.core import Evaluation, Interval, SearchError, Verdict  # noqa: E402
 from sassafras.search.ppo.game import OWN_COLUMNS, AssemblyGame  # noqa: E402
 from sassafras.training.corpus import VARIED  # noqa: E402
+from tests.search.ppo.small_kernel import Judge, space, workload  # noqa: E402
 
 
 def game(moves: str = "memory", judge: Any = None, **options: Any) -> AssemblyGame:

@@ -14,7 +14,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from sassafras.core import Outcome, SearchError, Verdict
+from sassafras.core import Outcome, Playable, SearchError, Verdict
 
 #: columns that the game adds behind the space's: the row is real (not padding), it was touched by the last
 #: move, runtime won so far, share of the episode left
@@ -59,12 +59,10 @@ class AssemblyGame(gymnasium.Env[np.ndarray, np.int64]):
         rows: pad observations and actions to so many rows; None: no padding.
         noise: changes of relative runtime below this are not paid until they add up; None: half the width
             of the outcome's own interval, 0 where it has none (the timing model).
-        scale: reward per unit of relative runtime; 100 pays in percent, as CuAsmRL does.
         trusted: the space promises that every move is legal: a refusal by the validator is then an error of
             ours, and raised. False: it ends the episode as any failure.
         begin: where an episode begins: a function of the episode's generator that returns a state of known
             relative runtime, and that runtime; None: at the baseline.
-        reward_noise: standard deviation of noise added to each relative runtime that pays (for ablations).
 
     Raises:
         SearchError: the space cannot be played, `rows` is too small, or the baseline is unusable.
@@ -80,21 +78,19 @@ class AssemblyGame(gymnasium.Env[np.ndarray, np.int64]):
         horizon: int = 32,
         rows: int | None = None,
         noise: float | None = None,
-        scale: float = 100.0,
         trusted: bool = True,
         begin: Callable[[np.random.Generator], tuple[Any, float]] | None = None,
-        reward_noise: float = 0.0,
         render_mode: str | None = None,
     ) -> None:
-        if not hasattr(space, "act") or not hasattr(space, "legal"):
+        self.space: Any = space
+        if not isinstance(space, Playable):
             raise SearchError(
                 f"{type(space).__name__} cannot be played by an agent",
                 hint="it needs actions, features, links, legal and act; see core.Playable",
             )
-        self.space, self.evaluate, self.horizon, self.noise = space, evaluate, horizon, noise
-        self.scale, self.trusted, self.begin, self.reward_noise = scale, trusted, begin, reward_noise
-        self.render_mode = render_mode
-        self._start = space.start()
+        self.evaluate, self.horizon, self.noise = evaluate, horizon, noise
+        self.trusted, self.begin, self.render_mode = trusted, begin, render_mode
+        self._start = self.space.start()
         self._return = 0.0
         seen, links = space.features(self._start), space.links(self._start)
         self._count = len(seen)
@@ -187,14 +183,11 @@ class AssemblyGame(gymnasium.Env[np.ndarray, np.int64]):
         if noise is None:
             interval = getattr(outcome, "interval", None)
             noise = 0.0 if interval is None else (interval.high - interval.low) / 2 * self.cost**2
-        cost = self.cost
-        if self.reward_noise:
-            cost += self.reward_noise * float(self.np_random.standard_normal())
-        change = self._paid - cost
+        change = self._paid - self.cost
         if abs(change) <= noise:
             return 0.0
-        self._paid = cost
-        return self.scale * change
+        self._paid = self.cost
+        return 100.0 * change  # in percent, as CuAsmRL pays
 
     def action_masks(self) -> np.ndarray:
         """bool (actions,): what may be done now; stop always may."""
@@ -206,8 +199,19 @@ class AssemblyGame(gymnasium.Env[np.ndarray, np.int64]):
         return mask
 
     def _observation(self) -> np.ndarray:
-        left = 1.0 - self._steps / self.horizon
-        return observe(self.space, self.layout, self.state, self.cost, self._touched, left)
+        """float32 (layout.rows, layout.width)."""
+        seen, columns = self.space.features(self.state), self.layout.columns
+        count = len(seen)
+        out = np.zeros((self.layout.rows, self.layout.width), dtype=np.float32)
+        out[:count, :columns] = seen
+        out[:count, columns] = 1.0
+        if 0 <= self._touched < count:
+            out[self._touched, columns + 1] = 1.0
+        out[:count, columns + 2] = np.clip(10.0 * (1.0 - self.cost), -3.0, 3.0)
+        out[:count, columns + 3] = 1.0 - self._steps / self.horizon
+        out[:, columns + 4 :] = -1.0
+        out[:count, columns + 4 :] = self.space.links(self.state)
+        return out
 
     def _info(self) -> dict[str, Any]:
         info: dict[str, Any] = {"cost": self.cost, "best_cost": self.best_cost}
@@ -218,30 +222,3 @@ class AssemblyGame(gymnasium.Env[np.ndarray, np.int64]):
     def render(self) -> str:  # type: ignore[override]
         """One line: where the episode stands."""
         return f"move {self._steps} of {self.horizon}: {1 / self.cost:.4f}x of the baseline's speed"
-
-
-def observe(
-    space: Any, layout: ObservationLayout, state: Any, cost: float, touched: int, left: float
-) -> np.ndarray:
-    """A state as networks see it: float32 (layout.rows, layout.width).
-
-    Args:
-        space: the state's space.
-        layout: of the observation.
-        state: what is looked at.
-        cost: its runtime relative to the baseline's.
-        touched: row that the last move brought to where it stands, or -1.
-        left: share of the episode that is left.
-    """
-    seen = space.features(state)
-    count, columns = seen.shape
-    out = np.zeros((layout.rows, layout.width), dtype=np.float32)
-    out[:count, :columns] = seen
-    out[:count, columns] = 1.0
-    if 0 <= touched < count:
-        out[touched, columns + 1] = 1.0
-    out[:count, columns + 2] = np.clip(10.0 * (1.0 - cost), -3.0, 3.0)
-    out[:count, columns + 3] = left
-    out[:, columns + 4 :] = -1.0
-    out[:count, columns + 4 :] = space.links(state)
-    return out

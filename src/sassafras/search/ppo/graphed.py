@@ -183,7 +183,7 @@ class Graphed:
         self._held: Minibatch | None = None
         self._rate: torch.Tensor | None = None
 
-    def look(self, observations: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+    def look(self, observations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Logits (n, actions) and values (n, 1), on the CPU, of observations (n, rows, width)."""
 
         def both(seen: torch.Tensor) -> torch.Tensor:
@@ -193,7 +193,7 @@ class Graphed:
         count = len(observations)
         if count not in self._looks:
             self._looks[count] = GraphReplay(both, self.device)
-        out = self._looks[count](torch.from_numpy(observations).float()).cpu()
+        out = self._looks[count](observations.float()).cpu()
         return out[:, :-1], out[:, -1:]
 
     def train(self) -> None:

@@ -7,15 +7,16 @@ value.
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from sb3_contrib.common.maskable.policies import MaskableActorCriticPolicy
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from torch import nn
 
 from .game import OWN_COLUMNS
+from .graphed import Graphed, masked
 
 _EXTRA = len(OWN_COLUMNS)
 
@@ -192,21 +193,20 @@ class PaperNetwork(nn.Module):
         return self.forward(observation)[1]
 
 
-def count(network: nn.Module) -> int:
-    """Number of weights."""
-    return sum(p.numel() for p in network.parameters())
-
-
 class GamePolicy(MaskableActorCriticPolicy):
     """A masked actor-critic policy around one of the networks above.
 
     Args:
         make: makes the network, on the CPU; the other arguments are sb3's.
-        turn: gives a context in which it is brought to a device (`vec_env.VecEnvPPO`).
+
+    Attributes:
+        graphed: launches the network's work on a GPU as CUDA graphs; None: it is launched piece by piece.
     """
 
-    def __init__(self, *args: Any, make: Any, turn: Any = nullcontext, **kwargs: Any) -> None:
-        self._make, self._turn = make, turn
+    graphed: Graphed | None = None
+
+    def __init__(self, *args: Any, make: Any, **kwargs: Any) -> None:
+        self._make = make
         super().__init__(*args, features_extractor_class=_AsIs, **kwargs)
 
     def _build(self, lr_schedule: Any) -> None:
@@ -216,10 +216,22 @@ class GamePolicy(MaskableActorCriticPolicy):
         self.value_net = nn.Identity()  # type: ignore[assignment]
         self.optimizer = self.optimizer_class(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)
 
-    def to(self, *args: Any, **kwargs: Any) -> Any:
-        """See `torch.nn.Module.to`."""
-        with self._turn():
-            return super().to(*args, **kwargs)
+    def forward(
+        self, obs: torch.Tensor, deterministic: bool = False, action_masks: np.ndarray | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Choices, values and log-probabilities, all on the CPU. See `MaskableActorCriticPolicy.forward`."""
+        if self.graphed is None:
+            choices, values, logs = super().forward(obs, deterministic, action_masks)
+            return choices.cpu(), values.cpu(), logs.cpu()
+        logits, values = self.graphed.look(obs)
+        # drawn on the CPU, from the generator that a network there would draw from
+        logs = masked(logits, None if action_masks is None else torch.from_numpy(action_masks))
+        drawn = torch.multinomial(logs.softmax(-1), 1, replacement=True)
+        return drawn[:, 0], values, logs.gather(-1, drawn)[:, 0]
+
+    def predict_values(self, obs: Any) -> torch.Tensor:
+        """What states are worth (n, 1), on the CPU."""
+        return super().predict_values(obs).cpu() if self.graphed is None else self.graphed.look(obs)[1]
 
     @property
     def network(self) -> nn.Module:
