@@ -19,6 +19,8 @@ from sassafras.timing_model.evidence import correlation, refusal
 
 #: quick looks at each candidate, and how many of the best are measured in fresh processes
 LOOKS, FINALISTS = 3, 3
+#: of so many of the fastest settings pairs are tried as well
+COMBINED = 4
 FORMAT = "sassafras-knobs"
 
 
@@ -121,7 +123,6 @@ def choose(
     device: Device,
     settings: Sequence[Knobs] | None = None,
     say: Callable[[str], None] | None = None,
-    combine: int = 4,
 ) -> KnobChoice:
     """Look at every distinct kernel, combine the best settings, measure the finalists in fresh processes.
 
@@ -131,7 +132,6 @@ def choose(
         device: opened here; `CudaDevice` measures, `ModelDevice` models.
         settings: which ones; None: `KnobSpace.sweep`.
         say: called with a line of text now and then.
-        combine: pairs of so many of the fastest settings are tried as well; 0 for none.
 
     Raises:
         DeviceError, CompileError: as the device and ptxas raise them for the frontend's own kernel.
@@ -145,13 +145,12 @@ def choose(
     judge = _Judge(space, workload, case, device, {each.flags(): each for each in tried})
     say(f"judging {len(found)} distinct kernels")
     judge.all(found)
-    if combine:
-        pairs = _pairs(judge.fastest(combine))
-        judge.known |= {each.flags(): each for each in pairs}
-        more, also = space.distinct(pairs)
-        judge.all([c for c in more if c.digest not in judge.rows])
-        refused += also
-        tried += pairs
+    pairs = _pairs(judge.fastest(COMBINED))
+    judge.known |= {each.flags(): each for each in pairs}
+    more, also = space.distinct(pairs)
+    judge.all([c for c in more if c.digest not in judge.rows])
+    refused += also
+    tried += pairs
     ranked = sorted(judge.rows.values(), key=lambda r: -(r.speedup or 0.0))
     best, final = judge.final(say)
     knobs, version = judge.setting(best)

@@ -21,15 +21,6 @@ from sassafras.validate import Validator
 
 GAME = "sassafras/AssemblyGame-v0"
 
-#: families of suite kernels that policies are never trained on, so that their transfer can be measured on
-#: kernels that they have never seen
-HELD_OUT: dict[str, tuple[str, ...]] = {
-    "attention": ("attention", "attention_causal", "paged_decode"),
-    "softmax": ("softmax",),
-    "gemv": ("gemv_int8", "gemv_int4"),
-    "quantise": ("quantise_fp8",),
-}
-
 
 def register() -> None:
     """Make the game known to Gymnasium. Called when this module is imported; safe to call twice."""

@@ -9,12 +9,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+from sassafras import suite
 from sassafras.cluster.remote import interruptible
 from sassafras.core import SassafrasError, SearchError
 from sassafras.jobs.opening import DEFAULT_ARCH
 
 from .corpus import HELD_OUT, VARIED, Survey, samples, survey
-from .environment import HELD_OUT as HELD_OUT_NAMES
 from .holdout import Holdout, compare
 from .loop import Trainer
 from .random_walks import TrainingSettings, walk
@@ -99,11 +99,11 @@ def pretrain(given: argparse.Namespace) -> None:
     with Trainer(makers(found), settings, given.seed, checkpoint, given.workers, given.threads) as trainer:
 
         def policy() -> None:
-            names = sorted(name for names in HELD_OUT_NAMES.values() for name in names)
+            trained = {name.removeprefix("suite:") for kernels in learnt.values() for name in kernels}
             trainer.save(
                 given.out,
                 optimizer=False,
-                held_out=[] if given.all_families else names,
+                held_out=sorted(set(suite.names()) - trained),
                 kernels={family: len(members) for family, members in found.kept.items()},
                 device="timing model of sm_90",
             )

@@ -37,7 +37,7 @@ def games(count: int, judge: Judge, moves: str = "memory", **options: Any) -> li
 def tiny(**changes: Any) -> Preset:
     from dataclasses import replace
 
-    own = {"moves": "memory", "anneal": False, "rate": 1e-3, "restart": 0.0, "target": None}
+    own = {"moves": "memory", "rate": 1e-3, "restart": 0.0, "target": None}
     return replace(TUNE, **(own | changes))
 
 

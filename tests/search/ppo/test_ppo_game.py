@@ -10,10 +10,8 @@ import pytest
 
 gymnasium = pytest.importorskip("gymnasium")
 
-import sassafras.training.environment  # noqa: E402
 from sassafras.core import Evaluation, Interval, SearchError, Verdict  # noqa: E402
 from sassafras.search.ppo.game import OWN_COLUMNS, AssemblyGame  # noqa: E402
-from sassafras.training.corpus import VARIED  # noqa: E402
 from tests.search.ppo.small_kernel import Judge, space, workload  # noqa: E402
 
 
@@ -197,11 +195,3 @@ def test_what_cannot_be_played_is_refused() -> None:
     unusable.evaluate = lambda state: replace(Says().evaluate(space().candidate(state)), speedup=None)
     with pytest.raises(SearchError, match="unmodified kernel"):
         unusable.reset(seed=0)
-
-
-def test_the_games_of_training_and_of_measuring_share_no_family() -> None:
-    from sassafras import suite
-
-    trained = {name.removeprefix("suite:") for kernels in VARIED.values() for name in kernels}
-    held = {n for names in sassafras.training.environment.HELD_OUT.values() for n in names}
-    assert not trained & held and trained | held >= set(suite.names())

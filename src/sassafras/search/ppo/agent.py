@@ -134,7 +134,7 @@ def agent(
     env.seed(seed)
 
     def rate(_: float) -> float:
-        return preset.rate * (max(left(), 0.01) if preset.anneal else 1.0)
+        return preset.rate * max(left(), 0.01)
 
     model = GamePPO(
         GamePolicy,

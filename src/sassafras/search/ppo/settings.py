@@ -15,8 +15,7 @@ class Preset:
         steps: moves in each game between two updates.
         batch: moves of a minibatch.
         epochs: passes over the moves of an update.
-        rate: learning rate; it falls linearly to zero over the budget if `anneal`.
-        anneal: see `rate`.
+        rate: learning rate; it falls linearly to zero over the budget.
         gamma: discount of later rewards.
         lam: lambda of generalised advantage estimation.
         clip: how far the probability ratio may leave 1.
@@ -42,7 +41,6 @@ class Preset:
     restart: float
     moves: str
     view: str
-    anneal: bool = True
     gamma: float = 0.99
     lam: float = 0.95
     clip: float = 0.2
