@@ -250,8 +250,18 @@ class Run:
             )
 
     def _row(self, job: Job) -> Row:
-        empty = {"kernel": job.kernel, "space": job.space, "run": 0, "right": 0, "wrong": 0, "crashed": 0,
-                 "hung": 0, "lost": 0, "second_equal": 0, "second_different": 0}  # fmt: skip
+        empty = {
+            "kernel": job.kernel,
+            "space": job.space,
+            "run": 0,
+            "right": 0,
+            "wrong": 0,
+            "crashed": 0,
+            "hung": 0,
+            "lost": 0,
+            "second_equal": 0,
+            "second_different": 0,
+        }
         return self.rows.setdefault((job.kernel, job.space), empty)
 
     def _hear(self, worker: Worker, said: tuple[Any, ...]) -> None:
@@ -394,9 +404,12 @@ def _main(options: argparse.Namespace, folder: Path) -> int:
 
 
 def _write(
-    options: argparse.Namespace, run: Run, again: dict[str, str], bad: list[tuple[str, Path]],
+    options: argparse.Namespace,
+    run: Run,
+    again: dict[str, str],
+    bad: list[tuple[str, Path]],
     left_out: dict[str, str],
-) -> int:  # fmt: skip
+) -> int:
     rows = [run.rows[key] for key in sorted(run.rows, key=lambda k: (SPACES.index(k[1]), k[0]))]
     wrong = ("wrong", "crashed", "hung")
     suspects = {str(path) for _, path in bad}
@@ -409,7 +422,7 @@ def _write(
             "second_different": sum(r["second_different"] for r in rows if r["space"] == space),
         }
         for space in SPACES
-    }  # fmt: skip
+    }
     short = [
         f"{space}: {summary[space]['candidates']} of {options.count} candidates, "
         f"{summary[space]['kernels']} kernels"
@@ -422,21 +435,28 @@ def _write(
     summary |= {
         "approved_but_wrong": sum(r[what] for r in rows for what in wrong) + sum(sampled[w] for w in wrong),
         "fresh_processes": {"run": sum(sampled.values()), **{w: sampled[w] for w in ("right", *wrong)}},
-        "short": short, "lost_processes": sum(r["lost"] for r in rows), "left_out": left_out,
+        "short": short,
+        "lost_processes": sum(r["lost"] for r in rows),
+        "left_out": left_out,
         "seconds": round(time.monotonic() - run.begin, 1),
         "how": HOW,
-    }  # fmt: skip
+    }
     fresh_wrong = [
         (path.split("/")[-1].split("-")[0], path.split("/")[-1].split("-")[1], path, what)
-        for path, what in again.items() if what != "right" and path not in suspects]  # fmt: skip
+        for path, what in again.items()
+        if what != "right" and path not in suspects
+    ]
     counterexamples = [
         {
-            "kernel": kernel, "space": space, "outcome": how, "again_fresh": again.get(path),
+            "kernel": kernel,
+            "space": space,
+            "outcome": how,
+            "again_fresh": again.get(path),
             "cubin": base64.b64encode(zlib.compress(Path(path).read_bytes())).decode(),
         }
         for kernel, space, path, how in [*run.bad, *fresh_wrong][:40]
         if Path(path).exists()
-    ]  # fmt: skip
+    ]
     environment: Row = {"gpu": "pretended"}
     if not options.pretend:
         from sassafras.cuda.environment import environment as found

@@ -1,9 +1,8 @@
-"""Every cheat must be caught, nothing honest may be flagged: writes cheats.json, and the table in docs/reference/cheats.md.
+"""Every cheat must be caught, nothing honest may be flagged: writes cheats.json and docs/reference/cheats.md.
 
-    nice python benchmarks/cheats.py cpu [--only python_] [--honest 204]      # here: some minutes
-    nice python benchmarks/cheats.py plan [--honest 204] [--folder plans]     # CPU: what `gpu` would build
-    python benchmarks/cheats.py gpu [--folder plans]                          # on a GPU: about two minutes
-    python benchmarks/cheats.py docs                                          # docs/reference/cheats.md from the results
+    nice python benchmarks/cheats.py cpu [--only python_] [--honest 204]      # some minutes
+    python benchmarks/cheats.py gpu [--only gpu_] [--honest 204]              # on a GPU
+    python benchmarks/cheats.py docs                       # docs/reference/cheats.md from the results
 
 ``cpu`` judges what needs no GPU: patched machine code (the validator), source text (scan and confined build),
 Python candidates (confined, on the CPU), and honest schedules and GEMM sources (validator and scans). ``gpu``
@@ -13,40 +12,55 @@ judges device code that must run, and runs the honest schedules. Each part keeps
 from __future__ import annotations
 
 import argparse
-import base64
 import json
-import lzma
 import os
 import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from common import ROOT, gpu_count, write
-from gallery import Exhibit, device, host, machine, source, subject
+from gallery import Exhibit, device, host, machine, source
 
 Row = dict[str, Any]
 RESULT = ROOT / "benchmarks" / "results" / "cheats.json"
 #: classes that cannot be caught, or not always, and why
 LIMITS = (
-    ("A time bomb: right until a date, an hour, or a rare input",
-     "No finite test finds a trigger that it does not hit. Sampling bounds the failure probability for its input "
-     "distribution; only schedules, which are proved, are free of this."),
-    ("A cache keyed by contents, in a program that really meets the same inputs again",
-     "Caught by timing. That it would be welcome in some programs is not ours to decide."),
-    ("Data that an honest kernel could keep too, for example weights packed by the first launch",
-     "Counts as remembering work and is flagged when it pays in time: write it as two kernels."),
-    ("A device-wide state left behind by a Python candidate on a GPU (persisting L2, clocks)",
-     "The scan refuses the calls; confinement does not see them. Clocks need rights that candidates lack."),
-    ("Special values (infinities, NaN) in candidates that are judged by a tolerance",
-     "Schedules are compared bitwise on them. Other programs may order arithmetic differently, so that "
-     "honest ones differ there; they are not checked."),
-    ("Heat and clock speed: a candidate whose own turn slows the processor in the next",
-     "Turns alternate, and each begins with an untimed call. What lasts longer than that call is not seen."),
-    ("More than a limit for less than 50 ms, on machines where limits in all are watched from outside",
-     "Processes, threads, memory and disk are looked at every 20 to 50 ms; the kernel's own limits hold at once."),
-    ("A hole in Python, the compiler, the driver or the kernel's own fences",
-     "Run what you must not trust in a virtual machine."),
-)  # fmt: skip
+    (
+        "A time bomb: right until a date, an hour, or a rare input",
+        "No finite test finds a trigger that it does not hit. Sampling bounds the failure probability for its input "
+        "distribution; only schedules, which are proved, are free of this.",
+    ),
+    (
+        "A cache keyed by contents, in a program that really meets the same inputs again",
+        "Caught by timing. That it would be welcome in some programs is not ours to decide.",
+    ),
+    (
+        "Data that an honest kernel could keep too, for example weights packed by the first launch",
+        "Counts as remembering work and is flagged when it pays in time: write it as two kernels.",
+    ),
+    (
+        "A device-wide state left behind by a Python candidate on a GPU (persisting L2, clocks)",
+        "The scan refuses the calls; confinement does not see them. Clocks need rights that candidates lack.",
+    ),
+    (
+        "Special values (infinities, NaN) in candidates that are judged by a tolerance",
+        "Schedules are compared bitwise on them. Other programs may order arithmetic differently, so that "
+        "honest ones differ there; they are not checked.",
+    ),
+    (
+        "Heat and clock speed: a candidate whose own turn slows the processor in the next",
+        "Turns alternate, and each begins with an untimed call. What lasts longer than that call is not seen.",
+    ),
+    (
+        "More than a limit for less than 50 ms, on machines where limits in all are watched from outside",
+        "Processes, threads, memory and disk are looked at every 20 to 50 ms; the kernel's own limits hold at once.",
+    ),
+    (
+        "A hole in Python, the compiler, the driver or the kernel's own fences",
+        "Run what you must not trust in a virtual machine.",
+    ),
+)
 
 
 def judge_machine(exhibit: Exhibit) -> tuple[str, str]:
@@ -110,26 +124,48 @@ def gained(exhibit: Exhibit, outcome: Any) -> tuple[str, str] | None:
 
 
 def row(exhibit: Exhibit, verdict: str, detail: str, seconds: float, where: str) -> Row:
-    """A result row."""
+    """A result row; printed as it comes."""
+    ok = verdict in exhibit.expected
+    print(f"{'ok  ' if ok else 'FAIL'} {exhibit.name}: {verdict} {detail}", flush=True)
     return {
-        "name": exhibit.name, "kind": exhibit.kind, "expected": "/".join(exhibit.expected), "verdict": verdict,
-        "ok": verdict in exhibit.expected, "title": exhibit.title, "by": exhibit.by, "how": exhibit.how,
-        "where": where, "detail": detail, "seconds": round(seconds, 2),
-    }  # fmt: skip
+        "name": exhibit.name,
+        "kind": exhibit.kind,
+        "expected": "/".join(exhibit.expected),
+        "verdict": verdict,
+        "ok": ok,
+        "title": exhibit.title,
+        "by": exhibit.by,
+        "how": exhibit.how,
+        "where": where,
+        "detail": detail,
+        "seconds": round(seconds, 2),
+    }
+
+
+def judged(exhibits: Iterable[Exhibit], judge: Callable[[Exhibit], tuple[str, str]], where: str) -> list[Row]:
+    """A row for each; an error of one must not lose the others."""
+    rows = []
+    for exhibit in exhibits:
+        begin = time.perf_counter()
+        try:
+            verdict, detail = judge(exhibit)
+        except Exception as error:
+            verdict, detail = "error", f"{type(error).__name__}: {error}"[:160]
+        rows.append(row(exhibit, verdict, detail, time.perf_counter() - begin, where))
+    return rows
+
+
+def honest(name: str, title: str, how: str) -> Exhibit:
+    """Something honest that is not of the gallery."""
+    return Exhibit(name, title, "honest", how, ("accepted", "correct"), "", lambda: None)
 
 
 def on_cpu(options: argparse.Namespace) -> list[Row]:
     """Rows of everything that needs no GPU."""
-    rows = []
     judge = Judge()
     try:
-        for exhibit in [*machine.exhibits(), *source.exhibits(), *host.exhibits()]:
-            if not exhibit.name.startswith(options.only):
-                continue
-            begin = time.perf_counter()
-            verdict, detail = judge(exhibit)
-            rows.append(row(exhibit, verdict, detail, time.perf_counter() - begin, "cpu"))
-            print(f"{'ok  ' if rows[-1]['ok'] else 'FAIL'} {exhibit.name}: {verdict} {detail}", flush=True)
+        every = (*machine.exhibits(), *source.exhibits(), *host.exhibits())
+        rows = judged((e for e in every if e.name.startswith(options.only)), judge, "cpu")
     finally:
         judge.close()
     if "honest".startswith(options.only) and options.honest:
@@ -147,20 +183,13 @@ def honest_schedules(count: int) -> list[Row]:
     rows = []
     for name in names:
         validator = None
-        begin = time.perf_counter()
         for number, candidate in enumerate(device.schedules(name, -(-count // len(names)))):
-            if validator is None:
-                validator = Validator(candidate.kernel.cubin, candidate.kernel.name)
-            report = validator.check(candidate.kernel.cubin)
-            finding, _ = scan_cubin(candidate.kernel.cubin, candidate.kernel.name)
-            verdict = "accepted" if report.ok and finding is None else "flagged"
-            rows.append({
-                "name": f"schedule_{name}_{number}", "kind": "honest", "expected": "accepted",
-                "verdict": verdict, "ok": verdict == "accepted", "title": candidate.recipe["honest"], "by": "",
-                "how": "cubin", "where": "cpu", "detail": str(finding or ""), "seconds": 0.0,
-            })  # fmt: skip
-        print(f"{name}: {sum(r['ok'] for r in rows)} of {len(rows)} accepted, "
-              f"{time.perf_counter() - begin:.1f} s", flush=True)  # fmt: skip
+            kernel = candidate.kernel
+            validator = validator or Validator(kernel.cubin, kernel.name)
+            finding, _ = scan_cubin(kernel.cubin, kernel.name)
+            ok = validator.check(kernel.cubin).ok and finding is None
+            of = honest(f"schedule_{name}_{number}", candidate.recipe["honest"], "cubin")
+            rows.append(row(of, "accepted" if ok else "flagged", str(finding or ""), 0.0, "cpu"))
     return rows
 
 
@@ -173,134 +202,48 @@ def honest_gemm() -> list[Row]:
     rows = []
     for instance in INSTANCES:
         finding = scan_cuda(text(instance))
-        rows.append({
-            "name": f"gemm_{instance.name}", "kind": "honest", "expected": "accepted",
-            "verdict": "flagged" if finding else "accepted", "ok": finding is None, "title": "GEMM source",
-            "by": "", "how": "source", "where": "cpu", "detail": str(finding or ""), "seconds": 0.0,
-        })  # fmt: skip
+        of = honest(f"gemm_{instance.name}", "GEMM source", "source")
+        rows.append(row(of, "flagged" if finding else "accepted", str(finding or ""), 0.0, "cpu"))
     return rows
 
 
-def make_plan(options: argparse.Namespace) -> Path:
-    """Build everything that `on_gpu` runs, on a CPU, into one file: the GPU's time is for running."""
-    from mutants.plan import difference
-
-    from sassafras.evaluate.gpu.protocol import kernel_facts
-    from sassafras.evaluate.source import build
-
-    plan: Row = {"exhibits": {}, "schedules": {}}
-    for exhibit in device.exhibits():
-        built = build(exhibit.make(), subject.CASE, "sm_90a", fp32_accumulation=True)
-        made = None if built.kernel is None else {
-            "facts": kernel_facts(built.kernel), "cubin": base64.b64encode(built.kernel.cubin).decode()
-        }  # fmt: skip
-        plan["exhibits"][exhibit.name] = {
-            "kernel": made, "verdict": None if built.verdict is None else str(built.verdict), "detail": built.detail
-        }  # fmt: skip
-        print(f"{exhibit.name}: {built.verdict or 'built'} {built.detail[:100]}", flush=True)
-    names = device.suite_names()
-    for name in names if options.honest else ():
-        first, *others = device.schedules(name, -(-options.honest // len(names)))
-        plan["schedules"][name] = {
-            "facts": kernel_facts(first.kernel), "cubin": base64.b64encode(first.kernel.cubin).decode(),
-            "others": [difference(first.kernel.cubin, other.kernel.cubin) for other in others],
-        }  # fmt: skip
-        print(f"{name}: {1 + len(others)} schedules", flush=True)
-    options.folder.mkdir(parents=True, exist_ok=True)
-    path = Path(options.folder, "cheats.xz")
-    path.write_bytes(lzma.compress(json.dumps(plan).encode(), preset=3))
-    return path
-
-
-def read_plan(folder: Path) -> tuple[dict[str, tuple[Any, str, str]], dict[str, list[Any]]]:
-    """(kernel or None, verdict and detail by exhibit; honest kernels by workload, the original first)."""
-    from mutants.plan import patched
-
-    from sassafras.evaluate.gpu.protocol import kernel_from_facts
-
-    plan = json.loads(lzma.decompress(Path(folder, "cheats.xz").read_bytes()))
-    exhibits: dict[str, tuple[Any, str, str]] = {}
-    for name, made in plan["exhibits"].items():
-        kernel = None
-        if made["kernel"] is not None:
-            kernel = kernel_from_facts(made["kernel"]["facts"], base64.b64decode(made["kernel"]["cubin"]))
-        exhibits[name] = (kernel, str(made["verdict"]), made["detail"])
-    schedules: dict[str, list[Any]] = {}
-    for name, made in plan["schedules"].items():
-        original = kernel_from_facts(made["facts"], base64.b64decode(made["cubin"]))
-        schedules[name] = [
-            original,
-            *(original.with_cubin(patched(original.cubin, runs)) for runs in made["others"]),
-        ]
-    return exhibits, schedules
-
-
 def on_gpu(options: argparse.Namespace) -> list[Row]:
-    """Rows of device code that has to run, and of honest schedules that ran."""
-    from sassafras.core import Candidate
+    """Rows of device code that has to run, of Python candidates there, and of honest schedules that ran."""
     from sassafras.evaluate import SourceEvaluator
     from sassafras.evaluate.gpu import CudaDevice, Limits
+    from sassafras.evaluate.host import HostSource
     from sassafras.targets import load
 
-    rows: list[Row] = []
+    def wanted(exhibits: Iterable[Exhibit]) -> list[Exhibit]:
+        return [e for e in exhibits if e.name.startswith(options.only)]
+
     workload = load(f"{ROOT / 'benchmarks/gallery/subject.py'}:workload")
     case = workload.cases[0]
     with CudaDevice(limits=Limits(candidate_s=3.0), bitwise=False) as gpu:
         baseline = workload.build(case, gpu.arch)
         gpu.open(workload, case, baseline)
         evaluator = SourceEvaluator(gpu, workload, case, baseline)
-        exhibits, schedules = read_plan(options.folder)
-        for exhibit in device.exhibits():
-            if not exhibit.name.startswith(options.only):
-                continue
-            begin = time.perf_counter()
-            try:
-                kernel, verdict, detail = exhibits[exhibit.name]
-                if kernel is not None:
-                    outcome = evaluator.inner.evaluate(Candidate(kernel, {"exhibit": exhibit.name}))
-                    verdict, detail = str(outcome.verdict), outcome.detail[:160]
-            except Exception as error:  # one exhibit must not lose the others
-                verdict, detail = "error", f"{type(error).__name__}: {error}"[:160]
-            rows.append(row(exhibit, verdict, detail, time.perf_counter() - begin, "gpu"))
-            print(f"{'ok  ' if rows[-1]['ok'] else 'FAIL'} {exhibit.name}: {verdict} {detail}", flush=True)
-    rows += host_on_gpu(options.only)
+        rows = judged(wanted(device.exhibits()), lambda e: said(evaluator.evaluate(e.make())), "gpu")
+    with host.judge(device="cuda", call_s=30.0) as judging:
+        python = wanted(host.on_gpu())
+        rows += judged(python, lambda e: said(judging.evaluate(HostSource(e.make()))), "gpu")
     if not ("honest".startswith(options.only) and options.honest):
         return rows
+    names = device.suite_names()
     with CudaDevice() as gpu:
-        for name, kernels in schedules.items():
+        for name in names:
             opened = load(f"suite:{name}")
-            begin = time.perf_counter()
-            gpu.open(opened, opened.cases[0], kernels[0])
-            for number, kernel in enumerate(kernels):
-                outcome = gpu.run(Candidate(kernel, {"honest": "original" if number == 0 else "schedule"}))
-                rows.append({
-                    "name": f"schedule_{name}_{number}", "kind": "honest", "expected": "correct",
-                    "verdict": str(outcome.verdict), "ok": outcome.verdict.ok,
-                    "title": "original" if number == 0 else "schedule", "by": "", "how": "cubin", "where": "gpu",
-                    "detail": outcome.detail[:160], "seconds": 0.0,
-                })  # fmt: skip
-            print(f"{name}: {time.perf_counter() - begin:.1f} s", flush=True)
+            for number, candidate in enumerate(device.schedules(name, -(-options.honest // len(names)))):
+                if number == 0:
+                    gpu.open(opened, opened.cases[0], candidate.kernel)
+                of = honest(f"schedule_{name}_{number}", candidate.recipe["honest"], "cubin")
+                rows.append(row(of, *said(gpu.run(candidate)), 0.0, "gpu"))
     return rows
 
 
-def host_on_gpu(only: str) -> list[Row]:
-    """Rows of Python candidates that use a GPU."""
-    from sassafras.evaluate.host import HostSource
-
-    rows = []
-    with host.judge(device="cuda", call_s=30.0) as judging:
-        for exhibit in host.on_gpu():
-            if not exhibit.name.startswith(only):
-                continue
-            begin = time.perf_counter()
-            try:
-                outcome = judging.evaluate(HostSource(exhibit.make()))
-                verdict, detail = str(outcome.verdict), outcome.detail[:160]
-            except Exception as error:  # one exhibit must not lose the others
-                verdict, detail = "error", f"{type(error).__name__}: {error}"[:160]
-            rows.append(row(exhibit, verdict, detail, time.perf_counter() - begin, "gpu"))
-            print(f"{'ok  ' if rows[-1]['ok'] else 'FAIL'} {exhibit.name}: {verdict} {detail}", flush=True)
-    return rows
+def said(outcome: Any) -> tuple[str, str]:
+    """(verdict, detail) of an outcome."""
+    return str(outcome.verdict), outcome.detail[:160]
 
 
 def summarise(rows: list[Row]) -> Row:
@@ -308,11 +251,13 @@ def summarise(rows: list[Row]) -> Row:
     cheats = [r for r in rows if r["kind"] == "cheat"]
     honest = [r for r in rows if r["kind"] == "honest"]
     return {
-        "cheats": len(cheats), "cheats_caught": sum(r["ok"] for r in cheats), "honest": len(honest),
+        "cheats": len(cheats),
+        "cheats_caught": sum(r["ok"] for r in cheats),
+        "honest": len(honest),
         "honest_flagged": sum(not r["ok"] for r in honest),
         "where": sorted({r["where"] for r in rows}),
         "missed": [r["name"] for r in rows if not r["ok"]],
-    }  # fmt: skip
+    }
 
 
 def merged(path: Path, rows: list[Row], where: str, only: str) -> list[Row]:
@@ -334,49 +279,49 @@ def docs(path: Path) -> str:
     for one in rows:
         if one["name"].startswith(("schedule_", "gemm_")):
             many.setdefault((one["name"].split("_")[0], one["where"]), []).append(one)
-    on = (
-        "a CPU and a GPU"
-        if "gpu" in summary["where"]
-        else "a CPU; the exhibits that must run on a GPU have not run yet"
-    )
+    on = "a CPU and a GPU" if "gpu" in summary["where"] else "a CPU"
     lines = [
-        "# The cheat gallery", "",
+        "# The cheat gallery",
+        "",
         "Generated by `python benchmarks/cheats.py docs` from `benchmarks/results/cheats.json` "
-        f"({data['date']}). Do not edit.", "",
+        f"({data['date']}). Do not edit.",
+        "",
         f"**{summary['cheats_caught']} of {summary['cheats']} cheats were caught, {summary['honest_flagged']} of "
-        f"{summary['honest']} honest candidates were flagged**, on {on}.", "",
+        f"{summary['honest']} honest candidates were flagged**, on {on}.",
+        "",
         "A cheat is caught when it ends with the verdict that it deserves. Some tricks gain nothing under this "
-        "evaluator (a patched clock is merely not asked): they count as honest and must not be flagged.", "",
-    ]  # fmt: skip
+        "evaluator (a patched clock is merely not asked): they count as honest and must not be flagged.",
+        "",
+    ]
     titles = {
         "cubin": ("Machine code", "Patched schedules; proved wrong before anything runs."),
         "source": ("Source text", "Scanned, then built in confinement ([how](../concepts/evaluator.md))."),
-        "python": ("Python candidates", "Run with the scan of their text switched off, on the CPU, so that confinement "
-                   "and checks have to do the work."),
+        "python": (
+            "Python candidates",
+            "Run with the scan of their text switched off, on the CPU, so that confinement "
+            "and checks have to do the work.",
+        ),
         "python_scan": ("Python candidates that the scan refuses", "Streams, graphs, libraries, limits."),
         "gpu": ("Device code", "Judged on a GPU as source candidates."),
         "python_gpu": ("Python candidates on a GPU", "The scan of their text switched off."),
-    }  # fmt: skip
+    }
     for how, (title, words) in titles.items():
         own = [r for r in singles if r["how"] == how]
         if not own:
             continue
-        lines += [f"## {title}", "", words, "", "| exhibit | what it does | kind | verdict | caught by | |",
-                  "|---|---|---|---|---|---|"]  # fmt: skip
+        lines += [
+            f"## {title}",
+            "",
+            words,
+            "",
+            "| exhibit | what it does | kind | verdict | caught by | |",
+            "|---|---|---|---|---|---|",
+        ]
         for r in sorted(own, key=lambda r: (r["kind"], r["name"])):
             mark = "" if r["ok"] else "**missed**"
             lines.append(
                 f"| {r['name']} | {r['title']} | {r['kind']} | `{r['verdict']}` | {r['by']} | {mark} |"
             )
-        lines.append("")
-    if "gpu" not in summary["where"]:
-        lines += ["## Device code, not run yet", "", "Written, and built by the compiler; these need a GPU "
-                  "(`python benchmarks/cheats.py gpu`).", "", "| exhibit | what it does | kind | must end as | caught by |",
-                  "|---|---|---|---|---|"]  # fmt: skip
-        lines += [
-            f"| {e.name} | {e.title} | {e.kind} | {' or '.join(f'`{v}`' for v in e.expected)} | {e.by} |"
-            for e in device.exhibits()
-        ]
         lines.append("")
     if many:
         lines += ["## Honest candidates in bulk", "", "| candidates | on | accepted |", "|---|---|---|"]
@@ -397,22 +342,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("step", choices=("cpu", "plan", "gpu", "docs"))
+    parser.add_argument("step", choices=("cpu", "gpu", "docs"))
     parser.add_argument("--only", default="", help="exhibits whose names begin so")
     parser.add_argument("--honest", type=int, default=204, help="honest schedules")
-    parser.add_argument("--folder", type=Path, default=Path("plans"), help="where the plan is")
     parser.add_argument("--out", default=os.environ.get("OUT") or str(RESULT.parent))
     options = parser.parse_args(arguments)
     path = Path(options.out, "cheats.json")
     if options.step == "docs":
         (ROOT / "docs" / "reference" / "cheats.md").write_text(docs(path))
         return 0
-    if options.step == "plan":
-        print(make_plan(options))
-        return 0
-    if options.step == "gpu" and not (options.folder / "cheats.xz").is_file():
-        print(f"no {options.folder / 'cheats.xz'}: make it with `python benchmarks/cheats.py plan` first")
-        return 2
     if options.step == "gpu" and not gpu_count():
         print("no GPU here")
         return 2

@@ -37,9 +37,13 @@ from sassafras.gemm.select.table import TunedTable
 
 #: trees, leaves and depth of both sets: small enough for a few milliseconds
 PLAIN = {
-    "max_iter": 200, "max_leaf_nodes": 95, "max_depth": 12, "learning_rate": 0.12, "max_features": 0.4,
+    "max_iter": 200,
+    "max_leaf_nodes": 95,
+    "max_depth": 12,
+    "learning_rate": 0.12,
+    "max_features": 0.4,
     "l2_regularization": 5.0,
-}  # fmt: skip
+}
 MODES = {"max_iter": 120, "max_leaf_nodes": 31, "max_depth": 8, "learning_rate": 0.12}
 #: of the layouts nt and tt, which have a tenth of the pairs
 PLAIN_BACKWARD = {"max_iter": 200, "max_leaf_nodes": 31, "max_depth": 8, "learning_rate": 0.1}
@@ -56,9 +60,9 @@ HELD_OUT_BACKWARD: dict[str, Callable[[int, Shape], bool]] = {
     "n of 768, 4096": lambda index, shape: shape.n in (768, 4096),
 }
 #: times of shapes off the grid, which no table holds: the model learns from them what the grid cannot show
-OFF_GRID = sorted(dataset.DATA.glob("nvidia-h200.offgrid*.jsonl.gz"))
+OFF_GRID = sorted(dataset.DATASETS.glob("nvidia-h200.offgrid*.jsonl.gz"))
 #: times of shapes that nothing learns from: they judge, each file by itself
-UNSEEN = sorted(dataset.DATA.glob("nvidia-h200.unseen-*.jsonl.gz"))
+UNSEEN = sorted(dataset.DATASETS.glob("nvidia-h200.unseen-*.jsonl.gz"))
 #: parts of them that are judged by what was learnt from the others
 FOLDS = 3
 #: predicted speed-ups asked for, of all shapes alike
@@ -172,10 +176,15 @@ def flat(trees: Sequence[np.ndarray], base: float) -> predictor.Trees:
         children = np.stack(
             [np.where(leaf, own, root + nodes[side].astype(int)) for side in ("left", "right")], 1
         )
-        parts.append((
-            np.where(leaf, 0, nodes["feature_idx"]), np.where(leaf, np.inf, nodes["num_threshold"]), children,
-            np.where(leaf, nodes["value"], 0.0).astype(np.float32).astype(float), nodes["depth"],
-        ))  # fmt: skip
+        parts.append(
+            (
+                np.where(leaf, 0, nodes["feature_idx"]),
+                np.where(leaf, np.inf, nodes["num_threshold"]),
+                children,
+                np.where(leaf, nodes["value"], 0.0).astype(np.float32).astype(float),
+                nodes["depth"],
+            )
+        )
     feature, threshold, children, value, depth = (np.concatenate(part) for part in zip(*parts, strict=True))
     return predictor.Trees(base, int(depth.max()), roots, feature, threshold, children, value)
 
@@ -198,9 +207,10 @@ def look_up(entry: dataset.DatasetEntry, name: str) -> float | None:
         return us
     wanted = _but_for_stages(registry.parse(name))
     found = [
-        us for other, (us, _) in entry.ours.items()
+        us
+        for other, (us, _) in entry.ours.items()
         if "+" not in other and dataset.layout_of(other) and _but_for_stages(registry.parse(other)) == wanted
-    ]  # fmt: skip
+    ]
     return min(found, default=None)
 
 
@@ -224,9 +234,12 @@ def judge(chooser: Selector, entries: Sequence[dataset.DatasetEntry]) -> list[di
             us = look_up(entry, choice.config) if choice.member == "ours" and choice.config else torch_us
             best = min([torch_us, *(us for _, us in entry.ranked(layout))])
             row = {
-                "shape": str(entry.shape), "layout": layout, "config": choice.config,
-                "predicted": choice.speedup, "torch_of_best": best / torch_us,
-            }  # fmt: skip
+                "shape": str(entry.shape),
+                "layout": layout,
+                "config": choice.config,
+                "predicted": choice.speedup,
+                "torch_of_best": best / torch_us,
+            }
             if us is not None:
                 row |= {"over_torch": torch_us / us, "fraction_of_best": best / us}
             rows.append(row)
@@ -239,15 +252,18 @@ def summed(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     over = [row["over_torch"] for row in rows]
     part = sorted(row["fraction_of_best"] for row in rows)
     return {
-        "problems": len(rows), "ours": sum(row["config"] is not None for row in rows),
+        "problems": len(rows),
+        "ours": sum(row["config"] is not None for row in rows),
         "unknown": asked - len(rows),
-        "geomean_over_torch": math.exp(statistics.fmean(map(math.log, over))), "worst_over_torch": min(over),
+        "geomean_over_torch": math.exp(statistics.fmean(map(math.log, over))),
+        "worst_over_torch": min(over),
         "slower_by_1_percent": sum(value < 0.99 for value in over),
         "slower_by_3_percent": sum(value < 0.97 for value in over),
         "slower_by_5_percent": sum(value < 0.95 for value in over),
-        "fraction_of_best": statistics.fmean(part), "worst_fraction": part[0],
+        "fraction_of_best": statistics.fmean(part),
+        "worst_fraction": part[0],
         "fraction_of_best_5_percent": part[len(part) // 20],
-    }  # fmt: skip
+    }
 
 
 def asking(rows: Sequence[dict[str, Any]], settings: SelectorSettings) -> list[dict[str, Any]]:
@@ -265,8 +281,9 @@ def compared(
 ) -> dict[str, list[dict[str, Any]]]:
     """What choosers say of these entries (`judge`), by their names."""
     rows = {
-        "torch": judge(Selector(TunedTable({}, [])), entries), "neighbours": judge(Selector(table), entries),
-    }  # fmt: skip
+        "torch": judge(Selector(TunedTable({}, [])), entries),
+        "neighbours": judge(Selector(table), entries),
+    }
     chosen = judge(Selector(table, ANY, model=model, backward=model), entries)
     for margin in MARGINS:
         rows[f"trees, margin {margin}"] = asking(chosen, SelectorSettings(model_margin=margin))

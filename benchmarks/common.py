@@ -9,8 +9,10 @@ import re
 import shlex
 import subprocess
 import sys
+import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, ProcessPoolExecutor, wait
 from datetime import UTC, datetime
 from multiprocessing import get_context
 from pathlib import Path
@@ -147,21 +149,34 @@ def _take_gpu(free: Any) -> None:
 
 
 def per_gpu(
-    work: Callable[..., Any], items: Sequence[tuple[Any, ...]], gpus: int | None = None
+    work: Callable[..., Any],
+    items: Sequence[tuple[Any, ...]],
+    gpus: int | None = None,
+    until: float = math.inf,
 ) -> Iterable[tuple[int, Any]]:
     """Call ``work(*item)`` for every item, each process on a GPU of its own; (index, result) as they come.
 
     An exception is returned as the result, so that one failure does not lose the others.
+
+    Args:
+        until: time of `time.monotonic` after which no item begins.
     """
     count = max(1, min(gpus or gpu_count(), len(items)))
     context = get_context("spawn")
     free = context.Queue()
     for index in range(count):
         free.put(index)
+    left = deque(enumerate(items))
+    jobs: dict[Any, int] = {}
     with ProcessPoolExecutor(count, context, _take_gpu, (free,)) as pool:
-        jobs = {pool.submit(work, *item): n for n, item in enumerate(items)}
-        for job in as_completed(jobs):
-            try:
-                yield jobs[job], job.result()
-            except Exception as error:
-                yield jobs[job], error
+        while left or jobs:
+            while left and len(jobs) < count and time.monotonic() < until:
+                index, item = left.popleft()
+                try:
+                    jobs[pool.submit(work, *item)] = index
+                except BrokenExecutor as error:
+                    yield index, error
+            if not jobs:
+                break
+            for job in wait(jobs, return_when=FIRST_COMPLETED).done:
+                yield jobs.pop(job), job.exception() or job.result()

@@ -42,9 +42,19 @@ def files(only: Sequence[str] = ()) -> list[str]:
 def command(kind: str, names: Sequence[str], workers: int, report: Path, more: Sequence[str]) -> list[str]:
     """The pytest call of one kind of tests."""
     words = [
-        sys.executable, "-m", "pytest", *names, "-m", _KINDS[kind], "-q", "--durations=20",
-        "--continue-on-collection-errors", "-o", "junit_family=xunit1", f"--junitxml={report}",
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "pytest",
+        *names,
+        "-m",
+        _KINDS[kind],
+        "-q",
+        "--durations=20",
+        "--continue-on-collection-errors",
+        "-o",
+        "junit_family=xunit1",
+        f"--junitxml={report}",
+    ]
     if kind == "together" and workers > 1:
         words += ["-n", str(workers)]
     return [*words, *more]
@@ -136,10 +146,13 @@ def main() -> int:
     kinds = [options.kind] if options.kind else list(_KINDS)
     if options.collect:
         return max(
-            subprocess.run([*command(kind, names, 1, Path(os.devnull), options.more), "--collect-only"],
-                           cwd=ROOT, check=False).returncode
+            subprocess.run(
+                [*command(kind, names, 1, Path(os.devnull), options.more), "--collect-only"],
+                cwd=ROOT,
+                check=False,
+            ).returncode
             for kind in kinds
-        )  # fmt: skip
+        )
     begin = time.perf_counter()
     summary: dict[str, Any] = {"built_s": 0.0 if options.no_build else round(prepare(), 1)}
     tests: list[dict[str, Any]] = []

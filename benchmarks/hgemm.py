@@ -122,19 +122,29 @@ def main() -> int:
     grid = given.grid or ("off-grid" if given.stage == "off-grid" else "cuda-l2")
     shapes = choose_shapes(grid, given.bands, given.shapes, given.seed)
     options = Options(
-        configs=given.configs or 128, seconds=given.seconds, seed=given.seed, rate=given.rate,
-        calls=given.calls, tuned=not grid.startswith("off-grid"), exclude=given.exclude,
-        layouts=tuple(given.layouts.split(",")), apart=given.apart,
-    )  # fmt: skip
+        configs=given.configs or 128,
+        seconds=given.seconds,
+        seed=given.seed,
+        rate=given.rate,
+        calls=given.calls,
+        tuned=not grid.startswith("off-grid"),
+        exclude=given.exclude,
+        layouts=tuple(given.layouts.split(",")),
+        apart=given.apart,
+    )
     if given.only_configs:
         options = retuning(options, given.only_configs, given.recorded, given.configs)
     if given.known:
         options = of_known(options, given.recorded)
     shared: dict[str, Any] = {
-        "gpus": given.gpus or (gpu_count() if not given.dry_run else 2) or 1, "minutes": given.minutes,
-        "dry": given.dry_run, "fresh": given.fresh, "cache": given.cache, "progress": 25,
+        "gpus": given.gpus or (gpu_count() if not given.dry_run else 2) or 1,
+        "minutes": given.minutes,
+        "dry": given.dry_run,
+        "fresh": given.fresh,
+        "cache": given.cache,
+        "progress": 25,
         "say": lambda text: print(text, flush=True),
-    }  # fmt: skip
+    }
     if given.stage == "sweep":
         dataset = runs.sweep(shapes, given.out, options, **shared)
         for path in save_sweep(dataset, given.out, changed=given.only_configs):

@@ -147,11 +147,15 @@ def main() -> int:
         if checks % 1000 == 0:
             print(f"{checks} checks, {len(faults)} wrong, {time.monotonic() - begin:.0f} s", flush=True)
     summary = {
-        "checks": checks, "wrong": sum(not f["why"].startswith("yardstick") for f in faults),
+        "checks": checks,
+        "wrong": sum(not f["why"].startswith("yardstick") for f in faults),
         "yardstick_off": sum(f["why"].startswith("yardstick") for f in faults),
-        "worst_rms_ratio": worst, "by_family": dict(counts),
-        "shapes_without_a_configuration": without, "context_lost": lost, "modelled": given.dry_run,
-    }  # fmt: skip
+        "worst_rms_ratio": worst,
+        "by_family": dict(counts),
+        "shapes_without_a_configuration": without,
+        "context_lost": lost,
+        "modelled": given.dry_run,
+    }
     name = "hgemm-random" + ("-dry" if given.dry_run else "")
     out = given.out or Path(os.environ.get("OUT") or ROOT / "benchmarks/results")
     path = write(name, faults, summary, environment(), seed=given.seed, out=out)

@@ -29,9 +29,12 @@ from sassafras.core.statistics import student_t
 COUNTS = (1, 4, 16)
 #: axis and held-out extents of each seed: a small, a middle and a large one
 HELD_OUT = (
-    ("k", (128, 1024, 8192)), ("m", (256, 2048, 12288)), ("n", (64, 512, 4096)), ("k", (64, 512, 4096)),
+    ("k", (128, 1024, 8192)),
+    ("m", (256, 2048, 12288)),
+    ("n", (64, 512, 4096)),
+    ("k", (64, 512, 4096)),
     ("m", (128, 1024, 8192)),
-)  # fmt: skip
+)
 Choose = Callable[[Any, int], list[int]]
 
 
@@ -81,10 +84,13 @@ def judge(test: list[Any], choose: Choose) -> list[dict[str, Any]]:
         fractions = [problem.fraction(choose(problem, count)) for problem in test]
         rows.append(
             {
-                "measurements": count, "shapes": len(test), "fraction_of_best": statistics.fmean(fractions),
-                "median": statistics.median(fractions), "worst": min(fractions),
+                "measurements": count,
+                "shapes": len(test),
+                "fraction_of_best": statistics.fmean(fractions),
+                "median": statistics.median(fractions),
+                "worst": min(fractions),
             }
-        )  # fmt: skip
+        )
     return rows
 
 

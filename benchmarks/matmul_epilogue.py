@@ -57,20 +57,33 @@ class Case:
 #: layers of language and vision models: projections with a bias, feed-forward halves with their activation,
 #: batches as attention and mixtures of experts have them, one odd shape
 CASES = (
-    Case(64, 4096, 4096), Case(64, 3072, 768, "gelu_tanh"), Case(128, 11008, 4096, "silu", bias=False),
-    Case(256, 3072, 768, "gelu"), Case(256, 768, 3072), Case(512, 4096, 1024, "gelu_tanh"),
-    Case(512, 1024, 4096), Case(1024, 4096, 1024, "relu"), Case(1576, 3072, 768, "gelu"),
-    Case(2048, 8192, 2048, "gelu_tanh"), Case(2048, 14336, 4096, "silu", bias=False),
-    Case(4096, 4096, 4096, "relu"), Case(8192, 5120, 1280, "gelu_tanh", dtype="bf16"),
-    Case(512, 3072, 768, "gelu_tanh", dtype="bf16"), Case(128, 1024, 4096, "relu", dtype="bf16"),
-    Case(256, 1024, 1024, "relu", layout="nn"), Case(128, 64, 1024, bias=False, batch=32, layout="nn"),
-    Case(128, 128, 64, None, bias=False, batch=96), Case(64, 512, 256, "relu", batch=64),
+    Case(64, 4096, 4096),
+    Case(64, 3072, 768, "gelu_tanh"),
+    Case(128, 11008, 4096, "silu", bias=False),
+    Case(256, 3072, 768, "gelu"),
+    Case(256, 768, 3072),
+    Case(512, 4096, 1024, "gelu_tanh"),
+    Case(512, 1024, 4096),
+    Case(1024, 4096, 1024, "relu"),
+    Case(1576, 3072, 768, "gelu"),
+    Case(2048, 8192, 2048, "gelu_tanh"),
+    Case(2048, 14336, 4096, "silu", bias=False),
+    Case(4096, 4096, 4096, "relu"),
+    Case(8192, 5120, 1280, "gelu_tanh", dtype="bf16"),
+    Case(512, 3072, 768, "gelu_tanh", dtype="bf16"),
+    Case(128, 1024, 4096, "relu", dtype="bf16"),
+    Case(256, 1024, 1024, "relu", layout="nn"),
+    Case(128, 64, 1024, bias=False, batch=32, layout="nn"),
+    Case(128, 128, 64, None, bias=False, batch=96),
+    Case(64, 512, 256, "relu", batch=64),
     Case(333, 777, 999, "gelu"),
-)  # fmt: skip
+)
 #: what the rehearsal runs
 SMALL = (
-    Case(8, 24, 16, "gelu"), Case(8, 24, 16, "relu", batch=3, layout="nn"), Case(7, 5, 9, None, dtype="bf16"),
-)  # fmt: skip
+    Case(8, 24, 16, "gelu"),
+    Case(8, 24, 16, "relu", batch=3, layout="nn"),
+    Case(7, 5, 9, None, dtype="bf16"),
+)
 
 
 def tensors(case: Case, device: str) -> tuple[Any, Any, Any]:
@@ -254,8 +267,9 @@ def main() -> int:
             f"{case.name:>40}", json.dumps({k: v for k, v in rows[-1].items() if k != "screened"}), flush=True
         )
     summary = summarise(rows, len(cases)) | {
-        "modelled": given.dry_run, "seconds": round(time.monotonic() - begin, 1),
-    }  # fmt: skip
+        "modelled": given.dry_run,
+        "seconds": round(time.monotonic() - begin, 1),
+    }
     name = "matmul-epilogue" + ("-dry" if given.dry_run else "")
     path = write(name, rows, summary, environment() if usable else {}, out=given.out)
     print(*(f"{key}: {value}" for key, value in summary.items()), path.name, sep="\n", flush=True)
@@ -273,8 +287,10 @@ def summarise(rows: Sequence[dict[str, Any]], asked: int) -> dict[str, Any]:
         return [row[column] for row in rows if column in row]
 
     return {
-        "rows": len(rows), "asked": asked,
-        "geomean_vs_torch": mean("speedup"), "worst_vs_torch": min(of("speedup"), default=None),
+        "rows": len(rows),
+        "asked": asked,
+        "geomean_vs_torch": mean("speedup"),
+        "worst_vs_torch": min(of("speedup"), default=None),
         "wins_vs_torch": sum(value > 1.005 for value in of("speedup_low")),
         "geomean_vs_lt_fused": mean("speedup_lt_fused"),
         "worst_vs_lt_fused": min(of("speedup_lt_fused"), default=None),
@@ -283,7 +299,7 @@ def summarise(rows: Sequence[dict[str, Any]], asked: int) -> dict[str, Any]:
         "null": mean("null"),
         "failed": [row["error"] for row in rows if "error" in row],
         "wrong": [name for row in rows for name in row.get("wrong", [])],
-    }  # fmt: skip
+    }
 
 
 if __name__ == "__main__":

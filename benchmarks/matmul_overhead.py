@@ -136,9 +136,13 @@ def first_calls(processes: int, cache: Path | None) -> list[dict[str, Any]]:
             elif cache:
                 environment["SASSAFRAS_GEMM_CACHE"] = str(cache)
             done = subprocess.run(
-                [sys.executable, "-c", _FIRST], env=environment, capture_output=True, text=True, timeout=300,
+                [sys.executable, "-c", _FIRST],
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=300,
                 check=False,
-            )  # fmt: skip
+            )
             if done.returncode:
                 rows.append({"case": "first call", "error": done.stderr[-500:]})
             else:
@@ -163,8 +167,11 @@ def choices() -> dict[str, Any]:
         chooser.choose(shape, "tn", lambda c, s=shape: c.layout == "tn" and c.why_illegal(s) is None)  # type: ignore[misc]
         times.append(1e6 * (time.perf_counter() - begin))
     return {
-        "case": "choosing", "median_us": float(np.median(times)), "worst_us": max(times), "rows": len(table),
-    }  # fmt: skip
+        "case": "choosing",
+        "median_us": float(np.median(times)),
+        "worst_us": max(times),
+        "rows": len(table),
+    }
 
 
 def main() -> int:
@@ -198,9 +205,11 @@ def main() -> int:
         print("launcher:", room.status()["launcher"], room.status()["notes"], flush=True)
     rows: list[dict[str, Any]] = []
     pairs = {
-        "sassafras": "torch", "sassafras_out": "torch_out", "operator": "torch", "python_launcher":
-        "torch_out",
-    }  # fmt: skip
+        "sassafras": "torch",
+        "sassafras_out": "torch_out",
+        "operator": "torch",
+        "python_launcher": "torch_out",
+    }
     for m, n, k in SHAPES:
         for layout in ("nn", "tn"):
             for member in ("ours", "torch"):
@@ -234,10 +243,12 @@ def main() -> int:
     over = [r["sassafras_over_torch_us"] for r in rows if "sassafras_over_torch_us" in r]
     ours = [r["sassafras_over_torch_us"] for r in rows if r["case"].endswith(" ours")]
     summary = {
-        "worst_over_torch_us": max(over), "worst_over_torch_us_ours": max(ours),
+        "worst_over_torch_us": max(over),
+        "worst_over_torch_us_ours": max(ours),
         "choosing_us": next(r["median_us"] for r in rows if r["case"] == "choosing"),
-        "launcher": room.status()["launcher"], "modelled": given.dry_run,
-    }  # fmt: skip
+        "launcher": room.status()["launcher"],
+        "modelled": given.dry_run,
+    }
     name = "matmul-overhead" + ("-dry" if given.dry_run else "")
     path = write(name, rows, summary, environment(), out=given.out)
     print(json.dumps(summary), path.name)

@@ -71,16 +71,29 @@ def search(name: str, budget: str, seed: int, sets: int) -> tuple[Row, bytes]:
     inside = [final.interval.low <= ratio <= final.interval.high for ratio in fresh]
     known = correlation(workload.name, case.name) or {}
     row: Row = {
-        "kernel": name, "shape": case.name, "kendall_tau": known.get("kendall_tau"), "selected": selected,
-        "modelled": final.modelled_ratio, "modelled_low": final.interval.low,
-        "modelled_high": final.interval.high, "half_width": half_width(final.interval), "null": final.null,
-        "null_low": final.null_interval.low, "null_high": final.null_interval.high, "draws": final.draws,
-        "fresh": fresh[0], "inside": inside[0],
+        "kernel": name,
+        "shape": case.name,
+        "kendall_tau": known.get("kendall_tau"),
+        "selected": selected,
+        "modelled": final.modelled_ratio,
+        "modelled_low": final.interval.low,
+        "modelled_high": final.interval.high,
+        "half_width": half_width(final.interval),
+        "null": final.null,
+        "null_low": final.null_interval.low,
+        "null_high": final.null_interval.high,
+        "draws": final.draws,
+        "fresh": fresh[0],
+        "inside": inside[0],
         "coverage": sum(inside[1:]) / sets if sets else None,
-        "gain": beats(final), "confirmed": beats(final) and fresh[0] > max(1.0, final.null_interval.high),
-        "evaluations": found.evaluations, "seconds": found.seconds, "digest": candidate.digest,
-        "baseline_digest": baseline.digest, "notes": notes,
-    }  # fmt: skip
+        "gain": beats(final),
+        "confirmed": beats(final) and fresh[0] > max(1.0, final.null_interval.high),
+        "evaluations": found.evaluations,
+        "seconds": found.seconds,
+        "digest": candidate.digest,
+        "baseline_digest": baseline.digest,
+        "notes": notes,
+    }
     return row, candidate.kernel.cubin
 
 
@@ -113,21 +126,26 @@ def summarise(rows: list[Row]) -> Row:
     shares = [row["coverage"] for row in rows if row["coverage"] is not None]
     both = [r for r in rows if r.get("measured_speedup_low") is not None]
     summary: Row = {
-        "kernels": len(rows), "inside": sum(r["inside"] for r in rows), "others": OTHERS,
+        "kernels": len(rows),
+        "inside": sum(r["inside"] for r in rows),
+        "others": OTHERS,
         "coverage": sum(shares) / len(shares) if shares else None,
         "widest_half_width": max((r["half_width"] for r in rows), default=None),
-        "gains": sum(r["gain"] for r in rows), "confirmed": sum(r["confirmed"] for r in rows),
+        "gains": sum(r["gain"] for r in rows),
+        "confirmed": sum(r["confirmed"] for r in rows),
         "geomean_selected": geomean(r["selected"] for r in rows),
         "geomean_modelled": geomean(r["modelled"] for r in rows),
         "geomean_fresh": geomean(r["fresh"] for r in rows),
-    }  # fmt: skip
+    }
     if both:
         faster = [r for r in both if r["measured_speedup_low"] > max(1.0, r["measured_null_high"] or 1.0)]
         summary |= {
-            "measured": len(both), "measured_faster": len(faster), "gpu": both[0]["gpu"],
+            "measured": len(both),
+            "measured_faster": len(faster),
+            "gpu": both[0]["gpu"],
             "gains_measured_faster": sum(r["gain"] for r in faster),
             "geomean_measured": geomean(r["measured_speedup"] for r in both),
-        }  # fmt: skip
+        }
     return summary
 
 
@@ -186,8 +204,11 @@ def main(arguments: list[str] | None = None) -> int:
         kept = [rows[name] for name in wanted if name in rows]
         summary = summarise(kept) | {"sets": options.sets, "budget": options.budget}
         environment = {
-            "gpu": summary.get("gpu"), "python": platform.python_version(), "cpus": os.cpu_count(), **packages
-        }  # fmt: skip
+            "gpu": summary.get("gpu"),
+            "python": platform.python_version(),
+            "cpus": os.cpu_count(),
+            **packages,
+        }
         print(write("redraws", kept, summary, environment, seed=options.seed, out=options.out), flush=True)
         return summary
 

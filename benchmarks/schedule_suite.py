@@ -55,9 +55,15 @@ def choose_baseline(workload: Any, case: Any, newest: str | None) -> tuple[str |
 
 
 def one(
-    name: str, case_name: str, odd: bool, seconds: float, seed: int, newest: str | None, folder: str,
+    name: str,
+    case_name: str,
+    odd: bool,
+    seconds: float,
+    seed: int,
+    newest: str | None,
+    folder: str,
     ends: float | None = None,
-) -> Row | None:  # fmt: skip
+) -> Row | None:
     """Optimise one variant; a row, whatever happens; None when it could not end by `ends` (a `time.time`)."""
     if ends is not None and time.time() + seconds + AROUND_S > ends:
         return None
@@ -76,25 +82,40 @@ def one(
             events["last"] = p
 
         result = sassafras.optimize(
-            workload, strategy="anneal", budget=f"{seconds:g}s", device="cuda", seed=seed, case=case_name,
-            ptxas=ptxas, store=Path(folder) / f"{name}-{case_name}.sqlite", out=Path(folder) / "tuned",
+            workload,
+            strategy="anneal",
+            budget=f"{seconds:g}s",
+            device="cuda",
+            seed=seed,
+            case=case_name,
+            ptxas=ptxas,
+            store=Path(folder) / f"{name}-{case_name}.sqlite",
+            out=Path(folder) / "tuned",
             progress=progress,
-        )  # fmt: skip
+        )
         row |= {
-            "instructions": None, "baseline_us": result.baseline_us, "time_us": result.time_us,
-            "improved": result.improved, "speedup": result.speedup,
+            "instructions": None,
+            "baseline_us": result.baseline_us,
+            "time_us": result.time_us,
+            "improved": result.improved,
+            "speedup": result.speedup,
             "speedup_low": result.interval.low if result.interval else None,
             "speedup_high": result.interval.high if result.interval else None,
-            "null": result.null, "null_low": result.null_interval.low if result.null_interval else None,
+            "null": result.null,
+            "null_low": result.null_interval.low if result.null_interval else None,
             "null_high": result.null_interval.high if result.null_interval else None,
-            "evaluations": result.evaluations, "search_seconds": round(result.seconds, 2),
+            "evaluations": result.evaluations,
+            "search_seconds": round(result.seconds, 2),
             "evaluations_per_second": round(result.evaluations / max(result.seconds, 1e-9), 1),
             "verdicts": dict(result.verdicts),
-            "failed_after_validation": result.failed_after_validation, "samples": result.samples,
+            "failed_after_validation": result.failed_after_validation,
+            "samples": result.samples,
             "notes": list(result.notes),
-            "moves": result.recipe.get("moves"), "summary": result.summary(), "facts": dict(result.facts),
+            "moves": result.recipe.get("moves"),
+            "summary": result.summary(),
+            "facts": dict(result.facts),
             "environment": result.environment,
-        }  # fmt: skip
+        }
         from sassafras.sass import Program
 
         row["instructions"] = len(Program.parse(result.baseline.cubin).function(result.baseline.name))
@@ -194,9 +215,15 @@ def merge(files: list[Path], name: str, seed: int, out: str) -> None:
     kept = sorted(found.values(), key=lambda r: order[(r["kernel"], r["shape"])])
     environment = {**sittings[0]["environment"], "sittings": sittings}
     path = write(
-        name, kept, summarise(kept), environment, seed=seed, out=out,
-        command="; ".join(s["command"] for s in sittings), commits="; ".join(s["commit"] for s in sittings),
-    )  # fmt: skip
+        name,
+        kept,
+        summarise(kept),
+        environment,
+        seed=seed,
+        out=out,
+        command="; ".join(s["command"] for s in sittings),
+        commits="; ".join(s["commit"] for s in sittings),
+    )
     print(path)
 
 

@@ -155,9 +155,16 @@ class Sitting:
             try:
                 assert self.worker is not None
                 answer = self.worker.ask(
-                    "run", ANSWER_SECONDS, [cubin], limits=[0] * count, shapes=shapes, first=first,
-                    count=many, seed=977 * seed + 1, words=len(PARTS[self.part].COUNTERS),
-                )  # fmt: skip
+                    "run",
+                    ANSWER_SECONDS,
+                    [cubin],
+                    limits=[0] * count,
+                    shapes=shapes,
+                    first=first,
+                    count=many,
+                    seed=977 * seed + 1,
+                    words=len(PARTS[self.part].COUNTERS),
+                )
             except DeviceError as error:
                 print(f"{self.part} {seed}, probes {first} to {first + many - 1}: {error}", flush=True)
                 self._stop(kill=True)
@@ -223,16 +230,30 @@ def by_pair(all_rows: Sequence[Row]) -> list[Row]:
         bad = sum(m["bad"] for m in ran)
         crashed = len(members) - len(ran)
         unclear = not crashed and any(map(doubtful, ran)) and all(doubtful(m) for m in ran if m["bad"])
-        found.append({
-            "part": "pairs", "question": question, "first": first, "second": second,
-            "relied": order.relied(question, order.OPS[first], order.OPS[second]),
-            "verdict": "doubtful" if unclear
-            else "wrong" if bad or crashed else "in order" if asked else "unasked",
-            "bad": bad, "lanes": 32 * sum(m["warps"] for m in ran),
-            "asked": 32 * sum(m["warps"] for m in asked), "crashed": crashed,
-            "unwaited": sum(m["unwaited"] for m in ran),
-            "later": round(max((m["a_cycles"] - m["distance"] - m["b_cycles"] for m in ran), default=0), 1),
-        })  # fmt: skip
+        found.append(
+            {
+                "part": "pairs",
+                "question": question,
+                "first": first,
+                "second": second,
+                "relied": order.relied(question, order.OPS[first], order.OPS[second]),
+                "verdict": "doubtful"
+                if unclear
+                else "wrong"
+                if bad or crashed
+                else "in order"
+                if asked
+                else "unasked",
+                "bad": bad,
+                "lanes": 32 * sum(m["warps"] for m in ran),
+                "asked": 32 * sum(m["warps"] for m in asked),
+                "crashed": crashed,
+                "unwaited": sum(m["unwaited"] for m in ran),
+                "later": round(
+                    max((m["a_cycles"] - m["distance"] - m["b_cycles"] for m in ran), default=0), 1
+                ),
+            }
+        )
     return found
 
 

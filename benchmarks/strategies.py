@@ -1,395 +1,394 @@
-"""Compare search strategies on equal terms; write strategies.json.
+"""Search strategies with equal evaluations, on a GPU or on the timing model; writes strategies.json.
 
-    python benchmarks/strategies.py --folder runs --seconds 540            # a GPU; again until all is done
-    python benchmarks/strategies.py --folder runs --remeasure              # winners in fresh processes
-    python benchmarks/strategies.py --folder runs --alone                  # CuAsmRL's preset by itself
-    python benchmarks/strategies.py --folder runs --turns                  # its networks on the GPU itself
-    python benchmarks/strategies.py --folder runs --summary                # strategies.json of what is there
-    python benchmarks/strategies.py --device model --kernels softmax --strategies anneal,ppo_twin --seeds 2 \\
-        --evaluations 200 --folder /tmp/runs --out /tmp/results            # without a GPU, to try it
+    python benchmarks/strategies.py --folder runs --seconds 540     # a GPU; the same command goes on
+    python benchmarks/strategies.py --folder runs --summary         # strategies.json of what is there
+    python benchmarks/strategies.py --folder /tmp/runs --out /tmp --device model --kernels softmax \\
+        --strategies anneal,list --seeds 2 --evaluations 200        # without a GPU
 
-A unit is one search: kernel x strategy x seed, --evaluations long. Each is written to its own file in
---folder when it ends, and is not run again; one that is cut goes on where it was, with the same command
-(what was measured is read, and thought about again). Seeds are outermost, so that what is there after a
-short sitting is balanced; ablations come after them, and pre-ranking last (`plan`). --published goes on from
-a strategies.json whose units' files are gone: what it has whole is not run again.
+A search is a kernel, a strategy and a seed. Each finished one is a file in --folder and is not run again;
+one that the deadline cuts is discarded. All strategies of a kernel and seed run on one GPU, one after the
+other, and seeds are outermost, so that a short sitting leaves whole comparisons.
 
-An agent thinks longer than an evaluation takes. So several units share each GPU: its owner
-(`shared_device.py`) judges one candidate at a time, alone, and a unit's clock counts the seconds of the GPU
-that were its own, and beside them those of its thinking. A unit's curve is its best so far after each
-evaluation that improved on it: evaluations, seconds of the GPU, speed-up, seconds of GPU and thought together
-(as if the two never overlapped). Equal evaluations and equal seconds come from the same log. With --turns
-the networks of CuAsmRL's preset are on the GPU that is timed on, and wait while it times, as it does while
-one of them works (`turns.py`).
+A search selects on noise, so what it believed is not what is reported: its best few are timed --looks times
+more, the first half of these chooses among them, and the median of the second half is ``final_speedup``. On
+the timing model, other start times choose, and others again are reported.
 
-Every minute, and at its end, a GPU's owner prints a line, "GPU 0: {...}": how long nobody asked (idle_s),
-and the mean milliseconds of every part of an evaluation (`shared_device.Spent`).
-
-What the search believed is not what is reported: its best few are looked at --looks times more, the one
-with the best median is chosen by the first half of the looks, and final_speedup is the median of the second
-half. --remeasure takes the winner of each kernel (--each: of each strategy on it) to fresh processes beside
-the null experiment. What the summary holds: `strategies_summary.py`.
+The summary names the interquartile mean of log speed-ups by strategy, with a 95 % interval of a bootstrap
+stratified by kernel (Agarwal et al., arXiv 2108.13264), evaluations to 90 % of annealing's gain on the same
+kernel, and what was believed after annealing's seconds. Only kernels and seeds that every strategy has done
+count.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
+import math
 import time
 import traceback
-from collections.abc import Iterator, Sequence
-from functools import partial
-from itertools import cycle
-from multiprocessing import get_context
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common import gpu_count, per_gpu, read_result, use_gpu, write
-from shared_device import SharedDevice, serve
-from strategies_summary import summarise
-from strategies_units import ABLATIONS, DEFAULT, STRATEGIES, Unit, cut, play, read, restore
-from turns import Turns
+import numpy as np
+from common import geomean, gpu_count, per_gpu, write
 
-#: kernels whose strongest baseline is the bundled ptxas's and that annealing made at least 2.8 % faster
-#: (schedule-suite.json); five of four families that the shipped policy has not seen, one that it has.
-#: Neighbours go to different GPUs
+Row = dict[str, Any]
+#: strategies by what they are called here: (name, settings, options of the space)
+STRATEGIES: dict[str, tuple[str, Row, Row]] = {
+    "random_walk": ("random_walk", {}, {}),
+    "greedy": ("greedy", {}, {}),
+    "anneal": ("anneal", {}, {}),
+    "guided": ("guided", {}, {}),
+    "list": ("list", {}, {}),
+    "ppo_pretrained": ("ppo", {"policy": "pretrained"}, {}),
+    "ppo_untrained": ("ppo", {"policy": "untrained"}, {}),
+    "ppo_fresh": ("ppo", {"policy": "fresh"}, {}),
+    # CuAsmRL's moves without its agent
+    "walk_memory_moves": ("random_walk", {"length": 32}, {"moves": "memory"}),
+    "greedy_memory_moves": ("greedy", {}, {"moves": "memory"}),
+}
+DEFAULT = ("random_walk", "greedy", "anneal", "guided", "ppo_fresh", "ppo_pretrained", "ppo_untrained")
+#: kernels that annealing made at least 2.8 % faster (schedule-suite.json)
 KERNELS = (
-    "softmax/512x2048", "quantise_fp8/2048x4096", "attention/1x4x4096x32", "gemv_int4/4096x4096",
-    "softmax/512x4095", "layernorm/2048x1024",
-)  # fmt: skip
-#: kernels of the ablations, one a GPU
-ABLATED = KERNELS[:2]
-#: an ablation's evaluations, and seconds of GPU and processor after which it ends with fewer
-ABLATION_EVALUATIONS, ABLATION_CAP_S = 1000, 150.0
-#: most seconds of the search that has a GPU to itself, for its rate
-ALONE_CAP_S = 70.0
-#: searches that share a GPU: those that mostly think, and the others
-THINKERS, OTHERS = 3, 6
-#: who thinks steps aside for who has the GPU: beside busy players an owner took 0.9 ms longer an evaluation
-PLAYERS_NICE = 5
-#: most pairs of blocks that time a candidate, as in `CudaDevice`
-PAIRS = 12
-#: seconds before the deadline in which nothing new begins
-LAST_S = 5.0
+    "softmax/512x2048",
+    "quantise_fp8/2048x4096",
+    "attention/1x4x4096x32",
+    "gemv_int4/4096x4096",
+    "softmax/512x4095",
+    "layernorm/2048x1024",
+)
+#: best few of a search that are timed again
+LEADERS = 4
+#: columns of a curve: best so far by evaluations, seconds of the device, seconds in all
+EVALUATIONS, DEVICE_SECONDS, SPEEDUP, SECONDS = range(4)
 
 
-def thinks(unit: Unit) -> bool:
-    """True for agents with CuAsmRL's network, whose 27 million weights take longer than the GPU."""
-    return STRATEGIES[unit.strategy][1].get("policy") == "fresh"
+@dataclass(frozen=True)
+class Settings:
+    """What all searches of a comparison share. Travels to processes.
+
+    Attributes:
+        folder: where finished searches are kept.
+        device: ``cuda`` or ``model``.
+        evaluations: of each search.
+        looks: at the leaders, after the search.
+        lonely: one CTA a multiprocessor, for the timing model.
+        deadline: time after which nothing begins.
+    """
+
+    folder: Path
+    device: str
+    evaluations: int
+    looks: int
+    lonely: bool
+    deadline: float
+
+    def path(self, kernel: str, strategy: str, seed: int) -> Path:
+        """Where a search is kept."""
+        return self.folder / f"{kernel.replace('/', '-')}--{strategy}--{seed}.json"
 
 
-def plan(
-    kernels: Sequence[str], names: Sequence[str], seeds: int, evaluations: int, prerank: bool = True
-) -> Iterator[Unit]:
-    """The comparison's units in their order; ablations and pre-ranking at its end if it is whole."""
-    for seed in range(seeds):
-        # kernel by kernel: a GPU then seldom turns from one kernel's process to another's, and a sitting that
-        # is cut leaves more pairs of kernel and seed that have all strategies
-        yield from (Unit(k, n, seed, evaluations) for k in kernels for n in names)
-    if not (set(names) == set(DEFAULT) and set(ABLATED) <= set(kernels)):
-        return
-    again = range(min(2, seeds))
-    for seed in again:
-        for name in ABLATIONS:
-            for k in ABLATED:
-                yield Unit(k, name, seed, min(ABLATION_EVALUATIONS, evaluations), ABLATION_CAP_S)
-    if prerank:
-        yield from (Unit(k, "anneal_prerank8", seed, evaluations) for seed in again for k in kernels)
+# -- searches -----------------------------------------------------------------------------------------------
 
 
-def shares(units: Sequence[Unit], kernels: Sequence[str], gpus: int) -> list[list[Unit]]:
-    """Units by GPU. All strategies of a kernel and seed have the same one; with every seed kernels move on by
-    two, so that four GPUs have as much to do each though there are six kernels."""
-    found: list[list[Unit]] = [[] for _ in range(gpus)]
-    for unit in units:
-        at = list(kernels).index(unit.kernel)
-        mine = [g for g in range(gpus) if g % len(kernels) == at] if gpus > len(kernels) else []
-        if not mine:
-            mine = [(at + 2 * unit.seed) % gpus]
-        found[mine[unit.seed % len(mine)]].append(unit)
-    return found
+class Timed:
+    """A device that counts the seconds it spends on candidates."""
+
+    def __init__(self, device: Any) -> None:
+        self.device, self.busy = device, 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.device, name)
+
+    def run(self, candidate: Any) -> Any:
+        """See `core.Device`."""
+        begin = time.monotonic()
+        try:
+            return self.device.run(candidate)
+        finally:
+            self.busy += time.monotonic() - begin
 
 
-def lonely_or_not(workload: Any, case: str | None, lonely: bool) -> Any:
-    """A workload's case by name (None: its first), with one CTA an SM where that is asked for."""
-    from sassafras.training import environment as game
-
-    chosen = workload.case(case)
-    return game.lonely(chosen) if lonely else chosen
-
-
-def opener(device: str, lonely: bool, kernel: str, pairs: int = PAIRS) -> Any:
-    """(baseline, device, what opens it) of a kernel. `pairs`: of blocks, most that time a candidate."""
+def play(kernel: str, seed: int, names: Sequence[str], settings: Settings) -> int:
+    """Run what is missing of a kernel's strategies with one seed; how many were done."""
     from sassafras.evaluate.gpu import CudaDevice
     from sassafras.jobs.opening import DEFAULT_ARCH
     from sassafras.targets import load
     from sassafras.timing_model import ModelDevice
+    from sassafras.training.environment import lonely
 
-    name, _, case = kernel.partition("/")
-    workload = load(f"suite:{name}")
-    chosen = lonely_or_not(workload, case or None, lonely)
-    made: Any = CudaDevice(pairs=pairs) if device == "cuda" else ModelDevice("sm_90a")
-    baseline = workload.build(chosen, getattr(made, "arch", None) or DEFAULT_ARCH)
-    return baseline, made, partial(made.open, workload, chosen, baseline)
-
-
-class Lists:
-    """Units of one GPU for whoever has time: two lists, each begun from its front. Travels to processes."""
-
-    def __init__(self, context: Any, units: Sequence[Unit]) -> None:
-        self.lists = [[u for u in units if thinks(u)], [u for u in units if not thinks(u)]]
-        self.taken = [context.Value("i", 0), context.Value("i", 0)]
-
-    def take(self, first: int) -> Unit | None:
-        """The next unit of a list, or of the other where it is empty."""
-        for which in (first, 1 - first):
-            with self.taken[which].get_lock():
-                at = self.taken[which].value
-                if at < len(self.lists[which]):
-                    self.taken[which].value = at + 1
-                    return self.lists[which][at]
-        return None
-
-
-def player(
-    connection: Any, lists: Lists, first: int, folder: str, given: dict[str, Any], network: int | None,
-    turns: Turns | None,
-) -> None:  # fmt: skip
-    """A process: plays one unit after the other at a GPU that it shares.
-
-    `network`: the GPU of its networks, the only one that it sees. Nothing is timed there, or it is shared by
-    `turns`, and then has the networks of those who mostly think.
-    """
-    os.nice(PLAYERS_NICE)
-    if network is not None:
-        use_gpu(network)
-    hello = connection.recv()
-    while time.time() < given["deadline"] - LAST_S and (unit := lists.take(first)) is not None:
-        try:
-            device = SharedDevice(connection, hello, unit.kernel)
-            away = network is not None and (turns is None or thinks(unit))
-            play(
-                unit, device, Path(folder), given["lonely"], given["looks"], given["deadline"],
-                "cuda" if away else "cpu", turns if thinks(unit) else None,
-            )  # fmt: skip
-        except EOFError:
-            return
-        except Exception:
-            traceback.print_exc()
-
-
-def run(parts: list[list[Unit]], folder: Path, given: argparse.Namespace, deadline: float) -> None:
-    """Play all units until the deadline; one owner a GPU, and some players."""
-    context = get_context("spawn")
-    # one thread each, but for those whose settings say otherwise: there are many, and their seconds count
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ.setdefault(name, "1")
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that wait leave their cores to others
-    options = {"lonely": given.lonely, "looks": given.looks, "deadline": deadline}
-    owners, players = [], []
-    # in turn: processes that share a GPU wait for each other's slices of it
-    networks = cycle(range(len(parts), len(parts) + given.network_gpus) if given.network_gpus else [None])
-    # kept here: a lock that nobody in this process knows any more is gone before its processes have begun
-    shared = [Lists(context, units) for units in parts]
-    turns = [Turns.new() if given.turns else None for _ in parts]
-    opens = partial(opener, given.device, given.lonely, pairs=given.pairs)
-    for gpu, (units, lists) in enumerate(zip(parts, shared, strict=True)):
-        if not units:
-            continue
-        heavy, light = (min(len(part), most) for part, most in zip(lists.lists, given.players, strict=True))
-        pipes = [context.Pipe() for _ in range(heavy + light)]
-        theirs = [end for end, _ in pipes]
-        kernels = list(dict.fromkeys(u.kernel for u in units))
-        owner = context.Process(target=serve, args=(gpu, kernels, opens, theirs, turns[gpu]))
-        owner.start()
-        owners.append(owner)
-        for n, (_, mine) in enumerate(pipes):
-            which = 0 if n < heavy else 1
-            network = gpu if given.turns and given.device == "cuda" else next(networks)
-            its = (mine, lists, which, str(folder), options, network, turns[gpu])
-            process = context.Process(target=player, args=its)
-            process.start()
-            players.append(process)
-        for pipe in pipes:  # each end is held by one process alone, so that its death is noticed
-            for end in pipe:
-                end.close()
-    for process in players:
-        process.join()
-    for owner in owners:
-        owner.join(timeout=30)
-        if owner.is_alive():
-            owner.kill()
-    for lock in turns:
-        if lock is not None:
-            lock.end()
-
-
-def remeasure(kernel: str, names: list[str], each: bool, folder: str, deadline: float) -> int:
-    """The kernel's winner (each: every strategy's best seed) in fresh processes beside the null."""
-    import base64
-    import zlib
-
-    from sassafras.core import Candidate
-    from sassafras.core.files import write_whole
-
-    rows = [r for r in read(Path(folder)) if r["kernel"] == kernel and r.get("winner")]
-    rows = [r for r in rows if r["strategy"] in names and not r["modelled"]]
-    wanted = [[r for r in rows if r["strategy"] == name] for name in names] if each else [rows]
-    baseline, device, ready = opener("cuda", False, kernel)
-    done, opened = 0, False
+    missing = [name for name in names if not settings.path(kernel, name, seed).exists()]
+    if not missing or time.time() > settings.deadline:
+        return 0
+    family, _, shape = kernel.partition("/")
+    workload = load(f"suite:{family}")
+    case = workload.case(shape or None)
+    if settings.lonely:
+        case = lonely(case)
+    device = Timed(CudaDevice() if settings.device == "cuda" else ModelDevice("sm_90a"))
+    baseline = workload.build(case, getattr(device.device, "arch", None) or DEFAULT_ARCH)
+    done = 0
     try:
-        for mine in wanted:
-            if not mine or time.time() > deadline:
+        device.open(workload, case, baseline)
+        for name in missing:
+            row: Row = {"kernel": kernel, "strategy": name, "seed": seed, "modelled": device.modelled}
+            row |= {"lonely": settings.lonely, "environment": device.environment()}
+            try:
+                found = search_once(name, seed, device, baseline, settings)
+            except Exception as error:  # one failure is a row that says so
+                traceback.print_exc()
+                path = settings.path(kernel, name, seed).with_suffix(".error")
+                path.write_text(json.dumps(row | {"error": f"{type(error).__name__}: {error}"}))
                 continue
-            top = max(mine, key=lambda r: r["final_speedup"])
-            if "remeasured" in top:
-                continue
-            if not opened:
-                ready()
-                opened = True
-            cubin = zlib.decompress(base64.b64decode(top["winner"]))
-            outcome = device.remeasure(Candidate(baseline.with_cubin(cubin)))
-            top["remeasured"] = {
-                "verdict": str(outcome.verdict), "speedup": outcome.speedup, "null": outcome.null,
-                "low": outcome.interval and outcome.interval.low,
-                "high": outcome.interval and outcome.interval.high,
-                "null_low": outcome.null_interval and outcome.null_interval.low,
-                "null_high": outcome.null_interval and outcome.null_interval.high,
-                "baseline_us": outcome.baseline_us,
-            }  # fmt: skip
-            path = Unit(kernel, top["strategy"], top["seed"], 0).path(Path(folder))
-            write_whole(path, json.dumps(top))
-            print(kernel, top["strategy"], top["seed"], top["remeasured"], flush=True)
+            if found is None:
+                return done
+            keep(settings.path(kernel, name, seed), row | found)
             done += 1
     finally:
         device.close()
     return done
 
 
-def told(command: str) -> str:
-    """A command line without a machine's folders: of a path from the root its last part."""
-    return " ".join(Path(word).name if word.startswith("/") else word for word in command.split())
+def keep(path: Path, row: Row) -> None:
+    """Write a finished search whole; an error that it had before is over."""
+    from sassafras.core.files import write_whole
+
+    write_whole(path, json.dumps(row))
+    path.with_suffix(".error").unlink(missing_ok=True)
+    print(f"{row['kernel']} {row['strategy']} {row['seed']}: {row['final_speedup']:.4f}", flush=True)
 
 
-def publish(folder: Path, out: str | None, commits: str | None = None) -> Path:
-    """strategies.json, from all units in the folder; `commits`: that they were measured at."""
-    rows = read(folder)
+def search_once(name: str, seed: int, device: Timed, baseline: Any, settings: Settings) -> Row | None:
+    """One search and a figure for its winner that no luck of the search's has a part in; None if cut."""
+    from sassafras import search
+    from sassafras.core import Budget
+    from sassafras.evaluate import KernelEvaluator
+    from sassafras.schedule import ScheduleSpace
+    from sassafras.validate import Validator
+
+    called, options, narrowed = STRATEGIES[name]
+    strategy = search.get(called, options)
+    space = ScheduleSpace(baseline, **(getattr(strategy, "space_options", {}) | narrowed))
+    validator = Validator(baseline.cubin, baseline.name)
+    judge = KernelEvaluator(device, lambda _, cubin: validator.check(cubin), baseline)
+    curve: list[tuple[int, float, float, float]] = []
+    begin, device.busy = time.monotonic(), 0.0
+
+    def note(progress: Any) -> None:
+        best = 1.0 / progress.best.cost
+        if not curve or best > curve[-1][SPEEDUP]:
+            curve.append((progress.evaluations, device.busy, best, time.monotonic() - begin))
+
+    budget = Budget(evaluations=settings.evaluations)
+    found = search.run(
+        strategy,
+        space,
+        judge,
+        budget,
+        seed=seed,
+        progress=note,
+        keep=LEADERS,
+        stop=lambda: time.time() > settings.deadline,
+    )
+    seconds, busy = time.monotonic() - begin, device.busy
+    if found.reason == "interrupted":
+        return None
+    return {
+        "evaluations": found.evaluations,
+        "gpu_seconds": busy,
+        "cpu_seconds": seconds - busy,
+        "seconds": seconds,
+        "reason": found.reason,
+        "believed_speedup": 1.0 / found.best.cost,
+        "final_speedup": look_again(device, found, settings.looks),
+        "curve": curve,
+        "verdicts": dict(found.verdicts),
+        "settings": search.settings_of(strategy),
+    }
+
+
+def look_again(device: Timed, found: Any, looks: int) -> float:
+    """The speed-up of the best of the leaders, chosen by other measurements than those reported."""
+    from sassafras.core import Redrawing
+    from sassafras.jobs.confirm import select
+
+    leaders = [leader.candidate for leader in found.leaders]
+    if isinstance(device.device, Redrawing):
+        best = [*select(device.device, found.leaders, lambda outcome: None), leaders[0]][0]
+        return float(device.remeasure(best).modelled_ratio or 1.0)
+    seen: list[list[float]] = [[] for _ in leaders]
+    for _ in range(max(looks, 2)):
+        for times, candidate in zip(seen, leaders, strict=True):
+            if (cost := device.run(candidate).cost) is not None:
+                times.append(1.0 / cost)
+    halves = [(times[: len(times) // 2], times[len(times) // 2 :]) for times in seen]
+    able = [(float(np.median(a)), float(np.median(b))) for a, b in halves if a and b]
+    return max(able)[1] if able else 1.0
+
+
+# -- summary ------------------------------------------------------------------------------------------------
+
+
+def iqm(values: np.ndarray) -> float:
+    """Interquartile mean: of the middle half."""
+    ordered = np.sort(values)
+    cut = len(ordered) // 4
+    return float(np.mean(ordered[cut : len(ordered) - cut]))
+
+
+def stratified(rows: list[Row], draws: int = 2000) -> tuple[float, float, float]:
+    """Interquartile mean of log speed-ups with a 95 % interval; seeds are resampled within each kernel."""
+    by_kernel: dict[str, list[float]] = {}
+    for row in rows:
+        by_kernel.setdefault(row["kernel"], []).append(math.log(row["final_speedup"]))
+    strata = [np.array(values) for values in by_kernel.values()]
+    rng = np.random.default_rng(0)
+    found = [iqm(np.concatenate([s[rng.integers(0, len(s), len(s))] for s in strata])) for _ in range(draws)]
+    low, high = np.quantile(found, [0.025, 0.975])
+    return math.exp(iqm(np.concatenate(strata))), math.exp(low), math.exp(high)
+
+
+def best_at(row: Row, limit: float, column: int) -> float:
+    """Best speed-up believed within so many evaluations or seconds."""
+    held = [point[SPEEDUP] for point in row["curve"] if point[column] <= limit]
+    return float(held[-1]) if held else 1.0
+
+
+def reach(row: Row, target: float) -> float:
+    """Evaluations until a search believed in a speed-up; infinity if it never did."""
+    return next((point[EVALUATIONS] for point in row["curve"] if point[SPEEDUP] >= target), math.inf)
+
+
+def balanced(rows: list[Row]) -> list[Row]:
+    """Searches of the kernels and seeds that every strategy has done; all where there are none."""
+    done = [
+        {(r["kernel"], r["seed"]) for r in rows if r["strategy"] == name}
+        for name in {r["strategy"] for r in rows}
+    ]
+    common = set.intersection(*done) if done else set()
+    return [r for r in rows if not common or (r["kernel"], r["seed"]) in common]
+
+
+def summarise(rows: list[Row]) -> Row:
+    """The comparison, everything relative to annealing on the same kernel."""
+    good = [r for r in rows if "error" not in r]
+    main = balanced(good)
+    names = [name for name in STRATEGIES if any(r["strategy"] == name for r in main)]
+    final = {(r["strategy"], r["kernel"], r["seed"]): r["final_speedup"] for r in main}
+
+    def above(one: str, other: str) -> int:
+        return sum(v > final.get((other, *at), math.inf) for (name, *at), v in final.items() if name == one)
+
+    by = {name: _of_one(main, name) for name in names}
+    winner = max(by, key=lambda n: by[n]["iqm_final"], default=None)
+    return {
+        "modelled": any(r["modelled"] for r in good),
+        "units": len(main),
+        "kernels": sorted({r["kernel"] for r in main}),
+        "seeds": sorted({r["seed"] for r in main}),
+        "left_out_for_balance": len(good) - len(main),
+        "searched_evaluations": sum(r["evaluations"] for r in good),
+        "strategies": by,
+        "best_interquartile_mean": winner,
+        "not_told_apart_from_it": [
+            n for n in by if winner and n != winner and by[n]["iqm_high"] >= by[winner]["iqm_low"]
+        ],
+        "by_kernel": {
+            kernel: {
+                n: geomean(v for (name, k, _), v in final.items() if name == n and k == kernel) for n in names
+            }
+            for kernel in sorted({r["kernel"] for r in main})
+        },
+        "above": {one: {other: above(one, other) for other in names if other != one} for one in names},
+        "errors": [{k: r[k] for k in ("kernel", "strategy", "seed", "error")} for r in rows if "error" in r],
+    }
+
+
+def _of_one(rows: list[Row], name: str) -> Row:
+    mine = [r for r in rows if r["strategy"] == name]
+    middle, low, high = stratified(mine)
+    needed: list[float] = []
+    equal: list[float] = []
+    for row in mine:
+        annealed = [r for r in rows if r["kernel"] == row["kernel"] and r["strategy"] == "anneal"]
+        if not annealed:
+            continue
+        # curves hold what searches believed, so the target does too
+        gain = geomean(r["believed_speedup"] for r in annealed) or 1.0
+        if gain > 1.0:
+            needed.append(reach(row, gain**0.9))
+        equal.append(best_at(row, float(np.median([r["seconds"] for r in annealed])), SECONDS))
+    verdicts = [r["verdicts"] for r in mine]
+    typical = float(np.median(needed)) if needed else math.inf
+    return {
+        "units": len(mine),
+        "geomean_final": geomean(r["final_speedup"] for r in mine),
+        "iqm_final": middle,
+        "iqm_low": low,
+        "iqm_high": high,
+        "evaluations_to_90_percent": typical if math.isfinite(typical) else None,
+        "never_reached_90_percent": sum(map(math.isinf, needed)),
+        "could_reach": len(needed),
+        "geomean_believed_at_equal_seconds": geomean(equal),
+        "median_evaluations": float(np.median([r["evaluations"] for r in mine])),
+        "median_gpu_seconds": float(np.median([r["gpu_seconds"] for r in mine])),
+        "median_cpu_seconds": float(np.median([r["cpu_seconds"] for r in mine])),
+        "refused": sum(v.get("illegal_schedule", 0) for v in verdicts),
+        "wrong_or_crashed": sum(
+            v.get(w, 0) for v in verdicts for w in ("wrong_result", "crashed", "timed_out")
+        ),
+    }
+
+
+def publish(folder: Path, out: str | None) -> Path:
+    """strategies.json (on the timing model strategies-modelled.json) of all searches in the folder."""
+    rows = [json.loads(path.read_text()) for path in sorted(folder.glob("*--*--*.json"))]
+    rows += [json.loads(path.read_text()) for path in sorted(folder.glob("*--*--*.error"))]
     if not rows:
-        raise SystemExit(f"no units in {folder}: run some first")
-    found = [r["environment"] for r in rows if r.get("environment")]
-    environment = dict(found[0]) if found else {}
-    commands = list(dict.fromkeys(told(e["command"]) for e in found if e.get("command")))
-    if commands:
-        environment["command"] = commands[0]
-    under_way = [] if any(r.get("modelled") for r in rows) else cut(folder)
-    kept = [
-        {k: round(v, 6) if isinstance(v, float) else v for k, v in r.items()
-         if k not in ("environment", "winner", "curve")} | {"curve": thinned(r.get("curve", []))}
-        for r in (*rows, *under_way)
-    ]  # fmt: skip
-    name = "strategies-modelled" if any(r.get("modelled") for r in rows) else "strategies"
-    summary = summarise(rows, under_way)
-    for strategy, of in summary["strategies"].items():
-        print(
-            f"{strategy:16} {of['units']:3} units, interquartile mean {of['iqm_final']:.4f} "
-            f"[{of['iqm_low']:.4f}, {of['iqm_high']:.4f}]"
-        )
-    return write(
-        name, kept, summary, environment, out=out, commits=commits,
-        command="; ".join(["python " + c for c in [*commands, "strategies.py --summary"]]),
-    )  # fmt: skip
-
-
-def thinned(curve: list[list[float]]) -> list[list[float]]:
-    """A curve without steps below a hundredth of a percent (its last point stays), as it is published."""
-    kept: list[list[float]] = []
-    for point in curve:
-        if not kept or point[2] > kept[-1][2] + 1e-4 or point is curve[-1]:
-            kept.append([point[0], *(round(x, 5) for x in point[1:])])
-    return kept
+        raise SystemExit(f"error: no searches in {folder}: run some first")
+    summary = summarise(rows)
+    for name, of in summary["strategies"].items():
+        print(f"{name:20} {of['iqm_final']:.4f} [{of['iqm_low']:.4f}, {of['iqm_high']:.4f}]")
+    kept = [{k: v for k, v in row.items() if k != "environment"} for row in rows]
+    name = "strategies-modelled" if summary["modelled"] else "strategies"
+    return write(name, kept, summary, rows[0].get("environment", {}), out=out)
 
 
 def main() -> None:
     """Command line."""
     parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parse.add_argument("--folder", type=Path, required=True, help="where units are kept")
+    parse.add_argument("--folder", type=Path, required=True, help="where searches are kept")
     parse.add_argument("--kernels", default=",".join(KERNELS))
-    parse.add_argument("--strategies", default=",".join(DEFAULT))
+    parse.add_argument("--strategies", default=",".join(DEFAULT), help=f"of {', '.join(STRATEGIES)}")
     parse.add_argument("--seeds", type=int, default=5)
     parse.add_argument("--evaluations", type=int, default=3000)
     parse.add_argument("--device", choices=("cuda", "model"), default="cuda")
-    parse.add_argument("--lonely", action="store_true", help="one CTA an SM (timing model: not chaotic then)")
+    parse.add_argument("--lonely", action="store_true", help="one CTA an SM (the model is not chaotic then)")
     parse.add_argument("--looks", type=int, default=14, help="at the leaders, after the search")
     parse.add_argument("--gpus", type=int, help="[default: all]")
-    parse.add_argument("--players", default=f"{THINKERS},{OTHERS}", help="searches at a GPU: thinkers,others")
-    parse.add_argument(
-        "--pairs", type=int, default=PAIRS,
-        help="most pairs of blocks that time a candidate: fewer take less time and leave more noise; "
-        "the same in all sittings of a comparison",
-    )  # fmt: skip
-    parse.add_argument(
-        "--network-gpus", type=int, default=0,
-        help="so many GPUs, the last ones, hold agents' networks, and nothing is timed there [default: 0, "
-        "networks are on the CPU]",
-    )  # fmt: skip
-    parse.add_argument(
-        "--turns", action="store_true", help="networks of CuAsmRL's preset are on the GPU that is timed on"
-    )
-    parse.add_argument("--published", type=Path, help="a strategies.json: what it has whole is not run again")
-    parse.add_argument("--no-prerank", action="store_true", help="leave pre-ranking out")
     parse.add_argument("--seconds", type=float, default=1e7, help="stop after so many")
-    parse.add_argument("--remeasure", action="store_true")
-    parse.add_argument("--each", action="store_true", help="re-measure every strategy's winner")
-    parse.add_argument(
-        "--alone", action="store_true", help="CuAsmRL's preset on the first kernel, nobody beside it"
-    )
-    parse.add_argument("--summary", action="store_true")
-    parse.add_argument("--commits", help="of the sittings, where --summary is not run at the only one")
-    parse.add_argument("--out")
+    parse.add_argument("--summary", action="store_true", help="run nothing, write the result")
+    parse.add_argument("--out", help="folder of the result")
     given = parse.parse_args()
-    given.players = tuple(int(n) for n in given.players.split(","))
-    given.folder.mkdir(parents=True, exist_ok=True)
-    if given.published:
-        count = restore(read_result(given.published, "environment", of="strategies"), given.folder)
-        print(f"{count} units of {given.published} are taken as they are", flush=True)
+    names = given.strategies.split(",")
+    if unknown := [name for name in names if name not in STRATEGIES]:
+        raise SystemExit(f"error: unknown strategies {unknown}; there are {', '.join(STRATEGIES)}")
     if given.summary:
-        print(publish(given.folder, given.out, given.commits))
-        return
-    deadline = time.time() + given.seconds
-    kernels, names = given.kernels.split(","), given.strategies.split(",")
-    if unknown := [n for n in names if n not in STRATEGIES]:
-        raise SystemExit(f"unknown strategies {unknown}; there are {', '.join(STRATEGIES)}")
-    if len(given.players) != 2 or min(given.players) < 1:
-        raise SystemExit("--players are two numbers of at least 1")
-    if not 4 <= given.pairs <= 1000:
-        raise SystemExit("--pairs is a number of at least 4")
-    if given.turns and given.network_gpus:
-        raise SystemExit("--turns has the networks on the GPU that is timed on, --network-gpus on others")
-    there = (gpu_count() if given.device == "cuda" else 1) or 1
-    gpus = given.gpus or there - given.network_gpus
-    if given.network_gpus and not 0 < gpus <= there - given.network_gpus < there:
-        raise SystemExit(f"{given.network_gpus} of {there} GPUs for networks leave too few to time on")
-    if given.remeasure:
-        items = [(k, names, given.each, str(given.folder), deadline) for k in kernels]
-        for number, result in per_gpu(remeasure, items, gpus):
-            if isinstance(result, Exception):
-                traceback.print_exception(result)
-                print(f"{kernels[number]}: {result}", flush=True)
         print(publish(given.folder, given.out))
         return
-    if given.alone:
-        name = "fresh_alone_gpu" if given.turns else "fresh_alone"
-        # (a search that the deadline cuts has no row; half of the time is the start's)
-        unit = Unit(kernels[0], name, 0, given.evaluations, min(ALONE_CAP_S, given.seconds / 2))
-        units, gpus, given.players = [unit], 1, (1, 1)
-    else:
-        units = list(plan(kernels, names, given.seeds, given.evaluations, not given.no_prerank))
-    todo = [u for u in units if not u.path(given.folder).exists()]
-    run(shares(todo, kernels, gpus), given.folder, given, deadline)
-    if read(given.folder):
-        print(publish(given.folder, given.out))
-    print(f"{sum(not u.path(given.folder).exists() for u in units)} units left", flush=True)
+    given.folder.mkdir(parents=True, exist_ok=True)
+    common = {key: getattr(given, key) for key in ("folder", "device", "evaluations", "looks", "lonely")}
+    settings = Settings(**common, deadline=time.time() + given.seconds)
+    items = [(k, s, names, settings) for s in range(given.seeds) for k in given.kernels.split(",")]
+    gpus = given.gpus or (gpu_count() if given.device == "cuda" else 1) or 1
+    for index, result in per_gpu(play, items, gpus):
+        if isinstance(result, Exception):
+            print(f"{items[index][0]}, seed {items[index][1]}: {result!r}", flush=True)
+    print(publish(given.folder, given.out))
+    left = sum(not settings.path(k, n, s).exists() for k, s, names, _ in items for n in names)
+    print(f"{left} searches left", flush=True)
 
 
 if __name__ == "__main__":

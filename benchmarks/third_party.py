@@ -48,9 +48,17 @@ MOST = 10
 
 #: what a row of the result carries
 PUBLIC = (
-    "repository", "commit", "kernel", "configuration", "arch", "compiler", "sha256", "accepted", "reason",
+    "repository",
+    "commit",
+    "kernel",
+    "configuration",
+    "arch",
+    "compiler",
+    "sha256",
+    "accepted",
+    "reason",
     "explanation",
-)  # fmt: skip
+)
 
 #: words of a violation -> why code is refused although it is the compiler's own
 EXPLAINED: dict[str, str] = {

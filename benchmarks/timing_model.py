@@ -47,9 +47,10 @@ def pack(array: np.ndarray) -> Row:
     """An integer array as JSON: base64 of zlib of its little-endian bytes."""
     data = np.ascontiguousarray(array)
     return {
-        "dtype": data.dtype.str, "shape": list(data.shape),
+        "dtype": data.dtype.str,
+        "shape": list(data.shape),
         "zlib": base64.b64encode(zlib.compress(data.tobytes(), 9)).decode(),
-    }  # fmt: skip
+    }
 
 
 def unpack(packed: Row) -> np.ndarray:
@@ -103,8 +104,11 @@ def sample(workload: Any, kernel: Any, count: int, longest: int, seed: int) -> t
             recipes.append((index, length))
         index += 1
     return found, {
-        "seed": [seed, key], "walks": recipes, "duplicates": duplicates, "undone": undone,
-    }  # fmt: skip
+        "seed": [seed, key],
+        "walks": recipes,
+        "duplicates": duplicates,
+        "undone": undone,
+    }
 
 
 def measure(device: Any, candidates: list[Any], seed: int) -> tuple[list[list[list[float]]], list[str]]:
@@ -154,16 +158,25 @@ def one(name: str, count: int, longest: int, pairs: int, seed: int) -> Row:
         orders.append((order - np.arange(len(order))).astype(np.int16))
         controls.append(((words[:, 1] ^ prepared.words[order, 1]) >> np.uint64(41)).astype(np.uint32))
     return {
-        "kernel": name, "case": case.name, "kernel_name": kernel.name, "threads": kernel.threads,
-        "shared_bytes": kernel.shared_bytes, "grid": list(case.grid), "loop_trips": case.loop_trips,
+        "kernel": name,
+        "case": case.name,
+        "kernel_name": kernel.name,
+        "threads": kernel.threads,
+        "shared_bytes": kernel.shared_bytes,
+        "grid": list(case.grid),
+        "loop_trips": case.loop_trips,
         "buffer_bytes": [a.nbytes for a in case.args.values() if hasattr(a, "nbytes")],
-        "sampled": how, "not_correct": bad, "baseline_us": baseline_us, "null": halves[0],
+        "sampled": how,
+        "not_correct": bad,
+        "baseline_us": baseline_us,
+        "null": halves[0],
         "halves": halves[1:],
         "cubin": pack(np.frombuffer(kernel.cubin, dtype=np.uint8)),
         # order minus position, and control codes xor those of the same instruction in the baseline
-        "order": pack(np.array(orders)), "control": pack(np.array(controls)),
+        "order": pack(np.array(orders)),
+        "control": pack(np.array(controls)),
         "environment": environment,
-    }  # fmt: skip
+    }
 
 
 def remodel(raw: Row, changes: dict[str, float]) -> np.ndarray:
@@ -175,10 +188,11 @@ def remodel(raw: Row, changes: dict[str, float]) -> np.ndarray:
         unpack(raw["cubin"]).tobytes(), raw["kernel_name"], ARCH, raw["threads"], raw["shared_bytes"]
     )
     case = Case(
-        raw["case"], tuple(raw["grid"]),
+        raw["case"],
+        tuple(raw["grid"]),
         {f"buffer{n}": Buffer("u8", (size,)) for n, size in enumerate(raw["buffer_bytes"])},
         loop_trips=raw["loop_trips"],
-    )  # fmt: skip
+    )
     device = ModelDevice(ARCH, H200.replace(**changes))
     device.open(Workload(raw["kernel"], (case,), build=lambda *_: kernel), case, kernel)
     words = device.model.words
@@ -207,32 +221,35 @@ def judge(raw: Row, ratios: np.ndarray) -> Row:
     intervals = [bootstrap_median(a + b, seed=0, draws=300) for a, b in halves]
     apart = distinguishable(np.array([i.low for i in intervals]), np.array([i.high for i in intervals]))
     return {
-        "kernel": raw["kernel"], "shape": raw["case"], "schedules": len(usable),
-        "pairs": int(np.triu(apart, 1).sum()), "all_pairs": len(usable) * (len(usable) - 1) // 2,
-        "kendall_tau": kendall_tau(modelled, whole, apart), "ceiling": kendall_tau(first, second, apart),
-        "tau_all_pairs": kendall_tau(modelled, whole), "ceiling_all_pairs": kendall_tau(first, second),
+        "kernel": raw["kernel"],
+        "shape": raw["case"],
+        "schedules": len(usable),
+        "pairs": int(np.triu(apart, 1).sum()),
+        "all_pairs": len(usable) * (len(usable) - 1) // 2,
+        "kendall_tau": kendall_tau(modelled, whole, apart),
+        "ceiling": kendall_tau(first, second, apart),
+        "tau_all_pairs": kendall_tau(modelled, whole),
+        "ceiling_all_pairs": kendall_tau(first, second),
         "ratio_mape": float(np.mean(np.abs(modelled / whole - 1))),
         "held_out": raw["kernel"] not in FITTED_ON,
         "gpu_ratio_range": [float(whole.min()), float(whole.max())],
         "modelled_ratio_range": [float(modelled.min()), float(modelled.max())],
         "null": float(np.median(raw["null"][0] + raw["null"][1])) if raw["null"][0] else None,
-        "baseline_us": raw["baseline_us"], "duplicates": raw["sampled"]["duplicates"],
+        "baseline_us": raw["baseline_us"],
+        "duplicates": raw["sampled"]["duplicates"],
         "undone": raw["sampled"]["undone"],
         "not_correct": len(raw["not_correct"]),
-    }  # fmt: skip
+    }
 
 
 def summarise(rows: list[Row]) -> Row:
     """Medians over the kernels."""
     taus = [r["kendall_tau"] for r in rows if r.get("kendall_tau") is not None]
     held = [r["ratio_mape"] for r in rows if r.get("held_out")]
-    fit = ROOT / "benchmarks" / "results" / "timing-model-fit.json"
     ceilings = [r["ceiling"] for r in rows if r.get("ceiling") is not None]
     return {
         "median_kendall_tau": float(np.median(taus)) if taus else None,
         "median_ceiling": float(np.median(ceilings)) if ceilings else None,
-        # of absolute runtimes, constants fitted without the kernel's family (timing_model_fit.py)
-        "held_out_mape": json.loads(fit.read_text())["summary"]["held_out_mape"] if fit.exists() else None,
         # of a schedule's runtime relative to the baseline's, nothing fitted
         "held_out_ratio_mape": float(np.mean(held)) if held else None,
         "kernels": len(rows),
@@ -264,12 +281,14 @@ def publish(results: Path) -> None:
         f"{row['kernel']}/{row['shape']}": {
             "kendall_tau": round(row["kendall_tau"], 3),
             "ceiling": None if row["ceiling"] is None else round(row["ceiling"], 3),
-            "schedules": row["schedules"], "pairs": row["pairs"], "date": found["date"],
+            "schedules": row["schedules"],
+            "pairs": row["pairs"],
+            "date": found["date"],
             "gpu": found["environment"].get("gpu"),
         }
         for row in found["rows"]
         if row.get("kendall_tau") is not None
-    }  # fmt: skip
+    }
     PUBLISHED.write_text(json.dumps(table, indent=1) + "\n")
     print(f"{len(table)} kernels -> {PUBLISHED.relative_to(ROOT)}")
 

@@ -55,12 +55,28 @@ def _one(path: str, name: str, quota: int, legal: int, seed: int, latencies: str
     data = Path(path).read_bytes()
     program = Program.parse(data)
     row: Row = {
-        "name": name, "arch": program.arch, "kernels": 0, "instructions": 0, "accepted": 0, "unsupported": {},
-        "rejected": [], "planted": Counter(), "caught": Counter(), "missed": [], "legal": 0,
-        "legal_accepted": 0, "refused": [], "milliseconds": [], "pinned": 0, "regenerated": 0,
-        "regenerated_accepted": 0, "renamed": 0, "renamed_accepted": 0,
-        "moved": 0, "moved_accepted": 0,
-    }  # fmt: skip
+        "name": name,
+        "arch": program.arch,
+        "kernels": 0,
+        "instructions": 0,
+        "accepted": 0,
+        "unsupported": {},
+        "rejected": [],
+        "planted": Counter(),
+        "caught": Counter(),
+        "missed": [],
+        "legal": 0,
+        "legal_accepted": 0,
+        "refused": [],
+        "milliseconds": [],
+        "pinned": 0,
+        "regenerated": 0,
+        "regenerated_accepted": 0,
+        "renamed": 0,
+        "renamed_accepted": 0,
+        "moved": 0,
+        "moved_accepted": 0,
+    }
     if program.arch not in ARCHS or ARCHS[program.arch].scheduled is False:
         row["skipped"] = f"{program.arch} is parsed only"
         return row
@@ -135,9 +151,15 @@ def _regenerated(
 
 
 def _copies(
-    row: Row, data: bytes, program: Any, kernel: str, subject: Subject, rng: np.random.Generator, quota: int,
+    row: Row,
+    data: bytes,
+    program: Any,
+    kernel: str,
+    subject: Subject,
+    rng: np.random.Generator,
+    quota: int,
     what: str,
-) -> None:  # fmt: skip
+) -> None:
     """Judge copies (renamed, or with instructions moved over branches), wrong ones and a right one, and what
     is planted in the right one's schedule."""
     from sassafras.core import Kernel, SassafrasError
@@ -203,12 +225,17 @@ def main() -> None:
     with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool, journal.open("a") as file:
         jobs = [
             pool.submit(
-                one, str(options.corpus / x["path"]), x["name"], asked[x["name"]], options.legal,
-                options.seed, options.latencies,
+                one,
+                str(options.corpus / x["path"]),
+                x["name"],
+                asked[x["name"]],
+                options.legal,
+                options.seed,
+                options.latencies,
             )
             for x in lines
             if x["name"] not in done
-        ]  # fmt: skip
+        ]
         for job in as_completed(jobs):
             row = job.result()
             rows.append(row)
@@ -297,10 +324,13 @@ def _environment() -> Row:
     from sassafras.sass.tools import find_all
 
     return {
-        "gpu": None, "python": platform.python_version(), "numpy": np.__version__,
-        "numba": importlib.metadata.version("numba"), "triton": importlib.metadata.version("triton"),
+        "gpu": None,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "numba": importlib.metadata.version("numba"),
+        "triton": importlib.metadata.version("triton"),
         "nvdisasm": [t.version for t in find_all("nvdisasm")],
-    }  # fmt: skip
+    }
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -11,6 +12,26 @@ README_WORDS = 700
 ALL_WORDS = 40_000
 #: words of the index, the tutorial and the guides
 GUIDE_WORDS = 9_000
+#: lines of the package: Python, CUDA, C++, and the report's scripts and styles
+SOURCE_LINES = 70_100
+SOURCE = (".py", ".cu", ".cuh", ".cpp", ".hpp", ".js", ".css")
+#: lines of a source file
+FILE_LINES = 450
+#: files that are longer, until they are split
+LONGER = {
+    "analysis.py",
+    "device.py",
+    "epilogue_plan.py",
+    "launcher.cpp",
+    "moves_jit.py",
+    "records.py",
+    "rules_jit.py",
+    "sm90_hgemm_warp_specialized.cuh",
+}
+#: lines of benchmarks: scripts, kernels, quotes
+BENCHMARK_LINES = 22_200
+#: bytes of the wheel, without its archive's own
+WHEEL_BYTES = 3_500_000
 
 
 def words(*pages: Path) -> int:
@@ -29,3 +50,36 @@ def test_the_guides_are_short() -> None:
 
 def test_the_documentation_is_short() -> None:
     assert words(ROOT / "README.md", *(ROOT / "docs").rglob("*.md")) <= ALL_WORDS
+
+
+def lines(*folders: Path, suffixes: tuple[str, ...] = SOURCE) -> int:
+    """Lines of all files of these kinds."""
+    return sum(len(path.read_bytes().splitlines()) for path in files(*folders, suffixes=suffixes))
+
+
+def files(*folders: Path, suffixes: tuple[str, ...] = SOURCE) -> list[Path]:
+    """Files of these kinds, in order."""
+    return sorted(path for folder in folders for path in folder.rglob("*") if path.suffix in suffixes)
+
+
+def test_the_benchmarks_are_short() -> None:
+    assert lines(ROOT / "benchmarks", suffixes=(".py", ".sh", ".cu", ".toml")) <= BENCHMARK_LINES
+
+
+def test_the_source_is_short() -> None:
+    assert lines(ROOT / "src") <= SOURCE_LINES
+
+
+def test_no_source_file_is_long() -> None:
+    long = {path.name for path in files(ROOT / "src") if len(path.read_bytes().splitlines()) > FILE_LINES}
+    assert long == LONGER, "split the new ones; names that are short again go from the list"
+
+
+def test_the_wheel_is_small() -> None:
+    """Compressed sizes of what the wheel holds: code, and data that the package reads."""
+    packed = (
+        len(zlib.compress(path.read_bytes(), 6))
+        for path in (ROOT / "src" / "sassafras").rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    )
+    assert sum(packed) <= WHEEL_BYTES

@@ -50,9 +50,13 @@ def cuda_jobs() -> Iterator[dict[str, Any]]:
                     if flag != "O3" and arch in ("sm_89", "sm_86") and source.stem[0] > "m":
                         continue
                     yield {
-                        "kind": "cuda", "name": f"cuda-{source.stem}-{flag}-{arch}", "arch": arch,
-                        "source": str(source), "flags": _FLAGS[flag], "include": [],
-                    }  # fmt: skip
+                        "kind": "cuda",
+                        "name": f"cuda-{source.stem}-{flag}-{arch}",
+                        "arch": arch,
+                        "source": str(source),
+                        "flags": _FLAGS[flag],
+                        "include": [],
+                    }
 
 
 def cutlass_jobs(cache: Path) -> Iterator[dict[str, Any]]:
@@ -68,10 +72,13 @@ def cutlass_jobs(cache: Path) -> Iterator[dict[str, Any]]:
                 if "-DUSE_BF16" in extra and "USE_BF16" not in text:
                     continue
                 yield {
-                    "kind": "cutlass", "name": f"cutlass-{source.stem}-{flag}-{arch}", "arch": arch,
-                    "source": str(source), "include": [str(include)],
+                    "kind": "cutlass",
+                    "name": f"cutlass-{source.stem}-{flag}-{arch}",
+                    "arch": arch,
+                    "source": str(source),
+                    "include": [str(include)],
                     "flags": ["-O3", "--expt-relaxed-constexpr", *extra],
-                }  # fmt: skip
+                }
 
 
 def run_nvcc(job: dict[str, Any]) -> dict[str, Any]:
@@ -79,9 +86,16 @@ def run_nvcc(job: dict[str, Any]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="corpus-") as folder:
         output = Path(folder, "out.cubin")
         command = [
-            "nvcc", "-cubin", f"-arch={job['arch']}", "-std=c++17", *job["flags"],
-            *(f"-I{path}" for path in job["include"]), job["source"], "-o", str(output),
-        ]  # fmt: skip
+            "nvcc",
+            "-cubin",
+            f"-arch={job['arch']}",
+            "-std=c++17",
+            *job["flags"],
+            *(f"-I{path}" for path in job["include"]),
+            job["source"],
+            "-o",
+            str(output),
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise RuntimeError((done.stderr or done.stdout).strip())

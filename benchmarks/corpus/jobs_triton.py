@@ -8,24 +8,35 @@ from typing import Any
 
 _GEMM_TILES = [
     # BLOCK_M, BLOCK_N, BLOCK_K, num_warps, num_stages
-    (64, 64, 32, 4, 2), (64, 64, 64, 4, 3), (128, 64, 32, 4, 3), (128, 128, 32, 8, 3),
-    (128, 128, 64, 8, 3), (64, 128, 64, 4, 4), (32, 64, 64, 2, 3), (16, 64, 128, 4, 3),
-    (128, 256, 64, 8, 3), (64, 32, 32, 8, 5), (128, 64, 64, 4, 1),
-]  # fmt: skip
+    (64, 64, 32, 4, 2),
+    (64, 64, 64, 4, 3),
+    (128, 64, 32, 4, 3),
+    (128, 128, 32, 8, 3),
+    (128, 128, 64, 8, 3),
+    (64, 128, 64, 4, 4),
+    (32, 64, 64, 2, 3),
+    (16, 64, 128, 4, 3),
+    (128, 256, 64, 8, 3),
+    (64, 32, 32, 8, 5),
+    (128, 64, 64, 4, 1),
+]
 
 #: workload -> variations of the headline: (constants, options, data types to replace)
 VARIATIONS: dict[str, list[tuple[dict[str, Any], dict[str, Any], dict[str, str]]]] = {
     "gemm_leakyrelu": [
         ({"BLOCK_M": m, "BLOCK_N": n, "BLOCK_K": k}, {"num_warps": w, "num_stages": s}, {})
         for m, n, k, w, s in _GEMM_TILES
-    ] + [
+    ]
+    + [
         ({"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32}, {"num_warps": 4, "num_stages": s}, {"fp16": d})
-        for d in ("bf16", "fp32") for s in (2, 4)
+        for d in ("bf16", "fp32")
+        for s in (2, 4)
     ],
     "batched_gemm": [
         ({"BLOCK_M": m, "BLOCK_N": n, "BLOCK_K": k}, {"num_warps": w, "num_stages": s}, {"fp16": "bf16"})
         for m, n, k, w, s in _GEMM_TILES[:6]
-    ] + [
+    ]
+    + [
         ({"BLOCK_M": 32, "BLOCK_N": 32, "BLOCK_K": 16}, {"num_warps": 4, "num_stages": 2}, {"fp16": "fp64"}),
     ],
     "feed_forward": [
@@ -35,15 +46,19 @@ VARIATIONS: dict[str, list[tuple[dict[str, Any], dict[str, Any], dict[str, str]]
     "attention": [
         ({"BLOCK_M": m, "BLOCK_N": n, "HEAD": h, "CAUSAL": c}, {"num_warps": w, "num_stages": s}, {"fp16": d})
         for m, n, h, c, w, s, d in (
-            (64, 64, 64, False, 4, 2, "fp16"), (64, 32, 32, True, 4, 2, "bf16"),
+            (64, 64, 64, False, 4, 2, "fp16"),
+            (64, 32, 32, True, 4, 2, "bf16"),
             (128, 128, 64, True, 8, 2, "fp16"),
-            (128, 32, 128, False, 8, 3, "bf16"), (32, 32, 64, False, 2, 2, "fp16"),
+            (128, 32, 128, False, 8, 3, "bf16"),
+            (32, 32, 64, False, 2, 2, "fp16"),
             (64, 64, 16, True, 4, 3, "fp16"),
         )
     ],
     "softmax": [
         ({"BLOCK": b}, {"num_warps": w}, {"fp32": d})
-        for b in (256, 1024, 8192) for w in (1, 4, 16) for d in ("fp32", "fp16")
+        for b in (256, 1024, 8192)
+        for w in (1, 4, 16)
+        for d in ("fp32", "fp16")
     ],
     "rmsnorm": [
         ({"BLOCK_ROWS": r, "BLOCK_COLS": c}, {"num_warps": w}, {"fp16": d})
@@ -58,8 +73,7 @@ VARIATIONS: dict[str, list[tuple[dict[str, Any], dict[str, Any], dict[str, str]]
         for h, b, w, d in ((32, 16, 2, "fp16"), (64, 4, 1, "fp32"), (128, 16, 8, "bf16"))
     ],
     "swiglu": [
-        ({"BLOCK": b}, {"num_warps": w}, {"bf16": d})
-        for b, w, d in ((512, 2, "fp16"), (4096, 8, "fp32"))
+        ({"BLOCK": b}, {"num_warps": w}, {"bf16": d}) for b, w, d in ((512, 2, "fp16"), (4096, 8, "fp32"))
     ],
     "cross_entropy": [
         ({"BLOCK": b}, {"num_warps": w, "num_stages": s}, {"bf16": d})
@@ -78,8 +92,7 @@ VARIATIONS: dict[str, list[tuple[dict[str, Any], dict[str, Any], dict[str, str]]
         for k, t, e, w in ((1, 32, 16, 2), (4, 8, 128, 4), (2, 1, 512, 8))
     ],
     "kv_append": [
-        ({"BLOCK": b}, {"num_warps": w}, {"bf16": d})
-        for b, w, d in ((256, 1, "i8"), (4096, 8, "fp32"))
+        ({"BLOCK": b}, {"num_warps": w}, {"bf16": d}) for b, w, d in ((256, 1, "i8"), (4096, 8, "fp32"))
     ],
     "paged_decode": [
         ({"HEAD": h, "PAGE": p}, {"num_warps": w, "num_stages": s}, {"bf16": d})
@@ -88,10 +101,12 @@ VARIATIONS: dict[str, list[tuple[dict[str, Any], dict[str, Any], dict[str, str]]
     "quantise_fp8": [
         ({"BLOCK": b}, {"num_warps": w}, {"bf16": d, "fp8e4nv": q})
         for b, w, d, q in (
-            (1024, 4, "fp16", "fp8e5"), (2048, 8, "fp32", "fp8e5"), (8192, 16, "bf16", "fp8e4nv"),
+            (1024, 4, "fp16", "fp8e5"),
+            (2048, 8, "fp32", "fp8e5"),
+            (8192, 16, "bf16", "fp8e4nv"),
         )
     ],
-}  # fmt: skip
+}
 
 
 def triton_jobs() -> Iterator[dict[str, Any]]:
@@ -99,9 +114,11 @@ def triton_jobs() -> Iterator[dict[str, Any]]:
     from sassafras import suite
 
     for arches, variations in (
-        (("sm_90a", "sm_80"), False), (("sm_90a", "sm_80"), True), (("sm_89", "sm_86"), False),
+        (("sm_90a", "sm_80"), False),
+        (("sm_90a", "sm_80"), True),
+        (("sm_89", "sm_86"), False),
         (("sm_100a", "sm_120a"), None),
-    ):  # fmt: skip
+    ):
         for arch in arches:
             for name in suite.names():
                 workload = suite.load(name)
@@ -117,9 +134,13 @@ def triton_jobs() -> Iterator[dict[str, Any]]:
 
 def _job(arch: str, name: str, label: str, overrides: dict[str, Any]) -> dict[str, Any]:
     return {
-        "kind": "triton", "name": f"triton-{name}-{label}-{arch}", "arch": arch, "workload": name,
-        "case": None if overrides else label, "overrides": overrides,
-    }  # fmt: skip
+        "kind": "triton",
+        "name": f"triton-{name}-{label}-{arch}",
+        "arch": arch,
+        "workload": name,
+        "case": None if overrides else label,
+        "overrides": overrides,
+    }
 
 
 def run_triton(job: dict[str, Any]) -> dict[str, Any]:

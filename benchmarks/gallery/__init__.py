@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+#: exhibits that are text: a line ``=== group | name | title | verdicts | what catches it``, then the text
+TEXTS = Path(__file__).with_name("exhibits.txt")
 
 
 @dataclass(frozen=True)
@@ -31,3 +35,14 @@ class Exhibit:
     by: str
     make: Callable[[], Any] = field(repr=False)
     most: float | None = None
+
+
+def texts(*groups: str) -> list[tuple[str, str, str, tuple[str, ...], str, str]]:
+    """(group, name, title, expected verdicts, what catches it, text) of the exhibits of these groups."""
+    found = []
+    for part in TEXTS.read_text(encoding="utf-8").split("=== ")[1:]:
+        head, _, text = part.partition("\n")
+        group, name, title, expected, by = (word.strip() for word in head.split("|"))
+        if group in groups:
+            found.append((group, name, title, tuple(expected.split("/")), by, "\n" + text))
+    return found

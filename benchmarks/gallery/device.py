@@ -12,10 +12,19 @@ from .subject import N, text
 
 #: number in cheats.cu: name, title, expected verdicts, what catches it
 CHEATS: dict[int, tuple[str, str, tuple[str, ...], str]] = {
-    1: ("cache_by_content", "keeps results by the inputs' contents", ("cheated",), "timing with repeated inputs"),
+    1: (
+        "cache_by_content",
+        "keeps results by the inputs' contents",
+        ("cheated",),
+        "timing with repeated inputs",
+    ),
     2: ("cache_by_address", "keeps results by the inputs' address", ("wrong_result",), "fresh inputs"),
-    3: ("skips_when_unchanged", "leaves the last output when inputs repeat", ("cheated",),
-        "timing with repeated inputs"),
+    3: (
+        "skips_when_unchanged",
+        "leaves the last output when inputs repeat",
+        ("cheated",),
+        "timing with repeated inputs",
+    ),
     4: ("writes_nothing", "writes nothing", ("wrong_result",), "poisoned outputs"),
     5: ("writes_part", "leaves the last block out", ("wrong_result",), "poisoned outputs"),
     6: ("wrong_later", "is right for 40 launches", ("wrong_result",), "comparison inside and after timing"),
@@ -30,10 +39,14 @@ CHEATS: dict[int, tuple[str, str, tuple[str, ...], str]] = {
     15: ("hangs", "never ends", ("timed_out",), "time limit"),
     16: ("illegal_address", "writes to no memory", ("crashed",), "a process of its own"),
     17: ("traps", "traps", ("crashed",), "a process of its own"),
-    18: ("huge_stack", "wants more memory than there is", ("out_of_resources", "crashed", "timed_out", "wrong_result"),
-         "the driver refuses it, or limits"),
+    18: (
+        "huge_stack",
+        "wants more memory than there is",
+        ("out_of_resources", "crashed", "timed_out", "wrong_result"),
+        "the driver refuses it, or limits",
+    ),
     19: ("misaligned", "writes to a misaligned address", ("crashed",), "a process of its own"),
-}  # fmt: skip
+}
 #: number in honest.cu: name, title, launch settings
 ODD: dict[int, tuple[str, str, dict[str, Any]]] = {
     0: ("cooperative_groups", "uses cooperative groups", {}),
@@ -47,7 +60,7 @@ ODD: dict[int, tuple[str, str, dict[str, Any]]] = {
     8: ("grid_stride", "launches an eighth of the blocks", {"grid": (N // 256 // 8, 1, 1)}),
     9: ("never_prints", "contains a printf that never runs", {}),
     10: ("other_order", "another order of the same arithmetic", {}),
-}  # fmt: skip
+}
 
 
 def exhibits() -> list[Exhibit]:
@@ -58,19 +71,40 @@ def exhibits() -> list[Exhibit]:
         return Source("cuda", text(file, macro, number), entry="gallery", threads=256, **settings)
 
     made = [
-        Exhibit(f"gpu_{name}", title, "cheat", "gpu", expected, by,
-                lambda number=number: source("cheats.cu", "CHEAT", number))
+        Exhibit(
+            f"gpu_{name}",
+            title,
+            "cheat",
+            "gpu",
+            expected,
+            by,
+            lambda number=number: source("cheats.cu", "CHEAT", number),
+        )
         for number, (name, title, expected, by) in CHEATS.items()
-    ]  # fmt: skip
+    ]
     made.append(
-        Exhibit("gpu_honest", "the baseline's own text", "honest", "gpu", ("correct",), "",
-                lambda: source("cheats.cu", "CHEAT", 0))
-    )  # fmt: skip
+        Exhibit(
+            "gpu_honest",
+            "the baseline's own text",
+            "honest",
+            "gpu",
+            ("correct",),
+            "",
+            lambda: source("cheats.cu", "CHEAT", 0),
+        )
+    )
     made += [
-        Exhibit(f"gpu_{name}", title, "honest", "gpu", ("correct",), "",
-                lambda number=number, settings=settings: source("honest.cu", "ODD", number, **settings))
+        Exhibit(
+            f"gpu_{name}",
+            title,
+            "honest",
+            "gpu",
+            ("correct",),
+            "",
+            lambda number=number, settings=settings: source("honest.cu", "ODD", number, **settings),
+        )
         for number, (name, title, settings) in ODD.items()
-    ]  # fmt: skip
+    ]
     return made
 
 

@@ -122,15 +122,18 @@ def no_loop(words: np.ndarray, function: Any) -> None:
 
 
 _PATCHES: tuple[tuple[Callable[..., None], str, tuple[str, ...]], ...] = (
-    (writes_nothing, "writes nothing", TARGETS), (writes_part, "writes a part", TARGETS),
-    (early_exit, "ends early and skips work", TARGETS), (skips_barrier, "leaves a barrier out", TARGETS),
-    (other_address, "writes out of bounds", TARGETS), (drops_waits, "does not wait for its loads", TARGETS),
+    (writes_nothing, "writes nothing", TARGETS),
+    (writes_part, "writes a part", TARGETS),
+    (early_exit, "ends early and skips work", TARGETS),
+    (skips_barrier, "leaves a barrier out", TARGETS),
+    (other_address, "writes out of bounds", TARGETS),
+    (drops_waits, "does not wait for its loads", TARGETS),
     (short_stalls, "does not wait for its arithmetic", TARGETS),
     (swaps_load_and_store, "stores before it loads", ("softmax",)),
     (keeps_stale_operand, "reads stale operands", TARGETS),
     (other_arithmetic, "computes something else", TARGETS),
     (no_loop, "runs its loop once", ("gemm_leakyrelu",)),
-)  # fmt: skip
+)
 
 
 @functools.cache
@@ -149,9 +152,14 @@ def exhibits() -> list[Exhibit]:
 
     return [
         Exhibit(
-            f"cubin_{patch.__name__}_{target}", f"{title} ({target})", "cheat", "cubin", ("illegal_schedule",),
-            "the validator, before anything runs", lambda t=target, p=patch: make(t, p),
+            f"cubin_{patch.__name__}_{target}",
+            f"{title} ({target})",
+            "cheat",
+            "cubin",
+            ("illegal_schedule",),
+            "the validator, before anything runs",
+            lambda t=target, p=patch: make(t, p),
         )
         for patch, title, targets in _PATCHES
         for target in targets
-    ]  # fmt: skip
+    ]

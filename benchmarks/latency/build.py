@@ -33,14 +33,21 @@ _FILES = {"R": GPR, "UR": UGPR, "P": PRED, "UP": UPRED}
 
 def _ptx(count: int, live: int, threads: int, shared: int, local: int) -> str:
     lines = [
-        ".version 8.0", f".target {ARCH}", ".address_size 64",
+        ".version 8.0",
+        f".target {ARCH}",
+        ".address_size 64",
         f".visible .entry {NAME}(.param .u64 out, .param .u64 memory, .param .u32 seed, .param .u32 loops,",
         ".param .u32 first, .param .u32 count)",
-        f".maxntid {threads}, 1, 1", ".minnctapersm 1", "{",
-        f".shared .align 16 .b8 room[{shared}];", f".reg .f32 x<{live}>;", ".reg .b64 a, b;",
+        f".maxntid {threads}, 1, 1",
+        ".minnctapersm 1",
+        "{",
+        f".shared .align 16 .b8 room[{shared}];",
+        f".reg .f32 x<{live}>;",
+        ".reg .b64 a, b;",
         f".local .align 16 .b8 spill[{local}];" if local else "",
-        "ld.param.u64 a, [out];", "cvta.to.global.u64 b, a;",
-    ]  # fmt: skip
+        "ld.param.u64 a, [out];",
+        "cvta.to.global.u64 b, a;",
+    ]
     lines += [f"ld.global.f32 x{n}, [b+{4 * n}];" for n in range(live)]
     lines += ["st.shared.f32 [room], x0;", "bar.sync 0;", "ld.shared.f32 x1, [room+4];"]
     lines += [
@@ -75,9 +82,12 @@ class Container:
 
 @lru_cache(maxsize=8)
 def container(
-    count: int = MOST, live: int = REGISTERS - 6, threads: int = frame.BLOCK,
-    shared: int = frame.SHARED_BYTES, local: int = 0,
-) -> Container:  # fmt: skip
+    count: int = MOST,
+    live: int = REGISTERS - 6,
+    threads: int = frame.BLOCK,
+    shared: int = frame.SHARED_BYTES,
+    local: int = 0,
+) -> Container:
     """Compile a container.
 
     Args:

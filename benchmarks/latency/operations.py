@@ -50,9 +50,12 @@ class Op:
     def at(self, role: str) -> str:
         """Its text as ``A``, ``B``, ``pressure``, or as ``B`` whose result is A's operand or result."""
         results = {
-            "A": {"R": "R12", "UR": "UR8", "P": "P1"}, "B": {"R": "R16", "UR": "UR12", "P": "P6"},
-            "pressure": {"R": "R92", "UR": "UR20", "P": "P6"}, "behind": {"R": "R88"}, "over": {"R": "R12"},
-        }[role]  # fmt: skip
+            "A": {"R": "R12", "UR": "UR8", "P": "P1"},
+            "B": {"R": "R16", "UR": "UR12", "P": "P6"},
+            "pressure": {"R": "R92", "UR": "UR20", "P": "P6"},
+            "behind": {"R": "R88"},
+            "over": {"R": "R12"},
+        }[role]
         operand = {"A": "R88", "pressure": "R104"}.get(role, "R8")
         text = self.text.format(d=results.get(self.file, ""), s=operand)
         if role != "A":
@@ -93,20 +96,47 @@ XU = (
     *(
         _plain(name)
         for name in (
-            "MUFU.EX2", "MUFU.RCP", "MUFU.SQRT", "MUFU.TANH", "MUFU.SIN", "MUFU.RCP64H", "MUFU.RSQ64H",
-            "MUFU.EX2.F16", "I2F.RM", "I2F.S8", "I2F.F16.U16", "F2I.NTZ", "F2I.U32.TRUNC.NTZ",
-            "F2I.U16.F16.TRUNC.NTZ", "F2F.F16.F32.RM", "FRND", "FRND.F16", "POPC", "FLO.U32", "BREV",
-            "F2F.F32.F64", "F2F.F16.F64", "F2I.F64.TRUNC", "F2I.U32.F64.TRUNC", "I2F.S64", "I2F.U64",
+            "MUFU.EX2",
+            "MUFU.RCP",
+            "MUFU.SQRT",
+            "MUFU.TANH",
+            "MUFU.SIN",
+            "MUFU.RCP64H",
+            "MUFU.RSQ64H",
+            "MUFU.EX2.F16",
+            "I2F.RM",
+            "I2F.S8",
+            "I2F.F16.U16",
+            "F2I.NTZ",
+            "F2I.U32.TRUNC.NTZ",
+            "F2I.U16.F16.TRUNC.NTZ",
+            "F2F.F16.F32.RM",
+            "FRND",
+            "FRND.F16",
+            "POPC",
+            "FLO.U32",
+            "BREV",
+            "F2F.F32.F64",
+            "F2F.F16.F64",
+            "F2I.F64.TRUNC",
+            "F2I.U32.F64.TRUNC",
+            "I2F.S64",
+            "I2F.U64",
         )
     ),
     *(
         _plain(name, 2)
         for name in (
-            "F2F.F64.F32", "F2I.S64.TRUNC", "F2I.S64.F64.TRUNC", "I2F.F64", "I2F.F64.S64", "FRND.F64",
+            "F2F.F64.F32",
+            "F2I.S64.TRUNC",
+            "F2I.S64.F64.TRUNC",
+            "I2F.F64",
+            "I2F.F64.S64",
+            "FRND.F64",
         )
     ),
     Op("FCHK", "FCHK {d}, {s}, R49", ("R48",), ("R4",), file="P"),
-)  # fmt: skip
+)
 DOUBLE = (Op("DMMA.8x8x4", "DMMA.8x8x4 {d}, {s}, R52, RZ", width=4),)
 SHARED_MEMORY = (
     Op("LDS", "LDS {d}, [{s}]", *_OWN),
@@ -126,9 +156,10 @@ SHARED_MEMORY = (
     Op("ATOMS.CAS", "ATOMS.CAS {d}, [{s}], RZ, RZ", *_OWN),
 )
 SPECIAL = (
-    Op("S2R", "S2R {d}, SR_TID.X"), Op("S2UR", "S2UR {d}, SR_CTAID.X", file="UR"),
+    Op("S2R", "S2R {d}, SR_TID.X"),
+    Op("S2UR", "S2UR {d}, SR_CTAID.X", file="UR"),
     Op("LDC", "LDC {d}, c[0x0][{s}]", ("R119",), ("R119",)),
-)  # fmt: skip
+)
 GLOBAL = (
     Op("LDG", "LDG.E {d}, desc[UR4][{s}.64]", *_GLOBAL),
     Op("LDG.128", "LDG.E.128 {d}, desc[UR4][{s}.64]", *_GLOBAL, width=4),
@@ -145,9 +176,23 @@ STORES = (
     _stored("STG scattered", "STG.E desc[UR4][R96.64], {s}", "LDG.E R12, desc[UR4][R96.64]"),
     _stored("STL", "STL [R98], {s}", "LDL R12, [R98]"),
     Op("STS address", "STS [{s}], R4", *_OWN, 1, "", ("STS [R46], RZ",), ("LDS R12, [R46]",)),
-    Op("STG address", "STG.E desc[UR4][{s}.64], R4", *_GLOBAL, 1, "",
-       ("STG.E desc[UR4][R50.64], RZ",), ("LDG.E R12, desc[UR4][R50.64]",)),
-    Op("LDGSTS", "LDGSTS.E [R46], desc[UR4][{s}.64], !P4", *_GLOBAL, 1, "",
-       ("STS [R46], RZ",), ("LDS R12, [R46]",)),
-)  # fmt: skip
+    Op(
+        "STG address",
+        "STG.E desc[UR4][{s}.64], R4",
+        *_GLOBAL,
+        1,
+        "",
+        ("STG.E desc[UR4][R50.64], RZ",),
+        ("LDG.E R12, desc[UR4][R50.64]",),
+    ),
+    Op(
+        "LDGSTS",
+        "LDGSTS.E [R46], desc[UR4][{s}.64], !P4",
+        *_GLOBAL,
+        1,
+        "",
+        ("STS [R46], RZ",),
+        ("LDS R12, [R46]",),
+    ),
+)
 OPS = {op.name: op for op in (*XU, *DOUBLE, *SHARED_MEMORY, *SPECIAL, *GLOBAL, *STORES)}

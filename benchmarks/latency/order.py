@@ -84,9 +84,11 @@ def probes(pressures: tuple[tuple[int, int], ...] = ((0, 1), (6, 1), (6, 4))) ->
 def relied(question: str, a: Op, b: Op) -> bool:
     """Whether the validator believes that the pair is in order."""
     table = {
-        "results": classes.RESULT_VOUCHERS, "reads": classes.READ_VOUCHERS, "behind": classes.QUEUED_WRITERS,
+        "results": classes.RESULT_VOUCHERS,
+        "reads": classes.READ_VOUCHERS,
+        "behind": classes.QUEUED_WRITERS,
         "over": classes.QUEUED_RESULTS,
-    }[question]  # fmt: skip
+    }[question]
     first, second = (classes.queue_name(n, tuple(m)) for n, *m in (op.opcode.split(".") for op in (a, b)))
     return second in table.get(first, ())
 
@@ -121,25 +123,51 @@ def prologue(code: Code) -> None:
     frame.prologue(code)
     code.add(
         # windows of B: as far as the first from the base; scattered addresses 4 KiB apart, 128 MiB on
-        f"MOV R70, {THREADS * 16:#x}", "IMAD.IADD R70, R70, 0x1, R46",
-        "MOV R72, 0x4000000", "IMAD.IADD R72, R72, 0x1, R50", "MOV R73, R51",
-        "S2R R35, SR_CTAID.X", f"IMAD R36, R35, {THREADS:#x}, R0", "MOV R76, 0x1000",
-        "IMAD R36, R36, R76, RZ", f"LDC R96, c[0x0][{MEMORY:#x}]", "MOV R35, 0x8000000",
-        "IMAD.IADD R96, R96, 0x1, R35", "IMAD.IADD R96, R96, 0x1, R36", "MOV R97, R51",
-        "MOV R35, 0x800", "IMAD.IADD R74, R96, 0x1, R35", "MOV R75, R51",
-        f"MOV R35, {(1 << 32) - LOCAL_BYTES:#x}", "LDC R98, c[0x0][0x28]", "IMAD.IADD R98, R98, 0x1, R35",
-        "MOV R35, 0x20", "IMAD.IADD R78, R98, 0x1, R35",
-        f"MOV R36, {_CONFLICTS:#x}", "IMAD R99, R0, 0x80, R36",
-        "MOV R35, 0x40", "IMAD.IADD R79, R99, 0x1, R35", f"MOV R119, {SEED:#x}",
-        "MOV R76, RZ", "MOV R77, RZ",
+        f"MOV R70, {THREADS * 16:#x}",
+        "IMAD.IADD R70, R70, 0x1, R46",
+        "MOV R72, 0x4000000",
+        "IMAD.IADD R72, R72, 0x1, R50",
+        "MOV R73, R51",
+        "S2R R35, SR_CTAID.X",
+        f"IMAD R36, R35, {THREADS:#x}, R0",
+        "MOV R76, 0x1000",
+        "IMAD R36, R36, R76, RZ",
+        f"LDC R96, c[0x0][{MEMORY:#x}]",
+        "MOV R35, 0x8000000",
+        "IMAD.IADD R96, R96, 0x1, R35",
+        "IMAD.IADD R96, R96, 0x1, R36",
+        "MOV R97, R51",
+        "MOV R35, 0x800",
+        "IMAD.IADD R74, R96, 0x1, R35",
+        "MOV R75, R51",
+        f"MOV R35, {(1 << 32) - LOCAL_BYTES:#x}",
+        "LDC R98, c[0x0][0x28]",
+        "IMAD.IADD R98, R98, 0x1, R35",
+        "MOV R35, 0x20",
+        "IMAD.IADD R78, R98, 0x1, R35",
+        f"MOV R36, {_CONFLICTS:#x}",
+        "IMAD R99, R0, 0x80, R36",
+        "MOV R35, 0x40",
+        "IMAD.IADD R79, R99, 0x1, R35",
+        f"MOV R119, {SEED:#x}",
+        "MOV R76, RZ",
+        "MOV R77, RZ",
         # what is read there: random words
-        "STS [R70], R4", "STS [R70+0x4], R7", "STS [R70+0x8], R5", "STS [R70+0xc], R6",
-        "STS [R99], R7", "STS [R79], R5",
-        "STG.E desc[UR4][R72.64], R7", "STG.E desc[UR4][R72.64+0x4], R4",
-        "STG.E desc[UR4][R72.64+0x8], R5", "STG.E desc[UR4][R72.64+0xc], R6",
-        "STG.E desc[UR4][R96.64], R5", "STG.E desc[UR4][R74.64], R6",
-        "STL [R98], R4", "STL [R78], R6",
-    )  # fmt: skip
+        "STS [R70], R4",
+        "STS [R70+0x4], R7",
+        "STS [R70+0x8], R5",
+        "STS [R70+0xc], R6",
+        "STS [R99], R7",
+        "STS [R79], R5",
+        "STG.E desc[UR4][R72.64], R7",
+        "STG.E desc[UR4][R72.64+0x4], R4",
+        "STG.E desc[UR4][R72.64+0x8], R5",
+        "STG.E desc[UR4][R72.64+0xc], R6",
+        "STG.E desc[UR4][R96.64], R5",
+        "STG.E desc[UR4][R74.64], R6",
+        "STL [R98], R4",
+        "STL [R78], R6",
+    )
     code.idle(4, wait=3)
     code.add("BAR.SYNC.DEFER_BLOCKING 0x0")
     code.idle(4)
@@ -272,11 +300,17 @@ def section(code: Code, number: int, probe: Probe) -> None:
     code.add("IADD3 R45, R45, R39, RZ", "ISETP.NE.AND P0, PT, R45, RZ, PT")
     code.branch("@P0 BRA", loop)
     code.add(
-        "REDUX.SUM UR16, R112", "REDUX.SUM UR17, R113", "REDUX.MAX UR18, R114", "REDUX.MAX UR19, R117",
-        "REDUX.MAX UR20, R115", "REDUX.MAX UR21, R116", *(f"MOV R{16 + n}, UR{16 + n}" for n in range(6)),
+        "REDUX.SUM UR16, R112",
+        "REDUX.SUM UR17, R113",
+        "REDUX.MAX UR18, R114",
+        "REDUX.MAX UR19, R117",
+        "REDUX.MAX UR20, R115",
+        "REDUX.MAX UR21, R116",
+        *(f"MOV R{16 + n}, UR{16 + n}" for n in range(6)),
         "LOP3.LUT R19, RZ, R19, RZ, 0x33, !PT",
-        "LOP3.LUT R35, R0, 0x1f, RZ, 0xc0, !PT", "ISETP.NE.AND P0, PT, R35, RZ, PT",
-    )  # fmt: skip
+        "LOP3.LUT R35, R0, 0x1f, RZ, 0xc0, !PT",
+        "ISETP.NE.AND P0, PT, R35, RZ, PT",
+    )
     report(code, COUNTER_BYTES * number, ("R16", "R17", "R18", "R19", "R20", "R21", "R56"))
     code.labels[end] = len(code.lines)
     code.idle(1)

@@ -138,11 +138,14 @@ def make(
         for batch in batches(group, book):
             made.append(
                 PlannedBatch(
-                    len(made), [rows[id(p)] for p in batch.probes],
+                    len(made),
+                    [rows[id(p)] for p in batch.probes],
                     [[p.first, p.second, p.register, p.values] for p in batch.probes],
-                    batch.slots, bool(wanted % 2), batch.words,
+                    batch.slots,
+                    bool(wanted % 2),
+                    batch.words,
                 )
-            )  # fmt: skip
+            )
     return save(folder, room, made, refused, date)
 
 
@@ -154,10 +157,16 @@ def save(
     code = np.stack([b.words for b in made]).astype("<u8").tobytes()
     digest = hashlib.sha256(room.cubin + code).hexdigest()
     head: dict[str, Any] = {
-        "format": FORMAT, "version": VERSION, "arch": ARCH, "digest": digest, "date": date,
-        "offset": room.offset, "room": room.room, "refused": refused,
+        "format": FORMAT,
+        "version": VERSION,
+        "arch": ARCH,
+        "digest": digest,
+        "date": date,
+        "offset": room.offset,
+        "room": room.room,
+        "refused": refused,
         "batches": [{"rows": b.rows, "texts": b.texts, "slots": b.slots, "slow": b.slow} for b in made],
-    }  # fmt: skip
+    }
     (folder / "container.bin").write_bytes(room.cubin)
     (folder / "code.xz").write_bytes(lzma.compress(code, preset=2))
     (folder / "plan.json.xz").write_bytes(lzma.compress(json.dumps(head).encode(), preset=2))

@@ -37,15 +37,23 @@ WAITED = 1
 _LAST = 16
 #: a kind -> its operation with {d} for the result, {far} for a line of its own; registers of the result
 LOADS = {
-    "LDG miss": ("LDG.E {d}, desc[UR4][R52.64{far}]", 1), "LDG hit": ("LDG.E {d}, desc[UR4][R50.64]", 1),
-    "LDS": ("LDS {d}, [R46]", 1), "LDS conflict": ("LDS {d}, [R62]", 1), "LDL": ("LDL {d}, [R63]", 1),
-    "LDSM": ("LDSM.16.M88 {d}, [R46]", 1), "SHFL": ("SHFL.BFLY PT, {d}, R4, 0x1, 0x1f", 1),
-    "MUFU": ("MUFU.EX2 {d}, R4", 1), "I2F.F64": ("I2F.F64.U32 {d}, R4", 2), "POPC": ("POPC {d}, R4", 1),
-    "DMMA": ("DMMA.8x8x4 {d}, R4, R4, RZ", 4), "LDC": ("LDC {d}, c[0x0][R61]", 1),
+    "LDG miss": ("LDG.E {d}, desc[UR4][R52.64{far}]", 1),
+    "LDG hit": ("LDG.E {d}, desc[UR4][R50.64]", 1),
+    "LDS": ("LDS {d}, [R46]", 1),
+    "LDS conflict": ("LDS {d}, [R62]", 1),
+    "LDL": ("LDL {d}, [R63]", 1),
+    "LDSM": ("LDSM.16.M88 {d}, [R46]", 1),
+    "SHFL": ("SHFL.BFLY PT, {d}, R4, 0x1, 0x1f", 1),
+    "MUFU": ("MUFU.EX2 {d}, R4", 1),
+    "I2F.F64": ("I2F.F64.U32 {d}, R4", 2),
+    "POPC": ("POPC {d}, R4", 1),
+    "DMMA": ("DMMA.8x8x4 {d}, R4, R4, RZ", 4),
+    "LDC": ("LDC {d}, c[0x0][R61]", 1),
     "S2R": ("S2R {d}, SR_TID.X", 1),
-    "MATCH": ("MATCH.ANY {d}, R4", 1), "ATOMS": ("ATOMS.ADD {d}, [R46], RZ", 1),
+    "MATCH": ("MATCH.ANY {d}, R4", 1),
+    "ATOMS": ("ATOMS.ADD {d}, [R46], RZ", 1),
     "ATOMG": ("ATOMG.E.ADD.STRONG.GPU PT, {d}, desc[UR4][R52.64], RZ", 1),
-}  # fmt: skip
+}
 #: operations whose reads are counted: the operand under test is R20
 READS = {
     "STS read": ("STS [R46], {s}", "LDS R21, [R46]"),
@@ -54,14 +62,20 @@ READS = {
     "STG read": ("STG.E desc[UR4][R50.64], {s}", "LDG.E R21, desc[UR4][R50.64]"),
     "STG miss read": ("STG.E desc[UR4][R52.64{far}], {s}", "LDG.E R21, desc[UR4][R52.64{far}]"),
     "STL read": ("STL [R63], {s}", "LDL R21, [R63]"),
-    "LDG read": ("LDG.E R22, desc[UR4][{s}.64]", ""), "LDS read": ("LDS R22, [{s}]", ""),
-    "SHFL read": ("SHFL.BFLY PT, R22, {s}, 0x1, 0x1f", ""), "MUFU read": ("MUFU.RCP R22, {s}", ""),
-}  # fmt: skip
+    "LDG read": ("LDG.E R22, desc[UR4][{s}.64]", ""),
+    "LDS read": ("LDS R22, [{s}]", ""),
+    "SHFL read": ("SHFL.BFLY PT, R22, {s}, 0x1, 0x1f", ""),
+    "MUFU read": ("MUFU.RCP R22, {s}", ""),
+}
 #: in turn: two queues, which hold up the issue each for itself
 MIXES = (
-    "LDG miss + MATCH", "LDG miss + LDS conflict", "LDG miss + LDC", "LDG miss + ATOMG", "LDG miss + MUFU",
+    "LDG miss + MATCH",
+    "LDG miss + LDS conflict",
+    "LDG miss + LDC",
+    "LDG miss + ATOMG",
+    "LDG miss + MUFU",
     "ATOMG + MATCH",
-)  # fmt: skip
+)
 #: groups of asynchronous copies that DEPBAR.LE counts down to none
 GROUPS = ("LDGDEPBAR",)
 
@@ -85,10 +99,15 @@ def probes() -> list[Probe]:
 def prologue(code: Code) -> None:
     frame.prologue(code)
     code.add(
-        f"MOV R62, {_CONFLICTS:#x}", "IMAD R62, R0, 0x80, R62",
-        f"MOV R35, {(1 << 32) - LOCAL_BYTES:#x}", "LDC R63, c[0x0][0x28]", "IMAD.IADD R63, R63, 0x1, R35",
-        f"MOV R61, {frame.SEED:#x}", "STL [R63], R4", "STS [R62], R5",
-    )  # fmt: skip
+        f"MOV R62, {_CONFLICTS:#x}",
+        "IMAD R62, R0, 0x80, R62",
+        f"MOV R35, {(1 << 32) - LOCAL_BYTES:#x}",
+        "LDC R63, c[0x0][0x28]",
+        "IMAD.IADD R63, R63, 0x1, R35",
+        f"MOV R61, {frame.SEED:#x}",
+        "STL [R63], R4",
+        "STS [R62], R5",
+    )
     code.idle(4, wait=3)
     code.add("BAR.SYNC.DEFER_BLOCKING 0x0")
 
@@ -106,13 +125,20 @@ def section(code: Code, number: int, probe: Probe) -> None:
     code.add("MOV R45, R56", "MOV R40, RZ", "MOV R41, RZ", "MOV R42, RZ", "MOV R43, RZ")
     code.labels[loop] = len(code.lines)
     code.add(
-        "IMAD R48, R48, 0x19660d, R38", "IMAD R49, R49, 0x19660d, R38", *frame.VALUES["any"],
+        "IMAD R48, R48, 0x19660d, R38",
+        "IMAD R49, R49, 0x19660d, R38",
+        *frame.VALUES["any"],
         # a line of 1 GiB that nothing has touched yet: the warp's random bits, this lane's word in it
-        "SHF.R.U32.HI R35, RZ, 0x2, R49", "LOP3.LUT R35, R35, 0x3fffff80, RZ, 0xc0, !PT",
-        f"LDC R52, c[0x0][{MEMORY:#x}]", "IMAD.IADD R52, R52, 0x1, R35", "MOV R35, 0x10000000",
+        "SHF.R.U32.HI R35, RZ, 0x2, R49",
+        "LOP3.LUT R35, R35, 0x3fffff80, RZ, 0xc0, !PT",
+        f"LDC R52, c[0x0][{MEMORY:#x}]",
         "IMAD.IADD R52, R52, 0x1, R35",
-        "LOP3.LUT R35, R0, 0x1f, RZ, 0xc0, !PT", "IMAD R52, R35, 0x4, R52", "MOV R53, R51",
-    )  # fmt: skip
+        "MOV R35, 0x10000000",
+        "IMAD.IADD R52, R52, 0x1, R35",
+        "LOP3.LUT R35, R0, 0x1f, RZ, 0xc0, !PT",
+        "IMAD R52, R35, 0x4, R52",
+        "MOV R53, R51",
+    )
     if probe.kind in (*LOADS, *MIXES):
         _loads(code, probe)
     elif probe.kind in READS:
@@ -120,18 +146,28 @@ def section(code: Code, number: int, probe: Probe) -> None:
     else:
         _groups(code, probe)
     code.add(
-        "ISETP.NE.AND P3, PT, R24, RZ, PT", "@P3 IADD3 R40, R40, R58, RZ",
-        "IMAD.IADD R35, R34, 0x1, -R33", "IADD3 R41, R41, R35, RZ",
-        "IMAD.IADD R35, R36, 0x1, -R33", "IADD3 R42, R42, R35, RZ",
-        "LOP3.LUT R35, RZ, R35, RZ, 0x33, !PT", "VIMNMX.U32 R43, R43, R35, !PT",
-        "IADD3 R45, R45, R39, RZ", "ISETP.NE.AND P0, PT, R45, RZ, PT",
-    )  # fmt: skip
+        "ISETP.NE.AND P3, PT, R24, RZ, PT",
+        "@P3 IADD3 R40, R40, R58, RZ",
+        "IMAD.IADD R35, R34, 0x1, -R33",
+        "IADD3 R41, R41, R35, RZ",
+        "IMAD.IADD R35, R36, 0x1, -R33",
+        "IADD3 R42, R42, R35, RZ",
+        "LOP3.LUT R35, RZ, R35, RZ, 0x33, !PT",
+        "VIMNMX.U32 R43, R43, R35, !PT",
+        "IADD3 R45, R45, R39, RZ",
+        "ISETP.NE.AND P0, PT, R45, RZ, PT",
+    )
     code.branch("@P0 BRA", loop)
     code.add(
-        "REDUX.SUM UR16, R40", "REDUX.MAX UR17, R41", "REDUX.MAX UR18, R42", "REDUX.MAX UR19, R43",
-        *(f"MOV R{16 + n}, UR{16 + n}" for n in range(4)), "LOP3.LUT R19, RZ, R19, RZ, 0x33, !PT",
-        "LOP3.LUT R35, R0, 0x1f, RZ, 0xc0, !PT", "ISETP.NE.AND P0, PT, R35, RZ, PT",
-    )  # fmt: skip
+        "REDUX.SUM UR16, R40",
+        "REDUX.MAX UR17, R41",
+        "REDUX.MAX UR18, R42",
+        "REDUX.MAX UR19, R43",
+        *(f"MOV R{16 + n}, UR{16 + n}" for n in range(4)),
+        "LOP3.LUT R19, RZ, R19, RZ, 0x33, !PT",
+        "LOP3.LUT R35, R0, 0x1f, RZ, 0xc0, !PT",
+        "ISETP.NE.AND P0, PT, R35, RZ, PT",
+    )
     report(code, COUNTER_BYTES * number, ("R16", "R17", "R18", "R19", "R56"))
     code.labels[end] = len(code.lines)
     code.idle(1)
@@ -169,9 +205,12 @@ def _loads(code: Code, probe: Probe) -> None:
         lines.append(Line(f"VIMNMX.U32 R{at}, R{at}, R{register + width - 1}, !PT", 2))
     code.idle(2)
     code.add(
-        "VIMNMX.U32 R20, R20, R21, !PT", "VIMNMX.U32 R22, R22, R23, !PT", "VIMNMX.U32 R20, R20, R22, !PT",
-        "ISETP.EQ.AND P3, PT, R20, R39, PT", "@P3 MOV R24, R58",
-    )  # fmt: skip
+        "VIMNMX.U32 R20, R20, R21, !PT",
+        "VIMNMX.U32 R22, R22, R23, !PT",
+        "VIMNMX.U32 R20, R20, R22, !PT",
+        "ISETP.EQ.AND P3, PT, R20, R39, PT",
+        "@P3 MOV R24, R58",
+    )
     _settle(code)
 
 
@@ -224,9 +263,12 @@ def _groups(code: Code, probe: Probe) -> None:
         lines.append(Line(f"VIMNMX.U32 R{at}, R{at}, R{_FIRST + n}, !PT", 2))
     code.idle(2)
     code.add(
-        "VIMNMX.U32 R20, R20, R21, !PT", "VIMNMX.U32 R22, R22, R23, !PT", "VIMNMX.U32 R20, R20, R22, !PT",
-        "ISETP.EQ.AND P3, PT, R20, R39, PT", "@P3 MOV R24, R58",
-    )  # fmt: skip
+        "VIMNMX.U32 R20, R20, R21, !PT",
+        "VIMNMX.U32 R22, R22, R23, !PT",
+        "VIMNMX.U32 R20, R20, R22, !PT",
+        "ISETP.EQ.AND P3, PT, R20, R39, PT",
+        "@P3 MOV R24, R58",
+    )
     _settle(code)
 
 

@@ -43,20 +43,30 @@ def rows(plan: Plan, tally: Tally) -> tuple[list[dict[str, Any]], dict[str, Any]
             trusted = mined.distance(kind, first, first_slot, second, second_slot)
             allowed = mined.needed(kind, first, first_slot, second, second_slot, UNKNOWN)
             row: dict[str, Any] = {
-                "kind": kind, "producer": first, "producer_slot": first_slot, "consumer": second,
-                "consumer_slot": second_slot, "status": result.status, "cycles": result.cycles,
-                "trials": result.trials, "bound": result.bound, "below": list(result.below),
+                "kind": kind,
+                "producer": first,
+                "producer_slot": first_slot,
+                "consumer": second,
+                "consumer_slot": second_slot,
+                "status": result.status,
+                "cycles": result.cycles,
+                "trials": result.trials,
+                "bound": result.bound,
+                "below": list(result.below),
                 "fault": result.fault,
-                "wrong": (result.by_distance.get(result.fault) or (0, 0))[0], "held": result.held,
+                "wrong": (result.by_distance.get(result.fault) or (0, 0))[0],
+                "held": result.held,
                 "odd": result.odd,
                 "shortest": result.shortest,
                 "distances": {str(d): list(v) if v else "crashed" for d, v in result.by_distance.items()},
-                "first": texts[0], "second": texts[1], "mined": seen.cycles if seen else None,
+                "first": texts[0],
+                "second": texts[1],
+                "mined": seen.cycles if seen else None,
                 "mined_trusted": trusted is not None,
                 "allowed": allowed if allowed < UNKNOWN else None,
                 "relation": _relation(result, seen.cycles if seen else None, allowed),
                 "probe": [batch.number, n],
-            }  # fmt: skip
+            }
             found.append(row)
     return found, summary(found, tally)
 
@@ -74,14 +84,18 @@ def classes(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
         allowed = Counter(r["allowed"] for r in pool if r["allowed"])
         made.append(
             {
-                "kind": kind, "producers": first, "consumers": second, "pairs": len(pool),
-                "measured": status["measured"], "never_failed": status["never failed"],
+                "kind": kind,
+                "producers": first,
+                "consumers": second,
+                "pairs": len(pool),
+                "measured": status["measured"],
+                "never_failed": status["never failed"],
                 "blind": status["blind"],
                 "cycles": {str(c): n for c, n in sorted(cycles.items())},
                 "allowed_by_mined": {str(c): n for c, n in sorted(allowed.items())},
                 "least_trials": min((r["trials"] for r in pool if r["status"] == "measured"), default=None),
             }
-        )  # fmt: skip
+        )
     return made
 
 
@@ -123,21 +137,29 @@ def summary(found: list[dict[str, Any]], tally: Tally) -> dict[str, Any]:
     trusted = [r for r in tight if r["mined_trusted"]]
     bounds = [r["bound"] for r in found if r["status"] == "measured" and r["bound"]]
     return {
-        "pairs": len(found), "measured": status["measured"], "never_failed": status["never failed"],
-        "always_wrong": status["always wrong"], "blind": status["blind"], "unfinished": status["unfinished"],
+        "pairs": len(found),
+        "measured": status["measured"],
+        "never_failed": status["never failed"],
+        "always_wrong": status["always wrong"],
+        "blind": status["blind"],
+        "unfinished": status["unfinished"],
         "same_as_mined": sum(r["relation"] == "same" for r in found),
         "less_than_mined": sum(r["relation"] == "less" for r in found),
         "held": sum(r["relation"] == "held" for r in found),
         "danger": sum(r["relation"] == "danger" for r in found),
-        "allowed_by_mined": len(answered), "allowed_and_failed": len(tight),
+        "allowed_by_mined": len(answered),
+        "allowed_and_failed": len(tight),
         "fault_one_below_allowed": sum(r["fault"] == r["allowed"] - 1 for r in tight),
         "trusted_and_failed": len(trusted),
         "fault_one_below_trusted": sum(r["fault"] == r["allowed"] - 1 for r in trusted),
-        "trials": sum(r["trials"] for r in found), "highest_bound": max(bounds, default=None),
-        "known_too_short_tried": tried, "known_too_short_missed": missed,
-        "runs": tally.runs, "bad_by_shape": tally.bad_by_shape,
+        "trials": sum(r["trials"] for r in found),
+        "highest_bound": max(bounds, default=None),
+        "known_too_short_tried": tried,
+        "known_too_short_missed": missed,
+        "runs": tally.runs,
+        "bad_by_shape": tally.bad_by_shape,
         "sound": tried > 0 and not missed and status["always wrong"] * 20 <= max(1, len(found)),
-    }  # fmt: skip
+    }
 
 
 def text(found: list[dict[str, Any]], summed: dict[str, Any]) -> str:

@@ -156,9 +156,14 @@ class Runner:
         return [(blocks, threads, n) for threads, n in zip((32, 128, 1024), loops, strict=True)]
 
     def _all(
-        self, batch: PlannedBatch, distance: int, hint: bool, turn: int, limits: list[int],
+        self,
+        batch: PlannedBatch,
+        distance: int,
+        hint: bool,
+        turn: int,
+        limits: list[int],
         shapes: list[tuple[int, int, int]],
-    ) -> dict[str, Any]:  # fmt: skip
+    ) -> dict[str, Any]:
         """Counters of every probe that can still be run, summed over the shapes."""
         cubin = self.plan.container.fill(patch(batch.words, batch.slots, distance, hint))
         count = len(batch.rows)
@@ -196,16 +201,26 @@ class Runner:
         return total
 
     def _ask(
-        self, batch: PlannedBatch, cubin: bytes, limits: list[int], shapes: list[tuple[int, int, int]],
-        first: int, many: int, seed: int,
-    ) -> dict[str, Any]:  # fmt: skip
+        self,
+        batch: PlannedBatch,
+        cubin: bytes,
+        limits: list[int],
+        shapes: list[tuple[int, int, int]],
+        first: int,
+        many: int,
+        seed: int,
+    ) -> dict[str, Any]:
         assert self._worker is not None
         more: dict[str, Any] = {}
         if self.pretend:
             more = {
-                "rows": batch.rows, "slots": batch.slots, "offset": self.plan.container.offset,
-                "room": self.plan.container.room, "fault": self.fault, "number": batch.number,
-            }  # fmt: skip
+                "rows": batch.rows,
+                "slots": batch.slots,
+                "offset": self.plan.container.offset,
+                "room": self.plan.container.room,
+                "fault": self.fault,
+                "number": batch.number,
+            }
         seconds = 8.0 if self.pretend else ANSWER_SECONDS
         return self._worker.ask(
             "run", seconds, [cubin], limits=limits, shapes=shapes, first=first, count=many, seed=seed, **more

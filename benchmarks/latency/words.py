@@ -29,9 +29,11 @@ _OFFSET = re.compile(r"\[([^\[\]]*?)\+?(-?0x[0-9a-f]+)\]|\[\]")
 _CONSTANT = re.compile(r"c\[(0x[0-9a-f]+)\]\[(0x[0-9a-f]+)\]")
 #: where a register of each file may stand in the 128 bits, in the usual order of operands, and its width
 _PLACES = {
-    "R": ((16, 24, 32, 64), 8), "UR": ((16, 24, 32, 64), 6),
-    "P": ((), 3), "UP": ((), 3),
-}  # fmt: skip
+    "R": ((16, 24, 32, 64), 8),
+    "UR": ((16, 24, 32, 64), 6),
+    "P": ((), 3),
+    "UP": ((), 3),
+}
 _REGISTER_KIND = re.compile(r"(?<![A-Za-z0-9_.`(])(UR|UP|R|P)(?![A-Za-z0-9_])")
 _PREDICATES = re.compile(r", (!?)(U?P)(?![A-Za-z0-9_])")
 _NONE = {"R": 255, "UR": 63, "P": 7, "UP": 7}

@@ -70,10 +70,13 @@ class Bench:
         blocks_of_parameters = []
         for number, (blocks, threads, loops) in enumerate(message["shapes"]):
             values = [
-                ("out", self._out + number * _COUNTERS, "*"), ("memory", self._memory, "*"),
-                ("seed", message["seed"] + number, "u32"), ("loops", loops, "u32"),
-                ("first", message["first"], "u32"), ("count", message["count"], "u32"),
-            ]  # fmt: skip
+                ("out", self._out + number * _COUNTERS, "*"),
+                ("memory", self._memory, "*"),
+                ("seed", message["seed"] + number, "u32"),
+                ("loops", loops, "u32"),
+                ("first", message["first"], "u32"),
+                ("count", message["count"], "u32"),
+            ]
             blocks_of_parameters.append(block := ParameterBlock(values, function.sizes))
             gpu.launch(gpu.config((blocks, 1, 1), threads), function, block.address)
         gpu.read_back(host, self._out, size)

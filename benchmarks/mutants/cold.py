@@ -20,8 +20,17 @@ from typing import Any
 
 import numpy as np
 
-from .lean import NAN, NAN_MASK, SHARED, SHARED_BYTES, SMALL
-
+#: patterns: NaNs that differ by register and thread, and one small number
+NAN, NAN_MASK, SMALL = 0x7FC00000, 0x3FF, 0x0ABC
+SHARED = r"""
+extern "C" __global__ void fill_shared(unsigned words, unsigned pattern, unsigned mask, unsigned* sink) {
+  extern __shared__ volatile unsigned s[];
+  for (unsigned i = threadIdx.x; i < words; i += blockDim.x) s[i] = pattern | (i & mask);
+  __syncthreads();
+  if (s[threadIdx.x] == 1u) *sink = 1u;
+}
+"""
+SHARED_BYTES = 224 * 1024
 #: input sets: words of input that count, and (bits kept of a random word, poison of the outputs, pattern)
 SETS = ((4096, 0xFFFFFFFF, 0xFF, 0), (4000, 0x00000FFF, 0xA5, 1), (3333, 0x0F0F0F0F, 0x3C, 0))
 BLOCKS, THREADS, WORDS, GUARD = 32, 128, 4096, 1024

@@ -20,6 +20,15 @@ from .timing import timing
 SOURCES = (swaps, places, timing, scoreboards, structure)
 
 __all__ = [
-    "SOURCES", "Mutant", "Subject", "moves", "names", "permutations", "places", "scoreboards",
-    "structure", "swaps", "timing",
-]  # fmt: skip
+    "SOURCES",
+    "Mutant",
+    "Subject",
+    "moves",
+    "names",
+    "permutations",
+    "places",
+    "scoreboards",
+    "structure",
+    "swaps",
+    "timing",
+]

@@ -61,9 +61,14 @@ Plan = tuple[str, int, list[int], list[int]]
 
 
 def _plans(
-    s: Subject, rng: np.random.Generator, web: Web, end: int, bank: tuple[int, int], spared: list[int],
+    s: Subject,
+    rng: np.random.Generator,
+    web: Web,
+    end: int,
+    bank: tuple[int, int],
+    spared: list[int],
     quota: Quota,
-) -> Iterator[Plan]:  # fmt: skip
+) -> Iterator[Plan]:
     """(class, new name, definitions, readers that get it)."""
     what = "predicate" if web.register >= PRED else "register"
     if spared:

@@ -9,10 +9,14 @@ import numpy as np
 from .subject import Mutant, Quota, Subject, shuffled
 
 _FENCES = {
-    "BAR": "memory across BAR", "MEMBAR": "memory across MEMBAR", "FENCE": "memory across FENCE",
-    "NOP": "memory across a warp barrier (NOP)", "WARPSYNC": "memory across WARPSYNC",
-    "ERRBAR": "memory across ERRBAR", "SYNCS": "memory across SYNCS",
-}  # fmt: skip
+    "BAR": "memory across BAR",
+    "MEMBAR": "memory across MEMBAR",
+    "FENCE": "memory across FENCE",
+    "NOP": "memory across a warp barrier (NOP)",
+    "WARPSYNC": "memory across WARPSYNC",
+    "ERRBAR": "memory across ERRBAR",
+    "SYNCS": "memory across SYNCS",
+}
 _REACH = 14
 
 

@@ -18,9 +18,11 @@ from .subject import READ, STALL, WAIT, WRITE, Mutant, Quota, Subject, drop, put
 #: ptxas never lets these overwrite an operand without a wait, though some of them share a queue
 #: (docs/experiments/scoreboards.md)
 _NEVER_QUEUED = {
-    "STG": ("LDL", "LDG", "LDC", "S2R"), "STL": ("LDL", "LDG", "LDC"), "STS": ("LDL", "LDG", "LDC"),
+    "STG": ("LDL", "LDG", "LDC", "S2R"),
+    "STL": ("LDL", "LDG", "LDC"),
+    "STS": ("LDL", "LDG", "LDC"),
     "LDGSTS": ("LDS", "LDSM", "LDL", "LDG"),
-}  # fmt: skip
+}
 #: what queues behind one another where ptxas leaves no wait: (earlier, later)
 _QUEUE = ("LDS", "LDSM", "SHFL", "STG", "STL", "STS", "STSM")
 #: not in order with these, though one would think so

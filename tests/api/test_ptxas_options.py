@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sassafras.api.ptxas_options import choose, parse
+from sassafras.api.ptxas_options import choose
 from sassafras.api.ptxas_options import load as load_choice
 from sassafras.core import CompileError, Enumerable, SassafrasError, Space
 from sassafras.frontend import ptxas_options
@@ -64,8 +64,7 @@ def test_no_option_touches_numerics() -> None:
     flags = " ".join(f for s in states for f in s.flags())
     assert "fmad" not in flags and "atomics" not in flags and "=lu" not in flags
     assert "--opt-level=0" not in flags
-    for state in states:
-        assert parse(state.flags(), "") == state
+    assert len({state.flags() for state in states}) == len(states)
 
 
 def test_moves_are_deterministic_and_checked(space: ptxas_options.KnobSpace) -> None:

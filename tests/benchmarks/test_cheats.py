@@ -97,25 +97,6 @@ def test_honest_gemm_sources_are_not_flagged() -> None:
     assert all(row["ok"] for row in rows)
 
 
-def test_a_plan_survives_being_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without exhibits (each is a compilation): two schedules of one kernel, and back."""
-    import argparse
-
-    monkeypatch.setattr(device, "exhibits", lambda: [])
-    monkeypatch.setattr(device, "suite_names", lambda: ["rotary"])
-    cheats.make_plan(argparse.Namespace(honest=3, folder=tmp_path))
-    exhibits, schedules = cheats.read_plan(tmp_path)
-    assert exhibits == {}
-    wanted = [candidate.kernel for candidate in device.schedules("rotary", 3)]
-    assert [k.cubin for k in schedules["rotary"]] == [k.cubin for k in wanted]
-    assert schedules["rotary"][1].threads == wanted[1].threads
-
-
-def test_without_a_plan_or_a_gpu_it_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cheats.main(["gpu", "--folder", str(tmp_path)]) == 2
-    assert "cheats.py plan" in capsys.readouterr().out
-
-
 def test_names_are_unique_and_cheats_never_expect_to_pass() -> None:
     every = [
         *machine.exhibits(), *source.exhibits(), *host.exhibits(), *host.on_gpu(), *device.exhibits()

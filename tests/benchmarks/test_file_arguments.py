@@ -15,22 +15,36 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 import common  # noqa: E402
 
 COMMANDS = [
-    "samples.py --merge {}",
-    "beyond.py merge {} --out {out}",
-    "beyond.py table {}",
-    "beyond.py table",
-    "moves.py --page {} --docs {out}",
+    "beyond.py --merge {} --out {out}",
     "schedule_suite.py --merge {} --out {out}",
     "schedule_suite.py --table {}",
     "timing_model.py --remodel {}",
     "timing_model.py --publish {}",
-    "timing_model_fit.py --raw {} --out {out}",
     "latencies.py publish {} --out {out}",
     "latencies.py words {}",
     "choosers.py --dataset {} --out {out}",
-    "mutants_gpu.py summary --folder {} --out {out}",
     "validator.py {} --out {out}",
 ]
+
+
+SCRIPTS = sorted(
+    path.name
+    for path in (ROOT / "benchmarks").glob("*.py")
+    if "def main(" in path.read_text(encoding="utf-8")
+)
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_every_script_imports_and_explains_itself(script: str, tmp_path: Path) -> None:
+    run = subprocess.run(
+        [sys.executable, str(ROOT / "benchmarks" / script), "--help"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert run.returncode == 0 and f"usage: {script}" in run.stdout, run.stderr
 
 
 def said(command: str, path: Path, out: Path) -> str:
@@ -59,22 +73,23 @@ def test_a_missing_file_is_named(command: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ('{"rows": [', "no result file"), ("[1]", "has no rows"), ('{"rows": 3}', "has no rows"),
-        ('{"rows": [1]}', "has no rows"), ('{"benchmark": "soak", "rows": []}', "'soak'"),
-        ('{"benchmark": "samples", "rows": []}', "no environment"),
-        ('{"benchmark": "samples", "rows": [], "environment": {}}', "no kernel of the suite"),
+        ('{"rows": [', "no result file"),
+        ("[1]", "has no rows"),
+        ('{"rows": 3}', "has no rows"),
+        ('{"rows": [1]}', "has no rows"),
+        ('{"benchmark": "soak", "rows": []}', "'soak'"),
+        ('{"benchmark": "redraws", "rows": []}', "no environment"),
     ],
-)  # fmt: skip
-def test_a_file_of_something_else_is_no_sampling_result(text: str, why: str, tmp_path: Path) -> None:
+)
+def test_a_file_of_something_else_is_no_result(text: str, why: str, tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text(text)
-    out = tmp_path / "out"
-    out.mkdir()
-    assert why in said("samples.py --merge {}", path, out)
+    with pytest.raises(SystemExit, match=why):
+        common.read_result(path, "environment", of="redraws")
 
 
 def test_a_result_file_is_read_and_lines_are_rows(tmp_path: Path) -> None:
-    found = common.read_result(ROOT / "benchmarks" / "results" / "samples.json", "environment", of="samples")
+    found = common.read_result(ROOT / "benchmarks" / "results" / "redraws.json", "environment", of="redraws")
     assert found["rows"] and found["environment"]
     lines = tmp_path / "rows.jsonl"
     lines.write_text('{"a": 1}\n{"a": 2}\n')

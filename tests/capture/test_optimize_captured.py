@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sassafras.api.multi_shape import EveryCase, _measured
+from sassafras.api.multi_shape import EveryCase, together
 from sassafras.api.optimize_captured import CapturedReport, CapturedRow, optimize_captured
 from sassafras.core import Candidate, Case, Evaluation, Interval, Kernel, Modelled, Verdict
 from sassafras.frontend.captured.files import read
@@ -49,7 +49,9 @@ def measured(speedups: list[float], launches: list[float]) -> Evaluation:
         near, null = Interval(speedup - 0.01, speedup + 0.01), Interval(0.999, 1.001)
         outcome = Evaluation("d", Verdict.CORRECT, 10 / speedup, 10.0, speedup, near, 1.0, null, 5 + n)
         rows.append((Case(f"c{n}", (1, 1, 1), {}), count, outcome))
-    return _measured(Candidate(Kernel(b"", "k", "sm_90a", 32)), rows)
+    found = together(Candidate(Kernel(b"", "k", "sm_90a", 32)), rows)
+    assert isinstance(found, Evaluation)
+    return found
 
 
 def test_a_schedule_that_slows_a_shape_is_worth_no_more_than_there() -> None:

@@ -68,7 +68,7 @@ def test_verify_samples_on_the_cluster(here: bool, tmp_path: Path, monkeypatch: 
     """From a machine with a GPU, and from one without, whose cases a worker checks."""
     pytest.importorskip("ray")
     if not here:
-        monkeypatch.setattr("sassafras.api.verify._device", lambda: (None, "none on this machine"))
+        monkeypatch.setattr("sassafras.api.verify.available", lambda: (False, "none on this machine"))
     found = verify(
         "suite:softmax", store=tmp_path / "none.sqlite", samples=20_000, sanitizer=False, cluster="auto",
         workers=1,

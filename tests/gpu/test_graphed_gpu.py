@@ -30,28 +30,24 @@ def learnt(kind: str, rounds: int = 1, steps: int = 20) -> tuple[dict[str, np.nd
 
     `kind`: ``graphs``, ``plain`` (the same functions, never recorded), or ``parent`` (sb3-contrib's own).
     """
+
     from sassafras.search.ppo import CUASMRL, graphed
     from sassafras.search.ppo.agent import agent, chance, weights
     from sassafras.search.ppo.game import AssemblyGame
-    from sassafras.search.ppo.vec_env import GameVecEnv
-    from tests.search.ppo.board import Judge, space
+    from tests.search.ppo.small_kernel import Judge, space
 
-    judge, board = Judge(), space(moves="memory", view="paper")
+    judge, schedules = Judge(), space(moves="memory", view="paper")
     preset = replace(CUASMRL, steps=steps, horizon=6)
-    lanes, left = (
-        GameVecEnv([AssemblyGame(board, lambda s: judge.evaluate(board.candidate(s)), horizon=6)]),
-        [1.0],
-    )
+    game, left = AssemblyGame(schedules, lambda s: judge.evaluate(schedules.candidate(s)), horizon=6), [1.0]
     with chance(11, 1, "cuda"):
-        lanes.seed(11)
-        model = agent(lanes, preset, left=lambda: left[0], device="cuda")
-        assert model.graphed is not None
+        model = agent([game], preset, left=lambda: left[0], seed=11, device="cuda")
+        assert model.policy.graphed is not None
         warm = graphed.WARM
         try:
             graphed.WARM = warm if kind == "graphs" else 1 << 60
             _, callback = model._setup_learn(1000)
             for _ in range(rounds):
-                model.collect_rollouts(lanes, callback, model.rollout_buffer, preset.steps)
+                model.collect_rollouts(model.env, callback, model.rollout_buffer, preset.steps)
                 actions = model.rollout_buffer.actions.copy()
                 if kind == "parent":
                     super(type(model), model).train()
@@ -60,15 +56,17 @@ def learnt(kind: str, rounds: int = 1, steps: int = 20) -> tuple[dict[str, np.nd
                 left[0] -= 0.3
         finally:
             graphed.WARM = warm
-    lanes.close()
     return weights(model), actions.ravel(), model
 
 
 def test_recorded_updates_are_those_that_are_launched_one_by_one() -> None:
     """Twenty moves: minibatches of 8, 8 and 4, each size a graph of its own."""
     graphs, acted, model = learnt("graphs")
-    assert {n: r.graph is not None for (_, n), r in model.graphed._updates.items()} == {8: True, 4: True}
-    assert model.graphed._looks[1].graph is not None
+    assert {n: r.graph is not None for (_, n), r in model.policy.graphed._updates.items()} == {
+        8: True,
+        4: True,
+    }
+    assert model.policy.graphed._looks[1].graph is not None
     plain, did, _ = learnt("plain")
     np.testing.assert_array_equal(acted, did)
     for name, value in plain.items():
@@ -90,13 +88,13 @@ def test_recorded_searches_repeat_themselves_to_the_last_bit() -> None:
 def test_a_short_search_with_its_network_on_the_gpu_repeats_itself() -> None:
     from sassafras import search
     from sassafras.core import Budget
-    from tests.search.ppo.board import Judge, space
+    from tests.search.ppo.small_kernel import Judge, space
 
     found = []
     for _ in range(2):
         strategy = search.get("ppo", {"policy": "fresh", "on": "cuda", "steps": 16})
-        board = space(**strategy.space_options)  # type: ignore[attr-defined]
-        found.append(search.run(strategy, board, Judge(), Budget(evaluations=40), seed=4))
+        schedules = space(**strategy.space_options)  # type: ignore[attr-defined]
+        found.append(search.run(strategy, schedules, Judge(), Budget(evaluations=40), seed=4))
     one, two = found
     assert one.evaluations == two.evaluations == 40
     assert (
@@ -108,12 +106,12 @@ def test_a_short_search_with_its_network_on_the_gpu_repeats_itself() -> None:
 def test_milliseconds_of_a_look_and_of_an_update() -> None:
     """Prints them, and holds them to a loose bound: launched one by one they take 1.5 and 4 to 5 ms."""
     _, _, model = learnt("graphs", steps=64)
-    seen = np.zeros((1, *model.observation_space.shape), np.float32)
+    seen = torch.zeros((1, *model.observation_space.shape))
     rows = torch.arange(8, device="cuda")
-    ((terms, _), _) = next(iter(model.graphed._updates.items()))
+    ((terms, _), _) = next(iter(model.policy.graphed._updates.items()))
     took = {}
-    for name, what in (("look", lambda: model.graphed.look(seen)),
-                       ("update", lambda: model.graphed._update(terms, rows))):  # fmt: skip
+    for name, what in (("look", lambda: model.policy.graphed.look(seen)),
+                       ("update", lambda: model.policy.graphed._update(terms, rows))):  # fmt: skip
         what()
         torch.cuda.synchronize()
         begin = time.perf_counter()

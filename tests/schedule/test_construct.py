@@ -1,4 +1,4 @@
-"""Schedules built from scratch: in the space, approved by the validator, no faster than bounds allow."""
+"""Schedules built from scratch: in the space, approved by the validator."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sassafras.api.instruction_costs import bound, informed
+from sassafras.api.instruction_costs import informed
 from sassafras.core import Kernel
 from sassafras.sass import Program
-from sassafras.schedule import ScheduleSpace, exact
+from sassafras.schedule import ScheduleSpace
 from sassafras.schedule.spaces import space_of
 from sassafras.targets import load
 from sassafras.timing_model import ModelDevice
@@ -53,7 +53,7 @@ def approved(s: ScheduleSpace, name: str, state: Any) -> None:
 
 @pytest.mark.parametrize("control", CONTROL)
 @pytest.mark.parametrize("name", CUBINS)
-def test_every_rule_and_every_beam_gives_legal_schedules(name: str, control: str) -> None:
+def test_every_rule_gives_legal_schedules(name: str, control: str) -> None:
     s = space(name, control)
     builder, rng = s.constructor, np.random.default_rng(0)
     assert builder.parts
@@ -69,8 +69,8 @@ def test_every_rule_and_every_beam_gives_legal_schedules(name: str, control: str
     for part in builder.parts[:2]:
         priority = builder.priorities(s.start(), part, "path")
         mixed = priority + rng.normal(0.0, 20.0, len(priority))
-        for state in builder.beams(s.start(), part, 4, 3, mixed, "carried", 2):
-            approved(s, name, state)
+        if (found := builder.construct(s.start(), part, mixed, 1.0, "carried")) is not None:
+            approved(s, name, found)
             made += 1
     assert made > 2 * len(builder.parts)
 
@@ -91,7 +91,7 @@ def test_random_priorities_give_other_orders_and_the_same_ones_again() -> None:
     part = builder.parts[0]
     seen = set()
     for seed in (1, 2, 1):
-        priority = np.random.default_rng(seed).random(builder.size(part))
+        priority = np.random.default_rng(seed).random(len(builder.priorities(s.start(), part, "order")))
         state = builder.construct(s.start(), part, priority, 0.0, "path")
         if state is not None:
             approved(s, "hmma", state)
@@ -128,57 +128,4 @@ def test_list_scheduling_shortens_the_longest_block_that_has_room() -> None:
     found = builder.construct(start, part, builder.priorities(start, part, "path"), 1e6, "path")
     assert found is not None
     assert builder.cycles(found.order, part) < 0.97 * builder.cycles(start.order, part)
-    best = builder.beams(start, part, 8, 4, builder.priorities(start, part, "path"), "path", 1)
-    assert builder.cycles(best[0].order, part) < 0.97 * builder.cycles(start.order, part)
-
-
-def test_bounds_are_below_what_is_modelled() -> None:
-    for name, named in (("gemv_int4", "swaps"), ("gemv_int4", "blocks"), ("cross_entropy", "swaps")):
-        device, s = opened(name, named)
-        found = bound(device, s)
-        assert 0 < found.cycles <= device.run(s.candidate(s.start())).cycles
-        assert found.limit and 0.0 <= found.proved <= 1.0
-        assert s.constructor.costs.source.startswith("timing model")
-        shorter = s.tightened(s.start())
-        assert found.cycles <= device.run(s.candidate(shorter)).cycles
-
-
-def test_the_solver_agrees_with_all_permutations_of_a_stretch() -> None:
-    pytest.importorskip("ortools")
-    from sassafras.schedule.construct_jit import measure
-
-    _, s = opened("kv_append")
-    m, part = s.constructor.machine, s.constructor.parts[0]
-    n = s.constructor.size(part)
-    order = np.arange(n, dtype=np.int32)
-    scratch = np.empty(n, dtype=np.int64)
-    compared = 0
-    for begin in (3, 12, 20, 30):
-        window = (begin, begin + 5)
-        least = 1 << 30
-        for middle in itertools.permutations(range(begin, begin + 6)):
-            tried = order.copy()
-            tried[begin : begin + 6] = middle
-            cycles = int(measure(m, part, tried, scratch))
-            if cycles >= 0:
-                least = min(least, cycles)
-        found = exact.solve(m, part, order, 2.0, window)
-        assert found.proved and found.bound == found.cycles <= least
-        assert found.order is not None and (found.order[:begin] == order[:begin]).all()
-        compared += int(measure(m, part, found.order, scratch)) == least
-    assert compared >= 3  # (the solver leaves a few rules of spacing out, which can only cost afterwards)
-
-
-def test_a_solved_block_is_legal_and_the_shortest_known() -> None:
-    pytest.importorskip("ortools")
-    device, s = opened("kv_append", "control")
-    builder, start = s.constructor, s.start()
-    part = builder.parts[0]
-    state = builder.perfect(start, part, 1.0, None, "path", 0)
-    assert state is not None and s.violation(state) == ""
-    kernel = s.kernel
-    assert Validator(kernel.cubin, kernel.name).check(s.emit(state)).ok
-    for rule, haste in builder.rules.items():
-        other = builder.construct(start, part, builder.priorities(start, part, rule), haste, rule)
-        assert other is None or builder.cycles(state.order, part) <= builder.cycles(other.order, part)
-    assert device.run(s.candidate(state)).cost is not None
+    assert s.constructor.costs.source.startswith("timing model")

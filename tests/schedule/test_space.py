@@ -167,7 +167,7 @@ def test_who_tries_every_action_makes_the_moves_that_are_legal_and_no_others() -
     s = space("softmax", moves="memory")
     state = s.start()
     tried = [
-        [s.act(state, row, verb) is not None for verb in range(len(s.verbs))]
+        [s.act(state, row, action) is not None for action in range(len(s.actions))]
         for row in range(len(s.function))
     ]
     assert np.array_equal(np.array(tried), s.legal(state))

@@ -48,7 +48,7 @@ def run(strategy: Any, budget: str, seed: int = 0, cities: int = 14, **more: Any
 
 #: strategies that ask no more of a space than `core.Space` (ppo's own tests are in tests/search/ppo, guided's
 #: in test_guided.py, those that build schedules from scratch in test_constructive.py)
-ANY_SPACE = [name for name in search.names() if name not in ("ppo", "guided", "list", "beam", "exact")]
+ANY_SPACE = [name for name in search.names() if name not in ("ppo", "guided", "list")]
 
 
 @pytest.mark.parametrize("name", ANY_SPACE)
@@ -242,7 +242,7 @@ def test_a_signal_keeps_the_best_and_the_handlers(number: signal.Signals) -> Non
 
 
 def test_registry_names_and_settings() -> None:
-    assert search.names() == ["anneal", "beam", "exact", "greedy", "guided", "list", "ppo", "random_walk"]
+    assert search.names() == ["anneal", "greedy", "guided", "list", "ppo", "random_walk"]
     strategy = search.get("anneal", {"cycles": 7})
     assert search.settings_of(strategy) == {"start": 7e-4, "end": 1e-5, "cycles": 7, "patience": 50}
     assert search.get(strategy) is strategy and search.get(search.Greedy) == search.Greedy()

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from sassafras.core import Candidate, Evaluation, Interval, Kernel, Modelled, StoreError, Verdict
+from sassafras.report.listing import listing, run_facts
 from sassafras.store import Store
 
 META = {
@@ -214,3 +215,29 @@ def test_a_column_takes_its_own_type_alone(store: Store) -> None:
         pytest.skip("this SQLite has no typed columns")
     with store.transaction() as db, pytest.raises(sqlite3.IntegrityError):
         db.execute("INSERT INTO cubins (digest, size, data) VALUES ('d', 'many', x'00')")
+
+
+def test_runs_of_strategies_that_are_gone_are_listed_and_shown(tmp_path: Path) -> None:
+    """A store keeps names and settings as text: what it holds does not depend on what can be run today."""
+    path = tmp_path / "store.sqlite"
+    gone = {"beam": {"width": 8}, "exact": {"whole": 250}, "guided": {"policy": "pretrained", "heat": 1.0}}
+    with Store.open(path) as store:
+        for strategy, settings in gone.items():
+            run_id = store.begin_run(
+                {"strategy": strategy, "settings": settings},
+                kernel=ORIGINAL,
+                workload="w",
+                case="c",
+                device="model",
+                modelled=True,
+                strategy=strategy,
+                seed=0,
+            )
+            store.record(run_id, tuned(1), Modelled(tuned(1).digest, None, 90.0, 100.0))
+    with Store.open(path, readonly=True) as store:
+        assert {r.strategy: r.spec["settings"] for r in store.runs()} == gone
+        assert {row["strategy"] for row in listing(store)["runs"]} == set(gone)
+        for record in store.runs():
+            assert run_facts(store, record.id)["verdicts"] == {"modelled": 1}
+            (outcome,) = store.evaluations(record.id)
+            assert outcome.cost == pytest.approx(0.9)

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("triton")
 
 from sassafras.core import SassafrasError
-from sassafras.training import corpus, environment
+from sassafras.training import corpus
 from sassafras.training.corpus import CorpusSample, kernels, look, open_sample, samples, survey
 
 ARCH = "sm_90a"
@@ -20,10 +20,9 @@ def test_the_corpus_lists_hundreds_of_samples_none_of_a_held_out_family() -> Non
     listed = list(samples())
     assert len(listed) == len(set(listed)) and len(listed) >= 500
     suite = {s.kernel.partition(":")[2] for s in listed if s.kernel.startswith("suite:")}
-    assert suite == {name for names in environment.FAMILIES.values() for name in names}
-    assert {s.family for s in listed} >= set(environment.FAMILIES)
+    assert len(suite) >= 10 and len({s.family for s in listed}) >= 7
     apart = {s.kernel.partition(":")[2] for s in samples(corpus.HELD_OUT)}
-    assert apart <= {name for names in environment.HELD_OUT.values() for name in names} and not apart & suite
+    assert {"attention", "softmax", "gemv_int8", "quantise_fp8"} <= apart and not apart & suite
     # a limit takes from all over the combinations
     first = [s for s in listed if s.kernel == "suite:rotary"]
     assert len({s.changes[0] for s in first}) == 3 and len({s.changes[2] for s in first}) == 4
@@ -67,7 +66,7 @@ def test_the_command_trains_resumes_and_compares(
     monkeypatch.setattr(pretraining, "VARIED", tiny)
     monkeypatch.setattr(pretraining, "HELD_OUT", {"quantise": {"suite:quantise_fp8": {"num_warps": (16,)}}})
     out = tmp_path / "deep" / "policy.npz"
-    words = ["pretrain", "--out", str(out), "--boards", "1", "--passes", "1", "--every", "1", "--looks", "4"]
+    words = ["--out", str(out), "--kernels", "1", "--passes", "1", "--every", "1", "--samples-per-state", "4"]
     # (no time left: the policy that is written is the untrained one)
     pretraining.main([*words, "--minutes", "0"])
     untrained = out.rename(tmp_path / "untrained.npz")
@@ -81,13 +80,13 @@ def test_the_command_trains_resumes_and_compares(
     assert [r["iteration"] for r in lines] == [0, 0, 0, 1, 2, 2, 2, 3, 4, 4]
     assert all(r["held_out_best"] > r["held_out_gain"] for r in lines)
     capsys.readouterr()
-    pretraining.main(["pretrain", "--compare", str(untrained), str(out)])
+    pretraining.main(["--compare", str(untrained), str(out)])
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [Path(r["policy"]).name for r in rows] == ["untrained.npz", "policy.npz"]
     assert rows[0]["held_out_gain"] == lines[0]["held_out_gain"]
     assert rows[1]["held_out_gain"] == lines[-1]["held_out_gain"]
     with pytest.raises(SystemExit, match="--workers 0"):
-        pretraining.main(["pretrain", "--workers", "0"])
+        pretraining.main(["--workers", "0"])
 
 
 def _some_iterations(count: int):  # type: ignore[no-untyped-def]
@@ -96,7 +95,7 @@ def _some_iterations(count: int):  # type: ignore[no-untyped-def]
 
     train = Trainer.train
 
-    def some(self: Trainer, *, seconds: float, play_share: float, **rest: object) -> None:
-        train(self, look=self.iteration + count, **rest)  # type: ignore[arg-type]
+    def some(self: Trainer, *, seconds: float, **rest: object) -> None:
+        train(self, iterations=self.iteration + count, **rest)  # type: ignore[arg-type]
 
     return some

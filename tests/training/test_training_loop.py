@@ -18,14 +18,15 @@ pytest.importorskip("sb3_contrib")
 from sassafras.core import SearchError
 from sassafras.search.ppo import checkpoint
 from sassafras.training.holdout import Holdout, compare
-from sassafras.training.loop import Trainer, TrainingKernel, TrainingSettings
+from sassafras.training.loop import Trainer
+from sassafras.training.random_walks import TrainingKernel, TrainingSettings
 from sassafras.training.walk_workers import WalkTable, WalkWorkers
-from tests.search.ppo.board import Judge, space
+from tests.search.ppo.small_kernel import Judge, space
 
-LESSONS = TrainingSettings(width=16, depth=1, boards=2, moves=4, looks=6, batch=4, games=4, play_steps=4)
+SETTINGS = TrainingSettings(width=16, depth=1, kernels=2, moves=4, samples_per_state=6, batch=4)
 
 
-def board() -> TrainingKernel:
+def small_kernel() -> TrainingKernel:
     judge, made = Judge(), space(moves="all")
     return TrainingKernel("small", "softmax", made, lambda state: judge.evaluate(made.candidate(state)))
 
@@ -34,8 +35,8 @@ def unusable() -> TrainingKernel:
     raise SearchError("the timing model does not know this instruction")
 
 
-def trainer(path: Path | None = None, lessons: TrainingSettings = LESSONS, **rest: int) -> Trainer:
-    return Trainer({"softmax": [board]}, lessons, seed=4, path=path, **rest)
+def trainer(path: Path | None = None, settings: TrainingSettings = SETTINGS, **rest: int) -> Trainer:
+    return Trainer({"softmax": [small_kernel]}, settings, seed=4, path=path, **rest)
 
 
 def same(first: Path, second: Path) -> None:
@@ -47,28 +48,28 @@ def same(first: Path, second: Path) -> None:
 
 def test_training_taken_up_again_ends_as_if_it_never_stopped(tmp_path: Path) -> None:
     whole = trainer(tmp_path / "whole.npz")
-    whole.train(look=3, play=2, say=lambda _: None)
+    whole.train(iterations=5, say=lambda _: None)
     part = tmp_path / "part.npz"
-    trainer(part).train(look=2, play=0, say=lambda _: None)
+    trainer(part).train(iterations=2, say=lambda _: None)
     resumed = trainer(part)
     assert resumed.iteration == 2
-    resumed.train(look=3, play=2, say=lambda _: None)
-    assert resumed.log == whole.log and [r["lesson"] for r in whole.log] == ["look"] * 3 + ["play"] * 2
+    resumed.train(iterations=5, say=lambda _: None)
+    assert resumed.log == whole.log and [r["iteration"] for r in whole.log] == [1, 2, 3, 4, 5]
     same(tmp_path / "whole.npz", part)
     facts = checkpoint.load(part)[1]
-    assert facts["iteration"] == 5 and facts["lessons"]["width"] == 16
-    with pytest.raises(SearchError, match="other lessons"):
+    assert facts["iteration"] == 5 and facts["settings"]["width"] == 16
+    with pytest.raises(SearchError, match="other settings"):
         trainer(part, TrainingSettings(width=8))
 
 
 def test_many_processes_and_threads_learn_what_one_does(tmp_path: Path) -> None:
     """Two kernels in other processes, one of them unusable, against the same walked here, bit for bit."""
-    makers = {"broken": [unusable], "softmax": [board, board]}
+    makers = {"broken": [unusable], "softmax": [small_kernel, small_kernel]}
     logs = []
     for workers, threads in ((1, 1), (2, 2)):
         path = tmp_path / f"{workers}.npz"
-        with Trainer(makers, LESSONS, seed=3, path=path, workers=workers, threads=threads) as one:
-            one.train(look=3, say=lambda _: None)
+        with Trainer(makers, SETTINGS, seed=3, path=path, workers=workers, threads=threads) as one:
+            one.train(iterations=3, say=lambda _: None)
             assert one.unusable == {("broken", 0): "the timing model does not know this instruction"}
             logs.append(one.log)
     assert logs[0] == logs[1] and len(logs[0]) == 3
@@ -90,43 +91,45 @@ def test_what_is_stopped_in_the_middle_keeps_its_last_whole_iteration(tmp_path: 
 
     one.learner.step = interrupted  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt), interruptible():
-        one.train(look=9, say=lambda _: None, saved=lambda: policies.append(one.iteration))
+        one.train(iterations=9, say=lambda _: None, saved=lambda: policies.append(one.iteration))
     assert calls.count(2) >= 1 and policies == [2]
     whole = trainer(tmp_path / "whole.npz")
-    whole.train(look=2, say=lambda _: None)
+    whole.train(iterations=2, say=lambda _: None)
     same(path, tmp_path / "whole.npz")
 
 
 def test_kernels_that_cannot_be_used_are_passed_over() -> None:
-    table = WalkTable({"broken": [unusable], "softmax": [board]})
+    table = WalkTable({"broken": [unusable], "softmax": [small_kernel]})
     found, failed = table.first([("broken", 0), ("softmax", 0)])
     assert found.name == "small" and list(failed) == [("broken", 0)]
     with pytest.raises(SearchError, match="none can be used"):
         table.first([("broken", 0)])
-    with pytest.raises(SearchError, match="no kernel to examine"):
+    with pytest.raises(SearchError, match="no kernel to score"):
         Holdout.prepare(WalkWorkers({"broken": [unusable]}))
 
 
-def test_looking_around_teaches_which_moves_gain(tmp_path: Path) -> None:
-    lessons = TrainingSettings(width=32, depth=2, boards=2, moves=6, looks=12, batch=6, rate=3e-3)
-    pupil = trainer(lessons=lessons)
-    exam = Holdout.prepare(WalkWorkers({"broken": [unusable], "softmax": [board]}))
-    assert list(exam.unusable) == [("broken", 0)] and len(exam.walks) == 1
-    before = exam.sit(pupil.network, pupil.layout)
+def test_imitation_teaches_which_moves_gain(tmp_path: Path) -> None:
+    settings = TrainingSettings(
+        width=32, depth=2, kernels=2, moves=6, samples_per_state=12, batch=6, rate=3e-3
+    )
+    pupil = trainer(settings=settings)
+    holdout = Holdout.prepare(WalkWorkers({"broken": [unusable], "softmax": [small_kernel]}))
+    assert list(holdout.unusable) == [("broken", 0)] and len(holdout.walks) == 1
+    before = holdout.score(pupil.network, pupil.layout)
     pupil.save(tmp_path / "before.npz", optimizer=False)
-    rows = [pupil.look_around() for _ in range(14)]
+    rows = [pupil.iterate() for _ in range(14)]
     early, late = (np.mean([r["gain_over_uniform"] for r in part]) for part in (rows[:4], rows[-4:]))
     assert late > early and late > 0
-    after = exam.sit(pupil.network, pupil.layout)
+    after = holdout.score(pupil.network, pupil.layout)
     assert (
         abs(before["held_out_gain"])
         < after["held_out_gain"]
-        < exam.best
+        < holdout.best
         == pytest.approx(after["held_out_best"], abs=1e-4)
     )
     assert after["held_out_gain_softmax"] == after["held_out_gain"]
     pupil.save(tmp_path / "after.npz", optimizer=False)
-    first, second = compare(exam, [tmp_path / "before.npz", tmp_path / "after.npz"])
+    first, second = compare(holdout, [tmp_path / "before.npz", tmp_path / "after.npz"])
     assert first["held_out_gain"] == before["held_out_gain"] and "difference" not in first
     gained = after["held_out_gain"] - before["held_out_gain"]
     assert second["difference"] == pytest.approx(gained, abs=2e-4)

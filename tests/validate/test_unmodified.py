@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import struct
-import sys
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,9 +14,7 @@ from sassafras.sass.eiattr import EMULATED_ATOMICS, SYSTEM_CALLS
 from sassafras.validate import Validator
 from sassafras.validate.classes import READ_VOUCHERS, RESULT_VOUCHERS
 from tests import kernels
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-import queues_matrix
+from tests.validate import queue_kernels
 
 COUNT = r"""
 extern "C" __global__ void count(const unsigned* in, unsigned* out, int n) {
@@ -187,7 +183,7 @@ LEANED = {
 @pytest.mark.parametrize("made", LEANED)
 def test_a_queue_is_leaned_on_in_pairs_and_no_further(made: tuple[int, int]) -> None:
     seed, number = made
-    data, function = compiled(queues_matrix.kernels(seed, True)[number], queues_matrix.LIMITS[seed % 3])
+    data, function = compiled(queue_kernels.kernels(seed, True)[number], queue_kernels.LIMITS[seed % 3])
     only_these(data, function, LEANED[made])
 
 

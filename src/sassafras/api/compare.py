@@ -7,7 +7,7 @@ print(compare(mine, theirs, args=(x, w)).summary())  # two functions, on the GPU
 print(compare(old_kernel, new_kernel, workload="suite:softmax").summary())  # two cubins of a workload
 ```
 
-A and B are timed interleaved, beside the null experiment: A against A again, prepared anew as if
+A and B are timed interleaved, beside the null experiment: A against A again, prepared again as if
 it were another contestant. A difference counts only when its interval lies wholly outside the null's.
 """
 
@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sassafras.comparison.comparison import Comparison
+from sassafras.comparison.cubins import compare_cubins
+from sassafras.comparison.functions import compare_functions
 from sassafras.comparison.timers import Function
 from sassafras.core import Kernel, SassafrasError, Workload
 
@@ -75,8 +77,6 @@ def compare(
     if rounds < 4:
         raise SassafrasError(f"at least 4 rounds are needed, got {rounds}")
     if callable(a) and callable(b):  # (again, for the type checker)
-        from sassafras.comparison.functions import compare_functions
-
         return compare_functions(
             a, b, tuple(args), dict(kwargs or {}), device, groups, rounds, block_us, cold_l2, seed
         )
@@ -86,6 +86,4 @@ def compare(
         raise SassafrasError(
             "two cubins need a workload to run on", hint='workload="suite:softmax", or a file of your own'
         )
-    from sassafras.comparison.cubins import compare_cubins
-
     return compare_cubins(a, b, workload, case, groups, rounds, cold_l2, bitwise)

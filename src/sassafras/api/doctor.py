@@ -8,6 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
 
+from sassafras.core import StoreError
+from sassafras.cuda.environment import probe
+from sassafras.sass import tools
+from sassafras.store import Store, default_path
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -105,15 +110,11 @@ def _package(name: str, why: str) -> Finding:
 
 
 def _tool(name: str, why: str) -> Finding:
-    from sassafras.sass import tools
-
     found = tools.find_all(name)
     return Finding(name, bool(found), ", ".join(f"{tool.version} ({tool.origin})" for tool in found), why)
 
 
 def _gpu() -> list[Finding]:
-    from sassafras.cuda.environment import probe
-
     found, why = probe(), "measuring"
     if "error" in found:
         return [Finding(name, False, found["error"], why) for name in ("driver", "GPU")]
@@ -125,9 +126,6 @@ def _gpu() -> list[Finding]:
 
 
 def _store() -> Finding:
-    from sassafras.core import StoreError
-    from sassafras.store import Store, default_path
-
     path, why = default_path(), "keeping what was found"
     if not path.exists():
         return Finding("store", True, f"{path} (not created yet)", why)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from sassafras.core import (
@@ -68,7 +68,7 @@ class EveryCase:
         return self._judge(candidate, lambda device: _closest(device, candidate, level))
 
     def look(self, candidate: Candidate, turn: int) -> Outcome:
-        """See `core.Redrawing`; a device that measures looks anew whenever it is asked."""
+        """See `core.Redrawing`; a device that measures looks again whenever it is asked."""
         return self._judge(
             candidate, lambda d: d.look(candidate, turn) if isinstance(d, Redrawing) else d.run(candidate)
         )
@@ -87,9 +87,7 @@ class EveryCase:
             if outcome.cost is None:
                 return outcome
             found.append((case, launches, outcome))
-        if self.modelled:
-            return _modelled(candidate, found)
-        return _measured(candidate, found)
+        return together(candidate, found)
 
     def environment(self) -> dict[str, Any]:
         """That of the first device, and the objective."""
@@ -116,118 +114,63 @@ def _closest(device: Device, candidate: Candidate, level: int) -> Outcome:
     return device.run(candidate)
 
 
-def _modelled(candidate: Candidate, found: Sequence[tuple[Case, float, Outcome]]) -> Modelled:
-    rows = [(case, n, o) for case, n, o in found if isinstance(o, Modelled)]
-    before = sum(n * (o.baseline_cycles or 0.0) for _, n, o in rows)
-    after = sum(n * (o.cycles or 0.0) for _, n, o in rows)
-    ratios = {case.name: o.modelled_ratio or 0.0 for case, _, o in rows}
-    slow = [o for _, _, o in rows if _slower(o)]
-    slowed = sorted(case.name for case, _, o in rows if o in slow)
-    cases = {
-        case.name: {
-            "launches": n,
-            "baseline": o.baseline_cycles,
-            "ratio": ratios[case.name],
-            "interval": _ends(o.interval),
-            "null_interval": _ends(o.null_interval),
-        }
-        for case, n, o in rows
+def together(candidate: Candidate, found: Sequence[tuple[Case, float, Outcome]]) -> Evaluation | Modelled:
+    """Outcomes of all shapes, with their launches, as one: the worst of those that are slowed, if any is."""
+    ratios = {case.name: _ratio(outcome) for case, _, outcome in found}
+    slow = [(case, outcome) for case, _, outcome in found if _slower(outcome)]
+    facts = {
+        **found[0][2].facts,
+        "cases": {
+            case.name: {
+                "launches": launches,
+                "baseline": _baseline(outcome),
+                "ratio": ratios[case.name],
+                "interval": _ends(outcome.interval),
+                "null_interval": _ends(outcome.null_interval),
+            }
+            for case, launches, outcome in found
+        },
+        "slowed": sorted(case.name for case, _ in slow),
     }
-    facts = {**rows[0][2].facts, "cases": cases, "slowed": slowed}
-    seconds, draws = sum(o.seconds for _, _, o in rows), min(o.draws for _, _, o in rows)
-    if slow:
-        worst = min(slow, key=lambda o: o.modelled_ratio or 0.0)
-        return Modelled(
-            candidate.digest,
-            None,
-            before / (worst.modelled_ratio or 1.0),
-            before,
-            "",
-            seconds,
-            facts,
-            worst.interval,
-            worst.null,
-            worst.null_interval,
-            draws,
-        )
+    launches = sum(n for _, n, _ in found)
+    before = sum(n * (_baseline(o) or 0.0) for _, n, o in found)
 
-    def total(value: Callable[[Modelled], float]) -> float:
+    def total(each: Iterable[float]) -> float:
         """Ratio of all launches, given that of each shape."""
-        return before / sum(n * (o.baseline_cycles or 0.0) / value(o) for _, n, o in rows)
+        return before / sum(n * (_baseline(o) or 0.0) / r for (_, n, o), r in zip(found, each, strict=True))
 
-    interval = null = null_interval = None
-    if all(o.interval and o.null and o.null_interval for _, _, o in rows):
-        interval = Interval(total(lambda o: _of(o.interval)[0]), total(lambda o: _of(o.interval)[1]))
-        null = total(lambda o: o.null or 1.0)
-        null_interval = Interval(
-            total(lambda o: _of(o.null_interval)[0]), total(lambda o: _of(o.null_interval)[1])
-        )
-    return Modelled(
-        candidate.digest, None, after, before, "", seconds, facts, interval, null, null_interval, draws
-    )
-
-
-def _measured(candidate: Candidate, found: Sequence[tuple[Case, float, Outcome]]) -> Evaluation:
-    rows = [(case, n, o) for case, n, o in found if isinstance(o, Evaluation)]
-    cases = {
-        case.name: {
-            "launches": n,
-            "baseline": o.baseline_us,
-            "ratio": o.speedup,
-            "interval": _ends(o.interval),
-            "null_interval": _ends(o.null_interval),
-        }
-        for case, n, o in rows
-    }
-    slow = [(case, o) for case, _, o in rows if _slower(o)]
-    facts = {**rows[0][2].facts, "cases": cases, "slowed": sorted(case.name for case, _ in slow)}
-    samples, seconds = min(o.samples for _, _, o in rows), sum(o.seconds for _, _, o in rows)
-    launches = sum(n for _, n, _ in rows)
-    before = sum(n * (o.baseline_us or 0.0) for _, n, o in rows)
-
-    def total(value: Callable[[Evaluation], float]) -> float:
-        """Speed-up of all launches, given that of each shape."""
-        return before / sum(n * (o.baseline_us or 0.0) / value(o) for _, n, o in rows)
+    def ends(each: Iterable[Interval | None]) -> Interval | None:
+        known = [interval for interval in each if interval is not None]
+        if len(known) < len(found):
+            return None
+        return Interval(total(i.low for i in known), total(i.high for i in known))
 
     if slow:
-        case, worst = min(slow, key=lambda pair: pair[1].speedup or 0.0)
+        case, worst = min(slow, key=lambda pair: ratios[pair[0].name])
+        ratio, detail = ratios[case.name], f"it slows case {case.name}"
+        spread = (worst.interval, worst.null, worst.null_interval)
+    else:
+        ratio, detail = total(ratio or 1.0 for ratio in ratios.values()), ""
+        null_interval = ends(o.null_interval for _, _, o in found)
+        null = None if null_interval is None else total(o.null or 1.0 for _, _, o in found)
+        spread = (ends(o.interval for _, _, o in found), null, null_interval)
+    seconds = sum(o.seconds for _, _, o in found)
+    if measured := [o for _, _, o in found if isinstance(o, Evaluation)]:
+        samples, us = min(o.samples for o in measured), before / launches
         return Evaluation(
-            candidate.digest,
-            Verdict.CORRECT,
-            worst.time_us,
-            worst.baseline_us,
-            worst.speedup,
-            worst.interval,
-            worst.null,
-            worst.null_interval,
-            samples,
-            f"it slows case {case.name}",
-            seconds,
-            facts,
+            candidate.digest, Verdict.CORRECT, us / ratio, us, ratio, *spread, samples, detail, seconds, facts
         )
-    speedup = total(lambda o: o.speedup or 1.0)
-    interval = null = null_interval = None
-    if all(o.interval for _, _, o in rows):
-        interval = Interval(total(lambda o: _of(o.interval)[0]), total(lambda o: _of(o.interval)[1]))
-    if all(o.null is not None and o.null_interval for _, _, o in rows):
-        null = total(lambda o: o.null or 1.0)
-        null_interval = Interval(
-            total(lambda o: _of(o.null_interval)[0]), total(lambda o: _of(o.null_interval)[1])
-        )
-    return Evaluation(
-        candidate.digest,
-        Verdict.CORRECT,
-        before / speedup / launches,
-        before / launches,
-        speedup,
-        interval,
-        null,
-        null_interval,
-        samples,
-        "",
-        seconds,
-        facts,
-    )
+    draws = min(o.draws for _, _, o in found if isinstance(o, Modelled))
+    return Modelled(candidate.digest, None, before / ratio, before, detail, seconds, facts, *spread, draws)
+
+
+def _baseline(outcome: Outcome) -> float | None:
+    return outcome.baseline_cycles if isinstance(outcome, Modelled) else outcome.baseline_us
+
+
+def _ratio(outcome: Outcome) -> float:
+    ratio = outcome.modelled_ratio if isinstance(outcome, Modelled) else outcome.speedup
+    return ratio or 0.0
 
 
 def _slower(outcome: Evaluation | Modelled) -> bool:
@@ -239,10 +182,6 @@ def _slower(outcome: Evaluation | Modelled) -> bool:
         return (outcome.speedup or 0.0) < 0.99
     null = outcome.null_interval.low if outcome.null_interval else 1.0
     return outcome.interval.high < min(null, 1.0)
-
-
-def _of(interval: Interval | None) -> tuple[float, float]:
-    return (1.0, 1.0) if interval is None else (interval.low, interval.high)
 
 
 def _ends(interval: Interval | None) -> list[float] | None:

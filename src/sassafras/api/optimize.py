@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from sassafras import search
-from sassafras.core import Budget, Case, Device, DeviceError, Kernel, SearchError, Space, Workload
+from sassafras.cluster import Pool
+from sassafras.cluster.islands import IslandsJob, PoolDevice
+from sassafras.core import Budget, Device, DeviceError, Kernel, Space, Workload
+from sassafras.frontend.ptxas_options import of as knob_space
 from sassafras.jobs.job import Job
 from sassafras.jobs.opening import DEFAULT_ARCH, check_workers, load_workload, open_device, opened_store
 from sassafras.jobs.result import Result
@@ -16,6 +20,9 @@ from sassafras.schedule.spaces import space_of
 from sassafras.search import Progress, Strategy
 from sassafras.store import Store
 from sassafras.validate import Validator
+
+from .instruction_costs import informed
+from .ptxas_options import load as load_knobs
 
 
 def optimize(
@@ -50,8 +57,7 @@ def optimize(
         strategy: a name of `sassafras.search.names()`, or your own strategy (class or object). By default
             ``"guided"``, which found most on an H200; ``"anneal"`` in a space of your own,
             of which it asks no more than moves.
-        settings: fields of a strategy given by name or class; ``prerank=n`` goes with every strategy: of n
-            proposals only the one that the timing model likes best is evaluated.
+        settings: fields of a strategy given by name or class.
         budget: for example ``"60s"``, ``"3000e"`` (evaluations), ``"60s,3000e"``.
         device: ``"cuda"``, ``"model"`` (the timing model, no GPU), ``"auto"`` (CUDA where there is a GPU), or
             your own `Device`.
@@ -77,8 +83,6 @@ def optimize(
     """
     say = stage or (lambda text: None)
     check_workers(cluster, workers)
-    settings = dict(settings or {})
-    prerank = settings.pop("prerank", 1)
     if strategy is None:
         strategy = "guided" if space is None or isinstance(space, str) else "anneal"
     chosen = search.get(strategy, settings)
@@ -87,10 +91,8 @@ def optimize(
     which = workload.case(case)
     with ExitStack() as stack:
         pool = None if cluster is None else stack.enter_context(_pool(cluster, device, workers))
-        if pool is not None and pool.device == "cuda":
-            opened = _pool_device(pool)
-        else:
-            opened = open_device(device, arch)
+        on_gpus = pool is not None and pool.device == "cuda"
+        opened: Device = _pool_device(pool) if on_gpus else open_device(device, arch)
         stack.enter_context(closing(opened))
         kept = stack.enter_context(opened_store(store))
         say(f"compiling {workload.name} {which.name}")
@@ -100,10 +102,7 @@ def optimize(
         if knobs is None:
             baseline = workload.build(which, chosen_arch, **tool)
         else:
-            from sassafras.api.ptxas_options import load
-            from sassafras.frontend.ptxas_options import of
-
-            made_by, note = load(knobs, lambda tools: of(workload, which, chosen_arch, tools))
+            made_by, note = load_knobs(knobs, lambda tools: knob_space(workload, which, chosen_arch, tools))
             baseline, notes = made_by.kernel, (note,)
         options = getattr(chosen, "space_options", {})
         if space is None or isinstance(space, str):
@@ -111,71 +110,24 @@ def optimize(
         else:
             make = space
         if getattr(chosen, "informed", False):
-            from sassafras.api.instruction_costs import informed
-
             make = informed(make, workload, which)
-        if prerank != 1:
-            make = preranking(make, workload, which, prerank)
         job = Job(workload, which, baseline, chosen, limit, seed, opened, make(baseline), kept, say, notes)
         if pool is not None:
-            job = _on_islands(job, pool, make)
+            held = {own.name: getattr(job, own.name) for own in fields(Job)}
+            job = IslandsJob(**held, pool=pool, make_space=make)
         result = job.stored_result(fresh) or job.run(progress)
     if out is not None:
         result.save(out)
     return result
 
 
-def preranking(
-    make: Callable[[Kernel], Space[Any, Any]], workload: Workload, case: Case, pool: Any
-) -> Callable[[Kernel], Space[Any, Any]]:
-    """Spaces whose proposals the timing model has ranked before.
-
-    Raises:
-        SearchError: `pool` is not a whole number of at least 1.
-    """
-    from sassafras.search.prerank import Preranked
-
-    if not isinstance(pool, int) or isinstance(pool, bool) or pool < 1:
-        raise SearchError(f"prerank must be a whole number of at least 1, got {pool!r}")
-
-    def ranked(kernel: Kernel) -> Space[Any, Any]:
-        return Preranked(make(kernel), prerank_score(workload, case, kernel), pool)
-
-    return ranked
-
-
-def prerank_score(workload: Workload, case: Case, kernel: Kernel) -> Callable[[Any], float | None]:
-    """The timing model's opinion of a candidate of this kernel: its modelled relative runtime.
-
-    Raises:
-        DeviceError, UnsupportedArch: the kernel cannot be modelled.
-    """
-    from sassafras.timing_model import ModelDevice
-
-    model = ModelDevice(kernel.arch)
-    model.open(workload, case, kernel)
-    return lambda candidate: model.run(candidate).cost
-
-
-def _pool(cluster: str, device: str | Device, workers: int | None, *, programs: bool = False) -> Any:
+def _pool(cluster: str, device: str | Device, workers: int | None, *, programs: bool = False) -> Pool:
     if not isinstance(device, str):
         raise DeviceError("a cluster makes its own devices", hint='device="cuda" or "model"')
-    from sassafras.cluster import Pool
-
     kind = "cuda" if device == "auto" else device
     return Pool(cluster, device=kind, workers=workers, programs=programs)
 
 
 def _pool_device(pool: Any) -> Device:
-    from sassafras.cluster.islands import PoolDevice
-
     made: Device = PoolDevice(pool)
     return made
-
-
-def _on_islands(job: Job, pool: Any, make: Callable[[Kernel], Space[Any, Any]]) -> Job:
-    from dataclasses import fields
-
-    from sassafras.cluster.islands import IslandsJob
-
-    return IslandsJob(**{f.name: getattr(job, f.name) for f in fields(Job)}, pool=pool, make_space=make)

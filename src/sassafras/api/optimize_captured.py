@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from sassafras.core import Device, Interval, SassafrasError
 from sassafras.frontend.captured.files import Captured, CapturedVariant, read
 from sassafras.frontend.captured.workloads import workload
+from sassafras.jobs.opening import open_device
+from sassafras.jobs.result import Result
 
 from .multi_shape import EveryCase
+from .optimize import optimize
 
 #: a configuration that the autotuner measured within this factor of its choice is tried too
 _CLOSE = 1.15
@@ -132,19 +135,12 @@ def optimize_captured(
     path: str | Path | Captured,
     *,
     device: str | Callable[[], Device] = "auto",
-    budget: str = "60s",
-    strategy: Any = None,
-    settings: Mapping[str, Any] | None = None,
-    seed: int = 0,
-    store: Any = None,
-    out: str | Path | None = None,
     most: int = 10,
     shapes: int = 8,
     runner_ups: int = 1,
     least_share: float = 0.01,
-    fresh: bool = False,
-    progress: Any = None,
     stage: Callable[[str], None] | None = None,
+    **options: Any,
 ) -> CapturedReport:
     """Tune what a program launches, the kernels with the most GPU time first.
 
@@ -156,18 +152,17 @@ def optimize_captured(
     Args:
         path: a capture's folder or index.
         device: a name, or a function that makes a device; one is made a shape.
-        budget: of each kernel.
-        strategy, settings, seed, store, out, fresh, progress, stage: as for `optimize`.
         most: kernels tried at most, runner-ups apart.
         shapes: shapes of a kernel that count at most.
         runner_ups: other configurations tried a kernel, at most.
         least_share: kernels with a smaller share are left alone.
+        stage: called with a line of text when another part of the work begins.
+        options: of `optimize`: budget (of each kernel), strategy, settings, seed, store, out, fresh and
+            progress.
 
     Raises:
         SassafrasError: the capture cannot be read; what is wrong with one kernel ends up in its row.
     """
-    from sassafras.jobs.opening import open_device
-
     captured = path if isinstance(path, Captured) else read(path)
     say = stage or (lambda text: None)
     make = device if callable(device) else lambda: open_device(str(device))
@@ -179,39 +174,22 @@ def optimize_captured(
         share = shares[variant.digest]
         row = CapturedRow(variant.label, variant.function, variant.config, False, share, variant.count)
         if number >= most or share < least_share:
-            rows.append(_with(row, detail="left alone: its share is small"))
+            rows.append(replace(row, detail="left alone: its share is small"))
             continue
         others = _close(captured, variant)[:runner_ups]
-        for each, mine in [(variant, row), *((o, _other(o, row)) for o in others)]:
+        tried = [(o, CapturedRow(o.label, o.function, o.config, True, share, 0)) for o in others]
+        for each, mine in [(variant, row), *tried]:
             say(f"{each.label}: {100 * share:.1f} % of {'GPU time' if captured.timed else 'launches'}")
             counts = {s.id: max(1, s.count) for s in each.shapes[:shapes]}
             try:
-                result = _optimize(
-                    captured,
-                    each,
-                    EveryCase(make, counts),
-                    budget=budget,
-                    strategy=strategy,
-                    settings=settings,
-                    seed=seed,
-                    store=store,
-                    out=out,
-                    fresh=fresh,
-                    progress=progress,
-                    stage=stage,
-                )
+                every = EveryCase(make, counts)
+                result = optimize(workload(captured, each), device=every, stage=stage, **options)
             except SassafrasError as error:
-                rows.append(_with(mine, detail=str(error)))
+                rows.append(replace(mine, detail=str(error)))
                 continue
             judge, modelled = result.device, result.modelled
             rows.append(_of_result(mine, result))
     return CapturedReport(tuple(rows), modelled, judge, captured.timed, captured.wall_s)
-
-
-def _optimize(captured: Captured, variant: CapturedVariant, device: Any, **options: Any) -> Any:
-    from sassafras.api.optimize import optimize
-
-    return optimize(workload(captured, variant), device=device, **options)
 
 
 def _close(captured: Captured, variant: CapturedVariant) -> list[CapturedVariant]:
@@ -242,15 +220,7 @@ def _same_arguments(one: CapturedVariant, other: CapturedVariant) -> bool:
     return bool(kinds(one) & kinds(other))
 
 
-def _other(variant: CapturedVariant, row: CapturedRow) -> CapturedRow:
-    return CapturedRow(variant.label, variant.function, variant.config, True, row.share, 0)
-
-
-def _with(row: CapturedRow, **changes: Any) -> CapturedRow:
-    return CapturedRow(**{**{name: getattr(row, name) for name in CapturedRow.__slots__}, **changes})
-
-
-def _of_result(row: CapturedRow, result: Any) -> CapturedRow:
+def _of_result(row: CapturedRow, result: Result) -> CapturedRow:
     ratio = result.modelled_ratio if result.modelled else result.speedup
     cases = result.facts.get("cases", {})
     launches = sum(c["launches"] for c in cases.values()) or 1
@@ -258,7 +228,7 @@ def _of_result(row: CapturedRow, result: Any) -> CapturedRow:
     notes = list(result.notes)
     if result.facts.get("slowed"):
         notes.append("slowed: " + ", ".join(result.facts["slowed"]))
-    return _with(
+    return replace(
         row,
         ratio=ratio,
         interval=result.interval if result.improved else None,

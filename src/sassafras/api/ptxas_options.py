@@ -12,12 +12,15 @@ from typing import Any
 from sassafras.core import Candidate, Case, Device, DeviceError, Kernel, SassafrasError, Workload, beats
 from sassafras.core.errors import reason
 from sassafras.frontend.ptxas_options import Knobs, KnobSpace, fetch
+from sassafras.sass import Cubin
 from sassafras.timing_model import ModelDevice
 from sassafras.timing_model.draws import LAST_MOST, Draws, DrawSet, redraw
 from sassafras.timing_model.evidence import correlation, refusal
 
 #: quick looks at each candidate, and how many of the best are measured in fresh processes
 LOOKS, FINALISTS = 3, 3
+#: of so many of the fastest settings pairs are tried as well
+COMBINED = 4
 FORMAT = "sassafras-knobs"
 
 
@@ -120,7 +123,6 @@ def choose(
     device: Device,
     settings: Sequence[Knobs] | None = None,
     say: Callable[[str], None] | None = None,
-    combine: int = 4,
 ) -> KnobChoice:
     """Look at every distinct kernel, combine the best settings, measure the finalists in fresh processes.
 
@@ -130,7 +132,6 @@ def choose(
         device: opened here; `CudaDevice` measures, `ModelDevice` models.
         settings: which ones; None: `KnobSpace.sweep`.
         say: called with a line of text now and then.
-        combine: pairs of so many of the fastest settings are tried as well; 0 for none.
 
     Raises:
         DeviceError, CompileError: as the device and ptxas raise them for the frontend's own kernel.
@@ -141,14 +142,15 @@ def choose(
         tried.insert(0, Knobs())
     say(f"assembling {len(tried)} settings")
     found, refused = space.distinct(tried)
-    judge = _Judge(space, workload, case, device)
+    judge = _Judge(space, workload, case, device, {each.flags(): each for each in tried})
     say(f"judging {len(found)} distinct kernels")
     judge.all(found)
-    if combine:
-        more, also = space.distinct(_pairs(space, judge.fastest(combine)))
-        judge.all([c for c in more if c.digest not in judge.rows])
-        refused += also
-        tried += [None] * len(more)  # type: ignore[list-item]
+    pairs = _pairs(judge.fastest(COMBINED))
+    judge.known |= {each.flags(): each for each in pairs}
+    more, also = space.distinct(pairs)
+    judge.all([c for c in more if c.digest not in judge.rows])
+    refused += also
+    tried += pairs
     ranked = sorted(judge.rows.values(), key=lambda r: -(r.speedup or 0.0))
     best, final = judge.final(say)
     knobs, version = judge.setting(best)
@@ -169,8 +171,15 @@ def choose(
 
 
 class _Judge:
-    def __init__(self, space: KnobSpace, workload: Workload, case: Case, device: Device) -> None:
-        self.space, self.workload, self.case, self.device = space, workload, case, device
+    def __init__(
+        self,
+        space: KnobSpace,
+        workload: Workload,
+        case: Case,
+        device: Device,
+        known: dict[tuple[str, ...], Knobs],
+    ) -> None:
+        self.space, self.workload, self.case, self.device, self.known = space, workload, case, device, known
         self.rows: dict[str, KnobRow] = {}
         self.made: dict[str, Candidate] = {}
         self.own = space.candidate(Knobs())
@@ -187,8 +196,6 @@ class _Judge:
             self.rows[candidate.digest] = self._one(candidate)
 
     def _one(self, candidate: Candidate) -> KnobRow:
-        from sassafras.sass import Cubin
-
         recipe = candidate.recipe
         registers = Cubin.parse(candidate.kernel.cubin).entries[candidate.kernel.name].registers
         row = KnobRow(str(recipe["ptxas"]), tuple(recipe["flags"]), "", None, registers)
@@ -220,7 +227,7 @@ class _Judge:
     def setting(self, candidate: Candidate) -> tuple[Knobs, str]:
         """The knobs that made a candidate, and the ptxas release."""
         version = str(candidate.recipe["ptxas"])
-        return parse(candidate.recipe["flags"], self.space.tools[version]), version
+        return replace(self.known[tuple(candidate.recipe["flags"])], ptxas=self.space.tools[version]), version
 
     def final(self, say: Callable[[str], None]) -> tuple[Candidate, dict[str, Any]]:
         """The best one, and what it was measured at."""
@@ -241,14 +248,7 @@ class _Judge:
         if not measured:
             return self.own, {"speedup": 1.0}
         speedup, digest, outcome = max(measured, key=lambda x: x[0])
-        return self.made[digest], {
-            "speedup": speedup,
-            "low": outcome.interval.low,
-            "high": outcome.interval.high,
-            "null": outcome.null,
-            "null_low": outcome.null_interval.low,
-            "null_high": outcome.null_interval.high,
-        }
+        return self.made[digest], _figures(speedup, outcome)
 
     def _redrawn(
         self, device: ModelDevice, finalists: Sequence[str], say: Callable[[str], None]
@@ -269,18 +269,23 @@ class _Judge:
                 lambda a, b: own.baseline(DrawSet.NULL, a, b),
             )
             if beats(new):
-                return self.made[best], {
-                    "speedup": new.ratio,
-                    "low": new.interval.low,
-                    "high": new.interval.high,
-                    "null": new.null,
-                    "null_low": new.null_interval.low,
-                    "null_high": new.null_interval.high,
-                }
+                return self.made[best], _figures(new.ratio, new)
         return self.own, {"speedup": 1.0}
 
 
-def _pairs(space: KnobSpace, settings: Sequence[Knobs]) -> list[Knobs]:
+def _figures(ratio: float, outcome: Any) -> dict[str, float]:
+    """Fields of `KnobChoice` from a ratio that is outside its null."""
+    return {
+        "speedup": ratio,
+        "low": outcome.interval.low,
+        "high": outcome.interval.high,
+        "null": outcome.null,
+        "null_low": outcome.null_interval.low,
+        "null_high": outcome.null_interval.high,
+    }
+
+
+def _pairs(settings: Sequence[Knobs]) -> list[Knobs]:
     """Each of two settings' knobs together, where they do not contradict one another."""
     out: list[Knobs] = []
     for n, a in enumerate(settings):
@@ -297,32 +302,6 @@ def _pairs(space: KnobSpace, settings: Sequence[Knobs]) -> list[Knobs]:
             if not clash and Knobs(**both) not in (*settings, *out):
                 out.append(Knobs(**both))
     return out
-
-
-def parse(flags: Sequence[str], ptxas: str) -> Knobs:
-    """The knobs behind `Knobs.flags`.
-
-    Raises:
-        SassafrasError: a flag is not one of ours.
-    """
-    names: dict[str, tuple[str, Callable[[str], Any]]] = {
-        "--opt-level": ("opt_level", int),
-        "--def-load-cache": ("load_cache", str),
-        "--def-store-cache": ("store_cache", str),
-        "--register-usage-level": ("register_level", int),
-        "--maxrregcount": ("max_registers", int),
-        "--allow-expensive-optimizations": ("expensive", lambda v: v == "true"),
-        "--dont-merge-basicblocks": ("merge_blocks", lambda v: False),
-        "--disable-optimizer-constants": ("optimizer_constants", lambda v: False),
-    }
-    found: dict[str, Any] = {}
-    for flag in flags:
-        key, _, value = flag.partition("=")
-        if key not in names:
-            raise SassafrasError(f"{flag!r} is not a flag of this space")
-        name, convert = names[key]
-        found[name] = convert(value)
-    return Knobs(ptxas=ptxas, **found)
 
 
 def load(path: str | Path, space_of: Callable[[Sequence[str] | None], KnobSpace]) -> tuple[Candidate, str]:

@@ -39,7 +39,7 @@ def command(
     ] = "swaps",
     device: Annotated[str, typer.Option(help="auto, cuda (measures), or model (the timing model).")] = "auto",
     strategy: Annotated[
-        str, typer.Option(help="guided, anneal, greedy, random_walk, list, beam, exact or ppo.")
+        str, typer.Option(help="guided, anneal, greedy, random_walk, list or ppo.")
     ] = "guided",
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="A setting of the strategy, NAME=VALUE; repeatable.")
@@ -47,8 +47,7 @@ def command(
     policy: Annotated[
         str | None,
         typer.Option(
-            help="Network of ppo (pretrained, fresh, untrained, a checkpoint) or guided (none, ...) "
-            "[default: pretrained, none]."
+            help="Network of ppo: pretrained, fresh, untrained or a checkpoint [default: pretrained]."
         ),
     ] = None,
     budget: Annotated[

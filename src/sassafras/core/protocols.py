@@ -59,10 +59,10 @@ class Observable(Protocol[StateIn]):
 
 @runtime_checkable
 class Playable(Protocol[StateIn, MoveOut]):
-    """A space that an agent can act in: an action is a row of `features` and a verb."""
+    """A space that an agent can act in: a choice is a row of `features` and an action."""
 
     @property
-    def verbs(self) -> tuple[str, ...]:
+    def actions(self) -> tuple[str, ...]:
         """What may be done with a row, the same for the whole space."""
         ...
 
@@ -75,10 +75,10 @@ class Playable(Protocol[StateIn, MoveOut]):
         ...
 
     def legal(self, state: StateIn) -> np.ndarray:
-        """bool (rows, verbs): what may be tried in this state."""
+        """bool (rows, actions): what may be tried in this state."""
         ...
 
-    def act(self, state: StateIn, row: int, verb: int) -> tuple[MoveOut, int] | None:
+    def act(self, state: StateIn, row: int, action: int) -> tuple[MoveOut, int] | None:
         """The move that this is, for `Space.apply`, and the row where the thing moved then stands; None
         where it turns out not to be one."""
         ...
@@ -102,12 +102,8 @@ class Builder(Protocol[State]):
         """Parts worth a look, those that cost most first."""
         ...
 
-    def size(self, part: int) -> int:
-        """Things in a part."""
-        ...
-
     def priorities(self, state: State, part: int, rule: str) -> np.ndarray:
-        """float64 (size,): what comes first by a rule (`rules`), by its place in the start."""
+        """float64 (things in the part,): what comes first by a rule (`rules`), by its place in the start."""
         ...
 
     def construct(
@@ -115,22 +111,6 @@ class Builder(Protocol[State]):
     ) -> State | None:
         """`state` with a part put in order greedily: the highest priority of what may come next, less
         `haste` for each cycle of waiting. None where that leads nowhere."""
-        ...
-
-    def beams(
-        self, state: State, part: int, width: int, branch: int, priority: np.ndarray, rule: str, keep: int
-    ) -> list[State]:
-        """`state` with a part in the best few orders of a beam search, best first."""
-        ...
-
-    def perfect(
-        self, state: State, part: int, seconds: float, window: tuple[int, int] | None, rule: str, seed: int
-    ) -> State | None:
-        """`state` with a part, or a stretch of it, in the order that is best by what a rule expects.
-
-        Raises:
-            ToolMissing: there is no solver.
-        """
         ...
 
     @property

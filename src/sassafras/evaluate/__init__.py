@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .evaluator import KernelEvaluator, OutcomeRecorder, ValidatorLike
+from .evaluator import KernelEvaluator, ValidatorLike
 from .sandbox import Confinement, NotSafe
 from .source import Built, Source, SourceEvaluator
 
@@ -11,7 +11,6 @@ __all__ = [
     "Confinement",
     "KernelEvaluator",
     "NotSafe",
-    "OutcomeRecorder",
     "Source",
     "SourceEvaluator",
     "ValidatorLike",

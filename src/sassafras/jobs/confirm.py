@@ -1,6 +1,6 @@
 """From a search's leaders to the figure that is reported: chosen on new looks, confirmed on others again.
 
-Measured or modelled, the steps are the same: what a search selected is looked at anew, which chooses one of
+Measured or modelled, the steps are the same: what a search selected is looked at again, which chooses one of
 the leaders; that one's figure is taken once more, by fresh processes on a GPU, by fresh draws of start times
 on the timing model, beside the baseline's own null.
 """

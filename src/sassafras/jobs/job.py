@@ -33,11 +33,14 @@ from sassafras.core import (
     workload_digest,
 )
 from sassafras.core import refused_cubin as refused
+from sassafras.evaluate import KernelEvaluator
+from sassafras.frontend.description import describe
 from sassafras.jobs.confirm import leaders_of, remeasure, select
 from sassafras.jobs.result import Result
 from sassafras.search import Finished, Found, Progress, Recorded, Recorder, Strategy
 from sassafras.store import Store, redrawn_facts
 from sassafras.timing_model.evidence import correlation, refusal
+from sassafras.validate import Validator
 
 #: verdicts that a schedule which the validator approved must never get
 FAILURES = (Verdict.WRONG_RESULT, Verdict.CRASHED, Verdict.TIMED_OUT, Verdict.CHEATED)
@@ -140,8 +143,6 @@ class Job:
 
     def _environment(self) -> dict[str, Any]:
         """What the device says of itself, and enough of the case to model this run again without its file."""
-        from sassafras.frontend.description import describe
-
         return self.device.environment() | {"case": describe(self.case), "target": self.workload.source}
 
     def stored_result(self, fresh: bool) -> Result | None:
@@ -212,8 +213,6 @@ class Job:
             self.device.run(Candidate(self.baseline))
 
     def _evaluator(self) -> Evaluator:
-        from sassafras.evaluate import KernelEvaluator as Judge
-
         validator = self._validator()
         report = validator.check(self.baseline.cubin)
         if not report.ok:
@@ -225,12 +224,9 @@ class Job:
                 hint=f"{what}; {refused.kept(self.baseline)}",
             )
         # no store: the search's record is kept by the loop, which knows what each outcome took
-        made: Evaluator = Judge(self.device, lambda _, candidate: validator.check(candidate), self.baseline)
-        return made
+        return KernelEvaluator(self.device, lambda _, candidate: validator.check(candidate), self.baseline)
 
     def _validator(self) -> Any:
-        from sassafras.validate import Validator
-
         validator = Validator(self.baseline.cubin, self.baseline.name)
         for copy in getattr(self.space, "via", ()):
             if not (report := validator.via(copy)).ok:

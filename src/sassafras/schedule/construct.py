@@ -1,4 +1,4 @@
-"""Schedules built from scratch, block by block: by list scheduling, beam search, or an exact solver.
+"""Schedules built from scratch, block by block, by list scheduling.
 
 Everything is ordered under the arcs of `schedule.machine`, which hold all that binds the order in the space;
 stall counts are then the least that its bounds allow, exactly as after a move. A block for which no stall
@@ -63,12 +63,11 @@ class Constructor:
     def cycles(self, order: np.ndarray, part: int) -> int:
         """Expected cycles of a block in an order (of the whole function), for a warp alone; -1 where the
         order is not of the space."""
-        s, e = int(self.machine.start[part]), int(self.machine.end[part])
-        return self._alone(self.machine, part, order[s:e] - s)
+        from .construct_jit import measure
 
-    def size(self, part: int) -> int:
-        """Instructions of a block."""
-        return int(self.machine.end[part] - self.machine.start[part])
+        s, e = int(self.machine.start[part]), int(self.machine.end[part])
+        local = (order[s:e] - s).astype(np.int32)
+        return int(measure(self.machine, part, local, np.empty(len(local), dtype=np.int64)))
 
     def priorities(self, state: ScheduleState, part: int, rule: str) -> np.ndarray:
         """float64, by place in the original from the block's first: the higher, the earlier."""
@@ -89,66 +88,6 @@ class Constructor:
         from .construct_jit import schedule
 
         return self._with(state, part, schedule(self._machine(rule), part, priority, haste))
-
-    def beams(
-        self,
-        state: ScheduleState,
-        part: int,
-        width: int,
-        branch: int,
-        priority: np.ndarray,
-        rule: str,
-        keep: int,
-    ) -> list[ScheduleState]:
-        """`state` with one block in the few best orders that a beam search finds, best first."""
-        from .construct_jit import beam, lengths
-
-        machine = self._machine(rule)
-        length = lengths(machine, part, rule != "path")
-        orders, _ = beam(machine, part, length, priority, width, branch)
-        made = (self._with(state, part, order) for order in orders[:keep])
-        return [s for s in made if s is not None]
-
-    def perfect(
-        self,
-        state: ScheduleState,
-        part: int,
-        seconds: float,
-        window: tuple[int, int] | None,
-        rule: str,
-        seed: int,
-    ) -> ScheduleState | None:
-        """`state` with one block, or a stretch of it, in the order that an exact solver finds best.
-
-        Args:
-            state: where to begin.
-            part: the block.
-            seconds: the solver's limit.
-            window: first and last place (from the block's first) that may change; None: all.
-            rule: what is minimised: the cycles of a warp alone, or (``crowded``) of one among others.
-            seed: the solver's.
-
-        Raises:
-            ToolMissing: OR-tools are not installed.
-        """
-        from .construct_jit import schedule
-        from .exact import solve
-
-        machine = self._machine(rule)
-        s, e = int(self.machine.start[part]), int(self.machine.end[part])
-        begin = (state.order[s:e] - s).astype(np.int32)
-        if window is None:  # the solver goes on from the best that is at hand
-            listed = schedule(machine, part, self.priorities(state, part, rule), HASTE[rule])
-            if 0 <= self._alone(machine, part, listed) < self._alone(machine, part, begin):
-                begin = listed
-        found = solve(machine, part, begin, seconds, window, seed)
-        return None if found.order is None else self._with(state, part, found.order)
-
-    @staticmethod
-    def _alone(machine: Machine, part: int, local: np.ndarray) -> int:
-        from .construct_jit import measure
-
-        return int(measure(machine, part, local.astype(np.int32), np.empty(len(local), dtype=np.int64)))
 
     def _machine(self, rule: str) -> Machine:
         return self._shared if rule == "crowded" else self.machine

@@ -134,7 +134,6 @@ class Machine(NamedTuple):
         port: float64, as in `Costs`.
         start, end, least: by block: positions, cycles that it must take.
         interval: the queue's.
-        carried: CSR by block of (first, second, cycles) that hold from one round of a loop to the next.
         outside: cycles until a late result that another block needs is there, or 0.
     """
 
@@ -157,8 +156,6 @@ class Machine(NamedTuple):
     end: np.ndarray
     least: np.ndarray
     interval: int
-    carried_at: np.ndarray
-    carried: np.ndarray
     outside: np.ndarray
 
 
@@ -191,16 +188,15 @@ def build(function: Function, graph: Graph, tables: Tables, costs: Costs, waits:
     for (a, b), cycles in graph.least.items():
         arcs.add(a, b, cycles)
     facts = codes.facts(function, graph)
-    carried: list[list[tuple[int, int, int]]] = [[] for _ in graph.blocks]
     outside = np.zeros(len(code), dtype=np.int32)
     for block in graph.blocks:
         start, end = block.start, block.end
         _fences(arcs, start, end, graph, tables)
         _groups(arcs, start, end, graph, costs)
-        _conflicts(arcs, start, end, graph, tables, facts, costs, carried[block.index], outside)
+        _conflicts(arcs, start, end, graph, tables, facts, costs, outside)
         if waits:
             _masks(arcs, start, end, function, graph, costs)
-    return _flat(arcs, graph, tables, costs, carried, outside)
+    return _flat(arcs, tables, costs, outside)
 
 
 def _fences(arcs: _Arcs, start: int, end: int, graph: Graph, tables: Tables) -> None:
@@ -264,7 +260,6 @@ def _conflicts(
     tables: Tables,
     facts: ScoreboardProblem,
     costs: Costs,
-    carried: list[tuple[int, int, int]],
     outside: np.ndarray,
 ) -> None:
     """What must not be pending when an instruction issues, from its own block or the round before."""
@@ -282,7 +277,6 @@ def _conflicts(
             elif a < x and ((a, x) in arcs.found or tables.low[a] != tables.low[x]):
                 arcs.add(a, x, cycles, READ if k & 1 else RESULT)
             elif a >= x and loops and not k & 1:
-                carried.append((a, x, cycles))
                 outside[a] = max(outside[a], cycles)
 
 
@@ -301,21 +295,12 @@ def _masks(arcs: _Arcs, start: int, end: int, function: Function, graph: Graph, 
             arcs.add(a, x, int(costs.read[a]), READ)
 
 
-def _flat(
-    arcs: _Arcs,
-    graph: Graph,
-    t: Tables,
-    costs: Costs,
-    carried: list[list[tuple[int, int, int]]],
-    outside: np.ndarray,
-) -> Machine:
+def _flat(arcs: _Arcs, t: Tables, costs: Costs, outside: np.ndarray) -> Machine:
     count = len(costs.pipe)
     rows = sorted((a, b, c, w) for (a, b), (c, w) in arcs.found.items())
     flat = np.array(rows, dtype=np.int32).reshape(-1, 4)
     at = np.zeros(count + 1, dtype=np.int32)
     at[1:] = np.cumsum(np.bincount(flat[:, 0], minlength=count))
-    carried_at = np.zeros(len(graph.blocks) + 1, dtype=np.int32)
-    carried_at[1:] = np.cumsum([len(c) for c in carried])
     return Machine(
         succ_at=at,
         succ=flat[:, 1].copy(),
@@ -336,8 +321,6 @@ def _flat(
         end=t.end,
         least=t.least_length,
         interval=costs.queue_interval,
-        carried_at=carried_at,
-        carried=np.array([c for row in carried for c in row], dtype=np.int32).reshape(-1, 3),
         outside=outside,
     )
 

@@ -412,7 +412,7 @@ def enumerate_moves(
 def goals(
     t: Tables, order: np.ndarray, stall: np.ndarray, where: np.ndarray, p: int, steps: np.ndarray
 ) -> np.ndarray:
-    """Where each verb would take the instruction at `p`; -1 where order or stall field forbid it.
+    """Where each action would take the instruction at `p`; -1 where order or stall field forbid it.
 
     A step d > 0 or < 0 is so many places down or up, 64 and -64 the furthest place; 100 is the smallest
     stall count, 101 one cycle more (the result is then a stall count).
@@ -449,7 +449,7 @@ def legal_actions(
     respace: int,
     sure: bool,
 ) -> np.ndarray:
-    """Which verbs (`goals`) the chosen instructions may do: bool (positions, verbs).
+    """Which actions (`goals`) the chosen instructions may do: bool (positions, actions).
 
     Reorderings are tried only where `sure`; otherwise a legal order counts, for which in a few of a hundred
     cases no stall counts exist. Lowered stall counts are always tried: most rise again at once.

@@ -30,7 +30,7 @@ _RESPACE = {"keep": 0, "local": 1, "block": 2}
 _ATTEMPTS = 256
 #: moves drawn for which no control codes exist, before the space gives up
 _REDRAWS = 64
-#: verbs of an agent by set of moves, and the steps by which the compiled kernels know them
+#: actions of an agent by set of moves, and the steps by which the compiled kernels know them
 _VERBS: dict[str, dict[str, int]] = {
     "memory": {"up": -1, "down": 1},
     "all": {
@@ -348,7 +348,7 @@ class ScheduleSpace:
         return seen if self._view == "all" else np.ascontiguousarray(seen[:, : len(PAPER)])
 
     @property
-    def verbs(self) -> tuple[str, ...]:
+    def actions(self) -> tuple[str, ...]:
         """What an agent may do with the instruction at a position."""
         return tuple(_VERBS[self._moves])
 
@@ -364,7 +364,7 @@ class ScheduleSpace:
         return state.order
 
     def legal(self, state: ScheduleState) -> np.ndarray:
-        """bool (instructions, verbs): what an agent may try.
+        """bool (instructions, actions): what an agent may try.
 
         With ``moves="memory"`` every one is a legal move; with ``"all"`` every order is legal, and `act`
         finds no stall counts (or, where control codes are regenerated, no place for a wait) for a few of a
@@ -377,18 +377,18 @@ class ScheduleSpace:
             self.tables, state.order, state.stall, self.movable, self._steps, self._respace, sure
         )
 
-    def act(self, state: ScheduleState, row: int, verb: int) -> tuple[Move, int] | None:
-        """The move that a verb on a position is, and where the instruction then stands; None where no stall
-        counts, or no control codes, make it legal, or these moves do not touch the instruction."""
+    def act(self, state: ScheduleState, row: int, action: int) -> tuple[Move, int] | None:
+        """The move that an action on a position is, and where the instruction then stands; None where no
+        stall counts, or no control codes, make it legal, or these moves do not touch the instruction."""
         from .moves_jit import carry_out, goals, positions
 
         if state.order[row] not in self.movable:
             return None
         order = state.order.copy()
-        aim = int(goals(self.tables, order, state.stall, positions(order), row, self._steps)[verb])
+        aim = int(goals(self.tables, order, state.stall, positions(order), row, self._steps)[action])
         if aim < 0:
             return None
-        move = Move(RESTALL if self._steps[verb] >= 100 else REORDER, int(row), aim)
+        move = Move(RESTALL if self._steps[action] >= 100 else REORDER, int(row), aim)
         ok, order, stall = carry_out(
             self.tables, state.order, state.stall, move.kind, move.i, move.j, self._respace
         )

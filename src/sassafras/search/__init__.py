@@ -1,9 +1,7 @@
 """Strategies, and the loop that runs them: budget, record, resumption, progress."""
 
 from .anneal import Anneal
-from .beam import Beam
 from .contract import Evaluate, Found, Recorded, Recorder, Session, Strategy
-from .exact import Exact
 from .greedy import Greedy
 from .guided import Guided
 from .list_schedule import ListSchedule
@@ -13,7 +11,24 @@ from .random_walk import RandomWalk
 from .registry import check_settings, get, names, parse_settings, settings_of
 
 __all__ = [
-    "Anneal", "Beam", "Evaluate", "Exact", "Finished", "Found", "Greedy", "Guided", "ListSchedule", "Ppo",
-    "Progress", "RandomWalk", "Recorded", "Recorder", "Session", "Strategy", "check_settings", "get", "names",
-    "parse_settings", "run", "settings_of",
-]  # fmt: skip
+    "Anneal",
+    "Evaluate",
+    "Finished",
+    "Found",
+    "Greedy",
+    "Guided",
+    "ListSchedule",
+    "Ppo",
+    "Progress",
+    "RandomWalk",
+    "Recorded",
+    "Recorder",
+    "Session",
+    "Strategy",
+    "check_settings",
+    "get",
+    "names",
+    "parse_settings",
+    "run",
+    "settings_of",
+]

@@ -1,7 +1,7 @@
 """List scheduling with searched priorities: what a compiler does, and then chance.
 
 First every rule of the space's builder (the critical path among them) is tried on every part. Then the
-search goes on in the priorities: a few of them change at random, the scheduler builds the part anew, and the
+search goes on in the priorities: a few of them change at random, the scheduler builds the part again, and the
 evaluator says whether it was worth it. Neighbours in priorities are far apart in moves: one step can carry
 many instructions, and still nothing illegal can come out.
 """

@@ -12,9 +12,7 @@ from typing import Any
 from sassafras.core import SearchError
 
 from .anneal import Anneal
-from .beam import Beam
 from .contract import Strategy
-from .exact import Exact
 from .greedy import Greedy
 from .guided import Guided
 from .list_schedule import ListSchedule
@@ -28,8 +26,6 @@ _STRATEGIES: dict[str, Callable[..., Strategy]] = {
     Guided.name: Guided,
     Ppo.name: Ppo,
     ListSchedule.name: ListSchedule,
-    Beam.name: Beam,
-    Exact.name: Exact,
 }
 
 

@@ -3,7 +3,7 @@
 import gymnasium, sassafras.training.environment
 game = gymnasium.make("sassafras/AssemblyGame-v0", workload="suite:softmax", device="model")
 
-python -m sassafras.training.environment pretrain --minutes 40 --out policy.npz
+``python -m sassafras.training`` trains the agent.
 """
 
 from __future__ import annotations
@@ -14,26 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from sassafras.core import Case, Device, SearchError, ToolMissing, Workload, refused_cubin
+from sassafras.evaluate import KernelEvaluator
+from sassafras.jobs.opening import DEFAULT_ARCH, load_workload, open_device
+from sassafras.schedule import ScheduleSpace
+from sassafras.validate import Validator
 
 GAME = "sassafras/AssemblyGame-v0"
-
-#: families of suite kernels that policies are trained on (`training/corpus` varies them); the others are
-#: held out, so that their transfer can be measured on kernels that it has never seen
-FAMILIES: dict[str, tuple[str, ...]] = {
-    "norm": ("layernorm", "rmsnorm"),
-    "loss": ("cross_entropy",),
-    "gemm": ("gemm_leakyrelu", "batched_gemm", "feed_forward"),
-    "rotary": ("rotary",),
-    "swiglu": ("swiglu",),
-    "gating": ("topk_gating",),
-    "append": ("kv_append",),
-}
-HELD_OUT: dict[str, tuple[str, ...]] = {
-    "attention": ("attention", "attention_causal", "paged_decode"),
-    "softmax": ("softmax",),
-    "gemv": ("gemv_int8", "gemv_int4"),
-    "quantise": ("quantise_fp8",),
-}
 
 
 def register() -> None:
@@ -57,7 +43,6 @@ def assembly_game(
     horizon: int = 32,
     rows: int | None = None,
     noise: float | None = None,
-    reward_noise: float = 0.0,
     render_mode: str | None = None,
 ) -> Any:
     """The assembly game of one kernel: what ``gymnasium.make("sassafras/AssemblyGame-v0", ...)`` calls.
@@ -69,7 +54,7 @@ def assembly_game(
         arch: compile for this; None: the device's own.
         moves: ``memory`` (CuAsmRL's: a memory instruction up or down by one) or ``all``.
         view: ``all`` columns of the features, or ``paper`` for CuAsmRL's.
-        horizon, rows, noise, reward_noise: see `search.ppo.game.AssemblyGame`.
+        horizon, rows, noise: see `search.ppo.game.AssemblyGame`.
 
     Raises:
         SassafrasError: what is wrong with the workload, the device or the kernel.
@@ -79,8 +64,6 @@ def assembly_game(
         from sassafras.search.ppo.game import AssemblyGame
     except ImportError as error:
         raise ToolMissing("the assembly game needs gymnasium", hint="pip install 'sassafras[rl]'") from error
-    from sassafras.jobs.opening import DEFAULT_ARCH, load_workload, open_device
-
     found = load_workload(workload)
     chosen = found.case(case)
     opened = open_device(device, arch)
@@ -94,15 +77,7 @@ def assembly_game(
         def close(self) -> None:
             opened.close()
 
-    return _Played(
-        space,
-        evaluate,
-        horizon=horizon,
-        rows=rows,
-        noise=noise,
-        reward_noise=reward_noise,
-        render_mode=render_mode,
-    )
+    return _Played(space, evaluate, horizon=horizon, rows=rows, noise=noise, render_mode=render_mode)
 
 
 def table(
@@ -113,10 +88,6 @@ def table(
     Raises:
         SassafrasError: the kernel cannot be built, scheduled, validated or run.
     """
-    from sassafras.evaluate import KernelEvaluator
-    from sassafras.schedule import ScheduleSpace
-    from sassafras.validate import Validator
-
     kernel = workload.build(case, arch)
     space: Any = ScheduleSpace(kernel, moves=moves, view=view, arch_by_name=True)  # type: ignore[arg-type]
     validator = Validator(kernel.cubin, kernel.name)
@@ -143,8 +114,3 @@ def lonely(case: Case) -> Case:
 
 
 register()
-
-if __name__ == "__main__":
-    from sassafras.training.pretraining import main
-
-    main()

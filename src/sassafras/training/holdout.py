@@ -1,13 +1,13 @@
-"""An examination: states of kernels that nothing was learnt from, whose moves were looked at once.
+"""Held-out kernels: labelled states that nothing was learnt from.
 
 Mean gain of a network's choice among ten legal moves over a uniform choice, in percent of the runtime. The
-moves are evaluated once; after that an examination costs some passes through the network.
+moves are evaluated once; after that a score costs some passes through the network.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +23,15 @@ from .imitation import ChoiceQuality, choices
 from .random_walks import TrainingSettings, Walk
 from .walk_workers import Place, WalkWorkers
 
-#: of the walks; the same for every examination, so that policies are compared on the same states
+#: of the walks; always the same, so that policies are compared on the same states
 SEED = 20261122
-#: what is looked at; a longer walk would leave the neighbourhood of what compilers write
-PAPER = TrainingSettings(moves=8, looks=10)
+#: a longer walk would leave the neighbourhood of what compilers write
+SETTINGS = TrainingSettings(moves=8, samples_per_state=10)
 
 
 @dataclass(frozen=True)
 class Holdout:
-    """The states of an examination.
+    """The states that policies are scored on.
 
     Attributes:
         walks: one a kernel.
@@ -42,11 +42,11 @@ class Holdout:
     unusable: Mapping[Place, str]
 
     @classmethod
-    def prepare(cls, crew: WalkWorkers, each: int = 4, families: tuple[str, ...] | None = None) -> Holdout:
+    def prepare(cls, workers: WalkWorkers, each: int = 4, families: tuple[str, ...] | None = None) -> Holdout:
         """Walk on kernels of every family.
 
         Args:
-            crew: whose kernels they are.
+            workers: whose kernels they are.
             each: kernels of a family, spread evenly over those there are.
             families: None: all.
 
@@ -54,32 +54,34 @@ class Holdout:
             SearchError: none of the kernels can be used.
         """
         places = []
-        for family in sorted(families or crew.makers):
-            total = len(crew.makers[family])
+        for family in sorted(families or workers.makers):
+            total = len(workers.makers[family])
             chosen = sorted({n * total // min(each, total) for n in range(min(each, total))})
             places += [(family, n) for n in chosen]
-        found = crew.tour(places, PAPER, SEED)
-        if not any(walk.shown for walk in found.walks):
-            raise SearchError(f"no kernel to examine a policy with: {found.unusable}")
-        return cls([walk for walk in found.walks if walk.shown], found.unusable)
+        found = workers.tour(places, SETTINGS, SEED)
+        if not any(walk.states for walk in found.walks):
+            raise SearchError(f"no kernel to score a policy with: {found.unusable}")
+        return cls([walk for walk in found.walks if walk.states], found.unusable)
 
     @property
     def best(self) -> float:
-        """Percent that the best of the moves looked at gains over a uniform choice: no policy does better."""
-        gains = [np.mean([s.gains.max() - s.gains.mean() for s in walk.shown]) for walk in self.walks]
+        """Percent that the best of the moves evaluated gains over a uniform choice: no policy does better."""
+        gains = [np.mean([s.gains.max() - s.gains.mean() for s in walk.states]) for walk in self.walks]
         return _balanced(self.walks, gains)
 
-    def marks(self, network: RowNetwork, layout: ObservationLayout) -> list[tuple[Walk, list[ChoiceQuality]]]:
+    def qualities(
+        self, network: RowNetwork, layout: ObservationLayout
+    ) -> list[tuple[Walk, list[ChoiceQuality]]]:
         """What a network makes of every state of every walk."""
         with one_thread():
-            return list(choices(network, self.walks, layout, PAPER))
+            return list(choices(network, self.walks, layout, SETTINGS))
 
-    def sit(self, network: RowNetwork, layout: ObservationLayout) -> dict[str, float]:
-        """A network's marks: ``held_out_gain`` (percent, families count alike), ``held_out_loss``,
-        ``held_out_best`` (percent that nobody exceeds), and a gain for each family."""
-        marks = self.marks(network, layout)
-        gains = [float(np.mean([c.gain for c in made])) for _, made in marks]
-        losses = [float(np.mean([c.loss for c in made])) for _, made in marks]
+    def score(self, network: RowNetwork, layout: ObservationLayout) -> dict[str, float]:
+        """``held_out_gain`` (percent, families count alike), ``held_out_loss``, ``held_out_best`` (the most
+        that can be gained), and a gain for each family."""
+        qualities = self.qualities(network, layout)
+        gains = [float(np.mean([c.gain for c in made])) for _, made in qualities]
+        losses = [float(np.mean([c.loss for c in made])) for _, made in qualities]
         out = {
             "held_out_gain": _balanced(self.walks, gains),
             "held_out_loss": _balanced(self.walks, losses),
@@ -109,14 +111,16 @@ def read(path: Path) -> tuple[RowNetwork, ObservationLayout]:
     if described.get("network") != "rows":
         raise SearchError("this is no kernel-independent policy", where=str(path))
     layout = ObservationLayout(**described["layout"])
-    lessons = replace(TrainingSettings(), **{k: int(described["lessons"][k]) for k in ("width", "depth")})
-    network = RowNetwork(layout.columns, layout.links, layout.verbs, lessons.width, lessons.depth)
+    settings = described["settings"]
+    network = RowNetwork(
+        layout.columns, layout.links, layout.actions, int(settings["width"]), int(settings["depth"])
+    )
     fill(network, arrays, str(path))
     return network, layout
 
 
-def compare(exam: Holdout, paths: list[Path]) -> list[dict[str, Any]]:
-    """Marks of policies on the same states; from the second on with the difference to the first.
+def compare(holdout: Holdout, paths: list[Path]) -> list[dict[str, Any]]:
+    """Scores of policies on the same states; from the second on with the difference to the first.
 
     ``difference`` is in percent of the runtime, a mean over kernels, with ``interval`` (95 %, from resampling
     kernels: states of one kernel are not independent).
@@ -128,9 +132,9 @@ def compare(exam: Holdout, paths: list[Path]) -> list[dict[str, Any]]:
     first: np.ndarray | None = None
     for path in paths:
         network, layout = read(path)
-        marks = exam.marks(network, layout)
-        gains = np.array([np.mean([c.gain for c in made]) for _, made in marks])
-        row: dict[str, Any] = {"policy": str(path), **exam.sit(network, layout)}
+        qualities = holdout.qualities(network, layout)
+        gains = np.array([np.mean([c.gain for c in made]) for _, made in qualities])
+        row: dict[str, Any] = {"policy": str(path), **holdout.score(network, layout)}
         if first is None:
             first = gains
         else:

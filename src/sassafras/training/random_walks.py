@@ -1,6 +1,6 @@
-"""Walks through the schedules of kernels, looking around in each state: what the first lesson is made of.
+"""Walks through the schedules of kernels that evaluate some moves of each state: what imitation learns from.
 
-A walk is a function of its board and its seeds, and knows nothing of the network. So walks can be made in
+A walk is a function of its kernel and its seeds, and knows nothing of the network. So walks can be made in
 other processes, and ahead of the network's training. Nothing here imports torch.
 """
 
@@ -39,39 +39,33 @@ class TrainingSettings:
 
     Attributes:
         width, depth: of the network.
-        boards: kernels an iteration of the first lesson.
+        kernels: walks an iteration, each on a kernel that is drawn.
         moves: moves of a walk.
-        looks: legal moves evaluated in each state.
+        samples_per_state: legal moves evaluated in each state.
         temperature: percent of runtime; a move's target is exp(gain / temperature), up to a factor.
         greed: chance that a walk follows the best move seen, if it gains anything; else any that was seen.
         passes: over an iteration's states.
         batch: states of a minibatch.
-        rate: learning rate of the first lesson.
-        games: played side by side in an iteration of the second lesson, each of its own kernel.
-        play_steps: moves in each game of an iteration of the second lesson.
-        play_rate: its learning rate.
-        value: weight of the value's loss in the first lesson.
+        rate: learning rate.
+        value: weight of the value's loss.
     """
 
     width: int = 64
     depth: int = 3
-    boards: int = 4
+    kernels: int = 4
     moves: int = 10
-    looks: int = 10
+    samples_per_state: int = 10
     temperature: float = 0.03
     greed: float = 0.7
     passes: int = 6
     batch: int = 10
     rate: float = 1e-3
-    games: int = 8
-    play_steps: int = 32
-    play_rate: float = 5e-5
     value: float = 0.1
 
 
 @dataclass
-class Shown:
-    """A state and what was learnt of it: observation, actions tried, gains in percent, gain still to come."""
+class LabelledState:
+    """A state and what its moves gain: observation, actions tried, gains in percent, gain still to come."""
 
     observation: np.ndarray
     actions: np.ndarray
@@ -85,54 +79,54 @@ class Walk:
 
     name: str
     family: str
-    shown: list[Shown]
+    states: list[LabelledState]
     evaluations: int
 
 
-def walk(board: TrainingKernel, lessons: TrainingSettings, seeds: Sequence[int]) -> Walk:
-    """Walk through a kernel's schedules, looking around in each.
+def walk(kernel: TrainingKernel, settings: TrainingSettings, seeds: Sequence[int]) -> Walk:
+    """Walk through a kernel's schedules, and evaluate some moves of each.
 
     Raises:
         SearchError: the unmodified kernel cannot be evaluated, or the validator refused a legal move.
     """
     rng = np.random.default_rng(list(seeds))
-    game = AssemblyGame(board.space, board.evaluate, horizon=lessons.moves + 1, noise=0.0, trusted=True)
+    game = AssemblyGame(kernel.space, kernel.evaluate, horizon=settings.moves + 1, noise=0.0)
     observation, _ = game.reset(seed=int(rng.integers(1 << 31)))
-    shown: list[Shown] = []
+    states: list[LabelledState] = []
     costs, evaluations = [game.cost], 0
-    for _ in range(lessons.moves):
+    for _ in range(settings.moves):
         gains, kept = [], []
-        for action in _some(board.space.legal(game.state), lessons.looks, rng):
-            found = board.space.act(game.state, *divmod(int(action), game.layout.verbs))
+        for action in _some(kernel.space.legal(game.state), settings.samples_per_state, rng):
+            found = kernel.space.act(game.state, *divmod(int(action), game.layout.actions))
             if found is None:
                 continue
-            outcome = board.evaluate(board.space.apply(game.state, found[0]))
+            outcome = kernel.evaluate(kernel.space.apply(game.state, found[0]))
             evaluations += 1
             if outcome.cost is not None:
                 gains.append(100.0 * (game.cost - outcome.cost))
                 kept.append(int(action))
         if not kept:
             break
-        shown.append(Shown(observation, np.array(kept), np.array(gains, dtype=np.float32)))
+        states.append(LabelledState(observation, np.array(kept), np.array(gains, dtype=np.float32)))
         best = int(np.argmax(gains))
-        greedy = gains[best] > 0 and rng.random() < lessons.greed
+        greedy = gains[best] > 0 and rng.random() < settings.greed
         follow = best if greedy else int(rng.integers(len(kept)))
         observation, _, ended, late, _ = game.step(kept[follow])
         costs.append(game.cost)
         if ended or late:
             break
-    for n, one in enumerate(shown):
-        one.ahead = 100.0 * (costs[n] - min(costs[n:]))
-    return Walk(board.name, board.family, shown, evaluations)
+    for n, state in enumerate(states):
+        state.ahead = 100.0 * (costs[n] - min(costs[n:]))
+    return Walk(kernel.name, kernel.family, states, evaluations)
 
 
 def _some(legal: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Some legal actions, half of them with every verb as likely, so that rare verbs are seen too."""
+    """Some legal actions, half of them with every kind as likely, so that rare kinds are seen too."""
     actions = np.flatnonzero(legal)
     if len(actions) <= count:
         return actions
-    verbs = actions % legal.shape[1]
-    share = 1.0 / np.bincount(verbs, minlength=legal.shape[1])[verbs]
+    kinds = actions % legal.shape[1]
+    share = 1.0 / np.bincount(kinds, minlength=legal.shape[1])[kinds]
     odds = 0.5 * share / share.sum() + 0.5 / len(actions)
     chosen: np.ndarray = rng.choice(actions, size=count, replace=False, p=odds)
     return chosen

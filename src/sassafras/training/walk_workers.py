@@ -1,8 +1,8 @@
 """Processes that walk: each opens the kernels that fall to it, and keeps them open.
 
-What an iteration looks at is a function of (seed, iteration, boards an iteration): not of how many processes
-there are, nor of which of them is faster. Walks do not depend on the network, so the next iterations' are
-made while it learns from this one's.
+What an iteration evaluates is a function of (seed, iteration, kernels an iteration): not of how many
+processes there are, nor of which of them is faster. Walks do not depend on the network, so the next
+iterations' are made while it learns from this one's.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context, parent_process
 from typing import Any
@@ -20,7 +21,11 @@ from typing import Any
 import numpy as np
 
 from sassafras.core import SassafrasError, SearchError
+from sassafras.jobs.opening import DEFAULT_ARCH
+from sassafras.timing_model import ModelDevice
 
+from .corpus import CorpusSample, open_sample
+from .environment import lonely, table
 from .random_walks import TrainingKernel, TrainingSettings, Walk, walk
 
 #: makers of kernels by family; with more than one worker they must travel between processes (be picklable)
@@ -32,6 +37,19 @@ Place = tuple[str, int]
 _TRIES = 12
 #: iterations begun before they are needed
 _AHEAD = 3
+
+
+@dataclass(frozen=True, slots=True)
+class KernelMaker:
+    """Makes a `TrainingKernel` of a sample of the corpus, on the timing model; travels between processes."""
+
+    sample: CorpusSample
+
+    def __call__(self) -> TrainingKernel:
+        """The kernel. Raises SassafrasError where it cannot be scheduled or modelled."""
+        workload, case = open_sample(self.sample)
+        space, evaluate = table(workload, lonely(case), ModelDevice(DEFAULT_ARCH), DEFAULT_ARCH)
+        return TrainingKernel(self.sample.name, self.sample.family, space, evaluate)
 
 
 @dataclass(frozen=True)
@@ -50,7 +68,7 @@ class WalkTable:
         self.opened: dict[Place, TrainingKernel] = {}
         self.unusable: dict[Place, str] = {}
 
-    def board(self, place: Place) -> TrainingKernel | None:
+    def kernel(self, place: Place) -> TrainingKernel | None:
         """The kernel, ready to be played; None where the model cannot evaluate it or nothing can be moved."""
         if place in self.unusable:
             return None
@@ -76,8 +94,8 @@ class WalkTable:
         """
         failed: dict[Place, str] = {}
         for place in places:
-            if (board := self.board(place)) is not None:
-                return board, failed
+            if (kernel := self.kernel(place)) is not None:
+                return kernel, failed
             failed[place] = self.unusable[place]
         raise SearchError(f"of {len(places)} kernels drawn none can be used: {failed}")
 
@@ -111,11 +129,24 @@ def _begin(makers: Makers) -> None:
 
 
 def _walk(
-    places: Sequence[Place], lessons: TrainingSettings, seeds: Sequence[int]
+    places: Sequence[Place], settings: TrainingSettings, seeds: Sequence[int], table: WalkTable | None = None
 ) -> tuple[Walk, dict[Place, str]]:
-    assert _table is not None
-    board, failed = _table.first(places)
-    return walk(board, lessons, seeds), failed
+    """A walk on the first of these kernels that can be used; `table`: None for this worker's own."""
+    table = table or _table
+    assert table is not None
+    kernel, failed = table.first(places)
+    return walk(kernel, settings, seeds), failed
+
+
+@contextmanager
+def _alive() -> Iterator[None]:
+    """Raise SearchError where a process died."""
+    try:
+        yield
+    except BrokenProcessPool as error:
+        raise SearchError(
+            "a process that evaluates kernels died", hint="too little memory? give fewer --workers"
+        ) from error
 
 
 class WalkWorkers:
@@ -140,48 +171,46 @@ class WalkWorkers:
         self._home = {place: n for n, place in enumerate(homes)}
 
     def walks(
-        self, lessons: TrainingSettings, seeds: Sequence[int], ahead: Sequence[Sequence[int]] = ()
+        self, settings: TrainingSettings, seeds: Sequence[int], ahead: Sequence[Sequence[int]] = ()
     ) -> Walked:
-        """`lessons.boards` walks on kernels drawn by `seeds`.
+        """`settings.kernels` walks on kernels drawn by `seeds`.
 
         Args:
-            lessons: what a walk is.
+            settings: what a walk is.
             seeds: of this iteration.
             ahead: seeds of the iterations that will be asked for next.
 
         Raises:
             SearchError: nothing that was drawn can be used, or a process died.
         """
-        if not self._pools:
-            found = [self._here(lessons, [*seeds, n]) for n in range(lessons.boards)]
-        else:
-            for one in (seeds, *list(ahead)[:_AHEAD]):
-                if tuple(one) not in self._begun:
-                    self._begun[tuple(one)] = [self._send(lessons, [*one, n]) for n in range(lessons.boards)]
-            try:
-                found = [future.result() for future in self._begun.pop(tuple(seeds))]
-            except BrokenProcessPool as error:
-                raise SearchError(
-                    "a process that evaluates kernels died", hint="too little memory? give fewer --workers"
-                ) from error
+        for one in (seeds, *(list(ahead)[:_AHEAD] if self._pools else ())):
+            if tuple(one) not in self._begun:
+                self._begun[tuple(one)] = [self._drawn([*one, n], settings) for n in range(settings.kernels)]
+        with _alive():
+            found = [future.result() for future in self._begun.pop(tuple(seeds))]
         unusable: dict[Place, str] = {}
         for _, failed in found:
             unusable |= failed
         return Walked([walked for walked, _ in found], unusable)
 
-    def _drawn(self, seeds: Sequence[int]) -> list[Place]:
-        return draw(self.makers, np.random.default_rng([*seeds, 0]))
+    def _drawn(self, seeds: Sequence[int], settings: TrainingSettings) -> Future[Any]:
+        """Begin a walk on a kernel drawn by `seeds`, in the process that has it open."""
+        places = draw(self.makers, np.random.default_rng([*seeds, 0]))
+        return self._submit(self._home[places[0]], places, settings, [*seeds, 1])
 
-    def _here(self, lessons: TrainingSettings, seeds: Sequence[int]) -> tuple[Walk, dict[Place, str]]:
-        board, failed = self.table.first(self._drawn(seeds))
-        return walk(board, lessons, [*seeds, 1]), failed
+    def _submit(
+        self, number: int, places: Sequence[Place], settings: TrainingSettings, seeds: Sequence[int]
+    ) -> Future[Any]:
+        if self._pools:
+            return self._pools[number % len(self._pools)].submit(_walk, places, settings, seeds)
+        done: Future[Any] = Future()
+        try:
+            done.set_result(_walk(places, settings, seeds, self.table))
+        except SassafrasError as error:
+            done.set_exception(error)
+        return done
 
-    def _send(self, lessons: TrainingSettings, seeds: Sequence[int]) -> Future[Any]:
-        places = self._drawn(seeds)
-        pool = self._pools[self._home[places[0]] % len(self._pools)]
-        return pool.submit(_walk, places, lessons, [*seeds, 1])
-
-    def tour(self, places: Sequence[Place], lessons: TrainingSettings, seed: int) -> Walked:
+    def tour(self, places: Sequence[Place], settings: TrainingSettings, seed: int) -> Walked:
         """One walk on each of these kernels; those that cannot be used are left out.
 
         Raises:
@@ -189,22 +218,13 @@ class WalkWorkers:
         """
         unusable: dict[Place, str] = {}
         walks: list[Walk] = []
-        waited = [
-            self._pools[n % len(self._pools)].submit(_walk, [place], lessons, [seed, n])
-            if self._pools
-            else None
-            for n, place in enumerate(places)
-        ]
-        for n, (place, future) in enumerate(zip(places, waited, strict=True)):
-            try:
-                if future is not None:
+        begun = [self._submit(n, [place], settings, [seed, n]) for n, place in enumerate(places)]
+        with _alive():
+            for place, future in zip(places, begun, strict=True):
+                try:
                     walks.append(future.result()[0])
-                else:
-                    walks.append(walk(self.table.first([place])[0], lessons, [seed, n]))
-            except BrokenProcessPool as error:
-                raise SearchError("a process that evaluates kernels died") from error
-            except SassafrasError as error:
-                unusable[place] = str(error)
+                except SassafrasError as error:
+                    unusable[place] = str(error)
         return Walked(walks, unusable)
 
     def close(self) -> None:

@@ -14,6 +14,7 @@ pytest.importorskip("sb3_contrib")
 
 from stable_baselines3.common.callbacks import BaseCallback  # noqa: E402
 
+import sassafras  # noqa: E402
 from sassafras import search  # noqa: E402
 from sassafras.core import Budget, Candidate, Outcome, SearchError  # noqa: E402
 from sassafras.search import Recorded  # noqa: E402
@@ -22,14 +23,13 @@ from sassafras.search.ppo.agent import agent, chance, load_weights, weights  # n
 from sassafras.search.ppo.game import AssemblyGame  # noqa: E402
 from sassafras.search.ppo.network import GamePolicy, PaperNetwork, RowNetwork  # noqa: E402
 from sassafras.search.ppo.settings import TUNE, Preset  # noqa: E402
-from sassafras.search.ppo.vec_env import GameVecEnv, VecEnvPPO  # noqa: E402
-from tests.search.ppo.board import Judge, best, space  # noqa: E402
+from tests.search.ppo.small_kernel import Judge, best, space, workload  # noqa: E402
 
 
 def games(count: int, judge: Judge, moves: str = "memory", **options: Any) -> list[AssemblyGame]:
-    board = space(moves=moves)
+    schedules = space(moves=moves)
     return [
-        AssemblyGame(board, lambda state: judge.evaluate(board.candidate(state)), **options)
+        AssemblyGame(schedules, lambda state: judge.evaluate(schedules.candidate(state)), **options)
         for _ in range(count)
     ]
 
@@ -37,7 +37,7 @@ def games(count: int, judge: Judge, moves: str = "memory", **options: Any) -> li
 def tiny(**changes: Any) -> Preset:
     from dataclasses import replace
 
-    own = {"moves": "memory", "anneal": False, "rate": 1e-3, "restart": 0.0, "target": None}
+    own = {"moves": "memory", "rate": 1e-3, "restart": 0.0, "target": None}
     return replace(TUNE, **(own | changes))
 
 
@@ -66,20 +66,18 @@ class Returns(BaseCallback):
 
 def test_a_tiny_agent_learns_its_way_to_the_best_of_all_schedules() -> None:
     judge, returns = Judge(), Returns()
-    lanes = GameVecEnv(games(8, judge, horizon=8))
+    played = games(8, judge, horizon=8)
     with chance(3):
-        lanes.seed(3)
         preset = tiny(epochs=4, batch=16, entropy=0.0, rate=2e-3)
-        model = agent(lanes, preset, left=lambda: 1.0, size={"width": 16, "depth": 1})
+        model = agent(played, preset, left=lambda: 1.0, seed=3, size={"width": 16, "depth": 1})
         model.learn(768, callback=returns)
         learnt = episode(model, games(1, judge, horizon=8)[0])
-    lanes.close()
-    assert min(g.best_cost for g in lanes.games) == pytest.approx(best(), abs=1e-9)
+    assert min(g.best_cost for g in played) == pytest.approx(best(), abs=1e-9)
     # what it would do now, without chance, wins at least half of what there is (all of it, here)
     assert 1.0 - learnt >= 0.5 * (1.0 - best())
     quarter = len(returns.seen) // 4
     assert np.mean(returns.seen[-quarter:]) > np.mean(returns.seen[:quarter]) + 0.02
-    assert sum(g.counts["refused"] + g.counts["failures"] for g in lanes.games) == 0
+    assert sum(g.counts["refused"] + g.counts["failures"] for g in played) == 0
 
 
 class Memory:
@@ -102,7 +100,7 @@ def curve(
     """Digests in the order of their evaluation, and how many came from the record."""
     judge = Judge()
     strategy = search.get("ppo", {"policy": "untrained", "envs": 4, "steps": 6, "epochs": 1} | settings)
-    board = space(**strategy.space_options)  # type: ignore[attr-defined]
+    schedules = space(**strategy.space_options)  # type: ignore[attr-defined]
     digests: list[str] = []
 
     class Noted:
@@ -117,7 +115,9 @@ def curve(
         def record(self, candidate: Candidate, outcome: Outcome, took: float) -> Recorded:
             return (record or Memory()).record(candidate, outcome, took)
 
-    found = search.run(strategy, board, Noted(), Budget(evaluations=evaluations), seed=seed, recorder=Order())
+    found = search.run(
+        strategy, schedules, Noted(), Budget(evaluations=evaluations), seed=seed, recorder=Order()
+    )
     assert found.evaluations <= evaluations and found.verdicts == {"modelled": found.evaluations}
     return digests, found.replayed
 
@@ -126,11 +126,6 @@ def test_the_same_seed_gives_the_same_search_and_another_another() -> None:
     first, _ = curve(60)
     assert first == curve(60)[0] and len(first) == 60
     assert first[:12] != curve(60, seed=1)[0][:12]
-
-
-def test_evaluating_ahead_changes_nothing_about_repeatability() -> None:
-    alone, _ = curve(40, groups=1)
-    assert alone == curve(40, groups=1)[0]
 
 
 def test_a_search_taken_up_again_has_the_same_curve() -> None:
@@ -156,49 +151,10 @@ def test_the_paper_preset_plays_and_leaves_global_chance_alone() -> None:
 
 @pytest.mark.parametrize("on", ["gpu", "cuda:", "cuda:x", "cuda:63"])
 def test_a_device_that_is_none_is_refused_before_anything_begins(on: str) -> None:
-    board = space(moves="memory")
+    schedules = space(moves="memory")
     strategy = search.get("ppo", {"policy": "untrained", "on": on})
     with pytest.raises(SearchError, match=r"no device is called|torch sees"):
-        search.run(strategy, board, Judge(), Budget(evaluations=20), seed=1)
-
-
-def test_one_group_collects_what_the_parent_would() -> None:
-    from sb3_contrib import MaskablePPO
-
-    def collect(cls: Any) -> Any:
-        lanes = GameVecEnv(games(3, Judge(), horizon=4), groups=1)
-        with chance(5):
-            lanes.seed(5)
-            model = agent(lanes, tiny(steps=9), left=lambda: 1.0)
-            _, callback = model._setup_learn(27)
-            cls.collect_rollouts(model, lanes, callback, model.rollout_buffer, 9)
-        lanes.close()
-        return model.rollout_buffer
-
-    ours, theirs = collect(VecEnvPPO), collect(MaskablePPO)
-    for name in ("observations", "actions", "rewards", "episode_starts", "action_masks", "advantages"):
-        np.testing.assert_allclose(getattr(ours, name), getattr(theirs, name), atol=1e-5, err_msg=name)
-
-
-def test_without_masks_the_update_knows_of_none_either() -> None:
-    """Else illegal moves would be learnt from with a ratio of zero: not at all."""
-    lanes = GameVecEnv(games(2, Judge(), horizon=4))
-    with chance(5):
-        lanes.seed(5)
-        model = agent(lanes, tiny(steps=12), left=lambda: 1.0)
-        _, callback = model._setup_learn(27)
-        model.collect_rollouts(lanes, callback, model.rollout_buffer, 12, use_masking=False)
-        buffer = model.rollout_buffer
-        assert (buffer.action_masks == 1.0).all()
-        (held,) = buffer.get(None)
-        with torch.no_grad():
-            _, again, _ = model.policy.evaluate_actions(
-                held.observations, held.actions.long().flatten(), action_masks=held.action_masks
-            )
-        torch.testing.assert_close(again, held.old_log_prob, atol=1e-5, rtol=1e-5)
-        model.collect_rollouts(lanes, callback, buffer, 12)
-        assert 0.0 < buffer.action_masks.mean() < 0.5
-    lanes.close()
+        search.run(strategy, schedules, Judge(), Budget(evaluations=20), seed=1)
 
 
 def test_the_row_network_does_not_see_padding_or_the_number_of_rows() -> None:
@@ -231,22 +187,18 @@ def test_the_paper_network_takes_short_and_long_kernels() -> None:
 
 def test_checkpoints_fit_other_kernels_and_are_refused_where_they_do_not(tmp_path: Path) -> None:
     judge = Judge()
-    lanes = GameVecEnv(games(2, judge))
     path = tmp_path / "policy.npz"
     with chance(0):
-        model = agent(lanes, tiny(), left=lambda: 1.0)
+        model = agent(games(2, judge), tiny(), left=lambda: 1.0, seed=0)
         checkpoint.save(path, weights(model), {"network": "rows"})
-        larger = GameVecEnv(games(2, judge, rows=300))
-        other = agent(larger, tiny(), left=lambda: 1.0)
+        other = agent(games(2, judge, rows=300), tiny(), left=lambda: 1.0, seed=0)
         assert isinstance(other.policy, GamePolicy)
         assert load_weights(other, path)["network"] == "rows"
         for name, value in weights(model).items():
             np.testing.assert_array_equal(weights(other)[name], value)
-        wrong = agent(GameVecEnv(games(2, judge, moves="all")), tiny(), left=lambda: 1.0)
+        wrong = agent(games(2, judge, moves="all"), tiny(), left=lambda: 1.0, seed=0)
         with pytest.raises(SearchError, match="does not fit"):
             load_weights(wrong, path)
-    lanes.close()
-    larger.close()
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(SearchError, match="cannot read"):
         checkpoint.load(path)
@@ -264,3 +216,39 @@ def test_metrics_reach_tensorboard_or_say_what_is_missing(tmp_path: Path) -> Non
         return
     text = (tmp_path / "board" / "metrics.txt").read_text()
     assert "best_speedup" in text and "approx_kl" in text
+
+
+def test_a_search_with_a_store_resumes_and_its_result_is_kept(tmp_path: Path) -> None:
+    def go(budget: str) -> sassafras.Result:
+        return sassafras.optimize(
+            workload(),
+            strategy="ppo",
+            settings={"policy": "untrained", "envs": 2, "steps": 4},
+            budget=budget,
+            device="model",
+            arch="sm_90a",
+            store=tmp_path / "store.sqlite",
+        )
+
+    first, again = go("20e"), go("20e")
+    assert first.evaluations == 20 and again.from_store and not first.from_store
+    longer = go("40e")
+    assert longer.replayed == 20 and longer.evaluations == 40
+    assert set(longer.verdicts) == {"modelled"}
+
+
+def test_a_failing_evaluator_ends_the_search_with_its_own_error() -> None:
+    class Breaks(Judge):
+        left = 6
+
+        def evaluate(self, candidate: Candidate) -> Outcome:
+            self.left -= 1
+            if self.left < 0:
+                raise RuntimeError("the device is gone")
+            return super().evaluate(candidate)
+
+    strategy = search.get("ppo", {"policy": "untrained", "envs": 2, "steps": 4})
+    threads = torch.get_num_threads()
+    with pytest.raises(RuntimeError, match="device is gone"):
+        search.run(strategy, space(), Breaks(), Budget(evaluations=30))
+    assert torch.get_num_threads() == threads

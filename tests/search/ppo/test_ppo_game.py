@@ -10,16 +10,15 @@ import pytest
 
 gymnasium = pytest.importorskip("gymnasium")
 
-import sassafras.training.environment  # noqa: E402
 from sassafras.core import Evaluation, Interval, SearchError, Verdict  # noqa: E402
 from sassafras.search.ppo.game import OWN_COLUMNS, AssemblyGame  # noqa: E402
-from tests.search.ppo.board import Judge, space, workload  # noqa: E402
+from tests.search.ppo.small_kernel import Judge, space, workload  # noqa: E402
 
 
 def game(moves: str = "memory", judge: Any = None, **options: Any) -> AssemblyGame:
-    board = space(moves=moves)
+    schedules = space(moves=moves)
     judge = judge or Judge()
-    return AssemblyGame(board, lambda state: judge.evaluate(board.candidate(state)), **options)
+    return AssemblyGame(schedules, lambda state: judge.evaluate(schedules.candidate(state)), **options)
 
 
 def act(played: AssemblyGame, rng: np.random.Generator) -> int:
@@ -53,10 +52,10 @@ def test_gymnasium_makes_several_side_by_side() -> None:
 
 def test_masked_actions_are_exactly_the_moves_of_the_space() -> None:
     played = game("memory")
-    board, rng = played.space, np.random.default_rng(0)
+    schedules, rng = played.space, np.random.default_rng(0)
     played.reset(seed=0)
     for _ in range(12):
-        listed = {(m.i, m.j) for m in board.moves(played.state)}
+        listed = {(m.i, m.j) for m in schedules.moves(played.state)}
         mask = played.action_masks()[:-1].reshape(-1, 2)
         assert {(int(p), int(p) + (1 if v else -1)) for p, v in np.argwhere(mask)} == listed
         _, _, ended, late, _ = played.step(act(played, rng))
@@ -65,7 +64,7 @@ def test_masked_actions_are_exactly_the_moves_of_the_space() -> None:
 
 def test_all_moves_play_many_episodes_without_a_refusal() -> None:
     played, rng = game("all", horizon=25), np.random.default_rng(1)  # the judge asserts the validator's yes
-    verbs = np.zeros(len(played.space.verbs), dtype=int)
+    kinds = np.zeros(len(played.space.actions), dtype=int)
     for seed in range(8):
         played.reset(seed=seed)
         late = False
@@ -75,8 +74,8 @@ def test_all_moves_play_many_episodes_without_a_refusal() -> None:
             _, _, ended, late, _ = played.step(action)
             assert not ended
             if played.state is not state:
-                verbs[action % len(verbs)] += 1
-    assert (verbs > 0).all() and played.counts["refused"] == 0
+                kinds[action % len(kinds)] += 1
+    assert (kinds > 0).all() and played.counts["refused"] == 0
     assert played.counts["moves"] + played.counts["no_moves"] == 200
     assert played.counts["no_moves"] < 20
 
@@ -93,12 +92,12 @@ def test_an_action_that_came_to_nothing_is_masked_while_the_state_stays() -> Non
 def test_observations_show_the_space_padding_and_progress() -> None:
     played = game("all", rows=200, horizon=10)
     seen, _ = played.reset(seed=0)
-    board, layout = played.space, played.layout
-    count = len(board.function)
-    assert seen.shape == (200, layout.width) and layout.actions == 200 * 8 + 1
-    np.testing.assert_array_equal(seen[:count, : layout.columns], board.features(board.start()))
+    schedules, layout = played.space, played.layout
+    count = len(schedules.function)
+    assert seen.shape == (200, layout.width) and layout.choices == 200 * 8 + 1
+    np.testing.assert_array_equal(seen[:count, : layout.columns], schedules.features(schedules.start()))
     np.testing.assert_array_equal(
-        seen[:count, layout.columns + len(OWN_COLUMNS) :], board.links(board.start())
+        seen[:count, layout.columns + len(OWN_COLUMNS) :], schedules.links(schedules.start())
     )
     assert seen[:count, layout.columns].all() and not seen[count:, : layout.columns + 4].any()
     after, *_ = played.step(act(played, np.random.default_rng(3)))
@@ -107,15 +106,15 @@ def test_observations_show_the_space_padding_and_progress() -> None:
 
 
 def test_links_name_dependences_that_hold_in_every_schedule() -> None:
-    board, rng = space(moves="all"), np.random.default_rng(2)
-    state = board.start()
+    schedules, rng = space(moves="all"), np.random.default_rng(2)
+    state = schedules.start()
     for _ in range(30):
-        state = board.apply(state, board.sample(state, rng))
-    for p, (links, instruction) in enumerate(zip(board.links(state), state.order, strict=True)):
+        state = schedules.apply(state, schedules.sample(state, rng))
+    for p, (links, instruction) in enumerate(zip(schedules.links(state), state.order, strict=True)):
         above, below = links[:4], links[4:]
         assert (above[above >= 0] < p).all() and (below[below >= 0] > p).all()
         for q in above[above >= 0]:
-            assert (int(state.order[q]), int(instruction)) in board.graph.order
+            assert (int(state.order[q]), int(instruction)) in schedules.graph.order
         assert list(above[above >= 0]) == sorted(above[above >= 0], reverse=True)
 
 
@@ -177,7 +176,7 @@ def test_a_refusal_by_the_validator_is_our_defect_unless_the_space_promises_noth
 def test_stop_and_horizon_end_episodes() -> None:
     played = game(horizon=2)
     played.reset(seed=0)
-    _, reward, ended, late, _ = played.step(played.layout.actions - 1)
+    _, reward, ended, late, _ = played.step(played.layout.choices - 1)
     assert reward == 0 and ended and not late and played.counts["stops"] == 1
     played.reset(seed=0)
     rng = np.random.default_rng(0)
@@ -196,11 +195,3 @@ def test_what_cannot_be_played_is_refused() -> None:
     unusable.evaluate = lambda state: replace(Says().evaluate(space().candidate(state)), speedup=None)
     with pytest.raises(SearchError, match="unmodified kernel"):
         unusable.reset(seed=0)
-
-
-def test_the_games_of_training_and_of_measuring_share_no_family() -> None:
-    from sassafras import suite
-
-    trained = {n for names in sassafras.training.environment.FAMILIES.values() for n in names}
-    held = {n for names in sassafras.training.environment.HELD_OUT.values() for n in names}
-    assert not trained & held and trained | held == set(suite.names())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -15,15 +13,12 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("sb3_contrib")
 
 
-from sassafras import search  # noqa: E402
-from sassafras.core import Budget  # noqa: E402
-from sassafras.search.ppo import CUASMRL, Ppo  # noqa: E402
+from sassafras.search.ppo import CUASMRL  # noqa: E402
 from sassafras.search.ppo.agent import agent, chance, weights  # noqa: E402
 from sassafras.search.ppo.game import AssemblyGame  # noqa: E402
 from sassafras.search.ppo.graphed import Graphed, GraphReplay  # noqa: E402
 from sassafras.search.ppo.network import _Means  # noqa: E402
-from sassafras.search.ppo.vec_env import GameVecEnv  # noqa: E402
-from tests.search.ppo.board import Judge, space  # noqa: E402
+from tests.search.ppo.small_kernel import Judge, space  # noqa: E402
 
 
 class Told(dict[str, Any]):
@@ -38,26 +33,24 @@ class Told(dict[str, Any]):
 
 def learnt(graphed: bool, **changes: Any) -> tuple[dict[str, Any], Told, np.ndarray]:
     """Weights, metrics and the last rollout's actions after two rollouts and updates."""
-    judge, board = Judge(), space(moves="memory", view="paper")
+    judge, schedules = Judge(), space(moves="memory", view="paper")
     preset = replace(CUASMRL, rate=1e-3, horizon=6, **({"steps": 20, "epochs": 3} | changes))
     played = [
-        AssemblyGame(board, lambda s: judge.evaluate(board.candidate(s)), horizon=preset.horizon)
+        AssemblyGame(schedules, lambda s: judge.evaluate(schedules.candidate(s)), horizon=preset.horizon)
         for _ in range(preset.envs)
     ]
-    lanes, told, left = GameVecEnv(played), Told(), [1.0]
+    told, left = Told(), [1.0]
     with chance(11):
-        lanes.seed(11)
-        model = agent(lanes, preset, left=lambda: left[0])
+        model = agent(played, preset, left=lambda: left[0], seed=11)
         if graphed:
-            model.graphed = Graphed(model)
+            model.policy.graphed = Graphed(model)
         _, callback = model._setup_learn(100)
         model._logger = told  # type: ignore[assignment]
         for _ in range(2):
-            model.collect_rollouts(lanes, callback, model.rollout_buffer, preset.steps)
+            model.collect_rollouts(model.env, callback, model.rollout_buffer, preset.steps)
             actions = model.rollout_buffer.actions.copy()
             model.train()
             left[0] = 0.4  # the learning rate falls
-    lanes.close()
     return weights(model), told, actions
 
 
@@ -95,32 +88,3 @@ def test_rows_are_averaged_as_the_adaptive_pool_does() -> None:
         x = torch.randn(2, 3, rows, 5)
         means = _Means(rows, 48)
         torch.testing.assert_close(means.table @ x, means(x))
-
-
-class _Counted(Ppo):
-    """Counts the contexts in which the network works, and that there is never one inside another."""
-
-    __slots__ = ()
-    begun = 0
-    inside = False
-
-    @contextmanager
-    def turn(self) -> Iterator[None]:
-        cls = type(self)
-        assert not cls.inside
-        cls.inside, cls.begun = True, cls.begun + 1
-        try:
-            yield
-        finally:
-            cls.inside = False
-
-
-def test_every_look_and_every_update_is_a_turn_of_its_own() -> None:
-    judge = Judge()
-    board = space(moves="memory", view="paper")
-    strategy = _Counted(policy="fresh", steps=8, epochs=1, threads=1)
-    assert search.settings_of(strategy) == search.settings_of(
-        Ppo(policy="fresh", steps=8, epochs=1, threads=1)
-    )
-    found = search.run(strategy, board, judge, Budget(evaluations=12), seed=2)
-    assert found.evaluations == 12 and _Counted.begun > 12 and not _Counted.inside

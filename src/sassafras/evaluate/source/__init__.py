@@ -3,7 +3,7 @@
 ```python
 from sassafras.evaluate import Source, SourceEvaluator
 
-evaluator = SourceEvaluator(device, workload, case, baseline, store=store, run_id=run)
+evaluator = SourceEvaluator(device, workload, case, baseline)
 outcome = evaluator.evaluate(Source("cuda", text, entry="softmax", threads=256))
 outcome.verdict  # correct, compile_error, cheated, timed_out, out_of_resources, wrong_result, ...
 outcome.detail  # the compiler's message, the refused symbol, the first differing element

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any
 
 from sassafras.core import Candidate, Case, Device, Evaluation, Kernel, Modelled, Outcome, Workload
 
-from ..evaluator import KernelEvaluator, OutcomeRecorder
+from ..evaluator import KernelEvaluator
 from ..roofline import impossible
 from ..sandbox import Confinement
 from .building import Built, build
@@ -25,7 +24,6 @@ class SourceEvaluator:
         device: open for `case` and `baseline`. A `CudaDevice` must have been made with ``bitwise=False``,
             unless candidates are to reproduce the baseline's bits.
         workload, case, baseline: what the candidates stand in for.
-        store, run_id: where outcomes are recorded.
         confinement: of the builds.
         fp32_accumulation: refuse narrower accumulation; by default what the workload's ``meta`` says under
             ``accumulate`` (``"fp32"``).
@@ -40,8 +38,6 @@ class SourceEvaluator:
         case: Case,
         baseline: Kernel,
         *,
-        store: OutcomeRecorder | None = None,
-        run_id: Any = None,
         confinement: Confinement | None = None,
         fp32_accumulation: bool | None = None,
         builder: Callable[[Source, bool], Built] | None = None,
@@ -55,8 +51,6 @@ class SourceEvaluator:
             device,
             None,
             baseline,
-            store,
-            run_id=run_id,
             implausible=lambda time_us: impossible(time_us, case, workload.meta),
         )
         self._built: OrderedDict[str, Built] = OrderedDict()
@@ -89,7 +83,7 @@ class SourceEvaluator:
         """Build and judge one source. Never raises for the source's fault: the verdict says it.
 
         Raises:
-            DeviceError, StoreError: the device or the store failed.
+            DeviceError: the device failed.
             NotSafe: this machine cannot confine a compiler.
         """
         built, candidate = self.build(source), self.candidate(source)

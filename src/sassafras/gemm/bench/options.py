@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from sassafras.core import SassafrasError
 
 from ..problem.shape import BACKWARD, LAYOUTS
+from ..select.dataset import recorded_path
 from .candidates import matching
 
 
@@ -86,9 +87,10 @@ def retuning(options: Options, only: str, recorded: int = 4, configs: int | None
     """These options for a sweep of what `only` finds: 0.4 s a shape on an H200 (1,000 shapes, 40 candidates).
 
     Raises:
-        SassafrasError: `only` is no regular expression, or finds nothing.
+        SassafrasError: `only` is no regular expression, or finds nothing; no recorded dataset is here.
     """
     matching(only)
+    recorded_path()  # what is timed again is merged into it
     return replace(
         options, only=only, recorded=recorded, configs=configs or 24, finalists=4, screen_seconds=0.03
     )

@@ -34,8 +34,10 @@ from ..problem.shape import Shape
 FORMAT = 1
 #: taken from the rung of a time that is of an earlier run (`merge`)
 EARLIER = 10
-#: folder of what is shipped
+#: folder of the tables and selectors that come with the package
 DATA = Path(__file__).resolve().parent / "data"
+#: folder of the recorded datasets: of the repository, the package does without
+DATASETS = Path(__file__).resolve().parents[4] / "benchmarks" / "data"
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,12 +303,21 @@ def stem(gpu: str, part: str = "") -> str:
     return slug(gpu) + (f".{part}" if part else "")
 
 
-def shipped(gpu: str = "NVIDIA H200", part: str = "") -> Dataset:
-    """The dataset that comes with the package. Raises SassafrasError when there is none for this GPU."""
-    path = DATA / f"{stem(gpu, part)}.jsonl.gz"
+def recorded_path(gpu: str = "NVIDIA H200", part: str = "") -> Path:
+    """The file of a GPU's dataset in the repository. Raises SassafrasError when it is not there."""
+    path = DATASETS / f"{stem(gpu, part)}.jsonl.gz"
     if not path.is_file():
-        raise SassafrasError("no dataset for this GPU comes with the package", where=f"{gpu} {part}".strip())
-    return Dataset.load(path)
+        raise SassafrasError(
+            "no dataset of this GPU is here",
+            where=f"{gpu} {part}".strip(),
+            hint="datasets come with a checkout of the repository (benchmarks/data), not with the package",
+        )
+    return path
+
+
+def shipped(gpu: str = "NVIDIA H200", part: str = "") -> Dataset:
+    """The dataset that the shipped table was made from. Raises SassafrasError when it is not there."""
+    return Dataset.load(recorded_path(gpu, part))
 
 
 def from_results(results: dict[str, Any]) -> Dataset:

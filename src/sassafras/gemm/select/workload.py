@@ -7,6 +7,7 @@ cluster, tensor maps, scalars, overlap), and every candidate has to leave the sa
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from ..configs import registry
 from ..configs.registry import Config
 from ..problem.shape import Shape
 from .space import GemmSpace, kernel
+from .table import TunedTable, shipped_path
 
 PREFIX = "gemm:"
 #: arguments that a launch does without
@@ -24,23 +26,26 @@ _NONE = {"workspace": 0, "counters": 0}
 
 
 def winner(shape: Shape) -> Config:
-    """The fastest configuration in the dataset that is shipped; the estimate's favourite of other shapes.
+    """The fastest configuration in the table that is shipped; the estimate's favourite of other shapes.
 
     Raises:
         SassafrasError: no configuration can run the shape.
     """
-    from .dataset import shipped
-
-    known = shipped().entries.get(shape)
-    if known is not None:
-        for name, _ in known.ranked():
-            try:
-                config = registry.parse(name)
-            except SassafrasError:  # of an instance that is compiled no more
-                continue
-            if registry.proven(config) and len(config.instances) == 1:  # a search rewrites one kernel
-                return config
+    table = _table()
+    rows = [row for layout in ("nn", "tn") if (row := table.get(shape, layout)) is not None and row.ours]
+    for name, _ in (pair for row in sorted(rows, key=lambda row: row.ours[0][1]) for pair in row.ours):
+        try:
+            config = registry.parse(name)
+        except SassafrasError:  # of an instance that is compiled no more
+            continue
+        if registry.proven(config) and len(config.instances) == 1:  # a search rewrites one kernel
+            return config
     return GemmSpace(shape, lambda config: b"").start()
+
+
+@lru_cache(maxsize=1)
+def _table() -> TunedTable:
+    return TunedTable.load(shipped_path("NVIDIA H200"))
 
 
 def workload(shape: Shape, config: Config | None = None, cache: Path | None = None) -> Workload:

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from sb3_contrib import MaskablePPO
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import HumanOutputFormat, KVWriter, Logger, TensorBoardOutputFormat
+from stable_baselines3.common.vec_env import DummyVecEnv
 
 from sassafras.core import SearchError, ToolMissing
 
 from . import checkpoint
-from .game import ObservationLayout
+from .game import AssemblyGame, ObservationLayout
+from .graphed import Graphed
 from .network import GamePolicy, PaperNetwork, RowNetwork
 from .settings import Preset
-from .vec_env import GameVecEnv, VecEnvPPO
 
 
 def network_device(name: str) -> str:
@@ -72,49 +74,74 @@ def maker(
 ) -> Callable[[], Any]:
     """What makes the network that a preset names, for games of this layout; `size`: other width and depth."""
     if preset.network == "paper":
-        return partial(PaperNetwork, layout.rows, layout.columns, layout.verbs)
+        return partial(PaperNetwork, layout.rows, layout.columns, layout.actions)
     if preset.network == "rows":
-        return partial(RowNetwork, layout.columns, layout.links, layout.verbs, **(size or {}))
+        return partial(RowNetwork, layout.columns, layout.links, layout.actions, **(size or {}))
     raise SearchError(f"there is no network {preset.network!r}", hint="paper or rows")
 
 
+class GamePPO(MaskablePPO):
+    """sb3-contrib's MaskablePPO (2.9.2). On a GPU the network's work is launched as CUDA graphs (`graphed`)
+    where the network can be recorded."""
+
+    policy: GamePolicy  # type: ignore[assignment]
+
+    def _setup_model(self) -> None:
+        super()._setup_model()
+        if self.device.type == "cuda" and getattr(self.policy.network, "recordable", False):
+            self.policy.graphed = Graphed(self)
+
+    def train(self) -> None:
+        """Learn from the rollout. See `MaskablePPO.train`."""
+        if self.policy.graphed is not None and self.target_kl is None:
+            self.policy.graphed.train()
+        else:
+            super().train()
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def release(self) -> None:
+        """Let go of the recorded graphs."""
+        if self.policy.graphed is not None:
+            self.policy.graphed.release()
+
+
 def agent(
-    lanes: GameVecEnv,
+    games: Sequence[AssemblyGame],
     preset: Preset,
     *,
     left: Callable[[], float],
-    seed: int | None = None,
+    seed: int,
     tensorboard: str = "",
     size: Mapping[str, int] | None = None,
     device: str = "cpu",
-    turn: Callable[[], AbstractContextManager[Any]] = nullcontext,
-) -> VecEnvPPO:
+) -> GamePPO:
     """A MaskablePPO agent for these games.
 
     Args:
-        lanes: the games.
+        games: all observations must have the same shape; they are played one after the other.
         preset: hyper-parameters.
         left: share of the budget that is left, 1 to 0: what the learning rate falls with.
-        seed: None inside `chance`, which has seeded everything.
+        seed: of the games.
         tensorboard: folder to write metrics to, or "".
         size: width and depth of the kernel-independent network, where they are not the usual ones.
         device: of the network (`network_device`).
-        turn: of `VecEnvPPO`.
 
     Raises:
         ToolMissing: `tensorboard` is given but the package is not installed.
     """
-    first = lanes.games[0]
+    env = DummyVecEnv([lambda game=game: game for game in games])  # type: ignore[misc]
+    env.seed(seed)
 
     def rate(_: float) -> float:
-        return preset.rate * (max(left(), 0.01) if preset.anneal else 1.0)
+        return preset.rate * max(left(), 0.01)
 
-    model = VecEnvPPO(
+    model = GamePPO(
         GamePolicy,
-        lanes,
+        env,
         learning_rate=rate,
         n_steps=preset.steps,
-        batch_size=min(preset.batch, preset.steps * lanes.num_envs),
+        batch_size=min(preset.batch, preset.steps * env.num_envs),
         n_epochs=preset.epochs,
         gamma=preset.gamma,
         gae_lambda=preset.lam,
@@ -126,15 +153,12 @@ def agent(
         target_kl=preset.target,
         # (sb3's own epsilon; fused, because CuAsmRL's network has 27 million weights: half the time)
         policy_kwargs={
-            "make": maker(preset, first.layout, size),
-            "turn": turn,
+            "make": maker(preset, games[0].layout, size),
             "optimizer_kwargs": {"eps": 1e-5, "fused": True},
         },
-        seed=seed,
         device=device,
         verbose=0,
     )
-    model.turn = turn
     model.set_logger(_logger(tensorboard))
     return model
 
@@ -152,9 +176,9 @@ def _logger(folder: str) -> Logger:
     return Logger(folder, formats)
 
 
-def weights(model: VecEnvPPO) -> dict[str, np.ndarray]:
+def weights(model: GamePPO) -> dict[str, np.ndarray]:
     """The network's weights, by name."""
-    network = model.policy.network  # type: ignore[attr-defined]
+    network = model.policy.network
     return {name: value.detach().cpu().numpy().copy() for name, value in network.state_dict().items()}
 
 
@@ -164,18 +188,18 @@ def size_of(path: Path) -> dict[str, int]:
     Raises:
         SearchError: it cannot be read.
     """
-    lessons = checkpoint.load(path)[1].get("lessons", {})
-    return {name: int(lessons[name]) for name in ("width", "depth") if name in lessons}
+    settings = checkpoint.load(path)[1].get("settings", {})
+    return {name: int(settings[name]) for name in ("width", "depth") if name in settings}
 
 
-def load_weights(model: VecEnvPPO, path: Path) -> dict[str, Any]:
+def load_weights(model: GamePPO, path: Path) -> dict[str, Any]:
     """Put a checkpoint's weights into an agent's network; returns the checkpoint's description.
 
     Raises:
         SearchError: they do not fit.
     """
     arrays, description = checkpoint.load(path)
-    network = model.policy.network  # type: ignore[attr-defined]
+    network = model.policy.network
     fill(network, arrays, str(path))
     return description
 
@@ -208,7 +232,7 @@ class Watch(BaseCallback):
         return self.more()
 
     def _on_rollout_end(self) -> None:
-        games = self.training_env.games  # type: ignore[attr-defined]
+        games = self.training_env.envs  # type: ignore[attr-defined]
         total: dict[str, int] = {}
         for game in games:
             for name, value in game.counts.items():

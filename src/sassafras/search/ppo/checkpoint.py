@@ -16,6 +16,8 @@ from sassafras.core import SearchError
 
 _HEAD = "description"
 FORMAT = 1
+#: what earlier versions called parts of a description
+_RENAMED = {"lessons": "settings", "verbs": "actions", "boards": "kernels", "looks": "samples_per_state"}
 #: the policy that ships with the package
 PRETRAINED = "pretrained.npz"
 
@@ -53,7 +55,14 @@ def load(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         raise SearchError(
             f"cannot read this policy: {error}", where=str(path), hint="see docs/concepts/assembly-game.md"
         ) from error
-    return arrays, description
+    return arrays, _renamed(description)
+
+
+def _renamed(value: Any) -> Any:
+    """A description under the names of today."""
+    if not isinstance(value, dict):
+        return value
+    return {_RENAMED.get(name, name): _renamed(held) for name, held in value.items()}
 
 
 def find(policy: str) -> Path | None:
@@ -68,14 +77,14 @@ def find(policy: str) -> Path | None:
         if not Path(policy).is_file():
             raise SearchError(
                 f"there is no policy {policy!r}",
-                hint="none, pretrained, untrained (guided); pretrained, fresh, untrained (ppo); or a file",
+                hint="pretrained, fresh, untrained, or a file",
             )
         return Path(policy)
     path = Path(str(resources.files(__package__).joinpath(PRETRAINED)))
     if not path.exists():
         raise SearchError(
             "no pre-trained policy is installed",
-            hint="python -m sassafras.training.environment pretrain, then --policy PATH; or --policy fresh",
+            hint="python -m sassafras.training, then --policy PATH; or --policy fresh",
         )
     return path
 

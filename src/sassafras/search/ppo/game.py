@@ -1,7 +1,7 @@
 """The assembly game: a Gymnasium environment over any `core.Playable` space.
 
-A state of the space is shown as a row of numbers an instruction; an action is a row and a verb, or stop; the
-reward is how much the runtime changed, relative to the baseline's. The game knows no SASS.
+A state of the space is shown as a row of numbers an instruction; a choice is a row and an action, or stop;
+the reward is how much the runtime changed, relative to the baseline's. The game knows no SASS.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from sassafras.core import Outcome, SearchError, Verdict
+from sassafras.core import Outcome, Playable, SearchError, Verdict
 
 #: columns that the game adds behind the space's: the row is real (not padding), it was touched by the last
 #: move, runtime won so far, share of the episode left
@@ -29,13 +29,14 @@ class ObservationLayout:
         rows: rows, padding included.
         columns: columns of the space's features.
         links: columns at the end that name other rows, -1 for none.
-        verbs: what can be done with a row; action ``row * verbs + verb``, and ``rows * verbs`` is stop.
+        actions: what can be done with a row; a choice is ``row * actions + action``, ``rows * actions`` is
+            stop.
     """
 
     rows: int
     columns: int
     links: int
-    verbs: int
+    actions: int
 
     @property
     def width(self) -> int:
@@ -43,9 +44,9 @@ class ObservationLayout:
         return self.columns + len(OWN_COLUMNS) + self.links
 
     @property
-    def actions(self) -> int:
-        """Number of actions, stop (the last one) included."""
-        return self.rows * self.verbs + 1
+    def choices(self) -> int:
+        """Number of choices: an action on a row, or stop (the last one)."""
+        return self.rows * self.actions + 1
 
 
 class AssemblyGame(gymnasium.Env[np.ndarray, np.int64]):
@@ -58,12 +59,10 @@ class AssemblyGame(gymnasium.Env[np.ndarray, np.int64]):
         rows: pad observations and actions to so many rows; None: no padding.
         noise: changes of relative runtime below this are not paid until they add up; None: half the width
             of the outcome's own interval, 0 where it has none (the timing model).
-        scale: reward per unit of relative runtime; 100 pays in percent, as CuAsmRL does.
         trusted: the space promises that every move is legal: a refusal by the validator is then an error of
             ours, and raised. False: it ends the episode as any failure.
         begin: where an episode begins: a function of the episode's generator that returns a state of known
             relative runtime, and that runtime; None: at the baseline.
-        reward_noise: standard deviation of noise added to each relative runtime that pays (for ablations).
 
     Raises:
         SearchError: the space cannot be played, `rows` is too small, or the baseline is unusable.
@@ -79,31 +78,29 @@ class AssemblyGame(gymnasium.Env[np.ndarray, np.int64]):
         horizon: int = 32,
         rows: int | None = None,
         noise: float | None = None,
-        scale: float = 100.0,
         trusted: bool = True,
         begin: Callable[[np.random.Generator], tuple[Any, float]] | None = None,
-        reward_noise: float = 0.0,
         render_mode: str | None = None,
     ) -> None:
-        if not hasattr(space, "act") or not hasattr(space, "legal"):
+        self.space: Any = space
+        if not isinstance(space, Playable):
             raise SearchError(
                 f"{type(space).__name__} cannot be played by an agent",
-                hint="it needs verbs, features, links, legal and act; see core.Playable",
+                hint="it needs actions, features, links, legal and act; see core.Playable",
             )
-        self.space, self.evaluate, self.horizon, self.noise = space, evaluate, horizon, noise
-        self.scale, self.trusted, self.begin, self.reward_noise = scale, trusted, begin, reward_noise
-        self.render_mode = render_mode
-        self._start = space.start()
+        self.evaluate, self.horizon, self.noise = evaluate, horizon, noise
+        self.trusted, self.begin, self.render_mode = trusted, begin, render_mode
+        self._start = self.space.start()
         self._return = 0.0
         seen, links = space.features(self._start), space.links(self._start)
         self._count = len(seen)
-        self.layout = ObservationLayout(rows or len(seen), seen.shape[1], links.shape[1], len(space.verbs))
+        self.layout = ObservationLayout(rows or len(seen), seen.shape[1], links.shape[1], len(space.actions))
         if self.layout.rows < len(seen):
             raise SearchError(f"the kernel has {len(seen)} rows, more than the {rows} that observations hold")
         self.observation_space = spaces.Box(
             -np.inf, np.inf, (self.layout.rows, self.layout.width), dtype=np.float32
         )
-        self.action_space = spaces.Discrete(self.layout.actions)
+        self.action_space = spaces.Discrete(self.layout.choices)
         self.counts = {"moves": 0, "no_moves": 0, "failures": 0, "refused": 0, "stops": 0}
         self.state: Any = self._start
         self.cost = self.best_cost = 1.0
@@ -140,7 +137,7 @@ class AssemblyGame(gymnasium.Env[np.ndarray, np.int64]):
         action = int(action)
         self._steps += 1
         reward, ended = 0.0, False
-        if action == self.layout.actions - 1:
+        if action == self.layout.choices - 1:
             self.counts["stops"] += 1
             ended = True
         else:
@@ -151,8 +148,8 @@ class AssemblyGame(gymnasium.Env[np.ndarray, np.int64]):
         return self._observation(), reward, ended, late, self._info()
 
     def _move(self, action: int) -> tuple[float, bool]:
-        row, verb = divmod(action, self.layout.verbs)
-        found = self.space.act(self.state, row, verb) if row < self._count else None
+        row, kind = divmod(action, self.layout.actions)
+        found = self.space.act(self.state, row, kind) if row < self._count else None
         if found is None:
             # nothing came of it: the state stays, and the action is masked while it does
             self.counts["no_moves"] += 1
@@ -186,27 +183,35 @@ class AssemblyGame(gymnasium.Env[np.ndarray, np.int64]):
         if noise is None:
             interval = getattr(outcome, "interval", None)
             noise = 0.0 if interval is None else (interval.high - interval.low) / 2 * self.cost**2
-        cost = self.cost
-        if self.reward_noise:
-            cost += self.reward_noise * float(self.np_random.standard_normal())
-        change = self._paid - cost
+        change = self._paid - self.cost
         if abs(change) <= noise:
             return 0.0
-        self._paid = cost
-        return self.scale * change
+        self._paid = self.cost
+        return 100.0 * change  # in percent, as CuAsmRL pays
 
     def action_masks(self) -> np.ndarray:
         """bool (actions,): what may be done now; stop always may."""
         legal = self.space.legal(self.state)
-        mask = np.zeros(self.layout.actions, dtype=bool)
+        mask = np.zeros(self.layout.choices, dtype=bool)
         mask[: legal.size] = legal.reshape(-1)
         mask[self._impossible] = False
         mask[-1] = True
         return mask
 
     def _observation(self) -> np.ndarray:
-        left = 1.0 - self._steps / self.horizon
-        return observe(self.space, self.layout, self.state, self.cost, self._touched, left)
+        """float32 (layout.rows, layout.width)."""
+        seen, columns = self.space.features(self.state), self.layout.columns
+        count = len(seen)
+        out = np.zeros((self.layout.rows, self.layout.width), dtype=np.float32)
+        out[:count, :columns] = seen
+        out[:count, columns] = 1.0
+        if 0 <= self._touched < count:
+            out[self._touched, columns + 1] = 1.0
+        out[:count, columns + 2] = np.clip(10.0 * (1.0 - self.cost), -3.0, 3.0)
+        out[:count, columns + 3] = 1.0 - self._steps / self.horizon
+        out[:, columns + 4 :] = -1.0
+        out[:count, columns + 4 :] = self.space.links(self.state)
+        return out
 
     def _info(self) -> dict[str, Any]:
         info: dict[str, Any] = {"cost": self.cost, "best_cost": self.best_cost}
@@ -217,30 +222,3 @@ class AssemblyGame(gymnasium.Env[np.ndarray, np.int64]):
     def render(self) -> str:  # type: ignore[override]
         """One line: where the episode stands."""
         return f"move {self._steps} of {self.horizon}: {1 / self.cost:.4f}x of the baseline's speed"
-
-
-def observe(
-    space: Any, layout: ObservationLayout, state: Any, cost: float, touched: int, left: float
-) -> np.ndarray:
-    """A state as networks see it: float32 (layout.rows, layout.width).
-
-    Args:
-        space: the state's space.
-        layout: of the observation.
-        state: what is looked at.
-        cost: its runtime relative to the baseline's.
-        touched: row that the last move brought to where it stands, or -1.
-        left: share of the episode that is left.
-    """
-    seen = space.features(state)
-    count, columns = seen.shape
-    out = np.zeros((layout.rows, layout.width), dtype=np.float32)
-    out[:count, :columns] = seen
-    out[:count, columns] = 1.0
-    if 0 <= touched < count:
-        out[touched, columns + 1] = 1.0
-    out[:count, columns + 2] = np.clip(10.0 * (1.0 - cost), -3.0, 3.0)
-    out[:count, columns + 3] = left
-    out[:, columns + 4 :] = -1.0
-    out[:count, columns + 4 :] = space.links(state)
-    return out

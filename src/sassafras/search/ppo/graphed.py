@@ -183,7 +183,7 @@ class Graphed:
         self._held: Minibatch | None = None
         self._rate: torch.Tensor | None = None
 
-    def look(self, observations: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+    def look(self, observations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Logits (n, actions) and values (n, 1), on the CPU, of observations (n, rows, width)."""
 
         def both(seen: torch.Tensor) -> torch.Tensor:
@@ -193,7 +193,7 @@ class Graphed:
         count = len(observations)
         if count not in self._looks:
             self._looks[count] = GraphReplay(both, self.device)
-        out = self._looks[count](torch.from_numpy(observations).float()).cpu()
+        out = self._looks[count](observations.float()).cpu()
         return out[:, :-1], out[:, -1:]
 
     def train(self) -> None:
@@ -209,7 +209,7 @@ class Graphed:
             self._rate = torch.zeros((), device=self.device)
         self._rate.fill_(rate)
         for group in self.optimizer.param_groups:
-            # a tensor: a recorded step reads it anew
+            # a tensor, which a recorded step reads each time
             group["lr"], group["capturable"] = self._rate, self.device.type == "cuda"
         terms = Terms(
             clip, clip_value, model.ent_coef, model.vf_coef, model.max_grad_norm, model.normalize_advantage
@@ -239,7 +239,7 @@ class Graphed:
             record("train/clip_range_vf", clip_value)
 
     def release(self) -> None:
-        """Let go of what was recorded; what is asked for later is recorded anew."""
+        """Let go of what was recorded; what is asked for later is recorded again."""
         self._looks.clear()
         self._updates.clear()
         self._held = None

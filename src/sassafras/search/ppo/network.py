@@ -1,20 +1,22 @@
 """The networks: one whose weights do not depend on the kernel, and CuAsmRL's convolutional one.
 
-Observations are laid out as `game.Layout` says. Both plug into sb3-contrib's masked actor-critic policy
-(overriding `_build`, sb3-contrib 2.9.2): the network gives the logits of all actions and the state's value.
+Observations are laid out as `game.ObservationLayout` says. Both plug into sb3-contrib's masked actor-critic
+policy (overriding `_build`, sb3-contrib 2.9.2): the network gives the logits of all choices and the state's
+value.
 """
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from sb3_contrib.common.maskable.policies import MaskableActorCriticPolicy
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from torch import nn
 
 from .game import OWN_COLUMNS
+from .graphed import Graphed, masked
 
 _EXTRA = len(OWN_COLUMNS)
 
@@ -64,22 +66,22 @@ def _gather_mean(x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
 
 
 class RowNetwork(nn.Module):
-    """A graph network over rows with a pointer head: a logit for every (row, verb), one for stop, a value.
+    """A graph network over rows with a pointer head: a logit for every (row, action), one for stop, a value.
 
     Its weights know nothing of the number of rows, so one set of them plays every kernel.
 
     Args:
-        columns, links, verbs: as in `game.Layout`.
+        columns, links, actions: as in `game.ObservationLayout`.
         width, depth: of the network.
     """
 
-    def __init__(self, columns: int, links: int, verbs: int, width: int = 64, depth: int = 3) -> None:
+    def __init__(self, columns: int, links: int, actions: int, width: int = 64, depth: int = 3) -> None:
         super().__init__()
-        self.columns, self.links, self.verbs = columns, links, verbs
+        self.columns, self.links, self.actions = columns, links, actions
         self.latent_dim_pi = self.latent_dim_vf = 1  # what sb3 asks of an mlp_extractor; not used
         self.embed = nn.Linear(columns + _EXTRA, width)
         self.layers = nn.ModuleList(_Layer(width) for _ in range(depth))
-        self.point = nn.Linear(width, verbs)
+        self.point = nn.Linear(width, actions)
         self.attend = nn.Linear(width, 1)
         self.stop = nn.Linear(2 * width, 1)
         self.value = nn.Sequential(nn.Linear(2 * width, width), nn.ReLU(), nn.Linear(width, 1))
@@ -88,7 +90,7 @@ class RowNetwork(nn.Module):
             nn.init.zeros_(last.bias)
 
     def forward(self, observation: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """observation (batch, rows, width) -> logits (batch, rows * verbs + 1), value (batch, 1)."""
+        """observation (batch, rows, width) -> logits (batch, rows * actions + 1), value (batch, 1)."""
         batch, rows, _ = observation.shape
         real = observation[:, :, self.columns : self.columns + 1]
         used = max(1, int(real.sum(dim=1).max()))  # padding beyond the largest kernel costs nothing
@@ -115,7 +117,7 @@ class RowNetwork(nn.Module):
 
 class _Means(nn.Module):
     """Averages rows down as `AdaptiveAvgPool2d` does. On a GPU as a product: there the pool's gradients are
-    added up in an order that nobody knows, and a search would not repeat itself."""
+    added up in an unknown order, and a search would not repeat itself."""
 
     def __init__(self, rows: int, fewer: int) -> None:
         super().__init__()
@@ -142,14 +144,14 @@ class PaperNetwork(nn.Module):
     weights; there the rows are averaged down to 48 first (a deviation of ours).
 
     Args:
-        rows, columns, verbs: as in `game.Layout`; only the space's own columns are looked at, as there.
+        rows, columns, actions: as in `game.ObservationLayout`; of the columns only the space's own are read.
     """
 
     ROWS, LEAST = 48, 12
     #: its work can be recorded as a CUDA graph: no shape depends on what is seen
     recordable: ClassVar[bool] = True
 
-    def __init__(self, rows: int, columns: int, verbs: int) -> None:
+    def __init__(self, rows: int, columns: int, actions: int) -> None:
         super().__init__()
         self.columns = columns
         self.latent_dim_pi = self.latent_dim_vf = 1
@@ -166,7 +168,7 @@ class PaperNetwork(nn.Module):
         self.pool = _Means(high, self.ROWS) if high > self.ROWS else nn.Identity()
         high = self.ROWS if high > self.ROWS else high
         self.hidden = nn.Sequential(nn.Flatten(), nn.Linear(64 * high * wide, 512), nn.ReLU())
-        self.actor, self.critic = nn.Linear(512, rows * verbs + 1), nn.Linear(512, 1)
+        self.actor, self.critic = nn.Linear(512, rows * actions + 1), nn.Linear(512, 1)
         for module in self.modules():
             if isinstance(module, nn.Conv2d | nn.Linear):
                 nn.init.orthogonal_(module.weight, 2**0.5)
@@ -175,7 +177,7 @@ class PaperNetwork(nn.Module):
         nn.init.orthogonal_(self.critic.weight, 1.0)
 
     def forward(self, observation: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """observation (batch, rows, width) -> logits (batch, rows * verbs + 1), value (batch, 1)."""
+        """observation (batch, rows, width) -> logits (batch, rows * actions + 1), value (batch, 1)."""
         seen = observation[:, None, :, : self.columns]
         if seen.shape[2] < self.LEAST:
             seen = nn.functional.pad(seen, (0, 0, 0, self.LEAST - seen.shape[2]))
@@ -191,21 +193,20 @@ class PaperNetwork(nn.Module):
         return self.forward(observation)[1]
 
 
-def count(network: nn.Module) -> int:
-    """Number of weights."""
-    return sum(p.numel() for p in network.parameters())
-
-
 class GamePolicy(MaskableActorCriticPolicy):
     """A masked actor-critic policy around one of the networks above.
 
     Args:
         make: makes the network, on the CPU; the other arguments are sb3's.
-        turn: gives a context in which it is brought to a device (`lanes.LanesPPO`).
+
+    Attributes:
+        graphed: launches the network's work on a GPU as CUDA graphs; None: it is launched piece by piece.
     """
 
-    def __init__(self, *args: Any, make: Any, turn: Any = nullcontext, **kwargs: Any) -> None:
-        self._make, self._turn = make, turn
+    graphed: Graphed | None = None
+
+    def __init__(self, *args: Any, make: Any, **kwargs: Any) -> None:
+        self._make = make
         super().__init__(*args, features_extractor_class=_AsIs, **kwargs)
 
     def _build(self, lr_schedule: Any) -> None:
@@ -215,10 +216,22 @@ class GamePolicy(MaskableActorCriticPolicy):
         self.value_net = nn.Identity()  # type: ignore[assignment]
         self.optimizer = self.optimizer_class(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)
 
-    def to(self, *args: Any, **kwargs: Any) -> Any:
-        """See `torch.nn.Module.to`."""
-        with self._turn():
-            return super().to(*args, **kwargs)
+    def forward(
+        self, obs: torch.Tensor, deterministic: bool = False, action_masks: np.ndarray | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Choices, values and log-probabilities, all on the CPU. See `MaskableActorCriticPolicy.forward`."""
+        if self.graphed is None:
+            choices, values, logs = super().forward(obs, deterministic, action_masks)
+            return choices.cpu(), values.cpu(), logs.cpu()
+        logits, values = self.graphed.look(obs)
+        # drawn on the CPU, from the generator that a network there would draw from
+        logs = masked(logits, None if action_masks is None else torch.from_numpy(action_masks))
+        drawn = torch.multinomial(logs.softmax(-1), 1, replacement=True)
+        return drawn[:, 0], values, logs.gather(-1, drawn)[:, 0]
+
+    def predict_values(self, obs: Any) -> torch.Tensor:
+        """What states are worth (n, 1), on the CPU."""
+        return super().predict_values(obs).cpu() if self.graphed is None else self.graphed.look(obs)[1]
 
     @property
     def network(self) -> nn.Module:

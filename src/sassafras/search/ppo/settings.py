@@ -15,8 +15,7 @@ class Preset:
         steps: moves in each game between two updates.
         batch: moves of a minibatch.
         epochs: passes over the moves of an update.
-        rate: learning rate; it falls linearly to zero over the budget if `anneal`.
-        anneal: see `rate`.
+        rate: learning rate; it falls linearly to zero over the budget.
         gamma: discount of later rewards.
         lam: lambda of generalised advantage estimation.
         clip: how far the probability ratio may leave 1.
@@ -36,19 +35,18 @@ class Preset:
     batch: int
     epochs: int
     rate: float
-    anneal: bool
-    gamma: float
-    lam: float
-    clip: float
     clip_value: float | None
     entropy: float
-    value: float
-    norm: float
     target: float | None
-    horizon: int
     restart: float
     moves: str
     view: str
+    gamma: float = 0.99
+    lam: float = 0.95
+    clip: float = 0.2
+    value: float = 0.5
+    norm: float = 0.5
+    horizon: int = 32
 
 
 #: arXiv 2501.08071 and the defaults of its public code (github.com/hgl71964/cuasmrl): one environment,
@@ -60,16 +58,9 @@ CUASMRL = Preset(
     batch=8,
     epochs=4,
     rate=2.5e-4,
-    anneal=True,
-    gamma=0.99,
-    lam=0.95,
-    clip=0.2,
     clip_value=0.2,
     entropy=0.01,
-    value=0.5,
-    norm=0.5,
     target=None,
-    horizon=32,
     restart=0.0,
     moves="memory",
     view="paper",
@@ -83,16 +74,9 @@ TUNE = Preset(
     batch=64,
     epochs=2,
     rate=1e-4,
-    anneal=True,
-    gamma=0.99,
-    lam=0.95,
-    clip=0.2,
     clip_value=None,
     entropy=0.003,
-    value=0.5,
-    norm=0.5,
     target=0.03,
-    horizon=32,
     restart=0.75,
     moves="all",
     view="all",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -13,7 +13,6 @@ from sassafras.core import SearchError, Space, ToolMissing
 
 from ..contract import Evaluate, Session
 from . import checkpoint
-from .main_thread_executor import MainThreadExecutor
 from .settings import CUASMRL, TUNE, Preset
 
 
@@ -27,15 +26,10 @@ class Ppo:
             untrained: what the training is worth is the difference), or the path of a checkpoint.
         envs, steps, epochs, horizon, rate, entropy, restart: of `settings.Preset`; None: the preset's own.
         moves, view: options that the schedule space is asked for; "": the preset's own.
-        mask: False lets the policy try illegal moves, which then do nothing (an ablation).
-        reward_noise: standard deviation of noise on relative runtimes that pay (an ablation).
         patience: turns (`Session.idle`: a move that is evaluated is two) without anything new after which the
             agent gives up: each costs a thought, and small sets of moves are exhausted.
-        groups: 2: one half of the games is evaluated while the policy thinks about the other.
         threads: of torch.
-        on: where the network is: ``cpu``, or ``cuda`` or ``cuda:1``. One GPU cannot time kernels and train at
-            once. By itself a search does one after the other with ``groups=1`` or one game (``fresh``); else
-            this should be another than the one that is measured on. The last bits differ.
+        on: where the network is: ``cpu``, or ``cuda`` or ``cuda:1``. The last bits differ.
         tensorboard: folder for metrics, or "". Not part of what makes two searches the same.
         digest: of the policy's file; set by itself.
     """
@@ -50,10 +44,7 @@ class Ppo:
     restart: float | None = None
     moves: str = ""
     view: str = ""
-    mask: bool = True
-    reward_noise: float = 0.0
     patience: int = 1500
-    groups: int = 2
     threads: int = 1
     on: str = "cpu"
     tensorboard: str = field(default="", metadata={"identity": False})
@@ -82,13 +73,6 @@ class Ppo:
         preset = self.preset
         return {"moves": preset.moves, "view": preset.view}
 
-    def turn(self) -> AbstractContextManager[Any]:
-        """A context for everything that the network does on its device; others may have it wait there.
-
-        Here it waits for nobody. Whoever shares the device with several searches overrides this.
-        """
-        return nullcontext()
-
     def search(self, space: Space[Any, Any], evaluate: Evaluate[Any], session: Session[Any]) -> None:
         """See `sassafras.search.contract`.
 
@@ -99,7 +83,6 @@ class Ppo:
         try:
             from .agent import Watch, agent, chance, load_weights, network_device, size_of
             from .game import AssemblyGame
-            from .vec_env import GameVecEnv
         except ImportError as error:
             raise ToolMissing(
                 f"the strategy ppo needs {error.name}", hint="pip install 'sassafras[rl]'"
@@ -114,45 +97,26 @@ class Ppo:
             found = session.best if rng.random() < preset.restart else baseline
             return found.state, found.cost
 
-        # drawn here: the thread that thinks has no part in the search's own chance
+        # drawn here: the agent has no part in the search's own chance
         seed, first = (int(session.rng.integers(1 << 31)) for _ in range(2))
         path = checkpoint.find(self.policy)
-        size = None if path is None else size_of(path)
-        desk = MainThreadExecutor()
-
-        def think() -> None:
-            with ExitStack() as held:
-                with self.turn():  # the GPU's context is made in here
-                    held.enter_context(chance(seed, self.threads, where))
-                games = [
-                    AssemblyGame(
-                        space,
-                        evaluate,
-                        horizon=preset.horizon,
-                        trusted=False,
-                        begin=begin,
-                        reward_noise=self.reward_noise,
-                    )
-                    for _ in range(preset.envs)
-                ]
-                lanes = GameVecEnv(games, self.groups, desk)
-                lanes.seed(first)
-                model = agent(
-                    lanes,
-                    preset,
-                    left=lambda: 1.0 - session.progress,
-                    tensorboard=self.tensorboard,
-                    size=size,
-                    device=where,
-                    turn=self.turn,
-                )
-                held.callback(model.release)
-                if path is not None:
-                    with self.turn():
-                        load_weights(model, path)
-                watch = Watch(
-                    lambda: session.more() and session.idle < self.patience, lambda: session.best.cost
-                )
-                model.learn(1 << 40, callback=watch, use_masking=self.mask)
-
-        desk.run(think)
+        with ExitStack() as stack:
+            stack.enter_context(chance(seed, self.threads, where))
+            games = [
+                AssemblyGame(space, evaluate, horizon=preset.horizon, trusted=False, begin=begin)
+                for _ in range(preset.envs)
+            ]
+            model = agent(
+                games,
+                preset,
+                left=lambda: 1.0 - session.progress,
+                seed=first,
+                tensorboard=self.tensorboard,
+                size=None if path is None else size_of(path),
+                device=where,
+            )
+            stack.callback(model.release)
+            if path is not None:
+                load_weights(model, path)
+            watch = Watch(lambda: session.more() and session.idle < self.patience, lambda: session.best.cost)
+            model.learn(1 << 40, callback=watch)

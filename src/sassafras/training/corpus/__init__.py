@@ -3,32 +3,6 @@
 Nothing here runs on a GPU: sizes change only what a compiler sees of them (a multiple of 16 or not).
 """
 
-from .sampling import (
-    HELD_OUT,
-    LEAST_ROWS,
-    MOST_A_KERNEL,
-    MOST_ROWS,
-    VARIED,
-    CorpusSample,
-    Survey,
-    look,
-    open_sample,
-    rows_of,
-    samples,
-    survey,
-)
+from .sampling import HELD_OUT, VARIED, CorpusSample, Survey, look, open_sample, samples, survey
 
-__all__ = [
-    "HELD_OUT",
-    "LEAST_ROWS",
-    "MOST_A_KERNEL",
-    "MOST_ROWS",
-    "VARIED",
-    "CorpusSample",
-    "Survey",
-    "look",
-    "open_sample",
-    "rows_of",
-    "samples",
-    "survey",
-]
+__all__ = ["HELD_OUT", "VARIED", "CorpusSample", "Survey", "look", "open_sample", "samples", "survey"]

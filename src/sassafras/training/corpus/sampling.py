@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import itertools
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -13,6 +14,7 @@ from multiprocessing import get_context
 from typing import Any
 
 from sassafras.core import Buffer, Case, Kernel, SassafrasError, Workload
+from sassafras.sass.cubin import Cubin
 
 #: kernels with more instructions are left out of training: thoughts about them take too long
 MOST_ROWS = 700
@@ -143,16 +145,11 @@ def samples(
         for kernel, choices in kernels.items():
             rows = list(itertools.product(*choices.values()))
             # a step that has no factor in common with the number of rows meets all of them
-            step = next(s for s in itertools.count(max(1, round(0.618 * len(rows)))) if _prime(s, len(rows)))
+            first = max(1, round(0.618 * len(rows)))
+            step = next(s for s in itertools.count(first) if math.gcd(s, len(rows)) == 1)
             for n in range(min(most, len(rows))):
                 values = rows[n * step % len(rows)]
                 yield CorpusSample(family, kernel, tuple(zip(choices, values, strict=True)))
-
-
-def _prime(a: int, b: int) -> bool:
-    while b:
-        a, b = b, a % b
-    return a == 1
 
 
 def open_sample(sample: CorpusSample) -> tuple[Workload, Case]:
@@ -190,14 +187,7 @@ def open_sample(sample: CorpusSample) -> tuple[Workload, Case]:
     )
 
 
-def rows_of(kernel: Kernel) -> int:
-    """Instructions of a kernel's code; 0 where it has none that can be found."""
-    return len(_code(kernel)) // 16
-
-
 def _code(kernel: Kernel) -> bytes:
-    from sassafras.sass.cubin import Cubin
-
     try:
         cubin = Cubin.parse(kernel.cubin)
         section = next(s for s in cubin.sections if s.name == f".text.{kernel.name}")

@@ -1,4 +1,4 @@
-"""Made kernels for queues.py: matrix loads and stores, asynchronous copies and atomics besides what it has.
+"""Generated kernels full of operations that complete in order: shared and matrix copies, atomics and others.
 
 A kernel is a random mixture of 20 to 60 steps on 4 to 12 values in registers, in a loop or not.
 """
