@@ -7,11 +7,11 @@
 //     map  operand(0 a, 1 b, 2 c)  extents x y z  strides y z  box x y  swizzle
 // C is written back, and how often each of its elements was stored to a file of the same name with ".stores".
 // INSTANCES is a list of X(number, type).
-#include "sm90_hgemm_any_rows.cuh"
-#include "sm90_hgemm_cluster_split.cuh"
-#include "sm90_hgemm_lean.cuh"
-#include "sm90_hgemm_staged.cuh"
-#include "sm90_hgemm_warp_specialized.cuh"
+#include "sm90_gemm_unaligned.cuh"
+#include "sm90_gemm_split_k.cuh"
+#include "sm90_gemm_small.cuh"
+#include "sm90_gemm_fallback.cuh"
+#include "sm90_gemm_persistent.cuh"
 #include <fstream>
 #include <string>
 

@@ -6,9 +6,9 @@
 //   count, then of each tensor map: operand(0 a, 1 b, 2 c)  rank  extents  strides  box  swizzle
 //   workspace_bytes  counters  files a b c
 // INSTANCES is a list of X(number, type, kind): kind `ws` (WarpSpecialized), `cs` (ClusterSplit, QuickSplit) or `any` (AnyRows).
-#include "sm90_hgemm_any_rows.cuh"
+#include "sm90_gemm_unaligned.cuh"
 #include "sm90_hgemm_quick_split.cuh"
-#include "sm90_hgemm_warp_specialized.cuh"
+#include "sm90_gemm_persistent.cuh"
 #include <fstream>
 #include <iostream>
 

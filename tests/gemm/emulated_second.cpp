@@ -9,7 +9,7 @@
 //   workspace_bytes  files a b c
 // FIRST_KERNELS and SECOND_KERNELS are lists of X(number, type).
 static int planted = 0; // number of a fault (test_second_launch.py puts them into the text)
-#include "sm90_hgemm_add_parts.cuh"
+#include "sm90_gemm_split_k_reduce.cuh"
 #include "sm90_hgemm_quick_split.cuh"
 #include <fstream>
 

@@ -107,10 +107,10 @@ def build(shared: Path, instances: list[Instance], edit: Callable[[str], str] | 
     kernels = (
         "hopper_tile",
         "epilogue",
-        "sm90_hgemm_warp_specialized",
-        "sm90_hgemm_cluster_split",
+        "sm90_gemm_persistent",
+        "sm90_gemm_split_k",
         "sm90_hgemm_quick_split",
-        "sm90_hgemm_any_rows",
+        "sm90_gemm_unaligned",
     )
     files = {f"{name}.cuh": (KERNELS / f"{name}.cuh").read_text() for name in kernels}
     if edit is not None:

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
 @pytest.fixture(scope="module")
 def program(shared: Path) -> Path:
-    kernels = ("sm90_hgemm_lean", "sm90_hgemm_staged", "epilogue")
+    kernels = ("sm90_gemm_small", "sm90_gemm_fallback", "epilogue")
     files = {f"{name}.cuh": (KERNELS / f"{name}.cuh").read_text() for name in kernels}
     files["ptx.cuh"] = (HERE / "lane_emulator.hpp").read_text()  # the kernels include "ptx.cuh"
     files["emulated.cpp"] = (HERE / "emulated.cpp").read_text()

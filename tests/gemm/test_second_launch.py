@@ -59,13 +59,13 @@ FAULTS = (
 
 def build(shared: Path) -> Path:
     """The emulator of both kernels, compiled once a run."""
-    names = ("hopper_tile", "epilogue", "sm90_hgemm_cluster_split", "sm90_hgemm_quick_split")
+    names = ("hopper_tile", "epilogue", "sm90_gemm_split_k", "sm90_hgemm_quick_split")
     files = {f"{name}.cuh": (KERNELS / f"{name}.cuh").read_text() for name in names}
-    second = (KERNELS / "sm90_hgemm_add_parts.cuh").read_text()
+    second = (KERNELS / "sm90_gemm_split_k_reduce.cuh").read_text()
     for before, after, _ in FAULTS:
         assert second.count(before) == 1, f"the text has no {before!r}"
         second = second.replace(before, after)
-    files["sm90_hgemm_add_parts.cuh"] = second
+    files["sm90_gemm_split_k_reduce.cuh"] = second
     for kernel, ours in (("ptx_hopper", "hopper"), ("ptx_sums", "sums")):
         files[f"{kernel}.cuh"] = (HERE / f"{ours}_emulator.hpp").read_text()
     files |= {name: (HERE / name).read_text() for name in ("lane_emulator.hpp", "emulated_second.cpp")}

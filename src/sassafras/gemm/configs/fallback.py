@@ -1,4 +1,4 @@
-"""The staged family (`kernels/sm90_hgemm_staged.cuh`): instances, configurations, and which are legal."""
+"""The staged family (`kernels/sm90_gemm_fallback.cuh`): instances, configurations, and which are legal."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class FallbackInstance:
         numbers = f"{self.rows}, {self.columns}, {self.warps_m}, {self.warps_n}, {self.stages}"
         kernel = f"sassafras::Staged<{numbers}, {'true' if self.layout == 'nn' else 'false'}, {self.align}"
         return plain_entry(
-            self.name, "sm90_hgemm_staged.cuh", kernel, self.parameters, self.threads, self.epilogue
+            self.name, "sm90_gemm_fallback.cuh", kernel, self.parameters, self.threads, self.epilogue
         )
 
 

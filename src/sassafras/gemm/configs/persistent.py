@@ -1,4 +1,4 @@
-"""The warp-specialised family (`kernels/sm90_hgemm_warp_specialized.cuh`): configurations, what is legal.
+"""The warp-specialised family (`kernels/sm90_gemm_persistent.cuh`): configurations, what is legal.
 
 Persistent TMA + WGMMA kernels for medium and large problems; with split-K and stream-K for few tiles. The
 compiled kernels: `warp_specialized_instances`.

@@ -1,4 +1,4 @@
-"""The warp-specialised family (`kernels/sm90_hgemm_warp_specialized.cuh`): what is compiled.
+"""The warp-specialised family (`kernels/sm90_gemm_persistent.cuh`): what is compiled.
 
 What a launch chooses beside: `warp_specialized`.
 """
@@ -195,7 +195,7 @@ class PersistentInstance:
         """CUDA C++ of the entry."""
         # setmaxnreg needs a cap at entry: one CTA a multiprocessor
         blocks = 1 if self.consumers > 1 else 0
-        header = "sm90_hgemm_warp_specialized.cuh"
+        header = "sm90_gemm_persistent.cuh"
         return entry(
             self.name, header, self.template, self.parameters, self.threads, blocks, epilogue=self.epilogue
         )

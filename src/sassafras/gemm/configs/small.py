@@ -1,4 +1,4 @@
-"""The lean family (`kernels/sm90_hgemm_lean.cuh`): instances, configurations, and which of them are legal."""
+"""The lean family (`kernels/sm90_gemm_small.cuh`): instances, configurations, and which of them are legal."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class SmallInstance:
         kernel = f"sassafras::Lean<{self.mt}, {self.nt}, {self.steps}, "
         kernel += f"sassafras::Layout::{self.layout.upper()}, {'true' if self.exact else 'false'}"
         return plain_entry(
-            self.name, "sm90_hgemm_lean.cuh", kernel, self.parameters, self.max_threads, self.epilogue
+            self.name, "sm90_gemm_small.cuh", kernel, self.parameters, self.max_threads, self.epilogue
         )
 
 

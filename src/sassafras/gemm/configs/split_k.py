@@ -1,4 +1,4 @@
-"""The cluster-split family (`kernels/sm90_hgemm_cluster_split.cuh`): configurations, what is legal.
+"""The cluster-split family (`kernels/sm90_gemm_split_k.cuh`): configurations, what is legal.
 
 One tile a CTA on TMA + WGMMA; k may be split over a cluster. For problems of few tiles. The compiled kernels:
 `cluster_split_instances`.

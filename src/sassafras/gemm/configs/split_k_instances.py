@@ -1,4 +1,4 @@
-"""The cluster-split family (`kernels/sm90_hgemm_cluster_split.cuh`): what is compiled, and why.
+"""The cluster-split family (`kernels/sm90_gemm_split_k.cuh`): what is compiled, and why.
 
 What a launch chooses beside: `cluster_split`.
 """

@@ -2,7 +2,7 @@
 
 Both kernels, and the pairs of a probe in all their modes (`benchmarks/hgemm_second.py`); what everything else
 knows of them is `two_launches`. The first kernel is the cluster-split family's with the quick start
-(`kernels/sm90_hgemm_quick_split.cuh`, LEAVES), the second `kernels/sm90_hgemm_add_parts.cuh`.
+(`kernels/sm90_hgemm_quick_split.cuh`, LEAVES), the second `kernels/sm90_gemm_split_k_reduce.cuh`.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class ReductionInstance:
     @property
     def source(self) -> str:
         """CUDA C++ of the entry."""
-        header = "sm90_hgemm_add_parts.cuh"
+        header = "sm90_gemm_split_k_reduce.cuh"
         return entry(self.name, header, self.template, self.parameters, self.threads)
 
 

@@ -1,4 +1,4 @@
-"""Rows of any length (`kernels/sm90_hgemm_any_rows.cuh`): instances, configurations, which are legal."""
+"""Rows of any length (`kernels/sm90_gemm_unaligned.cuh`): instances, configurations, which are legal."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class UnalignedInstance:
     @property
     def source(self) -> str:
         """CUDA C++ of the entry."""
-        header = "sm90_hgemm_any_rows.cuh"
+        header = "sm90_gemm_unaligned.cuh"
         return entry(self.name, header, self.template, self.parameters, self.threads, epilogue=self.epilogue)
 
 

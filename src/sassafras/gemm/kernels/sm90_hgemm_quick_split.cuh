@@ -1,4 +1,4 @@
-// The cluster-split kernel (sm90_hgemm_cluster_split.cuh) with another way from launch to the last product; how CTAs add up and
+// The cluster-split kernel (sm90_gemm_split_k.cuh) with another way from launch to the last product; how CTAs add up and
 // store is shared. What differs, and why (docs/experiments/hgemm-launch.md):
 //   - The loading warp lets the multiplying ones go as soon as the barriers exist. There, they meet after its first STAGES copies
 //     have been issued: what those take was added to what their products take.
@@ -12,10 +12,10 @@
 // Template parameters: those of ClusterSplit without EPILOGUE, and
 //   BLOCKS       of 64 k in a stage; k_tiles and tiles_per_slice count stages
 //   LEAD         stages by which the first of two multipliers is ahead at the end, so that it stores while the other multiplies
-//   LEAVES       parts (two and more, of one slice) only leave their sums: a second launch adds them up (sm90_hgemm_add_parts.cuh)
+//   LEAVES       parts (two and more, of one slice) only leave their sums: a second launch adds them up (sm90_gemm_split_k_reduce.cuh)
 // Dynamic shared memory: `with_sums(slices)`.
 #pragma once
-#include "sm90_hgemm_cluster_split.cuh"
+#include "sm90_gemm_split_k.cuh"
 
 namespace sassafras {
 
