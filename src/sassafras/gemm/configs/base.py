@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol, Self, TypeVar
@@ -11,10 +10,6 @@ from sassafras.core import SassafrasError
 
 from ..problem.launch import Launch
 from ..problem.shape import Shape
-
-#: ``SASSAFRAS_GEMM_TRIAL=1``: what is not proven counts as proven, in all processes, so that a sweep or a
-#: benchmark judges it beside the others
-TRIAL = os.environ.get("SASSAFRAS_GEMM_TRIAL") == "1"
 
 #: dynamic shared memory of which a multiprocessor cannot give two CTAs
 SOLO_BYTES = 116 * 1024
@@ -62,10 +57,13 @@ PLAIN = Mode()
 class Configuration:
     """Base of every family's configuration: an instance (the compiled kernel) and what is chosen at launch.
 
-    A family gives `stem`, `_parse`, `shared_bytes`, `tile`, `tiles`, `why_illegal`, `dominated`, `_launch`.
+    A family gives `stem`, `_parse`, `shared_bytes`, `tile`, `tiles`, `why_illegal`, `dominated`, `_launch`,
+    `estimate_us`.
     """
 
     __slots__ = ()
+    #: the kernel's name
+    FAMILY: ClassVar[str]
     #: whether the kernel knows when to let its successor start
     HAS_LATE: ClassVar[bool] = False
 
@@ -99,7 +97,7 @@ class Configuration:
 
     @property
     def slices(self) -> int:
-        """Into how many parts k is split, 0 for stream-K."""
+        """Into how many parts k is split within a cluster."""
         raise NotImplementedError
 
     @property
@@ -155,6 +153,10 @@ class Configuration:
         return self.mode.applied(self._launch(shape))
 
     def _launch(self, shape: Shape) -> Launch:
+        raise NotImplementedError
+
+    def estimate_us(self, shape: Shape) -> float:
+        """Microseconds, roughly: good for ranking (`cost`)."""
         raise NotImplementedError
 
     def in_modes(self) -> list[Self]:

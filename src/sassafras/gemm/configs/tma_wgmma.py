@@ -11,10 +11,6 @@ TILE_K = 64
 LAYOUTS = {"tn": (False, False), "nn": (False, True), "tt": (True, False), "nt": (True, True)}
 #: widths of WGMMA for which `kernels/ptx_hopper.cuh` has an instruction
 WIDTHS = (16, 32, 48, 64, 80, 96, 112, 128, 144, 152, 160, 168, 176, 192, 256)
-#: registers that a thread needs beside its accumulators (seen in what ptxas allots)
-OVERHEAD_REGISTERS = 56
-#: the same for a kernel that never splits k
-WHOLE_TILES_REGISTERS = 40
 
 
 def majors(layout: str, swapped: bool) -> tuple[bool, bool]:
@@ -56,15 +52,12 @@ def last(extent: int, tile: int) -> int:
     return max(0, extent - tile)
 
 
-def box_rows(extent: int, rows: int, parts: int, mn_major: bool) -> int:
-    """Rows that one CTA loads of a tile of so many rows.
+def box_rows(extent: int, rows: int, mn_major: bool) -> int:
+    """Rows that are loaded of a tile of so many: those inside where the matrix is smaller.
 
-    All that are inside where the matrix is smaller than the tile, for several CTAs in multiples of 8. An
-    operand whose rows are contiguous comes in blocks of 64.
+    An operand whose rows are contiguous comes in blocks of 64.
     """
-    if mn_major or extent >= rows:
-        return rows // parts
-    return extent if parts == 1 else min(rows // parts, 8 * ceil_div(extent, 8 * parts))
+    return rows if mn_major else min(extent, rows)
 
 
 def staging(columns: int, swapped: bool) -> tuple[int, int, int]:
@@ -74,7 +67,7 @@ def staging(columns: int, swapped: bool) -> tuple[int, int, int]:
 
 
 def stored(columns: int, swapped: bool, together: bool = False) -> tuple[int, int, int]:
-    """`staging` of the warp-specialised family: 64 columns if there are so many, the last ones twice.
+    """`staging` of the persistent kernel: 64 columns if there are so many, the last ones twice.
 
     Args:
         together: the four warps of a warpgroup fill a buffer of 64 x 64, of which each has a quarter.

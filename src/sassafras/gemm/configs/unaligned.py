@@ -1,4 +1,4 @@
-"""Rows of any length (`kernels/sm90_gemm_unaligned.cuh`): instances, configurations, which are legal."""
+"""Rows of any length (`kernels/sm90_gemm_unaligned.cuh`): instances, configurations, legality, cost."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sassafras.core import SassafrasError
 
 from ..problem.launch import GRID_LIMIT, MULTIPROCESSORS, SHARED_LIMIT, Launch, TensorMap, ceil_div
 from ..problem.shape import Shape
-from . import rasterization, tma_wgmma
+from . import cost, rasterization, tma_wgmma
 from .base import PLAIN, Configuration, Mode, named
 from .source import EPILOGUE_PARAMETERS, entry
 from .tma_wgmma import TILE_K
@@ -135,11 +135,12 @@ class UnalignedConfig(Configuration):
     Attributes:
         instance: the compiled kernel.
         slices: CTAs of a cluster that split k.
-        band: of CTAs that multiply all of k: rows of tiles that are visited together (`bands`); 0: row after
-            row.
+        band: of CTAs that multiply all of k: rows of tiles that are visited together (`rasterization`);
+            0: row after row.
         mode: how launches follow each other.
     """
 
+    FAMILY: ClassVar[str] = "unaligned"
     HAS_LATE: ClassVar[bool] = True
 
     instance: UnalignedInstance
@@ -237,6 +238,36 @@ class UnalignedConfig(Configuration):
             scalars,
             self._maps(shape),
         )
+
+    def estimate_us(self, shape: Shape) -> float:
+        """Microseconds, roughly; constants as those of the split-K kernel were fitted first."""
+        instance, (rows, columns) = self.instance, self.tile
+        tiles_m, tiles_n = self.tiles(shape)
+        ctas = tiles_m * tiles_n * self.slices
+        resident = cost.residents(self.threads, self.shared_bytes)
+        share = cost.share_of(ctas, resident)
+        waves = ceil_div(ctas, cost.at_once(self.cluster, resident))
+        step = max(
+            share * cost.multiply_cycles(rows, columns),
+            share * tma_wgmma.stage_bytes(rows, columns) / _LOAD,
+            share * 4 * _ISSUE,
+            share * (rows + columns) * _MOVE * bool(shape.k % 8),
+            _COPY / instance.stages,
+        )
+        store = share * rows * columns * (8 / 128 + 2 / _STORE / self.slices)
+        once = _COPY + ceil_div(tma_wgmma.k_tiles(shape), self.slices) * step + 600 + store
+        if self.slices > 1:
+            once += _SUM + _SLICE * self.slices + 4 * rows * columns / _PARTIAL
+        return cost.microseconds(_LAUNCH + max(waves * once, cost.memory_cycles(shape, _MEMORY)))
+
+
+#: Of the estimate, in cycles: launch; first copy; the cluster's sum, each slice of it; a loading warp's copy
+_LAUNCH, _COPY, _SUM, _SLICE, _ISSUE = 1670, 1340, 500, 580, 60
+#: bytes a cycle: operands from the L2 (five sectors for four), partial sums, stores, memory
+_LOAD, _PARTIAL, _STORE, _MEMORY = 42, 11.3, 10, 14
+#: cycles of shared memory for a row of a k tile that moves into place: it arrives, is read twice, written,
+#: multiplied
+_MOVE = 5.5
 
 
 def kinds(operand: str, rows: int, length: int, box: tuple[int, int]) -> tuple[TensorMap, TensorMap]:

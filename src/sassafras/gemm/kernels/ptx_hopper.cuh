@@ -56,11 +56,6 @@ __device__ __forceinline__ void barrier_arrive_remote(u32 barrier, u32 rank) {
 #endif
 }
 
-// The same where its address in the cluster is known (`remote_address`).
-__device__ __forceinline__ void barrier_arrive_there(u32 barrier) {
-    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-
 __device__ __forceinline__ bool barrier_try(u32 barrier, u32 parity) {
     u32 done;
     asm volatile("{\n .reg .pred p;\n mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n selp.u32 %0, 1, 0, p;\n}"
@@ -68,20 +63,6 @@ __device__ __forceinline__ bool barrier_try(u32 barrier, u32 parity) {
                  : "r"(barrier), "r"(parity)
                  : "memory");
     return done;
-}
-
-// Whether that phase ends while it is asked TESTS times (some 45 cycles each), for all lanes of the warp alike.
-template <int TESTS> __device__ __forceinline__ bool barrier_soon(u32 barrier, u32 parity) {
-#pragma unroll 1
-    for (int i = 0; i < TESTS; ++i) {
-        u32 done;
-        asm volatile("{\n .reg .pred p;\n mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n selp.u32 %0, 1, 0, p;\n}"
-                     : "=r"(done)
-                     : "r"(barrier), "r"(parity)
-                     : "memory");
-        if (__all_sync(0xffffffffu, done)) return true;
-    }
-    return false;
 }
 
 #ifdef SASSAFRAS_WATCHDOG
@@ -253,18 +234,6 @@ __device__ __forceinline__ void store_partial(float *to, const float (&v)[4]) {
                  : "memory");
 }
 
-__device__ __forceinline__ void load_partial(float (&v)[4], const float *from) {
-    asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
-                 : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3])
-                 : "l"(from)
-                 : "memory");
-}
-
-// 16 bytes of them to shared memory, asynchronously (see copy_commit); `ok` false reads nothing and writes zeros.
-__device__ __forceinline__ void copy_partial(u32 to, const float *from, bool ok) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(ok ? 16 : 0) : "memory");
-}
-
 // Where `mine` lies in the shared memory of another CTA of the cluster: an address for `store_async`.
 __device__ __forceinline__ u32 remote_address(u32 mine, u32 rank) {
     u32 address;
@@ -283,17 +252,6 @@ __device__ __forceinline__ void store_async(u32 to, const float (&v)[4], u32 bar
 // `meet_cluster` in two halves: what lies between need not wait.
 __device__ __forceinline__ void arrive_at_cluster() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
 __device__ __forceinline__ void wait_for_cluster() { asm volatile("barrier.cluster.wait.aligned;" ::: "memory"); }
-
-// Adds one, returns what was there. Releases this thread's writes (and those it has seen) and acquires the others'.
-__device__ __forceinline__ u32 count_up(u32 *counter) {
-    u32 before;
-    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
-    return before;
-}
-
-__device__ __forceinline__ void store_counter(u32 *counter, u32 value) {
-    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(counter), "r"(value) : "memory");
-}
 
 // --- registers -------------------------------------------------------------------------------------------
 // All warps of a warpgroup execute it.
