@@ -1,9 +1,8 @@
-"""HGEMM on a GPU: verify our kernels, sweep, benchmark; one command for each sitting.
+"""HGEMM on a GPU: sweep, benchmark; one command for each sitting.
 
-    python benchmarks/hgemm.py verify   [--cache FOLDER]              every kernel at boundary shapes
     python benchmarks/hgemm.py sweep    [--gpus 4] [--minutes 5]      dataset and table of winners
     python benchmarks/hgemm.py sweep    --only-configs REGEX          re-tune, merged over what is shipped
-    python benchmarks/hgemm.py offline  [--gpus 4] [--processes 5]    hgemm-offline.json, .csv, .html
+    python benchmarks/hgemm.py offline  [--gpus 4] [--processes 5]    hgemm-offline.json
     python benchmarks/hgemm.py server   [--gpus 4] [--rate 1000]      hgemm-server.json
     python benchmarks/hgemm.py server   --rate 100 --shapes 200       hgemm-server-100.json
     python benchmarks/hgemm.py off-grid [--mode offline]              hgemm-offgrid.json
@@ -23,43 +22,12 @@ import json
 import os
 import sys
 import time
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from common import ROOT, commit, gpu_count
 
-STAGES = ("verify", "sweep", "offline", "server", "off-grid")
-
-
-def _verify(cache: str | None, seed: int, path: str) -> None:
-    """In a process of its own: boundary shapes; the records go to a file."""
-    from sassafras.gemm.bench.gpu_context import GpuContext
-    from sassafras.gemm.bench.verify import verify
-
-    records = verify(GpuContext(Path(cache) if cache else None), seed=seed)
-    Path(path).write_text(json.dumps(records, indent=1))
-
-
-def verified(cache: Path | None, seed: int, folder: Path) -> dict[str, Any]:
-    """Counts of the verification; `faults` lists at most twenty."""
-    path = folder / "hgemm-verify.json"
-    path.unlink(missing_ok=True)
-    process = get_context("spawn").Process(
-        target=_verify, args=(str(cache) if cache else None, seed, str(path))
-    )
-    process.start()
-    process.join()
-    if not path.exists():
-        return {"right": 0, "faults": [f"the process ended with status {process.exitcode}"]}
-    records = json.loads(path.read_text())
-    faults = [{"shape": r["shape"], **fault} for r in records for fault in r["faults"]]
-    return {
-        "right": sum(r["right"] for r in records),
-        "wrong": len(faults),
-        "worst_rms_ratio": max(r["worst_rms_ratio"] for r in records),
-        "faults": faults[:20],
-    }
+STAGES = ("sweep", "offline", "server", "off-grid")
 
 
 def arguments() -> argparse.Namespace:
@@ -115,10 +83,6 @@ def main() -> int:
     os.environ.setdefault("SASSAFRAS_COMMIT", commit() or "")
     files.folder(given.out)
     begin = time.perf_counter()
-    if given.stage == "verify":
-        checks = verified(given.cache, given.seed, given.out)
-        print(json.dumps(checks, indent=1), f"{time.perf_counter() - begin:.0f} s", flush=True)
-        return 1 if checks["faults"] else 0
     grid = given.grid or ("off-grid" if given.stage == "off-grid" else "cuda-l2")
     shapes = choose_shapes(grid, given.bands, given.shapes, given.seed)
     options = Options(

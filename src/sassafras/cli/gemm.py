@@ -118,7 +118,7 @@ def bench(
     print_table(title, columns, cells)
     if summary["pending"]:
         console.print(f"{summary['pending']} shapes are left: run the same command again", style="dim")
-    console.print(f"wrote {path}, and .csv and .html beside it", style="dim", markup=False)
+    console.print(f"wrote {path}", style="dim", markup=False)
 
 
 @app.command("tune")

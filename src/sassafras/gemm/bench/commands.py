@@ -33,7 +33,6 @@ from ..problem.shape import (
 from ..select.dataset import Dataset, merge, shipped, stem
 from ..select.table import TunedTable
 from . import runs
-from .html_report import as_csv, as_html
 from .options import Options
 from .worker import kernels_digest
 
@@ -92,8 +91,7 @@ def benchmark(
     name: str | None = None,
     **keywords: Any,
 ) -> tuple[Path, dict[str, Any]]:
-    """`bench.run`, then a JSON, a CSV and an HTML file in the folder. Returns the JSON's path and the
-    summary.
+    """`runs.run`, then a JSON file in the folder. Returns its path and the summary.
 
     Files of a dry run are called ``...-dry``.
     """
@@ -150,7 +148,7 @@ def write(
     seed: int,
     machine: dict[str, Any] | None = None,
 ) -> None:
-    """A result file with what it was measured on and by, and CSV and HTML beside it.
+    """A result file with what it was measured on and by.
 
     Args:
         machine: the environment of the machines that measured, where this is another.
@@ -173,7 +171,3 @@ def write(
     lines = ",\n  ".join(json.dumps(row, default=str) for row in rows)
     body = json.dumps(head, indent=1, default=str)
     path.write_text(body[:-2] + ',\n "rows": [\n  ' + lines + "\n ]\n}\n")
-    path.with_suffix(".csv").write_text(as_csv(rows))
-    facts = {key: found.get(key) for key in ("gpu", "driver", "cuda", "torch", "cublas")}
-    facts |= {"commit": head["commit"], "date": head["date"]}
-    path.with_suffix(".html").write_text(as_html(path.stem, rows, summary, facts))
