@@ -5,10 +5,10 @@
     python benchmarks/hgemm.py offline  [--gpus 4] [--processes 5]    hgemm-offline.json
     python benchmarks/hgemm.py server   [--gpus 4] [--rate 1000]      hgemm-server.json
     python benchmarks/hgemm.py server   --rate 100 --shapes 200       hgemm-server-100.json
-    python benchmarks/hgemm.py off-grid [--mode offline]              hgemm-offgrid.json
-    python benchmarks/hgemm.py off-grid --grid off-grid-fifth         shapes that nothing has learnt from
-    python benchmarks/hgemm.py off-grid --grid off-grid-odd           rows that are no multiple of 16 bytes
-    python benchmarks/hgemm.py sweep    --grid learning --out FOLDER  shapes to learn from: choosers.py
+    python benchmarks/hgemm.py off-grid [--mode offline]              hgemm-judge-1.json
+    python benchmarks/hgemm.py off-grid --grid judge-5                shapes that nothing has learnt from
+    python benchmarks/hgemm.py off-grid --grid judge-7                rows that are no multiple of 16 bytes
+    python benchmarks/hgemm.py sweep    --grid learn-1 --out FOLDER   shapes to learn from: choosers.py
     python benchmarks/hgemm.py sweep    --grid backward --layouts nt,tt   gradients of weights
 
 Sweep, offline and server share the selection journals in --out ($OUT, or benchmarks/results): after a sweep
@@ -34,7 +34,7 @@ def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("stage", choices=STAGES)
-    parser.add_argument("--grid", help="another one: off-grid-fifth, off-grid-rare, learning, ...")
+    parser.add_argument("--grid", help="another one: judge-5, judge-6, learn-1, ...")
     parser.add_argument("--layouts", default="nn,tn", help="of a sweep: of nn and tn, or of nt and tt")
     parser.add_argument("--bands", help="only these bands, for example '<1e8,1e8-1e9'")
     parser.add_argument("--shapes", type=int, help="only a stratified sample of so many")
@@ -71,7 +71,8 @@ def main() -> int:
     from sassafras.cli import files
     from sassafras.cuda.environment import available
     from sassafras.gemm.bench import runs
-    from sassafras.gemm.bench.commands import benchmark, choose_shapes, file_name, save_sweep
+    from sassafras.gemm.bench.commands import benchmark, save_sweep
+    from sassafras.gemm.bench.grids import choose_shapes, file_name, judges
     from sassafras.gemm.bench.options import Options, of_known, retuning
     from sassafras.gemm.bench.report import table
 
@@ -83,11 +84,11 @@ def main() -> int:
     os.environ.setdefault("SASSAFRAS_COMMIT", commit() or "")
     files.folder(given.out)
     begin = time.perf_counter()
-    grid = given.grid or ("off-grid" if given.stage == "off-grid" else "cuda-l2")
+    grid = given.grid or ("judge-1" if given.stage == "off-grid" else "cuda-l2")
     shapes = choose_shapes(grid, given.bands, given.shapes, given.seed)
     options = Options(
         configs=given.configs or 128, seconds=given.seconds, seed=given.seed, rate=given.rate,
-        calls=given.calls, tuned=not grid.startswith("off-grid"), exclude=given.exclude,
+        calls=given.calls, tuned=not judges(grid), exclude=given.exclude,
         layouts=tuple(given.layouts.split(",")), apart=given.apart,
     )  # fmt: skip
     if given.only_configs:

@@ -1,4 +1,4 @@
-"""From a command's words to shapes, and from rows to `hgemm-offline.json`."""
+"""What a command writes: rows to `hgemm-offline.json`, a sweep to a dataset and a table."""
 
 from __future__ import annotations
 
@@ -10,76 +10,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sassafras.core.errors import SassafrasError
-
 from ..configs import backward
-from ..problem.shape import (
-    Shape,
-    cuda_l2_grid,
-    for_learning,
-    for_learning_few,
-    for_learning_odd,
-    for_learning_rare,
-    in_bands,
-    off_grid,
-    off_grid_anew,
-    off_grid_fifth,
-    off_grid_fourth,
-    off_grid_odd,
-    off_grid_rare,
-    off_grid_third,
-    stratified,
-)
+from ..problem.shape import Shape
 from ..select.dataset import Dataset, merge, shipped, stem
 from ..select.table import TunedTable
 from . import runs
 from .options import Options
 from .worker import kernels_digest
-
-#: names that ``--grid`` knows
-GRIDS = {
-    "cuda-l2": cuda_l2_grid,
-    "off-grid": off_grid,
-    "off-grid-anew": off_grid_anew,
-    "off-grid-third": off_grid_third,
-    "off-grid-fourth": off_grid_fourth,
-    "learning": for_learning,
-    "off-grid-odd": off_grid_odd,
-    "learning-odd": for_learning_odd,
-    "learning-few": for_learning_few,
-    "off-grid-fifth": off_grid_fifth,
-    "off-grid-rare": off_grid_rare,
-    "learning-rare": for_learning_rare,
-    "backward": backward.grid,
-}
-
-
-def choose_shapes(
-    grid: str, bands: str | None = None, count: int | None = None, seed: int = 0
-) -> tuple[Shape, ...]:
-    """The shapes of a grid name (or a comma-separated list), restricted to bands, sampled.
-
-    Raises:
-        SassafrasError: a shape or a band is malformed.
-    """
-    if grid in GRIDS:
-        shapes = GRIDS[grid]()
-    elif not grid[:1].isdigit():
-        raise SassafrasError(
-            f"there is no grid {grid!r}", hint=f"one of {', '.join(GRIDS)}, or shapes: 64x64x64,128x64x512"
-        )
-    else:
-        shapes = tuple(Shape.parse(text) for text in grid.split(","))
-    shapes = in_bands(shapes, bands.split(",") if bands else None)
-    return stratified(shapes, count, seed) if count is not None else shapes
-
-
-def file_name(grid: str, mode: str) -> str:
-    """``hgemm-offline``, ``hgemm-server``; off the grid ``hgemm-offgrid``, ``hgemm-offgrid-server``."""
-    if grid.startswith("off-grid"):
-        name = grid.replace("off-grid", "hgemm-offgrid")
-        return name if mode == "offline" else f"{name}-{mode}"
-    return f"hgemm-{mode}"
 
 
 def benchmark(
