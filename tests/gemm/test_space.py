@@ -15,7 +15,7 @@ import pytest
 from sassafras.core import Enumerable, SassafrasError, Space
 from sassafras.gemm import Config, GemmSpace, Shape, SmallConfig, SmallInstance, cuda_l2_grid
 from sassafras.gemm.bench import candidates
-from sassafras.gemm.bench.commands import choose_shapes
+from sassafras.gemm.bench.grids import choose_shapes
 from sassafras.gemm.configs import epilogue, registry, tma_wgmma
 from sassafras.gemm.configs.base import PLAIN
 from sassafras.gemm.configs.persistent import PersistentConfig, band_dividers

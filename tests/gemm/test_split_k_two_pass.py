@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from sassafras.core import SassafrasError
-from sassafras.gemm.bench.bringup_plan import configs_of, jobs, shapes_for
 from sassafras.gemm.build import ahead_of_time
 from sassafras.gemm.build.cubins import with_companions
 from sassafras.gemm.configs import registry, split_k_two_pass
@@ -113,21 +112,6 @@ def test_second_kernels_are_built_with_the_first() -> None:
     assert both[:3] == [first, plain, second] and both[3:] == list(first.companions)
     assert {c.adding for c in ALL} == set(first.companions) < set(ADD_INSTANCES)
     assert [registry.parse_instance(i.name) for i in first.companions] == list(first.companions)
-
-
-def test_a_bring_up_uses_every_path() -> None:
-    terms = set()
-    for instance in FIRST:
-        planned = configs_of(instance)
-        for config in planned:
-            assert isinstance(config, TwoPassSplitKConfig)
-            if shapes := shapes_for(config):
-                assert len(shapes) >= 3 and any(s.m % 64 and s.n % 64 and s.k % 64 for s in shapes)
-                terms.add(config.adding.terms)
-        assert {c.share_m * c.share_n for c in planned} == ({2} if instance.shared else {1})
-        # 64 columns of B in nn, and 64 rows of A in nt, are halved by nobody
-        assert len(jobs(instances=[instance])) >= len(planned) // 2
-    assert len(terms) >= 4 and max(terms) == 16
 
 
 def test_the_estimate_finds_what_was_fast() -> None:
