@@ -55,7 +55,7 @@ class SplitKInstance:
 
     @property
     def name(self) -> str:
-        """For example ``cs_tn_64x128_s8q1``: stages, blocks in each; ``l3`` behind it: lead, ``e``: epilogue."""
+        """For example ``cs_tn_64x128_s8q1``: stages, blocks in each; ``l3`` behind: lead, ``e``: epilogue."""
         kind = ("_swapped" if self.swapped else "") + ("_bf16" if self.dtype == "bf16" else "")
         ending = (f"l{self.lead}" if self.lead else "") + "e" * self.epilogue
         return f"cs_{self.layout}{kind}_{self.rows}x{self.columns}_s{self.stages}q{self.blocks}{ending}"

@@ -22,6 +22,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -62,8 +63,7 @@ class DatasetEntry:
     def ranked(self, layout: str | None = None) -> list[tuple[str, float]]:
         """(configuration, microseconds) of a layout (None: any), fastest first; longer timed ones first.
 
-        Of names that this version knows: a file keeps the times of instances that are gone, and nobody is
-        told to run them.
+        Of names that this version knows: a file keeps the times of instances that are gone.
         """
         rows = [
             (name, *value)
@@ -97,7 +97,8 @@ class DatasetEntry:
         """The reverse. Raises SassafrasError on anything malformed."""
         try:
             shape = Shape(int(line["m"]), int(line["n"]), int(line["k"]))
-            ours = {str(name): (float(us), int(rung)) for name, (us, rung) in line["ours"].items()}
+            timed = {str(name): (float(us), int(rung)) for name, (us, rung) in line["ours"].items()}
+            ours = {now: timed[name] for name in timed if (now := registry.renamed(name)) not in timed} | timed
             baselines = {
                 str(name): {str(layout): float(us) for layout, us in by.items()}
                 for name, by in line.get("baselines", {}).items()
@@ -110,19 +111,13 @@ class DatasetEntry:
             raise SassafrasError(f"not a line of a dataset: {error}", where=json.dumps(line)[:80]) from error
 
 
+@cache
 def layout_of(config: str) -> str:
-    """The layout that a configuration reads, by its name; empty for names that no family of ours has."""
-    known = _LAYOUTS.get(config)
-    if known is None:
-        try:
-            known = registry.parse(config).layout
-        except SassafrasError:
-            known = ""
-        _LAYOUTS[config] = known
-    return known
-
-
-_LAYOUTS: dict[str, str] = {}
+    """The layout that a configuration reads, by its name; empty for names that no kernel of ours has."""
+    try:
+        return registry.parse(config).layout
+    except SassafrasError:
+        return ""
 
 
 class Dataset:

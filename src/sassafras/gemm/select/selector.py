@@ -16,7 +16,7 @@ import numpy as np
 from ..configs import registry
 from ..configs.registry import Config
 from ..problem.shape import BACKWARD, Shape
-from .cost_model import estimate_us
+from .cost_model import estimate_us, least_us
 from .predictor import Model
 from .table import TableRow, TunedTable
 
@@ -28,8 +28,8 @@ Translate = Callable[[Config], "Config | None"]
 
 #: A selection is noisy, the more so where the power limit decides, so a tuned row's time has to be better by
 #: these factors: ours than the best library's, (FLOP, up to which it holds; factor), torch's than cuBLASLt's
-#: best algorithm (chosen among torch's and others, so that where torch leads it is by chance). Replayed on
-#: pairs of selection and measurement: docs/experiments/hgemm-kernels.md.
+#: best algorithm (chosen among torch's and others, so that where torch leads it is by chance). Found by
+#: replaying pairs of selection and measurement.
 OURS_BETTER = ((1e11, 1.02), (math.inf, 1.05))
 #: the same in layouts of the backward pass, whose selections were noisier (cuBLASLt's times with workspace)
 OURS_BETTER_BACKWARD = ((1e11, 1.03), (math.inf, 1.05))
@@ -275,17 +275,16 @@ def _fits(config: Config, shape: Shape) -> bool:
 
 def _share(config: Config, shape: Shape) -> float:
     """What the static estimate leaves of the machine's peak (1 at most, roughly)."""
-    return max(shape.flop / 790e6, shape.nbytes / 4.3e6) / estimate_us(config, shape)
+    return least_us(shape) / estimate_us(config, shape)
 
 
 @lru_cache(maxsize=4096)
 def parsed(name: str) -> Config | None:
-    """The configuration of a name; None when this version's proven families have none."""
+    """The configuration of a name; None when this version has none."""
     try:
-        config = registry.parse(name)
+        return registry.parse(name)
     except Exception:  # a table of another version may name anything
         return None
-    return config if registry.proven(config) else None
 
 
 def _legal(row: TableRow) -> Legal:

@@ -107,7 +107,7 @@ class Table:
             entry.shape: {
                 name: float(us)
                 for name, (us, _) in entry.ours.items()
-                if "+" not in name and layout_of(name) and registry.proven(registry.parse(name))
+                if "+" not in name and layout_of(name)
             }
             for entry in dataset
         }
