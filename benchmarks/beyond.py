@@ -47,11 +47,11 @@ OVERHEAD_S, PREPARING_S = 25.0, 20.0
 #: winners of the HGEMM grid (`gemm.dataset`): kernels that win most shapes of each band, on the middle one of
 #: these shapes
 WINNERS = (
-    "gemm:512x512x64/cs_tn_64x32_s8/c1+os", "gemm:256x2048x256/cs_tn_64x64_s6/c1+os",
+    "gemm:512x512x64/cs_tn_64x32_s8q1/c1+os", "gemm:256x2048x256/cs_tn_64x64_s6q1/c1+os",
     "gemm:4096x1024x512/ws_tn_128x128_pp2s6b2c1x1/g4/k1+ol",
-    "gemm:64x128x16384/cs_nn_64x64_s6/c4p8+ol", "gemm:8192x256x512/cs_tn_128x128_s6/c1+ol",
+    "gemm:64x128x16384/cs_nn_64x64_s6q1/c8+ol", "gemm:8192x256x512/cs_tn_128x128_s6q1l4/c1+ol",
     "gemm:8192x8192x256/ws_nn_128x192_pp2s4b3c1x2/g1/k1+ol",
-    "gemm:1024x64x512/lean_tn_m1n2s4/w2x1x4/c1+os",
+    "gemm:1024x64x512/lean_tn_m1n2s2/w2x1x4/c1+os",
     "gemm:8192x8192x1024/ws_tn_128x192_pp2s4b3c2x1/g16/k1+ol",
 )  # fmt: skip
 

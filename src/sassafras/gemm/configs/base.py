@@ -77,7 +77,7 @@ class Configuration:
 
     @property
     def name(self) -> str:
-        """For example ``cs_tn_64x128_s6/c2+ol``: instance, choices at launch, mode."""
+        """For example ``cs_tn_64x128_s8q1/c2+ol``: instance, choices at launch, mode."""
         return f"{self.stem}{self.mode}"
 
     @classmethod

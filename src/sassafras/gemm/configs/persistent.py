@@ -64,7 +64,7 @@ class PersistentInstance:
 
     @property
     def name(self) -> str:
-        """Entry name, for example ``ws_tn_128x256_co2s4b2c2x1``; ``pp`` for ping-pong.
+        """Entry name, for example ``ws_tn_128x160_pp2s5b2c2x1``; ``pp`` for ping-pong.
 
         At its end: ``e``: epilogue; ``l3``: lead.
         """
@@ -223,7 +223,7 @@ class PersistentConfig(Configuration):
 
     @property
     def stem(self) -> str:
-        """For example ``ws_tn_128x256_co2s4b2c2x1/g8/k1``: ``g8`` is bands of 8 rows, ``v8`` of 8 columns."""
+        """For example ``ws_tn_128x160_pp2s5b2c2x1/g8/k1``: ``g8`` is bands of 8 rows, ``v8`` of 8 columns."""
         return f"{self.instance.name}/{'g' if self.group > 0 else 'v'}{abs(self.group)}/k1"
 
     @classmethod

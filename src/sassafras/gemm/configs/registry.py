@@ -157,8 +157,8 @@ def parse(name: str) -> Config:
 def renamed(name: str) -> str:
     """Today's name of what a data set, a table or a model calls by an earlier one; other names as they are.
 
-    A split-K kernel's name did not say the blocks of a stage before all of them started quickly. Its times are
-    those of the slower start. Where today's sums of slices want room beside the stages, it has fewer of these.
+    Earlier names of split-K kernels do not say the blocks of a stage. Their times are those of a slower start.
+    Where the sums of slices want room beside the stages, today's kernel has fewer of these.
     """
     if found := re.fullmatch(r"(cs_\w+_s)(\d+)(/c\d(?:g\d+)?(?:\+\w+)?)", name):
         stem, stages, rest = found.groups()

@@ -59,7 +59,7 @@ class SmallInstance:
 
     @property
     def name(self) -> str:
-        """Entry name, for example ``lean_tn_m1n2s4``; ``x`` behind it: exact, ``e``: with an epilogue."""
+        """Entry name, for example ``lean_tn_m1n2s2``; ``x`` behind it: exact, ``e``: with an epilogue."""
         ending = "x" * self.exact + "e" * self.epilogue
         return f"lean_{self.layout}_m{self.mt}n{self.nt}s{self.steps}{ending}"
 
@@ -107,6 +107,7 @@ _FEW_THREADS_NN = frozenset({(2, 8, 1), (4, 4, 1)})
 INSTANCES: tuple[SmallInstance, ...] = (
     SmallInstance("tn", 1, 1, 2),
     SmallInstance("tn", 1, 1, 4),
+    SmallInstance("tn", 1, 2, 2),
     SmallInstance("tn", 1, 1, 2, exact=True),
     SmallInstance("tn", 1, 2, 2, exact=True),
     SmallInstance("nn", 1, 2, 1),
@@ -143,7 +144,7 @@ class SmallConfig(Configuration):
 
     @property
     def stem(self) -> str:
-        """For example ``lean_tn_m1n2s4/w1x1x8/c2``: warps along m, n, k, and the cluster."""
+        """For example ``lean_tn_m1n2s2/w1x1x8/c2``: warps along m, n, k, and the cluster."""
         return f"{self.instance.name}/w{self.warps_m}x{self.warps_n}x{self.warps_k}/c{self.cluster}"
 
     @classmethod

@@ -94,11 +94,7 @@ class TunedTable:
         rows = []
         for entry in dataset:
             for layout in ("nn", "tn", "nt", "tt"):
-                ranked = [
-                    (name, us)
-                    for name, us in entry.ranked(layout)
-                    if entry.ours[name][1] >= 0
-                ]
+                ranked = [(name, us) for name, us in entry.ranked(layout) if entry.ours[name][1] >= 0]
                 kept = [(name, us) for name, us in ranked[:KEEP] if us <= SLOWEST * ranked[0][1]]
                 torch_us = entry.baseline_us("torch", layout)
                 if not kept and torch_us is None:
