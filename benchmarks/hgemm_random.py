@@ -102,9 +102,7 @@ def main() -> int:
     rng = np.random.default_rng(given.seed)
     everything = list(registry.configurations())
     if given.only:
-        everything = [
-            c for c in everything if re.search(given.only, c.name)
-        ]
+        everything = [c for c in everything if re.search(given.only, c.name)]
     if given.exclude:
         everything = [c for c in everything if not re.search(given.exclude, c.name)]
     if not everything:

@@ -16,8 +16,7 @@ torch = pytest.importorskip("torch")
 from sassafras.gemm.configs import epilogue, registry  # noqa: E402
 from sassafras.gemm.configs.base import Mode  # noqa: E402
 from sassafras.gemm.configs.registry import parse  # noqa: E402
-from sassafras.gemm.configs.split_k_two_pass import TwoPassSplitKConfig  # noqa: E402
-from sassafras.gemm.configs.split_k_two_pass import PartialsInstance  # noqa: E402
+from sassafras.gemm.configs.split_k_two_pass import PartialsInstance, TwoPassSplitKConfig  # noqa: E402
 from sassafras.gemm.matmul.driver import Driver, DriverError  # noqa: E402
 from sassafras.gemm.matmul.plan import plan, why_illegal  # noqa: E402
 from sassafras.gemm.matmul.problem import Problem, lies, read  # noqa: E402

@@ -221,8 +221,8 @@ def configs(
 
 
 def _ranges(config: Any) -> str:
-    """How many ranges k is cut into: slices (of warps and of a cluster) times parts; stream-K as it needs."""
-    return str(config.slices * getattr(config, "parts", 1)) if config.slices else "stream-K"
+    """How many ranges k is cut into: slices (of warps and of a cluster) or parts."""
+    return str(getattr(config, "ranges", config.slices))
 
 
 @app.command("build")

@@ -13,23 +13,15 @@ from ..problem.launch import GRID_LIMIT, MULTIPROCESSORS, SHARED_LIMIT, Launch, 
 from ..problem.shape import Shape
 from . import cost
 from .base import PLAIN, Configuration, Mode, named
-from .source import EPILOGUE_PARAMETERS, plain_entry
+from .source import EPILOGUE_PARAMETERS, Parameters, all_of, plain_entry
 
 #: k elements of one tile in shared memory
 TILE_K = 64
 
 #: names and types of the kernel's parameters, in order
 PARAMETERS = (
-    ("a", "*fp16"),
-    ("b", "*fp16"),
-    ("c", "*fp16"),
-    ("m", "i32"),
-    ("n", "i32"),
-    ("k", "i32"),
-    ("lda", "i32"),
-    ("ldb", "i32"),
-    ("ldc", "i32"),
-    ("tiles_per_slice", "i32"),
+    *all_of("*fp16", "a", "b", "c"),
+    *all_of("i32", "m", "n", "k", "lda", "ldb", "ldc", "tiles_per_slice"),
 )
 
 
@@ -81,7 +73,7 @@ class FallbackInstance:
         return min(255, self.rows * self.columns // self.threads + 56)
 
     @property
-    def parameters(self) -> tuple[tuple[str, str], ...]:
+    def parameters(self) -> Parameters:
         """Names and types of the kernel's parameters."""
         return PARAMETERS + EPILOGUE_PARAMETERS * self.epilogue
 

@@ -15,17 +15,16 @@ from ..problem.launch import AT_ONCE, MULTIPROCESSORS, SHARED_LIMIT, Launch, Ten
 from ..problem.shape import Shape
 from . import cost, tma_wgmma
 from .base import PLAIN, Configuration, Mode, named
-from .source import EPILOGUE_PARAMETERS, entry
+from .source import EPILOGUE_PARAMETERS, Parameters, all_of, entry
 from .tma_wgmma import TILE_K, truth
 
 #: names and types of the kernel's parameters, in order
 PARAMETERS = (
-    *((name, "tensormap") for name in ("map_a", "map_b", "map_c")),
-    *((name, "i32") for name in (
-        "tiles_m", "tiles_n", "k_tiles", "group", "band_by", "band_shift", "wide_by", "wide_shift", "rest_by",
-        "rest_shift", "last_row", "last_column", "stage_bytes", "late", "store_policy",
-    )),
-)  # fmt: skip
+    *all_of("tensormap", "map_a", "map_b", "map_c"),
+    *all_of("i32", "tiles_m", "tiles_n", "k_tiles", "group"),
+    *all_of("i32", "band_by", "band_shift", "wide_by", "wide_shift", "rest_by", "rest_shift"),
+    *all_of("i32", "last_row", "last_column", "stage_bytes", "late", "store_policy"),
+)
 #: registers that a thread needs beside its accumulators (seen in what ptxas allots)
 OVERHEAD_REGISTERS = 40
 
@@ -130,7 +129,7 @@ class PersistentInstance:
         return max(1, min(by_registers, (228 * 1024) // (self.shared_bytes + 1024), 2048 // self.threads))
 
     @property
-    def parameters(self) -> tuple[tuple[str, str], ...]:
+    def parameters(self) -> Parameters:
         """Names and types of the kernel's parameters."""
         return PARAMETERS + EPILOGUE_PARAMETERS * self.epilogue
 

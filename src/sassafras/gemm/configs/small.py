@@ -13,7 +13,7 @@ from ..problem.launch import GRID_LIMIT, MULTIPROCESSORS, SHARED_LIMIT, Launch, 
 from ..problem.shape import Shape
 from . import cost
 from .base import PLAIN, Configuration, Mode, named
-from .source import EPILOGUE_PARAMETERS, plain_entry
+from .source import EPILOGUE_PARAMETERS, Parameters, all_of, plain_entry
 
 Layout = Literal["tn", "nn", "tn_swapped"]
 
@@ -22,18 +22,8 @@ STEP = 32
 
 #: names and types of the kernel's parameters, in order
 PARAMETERS = (
-    ("a", "*fp16"),
-    ("b", "*fp16"),
-    ("c", "*fp16"),
-    ("m", "i32"),
-    ("n", "i32"),
-    ("k", "i32"),
-    ("lda", "i32"),
-    ("ldb", "i32"),
-    ("ldc", "i32"),
-    ("log2_warps_m", "i32"),
-    ("log2_warps_n", "i32"),
-    ("steps_per_slice", "i32"),
+    *all_of("*fp16", "a", "b", "c"),
+    *all_of("i32", "m", "n", "k", "lda", "ldb", "ldc", "log2_warps_m", "log2_warps_n", "steps_per_slice"),
 )
 
 
@@ -69,7 +59,7 @@ class SmallInstance:
         return named((*INSTANCES, *EPILOGUE_INSTANCES), name, "small instance")
 
     @property
-    def parameters(self) -> tuple[tuple[str, str], ...]:
+    def parameters(self) -> Parameters:
         """Names and types of the kernel's parameters."""
         return PARAMETERS + EPILOGUE_PARAMETERS * self.epilogue
 

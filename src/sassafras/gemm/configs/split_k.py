@@ -16,13 +16,22 @@ from ..problem.launch import GRID_LIMIT, MULTIPROCESSORS, SHARED_LIMIT, Launch, 
 from ..problem.shape import Shape
 from . import cost, rasterization, tma_wgmma
 from .base import PLAIN, Configuration, Mode, named
-from .source import EPILOGUE_PARAMETERS, entry
+from .source import EPILOGUE_PARAMETERS, Parameters, all_of, entry
 from .tma_wgmma import TILE_K, truth
 
-#: names and types of the kernel's parameters, in order; C's type is the instance's
-PARAMETERS = tuple((name, "i32") for name in (
-    "m", "n", "ldc", "k_tiles", "tiles_per_slice", "late", "last_row", "last_column", "stage_bytes", "band"
-))  # fmt: skip
+#: the kernel's integer parameters, in order
+NUMBERS = (
+    "m",
+    "n",
+    "ldc",
+    "k_tiles",
+    "tiles_per_slice",
+    "late",
+    "last_row",
+    "last_column",
+    "stage_bytes",
+    "band",
+)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -104,11 +113,11 @@ class SplitKInstance:
         return ceil_div(shape.k, TILE_K * self.blocks)
 
     @property
-    def parameters(self) -> tuple[tuple[str, str], ...]:
+    def parameters(self) -> Parameters:
         """Names and types of the kernel's parameters."""
-        maps = (("map_a", "tensormap"), ("map_b", "tensormap"))
+        maps, numbers = all_of("tensormap", "map_a", "map_b"), all_of("i32", *NUMBERS)
         places = (("c", f"*{self.dtype}"), ("workspace", "*f32"))
-        return (*maps, *places, *PARAMETERS, *EPILOGUE_PARAMETERS * self.epilogue)
+        return (*maps, *places, *numbers, *EPILOGUE_PARAMETERS * self.epilogue)
 
     def why_illegal(self) -> str | None:
         """Why it cannot be compiled or run at all; None when it can."""

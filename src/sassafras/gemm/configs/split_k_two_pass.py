@@ -21,7 +21,7 @@ from ..problem.launch import MULTIPROCESSORS, Launch, NextLaunch, ceil_div
 from ..problem.shape import Shape
 from . import tma_wgmma
 from .base import PLAIN, Mode, named
-from .source import entry
+from .source import Parameters, all_of, entry
 from .split_k import SplitKConfig, SplitKInstance
 from .tma_wgmma import TILE_K, truth
 
@@ -64,10 +64,7 @@ class PartialsInstance(SplitKInstance):
         return super().why_illegal()
 
 
-#: parameters of a second kernel
-_NUMBERS = tuple((name, "i32") for name in (
-    "m", "n", "ldc", "parts", "tiles_m", "tiles_n", "rows", "columns", "last_row", "last_column"
-))  # fmt: skip
+_NUMBERS = ("m", "n", "ldc", "parts", "tiles_m", "tiles_n", "rows", "columns", "last_row", "last_column")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -107,9 +104,9 @@ class ReductionInstance:
         return 512 * self.warps
 
     @property
-    def parameters(self) -> tuple[tuple[str, str], ...]:
+    def parameters(self) -> Parameters:
         """Names and types of the kernel's parameters."""
-        return (("c", f"*{self.dtype}"), ("workspace", "*f32"), *_NUMBERS)
+        return (("c", f"*{self.dtype}"), ("workspace", "*f32"), *all_of("i32", *_NUMBERS))
 
     @property
     def template(self) -> str:
@@ -191,7 +188,8 @@ class TwoPassSplitKConfig(SplitKConfig):
     def _grid(self, shape: Shape) -> tuple[int, int, int]:
         # one part's CTAs follow each other, and of m and n what has fewer tiles first: a GPC fetches what
         # several of its CTAs ask for once
-        return *sorted(self.tiles(shape)), self.parts
+        fewer, more = sorted(self.tiles(shape))
+        return fewer, more, self.parts
 
     def _launch(self, shape: Shape) -> Launch:
         first = SplitKConfig._launch(self, shape)

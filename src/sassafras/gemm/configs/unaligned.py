@@ -13,7 +13,7 @@ from ..problem.launch import GRID_LIMIT, MULTIPROCESSORS, SHARED_LIMIT, Launch, 
 from ..problem.shape import Shape
 from . import cost, rasterization, tma_wgmma
 from .base import PLAIN, Configuration, Mode, named
-from .source import EPILOGUE_PARAMETERS, entry
+from .source import EPILOGUE_PARAMETERS, Parameters, all_of, entry
 from .tma_wgmma import TILE_K
 
 #: rows of which every so many-th lie a multiple of 16 bytes apart, whatever their length
@@ -75,25 +75,11 @@ class UnalignedInstance:
         return 1024 + max(stages, 4 * self.rows * (self.columns + 8)) + 16 * self.stages
 
     @property
-    def parameters(self) -> tuple[tuple[str, str], ...]:
+    def parameters(self) -> Parameters:
         """Names and types of the kernel's parameters."""
-        plain = (
-            ("a_more", "tensormap"),
-            ("a_less", "tensormap"),
-            ("b_more", "tensormap"),
-            ("b_less", "tensormap"),
-            ("c", "*fp16"),
-            ("m", "i32"),
-            ("n", "i32"),
-            ("k", "i32"),
-            ("lda", "i32"),
-            ("ldb", "i32"),
-            ("ldc", "i32"),
-            ("tiles_per_slice", "i32"),
-            ("late", "i32"),
-            ("log2_band", "i32"),
-        )
-        return plain + EPILOGUE_PARAMETERS * self.epilogue
+        maps = all_of("tensormap", "a_more", "a_less", "b_more", "b_less")
+        lines = all_of("i32", "m", "n", "k", "lda", "ldb", "ldc", "tiles_per_slice", "late", "log2_band")
+        return (*maps, ("c", "*fp16"), *lines, *EPILOGUE_PARAMETERS * self.epilogue)
 
     def why_illegal(self) -> str | None:
         """Why it cannot be compiled or run at all; None when it can."""

@@ -25,11 +25,7 @@ static constexpr int TILE_K = 64, ROW_BYTES = 128, BLOCK_BYTES = 64 * ROW_BYTES;
 //   K-major:  stride = from 8 rows to the next 8; leading is not used.
 //   MN-major: leading = from 64 rows to the next 64, stride = from 8 k to the next 8.
 template <bool MN> __device__ __forceinline__ constexpr u64 descriptor(u32 address) {
-#if defined(SASSAFRAS_MN_VARIANT) && SASSAFRAS_MN_VARIANT == 1 // the two offsets exchanged
-    constexpr u64 leading = MN ? 1024 : 16, stride = MN ? BLOCK_BYTES : 1024;
-#else
     constexpr u64 leading = MN ? BLOCK_BYTES : 16, stride = 1024;
-#endif
     constexpr u64 fixed = (leading >> 4) << 16 | (stride >> 4) << 32 | (u64)1 << 62;
     return fixed | ((address & 0x3FFFF) >> 4);
 }

@@ -43,17 +43,10 @@ __device__ __forceinline__ void barrier_arrive(u32 barrier) {
 
 // Arrives at the barrier that lies at the same place in another CTA of the cluster.
 __device__ __forceinline__ void barrier_arrive_remote(u32 barrier, u32 rank) {
-#ifdef SASSAFRAS_REMOTE_RELEASE // for diagnosis: with an explicit scope (costs a fence of the whole GPU)
-    asm volatile("{\n .reg .b32 remote;\n mapa.shared::cluster.u32 remote, %0, %1;\n"
-                 " mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n}" ::"r"(barrier),
-                 "r"(rank)
-                 : "memory");
-#else
     asm volatile("{\n .reg .b32 remote;\n mapa.shared::cluster.u32 remote, %0, %1;\n"
                  " mbarrier.arrive.shared::cluster.b64 _, [remote];\n}" ::"r"(barrier),
                  "r"(rank)
                  : "memory");
-#endif
 }
 
 __device__ __forceinline__ bool barrier_try(u32 barrier, u32 parity) {
@@ -65,32 +58,10 @@ __device__ __forceinline__ bool barrier_try(u32 barrier, u32 parity) {
     return done;
 }
 
-#ifdef SASSAFRAS_WATCHDOG
-// Diagnosis of hangs: a wait that takes a tenth of a second is reported once and then given up by everybody, so
-// that the kernel ends (with a wrong result). Words: 1 when set, TAG, barrier, parity, block, thread, cluster rank.
-extern "C" {
-__device__ u32 sassafras_watchdog[8];
-}
-#endif
-
-// Waits until the phase of this parity has ended. TAG names the place (for the watchdog).
+// Waits until the phase of this parity has ended. TAG names the place, for the emulator.
 template <int TAG> __device__ __forceinline__ void barrier_wait(u32 barrier, u32 parity) {
-#ifdef SASSAFRAS_WATCHDOG
-    const long long begin = clock64();
-    while (!barrier_try(barrier, parity)) {
-        if (*(volatile u32 *)sassafras_watchdog) return;
-        if (clock64() - begin > 200000000) {
-            if (atomicExch(sassafras_watchdog, 1u) == 0) {
-                const u32 report[6] = {(u32)TAG, barrier, parity, blockIdx.x, threadIdx.x, cluster_rank()};
-                for (int i = 0; i < 6; ++i) ((volatile u32 *)sassafras_watchdog)[1 + i] = report[i];
-            }
-            return;
-        }
-    }
-#else
     while (!barrier_try(barrier, parity)) {
     }
-#endif
 }
 
 // Threads of some warps of the CTA meet; `threads` counts them all. Barrier 0 is that of the whole CTA.

@@ -25,7 +25,7 @@
 //   BUFFERS      store buffers of each warp
 //   EPILOGUE     batches, and what epilogue.cuh describes; tiles_m counts the tiles of all matrices of the batch
 //   LEAD         k tiles by which the first of two cooperative multipliers is ahead at a tile's end, so that it stores while the
-//                other still multiplies; 0: they end together, and nobody multiplies while both store
+//                other still multiplies; 0: they end together, and the tensor cores are idle while both store
 //
 // Launch: grid (clusters * cluster size), cluster (CLUSTER_M * CLUSTER_N), 128 * (CONSUMERS + 1) threads, dynamic shared
 // memory as `PersistentInstance.shared_bytes` says. Requires leading dimensions that are multiples of 8 elements and
@@ -111,11 +111,7 @@ struct Persistent {
     // registers a thread of either role: 65536 are there, and the compiler plans with 65536 / THREADS for all
     static constexpr int LOADER_REGISTERS = CONSUMERS == 3 ? 32 : 40;
     static constexpr int MULTIPLIER_REGISTERS = CONSUMERS == 3 ? 160 : 232;
-#ifdef SASSAFRAS_KEEP_REGISTERS // for diagnosis: no setmaxnreg
-    static constexpr bool MOVES_REGISTERS = false;
-#else
     static constexpr bool MOVES_REGISTERS = CONSUMERS > 1;
-#endif
 
     struct Place { // of shared memory, as 32-bit addresses
         u32 base;

@@ -2,7 +2,7 @@
 //
 // One tile a CTA, as few steps as possible between launch and store. k may be split over the CTAs of a cluster: their partial sums
 // meet in distributed shared memory in a fixed order, and every CTA sums an equal share of the tile, so results are reproducible bit
-// for bit and nobody waits in turn. With LEAVES k is split over the grid: each part leaves its sums in a workspace, and a second
+// for bit and no CTA waits in turn. With LEAVES k is split over the grid: each part leaves its sums in a workspace, and a second
 // launch adds them up (sm90_gemm_split_k_reduce.cuh).
 //
 // What makes the way from launch to the last product short:
@@ -10,8 +10,8 @@
 //     first; the others, while the first copies are under way.
 //   - A multiplying warp has what the next stage needs in registers before the last one's products are done, and its accumulators
 //     begin at zero, so that from a barrier's wait to the first product there is next to nothing.
-//   - Slices of k meet while they load, not after the last product, and exchange their sums beside the stages: nobody has to wait
-//     until the others have read theirs.
+//   - Slices of k meet while they load, not after the last product, and exchange their sums beside the stages: none waits until
+//     the others have read theirs.
 //   - A stage may hold two blocks of 64 k: half as many waits, and releases, for tiles whose products are over sooner than these.
 //
 // Template parameters
@@ -99,8 +99,8 @@ struct SplitK {
         return slices == 1 ? SHARED_BYTES : 1024 + SUMS_AT + slices * ((UNITS + slices - 1) / slices) * UNIT;
     }
 
-    // acc += products of `tiles` stages. mine: the first stage's `empty`, where this lane tells that it has read; 0 for a lane that
-    // tells nobody.
+    // acc += products of `tiles` stages. mine: the first stage's `empty`, where this lane tells that it has read; 0 for the
+    // other lanes.
     static __device__ __forceinline__ void multiply(float (&acc)[REGISTERS], u32 base, int row, int tiles, u32 mine) {
         // lower words of descriptors: B's of stage 0, and from there to A's
         const u32 first_b = B::describe_first(base + A::BYTES);
@@ -302,7 +302,7 @@ struct SplitK {
     }
 
     // Slices (two and more) exchange partial sums, and each stores its units of the tile: the sums over all slices, in their
-    // order. Everybody sends at once, and begins with another receiver: one that all send to first would hold up all.
+    // order. All send at once, and begins with another receiver: one that all send to first would hold up all.
     // What a thread holds of a unit goes to the thread that holds the same elsewhere, so nothing is transposed on the way.
     static __device__ __forceinline__ void sum_up(const Problem &p, const float (&acc)[REGISTERS], u32 base, int slice, int slices,
                                                   int row0, int column0, int thread) {
