@@ -157,7 +157,7 @@ def parse(name: str) -> Config:
 def renamed(name: str) -> str:
     """Today's name of what a data set, a table or a model calls by an earlier one; other names as they are.
 
-    Earlier names of split-K kernels do not say the blocks of a stage. Their times are those of a slower start.
+    Earlier names of split-K kernels do not say the blocks of a stage. Their times are of a slower start.
     Where the sums of slices want room beside the stages, today's kernel has fewer of these.
     """
     if found := re.fullmatch(r"(cs_\w+_s)(\d+)(/c\d(?:g\d+)?(?:\+\w+)?)", name):
