@@ -262,9 +262,6 @@ def choose(
     shapes: Annotated[list[str] | None, typer.Argument(help="MxNxK ...")] = None,
     layout: Annotated[str, typer.Option(help="nn, tn or both.")] = "both",
     gpu: Annotated[str, typer.Option(help="Whose table.")] = "NVIDIA H200",
-    evaluate: Annotated[
-        bool, typer.Option("--evaluate", help="Leave tuned shapes out, and see how they would be chosen.")
-    ] = False,
 ) -> None:
     """Say who would serve a product: ours, cuBLASLt or torch, and why. Needs no GPU."""
     from sassafras.core import SassafrasError
@@ -272,33 +269,13 @@ def choose(
     from sassafras.gemm.matmul.planner import load_table
     from sassafras.gemm.problem.shape import Shape
     from sassafras.gemm.select import predictor
-    from sassafras.gemm.select.selector import Selector, SelectorSettings
-    from sassafras.gemm.select.selector import evaluate as judge
+    from sassafras.gemm.select.selector import Selector
 
     if layout not in ("nn", "tn", "both"):
         raise SassafrasError(f"no layout {layout}", hint="nn, tn or both")
     table = load_table(gpu)
     if table is None:
         raise SassafrasError("nothing was tuned for this GPU", where=gpu, hint="sassafras gemm tune")
-    if evaluate:
-        rows = []
-        for folds in ("shape", "m", "n", "k"):
-            found = judge(table, SelectorSettings(), folds=folds)
-            rows.append(
-                [
-                    folds,
-                    str(found.shapes),
-                    str(found.ours),
-                    str(found.unknown),
-                    f"{found.geomean:.3f}",
-                    f"{found.possible:.3f}",
-                    f"{found.worst:.3f}",
-                    str(found.harmful),
-                ]
-            )
-        columns = ["left out", "rows", "ours", "never timed", "vs torch", "possible", "worst", "slower"]
-        print_table("chosen without having been tuned", columns, rows)
-        return
     if not shapes:
         raise SassafrasError("a shape is missing", hint="sassafras gemm choose 64x64x64")
     chooser = Selector(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 from sassafras.core import SassafrasError
 
-from ..problem.launch import Launch
+from ..problem.launch import Launch, ceil_div
 from ..problem.shape import Shape
 
 #: dynamic shared memory of which a multiprocessor cannot give two CTAs
@@ -57,7 +57,7 @@ PLAIN = Mode()
 class Configuration:
     """Base of every family's configuration: an instance (the compiled kernel) and what is chosen at launch.
 
-    A family gives `stem`, `_parse`, `shared_bytes`, `tile`, `tiles`, `why_illegal`, `dominated`, `_launch`,
+    A family gives `stem`, `_parse`, `why_illegal`, `dominated`, `_launch`,
     `estimate_us`.
     """
 
@@ -136,7 +136,8 @@ class Configuration:
 
     def tiles(self, shape: Shape) -> tuple[int, int]:
         """Tiles along the kernel's m and n."""
-        raise NotImplementedError
+        seen, (rows, columns) = self.seen(shape), self.tile
+        return ceil_div(seen.m, rows), ceil_div(seen.n, columns)
 
     def why_illegal(self, shape: Shape) -> str | None:
         """Why this configuration cannot run this shape; None when it may."""
@@ -179,12 +180,7 @@ class Configuration:
         }
 
 
-class _Named(Protocol):
-    @property
-    def name(self) -> str: ...
-
-
-_Instance = TypeVar("_Instance", bound=_Named)
+_Instance = TypeVar("_Instance", bound=Any)
 
 
 def named(instances: Iterable[_Instance], name: str, kind: str) -> _Instance:

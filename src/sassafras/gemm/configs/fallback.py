@@ -143,10 +143,6 @@ class FallbackConfig(Configuration):
         stages = self.instance.stages * (rows + columns) * TILE_K * 2
         return max(stages, rows * (columns + 4) * 4 if self.cluster > 1 else 0)
 
-    def tiles(self, shape: Shape) -> tuple[int, int]:
-        """Tiles along m and n."""
-        return ceil_div(shape.m, self.instance.rows), ceil_div(shape.n, self.instance.columns)
-
     def why_illegal(self, shape: Shape) -> str | None:
         """Why this configuration cannot or should not run this shape; None when it may."""
         if not 1 <= self.cluster <= 8:

@@ -301,16 +301,10 @@ class PersistentConfig(Configuration):
         )
 
     def _maps(self, shape: Shape) -> dict[str, TensorMap]:
-        i, seen, (rows_a, rows_b) = self.instance, self.seen(shape), self._boxes(shape)
-        mn_a, mn_b = tma_wgmma.majors(i.layout, i.swapped)
-        c_rows, c_columns, _ = tma_wgmma.stored(i.columns, i.swapped, i.together)
-        return {
-            "map_a": tma_wgmma.operand_map("a", seen.m, shape.k, rows_a, mn_a, i.dtype),
-            "map_b": tma_wgmma.operand_map("b", seen.n, shape.k, rows_b, mn_b, i.dtype),
-            "map_c": TensorMap(
-                "c", i.dtype, (shape.n, shape.m), (2 * shape.n,), (c_columns, c_rows), 2 * c_columns
-            ),
-        }
+        i = self.instance
+        height, width, _ = tma_wgmma.stored(i.columns, i.swapped, i.together)
+        c = TensorMap("c", i.dtype, (shape.n, shape.m), (2 * shape.n,), (width, height), 2 * width)
+        return tma_wgmma.operand_maps(i, self.seen(shape), shape.k, self._boxes(shape)) | {"map_c": c}
 
     def _launch(self, shape: Shape) -> Launch:
         tiles_m, tiles_n = self.tiles(shape)

@@ -179,11 +179,6 @@ class SmallConfig(Configuration):
         rows, columns = self.tile
         return 4 * rows * columns * self.warps_k
 
-    def tiles(self, shape: Shape) -> tuple[int, int]:
-        """Tiles along the kernel's m and n."""
-        seen, (rows, columns) = self.seen(shape), self.tile
-        return ceil_div(seen.m, rows), ceil_div(seen.n, columns)
-
     def why_illegal(self, shape: Shape) -> str | None:
         """Why this configuration cannot or should not run this shape; None when it may."""
         for what, value in (("warps_m", self.warps_m), ("warps_n", self.warps_n)):

@@ -198,11 +198,6 @@ class SplitKConfig(Configuration):
         """Into how many ranges k is split in all."""
         return self.slices
 
-    def tiles(self, shape: Shape) -> tuple[int, int]:
-        """Tiles along the kernel's m and n."""
-        seen = self.seen(shape)
-        return ceil_div(seen.m, self.instance.rows), ceil_div(seen.n, self.instance.columns)
-
     def why_illegal(self, shape: Shape) -> str | None:
         """Why this configuration cannot or should not run this shape; None when it may."""
         i = self.instance
@@ -256,12 +251,7 @@ class SplitKConfig(Configuration):
         return tma_wgmma.box_rows(seen.m, i.rows, mn_a), tma_wgmma.box_rows(seen.n, i.columns, mn_b)
 
     def _maps(self, shape: Shape) -> dict[str, TensorMap]:
-        i, seen, (rows_a, rows_b) = self.instance, self.seen(shape), self._boxes(shape)
-        mn_a, mn_b = tma_wgmma.majors(i.layout, i.swapped)
-        return {
-            "map_a": tma_wgmma.operand_map("a", seen.m, shape.k, rows_a, mn_a, i.dtype),
-            "map_b": tma_wgmma.operand_map("b", seen.n, shape.k, rows_b, mn_b, i.dtype),
-        }
+        return tma_wgmma.operand_maps(self.instance, self.seen(shape), shape.k, self._boxes(shape))
 
     def _grid(self, shape: Shape) -> tuple[int, int, int]:
         down, across = self.tiles(shape)

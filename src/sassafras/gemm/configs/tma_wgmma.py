@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..problem.launch import TensorMap, ceil_div
 from ..problem.shape import Shape
 
@@ -41,6 +43,22 @@ def operand_map(operand: str, rows: int, k: int, box_rows: int, mn_major: bool, 
     if mn_major:
         return TensorMap(operand, dtype, (rows, k), (2 * rows,), (64, TILE_K))
     return TensorMap(operand, dtype, (k, rows), (2 * k,), (TILE_K, box_rows))
+
+
+def operand_maps(instance: Any, seen: Shape, k: int, boxes: tuple[int, int]) -> dict[str, TensorMap]:
+    """``map_a`` and ``map_b`` of an instance's launch.
+
+    Args:
+        seen: the problem as the kernel sees it.
+        boxes: rows that one CTA loads of a tile of A, of B.
+    """
+    extents = (seen.m, seen.n)
+    return {
+        f"map_{name}": operand_map(name, extent, k, rows, mn_major, instance.dtype)
+        for name, extent, rows, mn_major in zip(
+            "ab", extents, boxes, majors(instance.layout, instance.swapped), strict=True
+        )
+    }
 
 
 #: a place that no tile reaches: none is moved

@@ -156,10 +156,6 @@ class UnalignedConfig(Configuration):
         """CTAs of a cluster."""
         return self.slices
 
-    def tiles(self, shape: Shape) -> tuple[int, int]:
-        """Tiles along m and n."""
-        return ceil_div(shape.m, self.instance.rows), ceil_div(shape.n, self.instance.columns)
-
     def why_illegal(self, shape: Shape) -> str | None:
         """Why this configuration cannot run this shape; None when it may."""
         if why := self.instance.why_illegal():

@@ -98,9 +98,10 @@ def choose(
     # no epilogue waits for a second launch: the time of one launch tells more of it
     winner, tuned_us = next((t for t in tuned if len(t[0].instances) == 1), tuned[0])
     best = min(found, key=lambda c: (estimate_us(c, flat(c, shape, batch)), c.name))
-    best = replace(best, mode=winner.mode if winner.mode in _modes(best) else best.mode)  # type: ignore[type-var]
+    modes = [other.mode for other in best.in_modes()]
+    best = replace(best, mode=winner.mode if winner.mode in modes else best.mode)  # type: ignore[type-var]
     same = with_dtype(winner, dtype)
-    if same is not None and same.layout == layout and _can(same, found):
+    if same is not None and same.layout == layout and any(c.stem == same.stem for c in found):
         best = same
     ours = estimate_us(best, flat(best, shape, batch)) / estimate_us(winner, row.shape) * tuned_us
     assert row.torch_us is not None
@@ -112,13 +113,3 @@ def choose(
     if speedup < MARGIN:
         return None, f"ours is predicted at {speedup:.2f} of torch's speed (not measured)"
     return best.name, f"predicted at {speedup:.2f} of torch's speed (not measured)"
-
-
-def _modes(config: Config) -> list[Any]:
-    return [other.mode for other in config.in_modes()]
-
-
-def _can(config: Config, found: list[Config]) -> bool:
-    """Among the legal ones, whatever its mode."""
-    plain = config.stem
-    return any(other.stem == plain for other in found)

@@ -57,7 +57,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class SelectorSettings:
-    """Of the chooser: for shapes never tuned (`evaluate` says what they are worth), and for tuned ones.
+    """Of the chooser: for shapes never tuned, and for tuned ones.
 
     Attributes:
         neighbours: tuned shapes that are asked.
@@ -285,73 +285,3 @@ def parsed(name: str) -> Config | None:
         return registry.parse(name)
     except Exception:  # a table of another version may name anything
         return None
-
-
-def _legal(row: TableRow) -> Legal:
-    return lambda config: config.layout == row.layout and config.why_illegal(row.shape) is None
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a chooser did on shapes held out (`evaluate`).
-
-    Attributes:
-        shapes: problems asked.
-        ours: how often it chose one of ours.
-        unknown: how often that configuration was never timed there: not counted below.
-        geomean: torch's time over the choice's, geometric mean.
-        worst: the smallest such ratio.
-        possible: the geometric mean of the best choice.
-        harmful: how often the choice was slower than torch by more than 1 %.
-    """
-
-    shapes: int
-    ours: int
-    unknown: int
-    geomean: float
-    worst: float
-    possible: float
-    harmful: int
-
-
-def evaluate(table: TunedTable, settings: SelectorSettings, *, folds: str = "shape") -> Outcome:
-    """Leave shapes out, choose for them, look up what it would have been.
-
-    Args:
-        folds: ``shape``: one shape at a time; ``m``, ``n``, ``k``: all shapes with one value of that extent,
-            which asks the chooser to reach farther.
-    """
-    groups: dict[object, list[TableRow]] = {}
-    for row in table.rows.values():
-        if row.speedup is not None:
-            key = row.shape if folds == "shape" else getattr(row.shape, folds)
-            groups.setdefault(key, []).append(row)
-    ratios, possible, ours, unknown = [], [], 0, 0
-    for key in sorted(groups, key=str):
-        chooser = Selector(table.without(row.shape for row in groups[key]), settings)
-        for row in groups[key]:
-            choice = chooser.choose(row.shape, row.layout, _legal(row))
-            assert row.torch_us is not None and row.speedup is not None
-            if choice.member == "ours":
-                ours += 1
-                us = dict(row.ours).get(choice.config or "")
-                if us is None:
-                    unknown += 1
-                    continue
-                ratios.append(row.torch_us / us)
-            else:
-                ratios.append(1.0)
-            possible.append(max(1.0, row.speedup))
-
-    def mean(values: list[float]) -> float:
-        return math.exp(sum(map(math.log, values)) / len(values)) if values else 1.0
-
-    return Outcome(
-        sum(map(len, groups.values())),
-        ours,
-        unknown,
-        mean(ratios),
-        min(ratios, default=1.0),
-        mean(possible),
-        sum(ratio < 0.99 for ratio in ratios),
-    )
