@@ -1,15 +1,14 @@
-"""HGEMM on a GPU: verify our kernels, sweep, benchmark; one command for each sitting.
+"""HGEMM on a GPU: sweep, benchmark; one command for each sitting.
 
-    python benchmarks/hgemm.py verify   [--cache FOLDER]              every kernel at boundary shapes
     python benchmarks/hgemm.py sweep    [--gpus 4] [--minutes 5]      dataset and table of winners
     python benchmarks/hgemm.py sweep    --only-configs REGEX          re-tune, merged over what is shipped
-    python benchmarks/hgemm.py offline  [--gpus 4] [--processes 5]    hgemm-offline.json, .csv, .html
+    python benchmarks/hgemm.py offline  [--gpus 4] [--processes 5]    hgemm-offline.json
     python benchmarks/hgemm.py server   [--gpus 4] [--rate 1000]      hgemm-server.json
     python benchmarks/hgemm.py server   --rate 100 --shapes 200       hgemm-server-100.json
-    python benchmarks/hgemm.py off-grid [--mode offline]              hgemm-offgrid.json
-    python benchmarks/hgemm.py off-grid --grid off-grid-fifth         shapes that nothing has learnt from
-    python benchmarks/hgemm.py off-grid --grid off-grid-odd           rows that are no multiple of 16 bytes
-    python benchmarks/hgemm.py sweep    --grid learning --out FOLDER  shapes to learn from: choosers.py
+    python benchmarks/hgemm.py off-grid [--mode offline]              hgemm-judge-1.json
+    python benchmarks/hgemm.py off-grid --grid judge-5                shapes that nothing has learnt from
+    python benchmarks/hgemm.py off-grid --grid judge-7                rows that are no multiple of 16 bytes
+    python benchmarks/hgemm.py sweep    --grid learn-1 --out FOLDER   shapes to learn from: choosers.py
     python benchmarks/hgemm.py sweep    --grid backward --layouts nt,tt   gradients of weights
 
 Sweep, offline and server share the selection journals in --out ($OUT, or benchmarks/results): after a sweep
@@ -23,50 +22,19 @@ import json
 import os
 import sys
 import time
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from common import ROOT, commit, gpu_count
 
-STAGES = ("verify", "sweep", "offline", "server", "off-grid")
-
-
-def _verify(cache: str | None, seed: int, path: str) -> None:
-    """In a process of its own: boundary shapes; the records go to a file."""
-    from sassafras.gemm.bench.gpu_context import GpuContext
-    from sassafras.gemm.bench.verify import verify
-
-    records = verify(GpuContext(Path(cache) if cache else None), seed=seed)
-    Path(path).write_text(json.dumps(records, indent=1))
-
-
-def verified(cache: Path | None, seed: int, folder: Path) -> dict[str, Any]:
-    """Counts of the verification; `faults` lists at most twenty."""
-    path = folder / "hgemm-verify.json"
-    path.unlink(missing_ok=True)
-    process = get_context("spawn").Process(
-        target=_verify, args=(str(cache) if cache else None, seed, str(path))
-    )
-    process.start()
-    process.join()
-    if not path.exists():
-        return {"right": 0, "faults": [f"the process ended with status {process.exitcode}"]}
-    records = json.loads(path.read_text())
-    faults = [{"shape": r["shape"], **fault} for r in records for fault in r["faults"]]
-    return {
-        "right": sum(r["right"] for r in records),
-        "wrong": len(faults),
-        "worst_rms_ratio": max(r["worst_rms_ratio"] for r in records),
-        "faults": faults[:20],
-    }
+STAGES = ("sweep", "offline", "server", "off-grid")
 
 
 def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("stage", choices=STAGES)
-    parser.add_argument("--grid", help="another one: off-grid-fifth, off-grid-rare, learning, ...")
+    parser.add_argument("--grid", help="another one: judge-5, judge-6, learn-1, ...")
     parser.add_argument("--layouts", default="nn,tn", help="of a sweep: of nn and tn, or of nt and tt")
     parser.add_argument("--bands", help="only these bands, for example '<1e8,1e8-1e9'")
     parser.add_argument("--shapes", type=int, help="only a stratified sample of so many")
@@ -103,7 +71,8 @@ def main() -> int:
     from sassafras.cli import files
     from sassafras.cuda.environment import available
     from sassafras.gemm.bench import runs
-    from sassafras.gemm.bench.commands import benchmark, choose_shapes, file_name, save_sweep
+    from sassafras.gemm.bench.commands import benchmark, save_sweep
+    from sassafras.gemm.bench.grids import choose_shapes, file_name, judges
     from sassafras.gemm.bench.options import Options, of_known, retuning
     from sassafras.gemm.bench.report import table
 
@@ -115,11 +84,7 @@ def main() -> int:
     os.environ.setdefault("SASSAFRAS_COMMIT", commit() or "")
     files.folder(given.out)
     begin = time.perf_counter()
-    if given.stage == "verify":
-        checks = verified(given.cache, given.seed, given.out)
-        print(json.dumps(checks, indent=1), f"{time.perf_counter() - begin:.0f} s", flush=True)
-        return 1 if checks["faults"] else 0
-    grid = given.grid or ("off-grid" if given.stage == "off-grid" else "cuda-l2")
+    grid = given.grid or ("judge-1" if given.stage == "off-grid" else "cuda-l2")
     shapes = choose_shapes(grid, given.bands, given.shapes, given.seed)
     options = Options(
         configs=given.configs or 128,
@@ -127,7 +92,7 @@ def main() -> int:
         seed=given.seed,
         rate=given.rate,
         calls=given.calls,
-        tuned=not grid.startswith("off-grid"),
+        tuned=not judges(grid),
         exclude=given.exclude,
         layouts=tuple(given.layouts.split(",")),
         apart=given.apart,

@@ -154,15 +154,15 @@ def choices() -> dict[str, Any]:
     """Microseconds of the chooser's first answers for shapes never tuned."""
     import numpy as np
 
-    from sassafras.gemm.problem.shape import off_grid
+    from sassafras.gemm.bench.grids import drawn
     from sassafras.gemm.select.selector import Selector
     from sassafras.gemm.select.table import TunedTable, shipped_path
 
     table = TunedTable.load(shipped_path("NVIDIA H200"))
-    chooser = Selector(table)
-    chooser.choose(off_grid()[0], "tn", lambda c: True)
+    chooser, shapes = Selector(table), drawn()["judge-1"]
+    chooser.choose(shapes[0], "tn", lambda c: True)
     times = []
-    for shape in off_grid()[1:]:
+    for shape in shapes[1:]:
         begin = time.perf_counter()
         chooser.choose(shape, "tn", lambda c, s=shape: c.layout == "tn" and c.why_illegal(s) is None)  # type: ignore[misc]
         times.append(1e6 * (time.perf_counter() - begin))

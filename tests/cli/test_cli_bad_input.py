@@ -68,7 +68,7 @@ def said(words: list[str]) -> str:
         (["store", "prune", "--older-than", "-1"], ["--older-than", "0"]),
         (["latency", "show", "--kind", "none"], ["no kind 'none'", "raw, waw, war, issue"]),
         (["latency", "mine", "x.cubin", "--out", "folder"], ["folder: this is a folder"]),
-        (["gemm", "bench", "--grid", "nosuch"], ["there is no grid 'nosuch'", "cuda-l2, off-grid"]),
+        (["gemm", "bench", "--grid", "nosuch"], ["there is no grid 'nosuch'", "cuda-l2, backward, judge-1"]),
         (
             ["gemm", "bench", "--dry-run", "--shapes", "2", "--out", "text.txt"],
             ["text.txt: results", "a file"],

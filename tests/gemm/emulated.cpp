@@ -2,8 +2,8 @@
 //                shared_bytes a.bin b.bin c.bin
 // Runs one launch of an instance on the CPU. INSTANCES is a list of X(number, type, problem): a Lean<...> or
 // Staged<...>, and the name of the parameters to pass it, `lean` or `staged`.
-#include "sm90_hgemm_lean.cuh"
-#include "sm90_hgemm_staged.cuh"
+#include "sm90_gemm_small.cuh"
+#include "sm90_gemm_fallback.cuh"
 
 static void file(const char *path) {
     FILE *f = std::fopen(path, "rb");

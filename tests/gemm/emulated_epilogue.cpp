@@ -1,17 +1,17 @@
 // usage: PROGRAM JOB
 // Runs launches with an epilogue on the CPU, of all families. JOB is a text file of whitespace-separated words:
 //   instance  grid x y z  cluster x y z  threads  shared_bytes  policy(0 late, 1 random, 2 eager)  seed  repeats  bytes by which operands miss a 256-byte boundary
-//   workspace_bytes  counters  files of a b c bias addend ("-": null, "c": C itself)
+//   workspace_bytes  files of a b c bias addend ("-": null, "c": C itself)
 //   then the kernel's parameters in order, each a kind and its value:
-//     a, b, c, bias, addend, workspace, counters: nothing;  int N;  float BITS
+//     a, b, c, bias, addend, workspace: nothing;  int N;  float BITS
 //     map  operand(0 a, 1 b, 2 c)  extents x y z  strides y z  box x y  swizzle
 // C is written back, and how often each of its elements was stored to a file of the same name with ".stores".
 // INSTANCES is a list of X(number, type).
-#include "sm90_hgemm_any_rows.cuh"
-#include "sm90_hgemm_cluster_split.cuh"
-#include "sm90_hgemm_lean.cuh"
-#include "sm90_hgemm_staged.cuh"
-#include "sm90_hgemm_warp_specialized.cuh"
+#include "sm90_gemm_unaligned.cuh"
+#include "sm90_gemm_split_k.cuh"
+#include "sm90_gemm_small.cuh"
+#include "sm90_gemm_fallback.cuh"
+#include "sm90_gemm_persistent.cuh"
 #include <fstream>
 #include <string>
 
@@ -35,7 +35,6 @@ struct Any {
     operator u16 *() const { return want("pointer"), (u16 *)pointer; }
     operator const u16 *() const { return want("pointer"), (const u16 *)pointer; }
     operator float *() const { return want("pointer"), (float *)pointer; }
-    operator u32 *() const { return want("pointer"), (u32 *)pointer; }
     operator const TensorMap *() const { return want("map"), map; }
     void want(const char *kind_wanted) const {
         if (kind != kind_wanted) emulator::fail("host and kernel disagree on a parameter");
@@ -56,10 +55,14 @@ static char *placed(const std::vector<char> &data, int shift) {
 }
 
 template <class T, class = void> struct Needs { // what the kernel itself says, where it does
-    static bool fit(size_t, unsigned) { return true; }
+    static bool fit(size_t, unsigned, int) { return true; }
 };
 template <class T> struct Needs<T, std::void_t<decltype(T::SHARED_BYTES)>> {
-    static bool fit(size_t bytes, unsigned threads) { return T::SHARED_BYTES == (int)bytes && T::THREADS == (int)threads; }
+    static bool fit(size_t bytes, unsigned threads, int slices) {
+        int wanted = T::SHARED_BYTES;
+        if constexpr (requires { T::with_sums(1); }) wanted = T::with_sums(slices);
+        return wanted == (int)bytes && T::THREADS == (int)threads;
+    }
 };
 
 // The first parameters are the plain problem's, the last 13 the epilogue's.
@@ -69,8 +72,8 @@ template <size_t... I> static Epilogue last(const std::vector<Any> &p, std::inde
 }
 constexpr size_t count_of(const LeanProblem &) { return 12; }
 constexpr size_t count_of(const StagedProblem &) { return 10; }
-constexpr size_t count_of(const ClusterSplitProblem &) { return 23; }
-constexpr size_t count_of(const WarpSpecializedProblem &) { return 24; }
+constexpr size_t count_of(const SplitKProblem &) { return 14; }
+constexpr size_t count_of(const PersistentProblem &) { return 18; }
 constexpr size_t count_of(const AnyRowsProblem &) { return 14; }
 
 template <class Plain> static General<Plain> problem(const std::vector<Any> &p, const General<Plain> *) {
@@ -101,10 +104,8 @@ int main(int, char **argv) {
     emulator::dice.seed((unsigned)number());
     const int repeats = (int)number(), shift = (int)number();
     std::vector<float> workspace(number() / 4 + 4, NAN);
-    std::vector<u32> counters(number());
     float *const work = (float *)(((uintptr_t)workspace.data() + 15) & ~(uintptr_t)15);
-    emulator::scratch = {{(char *)work, (char *)(workspace.data() + workspace.size())},
-                         {(char *)counters.data(), (char *)(counters.data() + counters.size())}};
+    emulator::scratch = {{(char *)work, (char *)(workspace.data() + workspace.size())}};
     std::string files[5];
     char *buffers[5] = {};
     std::vector<char> before;
@@ -131,7 +132,6 @@ int main(int, char **argv) {
         const auto found = std::find(names, names + 5, kind);
         if (found != names + 5) value.pointer = buffers[found - names];
         else if (kind == "workspace") value.pointer = work;
-        else if (kind == "counters") value.pointer = counters.data();
         else if (kind == "map" || kind == "map2") { // of three dimensions, of two
             maps.push_back(std::make_unique<TensorMap>());
             TensorMap &map = *maps.back();
@@ -156,15 +156,13 @@ int main(int, char **argv) {
 #define X(id, type)                                                                                                \
     if (instance == id) {                                                                                          \
         using Kernel = type;                                                                                       \
-        if (!Needs<Kernel>::fit(shared_bytes, threads)) emulator::fail("host and kernel disagree on shared memory"); \
+        if (!Needs<Kernel>::fit(shared_bytes, threads, (int)cluster.x)) emulator::fail("host and kernel disagree on shared memory"); \
         const auto given = problem(parameters, (const Kernel::Problem *)nullptr);                                  \
         emulator::launch_clusters(grid, cluster, threads, shared_bytes, turn > 0, [&] { Kernel::run_batched(given); }); \
         found = true;                                                                                              \
     }
         INSTANCES
         if (!found) emulator::fail("no such instance");
-        for (u32 value : counters)
-            if (value) emulator::fail("a counter was not reset");
         if (turn == 0) first.assign(buffers[2], buffers[2] + size);
         else if (std::memcmp(first.data(), buffers[2], size)) emulator::fail("two launches differ");
     }

@@ -4,11 +4,11 @@
 //   thrifty(1: a copy that asks for rows outside of its operand is a fault)
 //   count, then the scalars in the order of the kernel's parameters
 //   count, then of each tensor map: operand(0 a, 1 b, 2 c)  rank  extents  strides  box  swizzle
-//   workspace_bytes  counters  files a b c
-// INSTANCES is a list of X(number, type, kind): kind `ws` (WarpSpecialized), `cs` (ClusterSplit, QuickSplit) or `any` (AnyRows).
-#include "sm90_hgemm_any_rows.cuh"
-#include "sm90_hgemm_quick_split.cuh"
-#include "sm90_hgemm_warp_specialized.cuh"
+//   workspace_bytes  files a b c
+// INSTANCES is a list of X(number, type, kind): kind `ws` (Persistent), `cs` (SplitK) or `any` (AnyRows).
+#include "sm90_gemm_unaligned.cuh"
+#include "sm90_gemm_persistent.cuh"
+#include "sm90_gemm_split_k.cuh"
 #include <fstream>
 #include <iostream>
 
@@ -34,11 +34,11 @@ template <class Kernel> static int wanted_bytes(int slices) {
 
 int main(int, char **argv) {
     if (std::string(argv[1]) == "order") { // rows, columns, group, dividers: where each tile lies
-        sassafras::WarpSpecializedProblem p{};
+        sassafras::PersistentProblem p{};
         int *const numbers[] = {&p.tiles_m,    &p.tiles_n, &p.group,      &p.band_by,   &p.band_shift,
                                 &p.wide_by, &p.wide_shift, &p.rest_by, &p.rest_shift};
         for (int i = 0; i < 9; ++i) *numbers[i] = std::atoi(argv[2 + i]);
-        sassafras::Work work(p, 0);
+        sassafras::Work work(0);
         for (work.tile = 0; work.tile < p.tiles_m * p.tiles_n; ++work.tile) {
             int row, column;
             work.place(p, row, column);
@@ -71,9 +71,8 @@ int main(int, char **argv) {
     std::vector<int> s(number());
     for (int &value : s) value = (int)number();
     std::vector<TensorMap> maps(number());
-    // of the cluster-split family, which has none for C: parts, and slices where no band lies along x
-    const bool split = maps.size() == 2;
-    const int slices = split && s[17] ? 1 : (int)grid.x / (split ? s[5] : 1);
+    // of the split-K kernel, which has no map for C: slices where no band lies along x
+    const int slices = maps.size() == 2 && s[9] ? 1 : (int)grid.x;
     std::vector<int> operands;
     for (TensorMap &map : maps) {
         operands.push_back((int)number());
@@ -87,10 +86,8 @@ int main(int, char **argv) {
         map.swizzle = (int)number();
     }
     std::vector<float> workspace(number() / 4 + 4, NAN);
-    std::vector<u32> counters(number());
     float *const work = (float *)(((uintptr_t)workspace.data() + 15) & ~(uintptr_t)15);
-    emulator::scratch = {{(char *)work, (char *)(workspace.data() + workspace.size())},
-                         {(char *)counters.data(), (char *)(counters.data() + counters.size())}};
+    emulator::scratch = {{(char *)work, (char *)(workspace.data() + workspace.size())}};
     std::string files[3];
     for (std::string &name : files) job >> name;
     char *operand[3];
@@ -114,14 +111,12 @@ int main(int, char **argv) {
             emulator::fail("host and kernel disagree on shared memory or threads");                                   \
         emulator::launch_clusters(grid, cluster, threads, shared_bytes, turn > 0, [&] { type::run(kind); });           \
     }
-#define ws {&maps[0], &maps[1], &maps[2], work, counters.data(), s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8], s[9], s[10], s[11], s[12], s[13], s[14], s[15], s[16], s[17], s[18]}
-#define cs {&maps[0], &maps[1], (u16 *)operand[2], work, counters.data(), s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8], s[9], s[10], s[11], s[12], s[13], s[14], s[15], s[16], s[17]}
+#define ws {&maps[0], &maps[1], &maps[2], s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8], s[9], s[10], s[11], s[12], s[13], s[14]}
+#define cs {&maps[0], &maps[1], (u16 *)operand[2], work, s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8], s[9]}
 #define any {&maps[0], &maps[1], &maps[2], &maps[3], (u16 *)operand[2], s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8]}
         INSTANCES
         for (unsigned char count : emulator::stores)
             if (count != 1) emulator::fail("an element of C was not stored");
-        for (u32 value : counters)
-            if (value) emulator::fail("a counter was not reset");
         if (turn == 0) first.assign(operand[2], operand[2] + size);
         else if (std::memcmp(first.data(), operand[2], size)) emulator::fail("two launches differ");
     }

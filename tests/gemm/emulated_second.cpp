@@ -9,8 +9,8 @@
 //   workspace_bytes  files a b c
 // FIRST_KERNELS and SECOND_KERNELS are lists of X(number, type).
 static int planted = 0; // number of a fault (test_second_launch.py puts them into the text)
-#include "sm90_hgemm_add_parts.cuh"
-#include "sm90_hgemm_quick_split.cuh"
+#include "sm90_gemm_split_k_reduce.cuh"
+#include "sm90_gemm_split_k.cuh"
 #include <fstream>
 
 using namespace sassafras;
@@ -82,8 +82,7 @@ int main(int, char **argv) {
 #define X(id, type)                                                                                                    \
     if (first == id) {                                                                                                 \
         agree(type::SHARED_BYTES, shared_bytes), agree(type::THREADS, threads);                                        \
-        const ClusterSplitProblem p{&maps[0], &maps[1], c, work, nullptr, s[0], s[1], s[2], s[3], s[4], s[5], s[6],   \
-                                    s[7], s[8], s[9], s[10], s[11], s[12], s[13], s[14], s[15], s[16], s[17]};                                     \
+        const SplitKProblem p{&maps[0], &maps[1], c, work, s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8], s[9]};                                     \
         emulator::launch_clusters(grid, cluster, threads, shared_bytes, turn > 0, [&] { type::run(p); });             \
     }
         FIRST_KERNELS
@@ -93,7 +92,7 @@ int main(int, char **argv) {
 #define X(id, type)                                                                                                    \
     if (second == id) {                                                                                                \
         agree(type::SHARED_BYTES, adding_bytes), agree(type::THREADS, adding_threads);                                 \
-        const AddPartsProblem p{c, work, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], t[9]};                              \
+        const SplitKReduceProblem p{c, work, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], t[9]};                              \
         emulator::launch_clusters(adding, Dim{}, adding_threads, adding_bytes, turn > 0, [&] { type::run(p); });       \
     }
         SECOND_KERNELS

@@ -85,7 +85,7 @@ class Emulator:
         addend = "-" if not case.beta else "c" if own else "addend"
         words = [self.instances.index(config.instance), *plan.grid, *plan.cluster, plan.threads]
         words += [plan.shared_bytes, case.policy, case.seed, case.repeats, case.shift]
-        words += [plan.workspace_bytes, plan.counters]
+        words.append(plan.workspace_bytes)
         first, second = ("b", "a") if config.swapped else ("a", "b")
         words += [first, second, "c", "bias" if case.bias else "-", addend]
         words += parameters(config, plan)

@@ -35,8 +35,8 @@ enum Policy { LATE, RANDOM, EAGER };
 inline Policy policy = LATE;
 // Planted in what the kernel asks for, so that tests can see that the checks bite.
 enum Fault {
-    NONE, NO_WAIT_FOR_EMPTY, NO_WAIT_FOR_FULL, WRONG_BYTES, NO_PROXY_FENCE, NO_STORE_WAIT, NO_PRODUCT_WAIT, COUNTER_STAYS,
-    OFFSETS_EXCHANGED, NO_REMOTE_ARRIVAL, NO_PRODUCT_FENCE, NO_WAIT_FOR_SUMS
+    NONE, NO_WAIT_FOR_EMPTY, NO_WAIT_FOR_FULL, WRONG_BYTES, NO_PROXY_FENCE, NO_STORE_WAIT, NO_PRODUCT_WAIT, NO_WAIT_FOR_SUMS,
+    OFFSETS_EXCHANGED, NO_REMOTE_ARRIVAL, NO_PRODUCT_FENCE
 };
 inline Fault fault = NONE;
 inline std::mt19937 dice;
@@ -377,10 +377,6 @@ inline void barrier_arrive_remote(u32 barrier, u32 rank) {
     if (emulator::fault == emulator::NO_REMOTE_ARRIVAL) rank = cluster_rank();
     emulator::arrive(rank, barrier & 0xffffff);
 }
-inline void barrier_arrive_there(u32 barrier) {
-    const u32 rank = emulator::fault == emulator::NO_REMOTE_ARRIVAL ? cluster_rank() : barrier >> 24;
-    emulator::arrive(rank, barrier & 0xffffff);
-}
 template <int TAG> inline void barrier_wait(u32 barrier, u32 parity) {
     own(barrier);
     using namespace emulator;
@@ -420,17 +416,6 @@ inline u32 broadcast(u32 value) {
 
 inline bool elected() { return threadIdx.x % 32 == 0; }
 inline bool is_elected(int lane) { return lane == 0; }
-template <int TESTS> inline bool barrier_soon(u32 barrier, u32 parity) {
-    own(barrier);
-    emulator::Warp &warp = emulator::lane->cta->warps[threadIdx.x / 32];
-    warp.a[threadIdx.x % 32][0] = emulator::phase_at(cluster_rank(), barrier & 0xffffff).parity != parity;
-    emulator::wait(warp.barrier);
-    bool all = true;
-    for (const auto &row : warp.a) all = all && row[0];
-    emulator::wait(warp.barrier);
-    return all;
-}
-
 inline void prefetch_map(const TensorMap *) {}
 inline void copy_tile(u32 to, const TensorMap *map, int x, int y, u32 barrier) {
     own(to);
@@ -533,13 +518,6 @@ inline void load_partial(float (&v)[4], const float *from) {
     check_scratch(from, 16);
     std::memcpy(v, from, 16);
 }
-inline void copy_partial(u32 to, const float *from, bool ok) {
-    own(to);
-    if (to % 16) emulator::fail("a misaligned copy to shared memory");
-    if (ok) check_scratch(from, 16);
-    emulator::generic_write(to & 0xffffff, 16);
-    emulator::lane->groups.back().push_back({emulator::bytes_at(cluster_rank(), to & 0xffffff, 16), from, ok, 16});
-}
 inline float as_float(u32 bits) {
     float value;
     std::memcpy(&value, &bits, 4);
@@ -586,14 +564,6 @@ inline void wait_for_cluster() {
     emulator::Barrier &barrier = emulator::lane->cluster->barrier;
     const unsigned met = emulator::self().met;
     emulator::block_until([&barrier, met] { return barrier.generation != met; });
-}
-inline u32 count_up(u32 *counter) {
-    check_scratch(counter, 4);
-    return (*counter)++;
-}
-inline void store_counter(u32 *counter, u32 value) {
-    check_scratch(counter, 4);
-    if (emulator::fault != emulator::COUNTER_STAYS) *counter = value;
 }
 template <int COUNT> inline void fewer_registers() {}
 template <int COUNT> inline void more_registers() {}

@@ -11,10 +11,8 @@ from typing import Any
 import numpy as np
 
 from sassafras.gemm.build.cubins import KERNELS
-from sassafras.gemm.configs.persistent import PersistentConfig
-from sassafras.gemm.configs.persistent_instances import PersistentInstance
-from sassafras.gemm.configs.split_k import SplitKConfig
-from sassafras.gemm.configs.split_k_instances import SplitKInstance
+from sassafras.gemm.configs.persistent import PersistentConfig, PersistentInstance
+from sassafras.gemm.configs.split_k import SplitKConfig, SplitKInstance
 from sassafras.gemm.configs.tma_wgmma import LAYOUTS
 from sassafras.gemm.configs.unaligned import UnalignedConfig, UnalignedInstance
 from sassafras.gemm.problem.shape import Shape
@@ -60,7 +58,7 @@ class Emulator:
         for tensor in maps:
             rank = len(tensor.dims)
             words += [place[tensor.operand], rank, *tensor.dims, *tensor.strides, *tensor.box, tensor.swizzle]
-        words += [plan.workspace_bytes, plan.counters, "a", "b", "c"]
+        words += [plan.workspace_bytes, "a", "b", "c"]
         (folder / "job").write_text(" ".join(map(str, words)))
         done = subprocess.run(
             [str(self.path), "job"], cwd=folder, capture_output=True, text=True, timeout=120, check=False
@@ -107,10 +105,9 @@ def build(shared: Path, instances: list[Instance], edit: Callable[[str], str] | 
     kernels = (
         "hopper_tile",
         "epilogue",
-        "sm90_hgemm_warp_specialized",
-        "sm90_hgemm_cluster_split",
-        "sm90_hgemm_quick_split",
-        "sm90_hgemm_any_rows",
+        "sm90_gemm_persistent",
+        "sm90_gemm_split_k",
+        "sm90_gemm_unaligned",
     )
     files = {f"{name}.cuh": (KERNELS / f"{name}.cuh").read_text() for name in kernels}
     if edit is not None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from sassafras.core import SassafrasError
-from sassafras.gemm.bench import candidates, commands, runs
+from sassafras.gemm.bench import candidates, commands, grids, runs
 from sassafras.gemm.bench.dry_run import DryContestants
 from sassafras.gemm.bench.options import Options, retuning
 from sassafras.gemm.bench.tune import choose
@@ -52,7 +52,7 @@ def test_kernels_and_shapes_of_the_backward_pass() -> None:
     assert set(nt) < set(backward.instances(("nt", "tt"))) <= set(registry.OTHER_INSTANCES)
     assert backward.instances() == registry.INSTANCES
     assert {c.layout for c in backward.configurations()} == {"nt", "tt"}
-    gradients, grid = backward.weight_gradients(), commands.choose_shapes("backward")
+    gradients, grid = backward.weight_gradients(), grids.choose_shapes("backward")
     assert set(gradients) < set(grid) and len(set(grid)) == len(grid) and 250 < len(grid) <= 310
     assert {s.k for s in gradients} >= set(backward.TOKENS) and any(s.k % 8 for s in gradients)
     for shape in gradients[::12]:

@@ -11,7 +11,7 @@ from sassafras.core import DisassemblyError, ToolMissing
 from sassafras.gemm.build.cubins import cubin
 from sassafras.gemm.configs import registry
 from sassafras.gemm.configs.fallback import FallbackInstance
-from sassafras.gemm.configs.persistent_instances import PersistentInstance
+from sassafras.gemm.configs.persistent import PersistentInstance
 from sassafras.gemm.configs.small import SmallInstance
 from sassafras.sass import Program
 from sassafras.sass.program import parameters
@@ -19,7 +19,7 @@ from sassafras.validate import Validator
 
 #: one of each kind (the others compile alike)
 SAMPLE = (
-    "lean_nn_m1n2s4e", "staged_tn_64x64_w2x2s4a1e", "cs_tn_swapped_64x32_s8e",
+    "lean_nn_m1n2s4e", "staged_tn_64x64_w2x2s4a1e", "cs_tn_swapped_64x32_s8q1e",
     "ws_tn_bf16_128x128_pp2s6b2c2x1e",
 )  # fmt: skip
 

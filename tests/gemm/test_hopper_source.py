@@ -12,10 +12,8 @@ import pytest
 
 from sassafras.gemm.configs import persistent, tma_wgmma
 from sassafras.gemm.configs.base import Mode
-from sassafras.gemm.configs.persistent import PersistentConfig, band_dividers
-from sassafras.gemm.configs.persistent_instances import PersistentInstance
-from sassafras.gemm.configs.split_k import SplitKConfig
-from sassafras.gemm.configs.split_k_instances import SplitKInstance
+from sassafras.gemm.configs.persistent import PersistentConfig, PersistentInstance, band_dividers
+from sassafras.gemm.configs.split_k import SplitKConfig, SplitKInstance
 from sassafras.gemm.problem.shape import Shape
 
 from .hopper_launch import EAGER, LATE, RANDOM, Config, Emulator, Instance, build
@@ -37,40 +35,32 @@ INSTANCES: list[Instance] = [
     _W("tn", 64, 64, 2, True, 4, cluster_m=2),
     _W("tn", 128, 112, 2, True, 3, cluster_m=2, buffers=4),
     _W("nn", 128, 192, 2, True, 2, cluster_n=2),
-    _C("nn", 128, 64, 4),
+    _C("nn", 128, 64, 3),
     _C("nn", 64, 32, 5, swapped=True),
-    _C("tn", 64, 16, 6, swapped=True),
+    _C("tn", 64, 16, 6, swapped=True, blocks=2),
     _C("nt", 64, 64, 4, dtype="bf16"),
     _C("tt", 128, 32, 4),
-    _C("tn", 128, 80, 3, shared=True),
-    _C("nn", 128, 128, 3, shared=True),
-    _C("nn", 128, 80, 4, swapped=True, shared=True),
     _W("nt", 128, 192, 2, True, 2, cluster_n=2),
     _W("nt", 128, 128, 2, True, 2, cluster_m=2),
-    _C("nn", 128, 64, 3, blocks=1),
     _C("tn", 64, 32, 3, swapped=True, blocks=2),
     _C("tt", 64, 64, 2, dtype="bf16", blocks=2),
-    _C("nn", 128, 128, 3, shared=True, blocks=1),
-    _C("tn", 64, 64, 2, shared=True, blocks=2),
     _W("nn", 128, 128, 2, False, 4, cluster_m=2, lead=3),
     _W("tn", 256, 32, 2, False, 3, lead=2),
     _W("tn", 128, 64, 2, True, 3, cluster_m=2, cluster_n=2),
     _W("nn", 128, 128, 2, False, 4, cluster_m=2, cluster_n=2, lead=3),
     _W("tn", 64, 64, 2, True, 3, cluster_m=1, cluster_n=4),
     _W("tn", 128, 32, 2, True, 2, cluster_m=4, cluster_n=2),
-    _C("nn", 128, 64, 4, blocks=1, lead=3),
-    _C("tn", 128, 64, 3, shared=True, blocks=1, lead=2),
+    _C("nn", 128, 64, 4, lead=3),
     _W("tn", 128, 152, 2, True, 2, cluster_n=2, buffers=1),
     _W("nn", 128, 168, 2, True, 3, swapped=True),
     _W("tn", 128, 80, 2, True, 3, cluster_m=2, swapped=True, buffers=1),
     _W("nn", 64, 64, 2, True, 3, cluster_n=1, swapped=True, buffers=3, dtype="bf16"),
 ]
 
-_MULTICAST, _SPLIT = INSTANCES[1], _C("nn", 128, 64, 4)
-_QUICK, _QUICK_PAIRS = _C("nn", 128, 64, 3, blocks=1), _C("tn", 64, 32, 3, swapped=True, blocks=2)
-_QUICK_SHARED = _C("nn", 128, 128, 3, shared=True, blocks=1)
+_MULTICAST, _SPLIT = INSTANCES[1], _C("nn", 128, 64, 3)
+_PAIRS = _C("tn", 64, 32, 3, swapped=True, blocks=2)
 _LEAD = _W("tn", 256, 32, 2, False, 3, lead=2)
-assert {_SPLIT, _QUICK, _QUICK_PAIRS, _QUICK_SHARED, _LEAD} < set(INSTANCES)
+assert {_SPLIT, _PAIRS, _LEAD} < set(INSTANCES)
 
 
 @pytest.fixture(scope="module")
@@ -80,25 +70,16 @@ def emulator(shared: Path) -> Emulator:
 
 @pytest.fixture
 def few_multiprocessors(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four of them: CTAs live through several tiles, and stream-K cuts tiles at odd places."""
+    """Four of them: CTAs live through several tiles."""
     monkeypatch.setattr(persistent, "AT_ONCE", (4, 4, 0, 8, 0, 0, 0, 8))
 
 
 def configs(instance: Instance) -> list[Config]:
     if isinstance(instance, SplitKInstance):
-        if not instance.shared:
-            parts = [
-                SplitKConfig(instance, slices, parts=p) for slices, p in ((1, 3), (2, 3), (1, 5), (1, 9))
-            ]
-            bands = [SplitKConfig(instance, band=band) for band in (2, 3)]
-            return [SplitKConfig(instance, slices) for slices in (1, 2, 3, 8)] + parts + bands
-        shared = (
-            (1, 2, 1), (1, 1, 2), (1, 2, 2), (2, 1, 2), (1, 4, 1), (1, 1, 4), (3, 2, 1), (2, 2, 2), (1, 2, 4),
-            (1, 2, 1, 3), (2, 1, 2, 3), (1, 2, 2, 5),
-        )  # fmt: skip
-        return [SplitKConfig(instance, *cluster, mode=Mode(late=True)) for cluster in shared]
-    orders = ((3, 1), (-2, 1), (0, 1), (4, 2), (-3, 3), (2, 0), (0, 0))
-    return [PersistentConfig(instance, group, k) for group, k in orders]
+        late = Mode(late=True)
+        slices = [SplitKConfig(instance, s, mode=late if s == 3 else Mode()) for s in (1, 2, 3, 5, 8)]
+        return [*slices, *(SplitKConfig(instance, band=band) for band in (2, 3))]
+    return [PersistentConfig(instance, group) for group in (3, -2, 1, 4, -3)]
 
 
 @pytest.mark.parametrize("number", range(len(INSTANCES)), ids=lambda n: INSTANCES[n].name)
@@ -111,10 +92,7 @@ def test_every_path_is_right(
     launched = 0
     for at, shape in enumerate((exact, Shape(8, 16, 8), Shape(136, 200, 328), Shape(320, 72, 520))):
         chosen = configs(instance)
-        if getattr(instance, "shared", False):  # many clusters, and each of them slow: half of them a shape
-            chosen = chosen[at % 2 :: 2]
-        elif isinstance(instance, PersistentInstance):  # two thirds of them
-            chosen = [config for index, config in enumerate(chosen) if (index + at) % 3]
+        chosen = [config for index, config in enumerate(chosen) if (index + at) % 3]  # two thirds of them
         for config in chosen:
             if config.why_illegal(shape) is None:
                 wrong = emulator.run(config, shape, tmp_path, policy=(LATE, RANDOM, EAGER)[launched % 3],
@@ -131,12 +109,7 @@ def test_no_copy_asks_for_rows_outside(
     """Of what is outside some 8 cycles a row are lost; 328 rows end inside of every tile."""
     launched = 0
     for shape in (Shape(328, 328, 256), Shape(264, 392, 384)):
-        legal = [
-            config
-            for config in configs(INSTANCES[number])
-            if config.why_illegal(shape) is None
-            and config.launch(shape).scalars["last_row"] != tma_wgmma.APART  # stream-K cuts k at odd places
-        ]
+        legal = [config for config in configs(INSTANCES[number]) if config.why_illegal(shape) is None]
         for config in legal[:: max(1, len(legal) // 2)]:
             wrong = emulator.run(config, shape, tmp_path, thrifty=True)
             assert wrong == "", f"{config.name} for {shape}"
@@ -173,13 +146,10 @@ def test_random_launches_are_right(emulator: Emulator, tmp_path: Path, few_multi
         shape = Shape(*(8 * int(rng.integers(1, most)) for most in (40, 40, 80)))
         config: Config
         if isinstance(instance, SplitKInstance):
-            share_m, share_n = (int(2 ** rng.integers(3)) if instance.shared else 1 for _ in range(2))
             slices = int(rng.integers(1, 9)) if rng.random() < 0.5 else int(rng.integers(1, 4))
-            config = SplitKConfig(instance, slices, share_m, share_n, parts=int(rng.integers(1, 5)))
-            if config.cluster * config.parts == 1:
-                config = SplitKConfig(instance, band=int(rng.integers(5)))
+            config = SplitKConfig(instance, slices, 0 if slices > 1 else int(rng.integers(5)))
         else:
-            config = PersistentConfig(instance, int(rng.integers(-3, 5)), int(rng.integers(0, 4)))
+            config = PersistentConfig(instance, int(rng.integers(-3, 5)))
         if config.why_illegal(shape) is not None:
             continue
         policy = int(rng.integers(3))
@@ -200,8 +170,7 @@ def test_random_launches_are_right(emulator: Emulator, tmp_path: Path, few_multi
         (4, "without a proxy fence"),
         (5, "before its tensor stores have been read|overwritten while a tensor store"),
         (6, "overwrites a stage that products still read"),
-        (7, "a counter was not reset"),
-        (8, "wrong, first at|outside of shared memory|has not landed"),
+        (8, "wrong, first at|outside of shared memory|has not landed|stored twice, differently"),
         (9, "two copies to one place|overwrites a stage|more arrivals|has not landed|wait for each other"),
         (10, "without a fence"),
     ],
@@ -211,7 +180,7 @@ def test_planted_faults_are_noticed(
 ) -> None:
     """The checks must be able to fail: each fault is planted in what the kernel asks for."""
     instance = _MULTICAST  # clusters with multicast, B contiguous along n
-    config = PersistentConfig(instance, 2, 2)
+    config = PersistentConfig(instance, 2)
     shape = Shape(264, 136, 776)
     assert emulator.run(config, shape, tmp_path) == ""
     # what depends on timing shows in some order of events
@@ -228,19 +197,18 @@ _OVERWRITES = "overwrites a stage that products still read|two copies to one pla
 @pytest.mark.parametrize(
     ("instance", "fault", "what"),
     [
-        (_QUICK, 1, _OVERWRITES),
-        (_QUICK, 2, "has not landed"),
-        (_QUICK_PAIRS, 1, _OVERWRITES),
-        (_QUICK_PAIRS, 6, _OVERWRITES),
-        (_QUICK_PAIRS, 11, "what is read has not landed"),
-        (_QUICK_SHARED, 9, f"{_OVERWRITES}|has not landed|wait for each other"),
+        (_SPLIT, 1, _OVERWRITES),
+        (_SPLIT, 2, "has not landed"),
+        (_PAIRS, 1, _OVERWRITES),
+        (_PAIRS, 6, _OVERWRITES),
+        (_PAIRS, 7, "what is read has not landed"),
     ],
     ids=lambda x: x if isinstance(x, int) else getattr(x, "name", ""),
 )
-def test_planted_faults_of_the_quick_start_are_noticed(
+def test_planted_faults_of_split_k_are_noticed(
     instance: SplitKInstance, fault: int, what: str, emulator: Emulator, tmp_path: Path
 ) -> None:
-    config = SplitKConfig(instance, *((1, 2, 1) if instance.shared else (2,)))
+    config = SplitKConfig(instance, 2)
     shape = Shape(264, 136, 1160)
     assert emulator.run(config, shape, tmp_path) == ""
     # early copies: where they are late, products are over before anything could overwrite what they read
@@ -254,7 +222,7 @@ def test_planted_faults_of_the_quick_start_are_noticed(
     ("before", "after", "what"),
     [
         # multiplying warps that do not wait for the loading one
-        ("sync_threads(2, THREADS);", "", "a barrier that was not initialised"),
+        ("sync_threads(READY, THREADS);", "", "a barrier that was not initialised"),
         # a stage is given back while its own products are under way
         ("mine + 16 * last;", "mine + 16 * stage;", "overwrites a stage|more arrivals|wait for each other"),
     ],
@@ -264,8 +232,8 @@ def test_faults_in_the_quick_start_are_noticed(
     before: str, after: str, what: str, shared: Path, tmp_path: Path
 ) -> None:
     """Faults in the text itself, of what the quick start orders otherwise."""
-    spoilt = build(shared, [_QUICK], lambda text: text.replace(before, after))
-    config, shape = SplitKConfig(_QUICK, 2), Shape(136, 72, 1160)
+    spoilt = build(shared, [_SPLIT], lambda text: text.replace(before, after))
+    config, shape = SplitKConfig(_SPLIT, 2), Shape(136, 72, 1160)
     found = [spoilt.run(config, shape, tmp_path, policy=policy, seed=seed)
              for seed, policy in enumerate((LATE, EAGER, *([RANDOM] * 4)))]  # fmt: skip
     assert any(re.search(what, text) for text in found), found
@@ -294,7 +262,7 @@ def test_warps_that_store_together_wait_for_each_other(
     before: str, after: str, shared: Path, tmp_path: Path, few_multiprocessors: None
 ) -> None:
     def edit(text: str) -> str:
-        assert text.count(before) == ("struct WarpSpecialized {" in text)
+        assert text.count(before) == ("struct Persistent {" in text)
         return text.replace(before, after)
 
     tall = _W("tn", 128, 80, 2, True, 3, cluster_m=2, swapped=True, buffers=1)
@@ -310,7 +278,7 @@ def test_sums_read_before_they_have_landed_are_noticed(emulator: Emulator, tmp_p
     config = SplitKConfig(_SPLIT, 3)
     shape = Shape(136, 72, 520)
     assert emulator.run(config, shape, tmp_path) == ""
-    assert "what is read has not landed" in emulator.run(config, shape, tmp_path, fault=11)
+    assert "what is read has not landed" in emulator.run(config, shape, tmp_path, fault=7)
 
 
 def test_a_wrong_byte_count_is_printed(emulator: Emulator, tmp_path: Path) -> None:
@@ -321,9 +289,9 @@ def test_a_wrong_byte_count_is_printed(emulator: Emulator, tmp_path: Path) -> No
     )
 
 
-@pytest.mark.parametrize("group", [0, 3, -3])
+@pytest.mark.parametrize("group", [3, -3])
 def test_every_tile_is_visited_once(group: int, emulator: Emulator) -> None:
-    """Also where the grid of tiles is no power of two; on a Hilbert curve each step leads to a neighbour."""
+    """Also where the grid of tiles is no power of two; each step leads to a near tile."""
     for rows, columns in ((1, 1), (1, 7), (9, 1), (2, 2), (8, 8), (5, 13), (31, 6), (64, 26), (33, 47)):
         numbers = (rows, columns, group, *band_dividers(rows, columns, group).values())
         done = subprocess.run(
@@ -333,7 +301,5 @@ def test_every_tile_is_visited_once(group: int, emulator: Emulator) -> None:
         walk = np.array([list(map(int, line.split())) for line in done.stdout.splitlines()])
         assert sorted(map(tuple, walk.tolist())) == [(r, c) for r in range(rows) for c in range(columns)]
         steps = np.abs(np.diff(walk, axis=0))
-        if group == 0:  # diagonally where a side is odd
-            assert not len(steps) or steps.max() <= 1
-        elif len(steps):
+        if len(steps):
             assert steps[:, 0 if group > 0 else 1].max() <= 3

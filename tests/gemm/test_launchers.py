@@ -16,8 +16,7 @@ torch = pytest.importorskip("torch")
 from sassafras.gemm.configs import epilogue, registry  # noqa: E402
 from sassafras.gemm.configs.base import Mode  # noqa: E402
 from sassafras.gemm.configs.registry import parse  # noqa: E402
-from sassafras.gemm.configs.split_k_two_pass import TwoPassSplitKConfig  # noqa: E402
-from sassafras.gemm.configs.two_pass_reduction import PartialsInstance  # noqa: E402
+from sassafras.gemm.configs.split_k_two_pass import PartialsInstance, TwoPassSplitKConfig  # noqa: E402
 from sassafras.gemm.matmul.driver import Driver, DriverError  # noqa: E402
 from sassafras.gemm.matmul.plan import plan, why_illegal  # noqa: E402
 from sassafras.gemm.matmul.problem import Problem, lies, read  # noqa: E402
@@ -206,7 +205,7 @@ CASES = {
     "staged_nn_32x64_w2x2s4/c2": (72, 64, 256, "nn"),
     "staged_tn_64x64_w2x2s4a2/c1+o": (72, 64, 256, "tn"),
     "lean_tn_m1n2s2/w1x2x4/c2+os": (24, 40, 256, "tn"),
-    "cs_tn_64x160_s7m/c1m2n1+ol": (136, 72, 256, "tn"),
+    "cs_tn_64x80_s9q1/c2+ol": (136, 72, 256, "tn"),
     "any_tn_64x64_s6/c1": (61, 67, 71, "tn"),
     "any_tn_64x128_s8/c2+ol": (7, 135, 129, "tn"),
     "any_tn_64x64_s6/c1g4+o": (325, 67, 71, "tn"),

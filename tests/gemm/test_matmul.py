@@ -263,7 +263,6 @@ def test_two_launches_serve_when_both_kernels_are_there(
     install: Install, tmp_path: Path, library: Path, shared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A table may name a configuration of two kernels; until both are compiled it is torch's."""
-    from sassafras.gemm.configs import registry
     from sassafras.gemm.matmul import planner as module
     from sassafras.gemm.select import selector
 
@@ -285,38 +284,27 @@ def test_two_launches_serve_when_both_kernels_are_there(
         folder = tmp_path / kind
         folder.mkdir()
         stand_in.launcher_into(folder, shared)
-        # nobody is served by a candidate
+        # both kernels are compiled by the first call, if it may wait
         before = state.launches
-        with monkeypatch.context() as unproven:
-            unproven.setattr(registry, "CANDIDATES", frozenset({parse(PAIR).instance}))
-            install(kind, table=named, cache=folder)
-            assert torch.equal(room.matmul(a, b), torch.matmul(a, b)) and not asked
-            (problem,) = room.status()["problems"]
-            assert problem["member"] == "torch" and state.launches == before
-        # but what is proven serves: both are compiled by the first call, if it may wait
-        with monkeypatch.context() as proven:
-            proven.setattr(registry, "CANDIDATES", frozenset())
-            selector.parsed.cache_clear()
-            engine = install(kind, table=named, cache=folder)
-            assert close(room.matmul(a, b), exact) and state.launches == before + 2
-            assert asked == ["cs_nn_64x64_s12q1p", "add_t2"]
-            (problem,) = room.status()["problems"]
-            assert (problem["member"], problem["config"]) == ("ours", PAIR)
-            engine.forget()
-            asked.append("refused")
-            cached_path(parse(PAIR).instances[1], folder).unlink()
-            assert torch.equal(room.matmul(a, b), torch.matmul(a, b)), "one kernel is not enough"
-            (problem,) = room.status()["problems"]
-            assert (problem["member"], problem["config"]) == ("torch", PAIR)
+        engine = install(kind, table=named, cache=folder)
+        assert close(room.matmul(a, b), exact) and state.launches == before + 2
+        assert asked == ["cs_nn_64x64_s12q1p", "add_t2"]
+        (problem,) = room.status()["problems"]
+        assert (problem["member"], problem["config"]) == ("ours", PAIR)
+        engine.forget()
+        asked.append("refused")
+        cached_path(parse(PAIR).instances[1], folder).unlink()
+        assert torch.equal(room.matmul(a, b), torch.matmul(a, b)), "one kernel is not enough"
+        (problem,) = room.status()["problems"]
+        assert (problem["member"], problem["config"]) == ("torch", PAIR)
     selector.parsed.cache_clear()
 
 
-@pytest.mark.parametrize("families_of", [None, ["TwoLaunchesConfig"]], ids=["neighbours", "model"])
+@pytest.mark.parametrize("families_of", [None, ["split_k_two_pass"]], ids=["neighbours", "model"])
 def test_two_launches_serve_a_shape_never_tuned(
     engine: Planner, library: Path, monkeypatch: pytest.MonkeyPatch, families_of: list[str] | None
 ) -> None:
     """As they serve a tuned one: by both rules, in both launchers, once both kernels are there."""
-    from sassafras.gemm.configs import registry
     from sassafras.gemm.matmul import planner as module
     from sassafras.gemm.select import predictor, selector
     from tests.gemm.test_predictor import constant
@@ -327,7 +315,6 @@ def test_two_launches_serve_a_shape_never_tuned(
 
     fast, plain = constant(1.0), constant(-1.0)
     model = None if families_of is None else predictor.Model(fast, plain, {"families": families_of})
-    monkeypatch.setattr(registry, "CANDIDATES", frozenset())
     selector.parsed.cache_clear()
     near = TableRow(Shape(256, 704, 1024), "nn", ((PAIR, 1.0),), 2.0)
     chooser = selector.Selector(TunedTable({}, [near]), model=model)

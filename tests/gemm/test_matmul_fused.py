@@ -586,7 +586,7 @@ def test_choices_from_the_shipped_table() -> None:
     row = next(
         r
         for r in chooser.table.rows.values()
-        if r.ours and r.ours[0][0].startswith("cs_tn_64x64_s6/") and not registry.parse(r.ours[0][0]).band
+        if r.ours and r.ours[0][0].startswith("cs_tn_64x64_s6q1/") and not registry.parse(r.ours[0][0]).band
     )
     name, _ = epilogue_selector.choose(chooser, row.shape, "tn", "fp16", extra=extra)
     assert name is not None and name.replace("_s6e", "_s6") == row.ours[0][0]

@@ -101,11 +101,11 @@ def _dataset(**shapes: dict[str, tuple[float, int]]) -> Dataset:
 
 
 def test_merged_winners_are_of_the_new_run_alone() -> None:
-    whole, split, other = "cs_tn_64x64_s6/c1", "cs_tn_64x64_s6/c1p4", "cs_tn_64x64_s6/c2"
+    whole, split, other = "cs_tn_64x64_s6q1/c1", "cs_tn_64x64_s6q1/c4", "cs_tn_64x64_s6q1/c2"
     old = _dataset(
         _64x64x4096={whole: (1.0, 2), split: (0.5, 2), other: (3.0, 1)}, _64x64x64={whole: (1.0, 2)}
     )
-    new = _dataset(_64x64x4096={split: (2.0, 2), "cs_tn_64x64_s6/c1p8": (1.5, 2)})
+    new = _dataset(_64x64x4096={split: (2.0, 2), "cs_tn_64x64_s6q1/c8": (1.5, 2)})
     new.header["kernels"] = "new"
     merged = merge(old, new, PARTS)
     entry = merged[Shape(64, 64, 4096)]
@@ -113,7 +113,7 @@ def test_merged_winners_are_of_the_new_run_alone() -> None:
     assert entry.ours[other] == (3.0, 1 - EARLIER)
     assert merged[Shape(64, 64, 64)] == old[Shape(64, 64, 64)], "what was not re-tuned stays"
     rows = TunedTable.from_dataset(merged).rows
-    assert [name for name, _ in rows[Shape(64, 64, 4096), "tn"].ours] == ["cs_tn_64x64_s6/c1p8"]
+    assert [name for name, _ in rows[Shape(64, 64, 4096), "tn"].ours] == ["cs_tn_64x64_s6q1/c8"]
     assert rows[Shape(64, 64, 64), "tn"].ours[0][0] == whole
     assert merged.header["earlier"]["kernels"] == "old" and merged.header["kernels"] == "new"
     # other kernels' times of what changed are gone; twice merged is as good as once
@@ -128,15 +128,15 @@ def test_merged_winners_are_of_the_new_run_alone() -> None:
 
 
 def test_what_is_written_is_the_whole_dataset(tmp_path: Path) -> None:
-    new = _dataset(_512x256x16384={"cs_tn_64x160_s7m/c1m2n1p8": (9.0, 2)})
+    new = _dataset(_512x256x16384={"cs_tn_64x80_s9q1/c8": (9.0, 2)})
     paths = commands.save_sweep(new, tmp_path, changed=PARTS)
     assert [path.name for path in paths] == [
         "nvidia-h200.jsonl.gz", "nvidia-h200.retuned.jsonl.gz", "nvidia-h200.table.json",
     ]  # fmt: skip
     merged = Dataset.load(paths[0])
     assert len(merged) == len(shipped()) and len(Dataset.load(paths[1])) == 1
-    assert merged[LONG].ranked()[0][0] == "cs_tn_64x160_s7m/c1m2n1p8"
-    assert TunedTable.load(paths[2]).rows[LONG, "tn"].ours == (("cs_tn_64x160_s7m/c1m2n1p8", 9.0),)
+    assert merged[LONG].ranked()[0][0] == "cs_tn_64x80_s9q1/c8"
+    assert TunedTable.load(paths[2]).rows[LONG, "tn"].ours == (("cs_tn_64x80_s9q1/c8", 9.0),)
 
 
 def test_scripts(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Split k in two launches: both kernels' own source on the CPU, their SASS, and which pairs are tried."""
+"""Split k in two launches: both kernels' own source on the CPU, and their SASS."""
 
 from __future__ import annotations
 
@@ -15,17 +15,14 @@ import pytest
 from sassafras.core import DisassemblyError, SassafrasError, ToolMissing
 from sassafras.gemm.build.cubins import KERNELS, cubin
 from sassafras.gemm.configs.base import Mode
-from sassafras.gemm.configs.split_k import SplitKConfig
-from sassafras.gemm.configs.split_k_instances import SplitKInstance
-from sassafras.gemm.configs.two_pass_reduction import (
-    ADD_INSTANCES,
-    FIRST_INSTANCES,
+from sassafras.gemm.configs.split_k import SplitKInstance
+from sassafras.gemm.configs.split_k_two_pass import (
+    INSTANCES,
     PartialsInstance,
     ReductionInstance,
-    TwoPassLaunch,
-    candidates,
+    TwoPassSplitKConfig,
     terms_of,
-)  # fmt: skip
+)
 from sassafras.gemm.problem.shape import Shape
 from sassafras.sass import Program
 from sassafras.sass.program import parameters
@@ -36,11 +33,13 @@ from .hopper_launch import EAGER, HERE, LATE, RANDOM, operands, values
 
 ROOT = Path(__file__).parents[2]
 _L = PartialsInstance
-#: layouts, one and two multiplying warpgroups, operands shared and not, two blocks a stage, swapped, BF16
+#: layouts, one and two multiplying warpgroups, two blocks a stage, swapped, BF16
 FIRST = (
-    _L("nn", 64, 64, 3, blocks=1), _L("tn", 128, 128, 2, shared=True, blocks=1),
-    _L("tn", 64, 32, 2, swapped=True, blocks=2), _L("tn", 64, 80, 3, dtype="bf16", blocks=1),
-)  # fmt: skip
+    _L("nn", 64, 64, 3),
+    _L("tn", 128, 128, 2),
+    _L("tn", 64, 32, 2, swapped=True, blocks=2),
+    _L("tn", 64, 80, 3, dtype="bf16"),
+)
 SECOND = (
     ReductionInstance(2), ReductionInstance(5), ReductionInstance(9), ReductionInstance(2, swapped=True),
     ReductionInstance(3, dtype="bf16"),
@@ -59,13 +58,13 @@ FAULTS = (
 
 def build(shared: Path) -> Path:
     """The emulator of both kernels, compiled once a run."""
-    names = ("hopper_tile", "epilogue", "sm90_hgemm_cluster_split", "sm90_hgemm_quick_split")
+    names = ("hopper_tile", "epilogue", "sm90_gemm_split_k")
     files = {f"{name}.cuh": (KERNELS / f"{name}.cuh").read_text() for name in names}
-    second = (KERNELS / "sm90_hgemm_add_parts.cuh").read_text()
+    second = (KERNELS / "sm90_gemm_split_k_reduce.cuh").read_text()
     for before, after, _ in FAULTS:
         assert second.count(before) == 1, f"the text has no {before!r}"
         second = second.replace(before, after)
-    files["sm90_hgemm_add_parts.cuh"] = second
+    files["sm90_gemm_split_k_reduce.cuh"] = second
     for kernel, ours in (("ptx_hopper", "hopper"), ("ptx_sums", "sums")):
         files[f"{kernel}.cuh"] = (HERE / f"{ours}_emulator.hpp").read_text()
     files |= {name: (HERE / name).read_text() for name in ("lane_emulator.hpp", "emulated_second.cpp")}
@@ -88,25 +87,26 @@ def emulator(shared: Path) -> Path:
 
 
 def run(
-    program: Path, pair: TwoPassLaunch, shape: Shape, folder: Path, *, policy: int = LATE, repeats: int = 1,
-    fault: int = 0,
+    program: Path, pair: TwoPassSplitKConfig, shape: Shape, folder: Path, *, policy: int = LATE,
+    repeats: int = 1, fault: int = 0, ctas: int = 3,
 ) -> str:  # fmt: skip
-    """Both launches, compared with FP64; what is wrong, ``""`` when nothing is."""
-    a, b, exact = operands(pair.first, shape, 5)
+    """Both launches, the second on at most `ctas` CTAs, compared with FP64; ``""`` when nothing is wrong."""
+    a, b, exact = operands(pair, shape, 5)
     a.tofile(folder / "a")
     b.tofile(folder / "b")
     np.zeros((shape.m, shape.n), np.uint16).tofile(folder / "c")
-    first, second = pair.first.launch(shape), pair.second.launch(shape)
-    words: list[Any] = [FIRST.index(pair.first.instance), *first.grid, *first.cluster, first.threads]
-    words += [first.shared_bytes, SECOND.index(pair.second.instance), second.grid[0], second.threads]
+    first = pair.launch(shape)
+    assert first.then is not None
+    second = first.then.launch
+    if ctas:
+        second = replace(second, grid=(min(ctas, second.grid[0]), 1, 1))
+    words: list[Any] = [FIRST.index(pair.instance), *first.grid, *first.cluster, first.threads]
+    words += [first.shared_bytes, SECOND.index(pair.adding), second.grid[0], second.threads]
     words += [second.shared_bytes, policy, 7, repeats, fault]
-    for named, plan in (
-        (pair.first.instance.parameters, first),
-        (pair.second.instance.parameters, second),
-    ):
+    for named, plan in ((pair.instance.parameters, first), (pair.adding.parameters, second)):
         numbers = [plan.scalars[name] for name, kind in named if kind == "i32"]
         words += [len(numbers), *numbers]
-    place = {"a": 1, "b": 0} if pair.first.swapped else {"a": 0, "b": 1}
+    place = {"a": 1, "b": 0} if pair.swapped else {"a": 0, "b": 1}
     for name in ("map_a", "map_b"):
         tensor = first.tensor_maps[name]
         words += [place[tensor.operand], *tensor.dims, *tensor.strides, *tensor.box, tensor.swizzle]
@@ -118,35 +118,36 @@ def run(
     )
     if done.returncode:
         return done.stderr.strip() or f"status {done.returncode}"
-    c = values(np.fromfile(folder / "c", np.uint16).reshape(shape.m, shape.n), pair.first.dtype)
-    unit = 2.0**-8 if pair.first.dtype == "bf16" else 2.0**-11
+    c = values(np.fromfile(folder / "c", np.uint16).reshape(shape.m, shape.n), pair.dtype)
+    unit = 2.0**-8 if pair.dtype == "bf16" else 2.0**-11
     allowed = np.abs(exact) * unit + 1e-5 * np.sqrt(shape.k) + 2.0**-25
     wrong = ~(np.abs(c - exact) <= allowed)
     return f"{wrong.sum()} of {wrong.size} wrong" if wrong.any() else ""
 
 
-def pair_of(number: int, parts: int, share: tuple[int, int] = (1, 1), ctas: int = 3) -> TwoPassLaunch:
-    first = SplitKConfig(FIRST[number], 1, *share, parts, mode=Mode(late=number % 2 == 0))
-    return TwoPassLaunch(first, ctas)
+def pair_of(number: int, parts: int) -> TwoPassSplitKConfig:
+    return TwoPassSplitKConfig(FIRST[number], parts=parts, mode=Mode(late=number % 2 == 0))
 
 
 @pytest.mark.parametrize(
-    ("pair", "shape"),
+    ("pair", "shape", "ctas"),
     [
-        (pair_of(0, 2), Shape(136, 72, 264)),
-        (pair_of(0, 5, ctas=1), Shape(64, 64, 320)),
-        (pair_of(0, 18), Shape(72, 136, 1152)),  # nine and nine
-        (pair_of(1, 5, (2, 1)), Shape(264, 136, 640)),  # a row of tiles that lies outside of C
-        (pair_of(1, 2, (1, 2), ctas=200), Shape(136, 72, 328)),
-        (pair_of(2, 2), Shape(24, 200, 392)),
-        (pair_of(3, 3), Shape(72, 168, 264)),
+        (pair_of(0, 2), Shape(136, 72, 264), 3),
+        (pair_of(0, 5), Shape(64, 64, 320), 1),
+        (pair_of(0, 18), Shape(72, 136, 1152), 3),  # nine and nine
+        (pair_of(1, 5), Shape(264, 136, 640), 3),
+        (pair_of(1, 2), Shape(136, 72, 328), 200),
+        (pair_of(2, 2), Shape(24, 200, 392), 3),
+        (pair_of(3, 3), Shape(72, 168, 264), 3),
     ],
-    ids=lambda x: x.name if isinstance(x, TwoPassLaunch) else str(x),
+    ids=str,
 )
-def test_two_launches_are_right(pair: TwoPassLaunch, shape: Shape, emulator: Path, tmp_path: Path) -> None:
+def test_two_launches_are_right(
+    pair: TwoPassSplitKConfig, shape: Shape, ctas: int, emulator: Path, tmp_path: Path
+) -> None:
     assert pair.why_illegal(shape) is None
-    assert run(emulator, pair, shape, tmp_path, policy=RANDOM, repeats=2) == ""
-    assert run(emulator, pair, shape, tmp_path, policy=EAGER) == ""
+    assert run(emulator, pair, shape, tmp_path, policy=RANDOM, repeats=2, ctas=ctas) == ""
+    assert run(emulator, pair, shape, tmp_path, policy=EAGER, ctas=ctas) == ""
 
 
 @pytest.mark.parametrize("fault", range(1, len(FAULTS) + 1))
@@ -172,7 +173,7 @@ def program(instance: Any, folder: Path) -> tuple[Program, list[str]]:
     return found, [i.opcode for i in found.function(instance.name).instructions]
 
 
-@pytest.mark.parametrize("instance", FIRST_INSTANCES[2:10:3], ids=lambda i: i.name)
+@pytest.mark.parametrize("instance", INSTANCES[::2], ids=lambda i: i.name)
 def test_sass_of_the_first(instance: PartialsInstance, tmp_path: Path) -> None:
     _, opcodes = program(instance, tmp_path)
     products = [op for op in opcodes if "MMA" in op]
@@ -187,9 +188,7 @@ def test_sass_of_the_first(instance: PartialsInstance, tmp_path: Path) -> None:
     assert "PREEXIT" in opcodes[opcodes.index("ACQBULK") : loads[0]]
 
 
-@pytest.mark.parametrize(
-    "instance", (ADD_INSTANCES[0], ADD_INSTANCES[6], ADD_INSTANCES[-1]), ids=lambda i: i.name
-)
+@pytest.mark.parametrize("instance", [ReductionInstance(terms) for terms in (2, 8, 16)], ids=lambda i: i.name)
 def test_sass_of_the_second(instance: ReductionInstance, tmp_path: Path) -> None:
     found, opcodes = program(instance, tmp_path)
     assert not [op for op in opcodes if op.startswith(("LDL", "STL", "ATOM"))]
@@ -206,44 +205,16 @@ def test_sass_of_the_second(instance: ReductionInstance, tmp_path: Path) -> None
 
 def test_what_cannot_be_a_pair_is_said() -> None:
     shape, tile = Shape(512, 512, 2048), ("tn", 64, 128, 7)
-    leaving = PartialsInstance(*tile, blocks=1)
-    with pytest.raises(SassafrasError, match="no cluster-split instance"):
+    leaving = PartialsInstance(*tile)
+    with pytest.raises(SassafrasError, match="no split-K instance"):
         SplitKInstance.parse(leaving.name)  # nothing else knows of them
-    assert "quick start" in (PartialsInstance(*tile).why_illegal() or "")
+    assert "without a lead" in (PartialsInstance("tn", 128, 128, 5, lead=2).why_illegal() or "")
     pairs = {
-        "adds its parts up itself": SplitKConfig(SplitKInstance(*tile, blocks=1), parts=4),
-        "one slice and several parts": SplitKConfig(leaving),
-        "no 8 to 16 of them": SplitKConfig(leaving, parts=17),
-        "some would be empty": SplitKConfig(leaving, parts=30),
+        "an instance that leaves": TwoPassSplitKConfig(SplitKInstance(*tile), parts=4),  # type: ignore[arg-type]
+        "one slice and several parts": TwoPassSplitKConfig(leaving, parts=1),
+        "no 8 to 16 of them": TwoPassSplitKConfig(leaving, parts=17),
+        "some would be empty": TwoPassSplitKConfig(leaving, parts=30),
     }
-    for why, first in pairs.items():
-        assert why in (TwoPassLaunch(first).why_illegal(shape) or ""), why
+    for why, pair in pairs.items():
+        assert why in (pair.why_illegal(shape) or ""), why
     assert [terms_of(parts) for parts in (2, 7, 16, 18, 22, 24, 32)] == [2, 7, 16, 9, 11, 12, 16]
-
-
-@pytest.mark.parametrize("layout", ["tn", "nn"])
-def test_candidates_fill_the_multiprocessors_once(layout: str) -> None:
-    shape = Shape(1024, 128, 16384)
-    found = candidates(shape, layout)
-    assert {"64x64", "64x128", "64x128 n2", "128x128", "128x64 n2"} - {p.tile for p in found} <= {"64x128 n2"}
-    assert len({p.name for p in found}) == len(found) > 15
-    for pair in found:
-        assert pair.why_illegal(shape) is None and pair.layout == layout
-        crowded = pair.first.shared_bytes < 110 * 1024
-        assert 64 <= pair.ctas_of_first(shape) <= (264 if crowded else 132), pair.name
-        second = pair.second.launch(shape)
-        assert second.workspace_bytes == 4 * pair.first.parts * shape.m * shape.n
-        assert second.scalars["parts"] % pair.second.instance.terms == 0 and second.overlap
-    names = [mode.name for mode in found[0].in_modes()]
-    assert len(set(names)) == len(names) == 5 and "+s" not in names[0]
-
-
-def test_the_second_covers_tiles_beyond_the_last() -> None:
-    """Clusters that share fill whole grids: what lies outside of C has a place in the workspace, too."""
-    first = SplitKConfig(PartialsInstance("tn", 128, 128, 2, shared=True, blocks=1), 1, 2, 1, 4)
-    shape = Shape(264, 136, 640)
-    plan = TwoPassLaunch(first).second.launch(shape)
-    assert (plan.scalars["tiles_m"], plan.scalars["tiles_n"]) == (4, 2)
-    assert plan.workspace_bytes == 4 * 4 * 8 * 128 * 128 and plan.grid == (132, 1, 1)
-    few = replace(TwoPassLaunch(first), ctas=10**6).second.launch(shape)
-    assert few.grid == (8 * 64, 1, 1)

@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 import math
-import os
-import subprocess
-import sys
 from collections import Counter
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from sassafras.core import Enumerable, SassafrasError, Space
 from sassafras.gemm import Config, GemmSpace, Shape, SmallConfig, SmallInstance, cuda_l2_grid
-from sassafras.gemm.bench import candidates
-from sassafras.gemm.bench.commands import choose_shapes
-from sassafras.gemm.configs import epilogue, registry, tma_wgmma
-from sassafras.gemm.configs.base import PLAIN
-from sassafras.gemm.configs.persistent import PersistentConfig, band_dividers
-from sassafras.gemm.configs.persistent_instances import PersistentInstance
-from sassafras.gemm.configs.split_k import SplitKConfig
-from sassafras.gemm.configs.split_k_instances import SplitKInstance
-from sassafras.gemm.configs.unaligned import UnalignedConfig, UnalignedInstance
+from sassafras.gemm.bench.grids import choose_shapes
+from sassafras.gemm.configs import registry, tma_wgmma
+from sassafras.gemm.configs.persistent import PersistentConfig, PersistentInstance, band_dividers
+from sassafras.gemm.configs.split_k import SplitKConfig, SplitKInstance
+from sassafras.gemm.configs.unaligned import UnalignedConfig
 from sassafras.gemm.problem.launch import Launch
 from sassafras.gemm.problem.shape import BANDS, in_bands, stratified
-from sassafras.gemm.select.cost_model import estimate_us, expected_us
-from sassafras.gemm.select.selector import parsed
+from sassafras.gemm.select.cost_model import estimate_us
 
 
 def test_the_grid_and_its_bands() -> None:
@@ -72,7 +63,10 @@ def test_names_go_there_and_back() -> None:
         "ws_tn_64x128_pp2s8b2c1x1/g0/k1",
         "ws_tn_64x128_pp2s8b2c1x1/v-8/k1",
         "ws_tn_64x128_pp2s8b2c1x1/x8/k1",
-        "ws_tn_64x128_pp2s8b2c1x1/h8/k1",
+        "ws_tn_64x128_pp2s8b2c1x1/h/k1",
+        "ws_tn_64x128_pp2s8b2c1x1/g8/k2",
+        "ws_tn_64x128_pp2s8b2c1x1/g8/sk",
+        "cs_tn_64x64_s6q1/c1p2",
         "ws_tn_64x128_pp2s8b2c1x1//k1",
         "cs_x/c1",
         "cs_xp/c1p2",
@@ -89,7 +83,7 @@ def test_names_go_there_and_back() -> None:
     [
         ("lean_tn_m1n2s2/w1x1x1/c1", "64x64x100", "not a multiple of 8"),
         ("lean_tn_m1n2s2/w1x1x1/c1", "64x60x64", "n 60 is not a multiple of 8"),
-        ("lean_tn_m2n4s2/w2x2x4/c1", "512x512x512", "512 threads"),
+        ("lean_tn_m1n1s4/w4x2x4/c1", "512x512x512", "1024 threads"),
         ("lean_tn_m1n2s2/w1x1x8/c2", "64x64x256", "would be empty"),
         ("lean_tn_m1n2s2/w3x1x1/c1", "64x64x64", "not a power of two"),
         ("lean_tn_m1n1s2/w1x1x1/c16", "64x64x4096", "cluster at most 8"),
@@ -97,24 +91,17 @@ def test_names_go_there_and_back() -> None:
         ("staged_nn_32x64_w2x2s4/c4", "64x64x128", "would be empty"),
         ("staged_nn_32x64_w2x2s4/c1", "64x60x128", "n 60"),
         ("staged_nn_32x64_w2x2s4/c9", "64x64x4096", "cluster 9"),
-        ("cs_tn_64x64_s12/c1p0", "64x64x4096", "at least one"),
-        ("cs_tn_64x64_s12/c3p2", "64x64x4096", "power of two"),
-        ("cs_tn_64x64_s12mq1/c1m4n4", "64x64x4096", "cluster 16"),
+        ("cs_tn_64x64_s10q1/c9", "64x64x4096", "cluster 9"),
         ("staged_nn_64x64_w2x2s4a2/c1", "64x61x128", "n 61 is not a multiple of 2"),
         ("any_tn_64x64_s6/c4", "64x61x321", "would be empty"),
         ("any_tn_64x64_s6/c1", "64x61x268435457", "32-bit coordinates"),
         ("staged_tn_64x64_w2x2s4a1/c1", "64x64x2147483648", "32 bits"),
         ("lean_tn_m1n1s2/w1x1x1/c1", "64x64x2147483648", "32 bits"),
-        ("cs_tn_64x64_s6/c4", "64x64x320", "would be empty"),
-        ("cs_nn_64x64_s6/c1", "64x60x320", "a row of B has 60 elements"),
-        ("ws_tn_64x128_pp2s8b2c1x1/g8/k8", "64x64x512", "at least 2 each"),
+        ("cs_tn_64x64_s6q1/c4", "64x64x320", "would be empty"),
+        ("cs_nn_64x64_s6q1/c1", "64x60x320", "a row of B has 60 elements"),
         ("ws_tn_64x128_pp2s8b2c1x1/g8/k1", "64x64x100", "a row of A has 100 elements"),
-        ("ws_tn_128x256_co2s4b2c2x1/g8/k16", "8192x8192x4096", "bytes of partial sums"),
-        ("ws_tn_128x128_pp2s6b2c1x1/g8/sk", "1408x1536x4096", "fill whole waves"),
-        ("ws_tn_128x192_pp2s4b3c2x1/g8/k2", "512x512x4096", "does not split k"),
         ("cs_tn_64x128_s8q1p/c1p4", "64x64x320", "would be empty"),
         ("cs_tn_64x128_s8q1p/c1p17", "64x64x4096", "no 8 to 16 of them"),
-        ("cs_nn_64x128_s8q1p/c1m2n1p4", "64x64x4096", "share nothing"),
         ("cs_nn_64x128_s8q1p/c1p4", "64x60x4096", "a row of B has 60 elements"),
     ],
 )
@@ -129,27 +116,25 @@ def test_orders_of_tiles_have_names_and_reasons() -> None:
     name = "ws_tn_128x160_pp2s5b2c2x1"
     large = Shape(8192, 8192, 1024)
     groups = {}
-    for order in ("g8", "v8", "h"):
+    for order in ("g8", "v8"):
         config = registry.parse(f"{name}/{order}/k1")
         assert config.name == f"{name}/{order}/k1" and config.why_illegal(large) is None is config.dominated(
             large
         )
         groups[order] = config.launch(large).scalars["group"]
-    assert groups == {"g8": 8, "v8": -8, "h": 0}
-    assert "at work at once" in (registry.parse(f"{name}/h/k1").dominated(Shape(1024, 1024, 1024)) or "")
+    assert groups == {"g8": 8, "v8": -8}
+    assert "at work at once" in (registry.parse(f"{name}/v2/k1").dominated(Shape(1024, 1024, 1024)) or "")
     assert "bands of rows" in (registry.parse(f"{name}/v8/k1").dominated(Shape(512, 16384, 1024)) or "")
     assert "columns of tiles" in (registry.parse(f"{name}/v8/k1").dominated(Shape(16384, 480, 1024)) or "")
     assert "32767" in (registry.parse(f"{name}/g32768/k1").why_illegal(large) or "")
     # operands are shared best where tiles at work at once form a square
-    times = {
-        order: estimate_us(registry.parse(f"{name}/{order}/k1"), large) for order in ("g1", "g8", "v8", "h")
-    }
+    times = {order: estimate_us(registry.parse(f"{name}/{order}/k1"), large) for order in ("g1", "g8", "v8")}
     assert max(times, key=lambda order: times[order]) == "g1"
 
 
 def test_a_launch_covers_everything_once() -> None:
     rng = np.random.default_rng(0)
-    configs = [*registry.configurations(), *registry.unproven_configurations()]
+    configs = list(registry.configurations())
     kinds: Counter[str] = Counter()
     for _ in range(1800):
         config = configs[int(rng.integers(len(configs)))]
@@ -168,11 +153,11 @@ def test_a_launch_covers_everything_once() -> None:
             continue
         (down, across), cluster = (launch.grid[2], launch.grid[1]), launch.cluster
         if isinstance(config, SplitKConfig):
-            down, across = config.whole_tiles(shape)
+            down, across = config.tiles(shape)
             places = [place(config, launch, cta) for cta in np.ndindex(launch.grid)]
             wanted = {p for p in places if p[0] < down}  # the last band may be short of rows
             assert len(set(places)) == len(places)
-            assert len(wanted) == down * across * config.slices * config.parts
+            assert len(wanted) == down * across * config.ranges
             assert max(p[0] for p in places) < down + max(1, config.band)
         elif isinstance(config, UnalignedConfig) and config.band:  # whose is which: test_any_rows.py
             down, across = config.tiles(shape)
@@ -180,7 +165,7 @@ def test_a_launch_covers_everything_once() -> None:
             assert 0 <= launch.grid[2] * config.band - down < config.band
         assert (down - cluster[2]) * rows < seen.m <= down * rows
         assert (across - cluster[1]) * columns < seen.n <= across * columns
-        k_tile = 64 * max(1, getattr(config.instance, "blocks", 0))
+        k_tile = 64 * getattr(config.instance, "blocks", 1)
         each = (
             launch.scalars.get("steps_per_slice", 0) * 32 + launch.scalars.get("tiles_per_slice", 0) * k_tile
         )
@@ -205,7 +190,7 @@ def place(config: SplitKConfig, launch: Launch, cta: tuple[int, ...]) -> tuple[i
     """Row and column of a CTA's tile, and which of all slices and parts it has, as the kernel's `Place`."""
     x, y, z = cta
     band = launch.scalars["band"]
-    if config.instance.leaves and not config.instance.shared:
+    if config.instance.leaves:
         return (x, y, z) if band > 0 else (y, x, z)
     return (z * band + x, y, 0) if band > 0 else (z, y, x)
 
@@ -236,11 +221,7 @@ def test_bands_and_parts_let_neighbours_ask_for_the_same() -> None:
 
 def test_bands_are_refused_where_they_are_of_no_use() -> None:
     shape = Shape(512, 1024, 4096)
-    for name, why in (
-        ("cs_nn_64x64_s10q1/c2g4", "bands of 4: for CTAs that share nothing and multiply all of k"),
-        ("cs_nn_64x64_s10q1/c1p2g4", "bands of 4: for CTAs that share nothing"),
-        ("cs_nn_64x64_s12mq1/c1m2n1g4", "bands of 4: for CTAs that share nothing"),
-    ):
+    for name, why in (("cs_nn_64x64_s10q1/c2g4", "bands of 4: for CTAs that multiply all of k"),):
         assert why in (registry.parse(name).why_illegal(shape) or ""), name
     for name, shape_, why in (
         ("cs_nn_64x64_s5q2/c1g8", Shape(256, 1024, 512), "bands of 8 for 4 x 16"),
@@ -255,18 +236,13 @@ def test_bands_are_refused_where_they_are_of_no_use() -> None:
 
 
 def _covers(config: PersistentConfig, launch: Launch, seen: Shape) -> None:
-    """Tiles cover the problem; ranges cover the split tiles' k; scratch holds two partial tiles a range."""
+    """Tiles cover the problem, and no cluster is without one."""
     i, s = config.instance, launch.scalars
     assert (s["tiles_m"] - 1) * i.rows * i.cluster_m < seen.m <= s["tiles_m"] * i.rows * i.cluster_m
     assert (s["tiles_n"] - 1) * i.columns * i.cluster_n < seen.n <= s["tiles_n"] * i.columns * i.cluster_n
     assert 64 * (s["k_tiles"] - 1) < seen.k <= 64 * s["k_tiles"]
-    units, total = s["split_units"], s["split_tiles"] * s["k_tiles"]
-    assert (units * s["unit_length"] + s["longer_units"] == total) if units else total == 0
-    assert 0 <= s["longer_units"] < max(1, units) and s["unit_length"] >= 1
-    assert launch.workspace_bytes == 8 * units * i.cluster * i.rows * i.columns
-    assert launch.counters == s["split_tiles"] * i.cluster * i.sharers
-    jobs = units + s["tiles_m"] * s["tiles_n"] - s["split_tiles"]
-    assert launch.grid[0] // i.cluster <= jobs
+    assert launch.workspace_bytes == launch.counters == 0
+    assert launch.grid[0] // i.cluster <= s["tiles_m"] * s["tiles_n"]
     assert all(m.why_illegal() is None for m in launch.tensor_maps.values())
 
 
@@ -279,10 +255,9 @@ def _covers(config: PersistentConfig, launch: Launch, seen: Shape) -> None:
         (PersistentInstance("tn", 128, 40, 2, False, 3), "no product is 40 wide"),
         (PersistentInstance("tn", 64, 64, 3, True, 3), "2 for ping-pong"),
         (SplitKInstance("nn", 64, 32, 4), "no multiple of 64"),
-        (SplitKInstance("tn", 128, 256, 2), "partial sums"),
         (SplitKInstance("tn", 192, 64, 4), "64 or 128"),
         (SplitKInstance("tn", 64, 64, 4, blocks=3), "1 or 2"),
-        (SplitKInstance("tn", 64, 64, 14, blocks=1), "shared memory"),
+        (SplitKInstance("tn", 64, 64, 14), "shared memory"),
     ],
 )
 def test_an_instance_that_cannot_be_says_why(
@@ -302,42 +277,7 @@ def test_other_dtypes_and_layouts_have_configurations() -> None:
         assert registry.parse_instance(instance.name) == instance
 
 
-def test_candidates_are_named_but_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What no GPU has timed is known by name, and proposed to nobody who does not ask for it."""
-    shape, name = Shape(256, 256, 4096), "cs_tn_64x64_s6q1/c2p2+ol"
-    assert all(i.why_illegal() is None and not registry.proven(i) for i in registry.CANDIDATES)
-    config = registry.parse(name)
-    assert config.name == name and registry.parse_instance(config.instance.name) == config.instance
-    plain = replace(config, mode=PLAIN)
-    assert registry.proven(config) and plain in registry.legal(shape)
-    monkeypatch.setattr(registry, "CANDIDATES", frozenset({config.instance}))
-    assert not registry.proven(config) and registry.parse(name) == config
-    assert plain not in registry.legal(shape)
-    assert plain in set(registry.unproven_configurations()) - set(registry.configurations())
-    assert parsed.__wrapped__(name) is None, "a table that names one does not make anybody use it"
-    with pytest.raises(SassafrasError, match="no configuration has such a name"):
-        candidates.matching.__wrapped__("^cs_tn_64x64_s6q1/")
-
-
-@pytest.mark.parametrize("value", ("1", ""))
-def test_candidates_count_as_proven_where_a_trial_is_asked_for(value: str) -> None:
-    code = """if True:
-        import importlib
-        from sassafras.gemm.configs import registry, split_k_instances
-        new = split_k_instances.SplitKInstance("tn", 64, 64, 9, blocks=1)
-        split_k_instances.CANDIDATES = (new,)
-        registry = importlib.reload(registry)
-        config = registry.parse("cs_tn_64x64_s9q1/c1")
-        used, apart = new in registry.INSTANCES, new in registry.UNPROVEN_INSTANCES
-        print(config.instance == new, registry.proven(config), used, apart)"""
-    told = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, "SASSAFRAS_GEMM_TRIAL": value},
-        capture_output=True, text=True, timeout=120, check=True,
-    )  # fmt: skip
-    assert told.stdout.split() == (["True"] * 3 + ["False"] if value else ["True", "False", "False", "True"])
-
-
-def test_quick_start() -> None:
+def test_sums_of_slices_and_blocks_of_a_stage() -> None:
     """Sums of slices lie beside the stages: more shared memory, and too much of it is refused."""
     shape = Shape(512, 512, 4096)
     plain, split = (registry.parse(f"cs_tn_64x128_s7q1/c{slices}") for slices in (1, 2))
@@ -366,16 +306,17 @@ def test_transposed_tiles_where_others_leave_multiprocessors_idle() -> None:
         ):  # fmt: skip
             found = config.dominated(shape)
             assert found is None if why is None else why in (found or ""), (name, shape)
-    for name in (
-        "cs_tn_swapped_64x96_s8q1/c2",
-        "cs_nn_swapped_128x64_s7q1/c1",
-    ):
+    for name in ("cs_tn_swapped_64x96_s8q1/c2", "cs_nn_swapped_64x32_s8q1/c1"):
         config = registry.parse(name)
         assert "for few" in (config.dominated(Shape(12288, config.tile[0], 4096)) or "")
 
 
 def test_modes_are_read_and_written() -> None:
-    for name in ("lean_tn_m1n2s4/w1x2x4/c1+os", "cs_tn_64x64_s12/c1+ol", "ws_tn_64x128_pp2s8b2c1x1/g8/k1+o"):
+    for name in (
+        "lean_tn_m1n2s2/w1x2x4/c1+os",
+        "cs_tn_64x64_s10q1/c1+ol",
+        "ws_tn_64x128_pp2s8b2c1x1/g8/k1+o",
+    ):
         config = registry.parse(name)
         launch = config.launch(Shape(256, 256, 512))
         assert config.name == name and launch.overlap
@@ -384,7 +325,7 @@ def test_modes_are_read_and_written() -> None:
         assert (launch.shared_bytes > 114 * 1024) >= config.mode.solo
     for mode in ("+", "+l", "+s", "+so", "+x", "+oo"):
         with pytest.raises(SassafrasError, match="modes are"):
-            registry.parse("cs_tn_64x64_s12/c1" + mode)
+            registry.parse("cs_tn_64x64_s10q1/c1" + mode)
 
 
 def test_space_keeps_the_contract() -> None:
@@ -424,35 +365,12 @@ def test_space_keeps_the_contract() -> None:
     assert "fewer copies" in (wasted or "")
 
 
-def test_unproven_families_are_used_by_nobody_who_does_not_name_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "UNPROVEN", (UnalignedInstance, UnalignedConfig))
-    name = "any_tn_64x64_s6/c1"
-    assert name in {c.name for c in registry.unproven_configurations()}
-    used = (
-        *registry.configurations(),
-        *registry.other_configurations(),
-        *registry.epilogue_configurations(),
-    )
-    assert all(map(registry.proven, used)) and name not in {c.name for c in used}
-    for shape in (Shape(65, 67, 521), Shape(1013, 1019, 1021), Shape(333, 776, 999)):
-        for waste in (False, True):
-            found = registry.legal(shape, waste=waste)
-            assert found and all(map(registry.proven, found))
-        for layout in ("nn", "tn"):
-            fused = epilogue.configurations(shape, layout, "fp16")
-            assert fused and all(map(registry.proven, fused))
-    assert registry.parse(name).name == name, "they can be named"
-    assert parsed.__wrapped__(name) is None, "a table that names one does not make anybody use it"
-    with pytest.raises(SassafrasError, match="no configuration has such a name"):
-        candidates.matching.__wrapped__("^any_")
-
-
 def test_clusters_that_do_not_fit_at_once_take_longer() -> None:
     """132 multiprocessors hold 15 clusters of seven or of eight, and 22 of five."""
     for slices, most in ((3, 39), (5, 22), (6, 17), (7, 15), (8, 15)):
-        config = registry.parse(f"cs_tn_64x64_s12/c{slices}")
+        config = registry.parse(f"cs_tn_64x64_s10q1/c{slices}")
         tiles = (most - 1, most, most + 1)
-        before, fits, over = (expected_us(config, Shape(64, 64 * n, 16384)) for n in tiles)
+        before, fits, over = (estimate_us(config, Shape(64, 64 * n, 16384)) for n in tiles)
         assert over - fits > 3 * (fits - before) > 0, slices
 
 
@@ -479,7 +397,7 @@ def test_a_band_larger_than_all_tiles_is_all_of_them() -> None:
 def test_whole_lines_of_c_leave_whatever_the_tile() -> None:
     for name, columns in (
         ("ws_tn_128x168_pp2s5b2c1x1/g4/k1", 64), ("ws_nn_swapped_128x168_pp2s5b2c1x1/g4/k1", 64),
-        ("ws_tn_192x128_pp2s5b1c1x1/g4/k1", 64), ("ws_nn_swapped_64x16_co1s8b2c1x1/g1/k1", 16),
+        ("ws_tn_192x128_pp2s4b3c1x1/g4/k1", 64),
     ):  # fmt: skip
         config = registry.parse(name)
         assert config.launch(Shape(1024, 2048, 512)).tensor_maps["map_c"].box[0] == columns, name

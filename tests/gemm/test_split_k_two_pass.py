@@ -8,21 +8,19 @@ import numpy as np
 import pytest
 
 from sassafras.core import SassafrasError
-from sassafras.gemm.bench.bringup_plan import configs_of, jobs, shapes_for
 from sassafras.gemm.build import ahead_of_time
 from sassafras.gemm.build.cubins import with_companions
 from sassafras.gemm.configs import registry, split_k_two_pass
 from sassafras.gemm.configs.base import Mode
 from sassafras.gemm.configs.registry import parse
-from sassafras.gemm.configs.split_k_two_pass import TwoPassSplitKConfig
-from sassafras.gemm.configs.two_pass_reduction import ADD_INSTANCES, PartialsInstance
+from sassafras.gemm.configs.split_k_two_pass import PartialsInstance, ReductionInstance, TwoPassSplitKConfig
 from sassafras.gemm.problem.shape import Shape, cuda_l2_grid
 from sassafras.gemm.select import dataset
-from sassafras.gemm.select.cost_model import estimate_us, expected_us
+from sassafras.gemm.select.cost_model import estimate_us
 from sassafras.gemm.select.space import GemmSpace, kernel
 
-FIRST = (*split_k_two_pass.INSTANCES, *split_k_two_pass.CANDIDATES)
-ALL = list(split_k_two_pass.configurations())
+FIRST = split_k_two_pass.INSTANCES
+ALL = list(split_k_two_pass.configurations(FIRST))
 
 
 def proposed(shape: Shape) -> list[TwoPassSplitKConfig]:
@@ -74,27 +72,25 @@ def test_both_launches_and_the_rule_for_the_second() -> None:
         then = first.then
         assert then is not None and then.launch.then is None
         assert first.overlap == mode.overlap and first.scalars["late"] == int(mode.late)
-        assert config.instances == (config.instance, then.instance) and then.instance == ADD_INSTANCES[6]
+        assert config.instances == (config.instance, then.instance) and then.instance == ReductionInstance(8)
         assert then.launch.grid == (ctas, 1, 1) and then.launch.overlap
         assert then.launch.workspace_bytes == first.workspace_bytes == 4 * 8 * 256 * 512
-        assert first.counters == then.launch.counters == 0
         assert then.launch.scalars["ldc"] == 512 and then.launch.scalars["m"] == 250
-    assert parse("cs_tn_64x128_s7q1/c1p8").launch(shape).then is None
+    assert parse("cs_tn_64x128_s7q1/c1").launch(shape).then is None
     assert all(m.mode.solo is False for m in plain.in_modes()) and len(plain.in_modes()) == 3
-    swapped = TwoPassSplitKConfig(PartialsInstance("tn", 64, 32, 8, swapped=True, blocks=1), parts=4)
+    swapped = TwoPassSplitKConfig(PartialsInstance("tn", 64, 32, 8, swapped=True), parts=4)
     seen = swapped.launch(Shape(24, 512, 4096)).then
     assert seen is not None and seen.instance.swapped and seen.launch.scalars["m"] == 512
 
 
-def test_a_candidate_is_nobody_s(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bf16_has_the_same() -> None:
     shape = Shape(256, 512, 8192)
     config = proposed(shape)[0]
-    assert registry.proven(config) and config in registry.legal(shape)
+    assert config in registry.legal(shape)
+    other = registry.with_dtype(config, "bf16")
+    assert other is not None and other in registry.legal(shape, dtype="bf16")
+    assert other.instances[1].dtype == "bf16" and parse(other.name) == other
     assert len([i for i in ahead_of_time.kernels() if i.name.startswith("add_t")]) == len(FIRST[0].companions)
-    monkeypatch.setattr(registry, "CANDIDATES", frozenset(c.instance for c in ALL))
-    assert not registry.proven(config)
-    assert not [c for c in registry.legal(shape) if isinstance(c, TwoPassSplitKConfig)]
-    assert set(ALL) <= set(registry.unproven_configurations())
 
 
 def test_what_works_on_one_kernel_leaves_them_out() -> None:
@@ -107,27 +103,12 @@ def test_what_works_on_one_kernel_leaves_them_out() -> None:
 
 
 def test_second_kernels_are_built_with_the_first() -> None:
-    (first, second, *_), plain = FIRST, parse("cs_tn_64x128_s7q1/c1p8").instance
+    (first, second, *_), plain = FIRST, parse("cs_tn_64x128_s7q1/c1").instance
     assert with_companions([plain]) == [plain]
     both = with_companions([first, plain, second])
     assert both[:3] == [first, plain, second] and both[3:] == list(first.companions)
-    assert {c.adding for c in ALL} == set(first.companions) < set(ADD_INSTANCES)
+    assert {c.adding for c in ALL} == set(first.companions)
     assert [registry.parse_instance(i.name) for i in first.companions] == list(first.companions)
-
-
-def test_a_bring_up_uses_every_path() -> None:
-    terms = set()
-    for instance in FIRST:
-        planned = configs_of(instance)
-        for config in planned:
-            assert isinstance(config, TwoPassSplitKConfig)
-            if shapes := shapes_for(config):
-                assert len(shapes) >= 3 and any(s.m % 64 and s.n % 64 and s.k % 64 for s in shapes)
-                terms.add(config.adding.terms)
-        assert {c.share_m * c.share_n for c in planned} == ({2} if instance.shared else {1})
-        # 64 columns of B in nn, and 64 rows of A in nt, are halved by nobody
-        assert len(jobs(instances=[instance])) >= len(planned) // 2
-    assert len(terms) >= 4 and max(terms) == 16
 
 
 def test_the_estimate_finds_what_was_fast() -> None:
@@ -143,7 +124,6 @@ def test_the_estimate_finds_what_was_fast() -> None:
         if len(timed) < 2:
             continue
         guesses = {config: estimate_us(config, entry.shape) for config in timed}
-        assert guesses == {config: expected_us(config, entry.shape) for config in timed}
         errors += [abs(np.log(guesses[config] / us)) for config, us in timed.items()]
         lost.append(timed[min(guesses, key=lambda config: guesses[config])] / min(timed.values()))
     assert len(lost) > 100 and np.mean(errors) < 0.08 and np.mean(lost) < 1.04
@@ -153,7 +133,7 @@ def test_a_listing_says_how_k_is_cut() -> None:
     from sassafras.cli.gemm import _ranges
 
     for name, ranges in (
-        ("cs_tn_64x64_s12q1p/c1p8", "8"), ("cs_tn_64x64_s6/c2p4", "8"), ("lean_tn_m1n1s4/w1x1x8/c4", "32"),
-        ("ws_tn_128x256_co2s4b2c2x1/g8/sk", "stream-K"),
+        ("cs_tn_64x64_s12q1p/c1p8", "8"), ("cs_tn_64x64_s6q1/c2", "2"), ("lean_tn_m1n1s4/w1x1x8/c4", "32"),
+        ("ws_tn_128x256_co2s4b2c1x1l3/g8/k1", "1"),
     ):  # fmt: skip
         assert _ranges(parse(name)) == ranges, name

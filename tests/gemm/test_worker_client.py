@@ -92,7 +92,7 @@ def test_why_it_does_not_start() -> None:
 _PARENT = """
 import sys
 from sassafras.gemm.bench import worker_client
-child = worker_client.Child({plan!r})
+child = worker_client.WorkerClient({plan!r})
 child.ask({question!r})
 print(child._process.pid, flush=True)
 sys.stdin.read()

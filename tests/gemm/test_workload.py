@@ -19,9 +19,9 @@ from sassafras.sass import Cubin
 from sassafras.targets import load
 
 TARGETS = (
-    "gemm:64x64x512/lean_tn_m1n2s4/w2x1x4/c1",
+    "gemm:64x64x512/lean_tn_m1n2s2/w2x1x4/c1",
     "gemm:256x512x512/staged_nn_32x64_w2x2s4/c2",
-    "gemm:64x128x16384/cs_nn_64x64_s6/c4p8+ol",
+    "gemm:64x128x16384/cs_nn_64x64_s6q1/c8+ol",
     "gemm:64x1024x128/lean_tn_swapped_m1n1s4/w2x2x1/c1+os",
     "gemm:1024x1024x512/ws_tn_128x128_pp2s6b2c1x1/g4/k1+o",
 )
@@ -87,7 +87,7 @@ def test_without_a_configuration_it_is_the_tuned_one() -> None:
 
 
 @pytest.mark.parametrize(
-    "target", ("gemm:64x64", "gemm:64x64x64/none", "gemm:64x64x64/cs_tn_64x32_s8/c8", "gemm:")
+    "target", ("gemm:64x64", "gemm:64x64x64/none", "gemm:64x64x64/cs_tn_64x32_s8q1/c8", "gemm:")
 )
 def test_what_is_no_shape_or_cannot_run_it_is_refused_with_a_reason(target: str) -> None:
     with pytest.raises(WorkloadError):
@@ -95,7 +95,7 @@ def test_what_is_no_shape_or_cannot_run_it_is_refused_with_a_reason(target: str)
 
 
 @pytest.mark.parametrize(
-    "config", ("cs_tn_64x32_s8/c1", "ws_tn_128x128_pp2s6b2c1x1/g1/k1", "lean_tn_m1n2s4/w2x1x4/c1")
+    "config", ("cs_tn_64x32_s8q1/c1", "ws_tn_128x128_pp2s6b2c1x1/g1/k1", "lean_tn_m1n2s2/w2x1x4/c1")
 )
 def test_control_codes_can_be_made_anew_where_a_barrier_itself_waits(config: str) -> None:
     """ptxas gives MEMBAR (behind another) and NOP (behind a fence) waits in these kernels, and what R2UR

@@ -37,8 +37,8 @@ THREADS = 6
 PROBLEMS = (
     (Shape(16, 24, 64), "tn", "lean_tn_m1n2s2/w1x1x1/c1"),
     (Shape(8, 16, 64), "nn", "lean_nn_m1n2s1/w1x1x1/c1"),
-    (Shape(8, 16, 256), "tn", "cs_tn_64x32_s4q2/c1p2"),
-    (Shape(16, 8, 128), "nn", "cs_nn_64x64_s6q1/c1p2+o"),
+    (Shape(8, 16, 256), "tn", "cs_tn_64x64_s12q1p/c1p2"),
+    (Shape(16, 8, 128), "nn", "cs_nn_64x64_s6q1/c2+o"),
     (Shape(7, 9, 33), "tn", "any_tn_64x64_s6/c1"),
     (Shape(16, 16, 64), "tn", "lean_tn_m1n2s2/w1x1x1/c1"),
 )

@@ -13,16 +13,16 @@ pytestmark = pytest.mark.gpu
     "name",
     [
         "cs_nn_64x64_s10q1/c1g3+o",
-        "cs_tn_128x128_s6/c2",
-        "cs_tn_64x64_s10q1/c1p3",
+        "cs_tn_64x128_s7q1/c2",
+        "cs_tn_64x64_s10q1/c3",
         "cs_nn_swapped_64x160_s7q1/c1+ol",
-        "cs_tn_64x160_s7m/c1m2n2",
+        "cs_tn_64x96_s8q1/c2",
         "ws_tn_128x192_pp2s4b3c2x1/g4/k1+o",
-        "ws_tn_128x144_pp2s5b3c2x1/g4/k2",
+        "ws_tn_128x160_pp2s5b2c2x1/g4/k1",
         "ws_tn_128x168_pp2s5b2c1x1/g4/k1",
         "ws_nn_swapped_128x168_pp2s5b2c1x1/g4/k1",
-        "ws_tn_swapped_128x112_pp2s6b2c2x1/g2/k2+o",
-        "ws_nn_swapped_128x160_co2s5b1c1x1/g1/k1",
+        "ws_tn_swapped_128x176_pp2s5b2c2x1/g2/k1+o",
+        "ws_nn_swapped_128x168_pp2s5b2c1x1/g1/k1",
     ],
 )
 def test_a_moved_tile_computes_the_same_bits(name: str) -> None:

@@ -15,7 +15,7 @@ from sassafras.gemm.problem.shape import Shape
 from sassafras.llm.policy import Table, rivals
 from sassafras.llm.policy.table import ESTIMATE, held_out, unmeasured
 
-ONE, TWO = "lean_tn_m1n1s2/w1x2x1/c1", "lean_tn_m1n2s1/w1x1x1/c1"
+ONE, TWO = "lean_tn_m1n1s2/w1x2x1/c1", "lean_tn_m1n2s2/w1x1x1/c1"
 
 
 @pytest.fixture(scope="module")

@@ -146,7 +146,7 @@ def test_a_store_may_not_raise_a_write_scoreboard() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["cs_tn_64x160_s7m", "cs_tn_64x256_s5", "lean_tn_m1n2s4", "ws_tn_64x128_pp2s8b2c1x1"]
+    "name", ["cs_tn_64x96_s8q1", "cs_nn_64x256_s5q1", "lean_tn_m1n2s2", "ws_tn_64x128_pp2s8b2c1x1"]
 )
 def test_our_own_kernels_are_accepted(name: str, tmp_path: Path) -> None:
     """What CUDA 13's ptxas made of them: SYNCS whose uniform address is overwritten at once, 64 stores that

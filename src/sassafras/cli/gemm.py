@@ -15,8 +15,8 @@ app = typer.Typer(
 )
 
 _GRID = (
-    "cuda-l2 (1,000 shapes), off-grid (60), off-grid-anew, -third, -fourth, -fifth, -odd, -rare, learning, "
-    "learning-odd, -few, -rare, or 64x64x64,128x64x512"
+    "cuda-l2 (1,000 shapes), judge-1 to judge-7 (never tuned), learn-1 to learn-4, backward, or a list: "
+    "64x64x64,128x64x512."
 )
 Grid = Annotated[str, typer.Option(help=_GRID)]
 Bands = Annotated[str | None, typer.Option(help="Only these bands of FLOP, for example '<1e8,1e8-1e9'.")]
@@ -76,7 +76,8 @@ def bench(
     Shapes off the grid are never tuned: there sassafras.matmul works from the table that is shipped.
     """
     from sassafras.cluster.gemm import crew
-    from sassafras.gemm.bench.commands import benchmark, choose_shapes, file_name
+    from sassafras.gemm.bench.commands import benchmark
+    from sassafras.gemm.bench.grids import choose_shapes, file_name, judges
     from sassafras.gemm.bench.options import Options
     from sassafras.gemm.bench.report import table
 
@@ -89,7 +90,7 @@ def bench(
         calls=calls,
         cold=cold,
         apart=apart,
-        tuned=not grid.startswith("off-grid"),
+        tuned=not judges(grid),
         exclude=exclude,
     )
     chosen = choose_shapes(grid, bands, shapes, seed)
@@ -118,7 +119,7 @@ def bench(
     print_table(title, columns, cells)
     if summary["pending"]:
         console.print(f"{summary['pending']} shapes are left: run the same command again", style="dim")
-    console.print(f"wrote {path}, and .csv and .html beside it", style="dim", markup=False)
+    console.print(f"wrote {path}", style="dim", markup=False)
 
 
 @app.command("tune")
@@ -157,7 +158,8 @@ def tune(
     """
     from sassafras.cluster.gemm import crew
     from sassafras.gemm.bench import runs as runner
-    from sassafras.gemm.bench.commands import choose_shapes, save_sweep
+    from sassafras.gemm.bench.commands import save_sweep
+    from sassafras.gemm.bench.grids import choose_shapes
     from sassafras.gemm.bench.options import Options, retuning
     from sassafras.gemm.matmul.planner import tuned_path
 
@@ -219,8 +221,8 @@ def configs(
 
 
 def _ranges(config: Any) -> str:
-    """How many ranges k is cut into: slices (of warps and of a cluster) times parts; stream-K as it needs."""
-    return str(config.slices * getattr(config, "parts", 1)) if config.slices else "stream-K"
+    """How many ranges k is cut into: slices (of warps and of a cluster) or parts."""
+    return str(getattr(config, "ranges", config.slices))
 
 
 @app.command("build")
@@ -260,9 +262,6 @@ def choose(
     shapes: Annotated[list[str] | None, typer.Argument(help="MxNxK ...")] = None,
     layout: Annotated[str, typer.Option(help="nn, tn or both.")] = "both",
     gpu: Annotated[str, typer.Option(help="Whose table.")] = "NVIDIA H200",
-    evaluate: Annotated[
-        bool, typer.Option("--evaluate", help="Leave tuned shapes out, and see how they would be chosen.")
-    ] = False,
 ) -> None:
     """Say who would serve a product: ours, cuBLASLt or torch, and why. Needs no GPU."""
     from sassafras.core import SassafrasError
@@ -270,33 +269,13 @@ def choose(
     from sassafras.gemm.matmul.planner import load_table
     from sassafras.gemm.problem.shape import Shape
     from sassafras.gemm.select import predictor
-    from sassafras.gemm.select.selector import Selector, SelectorSettings
-    from sassafras.gemm.select.selector import evaluate as judge
+    from sassafras.gemm.select.selector import Selector
 
     if layout not in ("nn", "tn", "both"):
         raise SassafrasError(f"no layout {layout}", hint="nn, tn or both")
     table = load_table(gpu)
     if table is None:
         raise SassafrasError("nothing was tuned for this GPU", where=gpu, hint="sassafras gemm tune")
-    if evaluate:
-        rows = []
-        for folds in ("shape", "m", "n", "k"):
-            found = judge(table, SelectorSettings(), folds=folds)
-            rows.append(
-                [
-                    folds,
-                    str(found.shapes),
-                    str(found.ours),
-                    str(found.unknown),
-                    f"{found.geomean:.3f}",
-                    f"{found.possible:.3f}",
-                    f"{found.worst:.3f}",
-                    str(found.harmful),
-                ]
-            )
-        columns = ["left out", "rows", "ours", "never timed", "vs torch", "possible", "worst", "slower"]
-        print_table("chosen without having been tuned", columns, rows)
-        return
     if not shapes:
         raise SassafrasError("a shape is missing", hint="sassafras gemm choose 64x64x64")
     chooser = Selector(

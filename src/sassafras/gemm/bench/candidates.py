@@ -18,7 +18,7 @@ from ..configs.backward import configurations, part
 from ..configs.base import PLAIN
 from ..configs.registry import Config
 from ..problem.shape import Shape
-from ..select.cost_model import expected_us
+from ..select.cost_model import estimate_us
 from ..select.dataset import Dataset, shipped
 
 #: whose shipped dataset and table propose candidates
@@ -60,7 +60,7 @@ def candidates_for(
 def ranked(shape: Shape, layout: str) -> tuple[Config, ...]:
     """All legal configurations of a layout, best estimate first."""
     legal = registry.legal(shape, layouts=(layout,))
-    return tuple(sorted(legal, key=lambda c: (expected_us(c, shape), c.name)))
+    return tuple(sorted(legal, key=lambda c: (estimate_us(c, shape), c.name)))
 
 
 def neighbours_winners(shape: Shape, layout: str, count: int = 4) -> list[Config]:
@@ -101,7 +101,7 @@ def recorded(shape: Shape, layout: str, count: int, exclude: str = "") -> list[C
             config = registry.parse(name)
         except SassafrasError:  # a kernel that is gone
             continue
-        legal = registry.proven(config) and config.why_illegal(shape) is None
+        legal = config.why_illegal(shape) is None
         if legal and not (banned and banned.search(name)):
             found.append(config)
     return found
@@ -117,7 +117,7 @@ def changed(shape: Shape, layout: str, only: str, count: int, exclude: str = "")
     best = entry.ranked() if entry else []
     limit = _HOPELESS * best[0][1] if best else float("inf")
     ranked = sorted(
-        (expected_us(c, shape), c.name, c)
+        (estimate_us(c, shape), c.name, c)
         for c in matching(only)
         if c.layout == layout
         and c.dominated(shape) is None

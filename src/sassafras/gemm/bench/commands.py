@@ -1,4 +1,4 @@
-"""From a command's words to shapes, and from rows to `hgemm-offline.json`."""
+"""What a command writes: rows to `hgemm-offline.json`, a sweep to a dataset and a table."""
 
 from __future__ import annotations
 
@@ -10,77 +10,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sassafras.core.errors import SassafrasError
-
 from ..configs import backward
-from ..problem.shape import (
-    Shape,
-    cuda_l2_grid,
-    for_learning,
-    for_learning_few,
-    for_learning_odd,
-    for_learning_rare,
-    in_bands,
-    off_grid,
-    off_grid_anew,
-    off_grid_fifth,
-    off_grid_fourth,
-    off_grid_odd,
-    off_grid_rare,
-    off_grid_third,
-    stratified,
-)
+from ..problem.shape import Shape
 from ..select.dataset import Dataset, merge, shipped, stem
 from ..select.table import TunedTable
 from . import runs
-from .html_report import as_csv, as_html
 from .options import Options
 from .worker import kernels_digest
-
-#: names that ``--grid`` knows
-GRIDS = {
-    "cuda-l2": cuda_l2_grid,
-    "off-grid": off_grid,
-    "off-grid-anew": off_grid_anew,
-    "off-grid-third": off_grid_third,
-    "off-grid-fourth": off_grid_fourth,
-    "learning": for_learning,
-    "off-grid-odd": off_grid_odd,
-    "learning-odd": for_learning_odd,
-    "learning-few": for_learning_few,
-    "off-grid-fifth": off_grid_fifth,
-    "off-grid-rare": off_grid_rare,
-    "learning-rare": for_learning_rare,
-    "backward": backward.grid,
-}
-
-
-def choose_shapes(
-    grid: str, bands: str | None = None, count: int | None = None, seed: int = 0
-) -> tuple[Shape, ...]:
-    """The shapes of a grid name (or a comma-separated list), restricted to bands, sampled.
-
-    Raises:
-        SassafrasError: a shape or a band is malformed.
-    """
-    if grid in GRIDS:
-        shapes = GRIDS[grid]()
-    elif not grid[:1].isdigit():
-        raise SassafrasError(
-            f"there is no grid {grid!r}", hint=f"one of {', '.join(GRIDS)}, or shapes: 64x64x64,128x64x512"
-        )
-    else:
-        shapes = tuple(Shape.parse(text) for text in grid.split(","))
-    shapes = in_bands(shapes, bands.split(",") if bands else None)
-    return stratified(shapes, count, seed) if count is not None else shapes
-
-
-def file_name(grid: str, mode: str) -> str:
-    """``hgemm-offline``, ``hgemm-server``; off the grid ``hgemm-offgrid``, ``hgemm-offgrid-server``."""
-    if grid.startswith("off-grid"):
-        name = grid.replace("off-grid", "hgemm-offgrid")
-        return name if mode == "offline" else f"{name}-{mode}"
-    return f"hgemm-{mode}"
 
 
 def benchmark(
@@ -92,8 +28,7 @@ def benchmark(
     name: str | None = None,
     **keywords: Any,
 ) -> tuple[Path, dict[str, Any]]:
-    """`bench.run`, then a JSON, a CSV and an HTML file in the folder. Returns the JSON's path and the
-    summary.
+    """`runs.run`, then a JSON file in the folder. Returns its path and the summary.
 
     Files of a dry run are called ``...-dry``.
     """
@@ -150,7 +85,7 @@ def write(
     seed: int,
     machine: dict[str, Any] | None = None,
 ) -> None:
-    """A result file with what it was measured on and by, and CSV and HTML beside it.
+    """A result file with what it was measured on and by.
 
     Args:
         machine: the environment of the machines that measured, where this is another.
@@ -173,7 +108,3 @@ def write(
     lines = ",\n  ".join(json.dumps(row, default=str) for row in rows)
     body = json.dumps(head, indent=1, default=str)
     path.write_text(body[:-2] + ',\n "rows": [\n  ' + lines + "\n ]\n}\n")
-    path.with_suffix(".csv").write_text(as_csv(rows))
-    facts = {key: found.get(key) for key in ("gpu", "driver", "cuda", "torch", "cublas")}
-    facts |= {"commit": head["commit"], "date": head["date"]}
-    path.with_suffix(".html").write_text(as_html(path.stem, rows, summary, facts))

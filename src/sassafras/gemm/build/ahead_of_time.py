@@ -19,7 +19,7 @@ from . import launcher as launchers
 
 
 def kernels(only: str = "") -> list[Instance]:
-    """The instances of all proven families: plain, BF16, nt and tt, with epilogues; and second kernels.
+    """The instances of all kernels: plain, BF16, nt and tt, with epilogues; and second kernels.
 
     Args:
         only: a regular expression that a name has to match somewhere (a second kernel's goes with the first).

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from functools import lru_cache
 from multiprocessing import get_context
@@ -22,14 +22,9 @@ ARCH = "sm_90a"
 KERNELS = Path(__file__).resolve().parents[1] / "kernels"
 
 
-def source(instance: Instance, defines: Sequence[str] = ()) -> str:
-    """The whole text of an instance, its includes pasted in (so that no compiler needs a path).
-
-    Args:
-        defines: macros set before anything else, as ``NAME`` or ``NAME=VALUE`` (`bringup` compiles variants).
-    """
-    head = "".join(f"#define {define.replace('=', ' ', 1)}\n" for define in defines)
-    return head + _paste(instance.source, frozenset())
+def source(instance: Instance) -> str:
+    """The whole text of an instance, its includes pasted in (so that no compiler needs a path)."""
+    return _paste(instance.source, frozenset())
 
 
 def _paste(text: str, seen: frozenset[str]) -> str:
@@ -53,13 +48,13 @@ def default_cache() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "sassafras" / "gemm"
 
 
-def cached_path(instance: Instance, cache: Path | None = None, defines: Sequence[str] = ()) -> Path:
+def cached_path(instance: Instance, cache: Path | None = None) -> Path:
     """Where the instance's cubin is, or will be, kept; the name holds a hash of its text."""
-    digest = hashlib.sha256(f"{ARCH}\n{source(instance, defines)}".encode()).hexdigest()[:16]
+    digest = hashlib.sha256(f"{ARCH}\n{source(instance)}".encode()).hexdigest()[:16]
     return (cache or default_cache()) / f"{instance.name}-{digest}.cubin"
 
 
-def cubin(instance: Instance, cache: Path | None = None, defines: Sequence[str] = ()) -> bytes:
+def cubin(instance: Instance, cache: Path | None = None) -> bytes:
     """The instance's cubin, compiled now unless it is cached.
 
     Raises:
@@ -67,10 +62,10 @@ def cubin(instance: Instance, cache: Path | None = None, defines: Sequence[str] 
         ToolMissing: neither NVRTC nor nvcc is there.
         SassafrasError: the folder does not take it; what was kept before stays.
     """
-    path = cached_path(instance, cache, defines)
+    path = cached_path(instance, cache)
     if path.is_file() and (data := path.read_bytes())[:4] == b"\x7fELF":
         return data
-    data = _compile(source(instance, defines), instance.name)
+    data = _compile(source(instance), instance.name)
     try:
         write_whole(path, data)
     except OSError as error:
@@ -96,10 +91,7 @@ def with_companions(instances: Iterable[Instance]) -> list[Instance]:
 
 
 def build(
-    instances: Iterable[Instance],
-    cache: Path | None = None,
-    workers: int | None = None,
-    defines: Sequence[str] = (),
+    instances: Iterable[Instance], cache: Path | None = None, workers: int | None = None
 ) -> dict[Instance, Path]:
     """Compile what is missing, in processes (threads do not speed NVRTC up); instance -> file.
 
@@ -109,17 +101,16 @@ def build(
         CompileError, ToolMissing, SassafrasError: as `cubin`.
     """
     wanted = with_companions(instances)
-    missing = [i for i in wanted if not cached_path(i, cache, defines).is_file()]
+    missing = [i for i in wanted if not cached_path(i, cache).is_file()]
     count = min(len(missing), workers or os.cpu_count() or 1)
     if count > 1:
         with ProcessPoolExecutor(count, get_context("spawn")) as pool:
-            for _ in pool.map(_into_cache, missing, [cache] * len(missing), [defines] * len(missing)):
-                pass
+            list(pool.map(_into_cache, missing, [cache] * len(missing)))
     else:
         for instance in missing:
-            cubin(instance, cache, defines)
-    return {i: cached_path(i, cache, defines) for i in wanted}
+            cubin(instance, cache)
+    return {i: cached_path(i, cache) for i in wanted}
 
 
-def _into_cache(instance: Instance, cache: Path | None, defines: Sequence[str]) -> None:
-    cubin(instance, cache, defines)
+def _into_cache(instance: Instance, cache: Path | None) -> None:
+    cubin(instance, cache)  # not its bytes, which would travel between the processes

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 from sassafras.core import SassafrasError
 
-from ..problem.launch import Launch
+from ..problem.launch import Launch, ceil_div
 from ..problem.shape import Shape
-
-#: ``SASSAFRAS_GEMM_TRIAL=1``: what is not proven counts as proven, in all processes, so that a sweep or a
-#: benchmark judges it beside the others
-TRIAL = os.environ.get("SASSAFRAS_GEMM_TRIAL") == "1"
 
 #: dynamic shared memory of which a multiprocessor cannot give two CTAs
 SOLO_BYTES = 116 * 1024
@@ -62,10 +57,13 @@ PLAIN = Mode()
 class Configuration:
     """Base of every family's configuration: an instance (the compiled kernel) and what is chosen at launch.
 
-    A family gives `stem`, `_parse`, `shared_bytes`, `tile`, `tiles`, `why_illegal`, `dominated`, `_launch`.
+    A family gives `stem`, `_parse`, `why_illegal`, `dominated`, `_launch`,
+    `estimate_us`.
     """
 
     __slots__ = ()
+    #: the kernel's name
+    FAMILY: ClassVar[str]
     #: whether the kernel knows when to let its successor start
     HAS_LATE: ClassVar[bool] = False
 
@@ -79,7 +77,7 @@ class Configuration:
 
     @property
     def name(self) -> str:
-        """For example ``cs_tn_64x128_s6/c2+ol``: instance, choices at launch, mode."""
+        """For example ``cs_tn_64x128_s8q1/c2+ol``: instance, choices at launch, mode."""
         return f"{self.stem}{self.mode}"
 
     @classmethod
@@ -99,7 +97,7 @@ class Configuration:
 
     @property
     def slices(self) -> int:
-        """Into how many parts k is split, 0 for stream-K."""
+        """Into how many parts k is split within a cluster."""
         raise NotImplementedError
 
     @property
@@ -138,7 +136,8 @@ class Configuration:
 
     def tiles(self, shape: Shape) -> tuple[int, int]:
         """Tiles along the kernel's m and n."""
-        raise NotImplementedError
+        seen, (rows, columns) = self.seen(shape), self.tile
+        return ceil_div(seen.m, rows), ceil_div(seen.n, columns)
 
     def why_illegal(self, shape: Shape) -> str | None:
         """Why this configuration cannot run this shape; None when it may."""
@@ -155,6 +154,10 @@ class Configuration:
         return self.mode.applied(self._launch(shape))
 
     def _launch(self, shape: Shape) -> Launch:
+        raise NotImplementedError
+
+    def estimate_us(self, shape: Shape) -> float:
+        """Microseconds, roughly: good for ranking (`cost`)."""
         raise NotImplementedError
 
     def in_modes(self) -> list[Self]:
@@ -177,12 +180,7 @@ class Configuration:
         }
 
 
-class _Named(Protocol):
-    @property
-    def name(self) -> str: ...
-
-
-_Instance = TypeVar("_Instance", bound=_Named)
+_Instance = TypeVar("_Instance", bound=Any)
 
 
 def named(instances: Iterable[_Instance], name: str, kind: str) -> _Instance:

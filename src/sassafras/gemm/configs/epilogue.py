@@ -1,6 +1,6 @@
 """More than a product in one launch: C = activation(alpha * A B + beta * addend + bias), and batches.
 
-Any configuration of an instance with an epilogue (`families.EPILOGUE_INSTANCES`; `kernels/epilogue.cuh`) runs
+Any configuration of an instance with an epilogue (`registry.EPILOGUE_INSTANCES`; `kernels/epilogue.cuh`) runs
 them; what a plain configuration's launch is, `launch` turns into theirs. Everything is FP32 until the one
 rounding at the end; the sum of a split k is complete before the epilogue is applied, once.
 """
@@ -82,8 +82,6 @@ def why_illegal(config: Config, shape: Shape, batch: Batch = ALONE, lines: Lines
         return f"{batch.count} results at the same place"
     tiles_m, tiles_n = config.tiles(shape)
     if isinstance(config, PersistentConfig):
-        if batch.count > 1 and config.split != 1:
-            return "whole tiles only, in batches"
         if batch.count * tiles_m * tiles_n >= 1 << 31:
             return "more than 2^31 tiles"
     elif batch.count * tiles_m > GRID_LIMIT:

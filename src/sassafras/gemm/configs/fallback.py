@@ -1,34 +1,27 @@
-"""The staged family (`kernels/sm90_hgemm_staged.cuh`): instances, configurations, and which are legal."""
+"""The fallback kernel (`kernels/sm90_gemm_fallback.cuh`): instances, configurations, legality, cost."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 from sassafras.core import SassafrasError
 
-from ..problem.launch import GRID_LIMIT, SHARED_LIMIT, Launch, ceil_div
+from ..problem.launch import GRID_LIMIT, MULTIPROCESSORS, SHARED_LIMIT, Launch, ceil_div
 from ..problem.shape import Shape
+from . import cost
 from .base import PLAIN, Configuration, Mode, named
-from .source import EPILOGUE_PARAMETERS, plain_entry
+from .source import EPILOGUE_PARAMETERS, Parameters, all_of, plain_entry
 
 #: k elements of one tile in shared memory
 TILE_K = 64
 
 #: names and types of the kernel's parameters, in order
 PARAMETERS = (
-    ("a", "*fp16"),
-    ("b", "*fp16"),
-    ("c", "*fp16"),
-    ("m", "i32"),
-    ("n", "i32"),
-    ("k", "i32"),
-    ("lda", "i32"),
-    ("ldb", "i32"),
-    ("ldc", "i32"),
-    ("tiles_per_slice", "i32"),
+    *all_of("*fp16", "a", "b", "c"),
+    *all_of("i32", "m", "n", "k", "lda", "ldb", "ldc", "tiles_per_slice"),
 )
 
 
@@ -67,7 +60,7 @@ class FallbackInstance:
     @classmethod
     def parse(cls, name: str) -> FallbackInstance:
         """The instance of an entry name. Raises SassafrasError."""
-        return named((*INSTANCES, *EPILOGUE_INSTANCES), name, "staged instance")
+        return named((*INSTANCES, *EPILOGUE_INSTANCES), name, "fallback instance")
 
     @property
     def threads(self) -> int:
@@ -80,7 +73,7 @@ class FallbackInstance:
         return min(255, self.rows * self.columns // self.threads + 56)
 
     @property
-    def parameters(self) -> tuple[tuple[str, str], ...]:
+    def parameters(self) -> Parameters:
         """Names and types of the kernel's parameters."""
         return PARAMETERS + EPILOGUE_PARAMETERS * self.epilogue
 
@@ -90,7 +83,7 @@ class FallbackInstance:
         numbers = f"{self.rows}, {self.columns}, {self.warps_m}, {self.warps_n}, {self.stages}"
         kernel = f"sassafras::Staged<{numbers}, {'true' if self.layout == 'nn' else 'false'}, {self.align}"
         return plain_entry(
-            self.name, "sm90_hgemm_staged.cuh", kernel, self.parameters, self.threads, self.epilogue
+            self.name, "sm90_gemm_fallback.cuh", kernel, self.parameters, self.threads, self.epilogue
         )
 
 
@@ -114,6 +107,8 @@ EPILOGUE_INSTANCES: tuple[FallbackInstance, ...] = tuple(
 class FallbackConfig(Configuration):
     """An instance and the cluster that splits k, 1 to 8 CTAs."""
 
+    FAMILY: ClassVar[str] = "fallback"
+
     instance: FallbackInstance
     cluster: int = 1
     mode: Mode = field(default=PLAIN, kw_only=True)
@@ -129,7 +124,7 @@ class FallbackConfig(Configuration):
             entry, cluster = stem.split("/")
             return cls(FallbackInstance.parse(entry), int(cluster.removeprefix("c")))
         except ValueError as error:
-            raise SassafrasError("not a staged configuration", where=stem) from error
+            raise SassafrasError("not a fallback configuration", where=stem) from error
 
     @property
     def any_alignment(self) -> bool:
@@ -147,10 +142,6 @@ class FallbackConfig(Configuration):
         rows, columns = self.tile
         stages = self.instance.stages * (rows + columns) * TILE_K * 2
         return max(stages, rows * (columns + 4) * 4 if self.cluster > 1 else 0)
-
-    def tiles(self, shape: Shape) -> tuple[int, int]:
-        """Tiles along m and n."""
-        return ceil_div(shape.m, self.instance.rows), ceil_div(shape.n, self.instance.columns)
 
     def why_illegal(self, shape: Shape) -> str | None:
         """Why this configuration cannot or should not run this shape; None when it may."""
@@ -200,6 +191,26 @@ class FallbackConfig(Configuration):
         return Launch(
             (self.cluster, tiles_n, tiles_m), self.threads, self.shared_bytes, (self.cluster, 1, 1), scalars
         )
+
+    def estimate_us(self, shape: Shape) -> float:
+        """Microseconds, roughly; a factor is fitted."""
+        tiles_m, tiles_n = self.tiles(shape)
+        rows, columns = self.tile
+        per_multiprocessor = ceil_div(tiles_m * tiles_n * self.cluster, MULTIPROCESSORS)
+        waves = ceil_div(per_multiprocessor, cost.residents(self.threads, self.shared_bytes))
+        steps = ceil_div(ceil_div(shape.k, TILE_K), self.cluster)
+        from_l2 = per_multiprocessor * steps * 2 * TILE_K * (rows + columns) / cost.L2_BYTES
+        products = (TILE_K // 16) * (rows // 16) * (columns // 8)
+        multiply = per_multiprocessor * steps * products * cost.MMA / 4
+        latency = waves * (cost.ROUND_TRIP * (1 + (steps - 1) / self.instance.stages) + 120 * steps)
+        total = cost.START + max(latency, from_l2, multiply)
+        if self.cluster > 1:
+            total += waves * (cost.CLUSTER_SUM + 30 * self.cluster)
+        return _SLOWER * cost.microseconds(total) + 2 * shape.m * shape.n / cost.PLAIN_STORES
+
+
+#: what was measured over what the estimate's first principles say
+_SLOWER = 1.6
 
 
 def configurations(instances: tuple[FallbackInstance, ...] = INSTANCES) -> Iterator[FallbackConfig]:

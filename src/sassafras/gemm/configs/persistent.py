@@ -1,39 +1,204 @@
-"""The warp-specialised family (`kernels/sm90_hgemm_warp_specialized.cuh`): configurations, what is legal.
+"""The persistent kernel (`kernels/sm90_gemm_persistent.cuh`): instances, configurations, legality, cost.
 
-Persistent TMA + WGMMA kernels for medium and large problems; with split-K and stream-K for few tiles. The
-compiled kernels: `warp_specialized_instances`.
+Warp-specialised, on TMA + WGMMA, for medium and large problems.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import ClassVar
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
 from sassafras.core import SassafrasError
 
-from ..problem.launch import AT_ONCE, Launch, TensorMap, ceil_div
+from ..problem.launch import AT_ONCE, MULTIPROCESSORS, SHARED_LIMIT, Launch, TensorMap, ceil_div
 from ..problem.shape import Shape
-from . import tma_wgmma
-from .base import PLAIN, Configuration, Mode
-from .persistent_instances import INSTANCES, PersistentInstance
+from . import cost, tma_wgmma
+from .base import PLAIN, Configuration, Mode, named
+from .source import EPILOGUE_PARAMETERS, Parameters, all_of, entry
+from .tma_wgmma import TILE_K, truth
 
-#: largest workspace (bytes): partial sums should stay in the L2
-WORKSPACE_LIMIT = 64 << 20
-#: k tiles below which a range of split-K or stream-K is not worth its sum
-LEAST_K_TILES = 2
+#: names and types of the kernel's parameters, in order
+PARAMETERS = (
+    *all_of("tensormap", "map_a", "map_b", "map_c"),
+    *all_of("i32", "tiles_m", "tiles_n", "k_tiles", "group"),
+    *all_of("i32", "band_by", "band_shift", "wide_by", "wide_shift", "rest_by", "rest_shift"),
+    *all_of("i32", "last_row", "last_column", "stage_bytes", "late", "store_policy"),
+)
+#: registers that a thread needs beside its accumulators (seen in what ptxas allots)
+OVERHEAD_REGISTERS = 40
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class PersistentInstance:
+    """One compiled kernel: the template's parameters.
+
+    Attributes:
+        layout: ``tn``, ``nn``, ``tt`` or ``nt``.
+        rows, columns: the CTA's tile (of the transposed problem when swapped).
+        consumers: multiplying warpgroups, 1 to 3.
+        ping_pong: they take tiles by turns instead of sharing them.
+        stages: k tiles in shared memory.
+        cluster_m, cluster_n: CTAs of a cluster along m and n; 1, 2, 4 or 8 in all.
+        swapped: computes the transpose of C: for small m, or, with `ping_pong`, a tall tile for any.
+        buffers: store buffers of each warp.
+        dtype: ``fp16`` or ``bf16``.
+        epilogue: batches, and more than the product (`epilogue`).
+        lead: k tiles by which the first of two cooperative warpgroups is ahead at the end of a tile.
+    """
+
+    layout: str
+    rows: int
+    columns: int
+    consumers: int
+    ping_pong: bool
+    stages: int
+    cluster_m: int = 1
+    cluster_n: int = 1
+    swapped: bool = False
+    buffers: int = 2
+    dtype: str = "fp16"
+    epilogue: bool = False
+    lead: int = 0
+
+    @property
+    def name(self) -> str:
+        """Entry name, for example ``ws_tn_128x160_pp2s5b2c2x1``; ``pp`` for ping-pong.
+
+        At its end: ``e``: epilogue; ``l3``: lead.
+        """
+        mode = "pp" if self.ping_pong else "co"
+        kind = ("_swapped" if self.swapped else "") + ("_bf16" if self.dtype == "bf16" else "")
+        return (
+            f"ws_{self.layout}{kind}_{self.rows}x{self.columns}_{mode}{self.consumers}s{self.stages}"
+            f"b{self.buffers}c{self.cluster_m}x{self.cluster_n}{'e' * self.epilogue}"
+            + (f"l{self.lead}" if self.lead else "")
+        )
+
+    @classmethod
+    def parse(cls, name: str) -> PersistentInstance:
+        """The instance of an entry name. Raises SassafrasError."""
+        return named((*INSTANCES, *OTHER_INSTANCES, *EPILOGUE_INSTANCES), name, "persistent instance")
+
+    @property
+    def cluster(self) -> int:
+        """CTAs of a cluster."""
+        return self.cluster_m * self.cluster_n
+
+    @property
+    def sharers(self) -> int:
+        """Warpgroups that share a tile."""
+        return 1 if self.ping_pong else self.consumers
+
+    @property
+    def together(self) -> bool:
+        """Whether the warps of a warpgroup fill a store buffer together: tall tiles."""
+        return self.swapped and self.ping_pong
+
+    @property
+    def threads(self) -> int:
+        """Threads a CTA."""
+        return 128 * (self.consumers + 1)
+
+    @property
+    def accumulators(self) -> int:
+        """FP32 accumulators of a multiplying thread."""
+        return self.rows // self.sharers // 64 * self.columns // 2
+
+    @property
+    def registers(self) -> int:
+        """Registers of a multiplying thread (``setmaxnreg``; with one warpgroup what a launch allows)."""
+        return {1: 255, 2: 232, 3: 160}.get(self.consumers, 0)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory a CTA, as the kernel lays it out."""
+        stages = self.stages * tma_wgmma.stage_bytes(self.rows, self.columns)
+        buffers = (
+            self.consumers * 4 * self.buffers * tma_wgmma.stored(self.columns, self.swapped, self.together)[2]
+        )
+        return 1024 + stages + buffers + 16 * self.stages + 8 * self.consumers
+
+    @property
+    def resident(self) -> int:
+        """CTAs that one multiprocessor holds (of a cluster: one)."""
+        if self.cluster > 1:
+            return 1
+        allotted = min(255, 65536 // self.threads) if self.consumers > 1 else self.accumulators + 72
+        by_registers = 65536 // (self.threads * ceil_div(allotted, 8) * 8)
+        return max(1, min(by_registers, (228 * 1024) // (self.shared_bytes + 1024), 2048 // self.threads))
+
+    @property
+    def parameters(self) -> Parameters:
+        """Names and types of the kernel's parameters."""
+        return PARAMETERS + EPILOGUE_PARAMETERS * self.epilogue
+
+    def why_illegal(self) -> str | None:
+        """Why it cannot be compiled or run at all; None when it can."""
+        if not 1 <= self.consumers <= 3 or (self.ping_pong and self.consumers != 2):
+            return f"{self.consumers} multiplying warpgroups: 1 to 3, and 2 for ping-pong"
+        if self.rows % (64 * self.sharers):
+            return f"{self.rows} rows for {self.sharers} warpgroups of 64 or 128 rows"
+        if self.cluster not in (1, 2, 4, 8):
+            return f"a cluster of {self.cluster_m} x {self.cluster_n}: 1, 2, 4 or 8 CTAs"
+        if self.swapped and not self.together and self.rows != 64 * self.sharers:
+            return "swapped tiles have 64 rows a warpgroup, but for ping-pong ones"
+        if self.together and self.columns < 64:
+            return f"tall tiles of {self.columns} rows: they are stored 64 at once"
+        if self.lead and (self.ping_pong or self.consumers != 2 or self.lead >= self.stages):
+            return "the first of two cooperative warpgroups leads, by fewer k tiles than there are stages"
+        if self.accumulators + OVERHEAD_REGISTERS > self.registers:
+            return f"{self.accumulators} accumulators a thread, which may use {self.registers} registers"
+        mn_a, mn_b = tma_wgmma.majors(self.layout, self.swapped)
+        if why := tma_wgmma.bad_tile(self.rows, self.columns, mn_a, mn_b, self.cluster_n, self.cluster_m):
+            return why
+        if self.stages < 2 or self.buffers < 1:
+            return "at least two stages and one store buffer"
+        if self.shared_bytes > SHARED_LIMIT:
+            return f"{self.shared_bytes} bytes of shared memory, {SHARED_LIMIT} are there"
+        return None
+
+    @property
+    def template(self) -> str:
+        """The kernel's type in C++."""
+        mn_a, mn_b = tma_wgmma.majors(self.layout, self.swapped)
+        flags = (mn_a, mn_b, self.dtype == "bf16", self.swapped)
+        shape = (self.rows, self.columns, self.stages, self.consumers, truth(self.ping_pong))
+        more = (self.buffers, self.lead, truth(self.epilogue))
+        numbers = (*shape, self.cluster_m, self.cluster_n, *map(truth, flags), *more)
+        return f"Persistent<{', '.join(map(str, numbers))}>"
+
+    @property
+    def source(self) -> str:
+        """CUDA C++ of the entry."""
+        # setmaxnreg needs a cap at entry: one CTA a multiprocessor
+        blocks = 1 if self.consumers > 1 else 0
+        header = "sm90_gemm_persistent.cuh"
+        return entry(
+            self.name, header, self.template, self.parameters, self.threads, blocks, epilogue=self.epilogue
+        )
+
+
+def deepest(
+    layout: str, rows: int, columns: int, consumers: int, ping_pong: bool, *, most: int = 8, **more: Any
+) -> PersistentInstance:
+    """The instance with as many stages as shared memory holds, `most` at most."""
+    found = PersistentInstance(layout, rows, columns, consumers, ping_pong, most, **more)
+    while found.shared_bytes > SHARED_LIMIT and found.stages > 2:
+        found = PersistentInstance(layout, rows, columns, consumers, ping_pong, found.stages - 1, **more)
+    return found
 
 
 def band_dividers(tiles_m: int, tiles_n: int, group: int) -> dict[str, int]:
-    """What the kernel's `Work::place` divides by, as `hopper.divider` makes it; 1 for a Hilbert curve."""
-    wide = abs(group) or 1
+    """What the kernel's `Work::place` divides by, as `tma_wgmma.divider` makes it."""
+    wide = abs(group)
     across, along = (tiles_n, tiles_m) if group < 0 else (tiles_m, tiles_n)
     # there are fewer than 2^31 tiles: a larger band is all of them
     divisors = {"band": min(wide * along, 1 << 31), "wide": wide, "rest": across % wide or wide}
     return {
         f"{name}_{part}": number
         for name, divisor in divisors.items()
-        for part, number in zip(("by", "shift"), tma_wgmma.divider(divisor if group else 1), strict=True)
+        for part, number in zip(("by", "shift"), tma_wgmma.divider(divisor), strict=True)
     }
 
 
@@ -44,48 +209,37 @@ class PersistentConfig(Configuration):
     Attributes:
         instance: the compiled kernel.
         group: rows of a band of tiles visited together, down its columns (in cluster tiles); negative:
-            columns of a band, visited along its rows; 0: tiles lie on a Hilbert curve.
-        split: 1: whole tiles; 2 and more: k is split so often; 0: stream-K.
+            columns of a band, visited along its rows.
         mode: how launches follow each other.
     """
 
+    FAMILY: ClassVar[str] = "persistent"
     HAS_LATE: ClassVar[bool] = True
 
     instance: PersistentInstance
     group: int = 8
-    split: int = 1
     mode: Mode = field(default=PLAIN, kw_only=True)
 
     @property
     def stem(self) -> str:
-        """For example ``ws_tn_128x256_co2s4b2c2x1/g8/k1``; ``sk`` for stream-K.
-
-        Order: ``g8`` is bands of 8 rows, ``v8`` of 8 columns, ``h`` a Hilbert curve.
-        """
-        return f"{self.instance.name}/{self.order}/" + (f"k{self.split}" if self.split else "sk")
-
-    @property
-    def order(self) -> str:
-        """The part of the name that says in which order tiles are visited."""
-        return f"g{self.group}" if self.group > 0 else f"v{-self.group}" if self.group else "h"
+        """For example ``ws_tn_128x160_pp2s5b2c2x1/g8/k1``: ``g8`` is bands of 8 rows, ``v8`` of 8 columns."""
+        return f"{self.instance.name}/{'g' if self.group > 0 else 'v'}{abs(self.group)}/k1"
 
     @classmethod
     def _parse(cls, stem: str) -> PersistentConfig:
         try:
-            entry, order, split = stem.split("/")
-            number = 0 if split == "sk" else int(split.removeprefix("k"))
-            group = 0 if order == "h" else int(order[1:]) * {"g": 1, "v": -1}[order[:1]]
-            found = cls(PersistentInstance.parse(entry), group, number)
+            entry, order, _ = stem.split("/")
+            found = cls(PersistentInstance.parse(entry), int(order[1:]) * {"g": 1, "v": -1}[order[:1]])
             if found.stem != stem:
                 raise ValueError(stem)
             return found
         except (ValueError, KeyError) as error:
-            raise SassafrasError("not a warp-specialised configuration", where=stem) from error
+            raise SassafrasError("not a persistent configuration", where=stem) from error
 
     @property
     def slices(self) -> int:
-        """Into how many parts k is split; 0 for stream-K."""
-        return self.split
+        """Into how many parts k is split: it is not."""
+        return 1
 
     @property
     def cluster(self) -> int:
@@ -102,46 +256,16 @@ class PersistentConfig(Configuration):
         i = self.instance
         return AT_ONCE[i.cluster - 1] * i.resident // i.cluster
 
-    def work(self, shape: Shape) -> tuple[int, int]:
-        """(tiles whose k is cut into ranges, number of ranges); (0, 0) without split."""
-        tiles_m, tiles_n = self.tiles(shape)
-        tiles = tiles_m * tiles_n
-        if self.split == 1:
-            return 0, 0
-        if self.split > 1:
-            return tiles, tiles * self.split
-        clusters = self.clusters()
-        # beyond whole waves: what is left over and one wave, so that every range is one to two tiles long
-        whole = max(0, tiles // clusters - 1) * clusters
-        return tiles - whole, clusters
-
     def why_illegal(self, shape: Shape) -> str | None:
         """Why this configuration cannot or should not run this shape; None when it may."""
         if why := self.instance.why_illegal() or tma_wgmma.misaligned(shape, self.layout):
             return why
-        if self.split < 0:
-            return f"split {self.split} must be positive"
-        if self.split != 1 and not self.instance.splits:
-            return f"{self.instance.accumulators} accumulators a thread: this kernel does not split k"
-        if abs(self.group) >= 1 << 15:
-            return f"bands of {abs(self.group)}: at most 32767"
+        if not 1 <= abs(self.group) < 1 << 15:
+            return f"bands of {abs(self.group)}: 1 to 32767"
         tiles_m, tiles_n = self.tiles(shape)
-        k_tiles = tma_wgmma.k_tiles(shape)
-        if tiles_m * tiles_n * k_tiles >= 1 << 31:
+        if tiles_m * tiles_n * tma_wgmma.k_tiles(shape) >= 1 << 31:
             return "more than 2^31 k tiles in all"
-        for described in self._maps(shape).values():
-            if why := described.why_illegal():
-                return why
-        if self.split == 1:
-            return None
-        split_tiles, units = self.work(shape)
-        if self.split == 0 and tiles_m * tiles_n % self.clusters() == 0:
-            return f"{tiles_m * tiles_n} tiles fill whole waves of {self.clusters()}: nothing to balance"
-        if split_tiles * k_tiles < LEAST_K_TILES * units:
-            return f"{units} ranges of {split_tiles * k_tiles} k tiles: at least {LEAST_K_TILES} each"
-        if (needed := self._workspace(units)) > WORKSPACE_LIMIT:
-            return f"{needed} bytes of partial sums, at most {WORKSPACE_LIMIT}"
-        return None
+        return next(filter(None, (found.why_illegal() for found in self._maps(shape).values())), None)
 
     def dominated(self, shape: Shape) -> str | None:
         """Why a legal configuration is surely worse than another; None when it may be good."""
@@ -161,86 +285,164 @@ class PersistentConfig(Configuration):
             return f"bands of {self.group} for {tiles_m} rows of tiles"
         if self.group < -1 and -self.group >= 2 * tiles_n:
             return f"bands of {-self.group} for {tiles_n} columns of tiles"
-        if self.group <= 0 and tiles_m * tiles_n <= self.clusters():
+        if self.group < 0 and tiles_m * tiles_n <= self.clusters():
             return f"{tiles_m * tiles_n} tiles are at work at once: their order is of no matter"
-        if self.group <= 0 and min(tiles_m, tiles_n) < 3:
+        if self.group < 0 and min(tiles_m, tiles_n) < 3:
             return f"{tiles_m} x {tiles_n} tiles: bands of rows visit them as well"
-        if self.split > 1 and tiles_m * tiles_n * self.split > 2 * self.clusters():
-            return f"{tiles_m * tiles_n} tiles: no need to split k by {self.split}"
         return None
-
-    def _workspace(self, units: int) -> int:
-        rows, columns = self.tile
-        return 2 * units * self.cluster * rows * columns * 4
 
     def _boxes(self, shape: Shape) -> tuple[int, int]:
         """Rows of a tile of A, of B, that a CTA loads; of parts, whose number is compiled in, all."""
         i, seen = self.instance, self.seen(shape)
         mn_a, mn_b = tma_wgmma.majors(i.layout, i.swapped)
         return (
-            i.rows // i.cluster_n if i.cluster_n > 1 else tma_wgmma.box_rows(seen.m, i.rows, 1, mn_a),
-            i.columns // i.cluster_m if i.cluster_m > 1 else tma_wgmma.box_rows(seen.n, i.columns, 1, mn_b),
+            i.rows // i.cluster_n if i.cluster_n > 1 else tma_wgmma.box_rows(seen.m, i.rows, mn_a),
+            i.columns // i.cluster_m if i.cluster_m > 1 else tma_wgmma.box_rows(seen.n, i.columns, mn_b),
         )
 
     def _maps(self, shape: Shape) -> dict[str, TensorMap]:
-        i, seen, (rows_a, rows_b) = self.instance, self.seen(shape), self._boxes(shape)
-        mn_a, mn_b = tma_wgmma.majors(i.layout, i.swapped)
-        c_rows, c_columns, _ = tma_wgmma.stored(i.columns, i.swapped, i.together)
-        return {
-            "map_a": tma_wgmma.operand_map("a", seen.m, shape.k, rows_a, mn_a, i.dtype),
-            "map_b": tma_wgmma.operand_map("b", seen.n, shape.k, rows_b, mn_b, i.dtype),
-            "map_c": TensorMap(
-                "c", i.dtype, (shape.n, shape.m), (2 * shape.n,), (c_columns, c_rows), 2 * c_columns
-            ),
-        }
+        i = self.instance
+        height, width, _ = tma_wgmma.stored(i.columns, i.swapped, i.together)
+        c = TensorMap("c", i.dtype, (shape.n, shape.m), (2 * shape.n,), (width, height), 2 * width)
+        return tma_wgmma.operand_maps(i, self.seen(shape), shape.k, self._boxes(shape)) | {"map_c": c}
 
     def _launch(self, shape: Shape) -> Launch:
         tiles_m, tiles_n = self.tiles(shape)
-        k_tiles = tma_wgmma.k_tiles(shape)
-        split_tiles, units = self.work(shape)
-        length, longer = divmod(split_tiles * k_tiles, units) if units else (1, 0)
-        # k of each tile is cut at the same places: then it does not matter which of two tiles stores a sum
-        alike = not units or (not longer and k_tiles % length == 0 and split_tiles == tiles_m * tiles_n)
         i, seen, (rows_a, rows_b) = self.instance, self.seen(shape), self._boxes(shape)
         scalars = {
             "tiles_m": tiles_m,
             "tiles_n": tiles_n,
-            "k_tiles": k_tiles,
+            "k_tiles": tma_wgmma.k_tiles(shape),
             "group": self.group,
             **band_dividers(tiles_m, tiles_n, self.group),
-            "split_tiles": split_tiles,
-            "split_units": units,
-            "unit_length": length,
-            "longer_units": longer,
-            "last_row": tma_wgmma.last(seen.m, i.rows) if alike else tma_wgmma.APART,
-            "last_column": tma_wgmma.last(seen.n, i.columns) if alike else tma_wgmma.APART,
+            "last_row": tma_wgmma.last(seen.m, i.rows),
+            "last_column": tma_wgmma.last(seen.n, i.columns),
             "stage_bytes": tma_wgmma.stage_bytes(rows_a * i.cluster_n, rows_b * i.cluster_m),
             "late": 0,
             "store_policy": tma_wgmma.STORE_POLICY,
         }
-        jobs = units + tiles_m * tiles_n - split_tiles
-        grid = min(jobs, self.clusters()) * self.cluster
-        return Launch(
-            (grid, 1, 1),
-            self.threads,
-            self.shared_bytes,
-            (self.cluster, 1, 1),
-            scalars,
-            self._maps(shape),
-            self._workspace(units),
-            split_tiles * self.cluster * self.instance.sharers,
+        grid = min(tiles_m * tiles_n, self.clusters()) * self.cluster
+        cluster = (self.cluster, 1, 1)
+        return Launch((grid, 1, 1), self.threads, self.shared_bytes, cluster, scalars, self._maps(shape))
+
+    def _fetched_cycles(self, shape: Shape) -> float:
+        """Cycles in which the memory brings a k tile of all rows and columns that are at work at once."""
+        instance, (tiles_m, tiles_n) = self.instance, self.tiles(shape)
+        clusters = min(self.clusters(), tiles_m * tiles_n)
+        if self.group > 0:
+            high = min(self.group, tiles_m)
+            wide = min(tiles_n, ceil_div(clusters, high))
+            high = max(high, ceil_div(clusters, wide))
+        else:
+            wide = min(-self.group, tiles_n)
+            high = min(tiles_m, ceil_div(clusters, wide))
+            wide = max(wide, ceil_div(clusters, high))
+        rows, columns = self.tile
+        extent = high * rows * instance.cluster_m + wide * columns * instance.cluster_n
+        return 2 * TILE_K * extent / MULTIPROCESSORS / _MEMORY
+
+    def estimate_us(self, shape: Shape) -> float:
+        """Microseconds, roughly."""
+        instance, (rows, columns) = self.instance, self.tile
+        tiles_m, tiles_n = self.tiles(shape)
+        share = instance.resident
+        # a k tile in the steady state: tensor cores, operands from shared memory, copies, latency over stages
+        loaded = 2 * TILE_K * (rows / instance.cluster_n + columns / instance.cluster_m)
+        step = max(
+            share * cost.multiply_cycles(rows, columns),
+            share * cost.read_cycles(rows, columns),
+            share * loaded / cost.L2_BYTES,
+            _COPY / instance.stages,
         )
+        step += _ORDER * self._fetched_cycles(shape)
+        store = share * 2 * rows * columns / _STORE
+        # stores drain behind the next tile; what stops the tensor cores is the way to shared memory
+        gap = 0.0 if instance.ping_pong else 300 + rows * columns / instance.sharers / 128
+        whole = max(tma_wgmma.k_tiles(shape) * step + gap, store)
+        whole *= ceil_div(tiles_m * tiles_n, self.clusters())
+        memory = cost.memory_cycles(shape, _MEMORY)
+        return cost.microseconds(_LAUNCH + 600 + _COPY + min(store, 2000) + max(whole, memory))
 
 
-def configurations(
-    instances: tuple[PersistentInstance, ...] = INSTANCES,
-) -> Iterator[PersistentConfig]:
+#: Of the estimate: cycles from the launch to the first tensor copy (a node of a graph alone takes 1300), and
+#: of a tensor copy from issue to arrival; bytes a cycle and multiprocessor that stores of C reach, and of the
+#: memory with all multiprocessors loading
+_LAUNCH, _COPY, _STORE, _MEMORY = 2200, 1000, 24, 17
+#: what of a k tile's time in memory shows up (bands of 1 took 3 % more than bands of 16)
+_ORDER = 0.04
+
+
+def configurations(instances: Iterable[PersistentInstance]) -> Iterator[PersistentConfig]:
     """Every configuration, in a fixed order, legal or not."""
     for instance in instances:
-        for group in (1, 2, 4, 8, 16, -2, -4, -8, 0):
-            yield PersistentConfig(instance, group, 1)
-        if not instance.splits:
-            continue
-        for split in (0, 2, 3, 4, 8, 16):
-            yield PersistentConfig(instance, 8, split)
-        yield PersistentConfig(instance, 0, 0)
+        for group in (1, 2, 4, 8, 16, -2, -4, -8):
+            yield PersistentConfig(instance, group)
+
+
+_Tiles = tuple[tuple[int, int, int, bool, dict[str, Any]], ...]
+_SWAPPED: dict[str, Any] = {"swapped": True}
+#: rows, columns, multiplying warpgroups, ping-pong, options: what wins somewhere. With a lead the first
+#: warpgroup stores while the second multiplies. Tall tiles are for few columns, and swapped ones
+#: for where waves of the others leave some multiprocessors idle
+_BOTH: _Tiles = (
+    (128, 256, 2, False, {"lead": 3}),
+    (192, 128, 3, False, {}),
+    (128, 128, 2, True, {}),
+    (128, 128, 2, True, {"most": 5, "buffers": 4}),
+    (128, 192, 2, True, {"cluster_n": 2, "most": 4, "buffers": 3}),
+    (128, 168, 2, True, _SWAPPED),
+    (128, 176, 2, True, {"swapped": True, "cluster_m": 2}),
+)
+_TN: _Tiles = (
+    (64, 128, 2, True, {}),
+    (64, 192, 2, True, {}),
+    (128, 128, 2, True, {"most": 4, "buffers": 4}),
+    (128, 160, 2, True, {"cluster_m": 2}),
+    (128, 168, 2, True, {}),
+    (128, 192, 2, True, {"cluster_m": 2, "most": 4, "buffers": 3}),
+    (192, 128, 2, True, {"most": 4, "buffers": 3}),
+)
+_NN: _Tiles = (
+    (128, 128, 2, True, {"cluster_m": 2, "most": 5, "buffers": 4}),
+    (128, 192, 2, True, {"most": 4, "buffers": 3}),
+    (192, 128, 2, True, {"cluster_n": 2, "most": 4, "buffers": 3}),
+)
+_BACKWARD: _Tiles = ((128, 256, 2, False, {"cluster_m": 2}), (128, 128, 2, True, {}))
+#: for weights' gradients (nt) as well
+_GRADIENT: _Tiles = (
+    (128, 256, 2, False, {}),
+    (128, 128, 2, True, {"cluster_m": 2}),
+    (128, 192, 2, True, {"cluster_n": 2, "most": 4, "buffers": 3}),
+)
+_FUSED: _Tiles = (
+    (128, 256, 2, False, {"cluster_m": 2}),
+    (128, 128, 2, True, {"cluster_m": 2}),
+    (64, 192, 2, True, {}),
+)
+
+
+def _instances(tiles: _Tiles, *layouts: str, **more: Any) -> tuple[PersistentInstance, ...]:
+    return tuple(
+        deepest(layout, rows, columns, consumers, ping_pong, **options, **more)
+        for layout in layouts
+        for rows, columns, consumers, ping_pong, options in tiles
+    )
+
+
+#: compiled for the benchmark's task (FP16, nn and tn)
+INSTANCES = (*_instances(_BOTH, "tn", "nn"), *_instances(_TN, "tn"), *_instances(_NN, "nn"))
+_GRADIENTS = (*_instances(_BACKWARD, "tt", "nt"), *_instances(_GRADIENT, "nt"))
+#: compiled for other callers: BF16, and the layouts of training's backward pass
+OTHER_INSTANCES = (
+    *(replace(instance, dtype="bf16") for instance in (*INSTANCES, *_GRADIENTS)),
+    *_GRADIENTS,
+)
+#: those with an epilogue (`epilogue`)
+EPILOGUE_INSTANCES = tuple(
+    found
+    for found in (
+        *_instances(_FUSED, "tn", "nn", epilogue=True),
+        *_instances(_FUSED[1:2], "tn", "nn", epilogue=True, dtype="bf16"),
+    )
+    if found.why_illegal() is None
+)

@@ -1,7 +1,7 @@
 """Bands of rows of tiles: which CTA takes which tile, where each multiplies all of k alone.
 
 The GPU places CTAs of no cluster GPC after GPC, some 16 in each, and what several multiprocessors of a GPC
-ask for at once is fetched from the L2 once (docs/experiments/hgemm-launch.md). So they should form
+ask for at once is fetched from the L2 once. So they should form
 a block of C, not a row of it: the rows of tiles of a band are visited together, column after column. What
 the families that have it share is here; each kernel lays bands in its grid as suits it. 0 is row after row.
 """

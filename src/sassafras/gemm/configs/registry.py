@@ -1,13 +1,9 @@
-"""All kernel families together: what is compiled, what can be launched, what a name means.
-
-`UNPROVEN` families and `CANDIDATES` are apart: nothing here but `parse`, `parse_instance`,
-`unproven_configurations` and `UNPROVEN_INSTANCES` knows them, so that nobody builds, tries or chooses one of
-them without naming it.
-"""
+"""All kernels together: what is compiled, what can be launched, what a name means."""
 
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from functools import lru_cache
@@ -15,67 +11,45 @@ from typing import Any
 
 from sassafras.core import SassafrasError
 
-from ..problem.shape import Shape
+from ..problem.launch import SHARED_LIMIT
+from ..problem.shape import LAYOUTS, Shape
 from . import fallback, persistent, small, split_k, split_k_two_pass, unaligned
-from . import persistent_instances as warp
-from . import split_k_instances as cluster
-from .base import TRIAL
 from .fallback import FallbackConfig, FallbackInstance
-from .persistent import PersistentConfig
-from .persistent_instances import PersistentInstance
+from .persistent import PersistentConfig, PersistentInstance
 from .small import SmallConfig, SmallInstance
-from .split_k import SplitKConfig
-from .split_k_instances import SplitKInstance
+from .split_k import SplitKConfig, SplitKInstance
 from .split_k_two_pass import TwoPassSplitKConfig
 from .unaligned import UnalignedConfig, UnalignedInstance
 
 Instance = SmallInstance | FallbackInstance | SplitKInstance | PersistentInstance | UnalignedInstance
 Config = SmallConfig | FallbackConfig | SplitKConfig | PersistentConfig | UnalignedConfig
 
-#: instances and configurations of families that no GPU has found right on all that they are meant for, or
-#: that no sweep has timed; none at present
-UNPROVEN: tuple[type, ...] = ()
-#: single instances of proven families that no GPU has timed yet, before they become `INSTANCES`
-CANDIDATES: frozenset[Instance] = frozenset(
-    () if TRIAL else (*cluster.CANDIDATES, *warp.CANDIDATES, *split_k_two_pass.CANDIDATES)
-)
-
-
-def proven(item: Instance | Config) -> bool:
-    """Whether an instance or a configuration may be used without being asked for by name."""
-    return not isinstance(item, UNPROVEN) and getattr(item, "instance", item) not in CANDIDATES
-
-
-_TASK: tuple[Instance, ...] = (
+#: compiled for the benchmark's task: FP16, B as k x n (nn) or n x k (tn), A row-major
+INSTANCES: tuple[Instance, ...] = (
     *small.INSTANCES,
     *fallback.INSTANCES,
-    *cluster.INSTANCES,
-    *cluster.CANDIDATES,
-    *warp.INSTANCES,
-    *warp.CANDIDATES,
+    *split_k.INSTANCES,
+    *persistent.INSTANCES,
     *unaligned.INSTANCES,
     *split_k_two_pass.INSTANCES,
-    *split_k_two_pass.CANDIDATES,
 )
-#: compiled for the benchmark's task: FP16, B as k x n (nn) or n x k (tn), A row-major
-INSTANCES: tuple[Instance, ...] = tuple(filter(proven, _TASK))
 #: compiled for other callers: BF16, and A as k x m (nt, tt)
-OTHER_INSTANCES: tuple[Instance, ...] = (*cluster.OTHER_INSTANCES, *warp.OTHER_INSTANCES)
-
-_EPILOGUE: tuple[Instance, ...] = (
-    *small.EPILOGUE_INSTANCES,
-    *fallback.EPILOGUE_INSTANCES,
-    *cluster.EPILOGUE_INSTANCES,
-    *warp.EPILOGUE_INSTANCES,
-    *unaligned.EPILOGUE_INSTANCES,
+OTHER_INSTANCES: tuple[Instance, ...] = (
+    *split_k.OTHER_INSTANCES,
+    *persistent.OTHER_INSTANCES,
+    *split_k_two_pass.OTHER_INSTANCES,
 )
 #: compiled when a call asks for an epilogue or batches (`epilogue`)
-EPILOGUE_INSTANCES: tuple[Instance, ...] = tuple(filter(proven, _EPILOGUE))
-#: of `UNPROVEN` families, and `CANDIDATES`; what brings kernels up builds and runs them
-UNPROVEN_INSTANCES: tuple[Instance, ...] = tuple(i for i in (*_TASK, *_EPILOGUE) if not proven(i))
+EPILOGUE_INSTANCES: tuple[Instance, ...] = (
+    *small.EPILOGUE_INSTANCES,
+    *fallback.EPILOGUE_INSTANCES,
+    *split_k.EPILOGUE_INSTANCES,
+    *persistent.EPILOGUE_INSTANCES,
+    *unaligned.EPILOGUE_INSTANCES,
+)
 
 
-def _cluster_split(name: str) -> Config:
+def _split_k(name: str) -> Config:
     """An entry's name that ends in ``p`` leaves sums for a second launch."""
     leaves = name.partition("/")[0].endswith("p")
     return TwoPassSplitKConfig.parse(name) if leaves else SplitKConfig.parse(name)
@@ -84,60 +58,47 @@ def _cluster_split(name: str) -> Config:
 _PARSERS: dict[str, Callable[[str], Config]] = {
     "lean": SmallConfig.parse,
     "staged": FallbackConfig.parse,
-    "cs": _cluster_split,
+    "cs": _split_k,
     "ws": PersistentConfig.parse,
     "any": UnalignedConfig.parse,
 }
 
 
 def configurations() -> Iterator[Config]:
-    """Every configuration of the proven families for the benchmark's task, in a fixed order, legal or not."""
-    return filter(proven, _task())
-
-
-def unproven_configurations() -> Iterator[Config]:
-    """The same for `UNPROVEN` families and `CANDIDATES`."""
-    return itertools.filterfalse(proven, _task())
-
-
-def _task() -> Iterator[Config]:
+    """Every configuration for the benchmark's task, in a fixed order, legal or not."""
     return itertools.chain(
         small.configurations(),
         fallback.configurations(),
-        split_k.configurations((*cluster.INSTANCES, *cluster.CANDIDATES)),
-        persistent.configurations((*warp.INSTANCES, *warp.CANDIDATES)),
+        split_k.configurations(split_k.INSTANCES),
+        persistent.configurations(persistent.INSTANCES),
         unaligned.configurations(),
-        split_k_two_pass.configurations(),
+        split_k_two_pass.configurations(split_k_two_pass.INSTANCES),
     )
 
 
 def other_configurations() -> Iterator[Config]:
     """The same for `OTHER_INSTANCES`."""
     return itertools.chain(
-        split_k.configurations(cluster.OTHER_INSTANCES),
-        persistent.configurations(warp.OTHER_INSTANCES),
+        split_k.configurations(split_k.OTHER_INSTANCES),
+        persistent.configurations(persistent.OTHER_INSTANCES),
+        split_k_two_pass.configurations(split_k_two_pass.OTHER_INSTANCES),
     )
 
 
 def epilogue_configurations() -> Iterator[Config]:
     """The same for `EPILOGUE_INSTANCES`."""
-    return filter(proven, _epilogue())
-
-
-def _epilogue() -> Iterator[Config]:
     return itertools.chain(
         small.configurations(small.EPILOGUE_INSTANCES),
         fallback.configurations(fallback.EPILOGUE_INSTANCES),
-        split_k.configurations(cluster.EPILOGUE_INSTANCES),
-        persistent.configurations(warp.EPILOGUE_INSTANCES),
+        split_k.configurations(split_k.EPILOGUE_INSTANCES),
+        persistent.configurations(persistent.EPILOGUE_INSTANCES),
         unaligned.configurations(unaligned.EPILOGUE_INSTANCES),
     )
 
 
 def kind(config: Config) -> str:
-    """The family; kernels whose CTAs share operands are one of their own, being hard to estimate."""
-    shared = "+shared" if getattr(config.instance, "shared", False) else ""
-    return type(config).__name__ + shared
+    """The kernel that it is of, `Configuration.FAMILY`."""
+    return config.FAMILY
 
 
 def dtype(config: Config) -> str:
@@ -162,23 +123,22 @@ def _compiled() -> frozenset[Instance]:
 
 
 def legal(
-    shape: Shape, *, waste: bool = False, dtype: str = "fp16", layouts: tuple[str, ...] = ("nn", "tn")
+    shape: Shape, *, waste: bool = False, dtype: str = "fp16", layouts: tuple[str, ...] = LAYOUTS
 ) -> list[Config]:
-    """Configurations that can run a shape; without those that surely waste, unless `waste`; proven ones.
+    """Configurations that can run a shape; without those that surely waste, unless `waste`.
 
     Args:
         dtype: ``fp16`` or ``bf16``.
         layouts: of nn, tn, nt, tt: the first letter says how B lies (t: n x k), the second how A (t: k x m).
     """
-    task = dtype == "fp16" and set(layouts) <= {"nn", "tn"}
     found: Iterator[Config] = configurations()
-    if not task:
+    if dtype != "fp16" or not set(layouts) <= set(LAYOUTS):
         found = itertools.chain(found, other_configurations())
     return [
         c
         for c in found
         if c.layout in layouts
-        and getattr(c, "dtype", "fp16") == dtype
+        and c.dtype == dtype
         and c.why_illegal(shape) is None
         and (waste or c.dominated(shape) is None)
     ]
@@ -186,19 +146,35 @@ def legal(
 
 @lru_cache(maxsize=1 << 16)
 def parse(name: str) -> Config:
-    """The configuration of a name, of an `UNPROVEN` family, too. Raises SassafrasError."""
+    """The configuration of a name. Raises SassafrasError."""
     family = name.split("_")[0]
     if family in _PARSERS:
         return _PARSERS[family](name)
-    raise SassafrasError("no family has a configuration of this name", where=name)
+    raise SassafrasError("no kernel has a configuration of this name", where=name)
+
+
+@lru_cache(maxsize=1 << 16)
+def renamed(name: str) -> str:
+    """Today's name of what a data set, a table or a model calls by an earlier one; other names as they are.
+
+    Earlier names of split-K kernels do not say the blocks of a stage. Their times are of a slower start.
+    Where the sums of slices want room beside the stages, today's kernel has fewer of these.
+    """
+    if found := re.fullmatch(r"(cs_\w+_s)(\d+)(/c\d(?:g\d+)?(?:\+\w+)?)", name):
+        stem, stages, rest = found.groups()
+        for fewer in range(int(stages), 3, -1):
+            try:
+                config = parse(f"{stem}{fewer}q1{rest}")
+            except SassafrasError:
+                continue
+            if config.shared_bytes <= SHARED_LIMIT:
+                return config.name
+    return name
 
 
 def parse_instance(name: str) -> Instance:
-    """The instance of an entry name, of an `UNPROVEN` family, too; or a second kernel.
-
-    Raises SassafrasError: there is none.
-    """
-    for instance in (*INSTANCES, *OTHER_INSTANCES, *EPILOGUE_INSTANCES, *UNPROVEN_INSTANCES):
+    """The instance of an entry name, or a second kernel. Raises SassafrasError: there is none."""
+    for instance in (*INSTANCES, *OTHER_INSTANCES, *EPILOGUE_INSTANCES):
         for one in (instance, *getattr(instance, "companions", ())):
             if one.name == name:
                 return one

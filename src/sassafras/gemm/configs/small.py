@@ -1,18 +1,19 @@
-"""The lean family (`kernels/sm90_hgemm_lean.cuh`): instances, configurations, and which of them are legal."""
+"""The small kernel (`kernels/sm90_gemm_small.cuh`): instances, configurations, what is legal, their cost."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 from sassafras.core import SassafrasError
 
-from ..problem.launch import GRID_LIMIT, SHARED_LIMIT, Launch, ceil_div
+from ..problem.launch import GRID_LIMIT, MULTIPROCESSORS, SHARED_LIMIT, Launch, ceil_div
 from ..problem.shape import Shape
+from . import cost
 from .base import PLAIN, Configuration, Mode, named
-from .source import EPILOGUE_PARAMETERS, plain_entry
+from .source import EPILOGUE_PARAMETERS, Parameters, all_of, plain_entry
 
 Layout = Literal["tn", "nn", "tn_swapped"]
 
@@ -21,18 +22,8 @@ STEP = 32
 
 #: names and types of the kernel's parameters, in order
 PARAMETERS = (
-    ("a", "*fp16"),
-    ("b", "*fp16"),
-    ("c", "*fp16"),
-    ("m", "i32"),
-    ("n", "i32"),
-    ("k", "i32"),
-    ("lda", "i32"),
-    ("ldb", "i32"),
-    ("ldc", "i32"),
-    ("log2_warps_m", "i32"),
-    ("log2_warps_n", "i32"),
-    ("steps_per_slice", "i32"),
+    *all_of("*fp16", "a", "b", "c"),
+    *all_of("i32", "m", "n", "k", "lda", "ldb", "ldc", "log2_warps_m", "log2_warps_n", "steps_per_slice"),
 )
 
 
@@ -58,17 +49,17 @@ class SmallInstance:
 
     @property
     def name(self) -> str:
-        """Entry name, for example ``lean_tn_m1n2s4``; ``x`` behind it: exact, ``e``: with an epilogue."""
+        """Entry name, for example ``lean_tn_m1n2s2``; ``x`` behind it: exact, ``e``: with an epilogue."""
         ending = "x" * self.exact + "e" * self.epilogue
         return f"lean_{self.layout}_m{self.mt}n{self.nt}s{self.steps}{ending}"
 
     @classmethod
     def parse(cls, name: str) -> SmallInstance:
         """The instance of an entry name. Raises SassafrasError."""
-        return named((*INSTANCES, *EPILOGUE_INSTANCES), name, "lean instance")
+        return named((*INSTANCES, *EPILOGUE_INSTANCES), name, "small instance")
 
     @property
-    def parameters(self) -> tuple[tuple[str, str], ...]:
+    def parameters(self) -> Parameters:
         """Names and types of the kernel's parameters."""
         return PARAMETERS + EPILOGUE_PARAMETERS * self.epilogue
 
@@ -94,28 +85,26 @@ class SmallInstance:
         kernel = f"sassafras::Lean<{self.mt}, {self.nt}, {self.steps}, "
         kernel += f"sassafras::Layout::{self.layout.upper()}, {'true' if self.exact else 'false'}"
         return plain_entry(
-            self.name, "sm90_hgemm_lean.cuh", kernel, self.parameters, self.max_threads, self.epilogue
+            self.name, "sm90_gemm_small.cuh", kernel, self.parameters, self.max_threads, self.epilogue
         )
 
 
-#: mt, nt, steps. What won somewhere on the grid, or was close (docs/concepts/gemm-kernels.md).
-_TN = ((1, 1, 2), (1, 1, 4), (1, 2, 1), (1, 2, 2), (1, 2, 4), (1, 4, 1), (2, 4, 2))
-_NN = ((1, 2, 1), (1, 2, 4), (1, 4, 1))
-_SWAPPED = ((1, 1, 4), (1, 2, 2))
 _MANY_THREADS = frozenset({(1, 1, 1), (1, 1, 2), (1, 2, 1), (1, 2, 2)})
 _FEW_THREADS_TN = frozenset({(1, 8, 1), (2, 4, 1), (2, 4, 2), (2, 8, 1), (4, 4, 1)})
 _FEW_THREADS_NN = frozenset({(2, 8, 1), (4, 4, 1)})
 
-#: all that are compiled
+#: all that are compiled: mt, nt, steps, for any extents or exact
 INSTANCES: tuple[SmallInstance, ...] = (
-    *(SmallInstance("tn", *tile) for tile in _TN),
-    *(SmallInstance("nn", *tile) for tile in _NN),
-    *(SmallInstance("tn_swapped", *tile) for tile in _SWAPPED),
-    *(SmallInstance("tn", *tile, exact=True) for tile in ((1, 1, 2), (1, 1, 4), (1, 2, 2))),
+    SmallInstance("tn", 1, 1, 2),
+    SmallInstance("tn", 1, 1, 4),
+    SmallInstance("tn", 1, 2, 2),
+    SmallInstance("tn", 1, 1, 2, exact=True),
+    SmallInstance("tn", 1, 2, 2, exact=True),
+    SmallInstance("nn", 1, 2, 1),
     SmallInstance("nn", 1, 2, 2, exact=True),
+    SmallInstance("tn_swapped", 1, 1, 4),
+    SmallInstance("tn_swapped", 1, 2, 2),
 )
-
-
 #: those with an epilogue (`epilogue`), compiled when asked for
 EPILOGUE_INSTANCES: tuple[SmallInstance, ...] = (
     SmallInstance("tn", 1, 2, 4, epilogue=True),
@@ -134,6 +123,8 @@ class SmallConfig(Configuration):
         cluster: CTAs that split k (distributed shared memory), 1 to 8.
     """
 
+    FAMILY: ClassVar[str] = "small"
+
     instance: SmallInstance
     warps_m: int = 1
     warps_n: int = 1
@@ -143,7 +134,7 @@ class SmallConfig(Configuration):
 
     @property
     def stem(self) -> str:
-        """For example ``lean_tn_m1n2s4/w1x1x8/c2``: warps along m, n, k, and the cluster."""
+        """For example ``lean_tn_m1n2s2/w1x1x8/c2``: warps along m, n, k, and the cluster."""
         return f"{self.instance.name}/w{self.warps_m}x{self.warps_n}x{self.warps_k}/c{self.cluster}"
 
     @classmethod
@@ -153,7 +144,7 @@ class SmallConfig(Configuration):
             m, n, k = (int(part) for part in warps.removeprefix("w").split("x"))
             return cls(SmallInstance.parse(entry), m, n, k, int(cluster.removeprefix("c")))
         except ValueError as error:
-            raise SassafrasError("not a lean configuration", where=stem) from error
+            raise SassafrasError("not a small configuration", where=stem) from error
 
     @property
     def layout(self) -> str:
@@ -187,11 +178,6 @@ class SmallConfig(Configuration):
             return 0
         rows, columns = self.tile
         return 4 * rows * columns * self.warps_k
-
-    def tiles(self, shape: Shape) -> tuple[int, int]:
-        """Tiles along the kernel's m and n."""
-        seen, (rows, columns) = self.seen(shape), self.tile
-        return ceil_div(seen.m, rows), ceil_div(seen.n, columns)
 
     def why_illegal(self, shape: Shape) -> str | None:
         """Why this configuration cannot or should not run this shape; None when it may."""
@@ -261,6 +247,40 @@ class SmallConfig(Configuration):
     def _largest_offset(self, shape: Shape) -> int:
         rows, columns = self.tile
         return max(rows, columns) * max(shape.k, shape.n)
+
+    def estimate_us(self, shape: Shape) -> float:
+        """Microseconds, roughly; a factor is fitted."""
+        instance = self.instance
+        tiles_m, tiles_n = self.tiles(shape)
+        ctas = tiles_m * tiles_n * self.cluster
+        warps = self.threads // 32
+        by_registers = 65536 // (self.threads * max(32, instance.registers))
+        resident = min(32, cost.residents(self.threads, self.shared_bytes), max(1, by_registers))
+        per_multiprocessor = ceil_div(ctas, MULTIPROCESSORS)
+        waves = ceil_div(per_multiprocessor, resident)
+        steps = ceil_div(ceil_div(shape.k, STEP), self.slices)
+        groups = ceil_div(steps, instance.steps)
+        # each group waits for a round trip, and two are in flight
+        latency = waves * cost.ROUND_TRIP * (1 + (groups - 1) / 2)
+        rows, columns = self.tile
+        k_of_cta = steps * STEP * self.warps_k
+        from_l2 = per_multiprocessor * 2 * k_of_cta * (rows + columns) / cost.L2_BYTES
+        per_warp = 2 * STEP * (16 * instance.mt + 8 * instance.nt)
+        warp_steps = per_multiprocessor * warps * steps
+        from_l1 = warp_steps * per_warp / cost.L1_BYTES
+        multiply = warp_steps * 2 * instance.mt * instance.nt * cost.MMA / 4
+        if self.layout == "nn":  # byte permutations share the issue slots
+            multiply += warp_steps * 4 * instance.nt * 2 / 4
+        total = cost.START + max(latency, from_l2, from_l1, multiply) + 0.3 * min(latency, from_l1)
+        if self.slices > 1:
+            total += waves * (cost.CTA_SUM + 20 * self.warps_k)
+        if self.cluster > 1:
+            total += waves * (cost.CLUSTER_SUM + 30 * self.cluster)
+        return _SLOWER * cost.microseconds(total) + 2 * shape.m * shape.n / cost.PLAIN_STORES
+
+
+#: what was measured over what the estimate's first principles say
+_SLOWER = 1.4
 
 
 def configurations(instances: tuple[SmallInstance, ...] = INSTANCES) -> Iterator[SmallConfig]:

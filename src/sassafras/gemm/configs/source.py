@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from sassafras.core import SassafrasError
+
+Parameters = tuple[tuple[str, str], ...]
+
+
+def all_of(kind: str, *names: str) -> Parameters:
+    """Parameters of one type, in order."""
+    return tuple((name, kind) for name in names)
+
 
 #: what instances with an epilogue take beside the others (`kernels/epilogue.cuh`, Epilogue)
 EPILOGUE_PARAMETERS = (
-    ("bias", "*fp16"),
-    ("addend", "*fp16"),
-    ("alpha", "f32"),
-    ("beta", "f32"),
-    ("activation", "i32"),
-    ("out_rows", "i32"),
-    ("out_columns", "i32"),
-    ("ld_addend", "i32"),
-    ("tiles_each", "i32"),
-    ("batch_a", "i64"),
-    ("batch_b", "i64"),
-    ("batch_c", "i64"),
-    ("batch_addend", "i64"),
+    *all_of("*fp16", "bias", "addend"),
+    *all_of("f32", "alpha", "beta"),
+    *all_of("i32", "activation", "out_rows", "out_columns", "ld_addend", "tiles_each"),
+    *all_of("i64", "batch_a", "batch_b", "batch_c", "batch_addend"),
 )
 
 _DECLARED = {
@@ -39,7 +36,7 @@ def entry(
     name: str,
     header: str,
     template: str,
-    parameters: Sequence[tuple[str, str]],
+    parameters: Parameters,
     threads: int,
     blocks: int = 0,
     *,
@@ -70,7 +67,7 @@ def plain_entry(
     name: str,
     header: str,
     template: str,
-    parameters: Sequence[tuple[str, str]],
+    parameters: Parameters,
     threads: int,
     epilogue: bool,
 ) -> str:

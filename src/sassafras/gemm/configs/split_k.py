@@ -1,65 +1,187 @@
-"""The cluster-split family (`kernels/sm90_hgemm_cluster_split.cuh`): configurations, what is legal.
+"""The split-K kernel (`kernels/sm90_gemm_split_k.cuh`): instances, configurations, what is legal, their cost.
 
-One tile a CTA on TMA + WGMMA; k may be split over a cluster. For problems of few tiles. The compiled kernels:
-`cluster_split_instances`.
+One tile a CTA on TMA + WGMMA; k may be split over a cluster. For problems of few tiles.
 """
 
 from __future__ import annotations
 
-import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from sassafras.core import SassafrasError
 
-from ..problem.launch import GRID_LIMIT, MULTIPROCESSORS, Launch, TensorMap, ceil_div
+from ..problem.launch import GRID_LIMIT, MULTIPROCESSORS, SHARED_LIMIT, Launch, TensorMap, ceil_div
 from ..problem.shape import Shape
-from . import rasterization, tma_wgmma
-from .base import PLAIN, Configuration, Mode
-from .split_k_instances import INSTANCES, SplitKInstance
+from . import cost, rasterization, tma_wgmma
+from .base import PLAIN, Configuration, Mode, named
+from .source import EPILOGUE_PARAMETERS, Parameters, all_of, entry
+from .tma_wgmma import TILE_K, truth
+
+#: the kernel's integer parameters, in order
+NUMBERS = (
+    "m",
+    "n",
+    "ldc",
+    "k_tiles",
+    "tiles_per_slice",
+    "late",
+    "last_row",
+    "last_column",
+    "stage_bytes",
+    "band",
+)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SplitKInstance:
+    """One compiled kernel: the template's parameters.
+
+    Attributes:
+        layout: ``tn``, ``nn``, ``tt`` or ``nt``.
+        rows, columns: the CTA's tile (of the transposed problem when swapped); 64 rows a warpgroup.
+        stages: in shared memory, of `blocks` blocks of 64 k each.
+        swapped: computes the transpose of C, for small m.
+        dtype: ``fp16`` or ``bf16``.
+        epilogue: batches, and more than the product (`epilogue`).
+        blocks: blocks of 64 k in a stage, 1 or 2.
+        lead: stages by which the first of two warpgroups is ahead at the end.
+    """
+
+    #: parts leave their sums to a second launch (`split_k_two_pass.PartialsInstance`)
+    leaves: ClassVar[bool] = False
+
+    layout: str
+    rows: int
+    columns: int
+    stages: int
+    swapped: bool = False
+    dtype: str = "fp16"
+    epilogue: bool = False
+    blocks: int = 1
+    lead: int = 0
+
+    @property
+    def name(self) -> str:
+        """For example ``cs_tn_64x128_s8q1``: stages, blocks in each; ``l3`` behind: lead, ``e``: epilogue."""
+        kind = ("_swapped" if self.swapped else "") + ("_bf16" if self.dtype == "bf16" else "")
+        ending = (f"l{self.lead}" if self.lead else "") + "e" * self.epilogue
+        return f"cs_{self.layout}{kind}_{self.rows}x{self.columns}_s{self.stages}q{self.blocks}{ending}"
+
+    @classmethod
+    def parse(cls, name: str) -> SplitKInstance:
+        """The instance of an entry name. Raises SassafrasError."""
+        return named((*INSTANCES, *OTHER_INSTANCES, *EPILOGUE_INSTANCES), name, "split-K instance")
+
+    @property
+    def consumers(self) -> int:
+        """Multiplying warpgroups."""
+        return self.rows // 64
+
+    @property
+    def threads(self) -> int:
+        """Threads a CTA."""
+        return 128 * self.consumers + 32
+
+    @property
+    def registers(self) -> int:
+        """Registers a thread, roughly: accumulators, addresses."""
+        return self.columns // 2 + 40
+
+    @property
+    def ring(self) -> int:
+        """Blocks of 64 k that the stages hold."""
+        return self.stages * self.blocks
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory a CTA, as the kernel lays it out."""
+        stages = self.ring * tma_wgmma.stage_bytes(self.rows, self.columns)
+        buffers = 4 * self.consumers * tma_wgmma.staging(self.columns, self.swapped)[2]
+        return 1024 + stages + buffers + 16 * (self.ring + 1)
+
+    def shared_bytes_of(self, slices: int) -> int:
+        """The same where so many CTAs split k: their sums lie behind all else (`with_sums` of the kernel)."""
+        if slices == 1:
+            return self.shared_bytes
+        received = slices * ceil_div(self.columns // 16, slices) * 64 * self.rows
+        return ceil_div(self.shared_bytes, 128) * 128 + received
+
+    def k_tiles(self, shape: Shape) -> int:
+        """Stages' worth of k."""
+        return ceil_div(shape.k, TILE_K * self.blocks)
+
+    @property
+    def parameters(self) -> Parameters:
+        """Names and types of the kernel's parameters."""
+        maps, numbers = all_of("tensormap", "map_a", "map_b"), all_of("i32", *NUMBERS)
+        places = (("c", f"*{self.dtype}"), ("workspace", "*f32"))
+        return (*maps, *places, *numbers, *EPILOGUE_PARAMETERS * self.epilogue)
+
+    def why_illegal(self) -> str | None:
+        """Why it cannot be compiled or run at all; None when it can."""
+        if self.rows not in (64, 128):
+            return f"{self.rows} rows: 64 or 128"
+        if why := tma_wgmma.bad_tile(self.rows, self.columns, *tma_wgmma.majors(self.layout, self.swapped)):
+            return why
+        if not 2 <= self.stages <= 32:
+            return "at least two stages, and at most 32"
+        if self.blocks not in (1, 2):
+            return f"{self.blocks} blocks of k a stage: 1 or 2"
+        if self.lead and not (self.consumers == 2 and self.lead < self.stages):
+            return "the first of two warpgroups leads, by fewer stages than there are"
+        if self.shared_bytes > SHARED_LIMIT:
+            return f"{self.shared_bytes} bytes of shared memory, {SHARED_LIMIT} are there"
+        return None
+
+    @property
+    def template(self) -> str:
+        """The kernel's type in C++."""
+        mn_a, mn_b = tma_wgmma.majors(self.layout, self.swapped)
+        flags = (mn_a, mn_b, self.dtype == "bf16", self.swapped)
+        numbers = (self.rows, self.columns, self.stages, self.consumers, *map(truth, flags), self.blocks)
+        more = (self.lead, truth(self.leaves), truth(self.epilogue))
+        return f"SplitK<{', '.join(map(str, numbers + more))}>"
+
+    @property
+    def source(self) -> str:
+        """CUDA C++ of the entry."""
+        header = "sm90_gemm_split_k.cuh"
+        return entry(self.name, header, self.template, self.parameters, self.threads, epilogue=self.epilogue)
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class SplitKConfig(Configuration):
-    """An instance and what the CTAs of a cluster (1 to 8) do together.
+    """An instance and what is chosen at launch.
 
     Attributes:
         instance: the compiled kernel.
-        slices: CTAs of a cluster that split k.
-        share_m, share_n: neighbours along m that share B's tiles, along n that share A's; powers of two.
-        parts: clusters that split k further, by way of a workspace; slices are a power of two then.
-        band: of CTAs that multiply all of k alone: rows of tiles that are visited together (`bands`); 0: row
-            after row.
+        slices: CTAs of a cluster that split k, 1 to 8.
+        band: of CTAs that multiply all of k alone: rows of tiles that are visited together (`rasterization`);
+            0: row after row.
         mode: how launches follow each other.
     """
 
+    FAMILY: ClassVar[str] = "split_k"
     HAS_LATE: ClassVar[bool] = True
 
     instance: SplitKInstance
     slices: int = 1
-    share_m: int = 1
-    share_n: int = 1
-    parts: int = 1
     band: int = 0
     mode: Mode = field(default=PLAIN, kw_only=True)
 
     @property
     def stem(self) -> str:
-        """For example ``cs_tn_64x128_s8/c2`` (two slices), ``cs_tn_64x160_s7m/c2m2n1p4`` (and four parts),
-        ``cs_tn_64x128_s8/c1g4`` (bands of four)."""
-        shared = f"m{self.share_m}n{self.share_n}" if self.share_m * self.share_n > 1 else ""
-        parts = f"p{self.parts}" * (self.parts > 1)
-        return f"{self.instance.name}/c{self.slices}{shared}{parts}{rasterization.ending(self.band)}"
+        """For example ``cs_tn_64x128_s8q1/c2`` (two slices), ``cs_tn_64x128_s8q1/c1g4`` (bands of four)."""
+        return f"{self.instance.name}/c{self.slices}{rasterization.ending(self.band)}"
 
     @classmethod
     def _parse(cls, stem: str) -> SplitKConfig:
-        if found := re.fullmatch(r"(\w+)/c(\d)(?:m(\d)n(\d))?(?:p(\d+))?(?:g([1-9]\d?))?", stem):
-            entry, *numbers, band = found.groups()
-            counts = (int(number or 1) for number in numbers)
-            return replace(cls(SplitKInstance.parse(entry), *counts), band=int(band or 0))
-        raise SassafrasError("not a cluster-split configuration", where=stem)
+        if found := re.fullmatch(r"(\w+)/c(\d)(?:g([1-9]\d?))?", stem):
+            entry, slices, band = found.groups()
+            return cls(SplitKInstance.parse(entry), int(slices), int(band or 0))
+        raise SassafrasError("not a split-K configuration", where=stem)
 
     @property
     def shared_bytes(self) -> int:
@@ -69,57 +191,33 @@ class SplitKConfig(Configuration):
     @property
     def cluster(self) -> int:
         """CTAs of a cluster."""
-        return self.slices * self.share_m * self.share_n
+        return self.slices
 
-    def tiles(self, shape: Shape) -> tuple[int, int]:
-        """Tiles along the kernel's m and n."""
-        seen = self.seen(shape)
-        return ceil_div(seen.m, self.instance.rows), ceil_div(seen.n, self.instance.columns)
-
-    def whole_tiles(self, shape: Shape) -> tuple[int, int]:
-        """`tiles`, rounded up to what neighbours share."""
-        tiles_m, tiles_n = self.tiles(shape)
-        return _whole(tiles_m, self.share_m), _whole(tiles_n, self.share_n)
+    @property
+    def ranges(self) -> int:
+        """Into how many ranges k is split in all."""
+        return self.slices
 
     def why_illegal(self, shape: Shape) -> str | None:
         """Why this configuration cannot or should not run this shape; None when it may."""
-        if why := self.instance.why_illegal() or tma_wgmma.misaligned(shape, self.layout):
-            return why
-        if not 1 <= self.cluster <= 8:
-            return f"cluster {self.cluster}, 1 to 8 are possible"
-        if {self.share_m, self.share_n} - {1, 2, 4, 8}:
-            return f"{self.share_m} x {self.share_n} CTAs share: powers of two are possible"
-        if not self.instance.shared and self.share_m * self.share_n > 1:
-            return f"{self.instance.name} is compiled for CTAs that share nothing"
         i = self.instance
-        if self.band and (i.shared or i.epilogue or self.slices * self.parts > 1):
-            return (
-                f"bands of {self.band}: for CTAs that share nothing and multiply all of k, of a single matrix"
-            )
-        majors = tma_wgmma.majors(i.layout, i.swapped)
-        if why := tma_wgmma.bad_tile(i.rows, i.columns, *majors, self.share_n, self.share_m):
+        if why := i.why_illegal() or tma_wgmma.misaligned(shape, self.layout):
             return why
+        if not 1 <= self.slices <= 8:
+            return f"cluster {self.slices}, 1 to 8 are possible"
+        if self.band and (i.epilogue or self.ranges > 1):
+            return f"bands of {self.band}: for CTAs that multiply all of k, of a single matrix"
         if max(self.tiles(shape)) > GRID_LIMIT:
             return f"{max(self.tiles(shape))} tiles, a grid takes {GRID_LIMIT} along each extent"
+        if self.shared_bytes > SHARED_LIMIT:
+            return f"with partial sums of {self.slices} slices {self.shared_bytes} bytes of shared memory"
         tiles = i.k_tiles(shape)
-        ranges = self.slices * self.parts
-        if self.parts < 1:
-            return f"{self.parts} parts: at least one"
-        if self.parts > 1 and self.slices & (self.slices - 1):
-            return f"{self.parts} parts of {self.slices} slices: slices have to be a power of two"
-        if why := self.instance.exchange(self.slices):
-            return why
-        if ceil_div(tiles, ceil_div(tiles, ranges)) != ranges:
-            return f"{ranges} slices of {tiles} k tiles: some would be empty"
-        for described in self._maps(shape).values():
-            if why := described.why_illegal():
-                return why
-        return None
+        if ceil_div(tiles, ceil_div(tiles, self.ranges)) != self.ranges:
+            return f"{self.ranges} slices of {tiles} k tiles: some would be empty"
+        return next(filter(None, (found.why_illegal() for found in self._maps(shape).values())), None)
 
     def dominated(self, shape: Shape) -> str | None:
         """Why a legal configuration is surely worse than a smaller one; None when it may be good."""
-        if self.instance.shared and self.share_m * self.share_n == 1:
-            return "nothing is shared: the plain instance does that faster"
         seen, (rows, columns) = self.seen(shape), self.tile
         if rows > 64 and rows // 2 >= seen.m:
             return f"{rows} rows a CTA for {seen.m}"
@@ -129,94 +227,85 @@ class SplitKConfig(Configuration):
         if columns > 16 and columns // 2 >= seen.n:
             return f"{columns} columns a CTA for {seen.n}"
         tiles_m, tiles_n = self.tiles(shape)
-        ctas = tiles_m * tiles_n * self.slices * self.parts
-        if ctas > (1 if self.parts > 1 else 8) * MULTIPROCESSORS:
+        if (ctas := tiles_m * tiles_n * self.slices) > 8 * MULTIPROCESSORS:
             return f"{ctas} CTAs that do not outlive their tile"
-        if why := rasterization.dominated(self.band, tiles_m, tiles_n, self.shared_bytes):
-            return why
-        for share, tiles, extent in ((self.share_m, tiles_m, "m"), (self.share_n, tiles_n, "n")):
-            if share > 1 and 4 * tiles < 3 * ceil_div(tiles, share) * share:
-                return f"{share} CTAs share along {extent}, and there are {tiles} tiles"
-        return None
+        return rasterization.dominated(self.band, tiles_m, tiles_n, self.shared_bytes)
 
     def _fits_better(self, seen: Shape) -> bool:
         """Whether transposed tiles fill the multiprocessors where tiles of 64 and of 128 rows would not.
 
-        Of problems with one tile across, whole in k. With the quick start alone: no sweep has timed the
-        others there, and what nobody has timed must not be chosen.
+        Of problems with one tile across, whole in k.
         """
         rows, columns = self.tile
-        if columns < 80 or seen.m > 2 * rows or self.slices * self.parts > 1 or not self.instance.blocks:
+        if columns < 80 or seen.m > 2 * rows or self.ranges > 1:
             return False
         if seen.m > rows:  # two tiles across: in one wave
-            return (
-                columns > 128 and (tiles := 2 * ceil_div(seen.n, columns)) <= MULTIPROCESSORS and _fill(tiles)
-            )
+            tiles = 2 * ceil_div(seen.n, columns)
+            return columns > 128 and tiles <= MULTIPROCESSORS and _fill(tiles)
         return _fill(ceil_div(seen.n, columns)) and not any(_fill(ceil_div(seen.n, r)) for r in (64, 128))
 
     def _boxes(self, shape: Shape) -> tuple[int, int]:
-        """Rows of a tile of A, of B, that each of those who share it loads."""
+        """Rows of a tile of A, of B, that are loaded."""
         i, seen = self.instance, self.seen(shape)
         mn_a, mn_b = tma_wgmma.majors(i.layout, i.swapped)
-        return (
-            tma_wgmma.box_rows(seen.m, i.rows, self.share_n, mn_a),
-            tma_wgmma.box_rows(seen.n, i.columns, self.share_m, mn_b),
-        )
+        return tma_wgmma.box_rows(seen.m, i.rows, mn_a), tma_wgmma.box_rows(seen.n, i.columns, mn_b)
 
     def _maps(self, shape: Shape) -> dict[str, TensorMap]:
-        i, seen, (rows_a, rows_b) = self.instance, self.seen(shape), self._boxes(shape)
-        mn_a, mn_b = tma_wgmma.majors(i.layout, i.swapped)
-        return {
-            "map_a": tma_wgmma.operand_map("a", seen.m, shape.k, rows_a, mn_a, i.dtype),
-            "map_b": tma_wgmma.operand_map("b", seen.n, shape.k, rows_b, mn_b, i.dtype),
-        }
+        return tma_wgmma.operand_maps(self.instance, self.seen(shape), shape.k, self._boxes(shape))
+
+    def _grid(self, shape: Shape) -> tuple[int, int, int]:
+        down, across = self.tiles(shape)
+        if self.band:
+            return self.band, across, ceil_div(down, self.band)
+        return self.slices, across, down
 
     def _launch(self, shape: Shape) -> Launch:
         seen, k_tiles = self.seen(shape), self.instance.k_tiles(shape)
-        (rows, columns), (rows_a, rows_b) = self.tile, self._boxes(shape)
+        rows, columns = self.tile
         scalars = {
             "m": seen.m,
             "n": seen.n,
             "ldc": shape.n,
             "k_tiles": k_tiles,
-            "tiles_per_slice": ceil_div(k_tiles, self.slices * self.parts),
-            "parts": self.parts,
-            "log2_slices": self.slices.bit_length() - 1,
+            "tiles_per_slice": ceil_div(k_tiles, self.ranges),
             "late": 0,
-            "share_m": self.share_m,
-            "share_n": self.share_n,
-            "rows_a": rows_a,
-            "rows_b": rows_b,
             "last_row": tma_wgmma.last(seen.m, rows),
             "last_column": tma_wgmma.last(seen.n, columns),
-            "stage_bytes": max(1, self.instance.blocks)
-            * tma_wgmma.stage_bytes(rows_a * self.share_n, rows_b * self.share_m),
-            "all_a": sum(1 << self.slices * i for i in range(self.share_n)),
-            "all_b": sum(1 << self.slices * self.share_n * i for i in range(self.share_m)),
+            "stage_bytes": self.instance.blocks * tma_wgmma.stage_bytes(*self._boxes(shape)),
             "band": self.band,
         }
-        cluster = (self.slices, self.share_n, self.share_m)
-        down, across = self.whole_tiles(shape)
-        grid = (self.slices * self.parts, across, down)
-        if self.band:
-            grid = (self.band, across, ceil_div(down, self.band))
-        elif self.instance.leaves and not self.instance.shared:
-            # one part's CTAs follow each other, and of m and n what has fewer tiles first: a GPC fetches what
-            # several of its CTAs ask for once (clusters are dealt to GPCs in turn, and need none of this)
-            scalars["band"] = 1 if down <= across else -1
-            grid = (*((down, across) if down <= across else (across, down)), self.parts)
-        tiles = across * down if self.parts > 1 else 0
-        counters = 4 * self.instance.consumers * self.slices
-        return Launch(
-            grid,
-            self.threads,
-            self.shared_bytes,
-            cluster,
-            scalars,
-            self._maps(shape),
-            4 * self.parts * tiles * rows * columns,
-            tiles * counters,
+        cluster = (self.slices, 1, 1)
+        maps = self._maps(shape)
+        return Launch(self._grid(shape), self.threads, self.shared_bytes, cluster, scalars, maps)
+
+    def estimate_us(self, shape: Shape) -> float:
+        """Microseconds, roughly; constants fitted to the first sweep, and to the SASS."""
+        instance, (rows, columns) = self.instance, self.tile
+        tiles_m, tiles_n = self.tiles(shape)
+        ctas = tiles_m * tiles_n * self.slices
+        resident = cost.residents(self.threads, self.shared_bytes)
+        share = cost.share_of(ctas, resident)
+        waves = ceil_div(ctas, cost.at_once(self.cluster, resident))
+        step = max(
+            share * cost.multiply_cycles(rows, columns),
+            share * tma_wgmma.stage_bytes(rows, columns) / _LOAD,
+            share * cost.read_cycles(rows, columns),
+            _COPY / instance.ring,
         )
+        steps = ceil_div(tma_wgmma.k_tiles(shape), self.slices)
+        once = _COPY + steps * step + 300 + share * 2 * rows * columns / self.slices / _STORE
+        if self.slices > 1:
+            once += _SUMS + _SLICE * self.slices + 4 * rows * columns / _PARTIAL
+        both = waves * once, cost.memory_cycles(shape, _MEMORY)
+        return cost.microseconds(_LAUNCH + max(both) + _BESIDE * min(both))
+
+
+#: Of the estimate, in cycles: up to the first instruction; a first copy; the cluster's sum, each slice of it
+_LAUNCH, _COPY, _SUMS, _SLICE = 1670, 1340, 900, 60
+#: bytes a cycle and multiprocessor: operands, partial sums of slices, stores, memory
+_LOAD, _PARTIAL, _STORE, _MEMORY = 60, 28, 19, 14
+#: what of the shorter of memory and multiprocessors shows up
+_BESIDE = 0.05
 
 
 def _fill(tiles: int) -> bool:
@@ -224,28 +313,75 @@ def _fill(tiles: int) -> bool:
     return -tiles % MULTIPROCESSORS <= MULTIPROCESSORS // 10
 
 
-def _whole(tiles: int, share: int) -> int:
-    return ceil_div(tiles, share) * share
-
-
-#: CTAs of a cluster that split k, that share along m, along n
-_CLUSTERS = (
-    *((slices, 1, 1) for slices in (1, 2, 3, 4, 5, 6, 7, 8)),
-    *((1, m, n) for m in (1, 2, 4) for n in (1, 2, 4) if 1 < m * n <= 8),
-    *((slices, m, n) for slices in (2, 3, 4) for m, n in ((2, 1), (1, 2))),
-    (2, 2, 2),
-    (2, 4, 1),
-    (2, 1, 4),
-)
-#: slices -> clusters that split k further
-_PARTS = {1: (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16), 2: (1, 2, 3, 4, 5, 6, 8), 4: (1, 2, 3, 4, 8), 8: (1, 2)}
-
-
-def configurations(instances: tuple[SplitKInstance, ...] = INSTANCES) -> Iterator[SplitKConfig]:
+def configurations(instances: Iterable[SplitKInstance]) -> Iterator[SplitKConfig]:
     """Every configuration, in a fixed order, legal or not."""
-    for instance, (slices, m, n) in itertools.product(instances, _CLUSTERS):
-        if instance.shared == (m * n > 1):
-            for parts in _PARTS.get(slices, (1,)):
-                yield SplitKConfig(instance, slices, m, n, parts)
-            for band in rasterization.BANDS if slices * m * n == 1 else ():
-                yield SplitKConfig(instance, band=band)
+    for instance in instances:
+        yield from (SplitKConfig(instance, slices) for slices in range(1, 9))
+        yield from (SplitKConfig(instance, band=band) for band in rasterization.BANDS)
+
+
+_Tiles = tuple[tuple[int, int, int, dict[str, Any]], ...]
+_SWAPPED: dict[str, Any] = {"swapped": True}
+#: rows, columns, stages, options: what wins somewhere. Most have as many stages as 200 KB hold, for one CTA a
+#: multiprocessor and long k; fewer are for two and more CTAs, and where slices want room for their sums
+_BOTH: _Tiles = (
+    (64, 64, 6, {}),
+    (64, 64, 10, {}),
+    (64, 64, 5, {"blocks": 2}),
+    (64, 128, 7, {}),
+    (64, 128, 8, {}),
+    (128, 64, 7, {}),
+    (128, 128, 6, {"lead": 4}),
+    (128, 256, 4, {"lead": 3}),
+    (64, 16, 16, _SWAPPED),
+    (64, 32, 8, _SWAPPED),
+    # 12288 rows of weights are 128 tiles of 96
+    (64, 96, 8, _SWAPPED),
+    (128, 96, 6, _SWAPPED),
+    # 129 to 160 rows of C, 257 to 320
+    (64, 160, 7, _SWAPPED),
+    (128, 160, 5, _SWAPPED),
+)
+_TN: _Tiles = (
+    (64, 32, 8, {}),
+    (64, 32, 4, {"blocks": 2}),
+    (64, 32, 7, {"blocks": 2}),
+    (64, 80, 9, {}),
+    (64, 96, 8, {}),
+    (128, 96, 6, {}),
+    (128, 192, 5, {"lead": 3}),
+    (64, 32, 16, _SWAPPED),
+)
+_NN: _Tiles = (
+    (64, 192, 6, {}),
+    (64, 256, 5, {}),
+    (128, 128, 6, {}),
+    (128, 192, 5, {}),
+    (128, 16, 10, _SWAPPED),
+    (64, 32, 4, {"swapped": True, "blocks": 2}),
+)
+_BACKWARD: _Tiles = ((64, 64, 12, {}), (64, 64, 10, {}), (128, 128, 6, {}), (128, 128, 4, {}))
+_FUSED: _Tiles = ((64, 64, 6, {}), (64, 32, 8, _SWAPPED), (64, 128, 7, {}), (128, 128, 6, {}))
+
+
+def _instances(tiles: _Tiles, *layouts: str, **more: Any) -> tuple[SplitKInstance, ...]:
+    return tuple(
+        SplitKInstance(layout, rows, columns, stages, **options, **more)
+        for layout in layouts
+        for rows, columns, stages, options in tiles
+    )
+
+
+#: compiled for the benchmark's task (FP16, nn and tn)
+INSTANCES = (*_instances(_BOTH, "tn", "nn"), *_instances(_TN, "tn"), *_instances(_NN, "nn"))
+#: compiled for other callers: BF16, and the layouts of training's backward pass
+OTHER_INSTANCES = (
+    *(replace(instance, dtype="bf16") for instance in INSTANCES),
+    *_instances(_BACKWARD, "tt", "nt"),
+    *_instances(_BACKWARD, "tt", "nt", dtype="bf16"),
+)
+#: those with an epilogue (`epilogue`)
+EPILOGUE_INSTANCES = (
+    *_instances(_FUSED, "tn", "nn", epilogue=True),
+    *_instances(_FUSED[:1], "tn", "nn", epilogue=True, dtype="bf16"),
+)

@@ -1,9 +1,9 @@
 """k split by two launches: parts of k leave FP32 sums in a workspace, a second kernel adds them up.
 
-A configuration's name is its first launch's, ``cs_nn_64x128_s8q1p/c1p8+ol``; the second follows from it
-(`second_launch` has both kernels). It begins while the first is at work, on one CTA a multiprocessor, or two
-where the first lets it start at once: of 40 shapes and five of each one's pairs in every mode, this rule's
-best was 0.15 % from the best of all (docs/experiments/hgemm-kernels.md).
+The first kernel is `split_k`'s (`kernels/sm90_gemm_split_k.cuh`, LEAVES), the second
+`kernels/sm90_gemm_split_k_reduce.cuh`. A configuration's name is its first launch's,
+``cs_nn_64x128_s8q1p/c1p8+ol``; the second follows from it. The second begins while the first is at work, on
+one CTA a multiprocessor, or two where the first lets it start at once.
 """
 
 from __future__ import annotations
@@ -11,47 +11,140 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Any, Self
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self
 
 from sassafras.core import SassafrasError
 
-from ..problem.launch import MULTIPROCESSORS, Launch, NextLaunch
+from ..problem.launch import MULTIPROCESSORS, Launch, NextLaunch, ceil_div
 from ..problem.shape import Shape
-from .base import PLAIN, Mode
-from .split_k import SplitKConfig
-from .two_pass_reduction import PARTS, PartialsInstance, ReductionInstance, TwoPassLaunch, terms_of
+from . import tma_wgmma
+from .base import PLAIN, Mode, named
+from .source import Parameters, all_of, entry
+from .split_k import SplitKConfig, SplitKInstance
+from .tma_wgmma import TILE_K, truth
 
+#: parts that are proposed; of more than 16, some 8 to 16 are added at once
+PARTS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 24, 32)
 #: CTAs of the first launch, at least: tiles times parts
 FEWEST = 16
 #: k tiles of a part, at least
 SHORTEST = 4
-#: rows, columns, stages of what won on the grid, of 16 first kernels. Those that share operands by multicast
-#: are gone: CTAs of one part that follow each other share them as well, and wait for nobody
-#: (docs/experiments/hgemm-launch.md); so are tiles of 128 x 128
-_TILES = ((64, 64, 12), (64, 128, 8), (128, 64, 8))
-#: first kernels
-INSTANCES: tuple[PartialsInstance, ...] = tuple(
-    PartialsInstance(layout, *tile, blocks=1) for layout in ("tn", "nn") for tile in _TILES
-)
-#: those that no sweep has timed (`families.CANDIDATES`): none
-CANDIDATES: tuple[PartialsInstance, ...] = ()
+
+
+def terms_of(parts: int) -> int:
+    """Parts whose loads are under way at once: all of them, or the largest divisor up to 16."""
+    return next(terms for terms in range(min(parts, 16), 0, -1) if parts % terms == 0)
+
+
+@dataclass(frozen=True, order=True)
+class PartialsInstance(SplitKInstance):
+    """A first kernel: a `SplitKInstance` whose name ends in ``p``."""
+
+    #: a multiprocessor's memory is divided for it as for the second kernel, or neither fits beside the other
+    all_shared: ClassVar[bool] = True
+    leaves: ClassVar[bool] = True
+
+    @property
+    def companions(self) -> tuple[ReductionInstance, ...]:
+        """Second kernels that its sums may need: one for each number of parts at once."""
+        terms = sorted({terms_of(parts) for parts in PARTS})
+        return tuple(ReductionInstance(t, self.swapped, self.dtype) for t in terms)
+
+    @property
+    def name(self) -> str:
+        """For example ``cs_tn_64x128_s8q1p``."""
+        return super().name + "p"
+
+    def why_illegal(self) -> str | None:
+        """Why it cannot be compiled or run at all; None when it can."""
+        if self.lead or self.epilogue:
+            return "parts leave their sums without a lead or an epilogue"
+        return super().why_illegal()
+
+
+_NUMBERS = ("m", "n", "ldc", "parts", "tiles_m", "tiles_n", "rows", "columns", "last_row", "last_column")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ReductionInstance:
+    """A second kernel: the template's parameters.
+
+    Attributes:
+        terms: parts whose loads are under way at once; parts are a multiple of them.
+        swapped, dtype: as the first kernel's.
+    """
+
+    all_shared: ClassVar[bool] = True
+
+    terms: int
+    swapped: bool = False
+    dtype: str = "fp16"
+
+    @property
+    def name(self) -> str:
+        """Entry name, for example ``add_t8``."""
+        kind = ("_swapped" if self.swapped else "") + ("_bf16" if self.dtype == "bf16" else "")
+        return f"add{kind}_t{self.terms}"
+
+    @property
+    def warps(self) -> int:
+        """Warps of a CTA: with 8 registers for each term it takes almost half of a multiprocessor's."""
+        return min(16, 1024 // (8 * self.terms + 32))
+
+    @property
+    def threads(self) -> int:
+        """Threads a CTA."""
+        return 32 * self.warps
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory a CTA: 512 bytes a warp."""
+        return 512 * self.warps
+
+    @property
+    def parameters(self) -> Parameters:
+        """Names and types of the kernel's parameters."""
+        return (("c", f"*{self.dtype}"), ("workspace", "*f32"), *all_of("i32", *_NUMBERS))
+
+    @property
+    def template(self) -> str:
+        """The kernel's type in C++."""
+        kinds = f"{truth(self.swapped)}, {truth(self.dtype == 'bf16')}"
+        return f"SplitKReduce<{self.terms}, {self.warps}, {kinds}>"
+
+    @property
+    def source(self) -> str:
+        """CUDA C++ of the entry."""
+        header = "sm90_gemm_split_k_reduce.cuh"
+        return entry(self.name, header, self.template, self.parameters, self.threads)
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class TwoPassSplitKConfig(SplitKConfig):
-    """An instance that leaves its sums, parts of k, CTAs that share operands; `launch` has both launches."""
+    """An instance that leaves its sums, and parts of k (`slices` is 1); `launch` has both launches."""
+
+    FAMILY: ClassVar[str] = "split_k_two_pass"
+
+    parts: int = field(default=2, kw_only=True)
+
+    @property
+    def stem(self) -> str:
+        """For example ``cs_nn_64x128_s8q1p/c1p8``."""
+        return f"{self.instance.name}/c1p{self.parts}"
 
     @classmethod
     def _parse(cls, stem: str) -> Self:
-        if found := re.fullmatch(r"(\w+)/c1(?:m(\d)n(\d))?p(\d+)", stem):
-            entry, *numbers = found.groups()
-            for instance in (*INSTANCES, *CANDIDATES):
-                if instance.name == entry:
-                    return cls(instance, 1, *(int(number or 1) for number in numbers))
-            raise SassafrasError("no instance that leaves its sums has this name", where=entry)
+        if found := re.fullmatch(r"(\w+)/c1p(\d+)", stem):
+            known = (*INSTANCES, *OTHER_INSTANCES)
+            return cls(named(known, found[1], "instance that leaves its sums"), parts=int(found[2]))
         raise SassafrasError("not a configuration of two launches", where=stem)
+
+    @property
+    def ranges(self) -> int:
+        """Into how many ranges k is split in all."""
+        return self.parts
 
     @property
     def adding(self) -> ReductionInstance:
@@ -66,12 +159,15 @@ class TwoPassSplitKConfig(SplitKConfig):
 
     def why_illegal(self, shape: Shape) -> str | None:
         """Why this configuration cannot or should not run this shape; None when it may."""
-        return TwoPassLaunch(self).unable() or SplitKConfig.why_illegal(self, shape)
+        if not self.instance.leaves or self.slices != 1 or self.band or self.parts < 2:
+            return f"{self.stem}: an instance that leaves its sums, one slice and several parts make a pair"
+        if self.adding.terms < min(8, self.parts):
+            return f"{self.parts} parts: no 8 to 16 of them at once divide them"
+        return SplitKConfig.why_illegal(self, shape)
 
     def dominated(self, shape: Shape) -> str | None:
         """Why a legal configuration is surely worse than another; None when it may be good."""
-        tiles_m, tiles_n = self.tiles(shape)
-        across = self.ctas(shape) // self.parts
+        across = math.prod(self.tiles(shape))
         if not FEWEST <= across * self.parts <= MULTIPROCESSORS:
             return f"{across * self.parts} CTAs that leave sums: {FEWEST} to {MULTIPROCESSORS} pay"
         k_tiles = self.instance.k_tiles(shape)
@@ -83,35 +179,89 @@ class TwoPassSplitKConfig(SplitKConfig):
         power = 1 << max(0, most.bit_length() - 1)
         if self.parts not in (most, power, power // 2):
             return f"{self.parts} parts of {across} tiles, where there is room for {most}"
-        if tiles_m * tiles_n * 4 < 3 * across:
-            return f"{across} CTAs share operands of {tiles_m * tiles_n} tiles"
         return SplitKConfig.dominated(self, shape)
 
     def ctas(self, shape: Shape) -> int:
         """CTAs of the first launch; of any shape, also one that it cannot run."""
-        return math.prod(SplitKConfig._launch(self, shape).grid)
+        return math.prod(self.tiles(shape)) * self.parts
+
+    def _grid(self, shape: Shape) -> tuple[int, int, int]:
+        # one part's CTAs follow each other, and of m and n what has fewer tiles first: a GPC fetches what
+        # several of its CTAs ask for once
+        fewer, more = sorted(self.tiles(shape))
+        return fewer, more, self.parts
 
     def _launch(self, shape: Shape) -> Launch:
-        # parts that only leave their sums count nobody's arrival
-        return replace(SplitKConfig._launch(self, shape), counters=0)
+        first = SplitKConfig._launch(self, shape)
+        (down, across), (rows, columns) = self.tiles(shape), self.tile
+        scalars = {**first.scalars, "band": 1 if down <= across else -1}
+        return replace(first, scalars=scalars, workspace_bytes=4 * self.ctas(shape) * rows * columns)
 
     def launch(self, shape: Shape) -> Launch:
         """How to launch both kernels. Raises SassafrasError when they cannot run (`why_illegal`)."""
         first = SplitKConfig.launch(self, shape)
+        return replace(first, then=NextLaunch(self.adding, self._second(first, shape)))
+
+    def _second(self, first: Launch, shape: Shape) -> Launch:
+        (tiles_m, tiles_n), (rows, columns) = self.tiles(shape), self.tile
+        scalars = {
+            **{name: first.scalars[name] for name in ("m", "n", "ldc", "last_row", "last_column")},
+            "parts": self.parts,
+            "tiles_m": tiles_m,
+            "tiles_n": tiles_n,
+            "rows": rows,
+            "columns": columns,
+        }
         ctas = MULTIPROCESSORS * (2 if self.mode.overlap and not self.mode.late else 1)
-        second = TwoPassLaunch(self, ctas).second.behind(first, shape)
-        return replace(first, then=NextLaunch(self.adding, second))
+        return Launch(
+            (min(ctas, tiles_m * tiles_n * rows * columns // 256), 1, 1),
+            self.adding.threads,
+            self.adding.shared_bytes,
+            (1, 1, 1),
+            scalars,
+            workspace_bytes=first.workspace_bytes,
+            overlap=True,
+        )
 
     def in_modes(self) -> list[Self]:
         """Plain, and overlapping the launch ahead with the second at once or late."""
         modes = (PLAIN, Mode(overlap=True), Mode(overlap=True, late=True))
         return [replace(self, mode=mode) for mode in modes]
 
+    def estimate_us(self, shape: Shape) -> float:
+        """Microseconds of both launches, roughly.
 
-def configurations(
-    instances: tuple[PartialsInstance, ...] = (*INSTANCES, *CANDIDATES),
-) -> Iterator[TwoPassSplitKConfig]:
+        Fitted to the best modes of 678 pairs of the shipped dataset (warm, back to back): the mean error is
+        6.6 % on shapes that were not fitted.
+        """
+        rows, columns = self.tile
+        ctas = self.ctas(shape)  # a selector asks about neighbours, too, where it may be illegal
+        k_tiles = ceil_div(tma_wgmma.k_tiles(shape), self.parts)
+        k = TILE_K * k_tiles * ceil_div(ctas, MULTIPROCESSORS)
+        *_, beside, longest = sorted(
+            (
+                2 * k * (rows + columns) / _ARRIVE,
+                2 * k * rows * columns * MULTIPROCESSORS / _FLOP,
+                shape.nbytes / _STREAMED if shape.nbytes > _KEPT else 0.0,
+            )
+        )
+        return _START + longest + _BESIDE * beside + _SUMS * 4 * ctas * rows * columns / 1e6
+
+
+#: Of the estimate: microseconds of both launches without their work; bytes a microsecond and multiprocessor
+#: of operands that arrive; FLOP a microsecond of all; what of the second longest of arriving, multiplying and
+#: memory shows up; microseconds that a megabyte of sums takes, left and added
+_START, _ARRIVE, _FLOP, _BESIDE, _SUMS = 1.92, 179e3, 902e6, 0.24, 0.485
+#: bytes of operands that stay in the L2 between calls, and bytes a microsecond of those that do not
+_KEPT, _STREAMED = 45e6, 4.3e6
+
+#: first kernels: rows, columns, stages
+_TILES = ((64, 64, 12), (64, 128, 8), (128, 64, 8))
+INSTANCES = tuple(PartialsInstance(layout, *tile) for layout in ("tn", "nn") for tile in _TILES)
+OTHER_INSTANCES = tuple(replace(instance, dtype="bf16") for instance in INSTANCES)
+
+
+def configurations(instances: Iterable[PartialsInstance]) -> Iterator[TwoPassSplitKConfig]:
     """Every configuration, in a fixed order, legal or not."""
     for instance, parts in itertools.product(instances, PARTS):
-        for share_m, share_n in ((2, 1), (1, 2)) if instance.shared else ((1, 1),):
-            yield TwoPassSplitKConfig(instance, 1, share_m, share_n, parts)
+        yield TwoPassSplitKConfig(instance, parts=parts)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..problem.launch import TensorMap, ceil_div
 from ..problem.shape import Shape
 
@@ -11,10 +13,6 @@ TILE_K = 64
 LAYOUTS = {"tn": (False, False), "nn": (False, True), "tt": (True, False), "nt": (True, True)}
 #: widths of WGMMA for which `kernels/ptx_hopper.cuh` has an instruction
 WIDTHS = (16, 32, 48, 64, 80, 96, 112, 128, 144, 152, 160, 168, 176, 192, 256)
-#: registers that a thread needs beside its accumulators (seen in what ptxas allots)
-OVERHEAD_REGISTERS = 56
-#: the same for a kernel that never splits k
-WHOLE_TILES_REGISTERS = 40
 
 
 def majors(layout: str, swapped: bool) -> tuple[bool, bool]:
@@ -47,6 +45,22 @@ def operand_map(operand: str, rows: int, k: int, box_rows: int, mn_major: bool, 
     return TensorMap(operand, dtype, (k, rows), (2 * k,), (TILE_K, box_rows))
 
 
+def operand_maps(instance: Any, seen: Shape, k: int, boxes: tuple[int, int]) -> dict[str, TensorMap]:
+    """``map_a`` and ``map_b`` of an instance's launch.
+
+    Args:
+        seen: the problem as the kernel sees it.
+        boxes: rows that one CTA loads of a tile of A, of B.
+    """
+    extents = (seen.m, seen.n)
+    return {
+        f"map_{name}": operand_map(name, extent, k, rows, mn_major, instance.dtype)
+        for name, extent, rows, mn_major in zip(
+            "ab", extents, boxes, majors(instance.layout, instance.swapped), strict=True
+        )
+    }
+
+
 #: a place that no tile reaches: none is moved
 APART = 1 << 30
 
@@ -56,15 +70,12 @@ def last(extent: int, tile: int) -> int:
     return max(0, extent - tile)
 
 
-def box_rows(extent: int, rows: int, parts: int, mn_major: bool) -> int:
-    """Rows that one CTA loads of a tile of so many rows.
+def box_rows(extent: int, rows: int, mn_major: bool) -> int:
+    """Rows that are loaded of a tile of so many: those inside where the matrix is smaller.
 
-    All that are inside where the matrix is smaller than the tile, for several CTAs in multiples of 8. An
-    operand whose rows are contiguous comes in blocks of 64.
+    An operand whose rows are contiguous comes in blocks of 64.
     """
-    if mn_major or extent >= rows:
-        return rows // parts
-    return extent if parts == 1 else min(rows // parts, 8 * ceil_div(extent, 8 * parts))
+    return rows if mn_major else min(extent, rows)
 
 
 def staging(columns: int, swapped: bool) -> tuple[int, int, int]:
@@ -74,7 +85,7 @@ def staging(columns: int, swapped: bool) -> tuple[int, int, int]:
 
 
 def stored(columns: int, swapped: bool, together: bool = False) -> tuple[int, int, int]:
-    """`staging` of the warp-specialised family: 64 columns if there are so many, the last ones twice.
+    """`staging` of the persistent kernel: 64 columns if there are so many, the last ones twice.
 
     Args:
         together: the four warps of a warpgroup fill a buffer of 64 x 64, of which each has a quarter.

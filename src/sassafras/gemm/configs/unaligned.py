@@ -1,4 +1,4 @@
-"""Rows of any length (`kernels/sm90_hgemm_any_rows.cuh`): instances, configurations, which are legal."""
+"""Rows of any length (`kernels/sm90_gemm_unaligned.cuh`): instances, configurations, legality, cost."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from sassafras.core import SassafrasError
 
 from ..problem.launch import GRID_LIMIT, MULTIPROCESSORS, SHARED_LIMIT, Launch, TensorMap, ceil_div
 from ..problem.shape import Shape
-from . import rasterization, tma_wgmma
+from . import cost, rasterization, tma_wgmma
 from .base import PLAIN, Configuration, Mode, named
-from .source import EPILOGUE_PARAMETERS, entry
+from .source import EPILOGUE_PARAMETERS, Parameters, all_of, entry
 from .tma_wgmma import TILE_K
 
 #: rows of which every so many-th lie a multiple of 16 bytes apart, whatever their length
@@ -75,25 +75,11 @@ class UnalignedInstance:
         return 1024 + max(stages, 4 * self.rows * (self.columns + 8)) + 16 * self.stages
 
     @property
-    def parameters(self) -> tuple[tuple[str, str], ...]:
+    def parameters(self) -> Parameters:
         """Names and types of the kernel's parameters."""
-        plain = (
-            ("a_more", "tensormap"),
-            ("a_less", "tensormap"),
-            ("b_more", "tensormap"),
-            ("b_less", "tensormap"),
-            ("c", "*fp16"),
-            ("m", "i32"),
-            ("n", "i32"),
-            ("k", "i32"),
-            ("lda", "i32"),
-            ("ldb", "i32"),
-            ("ldc", "i32"),
-            ("tiles_per_slice", "i32"),
-            ("late", "i32"),
-            ("log2_band", "i32"),
-        )
-        return plain + EPILOGUE_PARAMETERS * self.epilogue
+        maps = all_of("tensormap", "a_more", "a_less", "b_more", "b_less")
+        lines = all_of("i32", "m", "n", "k", "lda", "ldb", "ldc", "tiles_per_slice", "late", "log2_band")
+        return (*maps, ("c", "*fp16"), *lines, *EPILOGUE_PARAMETERS * self.epilogue)
 
     def why_illegal(self) -> str | None:
         """Why it cannot be compiled or run at all; None when it can."""
@@ -116,7 +102,7 @@ class UnalignedInstance:
     @property
     def source(self) -> str:
         """CUDA C++ of the entry."""
-        header = "sm90_hgemm_any_rows.cuh"
+        header = "sm90_gemm_unaligned.cuh"
         return entry(self.name, header, self.template, self.parameters, self.threads, epilogue=self.epilogue)
 
 
@@ -135,11 +121,12 @@ class UnalignedConfig(Configuration):
     Attributes:
         instance: the compiled kernel.
         slices: CTAs of a cluster that split k.
-        band: of CTAs that multiply all of k: rows of tiles that are visited together (`bands`); 0: row after
-            row.
+        band: of CTAs that multiply all of k: rows of tiles that are visited together (`rasterization`);
+            0: row after row.
         mode: how launches follow each other.
     """
 
+    FAMILY: ClassVar[str] = "unaligned"
     HAS_LATE: ClassVar[bool] = True
 
     instance: UnalignedInstance
@@ -168,10 +155,6 @@ class UnalignedConfig(Configuration):
     def cluster(self) -> int:
         """CTAs of a cluster."""
         return self.slices
-
-    def tiles(self, shape: Shape) -> tuple[int, int]:
-        """Tiles along m and n."""
-        return ceil_div(shape.m, self.instance.rows), ceil_div(shape.n, self.instance.columns)
 
     def why_illegal(self, shape: Shape) -> str | None:
         """Why this configuration cannot run this shape; None when it may."""
@@ -237,6 +220,36 @@ class UnalignedConfig(Configuration):
             scalars,
             self._maps(shape),
         )
+
+    def estimate_us(self, shape: Shape) -> float:
+        """Microseconds, roughly; constants as those of the split-K kernel were fitted first."""
+        instance, (rows, columns) = self.instance, self.tile
+        tiles_m, tiles_n = self.tiles(shape)
+        ctas = tiles_m * tiles_n * self.slices
+        resident = cost.residents(self.threads, self.shared_bytes)
+        share = cost.share_of(ctas, resident)
+        waves = ceil_div(ctas, cost.at_once(self.cluster, resident))
+        step = max(
+            share * cost.multiply_cycles(rows, columns),
+            share * tma_wgmma.stage_bytes(rows, columns) / _LOAD,
+            share * 4 * _ISSUE,
+            share * (rows + columns) * _MOVE * bool(shape.k % 8),
+            _COPY / instance.stages,
+        )
+        store = share * rows * columns * (8 / 128 + 2 / _STORE / self.slices)
+        once = _COPY + ceil_div(tma_wgmma.k_tiles(shape), self.slices) * step + 600 + store
+        if self.slices > 1:
+            once += _SUM + _SLICE * self.slices + 4 * rows * columns / _PARTIAL
+        return cost.microseconds(_LAUNCH + max(waves * once, cost.memory_cycles(shape, _MEMORY)))
+
+
+#: Of the estimate, in cycles: launch; first copy; the cluster's sum, each slice of it; a loading warp's copy
+_LAUNCH, _COPY, _SUM, _SLICE, _ISSUE = 1670, 1340, 500, 580, 60
+#: bytes a cycle: operands from the L2 (five sectors for four), partial sums, stores, memory
+_LOAD, _PARTIAL, _STORE, _MEMORY = 42, 11.3, 10, 14
+#: cycles of shared memory for a row of a k tile that moves into place: it arrives, is read twice, written,
+#: multiplied
+_MOVE = 5.5
 
 
 def kinds(operand: str, rows: int, length: int, box: tuple[int, int]) -> tuple[TensorMap, TensorMap]:

@@ -3,7 +3,7 @@
 //
 //   C = activation(alpha * A B + beta * addend + bias), all in FP32, rounded once
 //
-// Whoever writes an element of C applies it, after the last of its partial sums has been added. The addend may be C
+// The thread that writes an element of C applies it, after the last of its partial sums has been added. The addend may be C
 // itself: each element is read by the thread that holds its sum, before that thread's store of it.
 // Comes after ptx.cuh or ptx_hopper.cuh.
 #pragma once

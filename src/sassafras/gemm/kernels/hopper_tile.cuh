@@ -8,7 +8,7 @@
 // Tiles start at multiples of 1024 bytes, where the swizzle's pattern starts.
 //
 // A tensor copy fills rows outside of the matrix with zeros at some eight cycles a row, longer than their products take
-// (docs/experiments/hgemm-memory-and-cycles.md). So none is asked for: the last tile begins so far up that it ends with the matrix, and
+//. So none is asked for: the last tile begins so far up that it ends with the matrix, and
 // computes some rows that the tile before it computes, too, from the same numbers in the same order. Where the matrix is smaller
 // than a tile, boxes have as many rows as it has. (The host decides, by last_row, last_column, boxes and stage_bytes: a result that
 // is read while others store it, or k cut differently from tile to tile, wants tiles apart.)
@@ -25,11 +25,7 @@ static constexpr int TILE_K = 64, ROW_BYTES = 128, BLOCK_BYTES = 64 * ROW_BYTES;
 //   K-major:  stride = from 8 rows to the next 8; leading is not used.
 //   MN-major: leading = from 64 rows to the next 64, stride = from 8 k to the next 8.
 template <bool MN> __device__ __forceinline__ constexpr u64 descriptor(u32 address) {
-#if defined(SASSAFRAS_MN_VARIANT) && SASSAFRAS_MN_VARIANT == 1 // the two offsets exchanged
-    constexpr u64 leading = MN ? 1024 : 16, stride = MN ? BLOCK_BYTES : 1024;
-#else
     constexpr u64 leading = MN ? BLOCK_BYTES : 16, stride = 1024;
-#endif
     constexpr u64 fixed = (leading >> 4) << 16 | (stride >> 4) << 32 | (u64)1 << 62;
     return fixed | ((address & 0x3FFFF) >> 4);
 }
@@ -60,20 +56,6 @@ template <int ROWS, bool MN, int PARTS> struct Operand {
                 load_box(to + block * BLOCK_BYTES, map, row + 64 * block, k, mask, barrier, z...);
         } else {
             load_box(to, map, k, row, mask, barrier, z...);
-        }
-    }
-
-    // Part `part`, of `rows` rows, to all CTAs of the mask: the number of parts is chosen at launch.
-    static __device__ __forceinline__ void load_part(u32 tile, const TensorMap *map, int row, int k, int part, int rows,
-                                                     u32 mask, u32 barrier) {
-        u32 to = tile + part * rows * ROW_BYTES;
-        row += part * rows;
-        if constexpr (MN) {
-#pragma unroll 1
-            for (const u32 end = to + rows * ROW_BYTES; to < end; to += BLOCK_BYTES, row += 64)
-                copy_tile_multicast(to, map, row, k, barrier, (u16)mask);
-        } else {
-            copy_tile_multicast(to, map, k, row, barrier, (u16)mask);
         }
     }
 
@@ -119,68 +101,6 @@ template <int WIDTH, bool TRANSPOSED, bool BF16, int WARPS = 1> struct Staging {
             const int i = lane >> 3, r = lane & 7;
             const u32 at = TRANSPOSED ? place(8 * (j + (i >> 1)) + r, 2 * warp + (i & 1)) : place(8 * (i & 1) + r, j + (i >> 1));
             store_matrices<TRANSPOSED>(buffer + at, words);
-        }
-    }
-};
-
-// Adds up what `count` CTAs have left in the workspace, one 16-byte vector of a thread after the other, each in the order of
-// the CTAs. Memory answers after some 700 cycles, and 64 bytes a cycle want to be under way all the while: copies go ahead to
-// 16-byte slots of shared memory, SLOTS of each of THREADS threads, since the compiler puts off loads to save registers.
-//   place(vector, wanted): where the first CTA's is, if it is wanted at all. stride: floats from a CTA's to the next one's.
-template <int THREADS, int SLOTS, class Place> struct PartialSums {
-    static constexpr int TERMS = 4, AHEAD = SLOTS / TERMS < 24 ? SLOTS / TERMS : 24; // groups of so many terms under way
-    static constexpr int TERM = 16 * THREADS, GROUP = TERMS * TERM;
-    static_assert(AHEAD > 0, "no room for a group");
-    const Place place;
-    const long long stride;
-    const int vectors, count;
-    u32 slot, read, write; // this thread's first slot, its next to be read, its next to be filled
-    int vector = 0, term = 0;
-    bool wanted;
-    const float *from;
-
-    __device__ __forceinline__ PartialSums(u32 slots, int thread, int vectors, int count, long long stride, Place place)
-        : place(place), stride(stride), vectors(vectors), count(count), slot(slots + 16 * thread), read(slot), write(slot),
-          from(place(0, wanted)) {
-#pragma unroll 1
-        for (int i = 0; i < AHEAD; ++i) fetch();
-    }
-
-    __device__ __forceinline__ static u32 after(u32 at, u32 first) {
-        at += GROUP;
-        return at == first + AHEAD * GROUP ? first : at;
-    }
-
-    __device__ __forceinline__ void fetch() {
-        if (vector < vectors) {
-#pragma unroll
-            for (int t = 0; t < TERMS; ++t) copy_partial(write + t * TERM, from + t * stride, wanted && term + t < count);
-            from += TERMS * stride;
-            term += TERMS;
-            if (term >= count) {
-                term = 0;
-                from = place(++vector, wanted);
-            }
-        }
-        write = after(write, slot);
-        copy_commit();
-    }
-
-    // The sum of the next vector. Absent terms are zeros: a sum that begins with 0 stays what it is.
-    __device__ __forceinline__ void next(float (&sum)[4]) {
-        sum[0] = sum[1] = sum[2] = sum[3] = 0;
-#pragma unroll 1
-        for (int first = 0; first < count; first += TERMS) {
-            u32 words[TERMS][4];
-            copy_wait<AHEAD - 1>();
-#pragma unroll
-            for (int t = 0; t < TERMS; ++t) load_shared(words[t], read + t * TERM);
-            read = after(read, slot);
-#pragma unroll
-            for (int t = 0; t < TERMS; ++t)
-#pragma unroll
-                for (int e = 0; e < 4; ++e) sum[e] += as_float(words[t][e]);
-            fetch();
         }
     }
 };

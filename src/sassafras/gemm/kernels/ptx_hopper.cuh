@@ -43,22 +43,10 @@ __device__ __forceinline__ void barrier_arrive(u32 barrier) {
 
 // Arrives at the barrier that lies at the same place in another CTA of the cluster.
 __device__ __forceinline__ void barrier_arrive_remote(u32 barrier, u32 rank) {
-#ifdef SASSAFRAS_REMOTE_RELEASE // for diagnosis: with an explicit scope (costs a fence of the whole GPU)
-    asm volatile("{\n .reg .b32 remote;\n mapa.shared::cluster.u32 remote, %0, %1;\n"
-                 " mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n}" ::"r"(barrier),
-                 "r"(rank)
-                 : "memory");
-#else
     asm volatile("{\n .reg .b32 remote;\n mapa.shared::cluster.u32 remote, %0, %1;\n"
                  " mbarrier.arrive.shared::cluster.b64 _, [remote];\n}" ::"r"(barrier),
                  "r"(rank)
                  : "memory");
-#endif
-}
-
-// The same where its address in the cluster is known (`remote_address`).
-__device__ __forceinline__ void barrier_arrive_there(u32 barrier) {
-    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
 __device__ __forceinline__ bool barrier_try(u32 barrier, u32 parity) {
@@ -70,46 +58,10 @@ __device__ __forceinline__ bool barrier_try(u32 barrier, u32 parity) {
     return done;
 }
 
-// Whether that phase ends while it is asked TESTS times (some 45 cycles each), for all lanes of the warp alike.
-template <int TESTS> __device__ __forceinline__ bool barrier_soon(u32 barrier, u32 parity) {
-#pragma unroll 1
-    for (int i = 0; i < TESTS; ++i) {
-        u32 done;
-        asm volatile("{\n .reg .pred p;\n mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n selp.u32 %0, 1, 0, p;\n}"
-                     : "=r"(done)
-                     : "r"(barrier), "r"(parity)
-                     : "memory");
-        if (__all_sync(0xffffffffu, done)) return true;
-    }
-    return false;
-}
-
-#ifdef SASSAFRAS_WATCHDOG
-// Diagnosis of hangs: a wait that takes a tenth of a second is reported once and then given up by everybody, so
-// that the kernel ends (with a wrong result). Words: 1 when set, TAG, barrier, parity, block, thread, cluster rank.
-extern "C" {
-__device__ u32 sassafras_watchdog[8];
-}
-#endif
-
-// Waits until the phase of this parity has ended. TAG names the place (for the watchdog).
+// Waits until the phase of this parity has ended. TAG names the place, for the emulator.
 template <int TAG> __device__ __forceinline__ void barrier_wait(u32 barrier, u32 parity) {
-#ifdef SASSAFRAS_WATCHDOG
-    const long long begin = clock64();
-    while (!barrier_try(barrier, parity)) {
-        if (*(volatile u32 *)sassafras_watchdog) return;
-        if (clock64() - begin > 200000000) {
-            if (atomicExch(sassafras_watchdog, 1u) == 0) {
-                const u32 report[6] = {(u32)TAG, barrier, parity, blockIdx.x, threadIdx.x, cluster_rank()};
-                for (int i = 0; i < 6; ++i) ((volatile u32 *)sassafras_watchdog)[1 + i] = report[i];
-            }
-            return;
-        }
-    }
-#else
     while (!barrier_try(barrier, parity)) {
     }
-#endif
 }
 
 // Threads of some warps of the CTA meet; `threads` counts them all. Barrier 0 is that of the whole CTA.
@@ -253,18 +205,6 @@ __device__ __forceinline__ void store_partial(float *to, const float (&v)[4]) {
                  : "memory");
 }
 
-__device__ __forceinline__ void load_partial(float (&v)[4], const float *from) {
-    asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
-                 : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3])
-                 : "l"(from)
-                 : "memory");
-}
-
-// 16 bytes of them to shared memory, asynchronously (see copy_commit); `ok` false reads nothing and writes zeros.
-__device__ __forceinline__ void copy_partial(u32 to, const float *from, bool ok) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(ok ? 16 : 0) : "memory");
-}
-
 // Where `mine` lies in the shared memory of another CTA of the cluster: an address for `store_async`.
 __device__ __forceinline__ u32 remote_address(u32 mine, u32 rank) {
     u32 address;
@@ -283,17 +223,6 @@ __device__ __forceinline__ void store_async(u32 to, const float (&v)[4], u32 bar
 // `meet_cluster` in two halves: what lies between need not wait.
 __device__ __forceinline__ void arrive_at_cluster() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
 __device__ __forceinline__ void wait_for_cluster() { asm volatile("barrier.cluster.wait.aligned;" ::: "memory"); }
-
-// Adds one, returns what was there. Releases this thread's writes (and those it has seen) and acquires the others'.
-__device__ __forceinline__ u32 count_up(u32 *counter) {
-    u32 before;
-    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
-    return before;
-}
-
-__device__ __forceinline__ void store_counter(u32 *counter, u32 value) {
-    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(counter), "r"(value) : "memory");
-}
 
 // --- registers -------------------------------------------------------------------------------------------
 // All warps of a warpgroup execute it.

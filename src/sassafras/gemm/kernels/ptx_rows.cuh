@@ -1,4 +1,4 @@
-// Further thin wrappers, for kernels whose rows begin anywhere: see sm90_hgemm_any_rows.cuh. Needs sm_90a.
+// Further thin wrappers, for kernels whose rows begin anywhere: see sm90_gemm_unaligned.cuh. Needs sm_90a.
 // Comes after ptx_hopper.cuh.
 #pragma once
 

@@ -31,7 +31,7 @@ GRID_LIMIT = 65535
 #: multiprocessors of an H200 or H100 SXM
 MULTIPROCESSORS = 132
 #: CTAs that run at once on an H200 where a multiprocessor has room for one, by the size of their cluster, 1
-#: to 8: it stays within a GPC, and does not always fill it (docs/experiments/hgemm-memory-and-cycles.md)
+#: to 8: it stays within a GPC, and does not always fill it
 AT_ONCE = (132, 132, 117, 120, 110, 102, 105, 120)
 
 

@@ -1,4 +1,4 @@
-"""The measured table: every (shape, configuration) pair that a sweep timed, as a file that can be replayed.
+"""The measured table: every (shape, configuration) pair that a sweep timed.
 
 JSON Lines, gzip-compressed when the name ends in ``.gz``. The first line is the header: ``sassafras_hgemm``
 (format version), ``gpu``, ``kernels`` (digest of our sources), ``cublaslt``, ``torch``, ``commit``, ``date``,
@@ -22,6 +22,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -64,8 +65,7 @@ class DatasetEntry:
     def ranked(self, layout: str | None = None) -> list[tuple[str, float]]:
         """(configuration, microseconds) of a layout (None: any), fastest first; longer timed ones first.
 
-        Of names that this version knows: a file keeps the times of instances that are gone, and nobody is
-        told to run them.
+        Of names that this version knows: a file keeps the times of instances that are gone.
         """
         rows = [
             (name, *value)
@@ -99,7 +99,10 @@ class DatasetEntry:
         """The reverse. Raises SassafrasError on anything malformed."""
         try:
             shape = Shape(int(line["m"]), int(line["n"]), int(line["k"]))
-            ours = {str(name): (float(us), int(rung)) for name, (us, rung) in line["ours"].items()}
+            timed = {str(name): (float(us), int(rung)) for name, (us, rung) in line["ours"].items()}
+            ours = {
+                now: timed[name] for name in timed if (now := registry.renamed(name)) not in timed
+            } | timed
             baselines = {
                 str(name): {str(layout): float(us) for layout, us in by.items()}
                 for name, by in line.get("baselines", {}).items()
@@ -112,19 +115,13 @@ class DatasetEntry:
             raise SassafrasError(f"not a line of a dataset: {error}", where=json.dumps(line)[:80]) from error
 
 
+@cache
 def layout_of(config: str) -> str:
-    """The layout that a configuration reads, by its name; empty for names that no family of ours has."""
-    known = _LAYOUTS.get(config)
-    if known is None:
-        try:
-            known = registry.parse(config).layout
-        except SassafrasError:
-            known = ""
-        _LAYOUTS[config] = known
-    return known
-
-
-_LAYOUTS: dict[str, str] = {}
+    """The layout that a configuration reads, by its name; empty for names that no kernel of ours has."""
+    try:
+        return registry.parse(config).layout
+    except SassafrasError:
+        return ""
 
 
 class Dataset:
@@ -152,12 +149,6 @@ class Dataset:
     def modelled(self) -> bool:
         """Written by a dry run: nothing in it was measured."""
         return bool(self.header.get("modelled"))
-
-    def replay(self, shape: Shape) -> DatasetReplay:
-        """An evaluator of one shape that answers from the file. Raises SassafrasError for unknown shapes."""
-        if shape not in self.entries:
-            raise SassafrasError("the dataset does not have this shape", where=str(shape))
-        return DatasetReplay(self.entries[shape])
 
     def save(self, path: Path) -> None:
         """Write it; equal contents give equal bytes."""
@@ -216,32 +207,6 @@ def merge(old: Dataset, new: Dataset, changed: str) -> Dataset:
     return Dataset(header, entries.values())
 
 
-def extended(old: Dataset, new: Dataset) -> Dataset:
-    """`old` with the configurations that only `new` timed: a sweep of new kernels beside baselines alone.
-
-    A GPU is never twice the same: `new`'s times are scaled, layout by layout, by AutoTuning's of both runs,
-    so that what was measured, a kernel against the baseline, stays. Shapes that are not in `old` are left
-    out. (Torch's times differ more between runs: it chooses anew.)
-
-    Raises:
-        SassafrasError: either was modelled, or they are of different GPUs.
-    """
-    _of_one_kind(old, new)
-    entries = dict(old.entries)
-    for shape, entry in new.entries.items():
-        before = entries.get(shape)
-        if before is None:
-            continue
-        clocks = before.baselines.get("lt_autotune", {}), entry.baselines.get("lt_autotune", {})
-        added = {}
-        for name, (us, rung) in entry.ours.items():
-            layout = layout_of(name)
-            if name not in before.ours and layout and all(layout in of for of in clocks):
-                added[name] = (us * clocks[0][layout] / clocks[1][layout], rung)
-        entries[shape] = DatasetEntry(shape, {**before.ours, **added}, before.baselines, before.lt)
-    return Dataset({**old.header, "extended": _origin(new)}, entries.values())
-
-
 def _of_one_kind(old: Dataset, new: Dataset) -> None:
     """Raises SassafrasError where the two cannot be put together."""
     if old.modelled or new.modelled:
@@ -254,43 +219,6 @@ def _origin(of: Dataset) -> dict[str, Any]:
     """Which run a dataset comes from."""
     keys = ("kernels", "cublaslt", "torch", "commit", "date", "command", "options")
     return {key: of.header[key] for key in keys if key in of.header}
-
-
-class DatasetReplay:
-    """One shape of a dataset as something to be measured: what a search or a learner asks, without a GPU.
-
-    Attributes:
-        entry: the shape's entry.
-        asked: configurations asked for, in order; their number is what a measurement would have cost.
-    """
-
-    def __init__(self, entry: DatasetEntry) -> None:
-        self.entry = entry
-        self.asked: list[str] = []
-
-    @property
-    def configs(self) -> list[str]:
-        """All that can be asked for, in the order of their names; of names that this version knows."""
-        return sorted(name for name, _ in self.entry.ranked())
-
-    def measure(self, config: str) -> float | None:
-        """Microseconds, None for a configuration that was not timed."""
-        self.asked.append(config)
-        return self.entry.us(config)
-
-    def best(self, layout: str | None = None) -> tuple[str, float]:
-        """The fastest (of the highest rung). Raises SassafrasError when nothing was timed."""
-        ranked = self.entry.ranked(layout)
-        if not ranked:
-            raise SassafrasError("nothing was timed for this shape", where=str(self.entry.shape))
-        return ranked[0]
-
-    def fraction_of_best(self, layout: str | None = None) -> float:
-        """Best time over the fastest asked for so far: 1 when the best was found, 0 before anything was."""
-        times = [
-            us for name in self.asked if (us := self.entry.us(name)) and layout in (None, layout_of(name))
-        ]
-        return self.best(layout)[1] / min(times) if times else 0.0
 
 
 def slug(gpu: str) -> str:
@@ -318,34 +246,3 @@ def recorded_path(gpu: str = "NVIDIA H200", part: str = "") -> Path:
 def shipped(gpu: str = "NVIDIA H200", part: str = "") -> Dataset:
     """The dataset that the shipped table was made from. Raises SassafrasError when it is not there."""
     return Dataset.load(recorded_path(gpu, part))
-
-
-def from_results(results: dict[str, Any]) -> Dataset:
-    """The part of a dataset that an ``hgemm-offline.json`` holds: baselines, and our winner of every shape.
-
-    Losers of the selection are not in such a file, and the winner is of the faster layout only.
-    """
-    environment = results.get("environment", {})
-    header = {
-        "gpu": environment.get("gpu"),
-        "torch": environment.get("torch"),
-        "cublas": environment.get("cublas"),
-        "commit": results.get("commit"),
-        "date": results.get("date"),
-        "command": results.get("command"),
-        "source": f"{results.get('benchmark')}.json: our winner of each shape, measured apart from selection",
-        "kernels": results.get("kernels"),
-        "modelled": bool(results.get("modelled")),
-    }
-    entries = []
-    for row in results["rows"]:
-        if "error" in row:
-            continue
-        baselines: dict[str, dict[str, float]] = {}
-        for key, value in row.items():
-            name, _, layout = key.rpartition("_")
-            if layout in ("nn", "tn") and name in ("torch", "cublas", "lt_heuristic", "lt_autotune"):
-                baselines.setdefault(name, {})[layout] = float(value)
-        ours = {row["config"]: (float(row["ours"]), 9)} if row.get("ours") else {}
-        entries.append(DatasetEntry(Shape(row["m"], row["n"], row["k"]), ours, baselines))
-    return Dataset(header, entries)

@@ -20,9 +20,6 @@ from .selector import Selector, parsed
 
 #: predicted speed-up over torch that ours needs
 MARGIN = 1.05
-#: by what a kernel without the quick start is slower than the same with it, where it gains most
-#: (docs/experiments/hgemm-launch.md)
-QUICK_START = 1.1
 #: plain batches that torch serves faster than this (microseconds) are left to it: our call costs more
 LEAST_US = 8.0
 #: of an elementwise pass over C by torch: microseconds at least, and bytes a microsecond
@@ -95,19 +92,16 @@ def choose(
     row = chooser.nearest(together, layout)
     if row is None:
         return None, "no tuned shape is near"
-    # a kernel with an epilogue starts and loops as those without the quick start do, and adds its parts up
-    # itself: theirs is the time that tells something of it
     tuned = [(config, us) for name, us in row.ours if (config := parsed(name)) is not None]
     if not tuned:
         return None, "the tuned winner is not of this version"
-    alone = [t for t in tuned if len(t[0].instances) == 1] or tuned
-    winner, tuned_us = next((t for t in alone if not getattr(t[0].instance, "blocks", 0)), alone[0])
-    if getattr(winner.instance, "blocks", 0):
-        tuned_us *= QUICK_START
+    # no epilogue waits for a second launch: the time of one launch tells more of it
+    winner, tuned_us = next((t for t in tuned if len(t[0].instances) == 1), tuned[0])
     best = min(found, key=lambda c: (estimate_us(c, flat(c, shape, batch)), c.name))
-    best = replace(best, mode=winner.mode if winner.mode in _modes(best) else best.mode)  # type: ignore[type-var]
+    modes = [other.mode for other in best.in_modes()]
+    best = replace(best, mode=winner.mode if winner.mode in modes else best.mode)  # type: ignore[type-var]
     same = with_dtype(winner, dtype)
-    if same is not None and same.layout == layout and _can(same, found):
+    if same is not None and same.layout == layout and any(c.stem == same.stem for c in found):
         best = same
     ours = estimate_us(best, flat(best, shape, batch)) / estimate_us(winner, row.shape) * tuned_us
     assert row.torch_us is not None
@@ -119,13 +113,3 @@ def choose(
     if speedup < MARGIN:
         return None, f"ours is predicted at {speedup:.2f} of torch's speed (not measured)"
     return best.name, f"predicted at {speedup:.2f} of torch's speed (not measured)"
-
-
-def _modes(config: Config) -> list[Any]:
-    return [other.mode for other in config.in_modes()]
-
-
-def _can(config: Config, found: list[Config]) -> bool:
-    """Among the legal ones, whatever its mode."""
-    plain = config.stem
-    return any(other.stem == plain for other in found)

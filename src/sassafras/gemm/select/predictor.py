@@ -22,44 +22,23 @@ import numpy as np
 from sassafras.core import SassafrasError
 from sassafras.core.files import write_whole
 
+from ..configs import cost, registry
 from ..configs.base import PLAIN, Mode
-from ..configs.persistent import PersistentConfig
 from ..configs.registry import Config
-from ..configs.split_k import SplitKConfig
-from ..configs.split_k_two_pass import TwoPassSplitKConfig
-from ..problem.launch import AT_ONCE, MULTIPROCESSORS
+from ..problem.launch import MULTIPROCESSORS
 from ..problem.shape import LAYOUTS, Shape
-from .cost_model import estimate_us
+from .cost_model import estimate_us, least_us
 from .dataset import DATA, stem
 
 #: of the columns of `features`: a model of another number is not used
-VERSION = 6
-_FAMILIES = (
-    "SmallConfig",
-    "FallbackConfig",
-    "SplitKConfig",
-    "PersistentConfig",
-    "UnalignedConfig",
-    "TwoPassSplitKConfig",
-)
-#: the same as headers of trained models name them
-_RECORDED = (
-    "LeanConfig",
-    "StagedConfig",
-    "ClusterSplitConfig",
-    "WarpSpecializedConfig",
-    "AnyRowsConfig",
-    "TwoLaunchesConfig",
-)
+VERSION = 7
+_FAMILIES = ("small", "fallback", "split_k", "persistent", "unaligned", "split_k_two_pass")
 #: the column of a family's index in `_FAMILIES`
 _FAMILY = 11
-#: what a model has learnt of whose header does not say it
-_FIRST_FAMILIES = _RECORDED[:5]
 #: numbers of a configuration or of its instance; 0 where a family has none
 _NUMBERS = (
     "cluster", "warps_m", "warps_n", "warps_k", "mt", "nt", "steps", "stages", "consumers", "ping_pong",
-    "cluster_m", "cluster_n", "parts", "share_m", "share_n", "group", "exact", "shared", "buffers", "align",
-    "blocks", "band",
+    "cluster_m", "cluster_n", "parts", "group", "exact", "buffers", "align", "blocks", "band", "lead",
 )  # fmt: skip
 
 
@@ -77,7 +56,7 @@ def _own(config: Config) -> tuple[float, ...]:
         value: Any = getattr(config, name, None)
         numbers.append(float(getattr(config.instance, name, 0) if value is None else value))
     return (
-        float(_FAMILIES.index(type(config).__name__)),
+        float(_FAMILIES.index(config.FAMILY)),
         float(config.layout[0] == "n"),
         float(config.swapped),
         float(rows),
@@ -93,9 +72,7 @@ def _both(config: Config, shape: Shape) -> tuple[float, ...]:
     rows, columns = config.tile
     tiles_m, tiles_n = config.tiles(shape)
     tiles, seen = tiles_m * tiles_n, config.seen(shape)
-    slices = float(config.slices or max(1.0, MULTIPROCESSORS / tiles))  # stream-K fills the GPU
-    if isinstance(config, TwoPassSplitKConfig):  # nobody adds up beside it: its parts are slices
-        slices = float(config.parts)
+    slices = float(config.slices * getattr(config, "parts", 1))
     waves = tiles * slices / MULTIPROCESSORS
     estimate = estimate_us(config, shape)
     together = _together(config, tiles_m, tiles_n)
@@ -109,7 +86,7 @@ def _both(config: Config, shape: Shape) -> tuple[float, ...]:
         shape.k / slices,
         shape.k * (rows + columns) * 2.0 * tiles,
         estimate,
-        estimate / max(shape.flop / 790e6, shape.nbytes / 4.3e6),
+        estimate / least_us(shape),
         float(tiles_m),
         float(tiles_n),
         together,
@@ -117,21 +94,21 @@ def _both(config: Config, shape: Shape) -> tuple[float, ...]:
     )
 
 
+#: kernels that fill the GPU once, whatever the shape
+_FILLING = ("persistent", "split_k_two_pass")
+
+
 def _rounds(config: Config, shape: Shape) -> tuple[float, float]:
     """CTAs that are launched over those that run at once, and what the last round adds; 0 for kernels that
     fill the GPU. 18 clusters of six are 108 CTAs for 132 multiprocessors, and take two rounds: 17 find room.
     Three rows of tiles in bands of four are launched as four: CTAs with nothing to do take their turn."""
-    if isinstance(config, (PersistentConfig, TwoPassSplitKConfig)):
+    if config.FAMILY in _FILLING:
         return 0.0, 0.0
-    down, across = config.whole_tiles(shape) if isinstance(config, SplitKConfig) else config.tiles(shape)
+    down, across = config.tiles(shape)
     band = max(1, getattr(config, "band", 0))
-    slices = config.cluster // (getattr(config, "share_m", 1) * getattr(config, "share_n", 1))
-    # of a multiprocessor's shared memory 1 KiB a CTA is taken
-    room = (228 * 1024) // (config.shared_bytes + 1024)
-    resident = max(1, min(2048 // config.threads, room))
-    clusters = max(1, AT_ONCE[min(config.cluster, 8) - 1] * resident // config.cluster)
-    launched = math.ceil(down / band) * band * across * slices * getattr(config, "parts", 1)
-    rounds = launched / (clusters * config.cluster)
+    resident = cost.residents(config.threads, config.shared_bytes)
+    launched = math.ceil(down / band) * band * across * config.cluster
+    rounds = launched / cost.at_once(config.cluster, resident)
     return rounds, math.ceil(rounds) / rounds
 
 
@@ -140,13 +117,13 @@ _NEIGHBOURS = 16
 
 
 def _together(config: Config, tiles_m: int, tiles_n: int) -> float:
-    """Rows and columns of operands for each of 16 CTAs in a row, each counted once: what their GPC fetches
-    (docs/experiments/hgemm-launch.md). 0 for clusters, which are dealt to GPCs in turn."""
+    """Rows and columns of operands for each of 16 CTAs in a row, each counted once: what their GPC fetches.
+    0 for clusters, which are dealt to GPCs in turn."""
     if config.cluster > 1:
         return 0.0
     rows, columns = config.tile
     band = getattr(config, "band", 0)
-    if isinstance(config, TwoPassSplitKConfig):
+    if config.FAMILY == "split_k_two_pass":
         down = min(tiles_m, _NEIGHBOURS if tiles_m <= tiles_n else max(1, _NEIGHBOURS // tiles_n))
         across = min(tiles_n, max(1, _NEIGHBOURS // down))
     elif band:
@@ -273,7 +250,7 @@ class Trees:
 class Model:
     """Both sets of trees, and where they come from (``gpu``, ``date``, ``commit``, ``pairs``, ...).
 
-    ``families`` in the header: the configurations' classes that it has learnt of.
+    ``families`` in the header: the kernels (`Configuration.FAMILY`) that it has learnt of.
     """
 
     plain: Trees
@@ -286,15 +263,15 @@ class Model:
         return tuple(self.header.get("layouts", LAYOUTS))
 
     def knows(self, config: Config) -> bool:
-        """Whether it has learnt of a configuration's family: what it says of others means nothing."""
-        family = _RECORDED[_FAMILIES.index(type(config).__name__)]
-        return family in self.header.get("families", _FIRST_FAMILIES)
+        """Whether it has learnt of a configuration's kernel: what it says of others means nothing."""
+        return config.FAMILY in self.header.get("families", _FAMILIES)
 
     @property
     def known(self) -> list[tuple[Shape, str, tuple[str, ...]]]:
         """(shape, layout, configurations that won there) of what it learnt from beside the dispatch table."""
         return [
-            (Shape(m, n, k), layout, tuple(names)) for m, n, k, layout, names in self.header.get("known", ())
+            (Shape(m, n, k), layout, tuple(map(registry.renamed, names)))
+            for m, n, k, layout, names in self.header.get("known", ())
         ]
 
     def speedups(self, configs: Sequence[Config], shape: Shape) -> list[tuple[float, Config]]:
@@ -343,7 +320,7 @@ class Model:
                     raise ValueError("it knows other features; train it again")
                 header = json.loads(data["header"].tobytes())
                 made = cls(Trees.of_arrays("plain", data), Trees.of_arrays("modes", data), header)
-            _ = made.known, made.layouts  # read once here: whoever has a model may rely on it
+            _ = made.known, made.layouts  # read once here, so that a model that was loaded can be relied on
             if not isinstance(header.get("families", []), list):
                 raise ValueError("it does not say what it has learnt of")
             return made

@@ -16,7 +16,7 @@ import numpy as np
 from ..configs import registry
 from ..configs.registry import Config
 from ..problem.shape import BACKWARD, Shape
-from .cost_model import estimate_us
+from .cost_model import estimate_us, least_us
 from .predictor import Model
 from .table import TableRow, TunedTable
 
@@ -28,8 +28,8 @@ Translate = Callable[[Config], "Config | None"]
 
 #: A selection is noisy, the more so where the power limit decides, so a tuned row's time has to be better by
 #: these factors: ours than the best library's, (FLOP, up to which it holds; factor), torch's than cuBLASLt's
-#: best algorithm (chosen among torch's and others, so that where torch leads it is by chance). Replayed on
-#: pairs of selection and measurement: docs/experiments/hgemm-kernels.md.
+#: best algorithm (chosen among torch's and others, so that where torch leads it is by chance). Found by
+#: replaying pairs of selection and measurement.
 OURS_BETTER = ((1e11, 1.02), (math.inf, 1.05))
 #: the same in layouts of the backward pass, whose selections were noisier (cuBLASLt's times with workspace)
 OURS_BETTER_BACKWARD = ((1e11, 1.03), (math.inf, 1.05))
@@ -57,7 +57,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class SelectorSettings:
-    """Of the chooser: for shapes never tuned (`evaluate` says what they are worth), and for tuned ones.
+    """Of the chooser: for shapes never tuned, and for tuned ones.
 
     Attributes:
         neighbours: tuned shapes that are asked.
@@ -275,84 +275,13 @@ def _fits(config: Config, shape: Shape) -> bool:
 
 def _share(config: Config, shape: Shape) -> float:
     """What the static estimate leaves of the machine's peak (1 at most, roughly)."""
-    return max(shape.flop / 790e6, shape.nbytes / 4.3e6) / estimate_us(config, shape)
+    return least_us(shape) / estimate_us(config, shape)
 
 
 @lru_cache(maxsize=4096)
 def parsed(name: str) -> Config | None:
-    """The configuration of a name; None when this version's proven families have none."""
+    """The configuration of a name; None when this version has none."""
     try:
-        config = registry.parse(name)
+        return registry.parse(name)
     except Exception:  # a table of another version may name anything
         return None
-    return config if registry.proven(config) else None
-
-
-def _legal(row: TableRow) -> Legal:
-    return lambda config: config.layout == row.layout and config.why_illegal(row.shape) is None
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a chooser did on shapes held out (`evaluate`).
-
-    Attributes:
-        shapes: problems asked.
-        ours: how often it chose one of ours.
-        unknown: how often that configuration was never timed there: not counted below.
-        geomean: torch's time over the choice's, geometric mean.
-        worst: the smallest such ratio.
-        possible: the geometric mean of the best choice.
-        harmful: how often the choice was slower than torch by more than 1 %.
-    """
-
-    shapes: int
-    ours: int
-    unknown: int
-    geomean: float
-    worst: float
-    possible: float
-    harmful: int
-
-
-def evaluate(table: TunedTable, settings: SelectorSettings, *, folds: str = "shape") -> Outcome:
-    """Leave shapes out, choose for them, look up what it would have been.
-
-    Args:
-        folds: ``shape``: one shape at a time; ``m``, ``n``, ``k``: all shapes with one value of that extent,
-            which asks the chooser to reach farther.
-    """
-    groups: dict[object, list[TableRow]] = {}
-    for row in table.rows.values():
-        if row.speedup is not None:
-            key = row.shape if folds == "shape" else getattr(row.shape, folds)
-            groups.setdefault(key, []).append(row)
-    ratios, possible, ours, unknown = [], [], 0, 0
-    for key in sorted(groups, key=str):
-        chooser = Selector(table.without(row.shape for row in groups[key]), settings)
-        for row in groups[key]:
-            choice = chooser.choose(row.shape, row.layout, _legal(row))
-            assert row.torch_us is not None and row.speedup is not None
-            if choice.member == "ours":
-                ours += 1
-                us = dict(row.ours).get(choice.config or "")
-                if us is None:
-                    unknown += 1
-                    continue
-                ratios.append(row.torch_us / us)
-            else:
-                ratios.append(1.0)
-            possible.append(max(1.0, row.speedup))
-
-    def mean(values: list[float]) -> float:
-        return math.exp(sum(map(math.log, values)) / len(values)) if values else 1.0
-
-    return Outcome(
-        sum(map(len, groups.values())),
-        ours,
-        unknown,
-        mean(ratios),
-        min(ratios, default=1.0),
-        mean(possible),
-        sum(ratio < 0.99 for ratio in ratios),
-    )

@@ -43,7 +43,7 @@ class GemmSpace:
         self._build = build
         # a search rewrites one kernel: configurations of two launches are not its to choose
         legal = [c for c in registry.legal(shape) if layout in (None, c.layout) and len(c.instances) == 1]
-        self.configs = [mode for c in legal for mode in in_modes(c)]
+        self.configs = [mode for c in legal for mode in c.in_modes()]
         if not self.configs:
             reasons = {c.why_illegal(shape) for c in registry.configurations()} - {None}
             raise SassafrasError(
@@ -84,12 +84,6 @@ class GemmSpace:
         return Configured(
             kernel(state, self.shape, self._build(state)), {"config": state.name, "shape": str(self.shape)}
         )
-
-
-def in_modes(config: Config) -> list[Config]:
-    """A configuration in every mode of launching that it has; itself alone where there is one."""
-    modes = getattr(config, "in_modes", None)
-    return list(modes()) if modes is not None else [config]
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,7 +81,7 @@ class TunedTable:
 
     @classmethod
     def from_dataset(cls, dataset: Dataset) -> TunedTable:
-        """The winners of a dataset, by names of this version's proven kernels: others would serve nobody.
+        """The winners of a dataset, by names of this version's kernels.
 
         Where none of them multiplies BF16, the fastest that does comes last, by a time of an earlier run if
         need be: it serves callers with BF16, and others hardly ever.
@@ -94,11 +94,7 @@ class TunedTable:
         rows = []
         for entry in dataset:
             for layout in ("nn", "tn", "nt", "tt"):
-                ranked = [
-                    (name, us)
-                    for name, us in entry.ranked(layout)
-                    if entry.ours[name][1] >= 0 and registry.proven(registry.parse(name))
-                ]
+                ranked = [(name, us) for name, us in entry.ranked(layout) if entry.ours[name][1] >= 0]
                 kept = [(name, us) for name, us in ranked[:KEEP] if us <= SLOWEST * ranked[0][1]]
                 torch_us = entry.baseline_us("torch", layout)
                 if not kept and torch_us is None:
@@ -140,7 +136,12 @@ class TunedTable:
                 raise ValueError("another format")
             rows = [
                 TableRow(
-                    Shape(m, n, k), layout, tuple((str(c), float(us)) for c, us in ours), torch_us, lt_us, lt
+                    Shape(m, n, k),
+                    layout,
+                    tuple((registry.renamed(str(name)), float(us)) for name, us in ours),
+                    torch_us,
+                    lt_us,
+                    lt,
                 )
                 for m, n, k, layout, ours, torch_us, lt_us, lt in found["rows"]
             ]

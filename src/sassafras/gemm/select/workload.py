@@ -38,7 +38,7 @@ def winner(shape: Shape) -> Config:
             config = registry.parse(name)
         except SassafrasError:  # of an instance that is compiled no more
             continue
-        if registry.proven(config) and len(config.instances) == 1:  # a search rewrites one kernel
+        if len(config.instances) == 1:  # a search rewrites one kernel
             return config
     return GemmSpace(shape, lambda config: b"").start()
 

@@ -100,14 +100,11 @@ class Table:
         """A sweep's dataset (`sassafras.gemm.select.dataset.Dataset`): entries with ``shape`` and ``ours``.
 
         Plain launches only: a sweep times the modes in which launches overlap for its leaders alone, so that
-        a mode among the choices would give the leaders away. Without configurations of kernels that are gone,
-        or not proven yet.
+        a mode among the choices would give the leaders away. Without configurations of kernels that are gone.
         """
         times = {
             entry.shape: {
-                name: float(us)
-                for name, (us, _) in entry.ours.items()
-                if "+" not in name and layout_of(name) and registry.proven(registry.parse(name))
+                name: float(us) for name, (us, _) in entry.ours.items() if "+" not in name and layout_of(name)
             }
             for entry in dataset
         }
@@ -153,11 +150,8 @@ ESTIMATE = -2
 
 
 def split(config: Any, shape: Shape) -> float:
-    """Into how many parts k is split; for stream-K (0 slices) what fills the GPU, on average."""
-    if config.slices:
-        return float(config.slices)
-    tiles_m, tiles_n = config.tiles(shape)
-    return max(1.0, MULTIPROCESSORS / (tiles_m * tiles_n))
+    """Into how many parts k is split."""
+    return float(getattr(config, "ranges", config.slices))
 
 
 def pair_features(config: Any, shape: Shape, estimate: float) -> np.ndarray:

@@ -10,10 +10,7 @@
 // a multiplier could mistake an earlier phase of a stage for its own, since only the parity is compared.
 // Clusters: neighbouring tiles share operands; each CTA loads a part of what it shares and sends it to all that do.
 //
-// Work. Tiles are visited in bands or on a Hilbert curve (`place`), so that CTAs at work share operands in the L2. The first `split_tiles` of them are stream-K: their k tiles, laid end to end, are cut into `split_units` equal
-// ranges; the rest is done whole. A tile that several ranges share is summed by whoever arrives last (nobody waits): it
-// reads all partial sums from the workspace in the order of k, so that results are reproducible bit for bit, and resets the
-// tile's counter. Plain split-K is the case split_units = tiles * slices.
+// Tiles are visited in bands (`Work::place`), so that CTAs at work share operands in the L2. k is never split.
 //
 // Template parameters
 //   BM, BN       the CTA's tile. BM: 64 or 128 times the multipliers that share it. BN: 16 .. 256 (see Products)
@@ -26,77 +23,43 @@
 //   SWAPPED      the kernel computes the transpose of C: its A is the caller's B and its m the caller's n. For small m; with
 //                PING_PONG tall tiles for all m, whose warps store together, so that whole lines of C leave
 //   BUFFERS      store buffers of each warp
-//   SPLITS       k may be split; without it, the widest ping-pong tiles leave no registers for that
 //   EPILOGUE     batches, and what epilogue.cuh describes; tiles_m counts the tiles of all matrices of the batch
 //   LEAD         k tiles by which the first of two cooperative multipliers is ahead at a tile's end, so that it stores while the
-//                other still multiplies; 0: they end together, and nobody multiplies while both store
+//                other still multiplies; 0: they end together, and the tensor cores are idle while both store
 //
 // Launch: grid (clusters * cluster size), cluster (CLUSTER_M * CLUSTER_N), 128 * (CONSUMERS + 1) threads, dynamic shared
-// memory as `WarpSpecializedConfig.shared_bytes` says. Requires leading dimensions that are multiples of 8 elements and
+// memory as `PersistentInstance.shared_bytes` says. Requires leading dimensions that are multiples of 8 elements and
 // bases aligned to 16 bytes. Any m, n, k otherwise: TMA fills with zeros and clips.
 #pragma once
 #include "hopper_tile.cuh"
 
 namespace sassafras {
 
-struct WarpSpecializedProblem {
+struct PersistentProblem {
     const TensorMap *map_a, *map_b, *map_c; // boxes: Operand's; C's: {COLUMNS, ROWS} of Staging
-    float *workspace;                       // partial sums, see `partial`
-    u32 *counters;                          // tiles (of the grid of CTA tiles) * multipliers of a tile; zero
     int tiles_m, tiles_n;                   // the cluster's tiles along m and n
     int k_tiles;                            // of 64
-    int group;                              // rows of a band, minus its columns, or 0: see `place`; in cluster tiles
+    int group;                              // rows of a band, or minus its columns: see `place`; in cluster tiles
     int band_by, band_shift;                // to divide by the tiles of a band: see `divided`
     int wide_by, wide_shift;                // by the rows (columns) of a band
     int rest_by, rest_shift;                // by those of the last band
-    int split_tiles, split_units;           // 0 and 0: none
-    int unit_length, longer_units;          // k tiles of a range; so many of them, the first, take one more
     int last_row, last_column;              // where the last tiles begin, at most (hopper_tile.cuh)
     int stage_bytes;                        // that arrive for a stage
     int late;                               // successors may start when all operands have been asked for (0: after the wait)
     int store_policy;                       // the upper word of C's policy (the lower one is 0): whether the L2 gives it up first
 };
 
-// What a cluster does next, the same for all its threads. k tiles of split tiles are counted over all of them.
+// What a cluster does next, the same for all its threads.
 struct Work {
-    int tile, k_begin, k_end; // k tiles
-    int unit;                 // the stream-K range, if the tile is shared
-    int at, end;              // what is left of it
-    int next_unit, next_whole;
+    int tile, ahead; // this tile, the next one
 
-    __device__ __forceinline__ Work(const WarpSpecializedProblem &p, int cluster)
-        : unit(0), at(0), end(0), next_unit(cluster), next_whole(p.split_tiles + cluster) {}
+    __device__ __forceinline__ explicit Work(int cluster) : ahead(cluster) {}
 
-    static __device__ __forceinline__ int begin_of(const WarpSpecializedProblem &p, int u) {
-        return u * p.unit_length + min(u, p.longer_units);
-    }
-
-    // The range that k tile `i` falls into.
-    static __device__ __forceinline__ int owner(const WarpSpecializedProblem &p, int i) {
-        const int longer = p.longer_units * (p.unit_length + 1);
-        return i < longer ? (u32)i / (u32)(p.unit_length + 1) : p.longer_units + (u32)(i - longer) / (u32)p.unit_length;
-    }
-
-    // clusters: of the launch (given anew each time: the loader has no register for it)
-    template <bool SPLITS> __device__ __forceinline__ bool next(const WarpSpecializedProblem &p, int clusters) {
-        if (!SPLITS || at >= end) {
-            if (!SPLITS || next_unit >= p.split_units) {
-                if (next_whole >= p.tiles_m * p.tiles_n) return false;
-                tile = next_whole;
-                next_whole += clusters;
-                k_begin = 0;
-                k_end = p.k_tiles;
-                return true;
-            }
-            unit = next_unit;
-            next_unit += clusters;
-            at = begin_of(p, unit);
-            end = begin_of(p, unit + 1);
-        }
-        tile = (u32)at / (u32)p.k_tiles; // unsigned divisions are shorter
-        k_begin = at - tile * p.k_tiles;
-        k_end = min(p.k_tiles, k_begin + (end - at));
-        at += k_end - k_begin;
+    // clusters: of the launch (handed over each time: the loader has no register for it)
+    __device__ __forceinline__ bool next(const PersistentProblem &p, int clusters) {
+        if (ahead >= p.tiles_m * p.tiles_n) return false;
+        tile = ahead;
+        ahead += clusters;
         return true;
     }
 
@@ -106,13 +69,8 @@ struct Work {
         return (int)((u32)(((u64)(2 * (u32)number) * (u32)multiplier) >> 32) >> shift);
     }
 
-    // Where the tile lies: in bands of `group` rows down the columns, in bands of -group columns along the rows, or (0) on
-    // a Hilbert curve.
-    __device__ __forceinline__ void place(const WarpSpecializedProblem &p, int &row, int &column) const {
-        if (p.group == 0) {
-            hilbert(tile, p.tiles_m, p.tiles_n, row, column);
-            return;
-        }
+    // Where the tile lies: in bands of `group` rows down the columns, or of -group columns along the rows.
+    __device__ __forceinline__ void place(const PersistentProblem &p, int &row, int &column) const {
         const bool upright = p.group < 0;
         const int wide = upright ? -p.group : p.group, across = upright ? p.tiles_n : p.tiles_m;
         const int along = upright ? p.tiles_m : p.tiles_n;
@@ -123,62 +81,12 @@ struct Work {
         row = upright ? far : near;
         column = upright ? near : far;
     }
-
-    // Step `index` of a walk through a rows x columns grid of any size. A rectangle is walked from a corner along its
-    // first side; a long one is cut into two halves, another one into three parts (out along the second side, along the
-    // first, back), so that each ends where the next begins. Even sides are preferred: a walk through an odd one would end in
-    // the wrong corner. (The generalised Hilbert curve of J. Cerveny.)
-    static __device__ __forceinline__ void hilbert(int index, int rows, int columns, int &row, int &column) {
-        bool upright = rows > columns; // the first side lies along the rows' numbers
-        int first = upright ? rows : columns, second = upright ? columns : rows, sign = 1; // lengths; both sides' direction
-        row = column = 0;
-#pragma unroll 1
-        while (first > 1 && second > 1) {
-            const int half = first >> 1;
-            int by_first = 0, by_second = 0; // to the part's corner
-            if (2 * first > 3 * second) {
-                const int cut = half + (half & (first > 2));
-                if (index < cut * second) {
-                    first = cut;
-                } else {
-                    index -= cut * second;
-                    by_first = cut;
-                    first -= cut;
-                }
-            } else {
-                const int out = (second >> 1) + ((second >> 1) & (second > 2)), one = out * half;
-                const int two = one + first * (second - out);
-                if (index >= one && index < two) {
-                    index -= one;
-                    by_second = out;
-                    second -= out;
-                } else {
-                    const bool back = index >= two;
-                    if (back) {
-                        index -= two;
-                        by_first = first - 1;
-                        by_second = out - 1;
-                    }
-                    (upright ? row : column) += sign * by_first;
-                    (upright ? column : row) += sign * by_second;
-                    by_first = by_second = 0;
-                    second = back ? first - half : half; // the sides change roles
-                    first = out;
-                    upright = !upright;
-                    if (back) sign = -sign;
-                }
-            }
-            (upright ? row : column) += sign * by_first;
-            (upright ? column : row) += sign * by_second;
-        }
-        ((second == 1) == upright ? row : column) += sign * index;
-    }
 };
 
 template <int BM, int BN, int STAGES, int CONSUMERS, bool PING_PONG, int CLUSTER_M, int CLUSTER_N, bool A_MN, bool B_MN,
-          bool BF16, bool SWAPPED, int BUFFERS, bool EPILOGUE = false, bool SPLITS = true, int LEAD = 0>
-struct WarpSpecialized {
-    using Problem = typename ProblemOf<EPILOGUE, WarpSpecializedProblem>::Type;
+          bool BF16, bool SWAPPED, int BUFFERS, int LEAD = 0, bool EPILOGUE = false>
+struct Persistent {
+    using Problem = typename ProblemOf<EPILOGUE, PersistentProblem>::Type;
     static constexpr int CLUSTER = CLUSTER_M * CLUSTER_N;
     static constexpr int SHARERS = PING_PONG ? 1 : CONSUMERS; // multipliers of one tile
     static constexpr int ROWS = BM / SHARERS, BLOCKS = ROWS / 64, REGISTERS = BN / 2;
@@ -196,20 +104,14 @@ struct WarpSpecialized {
     using Out = Staging<WIDTH, SWAPPED, BF16, TOGETHER ? 4 : 1>;
     static constexpr int WRITERS = TOGETHER ? 1 : 4; // of a multiplier, with buffers of their own
     static_assert((BN % WIDTH == 0 || !EPILOGUE) && STAGE % 1024 == 0 && Out::SIZE % (8 * Out::BYTES) == 0, "swizzles start afresh");
-    // from a 1024-byte boundary on: stages, store buffers, barriers of stages, of turns, a word of each multiplier
+    // from a 1024-byte boundary on: stages, store buffers, barriers of stages, of turns
     static constexpr int OUT_AT = STAGES * STAGE, BARRIERS_AT = OUT_AT + CONSUMERS * WRITERS * BUFFERS * Out::SIZE;
-    static constexpr int TURNS_AT = BARRIERS_AT + 16 * STAGES, FLAGS_AT = TURNS_AT + 8 * CONSUMERS, BYTES = FLAGS_AT + 4 * CONSUMERS;
+    static constexpr int TURNS_AT = BARRIERS_AT + 16 * STAGES, BYTES = TURNS_AT + 8 * CONSUMERS;
     static constexpr int SHARED_BYTES = 1024 + BYTES; // what the launch asks for
-    static constexpr int PARTIAL = 128 * BLOCKS * REGISTERS; // floats of a multiplier's partial sums
-    static constexpr int LOADS = BLOCKS * REGISTERS <= 64 && CONSUMERS < 3 ? 16 : 8; // of them, under way at once
     // registers a thread of either role: 65536 are there, and the compiler plans with 65536 / THREADS for all
     static constexpr int LOADER_REGISTERS = CONSUMERS == 3 ? 32 : 40;
     static constexpr int MULTIPLIER_REGISTERS = CONSUMERS == 3 ? 160 : 232;
-#ifdef SASSAFRAS_KEEP_REGISTERS // for diagnosis: no setmaxnreg
-    static constexpr bool MOVES_REGISTERS = false;
-#else
     static constexpr bool MOVES_REGISTERS = CONSUMERS > 1;
-#endif
 
     struct Place { // of shared memory, as 32-bit addresses
         u32 base;
@@ -257,13 +159,13 @@ struct WarpSpecialized {
         constexpr u32 ALONG_N = ((1u << CLUSTER) - 1) / ((1u << CLUSTER_M) - 1);
         const u32 mask_a = ALONG_N << rank_m, mask_b = ((1u << CLUSTER_M) - 1) << (rank_n * CLUSTER_M);
         Ring ring;
-        while (work.template next<SPLITS>(p, clusters())) {
+        while (work.next(p, clusters())) {
             int row, column;
             work.place(p, row, column);
             const int batch = leave_batch(p, row);
             row = min((row * CLUSTER_M + rank_m) * BM, p.last_row);
             column = min((column * CLUSTER_N + rank_n) * BN, p.last_column);
-            for (int k = work.k_begin; k < work.k_end; ++k) {
+            for (int k = 0; k < p.k_tiles; ++k) {
                 barrier_wait<1>(at.empty(ring.stage), ring.phase ^ 1);
                 const u32 full = at.full(ring.stage), stage = at.stage(ring.stage);
                 barrier_expect(full, p.stage_bytes);
@@ -339,52 +241,6 @@ struct WarpSpecialized {
         for (int block = 0; block < BLOCKS; ++block) settle(acc[block]);
     }
 
-    // Sums of a tile that is not this range's alone: publish ours, and if we are last, take the sum of all. True if so.
-    static __device__ __forceinline__ bool reduce(const WarpSpecializedProblem &p, float (&acc)[BLOCKS][REGISTERS],
-                                                  const Work &work, u32 *flag, int counter, int rank, int sharer,
-                                                  int named_barrier, int thread) {
-        const int begin = work.tile * p.k_tiles, first = Work::owner(p, begin);
-        const int slices = Work::owner(p, begin + p.k_tiles - 1) - first + 1;
-        // slot 2u + 1: the range u begins the tile; slot 2u: it continues one
-        auto partial = [&](int slice) {
-            const int slot = 2 * (first + slice) + (slice == 0);
-            return p.workspace + (long long)((slot * CLUSTER + rank) * SHARERS + sharer) * PARTIAL + 4 * thread;
-        };
-        float *const mine = partial(work.unit - first);
-#pragma unroll
-        for (int block = 0; block < BLOCKS; ++block)
-#pragma unroll
-            for (int i = 0; i < REGISTERS / 4; ++i) {
-                const float v[4] = {acc[block][4 * i], acc[block][4 * i + 1], acc[block][4 * i + 2], acc[block][4 * i + 3]};
-                store_partial(mine + (block * (REGISTERS / 4) + i) * 512, v);
-            }
-        sync_threads(named_barrier, 128);
-        if (thread == 0) *flag = count_up(p.counters + counter); // releases what all 128 have written
-        sync_threads(named_barrier, 128);
-        const bool last = *(volatile u32 *)flag == (u32)slices - 1;
-        sync_threads(named_barrier, 128); // the flag may be written again
-        if (!last) return false;
-        if (thread == 0) store_counter(p.counters + counter, 0);
-#pragma unroll
-        for (int block = 0; block < BLOCKS; ++block)
-#pragma unroll
-            for (int i = 0; i < REGISTERS; ++i) acc[block][i] = 0;
-        for (int slice = 0; slice < slices; ++slice) {
-            const float *const from = partial(slice);
-#pragma unroll
-            for (int block = 0; block < BLOCKS; ++block)
-#pragma unroll
-                for (int i = 0; i < REGISTERS / 4; ++i) {
-                    float v[4];
-                    load_partial(v, from + (block * (REGISTERS / 4) + i) * 512);
-#pragma unroll
-                    for (int e = 0; e < 4; ++e) acc[block][4 * i + e] += v[e];
-                    if (i % LOADS == LOADS - 1) sync_warp(); // keeps the compiler from loading everything first, and spilling
-                }
-        }
-        return true;
-    }
-
     template <int FROM>
     static __device__ __forceinline__ void store(const Problem &p, float (&d)[REGISTERS], u32 buffers, int &next, int row,
                                                  int column, int batch, int lane, int warp, int named_barrier) {
@@ -423,35 +279,27 @@ struct WarpSpecialized {
         }
     }
 
-    static __device__ __forceinline__ void consume(const Problem &p, const Place &at, Work work, int rank,
-                                                   int consumer, u32 *flag) {
+    static __device__ __forceinline__ void consume(const Problem &p, const Place &at, Work work, int rank, int consumer) {
         const int thread = threadIdx.x & 127, lane = thread & 31, warp = thread >> 5;
         const int rank_m = rank_along_m(rank), rank_n = rank_along_n(rank);
         const int sharer = PING_PONG ? 0 : consumer, to = peer(rank, lane);
         const u32 buffers = at.base + OUT_AT + (WRITERS * consumer + (TOGETHER ? 0 : warp)) * BUFFERS * Out::SIZE;
         Ring ring;
-        int buffer = 0, item = 0; // the next store buffer; of the work items
-        while (work.template next<SPLITS>(p, clusters())) {
-            const int k_tiles = work.k_end - work.k_begin;
+        int buffer = 0, item = 0; // the next store buffer; of the tiles
+        while (work.next(p, clusters())) {
             if constexpr (PING_PONG) {
                 const int number = item++;
                 if (number % CONSUMERS != consumer) {
-                    ring.skip(k_tiles);
+                    ring.skip(p.k_tiles);
                     continue;
                 }
                 if (number > 0) barrier_wait<3>(at.turn(consumer), ((number - 1) / CONSUMERS) & 1);
             }
             float acc[BLOCKS][REGISTERS];
-            const int last = multiply(acc, at, ring, sharer * ROWS, k_tiles, (consumer + 1) % CONSUMERS, lane, to);
+            const int last = multiply(acc, at, ring, sharer * ROWS, p.k_tiles, (consumer + 1) % CONSUMERS, lane, to);
             int row, column;
             work.place(p, row, column);
             finish(acc, at, last, lane, to);
-            if constexpr (SPLITS) {
-                if (k_tiles < p.k_tiles) {
-                    const int counter = (work.tile * CLUSTER + rank) * SHARERS + sharer;
-                    if (!reduce(p, acc, work, flag, counter, rank, sharer, 1 + consumer, thread)) continue;
-                }
-            }
             const int batch = leave_batch(p, row);
             row = min((row * CLUSTER_M + rank_m) * BM, p.last_row) + sharer * ROWS + 16 * warp;
             column = min((column * CLUSTER_N + rank_n) * BN, p.last_column);
@@ -476,11 +324,9 @@ struct WarpSpecialized {
     static __device__ __forceinline__ void run_batched(const Problem &p) { run(p); } // with EPILOGUE
 
     static __device__ __forceinline__ void run(const Problem &p) {
-        char *const shared = (char *)shared_floats();
-        const u32 start = shared_address(shared);
-        const Place at{broadcast((start + 1023) & ~1023u)}; // a broadcast, lest it be computed again in every k tile
+        const Place at{broadcast((shared_address(shared_floats()) + 1023) & ~1023u)}; // a broadcast, lest it be computed again in every k tile
         const int group = (int)broadcast(threadIdx.x >> 7), rank = CLUSTER == 1 ? 0 : (int)cluster_rank();
-        const Work work(p, blockIdx.x / CLUSTER);
+        const Work work(blockIdx.x / CLUSTER);
         if (threadIdx.x == 0) {
             prefetch_map(p.map_a);
             prefetch_map(p.map_b);
@@ -509,7 +355,7 @@ struct WarpSpecialized {
         } else {
             if constexpr (MOVES_REGISTERS) more_registers<MULTIPLIER_REGISTERS>();
             if constexpr (EPILOGUE) wait_for_predecessors(); // all threads read bias and addend
-            consume(p, at, work, rank, group - 1, (u32 *)(shared + (at.base - start) + FLAGS_AT) + (group - 1));
+            consume(p, at, work, rank, group - 1);
         }
         if constexpr (CLUSTER > 1) meet_cluster(); // the other CTA may still send to us or arrive at our barriers
     }

@@ -10,7 +10,7 @@
 // NaN times 0 is NaN). Nothing outside of the matrices is read: two tensor maps an operand, one of the rows that have one
 // more of their kind than the others.
 //
-// k may be split over the CTAs of a cluster, as in sm90_hgemm_cluster_split.cuh: sums in a fixed order, in distributed shared
+// k may be split over the CTAs of a cluster, as in sm90_gemm_split_k.cuh: sums in a fixed order, in distributed shared
 // memory. C passes through shared memory as FP32; each row is shifted to 8-byte boundaries between lanes, so that all but
 // the ends of a tile's rows leave in whole words.
 //
@@ -20,7 +20,7 @@
 //   EPILOGUE  what epilogue.cuh describes, of one matrix
 //
 // Launch: grid (slices, rows of a band * tiles of N, bands), bands of one row of tiles where there are slices or an epilogue (why
-// there are bands: `Place` in sm90_hgemm_cluster_split.cuh); cluster (slices, 1, 1) of 1 to 8 CTAs; 2 * BM + 128 threads; dynamic
+// there are bands: `Place` in sm90_gemm_split_k.cuh); cluster (slices, 1, 1) of 1 to 8 CTAs; 2 * BM + 128 threads; dynamic
 // shared memory as `AnyRowsInstance.shared_bytes` says. Requires A and B at multiples of 16 bytes; C anywhere.
 #pragma once
 #include "hopper_tile.cuh"

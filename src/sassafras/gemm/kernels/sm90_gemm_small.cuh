@@ -255,7 +255,7 @@ template <int MT, int NT, int STEPS, Layout LAYOUT, bool EXACT = false, bool EPI
                 store(p, cta_row + unit.row, cta_column + unit.column, v);
             } else {
 #pragma unroll
-                for (int j = 0; j < NT; ++j) shared[unit.at(j)] = v[j]; // nobody else touches this unit
+                for (int j = 0; j < NT; ++j) shared[unit.at(j)] = v[j]; // no other thread touches this unit
             }
         }
         if (alone) return;

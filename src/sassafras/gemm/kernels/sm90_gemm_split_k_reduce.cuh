@@ -1,4 +1,4 @@
-// The second of two launches that split k: adds up, on all multiprocessors, what the parts of a QuickSplit with LEAVES have left in
+// The second of two launches that split k: adds up, on all multiprocessors, what the parts of a SplitK with LEAVES have left in
 // the workspace, in the order of k, and stores C.
 //
 // The sums lie as the lanes of the first kernel held them. A unit of 16 rows x 16 columns is 1 KB of every part: a lane reads two
@@ -23,7 +23,7 @@
 
 namespace sassafras {
 
-struct AddPartsProblem {
+struct SplitKReduceProblem {
     u16 *c;                 // (m, n), row-major; swapped: (n, m)
     const float *workspace; // parts * tiles_m * tiles_n * rows * columns sums
     int m, n;               // the first kernel's
@@ -34,8 +34,8 @@ struct AddPartsProblem {
     int last_row, last_column; // where the first kernel's last tiles begin, at most
 };
 
-template <int TERMS, int WARPS, bool SWAPPED, bool BF16> struct AddParts {
-    using Problem = AddPartsProblem;
+template <int TERMS, int WARPS, bool SWAPPED, bool BF16> struct SplitKReduce {
+    using Problem = SplitKReduceProblem;
     using Piece = Staging<16, SWAPPED, BF16>;
     static constexpr int THREADS = 32 * WARPS, SHARED_BYTES = WARPS * Piece::SIZE, UNIT = 256; // sums of a unit
 
