@@ -73,7 +73,6 @@ class Counters:
         Raises:
             DriverError: the driver refuses, for example since the stream's capture is broken.
         """
-        device = max(0, device)
         capture, graph = self._driver.capture(stream)
         number = 0 if graph else self._driver.stream_id(stream)
         with self._lock:
