@@ -50,6 +50,7 @@ _UNIFORM = ("uniform", "uload")
 _LATE = frozenset("IMAD UIMAD LEA ULEA HMMA IMMA HFMA2 IADD3".split())  # noqa: SIM905
 
 
+@lru_cache(maxsize=4096)
 def _kind(slot: str) -> str:
     """``G`` guard, ``p`` predicate, ``a``, ``u`` address, ``d`` descriptor, ``r`` register."""
     if slot == "G":
@@ -116,6 +117,7 @@ class Latencies:
         self._asked.clear()
 
     @staticmethod
+    @lru_cache(maxsize=16384)
     def _like_slots(side: Side) -> list[Side | None]:
         """What an operand is taken for where its own pair was never seen: the same opcode's operand of this
         kind; then any operand of its unit."""
@@ -137,6 +139,7 @@ class Latencies:
         return found  # type: ignore[return-value]
 
     @staticmethod
+    @lru_cache(maxsize=16384)
     def _levels(side: Side) -> list[tuple[str, str]]:
         base, kind = side[0].partition(".")[0], _kind(side[1])
         return [(base, kind), (_UNIT.get(base, base), kind)]

@@ -196,8 +196,8 @@ def test_a_launch_covers_everything_once() -> None:
             assert launch.threads <= config.instance.max_threads
             assert (launch.shared_bytes == 0) == (config.slices == 1)
     assert set(kinds) == {
-        "SmallConfig", "StagedConfig", "SplitKConfig", "PersistentConfig", "UnalignedConfig",
-        "TwoLaunchesConfig",
+        "SmallConfig", "FallbackConfig", "SplitKConfig", "PersistentConfig", "UnalignedConfig",
+        "TwoPassSplitKConfig",
     }  # fmt: skip
 
 
