@@ -168,7 +168,7 @@ def _general(
     call = (a, b, out, bias, activation, alpha, beta)
     if more := asks_more(bias, activation, alpha, beta):
         check(*call)
-    tensors = [t for t in (a, b, out, bias) if t is not None]
+    tensors = [a, b, *(t for t in (out, bias) if t is not None)]
     if not all(isinstance(t, torch.Tensor) for t in tensors):
         return composed(*call)
     if not eligible.quiet():

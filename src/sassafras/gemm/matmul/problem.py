@@ -30,7 +30,7 @@ class MatmulCall(NamedTuple):
     @property
     def tensors(self) -> tuple[Any, ...]:
         """Those that were given."""
-        return tuple(t for t in self[:4] if t is not None)
+        return (self.a, self.b, *(t for t in (self.out, self.bias) if t is not None))
 
     @property
     def extra(self) -> int:
@@ -196,24 +196,24 @@ def read(asked: MatmulCall, device_type: str = "cuda") -> ReadCall | None:
     import torch
 
     a, b, out, bias = asked[:4]
-    if a.device.type != device_type or a.dtype not in (torch.float16, torch.bfloat16):
+    device, dtype = a.device, a.dtype
+    if a.dim() < 2 or b.dim() < 2:
         return None
-    if any(t.device != a.device or t.dtype != a.dtype for t in asked.tensors):
+    if device.type != device_type or dtype not in (torch.float16, torch.bfloat16):
         return None
-    if not 2 <= a.dim() <= 8 or not 2 <= b.dim() <= 8:
-        return None
+    for tensor in (b, out, bias):
+        if tensor is not None and (tensor.device != device or tensor.dtype != dtype):
+            return None
     (*lead_a, m, k), (*lead_b, inner, n) = a.shape, b.shape
-    leading = broadcast(lead_a, lead_b)
-    if inner != k or leading is None or 0 in (*leading, m, n, k):
+    leading = broadcast(lead_a, lead_b) if lead_a or lead_b else ()
+    if inner != k or leading is None or len(leading) > 6 or not m * n * k * math.prod(leading):
         return None
     if bias is not None and (bias.shape != (n,) or (n > 1 and bias.stride(0) != 1)):
         return None
     if out is not None and out.shape != (*leading, m, n):
         return None
     (*far_a, line_a, column_a), (*far_b, line_b, column_b) = a.stride(), b.stride()
-    far_c, line_c, column_c = [], n, 1
-    if out is not None:
-        *far_c, line_c, column_c = out.stride()
+    *far_c, line_c, column_c = (n, 1) if out is None else out.stride()
     count, step_a, step_b, step_c = math.prod(leading), 0, 0, 0
     if count > 1:
         steps = stride_of(lead_a, far_a, leading), stride_of(lead_b, far_b, leading)
@@ -225,10 +225,11 @@ def read(asked: MatmulCall, device_type: str = "cuda") -> ReadCall | None:
             line_a, line_c = (step_a, step_c) if m == 1 else (line_a, line_c)
             m, count, step_a, step_c = m * count, 1, 0, 0  # one product of more rows
     left, right = lies(m, k, line_a, column_a), lies(k, n, line_b, column_b)
-    result = lies(m, n, line_c, column_c)
+    result = (False, n) if out is None else lies(m, n, line_c, column_c)
     if left is None or right is None or result is None:
         return None
-    if (count > 1 or asked.extra) and (left[0] or result[0]):
+    extra = asked.extra
+    if (count > 1 or extra) and (left[0] or result[0]):
         return None
     at_a, at_b, at_bias = a.data_ptr(), b.data_ptr(), 0 if bias is None else bias.data_ptr()
     at_c = 0 if out is None else out.data_ptr()
@@ -246,8 +247,8 @@ def read(asked: MatmulCall, device_type: str = "cuda") -> ReadCall | None:
         m, n, at_a, at_b = n, m, at_b, at_a
         left, right = (not right[0], right[1]), (not left[0], left[1])
     problem = Problem(
-        a.device.index or 0,
-        int(a.dtype == torch.bfloat16),
+        device.index or 0,
+        int(dtype == torch.bfloat16),
         m,
         n,
         k,
@@ -260,7 +261,7 @@ def read(asked: MatmulCall, device_type: str = "cuda") -> ReadCall | None:
         step_a,
         step_b,
         step_c,
-        asked.extra,
+        extra,
     )
     return ReadCall(problem, at_a, at_b, at_c, at_bias, leading)
 

@@ -169,7 +169,7 @@ bool read(const ExchangeApi *api, int device_type, const Arguments &asked, Call 
     }
     if (matrices < 1) return false;
     call.a = address(a), call.b = address(b), call.c = call.bias = nullptr;
-    int64_t line_a = a.strides[a.ndim - 2], line_c = n, column_c = 1;
+    int64_t line_a = a.strides[a.ndim - 2], line_c = n, column_c = 1; // a fresh C's
     if (asked.out) {
         if (!view(api, asked.out, c) || !alike(c, a) || c.ndim != call.ndim + 2 ||
             c.shape[c.ndim - 1] != n || c.shape[c.ndim - 2] != m)
@@ -200,10 +200,11 @@ bool read(const ExchangeApi *api, int device_type, const Arguments &asked, Call 
     std::memset(&call.key, 0, sizeof(Key));
     Key &key = call.key;
     key.extra = asked.extra();
-    bool a_transposed, b_transposed, c_transposed;
+    bool a_transposed, b_transposed, c_transposed = false;
+    key.ldc = n;
     if (!lies(m, k, line_a, a.strides[a.ndim - 1], a_transposed, key.lda) ||
         !lies(k, n, b.strides[b.ndim - 2], b.strides[b.ndim - 1], b_transposed, key.ldb) ||
-        !lies(m, n, line_c, column_c, c_transposed, key.ldc))
+        (asked.out && !lies(m, n, line_c, column_c, c_transposed, key.ldc)))
         return false;
     if ((matrices > 1 || key.extra) && (a_transposed || c_transposed)) return false;
     if (asked.out) {
