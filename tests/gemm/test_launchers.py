@@ -184,7 +184,8 @@ def test_what_no_plan_serves(launcher: Any) -> None:
     a, b = half(16, 8), half(8, 24)
     whole = half(16, 24)
     for call in (
-        (a.float(), b.float()), (a, b.bfloat16()), (a, half(16, 24)), (half(2, 1, 16, 8), half(1, 2, 8, 24)), (a[0], b),
+        (a.float(), b.float()), (a, b.bfloat16()), (a, half(16, 24)), (a[0], b),
+        (half(2, 1, 16, 8), half(1, 2, 8, 24)),
         (half(0, 8), b), (a, b, half(16, 25)), (a, b, whole.float()), (a[:, ::2], half(4, 24)),
         (whole[:, :8], b, whole), (torch.nn.Buffer(a), "b"), (a.numpy(), b),
         (half(2, 16, 16)[:, :, ::2], b), (torch._neg_view(a), b), (a, torch._neg_view(b)),

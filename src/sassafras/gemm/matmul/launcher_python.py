@@ -74,20 +74,22 @@ class KernelLauncher:
 
     def launch(self, torch: Torch, device: int, values: dict[str, int], stream: int) -> int:
         """The driver's error code; `values` by parameter."""
-        values = dict(values)
-        scratch = None  # lives until both launches are under way
-        if self.plan.workspace:
-            scratch = torch.empty_bytes(self.plan.workspace, device)
-            values["workspace"] = scratch.data_ptr()
+        plan, scratch = self.plan, None  # which lives until both launches are under way
+        if plan.workspace:
+            scratch = torch.empty_bytes(plan.workspace, device)
+            values = {**values, "workspace": scratch.data_ptr()}
         before = ctypes.c_void_p()
         self.driver.function("cuCtxGetCurrent")(ctypes.byref(before))
         push = bool(self.context) and before.value != self.context
         if push and (code := self.driver.function("cuCtxPushCurrent_v2")(self.context)):
             return int(code)
         try:
-            if self.plan.counters:
-                values["counters"] = torch.counters(self.plan.counters, device, stream)
-            return next((code for one in self._launches if (code := one.enqueue(values, stream))), 0)
+            if plan.counters:
+                values = {**values, "counters": torch.counters(plan.counters, device, stream)}
+            for one in self._launches:
+                if code := one.enqueue(values, stream):
+                    return code
+            return 0
         except DriverError as error:
             return error.code
         finally:

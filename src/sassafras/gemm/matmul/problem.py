@@ -30,7 +30,9 @@ class MatmulCall(NamedTuple):
     @property
     def tensors(self) -> tuple[Any, ...]:
         """Those that were given."""
-        return (self.a, self.b, *(t for t in (self.out, self.bias) if t is not None))
+        if self.bias is None:
+            return self[:2] if self.out is None else self[:3]
+        return (self.a, self.b, self.bias) if self.out is None else self[:4]
 
     @property
     def extra(self) -> int:
@@ -164,15 +166,14 @@ def broadcast(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...] | None:
     return tuple(y if x == 1 else x for x, y in pairs)
 
 
-def stride_of(leading: Sequence[int], strides: Sequence[int], wanted: Sequence[int]) -> int | None:
+def stride_of(leading: Sequence[int], strides: Sequence[int], wanted: tuple[int, ...]) -> int | None:
     """The one stride of a tensor's leading extents along a batch of `wanted`; 0: it has one matrix for all.
 
     None where no single stride does it.
     """
-    if all(extent == 1 for extent in leading):
+    if leading.count(1) == len(leading):
         return 0
-    missing = len(wanted) - len(leading)
-    if (1,) * missing + tuple(leading) != tuple(wanted):
+    if (*[1] * (len(wanted) - len(leading)), *leading) != wanted:
         return None  # some extents are shared and others are not
     count, step = 1, 0
     for extent, stride in zip(reversed(leading), reversed(strides), strict=True):
@@ -205,8 +206,11 @@ def read(asked: MatmulCall, device_type: str = "cuda") -> ReadCall | None:
         if tensor is not None and (tensor.device != device or tensor.dtype != dtype):
             return None
     (*lead_a, m, k), (*lead_b, inner, n) = a.shape, b.shape
-    leading = broadcast(lead_a, lead_b) if lead_a or lead_b else ()
-    if inner != k or leading is None or len(leading) > 6 or not m * n * k * math.prod(leading):
+    leading = broadcast(lead_a, lead_b) if lead_b else tuple(lead_a)
+    if inner != k or leading is None or len(leading) > 6:
+        return None
+    count = math.prod(leading)
+    if not m * n * k * count:
         return None
     if bias is not None and (bias.shape != (n,) or (n > 1 and bias.stride(0) != 1)):
         return None
@@ -214,13 +218,13 @@ def read(asked: MatmulCall, device_type: str = "cuda") -> ReadCall | None:
         return None
     (*far_a, line_a, column_a), (*far_b, line_b, column_b) = a.stride(), b.stride()
     *far_c, line_c, column_c = (n, 1) if out is None else out.stride()
-    count, step_a, step_b, step_c = math.prod(leading), 0, 0, 0
+    step_a = step_b = step_c = 0
     if count > 1:
-        steps = stride_of(lead_a, far_a, leading), stride_of(lead_b, far_b, leading)
-        rows_c = m * n if out is None else stride_of(leading, far_c, leading)
-        if None in steps or not rows_c:  # 0: an expanded out
+        found_a, found_b = stride_of(lead_a, far_a, leading), stride_of(lead_b, far_b, leading)
+        found_c = m * n if out is None else stride_of(leading, far_c, leading)
+        if found_a is None or found_b is None or not found_c:  # 0: an expanded out
             return None
-        (step_a, step_b), step_c = steps, rows_c  # type: ignore[assignment]
+        step_a, step_b, step_c = found_a, found_b, found_c
         if step_a and step_b == 0 and (m == 1 or (step_a, step_c) == (m * line_a, m * line_c)):
             line_a, line_c = (step_a, step_c) if m == 1 else (line_a, line_c)
             m, count, step_a, step_c = m * count, 1, 0, 0  # one product of more rows

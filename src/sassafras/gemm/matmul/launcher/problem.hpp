@@ -52,7 +52,13 @@ struct Key {
     uint8_t transposed; // bit 0: B is n x k ("t"), bit 1: A is k x m
     uint8_t aligned;    // all addresses multiples of 16 bytes
     uint8_t extra;      // Arguments::extra
-    bool operator==(const Key &o) const { return std::memcmp(this, &o, sizeof(Key)) == 0; }
+    bool operator==(const Key &o) const {
+        uint64_t mine[11], other[11], differ = 0;
+        std::memcpy(mine, this, sizeof(Key));
+        std::memcpy(other, &o, sizeof(Key));
+        for (int i = 0; i < 11; ++i) differ |= mine[i] ^ other[i];
+        return differ == 0;
+    }
 };
 static_assert(sizeof(Key) == 88, "no padding: keys are compared and hashed as bytes");
 
