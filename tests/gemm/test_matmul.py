@@ -285,7 +285,7 @@ def test_two_launches_serve_when_both_kernels_are_there(
         folder = tmp_path / kind
         folder.mkdir()
         stand_in.launcher_into(folder, shared)
-        # nobody is served by a candidate
+        # a candidate serves no call
         before = state.launches
         with monkeypatch.context() as unproven:
             unproven.setattr(registry, "CANDIDATES", frozenset({parse(PAIR).instance}))

@@ -34,7 +34,7 @@ class _Block:
     used: int = 0
 
     def take(self, words: int) -> int | None:
-        """Address of so many words that nobody has; None where too few are left."""
+        """Address of so many words that are free; None where too few are left."""
         words = -(-words // 32) * 32  # sets do not share a cache line
         if self.words - self.used < words:
             return None

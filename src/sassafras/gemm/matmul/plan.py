@@ -6,9 +6,10 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from ..configs import epilogue, registry
-from ..configs.epilogue import Lines
+from ..configs.epilogue import Batch, Lines
 from ..configs.registry import Config, dtype
 from ..problem.launch import Launch
+from ..problem.shape import Shape
 from .problem import BETA, DTYPES, Problem
 
 #: CUtensorMapDataType, CUtensorMapSwizzle
@@ -96,10 +97,10 @@ def first_legal(problem: Problem) -> Config | None:
     return next(iter(epilogue.configurations(*epilogue_problem(problem))), None)
 
 
-def epilogue_problem(problem: Problem) -> tuple[Any, ...]:
+def epilogue_problem(problem: Problem) -> tuple[Shape, str, str, Batch, Lines, bool]:
     """Shape, layout, type, batch, lines and alignment, as `configs.epilogue` and its selector take them."""
-    kind = problem.layout, DTYPES[problem.dtype]
-    return problem.shape, *kind, problem.batch, problem.lines, bool(problem.aligned)
+    kinds, aligned = (problem.layout, DTYPES[problem.dtype]), bool(problem.aligned)
+    return problem.shape, *kinds, problem.batch, problem.lines, aligned
 
 
 def plan(config: Config, problem: Problem) -> KernelPlan:

@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,29 +39,13 @@ from .problem import BETA, BIAS, DTYPES, MatmulCall, Problem, read
 SHIPPED = DATA / "cubins"
 
 
-@dataclass(frozen=True, slots=True)
-class Served:
-    """Who serves a problem, and why (`Planner.explain`).
-
-    Attributes:
-        member: ``ours``, ``lt`` or ``torch``.
-        config: our configuration, for ``ours``.
-        why: one sentence.
-    """
-
-    member: str
-    config: str | None
-    why: str
-
-
+@dataclass(slots=True)
 class PlannedGpu:
-    """What is known of one device."""
+    """What is known of one device; without a chooser `why_not` says why torch serves."""
 
-    def __init__(
-        self, name: str, capability: tuple[int, int], chooser: Selector | None, why_not: str
-    ) -> None:
-        self.name, self.capability = name, capability
-        self.chooser, self.why_not = chooser, why_not
+    name: str
+    chooser: Selector | None
+    why_not: str
 
 
 def load_table(gpu: str) -> TunedTable | None:
@@ -113,7 +97,7 @@ class Planner:
         self._on_launcher: Callable[[Any], None] = lambda launcher: None
         self.driver, self.torch, self.cache = driver, torch, cache
         self.launcher: Any = PythonLauncher(driver, torch)
-        self.served: dict[Problem, Served] = {}
+        self.served: dict[Problem, Choice] = {}
         self.notes: list[str] = []
         self._table, self._background = table, background
         #: for tests: one of our kernels serves whatever any of them can run, however slowly
@@ -156,7 +140,7 @@ class Planner:
                             model=predictor.shipped(name),
                             backward=predictor.shipped(name, PART),
                         )
-                self._gpus[ordinal] = PlannedGpu(name, capability, chooser, why)
+                self._gpus[ordinal] = PlannedGpu(name, chooser, why)
             return self._gpus[ordinal]
 
     def choose(self, problem: Problem) -> Choice:
@@ -196,27 +180,27 @@ class Planner:
                 served = self._serve(problem)
             except SassafrasError as error:
                 self.launcher.add_torch(problem)
-                served = Served("torch", None, str(error))
+                served = Choice("torch", None, None, 1.0, str(error))
                 self.note(f"{problem.shape}: {error}")
             self.served[problem] = served
 
-    def _serve(self, problem: Problem) -> Served:
+    def _serve(self, problem: Problem) -> Choice:
         choice = self.choose(problem)
         if choice.member == "lt" and choice.row and choice.row.lt:
             lt = self._lt_member()
             if lt and lt.add(self.launcher, problem, choice.row.lt):
-                return Served("lt", None, choice.why)
+                return choice
             choice = Choice("torch", None, choice.row, 1.0, "this launcher cannot call cuBLASLt")
         self.launcher.add_torch(problem)  # until its kernels are there, perhaps within the next lines
         config = parsed(choice.config) if choice.config else None
         if config is None:
-            return Served("torch", None, choice.why)
+            return replace(choice, member="torch", config=None)
         # all that is missing is asked for at once
         found = [self._code(i, lambda: self.launcher.remove(problem)) for i in config.instances]
         if missing := [why for code, why in found if code is None]:
-            return Served("torch", config.name, missing[0])
+            return replace(choice, member="torch", why=missing[0])
         self.launcher.add_kernel(problem, *self._bound(problem, config, [code for code, _ in found if code]))
-        return Served("ours", config.name, choice.why)
+        return choice
 
     def _code(self, instance: Instance, built: Callable[[], Any]) -> tuple[bytes | None, str]:
         """(cubin, ""), or (None, why not). One that is missing is compiled; then `built` is called."""
@@ -307,7 +291,7 @@ class Planner:
         finally:
             with self._lock:
                 for built in self._compiling.pop(instance, []):
-                    built()  # the next call decides anew
+                    built()  # the next call decides
 
     # -- the launcher ---------------------------------------------------------------------------------------
 
@@ -320,7 +304,7 @@ class Planner:
             self.note(f"the Python launcher is used: {error}")
             return
         with self._lock:
-            self.launcher = made  # plans are made anew as calls come
+            self.launcher = made  # it has no plans: they come with the calls
             self._on_launcher(made)
 
     def _lt_member(self) -> LtMember | None:
@@ -354,7 +338,7 @@ class Planner:
             self._threads = [thread for thread in self._threads if thread.is_alive()]
 
     def forget(self) -> None:
-        """Drop plans and choices, for example after tuning; tables are read anew."""
+        """Drop plans and choices, for example after tuning; tables are read again."""
         with self._lock:
             self._gpus.clear()
             self.served.clear()
