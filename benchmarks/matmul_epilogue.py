@@ -110,7 +110,7 @@ def contestants(case: Case, x: Any, w: Any, bias: Any, room: Any) -> dict[str, C
     """name -> a call that returns C."""
     import torch
 
-    from sassafras.gemm.matmul.epilogue_api import activated
+    from sassafras.gemm.matmul.composed import activated
 
     flat = case.batch == 1
 
@@ -142,33 +142,32 @@ def rms(result: Any, exact: Any) -> float:
 def candidates(case: Case, x: Any, w: Any, bias: Any, room: Any, most: int) -> list[Any]:
     """Our configurations to screen: what would be chosen, then the estimate's favourites, in modes."""
     from sassafras.gemm.configs import epilogue
-    from sassafras.gemm.matmul.epilogue_plan import read
+    from sassafras.gemm.matmul.plan import epilogue_problem
+    from sassafras.gemm.matmul.problem import MatmulCall, read
     from sassafras.gemm.select import epilogue_selector
     from sassafras.gemm.select.cost_model import estimate_us
     from sassafras.gemm.select.selector import parsed
 
-    problem = read(x, w, None, bias, "cuda")
-    if problem is None:
+    found = read(MatmulCall(x, w, None, bias, epilogue.ACTIVATIONS[case.activation]), "cuda")
+    if found is None:
         return []
-    layout = (problem.layout, case.dtype)
-    aligned = bool(problem.aligned)
-    legal = epilogue.configurations(problem.shape, *layout, problem.batch, problem.lines, aligned)
+    problem = found.problem
+    legal = epilogue.configurations(*epilogue_problem(problem))
     legal.sort(key=lambda c: estimate_us(c, epilogue_selector.flat(c, problem.shape, problem.batch)))
     by_instance: dict[Any, Any] = {}
     for config in legal:
         by_instance.setdefault(config.instance, config)
-    names = [served["config"] for served in room.status().get("fused", []) if served["config"]]
+    names = [served["config"] for served in room.status()["problems"] if served["config"]]
     possible = {c.stem for c in legal}  # the last choice may be another row's, where torch was chosen here
     chosen = [c for c in map(parsed, names[-1:]) if c is not None and c.stem in possible]
-    found = [*chosen, *by_instance.values(), *legal]
-    unique = list({c.stem: c for c in found}.values())[:most]
+    unique = list({c.stem: c for c in (*chosen, *by_instance.values(), *legal)}.values())[:most]
     return [mode for c in unique for mode in c.in_modes()[:2]]
 
 
 def run(case: Case, room: Any, clock: Clock, given: argparse.Namespace) -> dict[str, Any]:
     """One row. Raises what a contestant raises."""
     from sassafras.core.statistics import bootstrap_median
-    from sassafras.gemm.matmul.epilogue_api import activated
+    from sassafras.gemm.matmul.composed import activated
 
     x, w, bias = tensors(case, "cpu" if clock.dry else "cuda")
     exact = x.double() @ w.double()
@@ -182,7 +181,7 @@ def run(case: Case, room: Any, clock: Clock, given: argparse.Namespace) -> dict[
     if room._engine is not None and not clock.dry:
         bound: list[tuple[Any, Any]] = []
         for config in candidates(case, x, w, bias, room, given.candidates):
-            call = room._engine.fused.bind(config, x, w, None, bias, case.activation)
+            call = room._engine.bind(config, x, w, None, bias, case.activation)
             error = rms(call(), exact)
             if error > TOLERANCE * errors["torch"]:
                 found["wrong"].append(config.name)
@@ -213,7 +212,7 @@ def run(case: Case, room: Any, clock: Clock, given: argparse.Namespace) -> dict[
         found["speedup_lt_fused"] = round(float(np.median(ratios)), 4)
     found["wrong"] += [n for n, error in errors.items() if error > TOLERANCE * errors["torch"]]
     found["rms_ratio"] = round(errors.get("ours", errors["sassafras"]) / max(errors["torch"], 1e-12), 4)
-    if served := room.status().get("fused"):
+    if served := room.status()["problems"]:
         found["served"] = {key: served[-1][key] for key in ("member", "config", "why")}
     return found
 

@@ -47,7 +47,7 @@ def engine(request: pytest.FixtureRequest, library: Path, cache: Path) -> Iterat
 
 
 def ours(engine: Planner) -> int:
-    return int(engine.launcher.counts()["ours"]) + int(engine.fused.counts["hits"])
+    return int(engine.launcher.counts()["ours"])
 
 
 def half(*shape: int) -> Any:
@@ -98,7 +98,7 @@ def test_what_is_not_plain_is_no_launchers(engine: Planner, kind: str) -> None:
     assert not eligible.plain(odd)
     assert engine.launcher(odd, b) is NotImplemented and engine.launcher.raw(odd, b) is NotImplemented
     assert engine.launcher.key(odd, b) is None
-    assert engine.launcher.fused(odd, b, None, None, 0, 0.5, 0.0) is NotImplemented
+    assert engine.launcher(odd, b, None, None, 0, 0.5, 0.0) is NotImplemented
     out = half(16, 24)
     if kind != "nested":
         assert engine.launcher(a, b, KINDS[kind](out)) is NotImplemented
@@ -111,7 +111,7 @@ def test_a_launcher_leaves_what_is_observed_to_python(engine: Planner, state: st
     room.matmul(a, b)
     with STATES[state]():
         assert eligible.observed() and engine.launcher(a, b) is NotImplemented
-        assert engine.launcher.fused(a, b, None, None, 0, 0.5, 0.0) is NotImplemented
+        assert engine.launcher(a, b, None, None, 0, 0.5, 0.0) is NotImplemented
     assert not eligible.observed() and engine.launcher(a, b) is not NotImplemented
 
 

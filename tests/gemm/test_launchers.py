@@ -18,8 +18,8 @@ from sassafras.gemm.configs.base import Mode  # noqa: E402
 from sassafras.gemm.configs.registry import parse  # noqa: E402
 from sassafras.gemm.configs.split_k_two_pass import PartialsInstance, TwoPassSplitKConfig  # noqa: E402
 from sassafras.gemm.matmul.driver import Driver, DriverError  # noqa: E402
-from sassafras.gemm.matmul.plan import plan, why_illegal  # noqa: E402
-from sassafras.gemm.matmul.problem import Problem, lies, read  # noqa: E402
+from sassafras.gemm.matmul.plan import KernelPlan, LaunchPlan, plan, why_illegal  # noqa: E402
+from sassafras.gemm.matmul.problem import MatmulCall, Problem, lies, read  # noqa: E402
 from sassafras.gemm.problem.shape import Shape  # noqa: E402
 from tests.gemm import stand_in  # noqa: E402
 
@@ -54,16 +54,11 @@ def put(launcher: Any, library: Path, chosen: Any, key: tuple[int, ...]) -> None
     problem = Problem(*key)
     assert why_illegal(chosen, problem) is None
     driver = Driver(str(library))
-    function = driver.load(0, b"\x7fELF", chosen.instance.name, 227 * 1024)
-    made = plan(chosen, problem)
-    behind = None
-    if made.then is not None:
-        instance, second = made.then
-        behind = (driver.load(0, b"\x7fELF", instance.name, 227 * 1024, True), *second.behind)
-    launcher.add_kernel(
-        key, function, driver.context(0), made.grid, made.threads, made.shared, made.cluster,
-        made.parameters, made.workspace, made.counters, made.overlap, behind,
-    )  # fmt: skip
+    functions = tuple(
+        driver.load(0, b"\x7fELF", instance.name, 227 * 1024, number > 0)
+        for number, instance in enumerate(chosen.instances)
+    )
+    launcher.add_kernel(key, driver.context(0), functions, plan(chosen, problem))
 
 
 def half(*shape: int, seed: int = 0) -> Any:
@@ -115,22 +110,23 @@ def calls(draw: st.DrawFn) -> tuple[Any, Any, Any]:
 @given(calls())
 def test_both_launchers_see_the_same_problem(launchers: dict[str, Any], call: tuple[Any, Any, Any]) -> None:
     keys = {kind: launchers[kind].key(*call) for kind in KINDS}
-    # host memory has no ordinal
-    assert (keys["compiled"] is None) == (keys["python"] is None)
-    if keys["python"] is not None:
-        assert keys["compiled"][1:] == keys["python"][1:]
+    assert keys["compiled"] == keys["python"]
 
 
 @settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(calls())
 def test_the_problem_describes_the_tensors(call: tuple[Any, Any, Any]) -> None:
     a, b, out = call
-    found = read(a, b, out, device_type="cpu")
+    found = read(MatmulCall(a, b, out), "cpu")
     if found is None:
         return
-    problem, at_a, at_b = found
+    problem, at_a, at_b = found[:3]
+    assert problem.plain or problem.matrices > 1
+    if problem.matrices > 1:
+        return
+    exchanged = at_a == b.data_ptr()  # C^T = B^T A^T
     left, right = a.reshape(-1, a.shape[-1]), b
-    if problem.exchanged:
+    if exchanged:
         left, right = right.t(), left.t()
     assert (problem.m, problem.k, problem.n) == (*left.shape, right.shape[1])
 
@@ -145,17 +141,17 @@ def test_the_problem_describes_the_tensors(call: tuple[Any, Any, Any]) -> None:
         return [x.data_ptr() + 2 * (i * s0 + j * s1) for i in range(rows) for j in range(columns)]
 
     # every element lies where the problem says; reshape may copy, so ask the originals
-    first, second = (b.t(), a) if problem.exchanged else (a, b)
+    first, second = (b.t(), a) if exchanged else (a, b)
     for x, at, extents, transposed, leading in (
         (first, at_a, (problem.m, problem.k), bool(problem.transposed & 2), problem.lda),
         (second, at_b, (problem.k, problem.n), bool(problem.transposed & 1), problem.ldb),
     ):
-        plain = x.t() if problem.exchanged and x is a and a.dim() == 2 else x
+        plain = x.t() if exchanged and x is a and a.dim() == 2 else x
         if plain.dim() == 2:
             assert addresses(at, *extents, transposed, leading) == real(plain, *extents)
         else:
             wanted = addresses(at, *extents, transposed, leading)
-            if problem.exchanged:
+            if exchanged:
                 continue
             got = [
                 x.data_ptr() + 2 * sum(i * s for i, s in zip(index, x.stride(), strict=True))
@@ -187,10 +183,11 @@ def test_what_no_plan_serves(launcher: Any) -> None:
     a, b = half(16, 8), half(8, 24)
     whole = half(16, 24)
     for call in (
-        (a.float(), b.float()), (a, b.bfloat16()), (a, half(16, 24)), (a, half(2, 8, 24)), (a[0], b),
+        (a.float(), b.float()), (a, b.bfloat16()), (a, half(16, 24)), (a[0], b),
+        (half(2, 1, 16, 8), half(1, 2, 8, 24)),
         (half(0, 8), b), (a, b, half(16, 25)), (a, b, whole.float()), (a[:, ::2], half(4, 24)),
         (whole[:, :8], b, whole), (torch.nn.Buffer(a), "b"), (a.numpy(), b),
-        (half(2, 16, 8)[:, ::3], b), (torch._neg_view(a), b), (a, torch._neg_view(b)),
+        (half(2, 16, 16)[:, :, ::2], b), (torch._neg_view(a), b), (a, torch._neg_view(b)),
     ):  # fmt: skip
         assert launcher.key(*call) is None and launcher(*call) is NotImplemented
     assert launcher.key(torch.nn.Parameter(a), b) is not None
@@ -297,7 +294,7 @@ def test_gaps_between_lines_and_column_major_results(launcher: Any, library: Pat
     out = torch.empty(48, 32, dtype=torch.float16).t()
     key = launcher.key(a, b, out)
     problem = Problem(*key)
-    assert problem.exchanged == 1 and (problem.m, problem.n, problem.layout) == (48, 32, "tn")
+    assert (problem.m, problem.n, problem.layout) == (48, 32, "tn")
     install(launcher, library, "lean_tn_m1n2s2/w1x1x1/c1", key)
     assert launcher(a, b, out) is out and close(out, a, b)
 
@@ -307,18 +304,17 @@ def test_tensor_maps_workspace_and_counters(launcher: Any, library: Path) -> Non
     driver = Driver(str(library))
     function = driver.load(0, b"\x7fELF", "mapped_tn", 48 * 1024)
 
-    def parameters(m: int, n: int, k: int) -> list[tuple]:
-        rest = ((64, 64), (1, 1), 0, 3, 2, 0)
-        return [
-            ("map", "a", 6, (k, m), (2 * k,), *rest), ("map", "b", 6, (k, n), (2 * k,), *rest), ("c",),
-            ("value", n), ("workspace",), ("counters",),
-        ]  # fmt: skip
+    def parameters(m: int, n: int, k: int) -> tuple[tuple, ...]:
+        maps = (
+            ("map", "a", 6, (k, m), (2 * k,), (64, 64), 3),
+            ("map", "b", 6, (k, n), (2 * k,), (64, 64), 3),
+        )
+        return (*maps, ("c",), ("value", n), ("workspace",), ("counters",))
 
     tensors = [(half(24, 64, seed=s), half(16, 64, seed=s + 9).t()) for s in range(6)]
     key = launcher.key(*tensors[0])
-    launcher.add_kernel(
-        key, function, driver.context(0), (1, 1, 1), 128, 0, (1, 1, 1), parameters(24, 16, 64), 4 * 24 * 16, 4
-    )
+    launch = LaunchPlan((1, 1, 1), 128, 0, (1, 1, 1), parameters(24, 16, 64))
+    launcher.add_kernel(key, driver.context(0), (function,), KernelPlan((launch,), 4 * 24 * 16, 4))
     before = state.encodes
     for a, b in tensors * 2:
         assert close(launcher(a, b), a, b)
@@ -372,16 +368,12 @@ def test_counters_are_asked_for_by_stream(library: Path, tmp_path: Path) -> None
 def put_counted(launcher: Any, driver: Driver, key: tuple[int, ...], words: int = 4) -> None:
     """A plan of a kernel made up for this: tensor maps, a workspace, counters."""
     problem = Problem(*key)
-    rest = ((64, 64), (1, 1), 0, 3, 2, 0)
-    parameters = [
-        ("map", "a", 6, (problem.k, problem.m), (2 * problem.k,), *rest),
-        ("map", "b", 6, (problem.k, problem.n), (2 * problem.k,), *rest),
-        ("c",), ("value", problem.n), ("workspace",), ("counters",),
-    ]  # fmt: skip
+    rest = ((2 * problem.k,), (64, 64), 3)
+    maps = ("map", "a", 6, (problem.k, problem.m), *rest), ("map", "b", 6, (problem.k, problem.n), *rest)
+    parameters = (*maps, ("c",), ("value", problem.n), ("workspace",), ("counters",))
     function = driver.load(0, b"\x7fELF", "mapped_tn", 48 * 1024)
-    launcher.add_kernel(
-        key, function, driver.context(0), (1, 1, 1), 128, 0, (1, 1, 1), parameters, 512, words
-    )
+    launch = LaunchPlan((1, 1, 1), 128, 0, (1, 1, 1), parameters)
+    launcher.add_kernel(key, driver.context(0), (function,), KernelPlan((launch,), 512, words))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -486,7 +478,7 @@ def test_two_launches_are_one_call(
 def test_what_two_launches_cannot_serve_is_said() -> None:
     """Lines and addresses as the second stores them: whole 16 bytes."""
     chosen, size = parse("cs_nn_64x128_s8q1p/c1p4"), (256, 512, 4096)
-    tight = Problem(0, 0, *size, 0, 4096, 512, 512, 1, 0)
+    tight = Problem(0, 0, *size, 0, 4096, 512, 512, 1)
     assert why_illegal(chosen, tight) is None and why_illegal(chosen, tight._replace(ldc=1024)) is None
     assert "multiple of 8" in (why_illegal(chosen, tight._replace(ldc=515)) or "")
     assert "16 bytes" in (why_illegal(chosen, tight._replace(aligned=0)) or "")
@@ -496,9 +488,9 @@ def test_what_two_launches_cannot_serve_is_said() -> None:
     shape = Shape(*size)
     assert epilogue.why_illegal(chosen, shape) == f"{chosen.instance.name} is compiled without an epilogue"
     made = plan(chosen, tight._replace(ldc=1024))
-    assert made.then is not None and made.counters == 0
+    assert len(made.launches) == 2 and made.counters == 0
     places = [name for name, _ in chosen.adding.parameters]
-    assert made.then[1].parameters[places.index("ldc")] == ("value", 1024)
+    assert made.launches[1].parameters[places.index("ldc")] == ("value", 1024)
 
 
 # --- when torch has to do it -------------------------------------------------------------------
@@ -535,7 +527,8 @@ def test_gradients_and_modes_are_left_to_python(launcher: Any) -> None:
     from torch.utils._python_dispatch import TorchDispatchMode
 
     a, b = half(16, 8), half(8, 24)
-    launcher.add_kernel(launcher.key(a, b), 1, 1, (1, 1, 1), 32, 0, (1, 1, 1), [("a",)], 0, 0)
+    launch = LaunchPlan((1, 1, 1), 32, 0, (1, 1, 1), (("a",),))
+    launcher.add_kernel(launcher.key(a, b), 1, (1,), KernelPlan((launch,)))
     weight = b.clone().requires_grad_()
     assert launcher(a, weight) is NotImplemented
     launcher.add_torch(launcher.key(a, b))
@@ -569,21 +562,19 @@ def test_bad_plans_are_refused(launchers: dict[str, Any]) -> None:
     launcher = launchers["compiled"]
     launcher.forget()
     key = launcher.key(half(16, 8), half(8, 24))
-    start = (key, 1, 1, (1, 1, 1), 32, 0, (1, 1, 1))
-    for parameters in (
-        [("nonsense",)],
-        [("value",)],
-        [("map", "d", 6, (1,), (), (1,), (1,), 0, 3, 2, 0)],
-        [()],
-    ):
+    good = LaunchPlan((1, 1, 1), 32, 0, (1, 1, 1), ())
+    for wrong in (("nonsense",), ("value",), ("map", "d", 6, (1,), (), (1,), 3), ()):
+        bad = good._replace(parameters=(wrong,))
+        for functions, launches in (((1,), (bad,)), ((1, 1), (good, bad))):
+            with pytest.raises((ValueError, TypeError)):
+                launcher.add_kernel(key, 1, functions, KernelPlan(launches))
+    for functions, launches in (((1,), (good, good)), ((), ()), ((1,), (good._replace(grid=(1, 1)),))):
         with pytest.raises((ValueError, TypeError)):
-            launcher.add_kernel(*start, parameters, 0, 0)
-        with pytest.raises((ValueError, TypeError)):
-            launcher.add_kernel(*start, [], 0, 0, False, (*start[1:2], *start[3:], parameters, True))
-    with pytest.raises(TypeError, match="is a tuple"):
-        launcher.add_kernel(*start, [], 0, 0, False, 7)
+            launcher.add_kernel(key, 1, functions, KernelPlan(launches))
+    with pytest.raises(TypeError):
+        launcher.add_kernel(key, 1, (1,), 7)
+    with pytest.raises(TypeError):
+        launcher.add_torch(key[:11])
     assert launcher.counts()["plans"] == 0
-    with pytest.raises(ValueError):
-        launcher.add_kernel(key, 1, 1, (1, 1), 32, 0, (1, 1, 1), [], 0, 0)
     with pytest.raises(TypeError):
         launcher(1)

@@ -20,10 +20,10 @@ from sassafras.gemm.build.cubins import cached_path  # noqa: E402
 from sassafras.gemm.configs import epilogue, registry  # noqa: E402
 from sassafras.gemm.configs.epilogue import ACTIVATIONS, Batch  # noqa: E402
 from sassafras.gemm.matmul import api as room  # noqa: E402
-from sassafras.gemm.matmul import epilogue_api as fusing  # noqa: E402
+from sassafras.gemm.matmul.composed import activated  # noqa: E402
 from sassafras.gemm.matmul.driver import Driver  # noqa: E402
-from sassafras.gemm.matmul.epilogue_plan import read, stride_of  # noqa: E402
 from sassafras.gemm.matmul.planner import Planner  # noqa: E402
+from sassafras.gemm.matmul.problem import stride_of  # noqa: E402
 from sassafras.gemm.problem.shape import Shape  # noqa: E402
 from sassafras.gemm.select import epilogue_selector  # noqa: E402
 from sassafras.gemm.select.selector import Selector  # noqa: E402
@@ -99,7 +99,7 @@ def exact(
         value = value + beta * out.double()
     if bias is not None:
         value = value + bias.double()
-    return fusing.activated(value, activation)
+    return activated(value, activation)
 
 
 def close(result: Any, wanted: Any) -> bool:
@@ -129,8 +129,8 @@ def test_one_launch_does_it(engine: Planner, library: Path, activation: str | No
             wanted = exact(a, b, out, bias, activation, -1.0, 2.0)
             again = room.matmul(a, b, out, bias=bias, activation=activation, alpha=-1.0, beta=2.0)
             assert again is out and close(out, wanted)
-        assert launches(library) == before + 4 * (number + 1), room.status()["fused"]
-    served = room.status()["fused"]
+        assert launches(library) == before + 4 * (number + 1), room.status()["problems"]
+    served = room.status()["problems"]
     assert {s["member"] for s in served} == {"ours"} and all("not measured" in s["why"] for s in served)
 
 
@@ -144,8 +144,8 @@ def test_the_shapes_of_a_layer(engine: Planner, library: Path) -> None:
     assert close(room.matmul(wide, w, bias=bias), exact(wide, w, None, bias))
     apart = half(4, 16, 64)[:, :8]  # a batch of matrices, one b
     assert close(room.matmul(apart, w, bias=bias), exact(apart, w, None, bias))
-    assert launches(library) == before + 6, room.status()["fused"]
-    assert [s["batch"] for s in room.status()["fused"]][-1] == 4
+    assert launches(library) == before + 6, room.status()["problems"]
+    assert [s["batch"] for s in room.status()["problems"]][-1] == 4
 
 
 def test_batches_in_one_launch(engine: Planner, library: Path) -> None:
@@ -164,7 +164,7 @@ def test_batches_in_one_launch(engine: Planner, library: Path) -> None:
         0
     ]  # heads of one token sequence: lines far apart, matrices near
     assert close(room.matmul(heads, half(6, 64, 48), bias=bias), exact(heads, half(6, 64, 48), None, bias))
-    assert launches(library) >= before + 7, room.status()["fused"]
+    assert launches(library) >= before + 7, room.status()["problems"]
 
 
 def test_odd_shapes_and_addresses(engine: Planner, library: Path) -> None:
@@ -173,8 +173,8 @@ def test_odd_shapes_and_addresses(engine: Planner, library: Path) -> None:
     assert close(room.matmul(a, b, bias=bias, activation="gelu"), exact(a, b, None, bias, "gelu"))
     skewed, b = half(32, 72)[:, 1:65], half(64, 48)
     assert close(room.matmul(skewed, b, bias=half(48)), exact(skewed, b, None, half(48)))
-    assert launches(library) == before + 2, room.status()["fused"]
-    assert all("a1e" in s["config"] for s in room.status()["fused"])
+    assert launches(library) == before + 2, room.status()["problems"]
+    assert all("a1e" in s["config"] for s in room.status()["problems"])
 
 
 def test_c_is_not_read_where_beta_is_zero(engine: Planner, library: Path) -> None:
@@ -225,7 +225,7 @@ def test_no_table_or_nothing_near_is_torchs(install: Install, library: Path) -> 
     before = launches(library)
     a, b, bias = half(32, 64), half(64, 48), half(48)
     assert torch.equal(room.matmul(a, b, bias=bias), torch.addmm(bias, a, b))
-    assert launches(library) == before and room.status()["fused"][0]["why"] == "no tuned shape is near"
+    assert launches(library) == before and room.status()["problems"][0]["why"] == "no tuned shape is near"
 
 
 def test_another_type_or_device_is_said_once(install: Install) -> None:
@@ -259,10 +259,12 @@ def test_a_kernel_that_is_not_there_yet(
     a, b, bias = half(32, 64), half(64, 48), half(48)
     for _ in range(2):
         assert torch.equal(room.matmul(a, b, bias=bias), torch.addmm(bias, a, b))
-    assert "being compiled" in room.status()["fused"][0]["why"]
+    assert "being compiled" in room.status()["problems"][0]["why"]
     may_finish.set()
     engine.settle()
-    assert close(room.matmul(a, b, bias=bias), exact(a, b, None, bias)) and engine.fused.counts["hits"] == 1
+    assert (
+        close(room.matmul(a, b, bias=bias), exact(a, b, None, bias)) and engine.launcher.counts()["ours"] == 1
+    )
 
 
 def test_a_launch_that_fails_leaves_torch(engine: Planner, library: Path) -> None:
@@ -270,21 +272,14 @@ def test_a_launch_that_fails_leaves_torch(engine: Planner, library: Path) -> Non
     a, b, bias = half(32, 64), half(64, 48), half(48)
     state.fail = 719
     try:
-        assert torch.equal(room.matmul(a, b, bias=bias), torch.addmm(bias, a, b))
+        with pytest.warns(RuntimeWarning, match="error 719"):
+            assert torch.equal(room.matmul(a, b, bias=bias), torch.addmm(bias, a, b))
     finally:
         state.fail = 0
     before = launches(library)
-    assert "error 719" in room.status()["notes"][-1]
-    if hasattr(engine.launcher, "fused_key"):  # the first launch of a problem is Python's
-        engine.forget()
-        assert close(room.matmul(a, b, bias=bias), exact(a, b, None, bias))
-        state.fail = 719
-        with pytest.warns(RuntimeWarning, match="error 719"):
-            assert torch.equal(room.matmul(a, b, bias=bias), torch.addmm(bias, a, b))
-        state.fail, before = 0, launches(library)
     assert torch.equal(room.matmul(a, b, bias=bias), torch.addmm(bias, a, b)) and launches(library) == before
     engine.forget()
-    assert room.status()["fused"] == [] and close(room.matmul(a, b, bias=bias), exact(a, b, None, bias))
+    assert room.status()["problems"] == [] and close(room.matmul(a, b, bias=bias), exact(a, b, None, bias))
 
 
 # --- torch's semantics --------------------------------------------------------------------------------------
@@ -348,7 +343,7 @@ def test_the_benchmark_rehearses(tmp_path: Path) -> None:
 
 
 def test_both_launchers_see_the_same_problem(install: Install) -> None:
-    launcher = install("compiled").launcher
+    other, launcher = (install(kind).launcher for kind in ("python", "compiled"))
     bias = half(48)
     x, w = half(4, 32, 64), half(64, 48)
     calls = [
@@ -377,15 +372,15 @@ def test_both_launchers_see_the_same_problem(install: Install) -> None:
     ]  # fmt: skip
     served = 0
     for number, call in enumerate(calls):
-        found = read(*call, "cpu")
-        native = launcher.fused_key(*call)
-        assert native == (None if found is None else tuple(found)), f"{number}: {found} {native}"
+        for more in ((), (3, 0.5, 0.0)):
+            found, native = other.key(*call, *more), launcher.key(*call, *more)
+            assert native == found, f"{number}: {found} {native}"
         served += found is not None
     assert 18 <= served < len(calls)
 
 
 def test_both_launchers_see_the_same_random_problem(install: Install) -> None:
-    launcher = install("compiled").launcher
+    other, launcher = (install(kind).launcher for kind in ("python", "compiled"))
     draw = random.Random(4)
     served = 0
     for _ in range(600):
@@ -406,18 +401,19 @@ def test_both_launchers_see_the_same_random_problem(install: Install) -> None:
         wanted = (*torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]), m, n)
         out = view(*wanted) if draw.random() < 0.4 else None
         bias = view(n) if draw.random() < 0.4 else None
-        found, native = read(a, b, out, bias, "cpu"), launcher.fused_key(a, b, out, bias)
-        assert native == (None if found is None else tuple(found)), (a.stride(), b.stride(), found, native)
+        more = draw.choice([(), (1, 1.0, 0.0), (4, 0.5, 2.0 * (out is not None))])
+        found, native = other.key(a, b, out, bias, *more), launcher.key(a, b, out, bias, *more)
+        assert native == found, (a.stride(), b.stride(), found, native)
         served += found is not None
     assert 100 < served < 500
 
 
-def test_the_compiled_launcher_serves_from_the_second_call_on(install: Install, library: Path) -> None:
+def test_the_compiled_launcher_serves_epilogues(install: Install, library: Path) -> None:
     engine = install("compiled")
     four, out = (half(2, 3, 32, 64), half(2, 3, 64, 48)), half(2, 3, 32, 48)
     bias = half(48)
     for beta in (0.0, 2.0):
-        for turn in range(3):
+        for _ in range(3):
             if beta:
                 c, wanted = out, exact(*four, out, bias, "silu", 0.5, beta)
             else:
@@ -425,18 +421,18 @@ def test_the_compiled_launcher_serves_from_the_second_call_on(install: Install, 
             hits, before = engine.launcher.counts()["hits"], launches(library)
             result = room.matmul(*four, c, bias=bias, activation="silu", alpha=0.5, beta=beta)
             assert close(result, wanted) and launches(library) == before + 1
-            assert engine.launcher.counts()["hits"] == hits + (turn > 0)
+            assert engine.launcher.counts()["hits"] == hits + 1
     torchs = half(64, 32).t(), half(64, 48)
     far = half(9, 4096, 8), half(9, 8, 48)
     for a, b in (torchs, far):
         for _ in range(2):
             assert close(room.matmul(a, b, activation="relu"), exact(a, b, None, None, "relu"))
-    assert engine.launcher.fused(*far, None, None, 1, 1.0, 0.0) is None, "known to be torch's"
+    assert engine.launcher(*far, None, None, 1, 1.0, 0.0) is None, "known to be torch's"
     a, b = half(32, 64).requires_grad_(), half(64, 48)
-    assert engine.launcher.fused(a, b, None, None, 1, 1.0, 0.0) is NotImplemented
-    assert engine.launcher.fused(half(32, 64), b, None, None, 1, 1.0, 1.0) is NotImplemented
+    assert engine.launcher(a, b, None, None, 1, 1.0, 0.0) is NotImplemented
+    assert engine.launcher(half(32, 64), b, None, None, 1, 1.0, 1.0) is NotImplemented
     with pytest.raises(TypeError, match="by position"):
-        engine.launcher.fused(a, b)
+        engine.launcher(a)
 
 
 def test_any_configuration_can_be_bound(engine: Planner, library: Path) -> None:
@@ -446,13 +442,13 @@ def test_any_configuration_can_be_bound(engine: Planner, library: Path) -> None:
     bound = [c for c in configs if epilogue.why_illegal(c, shape, batch) is None]
     before = launches(library)
     for config in bound[::6]:
-        call = engine.fused.bind(config, a, b, None, bias, "silu", 0.5)
+        call = engine.bind(config, a, b, None, bias, "silu", 0.5)
         assert call() is call() and close(call(), exact(a, b, None, bias, "silu", 0.5)), config.name
     assert launches(library) == before + 3 * len(bound[::6]) and len(bound) > 12
     with pytest.raises(SassafrasError, match="16 bytes"):
-        engine.fused.bind(bound[0], half(32, 72)[:, 1:65], half(64, 48))
-    with pytest.raises(SassafrasError, match="no kernel with an epilogue takes such"):
-        engine.fused.bind(bound[0], half(64, 32).t(), half(64, 48))
+        engine.bind(bound[0], half(32, 72)[:, 1:65], half(64, 48))
+    with pytest.raises(SassafrasError, match="no kernel takes such"):
+        engine.bind(bound[0], half(64, 32).t(), half(64, 48), None, bias)
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)

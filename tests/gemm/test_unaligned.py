@@ -246,11 +246,11 @@ def test_maps_reach_every_row_and_no_further() -> None:
 
 def test_what_serves_odd_rows_with_gaps() -> None:
     config = UnalignedConfig(_I("tn", 64, 64, 6), 1)
-    problem = Problem(0, 0, 61, 67, 71, 1, 75, 90, 69, 1, 0)
+    problem = Problem(0, 0, 61, 67, 71, 1, 75, 90, 69, 1)
     assert why_illegal(config, problem) is None
     assert "16 bytes" in (why_illegal(config, problem._replace(aligned=0)) or "")
     made = plan(config, problem)
-    maps = [item for item in made.parameters if item[0] == "map"]
+    maps = [item for item in made.launches[0].parameters if item[0] == "map"]
     assert [m[3] for m in maps] == [(4 * 75 + 71, 8), (7 * 75 + 71, 7), (2 * 90 + 71, 9), (7 * 90 + 71, 8)]
     assert [m[4] for m in maps] == [(16 * 75,), (16 * 75,), (16 * 90,), (16 * 90,)]
 

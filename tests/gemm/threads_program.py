@@ -136,7 +136,6 @@ def main(settings: dict[str, Any]) -> dict[str, Any]:
             wrong[number] += not products[index].right(turn)
             if turn % 20 == 19 and number == turn // 20 % THREADS:
                 served.launcher.forget()
-                served.fused.renew()
             if number == 0 and settings.get("fail", True) and turn % 50 == 49:
                 state.fail = 701
                 wrong[number] += not products[index].right(turn)
@@ -156,7 +155,7 @@ def main(settings: dict[str, Any]) -> dict[str, Any]:
     members = {p["shape"]: p["member"] for p in room.status()["problems"]}
     return {
         "products": THREADS * rounds, "wrong": sum(wrong), "faults": faults, "members": members,
-        "fused": served.fused.counts, "counts": served.launcher.counts(), "launches": state.launches,
+        "counts": served.launcher.counts(), "launches": state.launches,
     }  # fmt: skip
 
 

@@ -53,8 +53,8 @@ def tell(room: Any, shape: Shape, layout: str = "tn") -> None:
 
 
 def served(room: Any) -> int:
-    """Calls that ours have served: the first of a problem are launched by Python, the others compiled."""
-    return int(room._engine.fused.counts["hits"]) + int(room._engine.launcher.counts()["hits"])
+    """Calls that ours have served."""
+    return int(room._engine.launcher.counts()["ours"])
 
 
 def normal(*shape: int, seed: int = 0, dtype: Any = torch.float16) -> Any:
@@ -67,7 +67,7 @@ def exact(
     a: Any, b: Any, old: Any = None, bias: Any = None, activation: Any = None, alpha: float = 1.0,
     beta: float = 0.0,
 ) -> Any:  # fmt: skip
-    from sassafras.gemm.matmul.epilogue_api import activated
+    from sassafras.gemm.matmul.composed import activated
 
     value = alpha * (a.double() @ b.double())
     value = value if old is None else value + beta * old.double()
@@ -134,7 +134,7 @@ def test_every_instance(room: Any, name: str) -> None:
             first = old.clone() if beta else torch.full_like(old, float("nan"))
             again = first.clone()
             for out in (first, again):
-                room._engine.fused.bind(config, a, b, out, given, activation, alpha, beta)()
+                room._engine.bind(config, a, b, out, given, activation, alpha, beta)()
             wanted = exact(a, b, old if beta else None, given, activation, alpha, beta)
             what = f"{config.name} {shape} x {count} {activation} {alpha} {beta}"
             assert right(first, wanted, k, alpha), what
@@ -154,7 +154,7 @@ def test_nan_propagates(room: Any, name: str) -> None:
     b = laid("nn" if instance.layout == "nn" else "tn", 512, 128, seed=1, dtype=dtype)
     a[5, 7] = float("nan")
     for activation in ACTIVATIONS:
-        result = room._engine.fused.bind(configs(instance, shape, Batch())[0], a, b, None, None, activation)()
+        result = room._engine.bind(configs(instance, shape, Batch())[0], a, b, None, None, activation)()
         assert result[5].isnan().all() and not torch.cat([result[:5], result[6:]]).isnan().any()
 
 
@@ -179,7 +179,7 @@ def test_random_calls_through_the_front_door(room: Any) -> None:
             out = normal(*leading, m, n, seed=turn + 3, dtype=dtype)
             wanted = exact(a, b, out if beta else None, bias, activation, alpha, beta)
             room.matmul(a, b, out, bias=bias, activation=activation, alpha=alpha, beta=beta)
-            known = room.status()["fused"]
+            known = room.status()["problems"]
             loose = 1.0
             if not known or known[-1]["member"] == "torch":  # it rounds after each operation
                 loose = 16.0 if dtype == torch.bfloat16 else 4.0
@@ -205,7 +205,7 @@ def test_graphs_side_by_side(room: Any) -> None:
         kept = []  # a graph reads its operands where they were at capture
         for seed, stream in enumerate(streams):
             a, b = normal(128, 8192, seed=seed), normal(128, 8192, seed=seed + 9).t()
-            call = room._engine.fused.bind(config, a, b, None, bias, "gelu")
+            call = room._engine.bind(config, a, b, None, bias, "gelu")
             call()
             torch.cuda.synchronize()
             graph = torch.cuda.CUDAGraph()
@@ -239,8 +239,8 @@ def test_overlapping_launches_wait_for_what_they_read(room: Any) -> None:
         for mode in (PLAIN, Mode(overlap=True)):
             x, y = normal(256, 256, seed=2), normal(256, 256, seed=3)
             config = replace(found[0], mode=mode)
-            forth = room._engine.fused.bind(config, x, b, y, bias, "silu", 0.5, 0.5)
-            back = room._engine.fused.bind(config, y, b, x, bias, "gelu_tanh", 0.5, 0.5)
+            forth = room._engine.bind(config, x, b, y, bias, "silu", 0.5, 0.5)
+            back = room._engine.bind(config, y, b, x, bias, "gelu_tanh", 0.5, 0.5)
             for _ in range(50):
                 forth()
                 back()
@@ -279,7 +279,7 @@ def test_gradients_and_compilation(room: Any) -> None:
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_what_torch_does_instead(room: Any, activation: str | None) -> None:
     """Also where it reaches cuBLASLt's own epilogues."""
-    from sassafras.gemm.matmul.epilogue_api import composed
+    from sassafras.gemm.matmul.composed import composed
 
     for m in (1, 64, 300):
         a, b, bias = normal(m, 256), normal(128, 256, seed=1).t() * 0.06, normal(128, seed=2)
@@ -299,4 +299,4 @@ def test_a_capture_through_the_front_door(room: Any) -> None:
     graph.replay()
     torch.cuda.synchronize()
     assert right(out, exact(a, b, None, bias, "relu"), 512)
-    assert room.status()["fused"][0]["member"] == "ours", room.status()
+    assert room.status()["problems"][0]["member"] == "ours", room.status()

@@ -18,7 +18,7 @@ from sassafras.core import CompileError, ToolMissing
 
 from .cubins import default_cache
 
-SOURCES = ("launcher.cpp", "plan.hpp", "problem.hpp", "epilogue.hpp")
+SOURCES = ("launcher.cpp", "launcher.hpp", "plan.hpp", "problem.hpp")
 _HERE = Path(__file__).resolve().parents[1] / "matmul" / "launcher"
 _LOADING = threading.Lock()
 _FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility=hidden")

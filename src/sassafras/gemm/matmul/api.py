@@ -13,9 +13,15 @@ try:  # this module is loaded by the first use of sassafras.matmul; dynamo needs
 except ImportError as error:
     raise ToolMissing("sassafras.matmul needs torch", hint="pip install torch") from error
 
+from ..configs.epilogue import ACTIVATIONS
 from . import eligible
+from .composed import activated, asks_more, check, composed, fits, wants_grad
+from .counters import Counters
+from .cublaslt import LtMember
+from .driver import Driver
+from .launcher_python import Torch
 from .planner import Planner
-from .problem import folded, lies
+from .problem import broadcast
 from .torch_op import register
 
 #: under a name of its own: a plain call has a microsecond, and finding it takes a thirtieth of that
@@ -68,29 +74,31 @@ def matmul(
     """
     # (parameters by keyword only would cost every plain call some forty nanoseconds)
     if bias is not None or activation is not None or alpha != 1.0 or beta != 0.0:
-        return epilogue_api.call(a, b, out, bias, activation, alpha, beta)
+        if _is_compiling():
+            return _traced(a, b, out, bias, activation, alpha, beta)
+        if activation in ACTIVATIONS:
+            result = _launch(a, b, out, bias, ACTIVATIONS[activation], alpha, beta)
+            if result is None:  # it is known that torch serves this problem
+                return composed(a, b, out, bias, activation, alpha, beta)
+            if result is not NotImplemented:
+                return result
+        return _general(a, b, out, bias, activation, alpha, beta)
     if _is_compiling():
         return _traced(a, b, out)
     result = _launch(a, b, out)
     return _general(a, b, out) if result is NotImplemented else result
 
 
-def _first(a: Any, b: Any, out: Any) -> Any:
+def _first(*call: Any) -> Any:
     """Stands in for the launcher until the first call on the device."""
-    if _engine is None and isinstance(a, torch.Tensor) and a.device.type == "cuda":
+    if _engine is None and isinstance(call[0], torch.Tensor) and call[0].device.type == "cuda":
         _set_up()
-        return _launch(a, b, out)
+        return _launch(*call)
     return NotImplemented
 
 
-#: the launcher's call: (a, b, out) -> C or NotImplemented
+#: the launcher's call (`MatmulCall`) -> C, NotImplemented, or None where torch serves what Python composes
 _launch: Any = _first
-
-
-def _ready(a: Any) -> None:
-    """Set up before the first call on the device."""
-    if _engine is None and _launch is _first and a.device.type == "cuda":
-        _set_up()
 
 
 def _set_up() -> None:
@@ -101,17 +109,11 @@ def _set_up() -> None:
 
 
 def _make_engine() -> None:
-    from .counters import Counters
-    from .cublaslt import LtMember
-    from .driver import Driver
-    from .launcher_python import Torch
-
-    driver: Driver
     try:
         driver = Driver()
     except SassafrasError as error:
         _warn("driver", f"the CUDA driver does not serve ({error})")
-        use(None, launch=lambda a, b, out: NotImplemented)
+        use(None, launch=lambda *call: NotImplemented)
         return
     side = Torch(
         matmul=torch.matmul,
@@ -153,126 +155,162 @@ def settle(timeout: float = 300.0) -> None:
 # -- the paths that are not fast ----------------------------------------------------------------------
 
 
-def _general(a: Any, b: Any, out: Any) -> Any:
+def _general(
+    a: Any,
+    b: Any,
+    out: Any,
+    bias: Any = None,
+    activation: str | None = None,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+) -> Any:
     """Any eager call that the launcher did not take."""
-    tensors = (a, b) if out is None else (a, b, out)
+    call = (a, b, out, bias, activation, alpha, beta)
+    if more := asks_more(bias, activation, alpha, beta):
+        check(*call)
+    tensors = [a, b, *(t for t in (out, bias) if t is not None)]
     if not all(isinstance(t, torch.Tensor) for t in tensors):
-        return _torch(a, b, out)
+        return composed(*call)
     if not eligible.quiet():
-        traced = out is None and b.dim() == 2 and a.dim() >= 2 and _in_graph(a, b)
-        return _through_operator(a, b) if traced else _torch(a, b, out)
+        return _recorded(*call) if _in_graph(a, b, out, bias, more) else composed(*call)
     if not all(map(eligible.plain, tensors)):
-        return _plainly_not_ours(a, b, out)
+        if all(type(t) in eligible.KINDS for t in tensors) and a.device.type == b.device.type != _device:
+            _ours(a, b, say=True)
+        return composed(*call)
     if torch.is_autocast_enabled(a.device.type):
-        dtype = torch.get_autocast_dtype(a.device.type)
-        if out is not None or b.device != a.device or not {a.dtype, b.dtype} <= _CAST:
-            return _torch(a, b, out)
-        with torch.autocast(a.device.type, enabled=False):
-            return matmul(a.to(dtype), b.to(dtype))
+        return _autocast(*call)
     if not _ours(a, b, say=True):
-        return _torch(a, b, out)
+        return composed(*call)
     if a.dim() == 1 and b.dim() == 2 and out is None:
-        return matmul(a.unsqueeze(0), b).squeeze(0)
-    if b.dim() > 2 and a.dim() >= 2 and _engine is not None and epilogue_api.fits(a, b):
-        return _batched(a, b, out)
-    if b.dim() != 2 or a.dim() < 2 or a.shape[-1] != b.shape[0] or 0 in (*a.shape, *b.shape):
-        return _torch(a, b, out)
-    if _engine is None:
-        return _torch(a, b, out)
-    if _wants_grad(*tensors):
-        return _through_operator(a, b) if out is None else _torch(a, b, out)
-    result = _served(a, b, out)
-    if result is NotImplemented:
-        if not _lie_well(a, b, out):
+        return matmul(a.unsqueeze(0), b, None, bias, activation, alpha, beta).squeeze(0)
+    if _engine is None or not fits(a, b):
+        return composed(*call)
+    if wants_grad(*tensors):
+        return _recorded(*call) if out is None else composed(*call)
+    result = _served(*call)
+    if result is not None and result is not NotImplemented:
+        return result
+    if result is NotImplemented and not _lie_well(_engine, *call):
+        if more:
+            _warn(
+                "epilogue", "with an epilogue, operands that are not rows at equal distances are torch's", 4
+            )
+        elif b.dim() == 2:
             _warn("layout", "strides that are neither rows nor columns (or overlap) are torch's", 4)
-        return _torch(a, b, out)
-    return result
+    return composed(*call)
 
 
-def _plainly_not_ours(a: Any, b: Any, out: Any) -> Any:
-    """Tensors that are not plain: torch's. A warning says so where they are merely on another device."""
-    if all(type(t) in eligible.KINDS for t in (a, b)) and a.device.type == b.device.type != _device:
-        _ours(a, b, say=True)
-    return _torch(a, b, out)
+def _autocast(a: Any, b: Any, out: Any, bias: Any, *rest: Any) -> Any:
+    tensors = [a, b] if bias is None else [a, b, bias]
+    if out is not None or b.device != a.device or not {a.dtype, b.dtype} <= _CAST:
+        return composed(a, b, out, bias, *rest)
+    dtype = torch.get_autocast_dtype(a.device.type)
+    with torch.autocast(a.device.type, enabled=False):
+        a, b, *cast = (t.to(dtype) for t in tensors)
+        return matmul(a, b, None, cast[0] if cast else None, *rest)
 
 
 #: types that autocast casts, and that our kernels' types are cast from
 _CAST = {torch.float16, torch.bfloat16, torch.float32}
 
 
-def _served(a: Any, b: Any, out: Any = None) -> Any:
-    """A call below autograd and modes, with a plan made for it if it has none yet."""
+def _served(a: Any, b: Any, out: Any, bias: Any, activation: str | None, alpha: float, beta: float) -> Any:
+    """A call below autograd and modes; its plan is made if there is none yet. None: `composed` serves it."""
     engine = _engine
     if engine is None:
         return NotImplemented
-    launcher = engine.launcher
-    result = launcher.raw(a, b, out)
-    if result is NotImplemented and (key := launcher.key(a, b, out)) is not None:
+    call = (a, b, out, bias, ACTIVATIONS[activation], alpha, beta)
+    result = engine.launcher.raw(*call)
+    if result is NotImplemented and (key := engine.launcher.key(*call)) is not None:
         engine.serve(key)
         if gone := engine.gpu(key[0]).why_not:
             _warn("gpu", gone)
-        result = engine.launcher.raw(a, b, out)  # once more NotImplemented if a kernel has just been compiled
+        result = engine.launcher.raw(*call)  # once more NotImplemented if a kernel has just been compiled
     return result
 
 
-def _batched(a: Any, b: Any, out: Any) -> Any:
-    """Batches of both operands, where neither a gradient nor a mode is wanted."""
-    assert _engine is not None
-    result = _engine.launcher.fused(a, b, out, None, 0, 1.0, 0.0)
-    if result is NotImplemented:
-        tensors = (a, b) if out is None else (a, b, out)
-        if not _wants_grad(*tensors):
-            result = epilogue_api.served(a, b, out)
-    return _torch(a, b, out) if result is None or result is NotImplemented else result
+def _lie_well(
+    engine: Planner, a: Any, b: Any, out: Any, bias: Any, activation: str | None, *rest: Any
+) -> bool:
+    """Whether it is for another reason than strides that no plan can serve a call."""
+    key, more = engine.launcher.key, (bias, ACTIVATIONS[activation])
+    if out is None or key(a, b, None, *more) is None:
+        return key(a, b, None, *more) is not None
+    if out.dtype != a.dtype or out.shape[:-2] != broadcast(a.shape[:-2], b.shape[:-2]):
+        return True  # torch resizes or refuses
+    apart = torch.empty_strided(out.shape, out.stride(), dtype=out.dtype, device=out.device)
+    return out.shape[-2:] != (a.shape[-2], b.shape[-1]) or key(a, b, apart, *more, *rest) is not None
 
 
-def _traced(a: Any, b: Any, out: Any) -> Any:
+# -- graphs and gradients: the operators ----------------------------------------------------------------
+
+
+def _traced(
+    a: Any,
+    b: Any,
+    out: Any,
+    bias: Any = None,
+    activation: str | None = None,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+) -> Any:
     """The call as torch.compile sees it."""
-    if (
-        out is None
-        and b.dim() == 2
-        and a.dim() >= 2
-        and not torch.is_autocast_enabled(a.device.type)
-        and _in_graph(a, b)
-    ):
-        return _through_operator(a, b)
-    return _torch(a, b, out)
+    if more := asks_more(bias, activation, alpha, beta):
+        check(a, b, out, bias, activation, alpha, beta)
+    if _in_graph(a, b, out, bias, more) and not torch.is_autocast_enabled(a.device.type):
+        return _recorded(a, b, out, bias, activation, alpha, beta)
+    return composed(a, b, out, bias, activation, alpha, beta)
 
 
-def _in_graph(*tensors: Any) -> bool:
+def _in_graph(a: Any, b: Any, out: Any, bias: Any, more: bool) -> bool:
     """Whether a graph is being made in which these stand for tensors of ours: it is to have our operator.
 
     Dynamo shows tensors as what they will be; other tracers show fakes of them, or them. Modes that make no
     graph see torch's own operators.
     """
-    if not all(t.layout is torch.strided and not t.is_nested for t in tensors) or not _ours(
-        tensors[0], tensors[1], say=False
-    ):
+    if out is not None or not all(t.layout is torch.strided and not t.is_nested for t in (a, b)):
         return False
+    if not (fits(a, b) if more else b.dim() == 2 and a.dim() >= 2) or not _ours(a, b, say=False):
+        return False
+    tensors = (a, b) if bias is None else (a, b, bias)
     if torch.compiler.is_dynamo_compiling():
         return all(type(t) in eligible.KINDS for t in tensors)
     return eligible.traced(*tensors)
 
 
-def _through_operator(a: Any, b: Any) -> Any:
+def _recorded(a: Any, b: Any, out: Any, bias: Any, activation: str | None, alpha: float, beta: float) -> Any:
+    """Through an operator; `out` is None.
+
+    Where a gradient is wanted, what the activation's derivative needs is kept: its argument, so that it is
+    applied by torch (relu's needs only the result).
+    """
+    if asks_more(bias, activation, alpha, beta):
+        if bias is not None and bias.dtype != a.dtype:
+            return composed(a, b, None, bias, activation, alpha)
+        if activation not in (None, "relu") and wants_grad(a, b, bias):
+            return activated(_fused(a, b, bias, "none", alpha), activation)
+        return _fused(a, b, bias, activation or "none", alpha)
+    if b.dim() != 2 or (a.dim() != 2 and not a.is_contiguous()):  # flattening would copy
+        return torch.matmul(a, b)
     if a.dim() == 2:
         return _mm(a, b)
-    if not a.is_contiguous():  # flattening would copy
-        return torch.matmul(a, b)
     return _mm(a.flatten(0, -2), b).unflatten(0, a.shape[:-1])
 
 
-def _run(a: Any, b: Any) -> Any:
-    """The operator's implementation, below autograd and modes."""
-    result = _served(a, b) if eligible.plain(a) and eligible.plain(b) else NotImplemented
-    return torch.mm(a, b) if result is NotImplemented else result
+def _run(a: Any, b: Any, bias: Any = None, activation: str = "none", alpha: float = 1.0) -> Any:
+    """The operators' implementation, below autograd and modes: a fresh result, contiguous."""
+    call = (a, b, None, bias, None if activation == "none" else activation, alpha, 0.0)
+    plain = all(eligible.plain(t) for t in (a, b, bias) if t is not None)
+    result = _served(*call) if plain else None
+    return composed(*call).contiguous() if result is None or result is NotImplemented else result
 
 
-_mm = register(_run)
+def _by_torch(a: Any, b: Any, bias: Any = None, activation: str = "none", alpha: float = 1.0) -> Any:
+    """What the operators do, out of torch's operators."""
+    return composed(a, b, None, bias, None if activation == "none" else activation, alpha)
 
 
-def _torch(a: Any, b: Any, out: Any) -> Any:
-    return torch.matmul(a, b) if out is None else torch.matmul(a, b, out=out)
+_mm, _fused = (register(name, _run, _by_torch) for name in ("mm", "fused"))
 
 
 def _ours(a: Any, b: Any, *, say: bool) -> bool:
@@ -286,23 +324,6 @@ def _ours(a: Any, b: Any, *, say: bool) -> bool:
             _warn("dtype", f"{a.dtype} is torch's: our kernels multiply FP16 (and BF16 where one exists)")
         return False
     return True
-
-
-def _lie_well(a: Any, b: Any, out: Any) -> bool:
-    rows = folded(a.shape, a.stride())
-    if rows is None:
-        return False
-    lines = [lies(rows[0], a.shape[-1], rows[1], a.stride(-1)), lies(*b.shape, *b.stride())]
-    if out is not None:
-        if tuple(out.shape) != (*a.shape[:-1], b.shape[1]) or out.dtype != a.dtype:
-            return True  # torch resizes or refuses: not a matter of layout
-        rows = folded(out.shape, out.stride())
-        lines.append(lies(rows[0], out.shape[-1], rows[1], out.stride(-1)) if rows else None)
-    return None not in lines
-
-
-def _wants_grad(*tensors: Any) -> bool:
-    return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
 
 
 def _strict() -> bool:
@@ -324,6 +345,3 @@ def _warn(kind: str, text: str, level: int = 5) -> None:
         warnings.warn(
             f"sassafras.matmul: {text}; torch.matmul runs instead", RuntimeWarning, stacklevel=level
         )
-
-
-from . import epilogue_api  # noqa: E402  (it needs this module, and this one needs it at calls only)

@@ -34,7 +34,7 @@ class _Block:
     used: int = 0
 
     def take(self, words: int) -> int | None:
-        """Address of so many words that nobody has; None where too few are left."""
+        """Address of so many words that are free; None where too few are left."""
         words = -(-words // 32) * 32  # sets do not share a cache line
         if self.words - self.used < words:
             return None
@@ -73,7 +73,6 @@ class Counters:
         Raises:
             DriverError: the driver refuses, for example since the stream's capture is broken.
         """
-        device = max(0, device)
         capture, graph = self._driver.capture(stream)
         number = 0 if graph else self._driver.stream_id(stream)
         with self._lock:

@@ -32,9 +32,8 @@ class LtMember:
         algorithm = LtAlgorithm.from_json(tuned)
         if not hasattr(launcher, "add_lt") or algorithm.layout != problem.layout:
             return False
-        ordinal = max(0, problem.device)
+        ordinal, shape = problem.device, problem.shape
         context = self._driver.context(ordinal)
-        shape = Shape(problem.m, problem.n, problem.k)
         with self._driver.current(context):
             if ordinal not in self._handles:
                 # stream and workspace are the launcher's business, call by call
@@ -50,7 +49,7 @@ class LtMember:
                 return False
         handles = (made.operation, made.first, made.second, made.out)
         launcher.add_lt(
-            tuple(problem),
+            problem,
             context,
             lt.handle,
             *(int(h.value or 0) for h in handles),

@@ -14,6 +14,7 @@ from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_uint, c_ulonglon
 from typing import Any
 
 from sassafras.core import DeviceError
+from sassafras.cuda.tensor_maps import L2_PROMOTION_128
 
 _STATIC_SHARED = 1  # CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -294,25 +295,15 @@ class Driver:
     def encode(self, target: int, address: int, described: tuple[Any, ...]) -> int:
         """cuTensorMapEncodeTiled into `target` (128 bytes, 64-byte aligned); the error code.
 
-        `described`: as in `plans.KernelPlan.parameters`, ("map", operand, type, dims, strides, box, steps,
-        interleave, swizzle, promotion, fill).
+        `described`: as in `plan.LaunchPlan`, ("map", operand, type, dims, strides, box, swizzle).
         """
-        _, _, kind, dims, strides, box, steps, interleave, swizzle, promotion, fill = described
+        _, _, kind, dims, strides, box, swizzle = described
         rank = len(dims)
+        extents = (c_ulonglong * rank)(*dims), (c_ulonglong * rank)(*strides, 0)
+        boxes = (c_uint * rank)(*box), (c_uint * rank)(*[1] * rank)
         return int(
             self._functions["cuTensorMapEncodeTiled"](
-                target,
-                kind,
-                rank,
-                address,
-                (c_ulonglong * rank)(*dims),
-                (c_ulonglong * rank)(*strides, 0),
-                (c_uint * rank)(*box),
-                (c_uint * rank)(*steps),
-                interleave,
-                swizzle,
-                promotion,
-                fill,
+                target, kind, rank, address, *extents, *boxes, 0, swizzle, L2_PROMOTION_128, 0
             )
         )
 

@@ -14,9 +14,11 @@ from typing import Any
 
 from .counters import PER_THREAD
 from .driver import Driver, DriverError, LaunchConfig, launch_config
-from .problem import read
+from .plan import KernelPlan, LaunchPlan
+from .problem import MatmulCall, Problem, ReadCall, read
 
 _KEEP_MAPS = 4
+_UNKNOWN: Any = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,75 +54,78 @@ class Torch:
     device_type: str = "cuda"
 
 
-class _Kernel:
-    """A kernel's plan. Threads may launch it at the same time: what a launch puts together is its own."""
+class KernelLauncher:
+    """Launches a plan. Threads may do so at the same time: what a launch puts together is its own.
 
-    def __init__(
-        self,
-        driver: Driver,
-        function: int,
-        context: int,
-        config: LaunchConfig,
-        parameters: Sequence[tuple[Any, ...]],
-        workspace: int,
-        counters: int,
-        then: _Kernel | None = None,
-    ) -> None:
-        self.driver, self.function, self.context, self.config = driver, function, context, config
-        self.workspace, self.counters, self.then = workspace, counters, then
-        self.parameters = tuple(parameters)
-        self._constants = tuple(item[1] if item[0] == "value" else 0 for item in self.parameters)
-        self._lock = threading.Lock()  # of the maps
-        self._maps: dict[int, dict[int, Any]] = {}
+    Args:
+        functions: one a launch of the plan, of this context.
+    """
+
+    def __init__(self, driver: Driver, context: int, functions: Sequence[int], plan: KernelPlan) -> None:
+        self.driver, self.context, self.plan = driver, context, plan
+        self._launches = [
+            _Launch(driver, function, launch)
+            for function, launch in zip(functions, plan.launches, strict=True)
+        ]
 
     def serves(self, stream: int) -> bool:
         """False where threads would share scratch: the stream is another one in each of them."""
-        return stream != PER_THREAD or not (self.workspace or self.counters)
+        return stream != PER_THREAD or not (self.plan.workspace or self.plan.counters)
 
-    def launch(self, torch: Torch, device: int, addresses: dict[str, int], stream: int) -> int:
-        """The driver's error code."""
-        addresses = dict(addresses)
-        scratch = None
-        if self.workspace:
-            scratch = torch.empty_bytes(self.workspace, device)
-            addresses["workspace"] = scratch.data_ptr()
+    def launch(self, torch: Torch, device: int, values: dict[str, int], stream: int) -> int:
+        """The driver's error code; `values` by parameter."""
+        plan, scratch = self.plan, None  # which lives until both launches are under way
+        if plan.workspace:
+            scratch = torch.empty_bytes(plan.workspace, device)
+            values = {**values, "workspace": scratch.data_ptr()}
         before = ctypes.c_void_p()
         self.driver.function("cuCtxGetCurrent")(ctypes.byref(before))
         push = bool(self.context) and before.value != self.context
         if push and (code := self.driver.function("cuCtxPushCurrent_v2")(self.context)):
             return int(code)
         try:
-            if self.counters:
-                addresses["counters"] = torch.counters(self.counters, device, stream)
-            code = self._enqueue(addresses, stream)
-            # the scratch lives until both are under way
-            return self.then._enqueue(addresses, stream) if self.then and not code else code
+            if plan.counters:
+                values = {**values, "counters": torch.counters(plan.counters, device, stream)}
+            for one in self._launches:
+                if code := one.enqueue(values, stream):
+                    return code
+            return 0
         except DriverError as error:
             return error.code
         finally:
             if push:
                 self.driver.function("cuCtxPopCurrent_v2")(ctypes.byref(before))
 
-    def _enqueue(self, addresses: dict[str, int], stream: int) -> int:
-        """One launch, its context being current. The driver copies the arguments before it returns."""
-        count = max(1, len(self.parameters))
+
+class _Launch:
+    """One launch of a plan, with the tensor maps of its last addresses."""
+
+    def __init__(self, driver: Driver, function: int, plan: LaunchPlan) -> None:
+        self._driver, self._function, self._parameters = driver, function, plan.parameters
+        self._config = launch_config(plan.grid, plan.threads, plan.shared, plan.cluster, plan.overlap)
+        self._constants = tuple(item[1] if item[0] == "value" else 0 for item in plan.parameters)
+        self._lock = threading.Lock()  # of the maps
+        self._maps: dict[int, dict[int, Any]] = {}
+
+    def enqueue(self, given: dict[str, int], stream: int) -> int:
+        """Its context is current. The driver copies the arguments before it returns; its error code."""
+        count = max(1, len(self._parameters))
         values, pointers = (ctypes.c_uint64 * count)(*self._constants), (ctypes.c_void_p * count)()
         base, held = ctypes.addressof(values), []
-        for index, item in enumerate(self.parameters):
+        for index, item in enumerate(self._parameters):
             pointers[index] = base + 8 * index
             if item[0] == "map":
-                code, storage = self._map(index, item, addresses[item[1]])
+                code, storage = self._map(index, item, given[item[1]])
                 if code:
                     return code
                 held.append(storage)  # another thread may take it out of the cache
                 pointers[index] = _aligned(storage)
             elif item[0] != "value":
-                values[index] = addresses.get(item[0], 0)
-        config = LaunchConfig.from_buffer_copy(self.config)
+                values[index] = given.get(item[0], 0)
+        config = LaunchConfig.from_buffer_copy(self._config)
         config.stream = stream
-        return int(
-            self.driver.function("cuLaunchKernelEx")(ctypes.byref(config), self.function, pointers, None)
-        )
+        launch = self._driver.function("cuLaunchKernelEx")
+        return int(launch(ctypes.byref(config), self._function, pointers, None))
 
     def _map(self, index: int, item: tuple[Any, ...], address: int) -> tuple[int, Any]:
         """The tensor map for this address: (the driver's error, storage). The last four are kept."""
@@ -129,7 +134,7 @@ class _Kernel:
         if known is not None:
             return 0, known
         storage = ctypes.create_string_buffer(256)
-        if code := self.driver.encode(_aligned(storage), address, item):
+        if code := self._driver.encode(_aligned(storage), address, item):
             return code, None
         with self._lock:
             kept = self._maps[index]
@@ -145,110 +150,81 @@ def _aligned(storage: Any) -> int:
 
 
 class PythonLauncher:
-    """See `launcher.cpp`: same methods, same meaning."""
+    """See `launcher.cpp`: same methods, same meaning. A call's arguments are those of `MatmulCall`."""
 
     def __init__(self, driver: Driver, torch: Torch) -> None:
         self._driver, self._torch = driver, torch
-        self._plans: dict[tuple[int, ...], Any] = {}
+        self._plans: dict[Problem, KernelLauncher | None] = {}  # None: torch's
         self._counts = {"hits": 0, "misses": 0, "refused": 0, "ours": 0}
         self._lock = threading.Lock()
 
-    def __call__(self, a: Any, b: Any, out: Any = None) -> Any:
-        """C, or NotImplemented when Python's slow path has to look."""
-        if not self._plain(a, b, out) or any(mode() for mode in self._torch.modes):
+    def __call__(self, *call: Any) -> Any:
+        """C; NotImplemented when Python's slow path has to look; None where torch serves what it composes."""
+        asked = MatmulCall(*call)
+        found = self._read(asked)
+        if found is None or any(mode() for mode in self._torch.modes):
             return NotImplemented
-        wanted = a.requires_grad or b.requires_grad or (out is not None and out.requires_grad)
-        if wanted and self._torch.grad_enabled():
-            found = read(a, b, out, device_type=self._torch.device_type)
-            if not found or self._plans.get(found[0][:10]) != "torch":  # torch records gradients itself
-                return NotImplemented
-        return self.raw(a, b, out)
+        if self._torch.grad_enabled() and any(t.requires_grad for t in asked.tensors):
+            torchs = asked.extra == 0 and self._plans.get(found.problem, _UNKNOWN) is None
+            return self._by_torch(asked) if torchs else NotImplemented  # torch records its own gradients
+        return self._run(asked, found)
 
-    def raw(self, a: Any, b: Any, out: Any = None) -> Any:
+    def raw(self, *call: Any) -> Any:
         """The same whatever modes are active."""
-        found = read(a, b, out, device_type=self._torch.device_type) if self._plain(a, b, out) else None
-        plan = self._plans.get(found[0][:10]) if found else None
-        if found is None or plan is None:
+        asked = MatmulCall(*call)
+        return self._run(asked, self._read(asked))
+
+    def _run(self, asked: MatmulCall, found: ReadCall | None) -> Any:
+        kernel = _UNKNOWN if found is None else self._plans.get(found.problem, _UNKNOWN)
+        if found is None or kernel is _UNKNOWN:
             self._count("misses")
             return NotImplemented
         self._count("hits")
-        if plan == "torch":
-            return self._torch_matmul(a, b, out)
-        problem, at_a, at_b = found
+        problem, a, out = found.problem, asked.a, asked.out
         stream = self._torch.stream(problem.device)
-        if not plan.serves(stream):
-            return self._torch_matmul(a, b, out)
+        if kernel is None or not kernel.serves(stream):
+            return self._by_torch(asked)
         if out is not None and not self._torch.admit(out):  # raises its version: only where we write it
-            return self._torch_matmul(a, b, out)
-        c = a.new_empty((*a.shape[:-1], problem.n)) if out is None else out
-        addresses = {"a": at_a, "b": at_b, "c": c.data_ptr()}
-        code = plan.launch(self._torch, problem.device, addresses, stream)
+            return self._by_torch(asked)
+        c = a.new_empty((*found.leading, a.shape[-2], problem.n)) if out is None else out
+        code = kernel.launch(self._torch, problem.device, found.values(asked, c.data_ptr()), stream)
         if code == 0:
             self._count("ours")
             return c
         self._count("refused")
         with self._lock:
-            if self._plans.get(problem[:10]) is plan:  # unless another one serves by now
-                self._plans[problem[:10]] = "torch"
+            if self._plans.get(problem) is kernel:  # unless another one serves by now
+                self._plans[problem] = None
         warnings.warn(
-            f"sassafras.matmul: a kernel could not be launched (error {code}) for "
-            f"{problem.m}x{problem.n}x{problem.k}; torch.matmul serves this problem from now on",
+            f"sassafras.matmul: a kernel could not be launched (error {code}) for {problem.shape}; "
+            "torch serves this problem from now on",
             RuntimeWarning,
             stacklevel=2,
         )
-        return self._torch_matmul(a, b, out)
+        return self._by_torch(asked)
 
-    def fused(self, *call: Any) -> Any:
-        """NotImplemented: calls with an epilogue or batches are launched by `fused.Fused` itself."""
-        return NotImplemented
-
-    def key(self, a: Any, b: Any, out: Any = None) -> tuple[int, ...] | None:
+    def key(self, *call: Any) -> tuple[int, ...] | None:
         """The problem as a tuple (`Problem`), None when no plan can serve it."""
-        found = read(a, b, out, device_type=self._torch.device_type) if self._plain(a, b, out) else None
-        return tuple(found[0]) if found else None
+        found = self._read(MatmulCall(*call))
+        return tuple(found.problem) if found else None
 
     def add_torch(self, key: tuple[int, ...]) -> None:
-        """Let torch.matmul serve a problem."""
-        self._plans[tuple(key)[:10]] = "torch"
+        """Let torch serve a problem."""
+        self._plans[Problem(*key)] = None
 
     def add_kernel(
-        self,
-        key: tuple[int, ...],
-        function: int,
-        context: int,
-        grid: tuple[int, int, int],
-        threads: int,
-        shared: int,
-        cluster: tuple[int, int, int],
-        parameters: Sequence[tuple[Any, ...]],
-        workspace: int,
-        counters: int,
-        overlap: bool = False,
-        behind: tuple[Any, ...] | None = None,
+        self, key: tuple[int, ...], context: int, functions: Sequence[int], plan: KernelPlan
     ) -> None:
-        """Let a kernel serve a problem.
-
-        Args:
-            behind: a second kernel, launched right after it: function, grid, threads, shared, cluster,
-                parameters, overlap.
-        """
-        second = None
-        if behind is not None:
-            other, extents, threads_of, bytes_of, clusters, listed, waits = behind
-            how = launch_config(extents, threads_of, bytes_of, clusters, waits)
-            second = _Kernel(self._driver, other, context, how, listed, 0, 0)
-        config = launch_config(grid, threads, shared, cluster, overlap)
-        self._plans[tuple(key)[:10]] = _Kernel(
-            self._driver, function, context, config, parameters, workspace, counters, second
-        )
+        """Let our kernels serve a problem; one function a launch of the plan."""
+        self._plans[Problem(*key)] = KernelLauncher(self._driver, context, functions, plan)
 
     def knows(self, key: tuple[int, ...]) -> bool:
         """Is there a plan for this problem?"""
-        return tuple(key)[:10] in self._plans
+        return Problem(*key) in self._plans
 
     def remove(self, key: tuple[int, ...]) -> None:
         """Drop the plan of a problem."""
-        self._plans.pop(tuple(key)[:10], None)
+        self._plans.pop(Problem(*key), None)
 
     def forget(self) -> None:
         """Drop all plans."""
@@ -262,10 +238,13 @@ class PythonLauncher:
         with self._lock:
             self._counts[what] += 1
 
-    def _plain(self, a: Any, b: Any, out: Any) -> bool:
-        return all(map(self._torch.plain, (a, b) if out is None else (a, b, out)))
+    def _read(self, asked: MatmulCall) -> ReadCall | None:
+        return read(asked, self._torch.device_type) if all(map(self._torch.plain, asked.tensors)) else None
 
-    def _torch_matmul(self, a: Any, b: Any, out: Any) -> Any:
+    def _by_torch(self, asked: MatmulCall) -> Any:
+        if asked.extra:
+            return None
+        a, b, out = asked[:3]
         return self._torch.matmul(a, b) if out is None else self._torch.matmul(a, b, out=out)
 
 
@@ -273,22 +252,9 @@ def compiled(module: Any, driver: Driver, torch: Torch, lt_matmul: int = 0) -> A
     """The compiled launcher. Raises AttributeError on a torch without DLPack's C table."""
     import torch as library
 
-    exchange = library.Tensor.__dlpack_c_exchange_api__
+    addresses = {**driver.addresses(), **({"cublasLtMatmul": lt_matmul} if lt_matmul else {})}
+    device_type = {"cuda": 2, "cpu": 1}[torch.device_type]
+    kinds = library.Tensor, library.nn.Parameter
     return module.Launcher(
-        exchange,
-        library.Tensor,
-        library.nn.Parameter,
-        torch.matmul,
-        library.mm,
-        torch.empty_bytes,
-        torch.counters,
-        torch.stream,
-        torch.grad_enabled,
-        torch.strict,
-        torch.modes,
-        torch.watchers,
-        torch.views,
-        torch.admit,
-        {"cuda": 2, "cpu": 1}[torch.device_type],
-        {**driver.addresses(), **({"cublasLtMatmul": lt_matmul} if lt_matmul else {})},
+        library.Tensor.__dlpack_c_exchange_api__, *kinds, library.mm, torch, device_type, addresses
     )

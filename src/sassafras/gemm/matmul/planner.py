@@ -1,9 +1,8 @@
 """Behind sassafras.matmul: who serves a problem, with which kernel; fills the launchers' table.
 
 Nothing here runs on a call that was seen before. A first call waits for no compiler: kernels come from the
-package
-or the cache; a missing one is compiled in a thread while torch serves, and so is the compiled launcher
-itself.
+package or the cache; a missing one is compiled in a thread while torch serves, and so is the compiled
+launcher itself.
 """
 
 from __future__ import annotations
@@ -12,57 +11,41 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sassafras.core import SassafrasError
+from sassafras.core import DeviceError, SassafrasError
 
 from ..build import launcher as build
 from ..build.cubins import ARCH, cached_path, cubin, default_cache
 from ..configs.backward import PART
+from ..configs.epilogue import ACTIVATIONS
 from ..configs.registry import Config, Instance, with_dtype
 from ..problem.launch import SHARED_LIMIT
-from ..problem.shape import Shape
-from ..select import predictor
+from ..select import epilogue_selector, predictor
 from ..select import table as tables
 from ..select.dataset import DATA, slug
+from ..select.epilogue_selector import Extra
 from ..select.selector import Choice, Selector, parsed
 from ..select.table import TunedTable
 from .cublaslt import LtMember
 from .driver import Driver
-from .epilogue_plan import Fused
-from .launcher_python import PythonLauncher, Torch, compiled
-from .plan import first_legal, plan, why_illegal
-from .problem import DTYPES, Problem
+from .launcher_python import KernelLauncher, PythonLauncher, Torch, compiled
+from .plan import KernelPlan, epilogue_problem, first_legal, plan, why_illegal
+from .problem import BETA, BIAS, DTYPES, MatmulCall, Problem, read
 
 #: cubins that come with the package, named as in the cache; there may be none
 SHIPPED = DATA / "cubins"
 
 
-@dataclass(frozen=True, slots=True)
-class Served:
-    """Who serves a problem, and why (`Planner.explain`).
-
-    Attributes:
-        member: ``ours``, ``lt`` or ``torch``.
-        config: our configuration, for ``ours``.
-        why: one sentence.
-    """
-
-    member: str
-    config: str | None
-    why: str
-
-
+@dataclass(slots=True)
 class PlannedGpu:
-    """What is known of one device."""
+    """What is known of one device; without a chooser `why_not` says why torch serves."""
 
-    def __init__(
-        self, name: str, capability: tuple[int, int], chooser: Selector | None, why_not: str
-    ) -> None:
-        self.name, self.capability = name, capability
-        self.chooser, self.why_not = chooser, why_not
+    name: str
+    chooser: Selector | None
+    why_not: str
 
 
 def load_table(gpu: str) -> TunedTable | None:
@@ -114,16 +97,14 @@ class Planner:
         self._on_launcher: Callable[[Any], None] = lambda launcher: None
         self.driver, self.torch, self.cache = driver, torch, cache
         self.launcher: Any = PythonLauncher(driver, torch)
-        self.served: dict[Problem, Served] = {}
+        self.served: dict[Problem, Choice] = {}
         self.notes: list[str] = []
         self._table, self._background = table, background
         #: for tests: one of our kernels serves whatever any of them can run, however slowly
         self.everything = False
         self._find_lt, self._lt_known = lt, False
         self._lt: LtMember | None = None
-        self.lock = self._lock = threading.RLock()
-        #: calls with an epilogue or batches
-        self.fused = Fused(self)
+        self._lock = threading.RLock()
         self._gpus: dict[int, PlannedGpu] = {}
         self._functions: dict[tuple[int, Instance], int] = {}
         self._compiling: dict[Instance, list[Callable[[], Any]]] = {}
@@ -143,7 +124,7 @@ class Planner:
         """The device, with its chooser or the reason why there is none."""
         with self._lock:
             if ordinal not in self._gpus:
-                name, capability = self.driver.facts(max(0, ordinal))
+                name, capability = self.driver.facts(ordinal)
                 chooser, why = None, ""
                 if capability != (9, 0):
                     why = f"our kernels are for sm_90, {name} is sm_{capability[0]}{capability[1]}"
@@ -159,7 +140,7 @@ class Planner:
                             model=predictor.shipped(name),
                             backward=predictor.shipped(name, PART),
                         )
-                self._gpus[ordinal] = PlannedGpu(name, capability, chooser, why)
+                self._gpus[ordinal] = PlannedGpu(name, chooser, why)
             return self._gpus[ordinal]
 
     def choose(self, problem: Problem) -> Choice:
@@ -169,13 +150,18 @@ class Planner:
         gpu = self.gpu(problem.device)
         if gpu.chooser is None:
             return Choice("torch", None, None, 1.0, gpu.why_not)
+        if not problem.plain:
+            extra = Extra(bool(problem.extra & BIAS), problem.activation, bool(problem.extra & BETA))
+            name, why = epilogue_selector.choose(gpu.chooser, *epilogue_problem(problem), extra=extra)
+            return Choice("ours" if name else "torch", name, None, 1.0, why)
         choice = gpu.chooser.choose(
-            Shape(problem.m, problem.n, problem.k),
+            problem.shape,
             problem.layout,
             lambda config: why_illegal(config, problem) is None,
             lambda config: with_dtype(config, DTYPES[problem.dtype]),
         )
-        if choice.member == "lt" and (not problem.natural or problem.dtype or not problem.aligned):
+        tight = problem.lines == problem.tight
+        if choice.member == "lt" and (not tight or problem.dtype or not problem.aligned):
             return Choice("torch", None, choice.row, 1.0, "cuBLASLt's algorithm is for tight FP16 matrices")
         return choice
 
@@ -188,42 +174,35 @@ class Planner:
         """
         problem = Problem(*key)
         with self._lock:
-            if self.launcher.knows(key):
+            if self.launcher.knows(problem):
                 return
             try:
                 served = self._serve(problem)
             except SassafrasError as error:
-                self.launcher.add_torch(key)
-                served = Served("torch", None, str(error))
-                self.note(f"{problem.m}x{problem.n}x{problem.k}: {error}")
+                self.launcher.add_torch(problem)
+                served = Choice("torch", None, None, 1.0, str(error))
+                self.note(f"{problem.shape}: {error}")
             self.served[problem] = served
 
-    def _serve(self, problem: Problem) -> Served:
+    def _serve(self, problem: Problem) -> Choice:
         choice = self.choose(problem)
         if choice.member == "lt" and choice.row and choice.row.lt:
             lt = self._lt_member()
             if lt and lt.add(self.launcher, problem, choice.row.lt):
-                return Served("lt", None, choice.why)
+                return choice
             choice = Choice("torch", None, choice.row, 1.0, "this launcher cannot call cuBLASLt")
+        self.launcher.add_torch(problem)  # until its kernels are there, perhaps within the next lines
         config = parsed(choice.config) if choice.config else None
         if config is None:
-            self.launcher.add_torch(tuple(problem))
-            return Served("torch", None, choice.why)
-        self.launcher.add_torch(tuple(problem))  # until its kernel is there, perhaps within the next line
-        codes: list[bytes] = []
-        waits = ""
-        for instance in config.instances:  # all that is missing is asked for at once
-            code, why = self.code(instance, lambda: self.launcher.remove(tuple(problem)))
-            if code is None:
-                waits = waits or why
-            else:
-                codes.append(code)
-        if waits:
-            return Served("torch", config.name, waits)
-        self._add_kernel(problem, config, codes)
-        return Served("ours", config.name, choice.why)
+            return replace(choice, member="torch", config=None)
+        # all that is missing is asked for at once
+        found = [self._code(i, lambda: self.launcher.remove(problem)) for i in config.instances]
+        if missing := [why for code, why in found if code is None]:
+            return replace(choice, member="torch", why=missing[0])
+        self.launcher.add_kernel(problem, *self._bound(problem, config, [code for code, _ in found if code]))
+        return choice
 
-    def code(self, instance: Instance, built: Callable[[], Any]) -> tuple[bytes | None, str]:
+    def _code(self, instance: Instance, built: Callable[[], Any]) -> tuple[bytes | None, str]:
         """(cubin, ""), or (None, why not). One that is missing is compiled; then `built` is called."""
         if instance in self._uncompilable:
             return None, self._uncompilable[instance]
@@ -235,30 +214,52 @@ class Planner:
             code = self._stored(instance) if not self._background else None
         return code, "" if code is not None else "the kernel is being compiled"
 
-    def _add_kernel(self, problem: Problem, config: Config, codes: list[bytes]) -> None:
-        ordinal = max(0, problem.device)
-        function = self.loaded(ordinal, config.instance, codes[0])
-        made = plan(config, problem)
-        behind = None
-        if made.then is not None:
-            instance, second = made.then
-            behind = (self.loaded(ordinal, instance, codes[1]), *second.behind)
-        self.launcher.add_kernel(
-            tuple(problem),
-            function,
-            self.driver.context(ordinal),
-            made.grid,
-            made.threads,
-            made.shared,
-            made.cluster,
-            made.parameters,
-            made.workspace,
-            made.counters,
-            made.overlap,
-            behind,
-        )
+    def _bound(
+        self, problem: Problem, config: Config, codes: list[bytes]
+    ) -> tuple[int, tuple[int, ...], KernelPlan]:
+        """The context, the functions and the plan with which a launcher serves a problem."""
+        made, ordinal = plan(config, problem), problem.device
+        loaded = zip(config.instances, codes, strict=True)
+        functions = tuple(self._function(ordinal, instance, code) for instance, code in loaded)
+        return self.driver.context(ordinal), functions, made
 
-    def loaded(self, ordinal: int, instance: Instance, code: bytes) -> int:
+    def bind(
+        self,
+        config: Config,
+        a: Any,
+        b: Any,
+        out: Any = None,
+        bias: Any = None,
+        activation: str | None = None,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+    ) -> Callable[[], Any]:
+        """A call that runs this configuration on these tensors and returns C, whatever would be chosen.
+
+        For measurements and tests; C is one tensor for all calls. Compiles what is missing.
+
+        Raises:
+            SassafrasError: the tensors are no problem of ours, or the configuration cannot run them.
+        """
+        asked = MatmulCall(a, b, out, bias, ACTIVATIONS[activation], alpha, beta)
+        plain = all(map(self.torch.plain, asked.tensors))
+        found = read(asked, self.torch.device_type) if plain else None
+        why = "no kernel takes such tensors" if found is None else why_illegal(config, found.problem)
+        if found is None or why:
+            raise SassafrasError(why or "", where=config.name)
+        codes = [cubin(instance, self.cache) for instance in config.instances]
+        kernel = KernelLauncher(self.driver, *self._bound(found.problem, config, codes))
+        c = a.new_empty((*found.leading, a.shape[-2], b.shape[-1])) if out is None else out
+        values, device = found.values(asked, c.data_ptr()), found.problem.device
+
+        def call(kept: Any = asked) -> Any:  # whose memory is read as long as the call may be made
+            if code := kernel.launch(self.torch, device, values, self.torch.stream(device)):
+                raise DeviceError(f"CUDA error {code}", where=config.name)
+            return c
+
+        return call
+
+    def _function(self, ordinal: int, instance: Instance, code: bytes) -> int:
         """The handle of an instance's entry on a device."""
         where = (ordinal, instance)
         with self._lock:
@@ -290,7 +291,7 @@ class Planner:
         finally:
             with self._lock:
                 for built in self._compiling.pop(instance, []):
-                    built()  # the next call decides anew
+                    built()  # the next call decides
 
     # -- the launcher ---------------------------------------------------------------------------------------
 
@@ -303,8 +304,7 @@ class Planner:
             self.note(f"the Python launcher is used: {error}")
             return
         with self._lock:
-            self.launcher = made  # plans are made anew as calls come
-            self.fused.renew()
+            self.launcher = made  # it has no plans: they come with the calls
             self._on_launcher(made)
 
     def _lt_member(self) -> LtMember | None:
@@ -338,12 +338,11 @@ class Planner:
             self._threads = [thread for thread in self._threads if thread.is_alive()]
 
     def forget(self) -> None:
-        """Drop plans and choices, for example after tuning; tables are read anew."""
+        """Drop plans and choices, for example after tuning; tables are read again."""
         with self._lock:
             self._gpus.clear()
             self.served.clear()
             self.launcher.forget()
-            self.fused.forget()
 
     def note(self, text: str) -> None:
         """Keep a remark for `status`."""
@@ -361,15 +360,18 @@ class Planner:
                 "gpus": {str(o): {"name": g.name, "why_not": g.why_not} for o, g in self._gpus.items()},
                 "problems": [
                     {
-                        "shape": f"{p.m}x{p.n}x{p.k}",
+                        "shape": str(p.shape),
                         "layout": p.layout,
                         "dtype": DTYPES[p.dtype],
+                        "batch": p.matrices,
+                        "bias": bool(p.extra & BIAS),
+                        "activation": p.activation,
+                        "beta": bool(p.extra & BETA),
                         "member": s.member,
                         "config": s.config,
                         "why": s.why,
                     }
                     for p, s in self.served.items()
                 ],
-                "fused": self.fused.status(),
                 "notes": list(self.notes),
             }

@@ -1,26 +1,59 @@
-"""From tensors to a problem: shape, layout, leading dimensions. The twin of `problem.hpp`."""
+"""From the arguments of a call to its problem: the key of every plan. The twin of `launcher/problem.hpp`."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
+
+from ..configs.epilogue import ACTIVATIONS, Batch, Lines, bits
+from ..problem.shape import Shape
 
 #: names of the bits in `Problem.transposed`, as cuBLAS would say it: B first, then A
 LAYOUTS = ("nn", "tn", "nt", "tt")
 DTYPES = ("fp16", "bf16")
+#: bits of `Problem.extra`; the activation's number is above them
+BIAS, BETA, ALPHA, _ACTIVATION = 1, 2, 4, 3
+
+
+class MatmulCall(NamedTuple):
+    """activation(alpha * a @ b + beta * out + bias), with the activation's number in `ACTIVATIONS`."""
+
+    a: Any
+    b: Any
+    out: Any = None
+    bias: Any = None
+    activation: int = 0
+    alpha: float = 1.0
+    beta: float = 0.0
+
+    @property
+    def tensors(self) -> tuple[Any, ...]:
+        """Those that were given."""
+        if self.bias is None:
+            return self[:2] if self.out is None else self[:3]
+        return (self.a, self.b, self.bias) if self.out is None else self[:4]
+
+    @property
+    def extra(self) -> int:
+        """`Problem.extra` of such a call."""
+        flags = BIAS * (self.bias is not None) | BETA * (self.beta != 0) | ALPHA * (self.alpha != 1)
+        return flags | self.activation << _ACTIVATION
 
 
 class Problem(NamedTuple):
-    """C (m x n) = A (m x k) * B (k x n) with everything that decides which kernel may run.
+    """C (m x n) = A (m x k) * B (k x n), or a batch of it, with everything that decides which kernel may run.
 
     Attributes:
-        device: CUDA ordinal (-1: host memory, in tests).
+        device: CUDA ordinal (0 for host memory, in tests).
         dtype: 0 FP16, 1 BF16 (`DTYPES`).
-        m, n, k: extents.
+        m, n, k: extents of each product.
         transposed: bit 0: B is stored n x k; bit 1: A is stored k x m (`LAYOUTS`).
         lda, ldb, ldc: elements from line to line; the line's length where there is one line only.
         aligned: 1 when all addresses are multiples of 16 bytes.
-        exchanged: 1 when C is column-major: this is C^T = B^T A^T, A and B have changed places.
+        matrices: products in the batch.
+        step_a, step_b, step_c: elements from one product's matrix to the next's; 0: all share it.
+        extra: what is asked for beyond the product: `BIAS`, `BETA`, `ALPHA` and the activation's number.
     """
 
     device: int
@@ -33,7 +66,21 @@ class Problem(NamedTuple):
     ldb: int
     ldc: int
     aligned: int
-    exchanged: int
+    matrices: int = 1
+    step_a: int = 0
+    step_b: int = 0
+    step_c: int = 0
+    extra: int = 0
+
+    @property
+    def plain(self) -> bool:
+        """One product and nothing else, which kernels without an epilogue can run."""
+        return self.matrices == 1 and self.extra == 0
+
+    @property
+    def shape(self) -> Shape:
+        """Of each product."""
+        return Shape(self.m, self.n, self.k)
 
     @property
     def layout(self) -> str:
@@ -41,11 +88,52 @@ class Problem(NamedTuple):
         return LAYOUTS[self.transposed]
 
     @property
-    def natural(self) -> bool:
-        """No gaps between lines."""
-        lda = self.m if self.transposed & 2 else self.k
-        ldb = self.k if self.transposed & 1 else self.n
-        return (self.lda, self.ldb, self.ldc) == (lda, ldb, self.n)
+    def batch(self) -> Batch:
+        """Where the products' matrices lie."""
+        return Batch(self.matrices, self.step_a, self.step_b, self.step_c)
+
+    @property
+    def lines(self) -> Lines:
+        """Leading dimensions."""
+        return Lines(self.lda, self.ldb, self.ldc)
+
+    @property
+    def tight(self) -> Lines:
+        """What they would be without gaps between lines."""
+        return Lines.tight(self.shape, self.layout)
+
+    @property
+    def activation(self) -> str | None:
+        """Its name."""
+        return tuple(ACTIVATIONS)[self.extra >> _ACTIVATION]
+
+
+class ReadCall(NamedTuple):
+    """A call whose tensors were read: problem, addresses (of C: 0 without `out`), extents of the batch."""
+
+    problem: Problem
+    a: int
+    b: int
+    c: int
+    bias: int
+    leading: tuple[int, ...]
+
+    def values(self, asked: MatmulCall, c: int) -> dict[str, int]:
+        """What a launch gives its kernels, by parameter."""
+        operands = {"a": self.a, "b": self.b, "c": c}
+        if asked.extra == 0:
+            return operands | _PRODUCT
+        return operands | {
+            "bias": self.bias,
+            "addend": c if asked.beta else 0,
+            "alpha": bits(asked.alpha) & 0xFFFFFFFF,
+            "beta": bits(asked.beta) & 0xFFFFFFFF,
+            "activation": asked.activation,
+        }
+
+
+#: the epilogue of a product
+_PRODUCT = {"bias": 0, "addend": 0, "alpha": bits(1.0), "beta": 0, "activation": 0}
 
 
 def lies(rows: int, columns: int, s0: int, s1: int) -> tuple[bool, int] | None:
@@ -56,12 +144,9 @@ def lies(rows: int, columns: int, s0: int, s1: int) -> tuple[bool, int] | None:
     """
     by_rows = _leading(rows, columns, s0, s1)
     by_columns = _leading(columns, rows, s1, s0)
-    if by_rows is None and by_columns is None:
-        return None
-    if by_rows is None or (by_columns is not None and by_rows % 8 and by_columns % 8 == 0):
-        assert by_columns is not None
+    if by_columns is not None and (by_rows is None or (by_rows % 8 and by_columns % 8 == 0)):
         return True, by_columns
-    return False, by_rows
+    return None if by_rows is None else (False, by_rows)
 
 
 def _leading(rows: int, columns: int, s0: int, s1: int) -> int | None:
@@ -72,74 +157,119 @@ def _leading(rows: int, columns: int, s0: int, s1: int) -> int | None:
     return s0 if s0 >= columns else None
 
 
-def folded(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, int] | None:
-    """(rows, stride) of all extents but the last, where they lie one after the other; else None."""
-    rows, stride = shape[-2], strides[-2]
-    for extent, step in zip(shape[-3::-1], strides[-3::-1], strict=True):
+def broadcast(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...] | None:
+    """Leading extents of a product of batches, None where they do not fit."""
+    rank = max(len(a), len(b))
+    pairs = list(zip((1,) * (rank - len(a)) + tuple(a), (1,) * (rank - len(b)) + tuple(b), strict=True))
+    if any(x != y and 1 not in (x, y) for x, y in pairs):
+        return None
+    return tuple(y if x == 1 else x for x, y in pairs)
+
+
+def stride_of(leading: Sequence[int], strides: Sequence[int], wanted: tuple[int, ...]) -> int | None:
+    """The one stride of a tensor's leading extents along a batch of `wanted`; 0: it has one matrix for all.
+
+    None where no single stride does it.
+    """
+    if leading.count(1) == len(leading):
+        return 0
+    if (*[1] * (len(wanted) - len(leading)), *leading) != wanted:
+        return None  # some extents are shared and others are not
+    count, step = 1, 0
+    for extent, stride in zip(reversed(leading), reversed(strides), strict=True):
         if extent == 1:
             continue
-        if rows == 1:
-            stride = step
-        elif step != stride * rows:
+        if count == 1:
+            step = stride
+        elif stride != step * count:
             return None
-        rows *= extent
-    return rows, stride
+        count *= extent
+    return step
 
 
-def _span(rows: int, columns: int, transposed: bool, leading: int) -> int:
-    lines, width = (columns, rows) if transposed else (rows, columns)
-    return (lines - 1) * leading + width
+def read(asked: MatmulCall, device_type: str = "cuda") -> ReadCall | None:
+    """What a call of plain tensors is; None for what no plan can serve.
 
-
-def read(a: Any, b: Any, out: Any = None, *, device_type: str = "cuda") -> tuple[Problem, int, int] | None:
-    """(problem, address of its A, address of its B), or None for what no plan can serve.
-
-    None: another device or type, b not a matrix, extents that do not fit or are zero, strides that neither
-    rows nor columns explain, an `out` of another shape or overlapping an input.
+    None: another device or type, extents that do not fit or are zero, strides that neither rows nor columns
+    (with an epilogue or in batches: rows alone) at equal distances explain, an `out` of another shape or
+    overlapping an input.
     """
     import torch
 
-    if a.device.type != device_type or b.device != a.device or a.dtype != b.dtype:
+    a, b, out, bias = asked[:4]
+    device, dtype = a.device, a.dtype
+    if a.dim() < 2 or b.dim() < 2:
         return None
-    if a.dtype not in (torch.float16, torch.bfloat16) or not 2 <= a.dim() <= 8 or b.dim() != 2:
+    if device.type != device_type or dtype not in (torch.float16, torch.bfloat16):
         return None
-    shape, (k, n) = tuple(a.shape), tuple(b.shape)
-    rows = folded(shape, a.stride())
-    if rows is None or shape[-1] != k or min(rows[0], n, k) < 1:
+    for tensor in (b, out, bias):
+        if tensor is not None and (tensor.device != device or tensor.dtype != dtype):
+            return None
+    (*lead_a, m, k), (*lead_b, inner, n) = a.shape, b.shape
+    leading = broadcast(lead_a, lead_b) if lead_b else tuple(lead_a)
+    if inner != k or leading is None or len(leading) > 6:
         return None
-    m = rows[0]
-    left, right = lies(m, k, rows[1], a.stride(-1)), lies(k, n, *b.stride())
-    if left is None or right is None:
+    count = math.prod(leading)
+    if not m * n * k * count:
         return None
-    at_a, at_b, at_c = a.data_ptr(), b.data_ptr(), 0
-    ldc, exchanged = n, 0
+    if bias is not None and (bias.shape != (n,) or (n > 1 and bias.stride(0) != 1)):
+        return None
+    if out is not None and out.shape != (*leading, m, n):
+        return None
+    (*far_a, line_a, column_a), (*far_b, line_b, column_b) = a.stride(), b.stride()
+    *far_c, line_c, column_c = (n, 1) if out is None else out.stride()
+    step_a = step_b = step_c = 0
+    if count > 1:
+        found_a, found_b = stride_of(lead_a, far_a, leading), stride_of(lead_b, far_b, leading)
+        found_c = m * n if out is None else stride_of(leading, far_c, leading)
+        if found_a is None or found_b is None or not found_c:  # 0: an expanded out
+            return None
+        step_a, step_b, step_c = found_a, found_b, found_c
+        if step_a and step_b == 0 and (m == 1 or (step_a, step_c) == (m * line_a, m * line_c)):
+            line_a, line_c = (step_a, step_c) if m == 1 else (line_a, line_c)
+            m, count, step_a, step_c = m * count, 1, 0, 0  # one product of more rows
+    left, right = lies(m, k, line_a, column_a), lies(k, n, line_b, column_b)
+    result = (False, n) if out is None else lies(m, n, line_c, column_c)
+    if left is None or right is None or result is None:
+        return None
+    extra = asked.extra
+    if (count > 1 or extra) and (left[0] or result[0]):
+        return None
+    at_a, at_b, at_bias = a.data_ptr(), b.data_ptr(), 0 if bias is None else bias.data_ptr()
+    at_c = 0 if out is None else out.data_ptr()
     if out is not None:
-        if out.device != a.device or out.dtype != a.dtype or tuple(out.shape) != (*shape[:-1], n):
+        more, one = count - 1, _span(m, n, *result)
+        taken = [
+            (at_a, more * step_a + _span(m, k, *left)),
+            (at_b, more * step_b + _span(k, n, *right)),
+            (at_bias, n if bias is not None else 0),
+        ]
+        end = at_c + 2 * (more * step_c + one)
+        if any(at < end and at_c < at + 2 * elements for at, elements in taken) or (more and step_c < one):
             return None
-        lines = folded(out.shape, out.stride())
-        result = lies(m, n, lines[1], out.stride(-1)) if lines else None
-        if result is None:
-            return None
-        at_c, ldc = out.data_ptr(), result[1]
-        end = at_c + 2 * _span(m, n, *result)
-        for start, lines_of, columns, lie in ((at_a, m, k, left), (at_b, k, n, right)):
-            if at_c < start + 2 * _span(lines_of, columns, *lie) and start < end:
-                return None
-        if result[0]:
-            exchanged, m, n = 1, n, m
-            at_a, at_b = at_b, at_a
-            left, right = (not right[0], right[1]), (not left[0], left[1])
+    if result[0]:  # C^T (n x m) = B^T (n x k) A^T (k x m)
+        m, n, at_a, at_b = n, m, at_b, at_a
+        left, right = (not right[0], right[1]), (not left[0], left[1])
     problem = Problem(
-        a.device.index if a.device.index is not None else -1 if device_type == "cpu" else 0,
-        int(a.dtype == torch.bfloat16),
+        device.index or 0,
+        int(dtype == torch.bfloat16),
         m,
         n,
         k,
         int(right[0]) | int(left[0]) << 1,
         left[1],
         right[1],
-        ldc,
-        int((at_a | at_b | at_c) % 16 == 0),
-        exchanged,
+        result[1],
+        int((at_a | at_b | at_c | at_bias) % 16 == 0),
+        count,
+        step_a,
+        step_b,
+        step_c,
+        extra,
     )
-    return problem, at_a, at_b
+    return ReadCall(problem, at_a, at_b, at_c, at_bias, leading)
+
+
+def _span(rows: int, columns: int, transposed: bool, leading: int) -> int:
+    lines, width = (columns, rows) if transposed else (rows, columns)
+    return (lines - 1) * leading + width

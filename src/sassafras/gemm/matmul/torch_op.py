@@ -1,9 +1,13 @@
-"""``torch.ops.sassafras.mm``: the operator that torch.compile, autograd and tracers see.
+"""``torch.ops.sassafras.mm`` and ``.fused``: the operators that torch.compile, autograd and tracers see.
 
-Eager calls of sassafras.matmul go past it (an operator in Python costs some 6 us). Its autograd formula is
-made of itself, so products of the backward pass have the portfolio too: dA = dC B^T, dB = A^T dC, read in
-place. Where a tangent of forward-mode AD is carried, or functorch transforms the backward pass, torch's own
-operators run.
+``mm(a, b)`` is the product of two matrices. ``fused(a, b, bias, activation, alpha)`` is
+activation(alpha * a @ b + bias) with a: (..., m, k), b: (..., k, n), leading extents as torch.matmul
+broadcasts them, bias: (n) or None, activation: ``none`` or a name of `epilogue.ACTIVATIONS`.
+
+Eager calls of sassafras.matmul go past them (an operator in Python costs some 6 us). The autograd formula is
+made of the operators themselves, so products of the backward pass have the portfolio too: dA = dC B^T,
+dB = A^T dC, read in place. Where a tangent of forward-mode AD is carried, or functorch transforms the
+backward pass, torch's own operators run.
 """
 
 from __future__ import annotations
@@ -15,42 +19,37 @@ import torch
 
 from . import eligible
 
-
-def register(run: Callable[[Any, Any], Any]) -> Any:
-    """Define the operator once in this process; returns it.
-
-    Args:
-        run: (a, b) -> C for two matrices of one type and device; never returns NotImplemented.
-    """
-    library = torch.library.Library("sassafras", "DEF")
-    library.define("mm(Tensor a, Tensor b) -> Tensor", tags=_tags())
-    library.impl("mm", run, "CompositeExplicitAutograd")
-    torch.library.register_fake("sassafras::mm", _fake, lib=library)
-    operator = torch.ops.sassafras.mm.default
-    differentiable(library, operator, _save, _backward, torch.mm)
-    torch.library.register_vmap("sassafras::mm", _vmap, lib=library)
-    _count_flop(torch.ops.sassafras.mm)
-    _KEPT.append(library)  # the registrations last as long as this object
-    return operator
+_SCHEMAS = {
+    "mm": "(Tensor a, Tensor b) -> Tensor",
+    "fused": "(Tensor a, Tensor b, Tensor? bias, str activation, float alpha) -> Tensor",
+}
+_KEPT: list[Any] = []  # registrations last as long as these objects
 
 
-_KEPT: list[Any] = []
-
-
-def differentiable(
-    library: Any,
-    operator: Any,
-    save: Callable[..., None],
-    backward: Callable[..., Any],
-    composed: Callable[..., Any],
-) -> None:
-    """Give an operator its autograd formula (`torch.library.register_autograd` knows no forward mode).
+def register(name: str, run: Callable[..., Any], composed: Callable[..., Any]) -> Any:
+    """Define an operator of `_SCHEMAS` once in this process; returns it.
 
     Args:
-        save: (ctx, inputs, output), with `ctx.needs_input_grad`.
-        backward: (ctx, gradient) -> gradients of the inputs.
+        run: its arguments -> C, fresh and contiguous; never NotImplemented.
         composed: the same out of torch's operators, which carry tangents.
     """
+    library = torch.library.Library("sassafras", "FRAGMENT")
+    # Inductor must hand us the strides that the user gave: they are the layout
+    tags = ("pt2_compliant_tag", "needs_exact_strides")
+    known = tuple(getattr(torch.Tag, tag) for tag in tags if hasattr(torch.Tag, tag))
+    library.define(name + _SCHEMAS[name], tags=known)
+    library.impl(name, run, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"sassafras::{name}", _matrices if name == "mm" else _fake, lib=library)
+    packet = getattr(torch.ops.sassafras, name)
+    _differentiable(library, packet.default, composed)
+    torch.library.register_vmap(f"sassafras::{name}", _vmap_of(composed), lib=library)
+    _count_flop(packet)
+    _KEPT.append(library)
+    return packet.default
+
+
+def _differentiable(library: Any, operator: Any, composed: Callable[..., Any]) -> None:
+    """Give an operator the autograd formula (`torch.library.register_autograd` knows no forward mode)."""
 
     def below(keyset: Any, *inputs: Any) -> Any:
         with torch._C._AutoDispatchBelowAutograd():
@@ -60,16 +59,16 @@ def differentiable(
         @staticmethod
         def forward(ctx: Any, keyset: Any, *inputs: Any) -> Any:
             output = below(keyset, *inputs)
-            save(ctx, inputs, output)
+            _save(ctx, output, *inputs)
             return output
 
         @staticmethod
         def backward(ctx: Any, grad: Any) -> Any:
-            return (None, *backward(ctx, grad))
+            return (None, *_backward(ctx, grad), None, None)[: len(ctx.needs_input_grad)]
 
     def recorded(keyset: Any, *inputs: Any) -> Any:
         tensors = [x for x in inputs if isinstance(x, torch.Tensor)]
-        if not operator_serves() or any(map(eligible.tangent, tensors)):
+        if not _operators_serve() or any(map(eligible.tangent, tensors)):
             return composed(*inputs)
         if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
             return Recorded.apply(keyset, *inputs)
@@ -79,60 +78,118 @@ def differentiable(
     library.impl(operator._opname, recorded, "Autograd", with_keyset=True)
 
 
-def _tags() -> tuple[Any, ...]:
-    """Inductor must hand us the strides that the user gave: they are the layout."""
-    names = ("pt2_compliant_tag", "needs_exact_strides")
-    return tuple(getattr(torch.Tag, name) for name in names if hasattr(torch.Tag, name))
-
-
-def _fake(a: Any, b: Any) -> Any:
+def _matrices(a: Any, b: Any) -> Any:
     torch._check(a.dim() == 2 and b.dim() == 2, lambda: "sassafras::mm takes two matrices")
+    return _fake(a, b)
+
+
+def _fake(a: Any, b: Any, bias: Any = None, activation: str = "none", alpha: float = 1.0) -> Any:
+    torch._check(a.dim() >= 2 and b.dim() >= 2, lambda: "sassafras::fused takes matrices and batches of them")
     torch._check(
-        a.shape[1] == b.shape[0], lambda: f"extents do not fit: {tuple(a.shape)} and {tuple(b.shape)}"
+        a.shape[-1] == b.shape[-2], lambda: f"extents do not fit: {tuple(a.shape)} and {tuple(b.shape)}"
     )
     torch._check(a.dtype == b.dtype, lambda: f"types differ: {a.dtype} and {b.dtype}")
-    return a.new_empty((a.shape[0], b.shape[1]))
+    leading = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    return a.new_empty((*leading, a.shape[-2], b.shape[-1]))
 
 
-def _save(ctx: Any, inputs: tuple[Any, Any], output: Any) -> None:
-    """Each operand is kept for the other's gradient alone: one that is not may change before backward."""
-    a, b = inputs
-    _, for_a, for_b = ctx.needs_input_grad
-    ctx.by_columns = by_columns(a), by_columns(b)
-    ctx.save_for_backward(a if for_b else None, b if for_a else None)
+# -- the autograd formula -------------------------------------------------------------------------------
 
 
-def _backward(ctx: Any, grad: Any) -> tuple[Any, Any]:
-    a, b = ctx.saved_tensors
-    return (
-        gradient(grad, b.t(), ctx.by_columns[0]) if ctx.needs_input_grad[1] else None,
-        gradient(a.t(), grad, ctx.by_columns[1]) if ctx.needs_input_grad[2] else None,
+def _save(
+    ctx: Any, output: Any, a: Any, b: Any, bias: Any = None, activation: str = "none", alpha: float = 1.0
+) -> None:
+    """What the gradients that are wanted need: an operand is kept for the other's gradient alone (one that is
+    not may change before backward), and both for the argument of an activation."""
+    _, for_a, for_b = ctx.needs_input_grad[:3]
+    ctx.activation, ctx.alpha, ctx.shapes = activation, alpha, (a.shape, b.shape)
+    ctx.by_columns = [x.dim() == 2 and _by_columns(x) for x in (a, b)]
+    again = activation not in ("none", "relu")
+    ctx.save_for_backward(
+        a if for_b or again else None,
+        b if for_a or again else None,
+        bias if again else None,
+        output if activation == "relu" else None,
     )
 
 
-def gradient(left: Any, right: Any, columns: bool) -> Any:
+def _backward(ctx: Any, grad: Any) -> tuple[Any, Any, Any]:
+    a, b, bias, result = ctx.saved_tensors
+    _, wants_a, wants_b, *wants_more = ctx.needs_input_grad
+    alpha, (shape_a, shape_b) = ctx.alpha, ctx.shapes
+    if ctx.activation == "relu":
+        grad = torch.ops.aten.threshold_backward(grad, result, 0)
+    elif ctx.activation != "none":  # once more, for the activation's argument
+        before = _product(a, b, alpha)
+        grad = _slope(grad, before if bias is None else before + bias, ctx.activation)
+    for_a = for_b = for_bias = None
+    lines = grad.reshape(-1, grad.shape[-1])
+    plain = len(shape_b) == 2 and alpha == 1  # of plain products more is known, and they read any layout
+    if wants_a and plain:
+        for_a = _gradient(lines, b.t(), ctx.by_columns[0]).reshape(shape_a)
+    elif wants_a:
+        for_a = _product(grad, b.mT, alpha).sum_to_size(shape_a)
+    if wants_b:
+        if len(shape_b) == 2:
+            rows = a.reshape(-1, a.shape[-1]).t()
+            for_b = _gradient(rows, lines, ctx.by_columns[1]) if plain else _product(rows, lines, alpha)
+        else:
+            for_b = _product(a.mT, grad, alpha).sum_to_size(shape_b)
+    if wants_more and wants_more[0]:
+        for_bias = grad.sum(tuple(range(grad.dim() - 1)))
+    return for_a, for_b, for_bias
+
+
+def _gradient(left: Any, right: Any, columns: bool) -> Any:
     """The product of two matrices as a gradient, column-major on demand: autograd accumulates one that lies
     as its tensor does as it is, and copies any other first."""
-    mm = torch.ops.sassafras.mm.default if operator_serves() else torch.mm
+    mm = torch.ops.sassafras.mm.default if _operators_serve() else torch.mm
     return mm(right.t(), left.t()).t() if columns else mm(left, right)
 
 
-def operator_serves() -> bool:
+def _product(a: Any, b: Any, alpha: float) -> Any:
+    if _operators_serve():
+        return torch.ops.sassafras.fused.default(a, b, None, "none", alpha)
+    return torch.matmul(a, b) * alpha
+
+
+def _slope(grad: Any, before: Any, activation: str) -> Any:
+    if activation == "silu":
+        return torch.ops.aten.silu_backward(grad, before)
+    approximate = "tanh" if activation == "gelu_tanh" else "none"
+    return torch.ops.aten.gelu_backward(grad, before, approximate=approximate)
+
+
+def _operators_serve() -> bool:
     """Whether formulas may call our operators here; functorch has rules for all of torch's."""
     return torch._C._functorch.peek_interpreter_stack() is None
 
 
-def by_columns(tensor: Any) -> bool:
+def _by_columns(tensor: Any) -> bool:
     """Column-major without gaps, and not row-major as well."""
     rows, columns = tensor.shape
     return bool(tensor.stride(0) == 1 and tensor.stride(1) == rows and columns > 1 and rows > 1)
 
 
-def _vmap(info: Any, in_dims: tuple[int | None, int | None], a: Any, b: Any) -> tuple[Any, int]:
-    """Batches are torch's: no kernel of ours takes them yet."""
-    a = a.movedim(in_dims[0], 0) if in_dims[0] is not None else a
-    b = b.movedim(in_dims[1], 0) if in_dims[1] is not None else b
-    return torch.matmul(a, b), 0
+# -- vmap, floating-point operations ------------------------------------------------------------------------
+
+
+def _vmap_of(composed: Callable[..., Any]) -> Callable[..., Any]:
+    """A batch more is torch's."""
+
+    def rule(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Any, int]:
+        tensors = [t for t in inputs[:3] if t is not None]
+        rank = max(t.dim() - (at is not None) for t, at in zip(tensors, in_dims, strict=False))
+
+        def in_front(tensor: Any, at: int | None) -> Any:
+            if tensor is None or at is None:
+                return tensor
+            moved = tensor.movedim(at, 0)
+            return moved.reshape(len(moved), *[1] * (rank - moved.dim() + 1), *moved.shape[1:])
+
+        return composed(*map(in_front, inputs[:3], in_dims), *inputs[3:]), 0
+
+    return rule
 
 
 def _count_flop(packet: Any) -> None:
@@ -141,7 +198,10 @@ def _count_flop(packet: Any) -> None:
     except ImportError:
         return
 
-    def flop(a: Any, b: Any, *args: Any, **keywords: Any) -> int:
-        return 2 * int(a[0]) * int(a[1]) * int(b[1])
+    def flop(a: Any, b: Any, *args: Any, out_shape: Any = None, **keywords: Any) -> int:
+        total = 2 * int(a[-1])
+        for extent in out_shape:
+            total *= int(extent)
+        return total
 
     register_flop_formula(packet)(flop)

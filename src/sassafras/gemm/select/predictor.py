@@ -44,7 +44,7 @@ _NUMBERS = (
 
 def families_in(found: np.ndarray) -> list[str]:
     """Names of the families that rows of `features` are of: what a model learns of from these rows."""
-    return [_RECORDED[int(index)] for index in np.unique(found[:, _FAMILY])]
+    return [_FAMILIES[int(index)] for index in np.unique(found[:, _FAMILY])]
 
 
 @lru_cache(maxsize=8192)

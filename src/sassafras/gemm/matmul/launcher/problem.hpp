@@ -1,4 +1,5 @@
-// From tensors to a problem: shapes, strides, types and addresses, read through DLPack's C exchange table.
+// From the arguments of a call to its problem, the key of every plan: shapes, strides, types and addresses, read through
+// DLPack's C exchange table. The twin of problem.py.
 #pragma once
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -32,36 +33,54 @@ constexpr uint8_t kFloat = 2, kBfloat = 4;
 
 // --- what a call looks like ------------------------------------------------------------------------------------
 
-// One problem: everything that decides which kernel may run and how. Strides of extents of one are normalised.
+// activation(alpha * a @ b + beta * out + bias), as Python calls it.
+struct Arguments {
+    PyObject *a, *b, *out = nullptr, *bias = nullptr;
+    long activation = 0;
+    double alpha = 1, beta = 0;
+    uint8_t extra() const {
+        return (uint8_t)((bias ? 1 : 0) | (beta != 0 ? 2 : 0) | (alpha != 1 ? 4 : 0) | activation << 3);
+    }
+};
+
+// One problem: everything that decides which kernel may run and how (problem.py has the fields' meanings). Strides of
+// extents of one are normalised.
 struct Key {
-    int64_t m, n, k, lda, ldb, ldc;
+    int64_t m, n, k, lda, ldb, ldc, matrices, step_a, step_b, step_c;
     int32_t device;
     uint8_t dtype;      // 0 FP16, 1 BF16
     uint8_t transposed; // bit 0: B is n x k ("t"), bit 1: A is k x m
     uint8_t aligned;    // all addresses multiples of 16 bytes
-    uint8_t unused;
-    bool operator==(const Key &o) const { return std::memcmp(this, &o, sizeof(Key)) == 0; }
+    uint8_t extra;      // Arguments::extra
+    bool operator==(const Key &o) const {
+        uint64_t mine[11], other[11], differ = 0;
+        std::memcpy(mine, this, sizeof(Key));
+        std::memcpy(other, &o, sizeof(Key));
+        for (int i = 0; i < 11; ++i) differ |= mine[i] ^ other[i];
+        return differ == 0;
+    }
 };
-static_assert(sizeof(Key) == 56, "no padding: keys are compared and hashed as bytes");
+static_assert(sizeof(Key) == 88, "no padding: keys are compared and hashed as bytes");
 
 struct Hash {
     size_t operator()(const Key &key) const {
-        uint64_t words[7], h = 0x9E3779B97F4A7C15ull;
+        uint64_t words[11], h = 0, odd = 0x9E3779B97F4A7C15ull;
         std::memcpy(words, &key, sizeof(Key));
-        for (uint64_t word : words) {
-            h = (h ^ word) * 0xD6E8FEB86659FD93ull;
-            h ^= h >> 32;
+        for (uint64_t word : words) { // products that do not wait for each other
+            h += word * odd;
+            odd += 0xD6E8FEB86659FD92ull;
         }
-        return (size_t)h;
+        return (size_t)(h ^ h >> 32);
     }
 };
 
 // A call after its tensors were read.
 struct Call {
     Key key;
-    void *a, *b, *c;
-    bool exchanged; // C is column-major: C^T = B^T A^T was asked for, a and b have changed places
-    DLTensor left;
+    void *a, *b, *c, *bias;
+    int64_t rows, columns, leading[8]; // of each result, as the caller sees it; extents of the batch
+    int ndim;                          // of them
+    bool matrices;                     // both operands
 };
 
 // Row-major with unit stride along columns?
@@ -87,15 +106,12 @@ bool lies(int64_t rows, int64_t columns, int64_t s0, int64_t s1, bool &transpose
     return true;
 }
 
-
-enum class Read { Ok, Unsupported, Error };
-
-Read view(const ExchangeApi *api, PyObject *object, DLTensor &to) {
+bool view(const ExchangeApi *api, PyObject *object, DLTensor &to) {
     if (api->view(object, &to) != 0) {
         PyErr_Clear(); // a tensor without memory of its own kind: torch will know what to do
-        return Read::Unsupported;
+        return false;
     }
-    return to.data ? Read::Ok : Read::Unsupported; // empty, or one whose zeros are nowhere
+    return to.data; // null: empty, or one whose zeros are nowhere
 }
 
 void *address(const DLTensor &t) { return (char *)t.data + t.byte_offset; }
@@ -111,67 +127,112 @@ int64_t extent(int64_t rows, int64_t columns, bool transposed, int64_t leading) 
     return (lines - 1) * leading + width;
 }
 
-// What is asked for; Unsupported for everything that a plan cannot serve.
-Read read(const ExchangeApi *api, int device_type, PyObject *left, PyObject *right, PyObject *out, Call &call) {
-    DLTensor a, b, c;
-    if (view(api, left, a) != Read::Ok || view(api, right, b) != Read::Ok) return Read::Unsupported;
-    if (a.device.type != device_type || b.device.type != a.device.type || b.device.id != a.device.id)
-        return Read::Unsupported;
-    if (a.dtype.bits != 16 || a.dtype.lanes != 1 || (a.dtype.code != kFloat && a.dtype.code != kBfloat) ||
-        std::memcmp(&a.dtype, &b.dtype, sizeof(DLDataType)) != 0)
-        return Read::Unsupported;
-    if (a.ndim < 2 || a.ndim > 8 || b.ndim != 2) return Read::Unsupported;
-    // leading extents of A fold into its rows where they lie one after the other
-    int64_t m = a.shape[a.ndim - 2], row_stride = a.strides[a.ndim - 2];
-    for (int d = a.ndim - 3; d >= 0; --d) {
-        if (a.shape[d] == 1) continue;
-        if (m == 1) row_stride = a.strides[d];
-        else if (a.strides[d] != row_stride * m) return Read::Unsupported;
-        m *= a.shape[d];
+// The one stride of a tensor's leading extents along the batch's; 0: it has one matrix for all. False: none.
+bool stride_of(const DLTensor &t, const Call &call, int64_t &step) {
+    const int own = t.ndim - 2, missing = call.ndim - own;
+    bool one = true;
+    for (int d = 0; d < own; ++d) one &= t.shape[d] == 1;
+    step = 0;
+    if (one) return true;
+    int64_t count = 1;
+    for (int d = call.ndim - 1; d >= 0; --d) {
+        const int64_t extent = d < missing ? 1 : t.shape[d - missing];
+        if (extent != call.leading[d]) return false; // some extents are shared and others are not
+        if (extent == 1) continue;
+        if (count == 1) step = t.strides[d - missing];
+        else if (t.strides[d - missing] != step * count) return false;
+        count *= extent;
     }
-    const int64_t k = a.shape[a.ndim - 1], n = b.shape[1];
-    if (b.shape[0] != k || m < 1 || n < 1 || k < 1) return Read::Unsupported;
+    return true;
+}
+
+bool alike(const DLTensor &t, const DLTensor &a) {
+    return t.device.type == a.device.type && t.device.id == a.device.id &&
+           std::memcmp(&t.dtype, &a.dtype, sizeof(DLDataType)) == 0;
+}
+
+// What is asked for; false: nothing that a plan can serve.
+bool read(const ExchangeApi *api, int device_type, const Arguments &asked, Call &call) {
+    DLTensor a, b, c, v;
+    if (!view(api, asked.a, a) || !view(api, asked.b, b)) return false;
+    if (a.device.type != device_type || !alike(b, a)) return false;
+    if (a.dtype.bits != 16 || a.dtype.lanes != 1 || (a.dtype.code != kFloat && a.dtype.code != kBfloat))
+        return false;
+    if (a.ndim < 2 || a.ndim > 8 || b.ndim < 2 || b.ndim > 8) return false;
+    const int64_t *tail_a = a.shape + a.ndim - 2, *tail_b = b.shape + b.ndim - 2;
+    int64_t m = tail_a[0];
+    const int64_t k = tail_a[1], n = tail_b[1];
+    if (tail_b[0] != k || m < 1 || n < 1 || k < 1) return false;
+    call.ndim = (a.ndim > b.ndim ? a.ndim : b.ndim) - 2, call.matrices = call.ndim == 0;
+    call.rows = m, call.columns = n;
+    int64_t matrices = 1;
+    for (int d = 0; d < call.ndim; ++d) {
+        const int at_a = d - (call.ndim - (a.ndim - 2)), at_b = d - (call.ndim - (b.ndim - 2));
+        const int64_t x = at_a < 0 ? 1 : a.shape[at_a], y = at_b < 0 ? 1 : b.shape[at_b];
+        if (x != y && x != 1 && y != 1) return false;
+        call.leading[d] = x == 1 ? y : x;
+        matrices *= call.leading[d];
+    }
+    if (matrices < 1) return false;
+    call.a = address(a), call.b = address(b), call.c = call.bias = nullptr;
+    int64_t line_a = a.strides[a.ndim - 2], line_c = n, column_c = 1; // a fresh C's
+    if (asked.out) {
+        if (!view(api, asked.out, c) || !alike(c, a) || c.ndim != call.ndim + 2 ||
+            c.shape[c.ndim - 1] != n || c.shape[c.ndim - 2] != m)
+            return false;
+        for (int d = 0; d < call.ndim; ++d)
+            if (c.shape[d] != call.leading[d]) return false;
+        line_c = c.strides[c.ndim - 2], column_c = c.strides[c.ndim - 1];
+        call.c = address(c);
+    }
+    if (asked.bias) {
+        if (!view(api, asked.bias, v) || !alike(v, a) || v.ndim != 1 || v.shape[0] != n ||
+            (n > 1 && v.strides[0] != 1))
+            return false;
+        call.bias = address(v);
+    }
+    int64_t step_a = 0, step_b = 0, step_c = 0;
+    if (matrices > 1) {
+        step_c = m * n;
+        if (!stride_of(a, call, step_a) || !stride_of(b, call, step_b) || (asked.out && !stride_of(c, call, step_c)))
+            return false;
+        if (!step_c) return false; // an expanded out
+        if (step_a && !step_b && (m == 1 || (step_a == m * line_a && step_c == m * line_c))) {
+            if (m == 1) line_a = step_a, line_c = step_c;
+            m *= matrices; // one product of more rows
+            matrices = 1, step_a = step_c = 0;
+        }
+    }
     std::memset(&call.key, 0, sizeof(Key));
     Key &key = call.key;
-    bool a_transposed, b_transposed;
-    if (!lies(m, k, row_stride, a.strides[a.ndim - 1], a_transposed, key.lda)) return Read::Unsupported;
-    if (!lies(k, n, b.strides[0], b.strides[1], b_transposed, key.ldb)) return Read::Unsupported;
-    call.a = address(a), call.b = address(b), call.c = nullptr, call.exchanged = false;
-    key.m = m, key.n = n, key.k = k, key.ldc = n;
-    key.device = a.device.id, key.dtype = a.dtype.code == kBfloat;
-    if (out) {
-        if (view(api, out, c) != Read::Ok || c.ndim != a.ndim || c.device.type != a.device.type ||
-            c.device.id != a.device.id || std::memcmp(&a.dtype, &c.dtype, sizeof(DLDataType)) != 0)
-            return Read::Unsupported;
-        int64_t rows = c.shape[c.ndim - 2], stride = c.strides[c.ndim - 2];
-        if (c.shape[c.ndim - 1] != n || rows != a.shape[a.ndim - 2]) return Read::Unsupported;
-        for (int d = c.ndim - 3; d >= 0; --d) {
-            if (c.shape[d] != a.shape[d]) return Read::Unsupported;
-            if (c.shape[d] == 1) continue;
-            if (rows == 1) stride = c.strides[d];
-            else if (c.strides[d] != stride * rows) return Read::Unsupported;
-            rows *= c.shape[d];
-        }
-        bool c_transposed;
-        if (!lies(m, n, stride, c.strides[c.ndim - 1], c_transposed, key.ldc)) return Read::Unsupported;
-        call.c = address(c);
-        const int64_t size = extent(m, n, c_transposed, key.ldc);
-        if (overlap(call.c, size, call.a, extent(m, k, a_transposed, key.lda)) ||
-            overlap(call.c, size, call.b, extent(k, n, b_transposed, key.ldb)))
-            return Read::Unsupported;
-        if (c_transposed) { // C^T (n x m) = B^T (n x k) A^T (k x m)
-            call.exchanged = true;
-            std::swap(key.m, key.n);
-            std::swap(key.lda, key.ldb);
-            std::swap(call.a, call.b);
-            const bool was = a_transposed;
-            a_transposed = !b_transposed, b_transposed = !was;
-        }
+    key.extra = asked.extra();
+    bool a_transposed, b_transposed, c_transposed = false;
+    key.ldc = n;
+    if (!lies(m, k, line_a, a.strides[a.ndim - 1], a_transposed, key.lda) ||
+        !lies(k, n, b.strides[b.ndim - 2], b.strides[b.ndim - 1], b_transposed, key.ldb) ||
+        (asked.out && !lies(m, n, line_c, column_c, c_transposed, key.ldc)))
+        return false;
+    if ((matrices > 1 || key.extra) && (a_transposed || c_transposed)) return false;
+    if (asked.out) {
+        const int64_t more = matrices - 1, one = extent(m, n, c_transposed, key.ldc), size = more * step_c + one;
+        if (overlap(call.c, size, call.a, more * step_a + extent(m, k, a_transposed, key.lda)) ||
+            overlap(call.c, size, call.b, more * step_b + extent(k, n, b_transposed, key.ldb)) ||
+            (asked.bias && overlap(call.c, size, call.bias, n)) || (more && step_c < one))
+            return false;
     }
+    key.m = m, key.n = n, key.k = k, key.matrices = matrices;
+    key.step_a = step_a, key.step_b = step_b, key.step_c = step_c;
+    if (c_transposed) { // C^T (n x m) = B^T (n x k) A^T (k x m)
+        std::swap(key.m, key.n);
+        std::swap(key.lda, key.ldb);
+        std::swap(call.a, call.b);
+        const bool was = a_transposed;
+        a_transposed = !b_transposed, b_transposed = !was;
+    }
+    key.device = a.device.id, key.dtype = a.dtype.code == kBfloat;
     key.transposed = (uint8_t)(b_transposed | (a_transposed << 1));
-    key.aligned = (((uintptr_t)call.a | (uintptr_t)call.b | (uintptr_t)call.c) & 15) == 0;
-    call.left = a;
-    return Read::Ok;
+    key.aligned = (((uintptr_t)call.a | (uintptr_t)call.b | (uintptr_t)call.c | (uintptr_t)call.bias) & 15) == 0;
+    return true;
 }
 
 } // namespace
