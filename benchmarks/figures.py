@@ -110,15 +110,6 @@ def _steps(data: Row) -> list[Row]:
             if isinstance(of, dict) and "improved" in of]  # fmt: skip
 
 
-def _policy(data: Row) -> list[Row]:
-    """A method a row, with its mean and interval over seeds by measurements."""
-    return [
-        {"name": name} | {f"k{k}": f"{of['mean_fraction_of_best']:.3f} [{of['low']:.3f}, {of['high']:.3f}]"
-                          for k, of in by.items()}
-        for name, by in data["summary"].items()
-    ]  # fmt: skip
-
-
 _SUITE = _columns(
     "kernel", "{kernel}", "shape", "{shape}", "baseline, us", "{baseline_us:.2f}", "ptxas", "{ptxas}",
     "speed-up", "{won}", "null", "{null:.3f} [{null_low:.3f}, {null_high:.3f}]",
@@ -237,9 +228,6 @@ TABLES = (
         lambda data: [row for row in data["rows"] if "torch_us" in row]),
     Table("Choosers on the grid", "choosers", (), _CHOOSERS, _named("summary", "grid")),
     Table("Choosers off the grid", "choosers", (), _CHOOSERS, _named("summary", "off_grid")),
-    Table(
-        "Learned policy", "llm-policy", ("Cells are shares of the best known speed after k measurements.",),
-        _columns("method", "{name}", "k = 1", "{k1}", "k = 4", "{k4}", "k = 16", "{k16}"), _policy),
 )  # fmt: skip
 
 

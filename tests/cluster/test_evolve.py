@@ -13,7 +13,6 @@ import sassafras.cluster.evolve as room
 from sassafras.api.evolve import evolve
 from sassafras.evaluate.sandbox.confine import landlock_version
 from sassafras.jobs.result import Result
-from sassafras.llm.limits import proposer
 from sassafras.llm.proposer import Reply, Request, SpendingCap
 from sassafras.llm.spending import Meter
 
@@ -132,4 +131,3 @@ def test_a_proposer_that_is_asked_by_threads() -> None:
     for thread in threads:
         thread.join(60)
     assert shared.name == "counting" and overlaps == [1] * 6
-    assert proposer("mutate", Meter()) is None

@@ -26,6 +26,9 @@ from sassafras.core import (
     Verdict,
     Workload,
 )
+from sassafras.evaluate.source import Source, SourceEvaluator
+from sassafras.frontend.cuda import CudaBuilder
+from sassafras.frontend.triton import TritonBuilder
 
 from .answer import AnswerError, hole_texts, read_answer, whole_source
 from .holes import Language, Template
@@ -66,7 +69,13 @@ class SourceSpace:
     """
 
     def __init__(
-        self, workload: Workload, case: Case, baseline: Kernel, judge: Any, *, whole: bool = False
+        self,
+        workload: Workload,
+        case: Case,
+        baseline: Kernel,
+        judge: SourceEvaluator,
+        *,
+        whole: bool = False,
     ) -> None:
         self.workload, self.case, self.baseline, self.judge = workload, case, baseline, judge
         self.language, self.text, self.entry = source_of(workload)
@@ -79,7 +88,7 @@ class SourceSpace:
                 hint="mark lines with '# hole: NAME' and '# end hole' (// in CUDA C++), or let the whole "
                 "source be rewritten (--whole)",
             )
-        self._sources: dict[str, Any] = {}
+        self._sources: dict[str, Source] = {}
         self._refused: dict[str, str] = {}
         self._edits: dict[tuple[str, str], list[Edit]] = {}
 
@@ -125,7 +134,7 @@ class SourceSpace:
         if not state.texts and state.whole is None:
             return Candidate(self.baseline, {"origin": "baseline"})
         source = self._source(state)
-        made: Candidate = self.judge.candidate(source)
+        made = self.judge.candidate(source)
         self._sources[made.digest] = source
         if made.recipe.get("not_built"):
             return made
@@ -140,23 +149,16 @@ class SourceSpace:
         Raises:
             DeviceError, StoreError, NotSafe: not the candidate's fault.
         """
-        if candidate.digest == self.baseline.digest:
-            outcome: Outcome = self.judge.inner.evaluate(candidate)
-            return outcome
+        if candidate.recipe.get("not_built"):
+            source = self._sources.get(candidate.digest)
+            if source is None:
+                raise SassafrasError("not a candidate of this space", where=candidate.digest[:16])
+            return self.judge.evaluate(source)
         if why := self._refused.get(candidate.digest):
             kind = Modelled if self.judge.inner.device.modelled else Evaluation
-            refused: Outcome = self.judge.inner.settle(
-                candidate, kind(candidate.digest, Verdict.UNSUPPORTED, detail=why)
-            )
-            return refused
-        if candidate.recipe.get("not_built") is None:
-            run: Outcome = self.judge.inner.evaluate(candidate)
-            return run
-        source = self._sources.get(candidate.digest)
-        if source is None:
-            raise SassafrasError("not a candidate of this space", where=candidate.digest[:16])
-        judged: Outcome = self.judge.evaluate(source)
-        return judged
+            refused = kind(candidate.digest, Verdict.UNSUPPORTED, detail=why)
+            return self.judge.inner.settle(candidate, refused)
+        return self.judge.inner.evaluate(candidate)
 
     # -- texts --------------------------------------------------------------------------------------------
 
@@ -188,9 +190,7 @@ class SourceSpace:
         known = next((d for d, s in self._sources.items() if s.text == text), None)
         return known or hashlib.sha256(text.encode()).hexdigest()
 
-    def _source(self, state: SourceState) -> Any:
-        from sassafras.evaluate.source import Source
-
+    def _source(self, state: SourceState) -> Source:
         recipe: dict[str, Any] = {"parent": state.parent, "origin": state.origin, "note": state.note[:500]}
         recipe |= {"whole": state.whole} if state.whole is not None else {"texts": dict(state.texts)}
         launch: dict[str, Any] = {}
@@ -206,6 +206,10 @@ class SourceSpace:
     def schema(self) -> None:
         """Answers are text in three sections."""
         return None
+
+    def choices(self) -> tuple[str, ...]:
+        """None: answers are free text."""
+        return ()
 
     @property
     def form(self) -> str:
@@ -296,9 +300,6 @@ def source_of(workload: Workload) -> tuple[Language, str, str]:
     Raises:
         SassafrasError: a raw cubin, or a kernel whose source is not at hand.
     """
-    from sassafras.frontend.cuda import CudaBuilder
-    from sassafras.frontend.triton import TritonBuilder
-
     build = workload.build
     if isinstance(build, CudaBuilder):
         return "cuda", build.text, build.entry or ""

@@ -2,52 +2,85 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sassafras.core import SassafrasError
+from sassafras import search
+from sassafras.core import Budget, SassafrasError
 from sassafras.gemm.problem.shape import Shape
-from sassafras.llm.gemm_json import to_fields
-from sassafras.llm.json_reward import UNKNOWN, JsonReward, training_prompts
-from sassafras.llm.policy import Table
+from sassafras.gemm.select.cost_model import estimate_us
+from sassafras.gemm.select.dataset import DatasetEntry
+from sassafras.llm.archive import Archive
+from sassafras.llm.evolve import Evolve
+from sassafras.llm.gemm_space import GemmJsonSpace
 from sassafras.llm.reward import FAILED
+from sassafras.llm.training import (
+    UNKNOWN,
+    AnswerReward,
+    TrainingTask,
+    live_task,
+    recorded_tasks,
+    training_rows,
+)
+
+from .test_evolve import Numbers
 
 
 @pytest.fixture(scope="module")
-def table() -> Table:
-    return Table.stand_in([Shape(64, 64, 512), Shape(64, 128, 2048)], most=40)
+def tasks() -> list[TrainingTask]:
+    """Recorded times of some configurations of two shapes: the static estimate, distorted."""
+    entries = []
+    for shape in (Shape(64, 64, 512), Shape(64, 128, 2048)):
+        configs = GemmJsonSpace(shape, lambda config: b"").configs[:400]
+        plain = [c for c in configs if "+" not in c.name][:40]
+        times = {c.name: estimate_us(c, shape) * (1 + len(c.name) % 5 / 10) for c in plain}
+        entries.append(DatasetEntry(shape, {name: (us, 2) for name, us in times.items()}))
+    return recorded_tasks(entries)
 
 
-def test_answers_earn_what_the_table_says(table: Table) -> None:
-    reward = JsonReward(table)
-    problem = table.problems[0]
-    order = problem.times.argsort()
-    fast, slow = (json.dumps(to_fields(table.config(problem.names[i]))) for i in (order[0], order[-1]))
-    shape = str(problem.shape)
-    earned = reward(completions=[fast, slow, "no", [{"content": fast}]], shape=[shape] * 4)
-    assert earned[0] == earned[3] >= 0 > earned[1] and earned[2] == FAILED
-    with pytest.raises(SassafrasError, match="column 'shape'"):
-        reward(completions=["x"])
-    with pytest.raises(SassafrasError, match="does not have this shape"):
-        reward(completions=["x"], shape=["1x1x1"])
+def test_answers_earn_what_the_record_says(tasks: list[TrainingTask]) -> None:
+    task = tasks[0]
+    earns = AnswerReward(tasks)
+    ranked = sorted(task.variants, key=lambda variant: variant.score or 0)
+    slow, middle, fast = ranked[0].text, ranked[len(ranked) // 2].text, ranked[-1].text
+    answers = [fast, slow, "no", [{"content": fast}]]
+    earned = earns(completions=answers, task=[task.name] * 4, parent=[middle] * 4)
+    assert earned[0] == earned[3] > 0 > earned[1] and earned[2] == FAILED
+    with pytest.raises(SassafrasError, match="columns 'task' and 'parent'"):
+        earns(completions=["x"])
+    with pytest.raises(SassafrasError, match="no such task"):
+        earns(completions=["x"], task=["1x1x1"], parent=[slow])
+    with pytest.raises(SassafrasError, match="at least two timed configurations"):
+        recorded_tasks([DatasetEntry(Shape(64, 64, 512), {})])
 
 
-def test_an_edit_is_judged_against_its_parent_and_unknown_configurations_earn_little(table: Table) -> None:
-    reward = JsonReward(table)
-    rows = training_prompts(table, 30, seed=1)
-    assert all("Answer with the change only" in row["prompt"][0]["content"] for row in rows)
-    assert rows == training_prompts(table, 30, seed=1)
-    earned = [reward.one('{"cluster": 2}', row["shape"], row["parent"]) for row in rows]
+def test_rows_are_the_prompts_of_the_search(tasks: list[TrainingTask]) -> None:
+    earns = AnswerReward(tasks)
+    rows = training_rows(tasks, 30, seed=1)
+    assert rows == training_rows(tasks, 30, seed=1)
+    assert all("Change this variant (score" in row["prompt"][1]["content"] for row in rows)
+    earned = [earns.one('{"cluster": 2}', row["task"], row["parent"]) for row in rows]
     assert {FAILED, UNKNOWN} & set(earned) and all(FAILED <= value <= 1 for value in earned)
-    # an edit of nothing earns no more than the unknown
+    # an edit of nothing earns no more than what was never measured
     row = rows[0]
-    family = to_fields(table.config(row["parent"]))["family"]
-    assert reward.one(json.dumps({"family": family}), row["shape"], row["parent"]) == UNKNOWN
-    plain = training_prompts(table, 1, contrastive=False)[0]["prompt"][0]["content"]
+    assert earns.one(row["parent"], row["task"], row["parent"]) == UNKNOWN
+    plain = training_rows(tasks, 1, contrastive=False)[0]["prompt"][1]["content"]
     assert "score" not in plain
+
+
+def test_a_live_reward_judges_each_answer(tmp_path: Path) -> None:
+    """Rewards of an evaluator, prompts from the variants of an earlier search."""
+    space, strategy = Numbers(), Evolve(None)
+    search.run(strategy, space, space, Budget(evaluations=30), seed=1)
+    strategy.archive.save(tmp_path / "variants.jsonl")
+    task = live_task("numbers", space, space, Archive.load(tmp_path / "variants.jsonl"))
+    (row,) = training_rows([task], 1, seed=2)
+    earns = AnswerReward([task])
+    answers = ['{"n": 40}', '{"n": 41}', "nothing"]
+    earned = [earns.one(answer, "numbers", row["parent"]) for answer in answers]
+    assert earned[0] > 0 and earned[1:] == [FAILED, FAILED]
 
 
 def tiny() -> tuple[Any, Any]:
@@ -116,18 +149,18 @@ def test_reading_the_prompt_once_changes_neither_logits_nor_gradients() -> None:
 
 
 @pytest.mark.slow
-def test_our_reward_plugs_into_trl(table: Table, tmp_path: Path) -> None:
+def test_our_reward_plugs_into_trl(tasks: list[TrainingTask], tmp_path: Path) -> None:
     trl = pytest.importorskip("trl")
     datasets = pytest.importorskip("datasets")
     model, tokenizer = tiny()
-    rows = datasets.Dataset.from_list(training_prompts(table, 4, shown=1))
+    rows = datasets.Dataset.from_list(training_rows(tasks, 4, shown=1))
     arguments = trl.GRPOConfig(
         output_dir=str(tmp_path), max_steps=1, num_generations=2, per_device_train_batch_size=2, use_cpu=True,
         max_completion_length=8, report_to=[], logging_steps=1, save_strategy="no",
     )  # fmt: skip
     trainer = trl.GRPOTrainer(
         model=model,
-        reward_funcs=JsonReward(table),
+        reward_funcs=AnswerReward(tasks),
         args=arguments,
         train_dataset=rows,
         processing_class=tokenizer,
