@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from sassafras import search
@@ -15,6 +16,7 @@ from sassafras.gemm.select.dataset import DatasetEntry
 from sassafras.llm.archive import Archive
 from sassafras.llm.evolve import Evolve
 from sassafras.llm.gemm_space import GemmJsonSpace
+from sassafras.llm.local import allowed_tokens
 from sassafras.llm.reward import FAILED
 from sassafras.llm.training import (
     UNKNOWN,
@@ -131,24 +133,6 @@ def test_our_grpo_raises_the_reward_and_the_shuffled_control_does_not() -> None:
 
 
 @pytest.mark.slow
-def test_reading_the_prompt_once_changes_neither_logits_nor_gradients() -> None:
-    model, _ = tiny()
-    import torch
-
-    from sassafras.llm.lm_grpo import _logits
-
-    ids, new = torch.arange(1, 20)[None], torch.arange(24).reshape(4, 6) + 30
-    whole = torch.cat([ids.expand(4, -1), new], 1)
-    found = []
-    for logits in (_logits(model, ids, new), model(whole).logits[:, ids.shape[1] - 1 : -1]):
-        model.zero_grad()
-        logits.square().sum().backward()
-        found.append((logits.detach(), model.model.layers[0].self_attn.k_proj.weight.grad.clone()))
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.slow
 def test_our_reward_plugs_into_trl(tasks: list[TrainingTask], tmp_path: Path) -> None:
     trl = pytest.importorskip("trl")
     datasets = pytest.importorskip("datasets")
@@ -189,3 +173,29 @@ def test_a_local_model_answers_reproducibly(tmp_path: Path) -> None:
         local.propose(Request(ask.messages, max_tokens=299))
     with pytest.raises(ProposerError, match="no such model"):
         LocalModel(LocalSettings(str(tmp_path / "none")))
+
+
+@pytest.mark.slow
+def test_a_local_model_keeps_to_the_choices(tmp_path: Path) -> None:
+    model, tokenizer = tiny()
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    from sassafras.llm.local import LocalModel, LocalSettings
+    from sassafras.llm.proposer import Request
+
+    local = LocalModel(LocalSettings(str(tmp_path)))
+    choices = ('{"x": 1}', '{"x": 12}', '{"y": 2}')
+    said = [
+        local.propose(
+            Request(({"role": "user", "content": "say"},), max_tokens=20, seed=i, choices=choices)
+        ).text
+        for i in range(40)
+    ]
+    assert set(said) == set(choices)
+
+
+def test_allowed_tokens_keep_to_the_texts() -> None:
+    texts = [(5, 1, 9), (5, 1), (6, 6)]
+    allowed = allowed_tokens(texts, 2, end=0)
+    for said, may in (([], [5, 6]), ([5], [1]), ([5, 1], [0, 9]), ([6, 6], [0]), ([7], [0])):
+        assert allowed(0, np.array([3, 4, *said])) == may
