@@ -44,16 +44,9 @@ class ArchivedSource:
 
 
 class Archive:
-    """Variants by compiled binary, in the order in which they were found.
+    """Variants by compiled binary, in the order in which they were found."""
 
-    Args:
-        bucket: width of a performance bucket, in log speed-up.
-    """
-
-    def __init__(self, bucket: float = BUCKET) -> None:
-        if not bucket > 0:
-            raise SassafrasError("performance buckets need a positive width")
-        self._bucket = bucket
+    def __init__(self) -> None:
         self._variants: dict[str, ArchivedSource] = {}
 
     def __len__(self) -> int:
@@ -87,7 +80,7 @@ class Archive:
         found: dict[int, list[ArchivedSource]] = {}
         for variant in self:
             if variant.score is not None:
-                place = math.floor(math.log(variant.score) / self._bucket + 1e-9)
+                place = math.floor(math.log(variant.score) / BUCKET + 1e-9)
                 found.setdefault(place, []).append(variant)
         return dict(sorted(found.items()))
 
@@ -120,13 +113,13 @@ class Archive:
         write_whole(Path(path), "".join(json.dumps(asdict(v)) + "\n" for v in self))
 
     @classmethod
-    def load(cls, path: str | Path, bucket: float = BUCKET) -> Archive:
+    def load(cls, path: str | Path) -> Archive:
         """Read what `save` wrote.
 
         Raises:
             SassafrasError: the file is no archive.
         """
-        archive = cls(bucket)
+        archive = cls()
         known = {each.name for each in fields(ArchivedSource)}
         for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1):
             try:

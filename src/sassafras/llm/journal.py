@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 from .proposer import Proposer, ProposerError, Reply, Request
@@ -45,7 +46,7 @@ class Remembered:
                 self._meter.charge(reply)
             return reply
         reply = self._proposer.propose(request)
-        line = json.dumps({"request": digest, "by": self.name, "reply": reply.to_json()})
+        line = json.dumps({"request": digest, "by": self.name, "reply": asdict(reply)})
         with self._path.open("a", encoding="utf-8") as file:
             file.write(line + "\n")
         self._known[digest] = reply
@@ -58,7 +59,7 @@ class Remembered:
         for number, line in enumerate(whole, 1):
             try:
                 entry = json.loads(line)
-                self._known[str(entry["request"])] = Reply.from_json(entry["reply"])
+                self._known[str(entry["request"])] = Reply(**entry["reply"])
             except (ValueError, KeyError, TypeError) as error:
                 raise ProposerError(
                     f"not a journal of proposals: {error}", where=f"{self._path}:{number}"

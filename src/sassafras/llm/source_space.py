@@ -41,14 +41,12 @@ class SourceState:
 
     Attributes:
         texts: (hole, text) of the holes that differ from the baseline's, sorted by name.
-        whole: the whole source, when it was rewritten; holes are then part of it.
         parent: digest of the candidate that it was made from.
         origin: what made it: ``baseline``, ``mutation`` or a proposer's name.
         note: the proposer's words on its design.
     """
 
     texts: tuple[tuple[str, str], ...] = ()
-    whole: str | None = None
     parent: str = field(default="", compare=False)
     origin: str = field(default="baseline", compare=False)
     note: str = field(default="", compare=False)
@@ -80,8 +78,8 @@ class SourceSpace:
         self.workload, self.case, self.baseline, self.judge = workload, case, baseline, judge
         self.language, self.text, self.entry = source_of(workload)
         self.whole = whole
-        self.template = Template.parse(self.text, self.language)
-        if not self.template.holes and not whole:
+        self.template = (Template.whole if whole else Template.parse)(self.text, self.language)
+        if not self.template.holes:
             raise SassafrasError(
                 "this kernel's source has no hole to fill",
                 where=workload.name,
@@ -89,7 +87,6 @@ class SourceSpace:
                 "source be rewritten (--whole)",
             )
         self._sources: dict[str, Source] = {}
-        self._refused: dict[str, str] = {}
         self._edits: dict[tuple[str, str], list[Edit]] = {}
 
     # -- core.Space ---------------------------------------------------------------------------------------
@@ -131,17 +128,17 @@ class SourceSpace:
 
     def candidate(self, state: SourceState) -> Candidate:
         """The built kernel; where it could not be built, a stand-in that the judge knows (never runs)."""
-        if not state.texts and state.whole is None:
+        if not state.texts:
             return Candidate(self.baseline, {"origin": "baseline"})
         source = self._source(state)
         made = self.judge.candidate(source)
         self._sources[made.digest] = source
         if made.recipe.get("not_built"):
             return made
-        if why := _broken_launch(made.kernel, self.baseline):
-            self._refused[made.digest] = why
+        why = _broken_launch(made.kernel, self.baseline)
+        recipe = {**made.recipe, "refused": why} if why else made.recipe
         shared, meta = self.baseline.shared_bytes, self.baseline.meta
-        return replace(made, kernel=replace(made.kernel, shared_bytes=shared, meta=meta))
+        return Candidate(replace(made.kernel, shared_bytes=shared, meta=meta), recipe)
 
     def evaluate(self, candidate: Candidate) -> Outcome:
         """`core.Evaluator` for this space's candidates: the judge's verdict on their source.
@@ -154,7 +151,7 @@ class SourceSpace:
             if source is None:
                 raise SassafrasError("not a candidate of this space", where=candidate.digest[:16])
             return self.judge.evaluate(source)
-        if why := self._refused.get(candidate.digest):
+        if why := candidate.recipe.get("refused"):
             kind = Modelled if self.judge.inner.device.modelled else Evaluation
             refused = kind(candidate.digest, Verdict.UNSUPPORTED, detail=why)
             return self.judge.inner.settle(candidate, refused)
@@ -164,40 +161,37 @@ class SourceSpace:
 
     def texts(self, state: SourceState) -> dict[str, str]:
         """Hole -> text, all of them; a rewritten source is one hole called ``source``."""
-        if self.whole:
-            return {"source": self.source(state)}
         return {**self.template.texts(), **dict(state.texts)}
 
     def source(self, state: SourceState) -> str:
         """The whole source text of a state."""
-        return state.whole if state.whole is not None else self.template.fill(dict(state.texts))
+        return self.template.fill(dict(state.texts))
 
     def state(self, texts: Mapping[str, str], parent: SourceState, origin: str, note: str) -> SourceState:
         """The state with these texts, checked. Raises AnswerError."""
-        more: dict[str, Any] = {"parent": self._digest(parent), "origin": origin, "note": note}
-        if self.whole:
-            text = texts["source"]
-            return SourceState(whole=None if text == self.text else text, **more)
-        filled = Template.parse(self.template.fill(texts), self.language).texts()
-        was = self.template.texts()
-        return SourceState(tuple(sorted((n, t) for n, t in filled.items() if t != was[n])), **more)
+        written = sorted(self.template.written(texts).items())
+        return SourceState(tuple(written), self._digest(parent), origin, note)
 
     def _digest(self, state: SourceState) -> str:
         """Digest of a state that was a candidate before; of its source where it was not."""
-        if not state.texts and state.whole is None:
+        if not state.texts:
             return self.baseline.digest
         text = self.source(state)
         known = next((d for d, s in self._sources.items() if s.text == text), None)
         return known or hashlib.sha256(text.encode()).hexdigest()
 
     def _source(self, state: SourceState) -> Source:
-        recipe: dict[str, Any] = {"parent": state.parent, "origin": state.origin, "note": state.note[:500]}
-        recipe |= {"whole": state.whole} if state.whole is not None else {"texts": dict(state.texts)}
+        recipe = {
+            "parent": state.parent,
+            "origin": state.origin,
+            "note": state.note[:500],
+            "texts": dict(state.texts),
+        }
         launch: dict[str, Any] = {}
         if self.language == "cuda":
-            launch = {"threads": self.baseline.threads, "shared_bytes": self.baseline.shared_bytes}
-            flags = getattr(self.workload.build, "flags", ())
-            launch["flags"] = (*flags, *self.case.options.get("flags", ()))
+            flags = (*getattr(self.workload.build, "flags", ()), *self.case.options.get("flags", ()))
+            shared = self.baseline.shared_bytes
+            launch = {"threads": self.baseline.threads, "shared_bytes": shared, "flags": flags}
         return Source(self.language, self.source(state), entry=self.entry, recipe=recipe, **launch)
 
     # -- Promptable ---------------------------------------------------------------------------------------
@@ -275,12 +269,9 @@ class SourceSpace:
     def read(self, text: str, parent: SourceState, origin: str = "answer") -> SourceState:
         """The state that an answer of `origin` describes. Raises AnswerError."""
         answer = read_answer(text)
-        note = " ".join(answer.design.split())[:300]
-        if self.whole:
-            state = self.state({"source": whole_source(answer)}, parent, origin, note)
-        else:
-            now = self.texts(parent)
-            state = self.state({**now, **hole_texts(answer, now)}, parent, origin, note)
+        now = self.texts(parent)
+        new = {"source": whole_source(answer)} if self.whole else hole_texts(answer, now)
+        state = self.state({**now, **new}, parent, origin, " ".join(answer.design.split())[:300])
         if state == parent:
             raise AnswerError("nothing was changed", hint="propose other text than the one shown")
         return state

@@ -95,13 +95,23 @@ class Meter:
         One that fits once others have been answered waits for them.
 
         Raises:
-            SpendingCap: it could pass one of the caps.
+            SpendingCap: it could pass one of the caps, were it alone.
         """
-        tokens = self._prompt(request) + request.max_tokens
-        dollars = self.price(self._prompt(request), request.max_tokens)
+        prompt = request.characters // _LEAST_CHARACTERS_A_TOKEN + 16 * len(request.messages)
+        tokens = prompt + request.max_tokens
+        dollars = self.price(prompt, request.max_tokens)
         with self._free:
             while not self._fits(tokens + self._held_tokens, dollars + self._held_dollars):
-                self.allow(request)
+                if not self._fits(tokens, 0.0):
+                    raise SpendingCap(
+                        f"{self.tokens} tokens are spent, and the next request may take {tokens} more: over "
+                        f"the cap of {self.tokens_cap}"
+                    )
+                if not self._fits(0, dollars):
+                    raise SpendingCap(
+                        f"${self.dollars:.4f} is spent, and the next request may pass the cap of "
+                        f"${self.dollars_cap:.4f}"
+                    )
                 self._free.wait()
             self._held_tokens += tokens
             self._held_dollars += dollars
@@ -112,28 +122,6 @@ class Meter:
                 self._held_tokens -= tokens
                 self._held_dollars = self._held_dollars - dollars if self._held_tokens else 0.0
                 self._free.notify_all()
-
-    def allow(self, request: Request) -> None:
-        """Check that the worst case of a request stays below the caps, were it alone.
-
-        Raises:
-            SpendingCap: it could pass one of them.
-        """
-        prompt = self._prompt(request)
-        if not self._fits(prompt + request.max_tokens, 0.0):
-            raise SpendingCap(
-                f"{self.tokens} tokens are spent, and the next request may take "
-                f"{prompt + request.max_tokens} more: over the cap of {self.tokens_cap}"
-            )
-        if not self._fits(0, self.price(prompt, request.max_tokens)):
-            raise SpendingCap(
-                f"${self.dollars:.4f} is spent, and the next request may pass the cap of "
-                f"${self.dollars_cap:.4f}"
-            )
-
-    def _prompt(self, request: Request) -> int:
-        """Tokens that a prompt has at the very most."""
-        return request.characters // _LEAST_CHARACTERS_A_TOKEN + 16 * len(request.messages)
 
     def _fits(self, tokens: int, dollars: float) -> bool:
         if self.tokens_cap is not None and self.tokens + tokens > self.tokens_cap:
