@@ -158,11 +158,12 @@ def test_a_local_model_answers_reproducibly(tmp_path: Path) -> None:
     model, tokenizer = tiny()
     model.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
+    from sassafras.llm.journal import Remembered
     from sassafras.llm.local import LocalModel, LocalSettings
     from sassafras.llm.proposer import ProposerError, Request, SpendingCap
     from sassafras.llm.spending import Meter
 
-    local = LocalModel(LocalSettings(str(tmp_path), context=200), Meter(tokens_cap=300))
+    local = Remembered(LocalModel(LocalSettings(str(tmp_path), context=200)), Meter(tokens_cap=300))
     ask = Request(({"role": "user", "content": "hello"},), max_tokens=12, seed=5)
     first = local.propose(ask)
     assert first.answer_tokens <= 12 and first.prompt_tokens >= 5

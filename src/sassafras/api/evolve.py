@@ -127,7 +127,7 @@ def evolve(
     meter = Meter(limits.tokens, limits.dollars, *prices)
     given = dict(settings or {})
     check_settings(partial(Evolve, None), given, Evolve.name)
-    asked = proposer_named(proposer, meter, endpoint)
+    asked = proposer_named(proposer, endpoint)
     with ExitStack() as stack:
         pool = (
             None if cluster is None else stack.enter_context(_pool(cluster, device, workers, programs=True))
@@ -149,10 +149,10 @@ def evolve(
 
         def strategy_of(chosen: int, among: Proposer | None) -> Evolve:
             """The strategy of a search with this seed, behind a journal of its own."""
-            if among is not None and kept is not None:
-                what = (workload.name, which.name, chosen, getattr(space, "description", ""))
-                among = _remembered(among, meter, kept, fresh, what)
-            return Evolve(among, **given)
+            if among is None:
+                return Evolve(None, **given)
+            what = (workload.name, which.name, chosen, getattr(space, "description", ""))
+            return Evolve(Remembered(among, meter, _journal(among, kept, fresh, what)), **given)
 
         # an island's strategy has its own journal; the driver's is never asked, and counts what they did
         strategy = strategy_of(seed, asked) if pool is None else Evolve(asked, **given)
@@ -194,13 +194,15 @@ def _on_islands(
     return SourceIslands(**given, pool=pool, whole=whole, make_strategy=lambda seed: strategy_of(seed, asked))
 
 
-def _remembered(asked: Proposer, meter: Meter, store: Store, fresh: bool, what: tuple[Any, ...]) -> Proposer:
-    """The proposer behind its journal, which lies beside the store; `what` it is asked about names it."""
+def _journal(asked: Proposer, store: Store | None, fresh: bool, what: tuple[Any, ...]) -> Path | None:
+    """Where answers are kept: beside the store, named by `what` the proposer is asked about."""
+    if store is None:
+        return None
     digest = hashlib.sha256(repr((asked.name, *what)).encode()).hexdigest()[:16]
     path = store.path.parent / "proposals" / f"{digest}.jsonl"
     if fresh:
         path.unlink(missing_ok=True)
-    return Remembered(asked, path, meter)
+    return path
 
 
 # -- sources ------------------------------------------------------------------------------------------------

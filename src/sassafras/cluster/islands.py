@@ -211,25 +211,14 @@ class Islands(Job):
     def _islands(self) -> list[Island]:
         assert self.pool is not None
         self._new, self._begun = 0, time.monotonic()
-        count = self.pool.size
         made = []
-        for index in range(count):
+        for index in range(self.pool.size):
             seed = int(np.random.SeedSequence([self.seed, index]).generate_state(1)[0])
-            island = Island(index, seed, share(self.budget, index, count))
-            if self.store is not None:
-                island.run_id = self.store.begin_run(
-                    {**self.spec(), "seed": seed, "island": index, "of": self.seed},
-                    kernel=self.baseline,
-                    workload=self.workload.name,
-                    case=self.case.name,
-                    device=self.device.name,
-                    modelled=self.device.modelled,
-                    strategy=self.strategy.name,
-                    seed=seed,
-                    environment=self.device.environment(),
-                    fresh=self._fresh,
-                )
-                for outcome, took in self.store.recorded(island.run_id):
+            spec = {**self.spec(), "seed": seed, "island": index, "of": self.seed}
+            run = self._begin(spec, seed, self._fresh)
+            island = Island(index, seed, share(self.budget, index, self.pool.size), run)
+            if self.store is not None and run is not None:
+                for outcome, took in self.store.recorded(run):
                     island.take(outcome, took)
             made.append(island)
         return made

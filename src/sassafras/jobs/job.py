@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -126,17 +126,21 @@ class Job:
 
     def begin(self, fresh: bool) -> None:
         """Find this search in the store, or begin it there."""
+        self.run_id = self._begin(self.spec(), self.seed, fresh)
+
+    def _begin(self, spec: Mapping[str, Any], seed: int, fresh: bool) -> int | None:
+        """The number of a run of this spec in the store."""
         if self.store is None:
-            return
-        self.run_id = self.store.begin_run(
-            self.spec(),
+            return None
+        return self.store.begin_run(
+            spec,
             kernel=self.baseline,
             workload=self.workload.name,
             case=self.case.name,
             device=self.device.name,
             modelled=self.device.modelled,
             strategy=self.strategy.name,
-            seed=self.seed,
+            seed=seed,
             environment=self._environment(),
             fresh=fresh,
         )

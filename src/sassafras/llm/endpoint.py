@@ -13,7 +13,7 @@ from typing import Any
 from sassafras.core import ToolMissing
 
 from .proposer import ProposerError, Reply, Request
-from .spending import Meter, RateLimit
+from .spending import RateLimit
 
 #: how endpoints want a JSON schema, tried in this order until one is accepted
 _SCHEMA_FORMS = ("json_schema", "json_object", "none")
@@ -49,7 +49,6 @@ class Endpoint:
 
     Args:
         settings: where and how to ask.
-        meter: counts and caps; a fresh one without caps by default.
         sleep: how to wait, replaceable.
 
     Raises:
@@ -60,13 +59,7 @@ class Endpoint:
     #: several threads may ask at once
     concurrent = True
 
-    def __init__(
-        self,
-        settings: EndpointSettings,
-        meter: Meter | None = None,
-        *,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
+    def __init__(self, settings: EndpointSettings, *, sleep: Callable[[float], None] = time.sleep) -> None:
         try:
             import openai
         except ImportError as error:
@@ -74,7 +67,7 @@ class Endpoint:
                 "asking an endpoint needs the openai client", hint="pip install 'sassafras[llm]'"
             ) from error
         self._openai: Any = openai
-        self.settings, self.meter = settings, meter or Meter()
+        self.settings = settings
         key = os.environ.get(settings.key_variable)
         if not key and not _is_local(settings.base_url):
             raise ProposerError(
@@ -99,18 +92,13 @@ class Endpoint:
         """See `Proposer.propose`.
 
         Raises:
-            SpendingCap: the request might pass a cap.
             ProposerError: the endpoint refuses, or stays dead after all tries.
         """
-        with self.meter.asking(request):
-            return self._propose(request)
-
-    def _propose(self, request: Request) -> Reply:
         began, failures = time.monotonic(), 0
         while True:
             self._limit.wait()
             try:
-                reply = self._read(self._ask(request), began)
+                return self._read(self._ask(request), began)
             except _OtherForm:
                 continue
             except _Again as again:
@@ -125,8 +113,6 @@ class Endpoint:
                     hint="check that it runs and that the base URL ends as it should (often /v1); "
                     "the same command resumes",
                 ) from again
-            self.meter.charge(reply)
-            return reply
 
     @property
     def _where(self) -> str:
@@ -182,15 +168,9 @@ class Endpoint:
         # without usage count too much rather than too little
         prompt = int(usage.prompt_tokens or 0) if usage else 0
         said = int(usage.completion_tokens or 0) if usage else max(1, len(text) // 2)
-        return Reply(
-            text,
-            str(getattr(answer, "model", "") or self.settings.model),
-            prompt,
-            said,
-            self.meter.price(prompt, said),
-            time.monotonic() - began,
-            choice.finish_reason == "length",
-        )
+        model = str(getattr(answer, "model", "") or self.settings.model)
+        truncated = choice.finish_reason == "length"
+        return Reply(text, model, prompt, said, seconds=time.monotonic() - began, truncated=truncated)
 
 
 class _Again(Exception):

@@ -11,7 +11,6 @@ from typing import Any
 from sassafras.core import ToolMissing
 
 from .proposer import ProposerError, Reply, Request
-from .spending import Meter
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +73,8 @@ class LocalModel:
     """See the module. Where a request lists its `choices` the answer is one of them; a schema alone is not
     enforced while sampling here, and answers are validated as all are."""
 
-    def __init__(self, settings: LocalSettings, meter: Meter | None = None) -> None:
-        self.settings, self.meter = settings, meter or Meter()
+    def __init__(self, settings: LocalSettings) -> None:
+        self.settings = settings
         self.model, self.tokenizer = load(settings)
         self._tokens: dict[str, list[int]] = {}
 
@@ -86,13 +85,7 @@ class LocalModel:
         return f"local:{Path(self.settings.model).name}{adapter}"
 
     def propose(self, request: Request) -> Reply:
-        """See `Proposer.propose`. Raises SpendingCap, ProposerError."""
-        with self.meter.asking(request):
-            reply = self._propose(request)
-            self.meter.charge(reply)
-            return reply
-
-    def _propose(self, request: Request) -> Reply:
+        """See `Proposer.propose`. Raises ProposerError."""
         import torch
 
         began = time.monotonic()
@@ -121,9 +114,8 @@ class LocalModel:
         for choice, written in zip(request.choices, tokens, strict=True):
             if new in (written, [*written, self.tokenizer.eos_token_id]):
                 text = choice
-        price = self.meter.price(prompt, said)
-        seconds = time.monotonic() - began
-        return Reply(text, self.name, prompt, said, price, seconds, said >= request.max_tokens)
+        truncated = said >= request.max_tokens
+        return Reply(text, self.name, prompt, said, seconds=time.monotonic() - began, truncated=truncated)
 
     def _of(self, text: str) -> list[int]:
         if text not in self._tokens:

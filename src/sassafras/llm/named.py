@@ -10,33 +10,29 @@ from sassafras.core import SearchError
 from .endpoint import Endpoint, EndpointSettings
 from .local import LocalModel, LocalSettings
 from .proposer import Proposer
-from .spending import Meter
 
 
-def _endpoint(model: str, meter: Meter, options: Mapping[str, Any]) -> Proposer:
-    return Endpoint(EndpointSettings(model, **{k: v for k, v in options.items() if k != "device"}), meter)
+def _endpoint(model: str, options: Mapping[str, Any]) -> Proposer:
+    return Endpoint(EndpointSettings(model, **{k: v for k, v in options.items() if k != "device"}))
 
 
-def _local(model: str, meter: Meter, options: Mapping[str, Any]) -> Proposer:
+def _local(model: str, options: Mapping[str, Any]) -> Proposer:
     path, _, adapter = model.partition("+")
-    return LocalModel(LocalSettings(path, adapter or None, device=options.get("device", "cpu")), meter)
+    return LocalModel(LocalSettings(path, adapter or None, device=options.get("device", "cpu")))
 
 
-#: kind -> what makes a proposer from the rest of its name, a meter and options; a new kind needs a line here
-_KINDS: dict[str, Callable[[str, Meter, Mapping[str, Any]], Proposer]] = {
+#: kind -> what makes a proposer from the rest of its name and options; a new kind needs a line here
+_KINDS: dict[str, Callable[[str, Mapping[str, Any]], Proposer]] = {
     "endpoint": _endpoint,
     "local": _local,
 }
 
 
-def proposer_named(
-    what: str | Proposer | None, meter: Meter, options: Mapping[str, Any] | None = None
-) -> Proposer | None:
+def proposer_named(what: str | Proposer | None, options: Mapping[str, Any] | None = None) -> Proposer | None:
     """The proposer that a text names, or the one given; None for ``mutate``, which asks nothing.
 
     Args:
         what: ``mutate``, ``endpoint:MODEL``, or ``local:PATH[+ADAPTER]`` (a folder or a .gguf file).
-        meter: counts and caps.
         options: fields of `EndpointSettings`; ``device`` of a local model.
 
     Raises:
@@ -52,4 +48,4 @@ def proposer_named(
         raise SearchError(
             f"there is no proposer {what!r}", hint="mutate, endpoint:MODEL, or local:PATH[+ADAPTER]"
         )
-    return _KINDS[kind](rest, meter, options or {})
+    return _KINDS[kind](rest, options or {})

@@ -65,7 +65,7 @@ class Reply:
         text: the answer.
         model: what answered.
         prompt_tokens, answer_tokens: as the proposer counted them.
-        dollars: what it cost; 0 where nothing is charged.
+        dollars: what it cost; 0 where the meter's prices say it, or nothing is charged.
         seconds: wall time, retries included.
         truncated: the answer ended at ``max_tokens``.
     """

@@ -86,8 +86,8 @@ class SourceSpace:
                 hint="mark lines with '# hole: NAME' and '# end hole' (// in CUDA C++), or let the whole "
                 "source be rewritten (--whole)",
             )
-        self._sources: dict[str, Source] = {}
-        self._edits: dict[tuple[str, str], list[Edit]] = {}
+        #: source -> digest of its candidate
+        self._digests = {self.text: baseline.digest}
 
     # -- core.Space ---------------------------------------------------------------------------------------
 
@@ -103,12 +103,7 @@ class SourceSpace:
 
     def moves(self, state: SourceState) -> list[Edit]:
         """Every edit that the grammar knows for the present texts."""
-        found: list[Edit] = []
-        for name, text in self.texts(state).items():
-            if (name, text) not in self._edits:
-                self._edits[name, text] = edits(name, text, self.language)
-            found += self._edits[name, text]
-        return found
+        return [edit for name, text in self.texts(state).items() for edit in edits(name, text, self.language)]
 
     def sample(self, state: SourceState, rng: np.random.Generator) -> Edit | None:
         """One of `moves`: a kind of edit, evenly, then a place, so that numbers do not drown the rest."""
@@ -132,7 +127,7 @@ class SourceSpace:
             return Candidate(self.baseline, {"origin": "baseline"})
         source = self._source(state)
         made = self.judge.candidate(source)
-        self._sources[made.digest] = source
+        self._digests[source.text] = made.digest
         if made.recipe.get("not_built"):
             return made
         why = _broken_launch(made.kernel, self.baseline)
@@ -147,10 +142,7 @@ class SourceSpace:
             DeviceError, StoreError, NotSafe: not the candidate's fault.
         """
         if candidate.recipe.get("not_built"):
-            source = self._sources.get(candidate.digest)
-            if source is None:
-                raise SassafrasError("not a candidate of this space", where=candidate.digest[:16])
-            return self.judge.evaluate(source)
+            return self.judge.evaluate(Source(**candidate.recipe["source"]))
         if why := candidate.recipe.get("refused"):
             kind = Modelled if self.judge.inner.device.modelled else Evaluation
             refused = kind(candidate.digest, Verdict.UNSUPPORTED, detail=why)
@@ -170,15 +162,9 @@ class SourceSpace:
     def state(self, texts: Mapping[str, str], parent: SourceState, origin: str, note: str) -> SourceState:
         """The state with these texts, checked. Raises AnswerError."""
         written = sorted(self.template.written(texts).items())
-        return SourceState(tuple(written), self._digest(parent), origin, note)
-
-    def _digest(self, state: SourceState) -> str:
-        """Digest of a state that was a candidate before; of its source where it was not."""
-        if not state.texts:
-            return self.baseline.digest
-        text = self.source(state)
-        known = next((d for d, s in self._sources.items() if s.text == text), None)
-        return known or hashlib.sha256(text.encode()).hexdigest()
+        text = self.source(parent)
+        digest = self._digests.get(text) or hashlib.sha256(text.encode()).hexdigest()
+        return SourceState(tuple(written), digest, origin, note)
 
     def _source(self, state: SourceState) -> Source:
         recipe = {
