@@ -47,9 +47,6 @@ class Numbers:
     def brief(self) -> str:
         return "find the number"
 
-    def notes(self) -> str:
-        return ""
-
     def show(self, state: int) -> str:
         return json.dumps({"n": state})
 

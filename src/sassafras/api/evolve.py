@@ -6,6 +6,7 @@ One path for both: proposals are judged like any candidate by their results, and
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, fields
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from sassafras.api.optimize import _pool, _pool_device
-from sassafras.cluster.evolve import OneAtATime, SourceIslands
+from sassafras.cluster.evolve import SourceIslands
 from sassafras.core import (
     Case,
     Device,
@@ -147,15 +148,17 @@ def evolve(
             subject = _source_subject(load_workload(target), opened, case, arch, whole, say)
         workload, which, space = subject.workload, subject.case, subject.space
 
-        def strategy_of(chosen: int, among: Proposer | None) -> Evolve:
+        turn = None if getattr(asked, "concurrent", False) else threading.Lock()
+
+        def strategy_of(chosen: int) -> Evolve:
             """The strategy of a search with this seed, behind a journal of its own."""
-            if among is None:
+            if asked is None:
                 return Evolve(None, **given)
             what = (workload.name, which.name, chosen, getattr(space, "description", ""))
-            return Evolve(Remembered(among, meter, _journal(among, kept, fresh, what)), **given)
+            return Evolve(Remembered(asked, meter, _journal(asked, kept, fresh, what), turn), **given)
 
-        # an island's strategy has its own journal; the driver's is never asked, and counts what they did
-        strategy = strategy_of(seed, asked) if pool is None else Evolve(asked, **given)
+        # islands have strategies of their own; the driver's is never asked then, and counts what they did
+        strategy = strategy_of(seed)
         job = SourceJob(
             workload,
             which,
@@ -175,7 +178,12 @@ def evolve(
             install=subject.install,
         )
         if pool is not None:
-            job = _on_islands(job, pool, asked, strategy_of, whole)
+            job = SourceIslands(
+                **{each.name: getattr(job, each.name) for each in fields(SourceJob)},
+                pool=pool,
+                whole=whole,
+                make_strategy=strategy_of,
+            )
         result = job.stored_result(fresh) or job.run(progress)
     if out is not None:
         result.save(out)
@@ -183,15 +191,6 @@ def evolve(
             stem = f"{workload.name}-{which.name}" if gemm else workload.name
             strategy.archive.save(Path(out) / f"{stem}-variants.jsonl")
     return result
-
-
-def _on_islands(
-    job: SourceJob, pool: Any, asked: Proposer | None, strategy_of: Callable[..., Evolve], whole: bool
-) -> SourceJob:
-    if asked is not None and not getattr(asked, "concurrent", False):
-        asked = OneAtATime(asked)
-    given = {f.name: getattr(job, f.name) for f in fields(SourceJob)}
-    return SourceIslands(**given, pool=pool, whole=whole, make_strategy=lambda seed: strategy_of(seed, asked))
 
 
 def _journal(asked: Proposer, store: Store | None, fresh: bool, what: tuple[Any, ...]) -> Path | None:

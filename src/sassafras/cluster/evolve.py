@@ -19,7 +19,6 @@ from sassafras.core import DeviceError, SassafrasError
 from sassafras.evaluate.source import Built, Source, SourceEvaluator, build
 from sassafras.llm.evolve import Evolve
 from sassafras.llm.job import SourceJob
-from sassafras.llm.proposer import Proposer, Reply, Request
 from sassafras.llm.source_space import SourceSpace
 from sassafras.search import Finished, Progress, Recorder
 
@@ -105,23 +104,6 @@ class IslandDevice(PoolDevice):
                         return other
             raise WorkerLost("the search ended while its worker was lost", where=f"island {number}")
         return number
-
-
-class OneAtATime:
-    """A proposer that was not made for several threads, behind a lock."""
-
-    def __init__(self, proposer: Proposer) -> None:
-        self._proposer, self._lock = proposer, threading.Lock()
-
-    @property
-    def name(self) -> str:
-        """The proposer's own name."""
-        return self._proposer.name
-
-    def propose(self, request: Request) -> Reply:
-        """See `Proposer.propose`."""
-        with self._lock:
-            return self._proposer.propose(request)
 
 
 #: makes an island's strategy from its seed

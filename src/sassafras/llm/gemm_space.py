@@ -93,18 +93,14 @@ class GemmJsonSpace(GemmSpace):
         return made
 
     def brief(self) -> str:
-        """The task in words."""
+        """The task in words, and what our docs say of such kernels."""
         shape = self.shape
         return (
             "Choose the configuration of an HGEMM kernel on an NVIDIA H200 (132 SMs): C = A x B with "
             f"M={shape.m}, N={shape.n}, K={shape.k}, FP16 in and out, FP32 accumulation. "
             f"{shape.flop:.3g} FLOP, {shape.nbytes} bytes.\n"
-            "Answer with one JSON object: a whole configuration, or only the fields that you change."
-        )
-
-    def notes(self) -> str:
-        """What our docs say of such kernels."""
-        return (
+            "Answer with one JSON object: a whole configuration, or only the fields that you change.\n\n"
+            "Notes:\n"
             "- Few tiles and a long K: split K (warps_k, cluster), or most SMs idle.\n"
             "- A tile larger than M or N wastes work; a wave that fills half of the SMs wastes time.\n"
             "- Small problems are bound by latency: fewer dependent loads, more k steps loaded at once.\n"

@@ -31,11 +31,7 @@ class Promptable(Space[State, Any], Protocol[State]):
         ...
 
     def brief(self) -> str:
-        """What is to be written, and what must stay as it is."""
-        ...
-
-    def notes(self) -> str:
-        """Facts that may help."""
+        """What is to be written, what must stay as it is, and facts that may help."""
         ...
 
     def show(self, state: State) -> str:
@@ -83,8 +79,6 @@ def messages(
         sections: ask for analysis and design before the code; False for models too small to gain by it.
     """
     parts = [space.brief()]
-    if notes := space.notes():
-        parts.append("Notes:\n" + notes)
     if contrastive and variants:
         parts.append(
             "Earlier variants, slowest first. Their score is baseline time / their time: higher is faster."

@@ -34,6 +34,22 @@ from .answer import AnswerError, hole_texts, read_answer, whole_source
 from .holes import Language, Template
 from .mutate import Edit, edits
 
+#: facts of Hopper, from our docs
+_NOTES = (
+    "- Global loads are fastest when neighbouring threads read neighbouring 16 bytes.\n"
+    "- A load takes some 700 cycles from L2: have several in flight before the first use.\n"
+    "- A value read once should not displace others from the caches.\n"
+)
+_NOTES_OF = {
+    "cuda": "- float4 loads need 16-byte alignment, which every buffer has at its start.\n"
+    "- Warp shuffles are cheaper than shared memory and a barrier for sums of 32 values.\n"
+    "- No includes, no host code, no streams, no global variables, no timers.",
+    "triton": "- Division is slow: multiply by a reciprocal that was computed once.\n"
+    "- tl.exp2 is one instruction; tl.exp is a product and tl.exp2.\n"
+    "- tl.load and tl.store take cache_modifier, eviction_policy; tl.range takes num_stages.\n"
+    "- Only triton.language; no Python beyond it.",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class SourceState:
@@ -223,27 +239,7 @@ class SourceSpace:
             lines.append("You rewrite only these holes; everything outside of them stays as it is:")
             lines += [f"- {hole.name}: {hole.note or 'see the source'}" for hole in self.template.holes]
         lines.append("The baseline's source:\n" + fenced(self.text, self.language))
-        return "\n".join(lines)
-
-    def notes(self) -> str:
-        """Facts of Hopper, from our docs."""
-        shared = (
-            "- Global loads are fastest when neighbouring threads read neighbouring 16 bytes.\n"
-            "- A load takes some 700 cycles from L2: have several in flight before the first use.\n"
-            "- A value read once should not displace others from the caches.\n"
-        )
-        if self.language == "cuda":
-            return shared + (
-                "- float4 loads need 16-byte alignment, which every buffer has at its start.\n"
-                "- Warp shuffles are cheaper than shared memory and a barrier for sums of 32 values.\n"
-                "- No includes, no host code, no streams, no global variables, no timers."
-            )
-        return shared + (
-            "- Division is slow: multiply by a reciprocal that was computed once.\n"
-            "- tl.exp2 is one instruction; tl.exp is a product and tl.exp2.\n"
-            "- tl.load and tl.store take cache_modifier, eviction_policy; tl.range takes num_stages.\n"
-            "- Only triton.language; no Python beyond it."
-        )
+        return "\n".join(lines) + "\n\nNotes:\n" + _NOTES + _NOTES_OF[self.language]
 
     def show(self, state: SourceState) -> str:
         """The texts of the holes, or the whole source."""
