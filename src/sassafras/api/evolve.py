@@ -120,8 +120,9 @@ def evolve(
         SassafrasError: one of its subclasses; `ProposerError` when the proposer is dead.
     """
     say = stage or (lambda text: None)
-    gemm = isinstance(target, str) and target.startswith(PREFIX)
-    if gemm:
+    shape: Shape | None = None
+    if isinstance(target, str) and target.startswith(PREFIX):
+        shape = Shape.parse(target.removeprefix(PREFIX))
         _refuse(case=case, arch=arch, whole=whole, cluster=cluster, workers=workers)
     check_workers(cluster, workers)
     limits = Spend.parse(budget) if isinstance(budget, str) else budget
@@ -129,12 +130,13 @@ def evolve(
     given = dict(settings or {})
     check_settings(partial(Evolve, None), given, Evolve.name)
     asked = proposer_named(proposer, endpoint)
+    loaded = load_workload(target) if shape is None else None
     with ExitStack() as stack:
         pool = (
             None if cluster is None else stack.enter_context(_pool(cluster, device, workers, programs=True))
         )
         opened: Device
-        if gemm:
+        if shape is not None:
             opened = _gemm_device(device, seed)
         elif pool is not None and pool.device == "cuda":
             opened = _pool_device(pool)
@@ -142,12 +144,13 @@ def evolve(
             opened = _device(device, arch)
         stack.enter_context(closing(opened))
         kept = stack.enter_context(opened_store(store))
-        if isinstance(opened, GemmDevice):
-            subject = _gemm_subject(Shape.parse(str(target).removeprefix(PREFIX)), opened)
+        if shape is not None:
+            assert isinstance(opened, GemmDevice)
+            subject = _gemm_subject(shape, opened)
         else:
-            subject = _source_subject(load_workload(target), opened, case, arch, whole, say)
+            assert loaded is not None
+            subject = _source_subject(loaded, opened, case, arch, whole, say)
         workload, which, space = subject.workload, subject.case, subject.space
-
         turn = None if getattr(asked, "concurrent", False) else threading.Lock()
 
         def strategy_of(chosen: int) -> Evolve:
@@ -188,7 +191,7 @@ def evolve(
     if out is not None:
         result.save(out)
         if len(strategy.archive):
-            stem = f"{workload.name}-{which.name}" if gemm else workload.name
+            stem = f"{workload.name}-{which.name}" if shape is not None else workload.name
             strategy.archive.save(Path(out) / f"{stem}-variants.jsonl")
     return result
 
