@@ -119,7 +119,7 @@ def test_sweep_takes_some_of_every_family_and_leaves_out_what_failed() -> None:
     shape = Shape(512, 512, 512)
     everything = sweep.contestants(shape)
     odd = sweep.contestants(Shape(511, 513, 515))
-    assert {registry.kind(c) for c in odd} == {"StagedConfig", "AnyRowsConfig"}
+    assert {registry.kind(c) for c in odd} == {"FallbackConfig", "UnalignedConfig"}
     assert {registry.kind(c) for c in (*everything, *odd)} == set(sweep.MOST)
     bad = frozenset(c.instance.name for c in everything if c.name.startswith("cs_nn"))
     assert bad and not [c for c in sweep.contestants(shape, bad) if c.instance.name in bad]
@@ -128,7 +128,7 @@ def test_sweep_takes_some_of_every_family_and_leaves_out_what_failed() -> None:
     assert all(sweep.contestants(s) for s in wanted[::9])
     record = {
         "job": "sweep [x]", "shape": "64x64x64", "baseline_us": 2.0, "wrong": [],
-        "best": {"LeanConfig": {"config": "lean", "us": 1.0, "ratio": 2.0}},
+        "best": {"SmallConfig": {"config": "lean", "us": 1.0, "ratio": 2.0}},
         "ours": {"config": "lean", "us": 1.0, "ratio": 2.0},
     }  # fmt: skip
     assert "ours 1.00 (2.000) | Lean 2.000 lean" in sweep.line(record)

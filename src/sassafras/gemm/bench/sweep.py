@@ -23,13 +23,13 @@ from .bringup_plan import BringupJob
 
 #: contestants of each family, best estimate first
 MOST = {
-    "LeanConfig": 8,
-    "StagedConfig": 4,
-    "ClusterSplitConfig": 24,
-    "ClusterSplitConfig+shared": 32,
-    "WarpSpecializedConfig": 24,
-    "AnyRowsConfig": 24,
-    "TwoLaunchesConfig": 12,
+    "SmallConfig": 8,
+    "FallbackConfig": 4,
+    "SplitKConfig": 24,
+    "SplitKConfig+shared": 32,
+    "PersistentConfig": 24,
+    "UnalignedConfig": 24,
+    "TwoPassSplitKConfig": 12,
 }
 #: shapes off the grid: few rows, odd multiples of eight, rows of any length
 EXTRA = (
