@@ -13,7 +13,7 @@ import sassafras.cluster.evolve as room
 from sassafras.api.evolve import evolve
 from sassafras.evaluate.sandbox.confine import landlock_version
 from sassafras.jobs.result import Result
-from sassafras.llm.limits import proposer
+from sassafras.llm.journal import Remembered
 from sassafras.llm.proposer import Reply, Request, SpendingCap
 from sassafras.llm.spending import Meter
 
@@ -125,11 +125,11 @@ def test_a_proposer_that_is_asked_by_threads() -> None:
             inside[0] -= 1
             return Reply("")
 
-    shared = room.OneAtATime(Counting())
-    threads = [threading.Thread(target=shared.propose, args=(Request(()),)) for _ in range(6)]
+    proposer, turn = Counting(), threading.Lock()
+    shared = [Remembered(proposer, Meter(), turn=turn) for _ in range(6)]  # an island each
+    threads = [threading.Thread(target=one.propose, args=(Request(()),)) for one in shared]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(60)
-    assert shared.name == "counting" and overlaps == [1] * 6
-    assert proposer("mutate", Meter()) is None
+    assert shared[0].name == "counting" and overlaps == [1] * 6

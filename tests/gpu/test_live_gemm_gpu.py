@@ -34,10 +34,10 @@ def device(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
 
 @pytest.mark.alone
 def test_a_configuration_is_checked_and_timed_beside_cublaslt(device) -> None:  # type: ignore[no-untyped-def]
-    from sassafras.api.evolve_gemm import workload_of
+    from sassafras.gemm.select.workload import workload as gemm_workload
 
     space = GemmSpace(SHAPE, lambda config: cubin(config.instance, device.folder))
-    workload = workload_of(SHAPE, device.folder)
+    workload = gemm_workload(SHAPE, space.start(), device.folder)
     start = space.candidate(space.start())
     device.open(workload, workload.case(None), start.kernel)
     outcome = device.run(start)
@@ -52,8 +52,8 @@ def test_a_configuration_is_checked_and_timed_beside_cublaslt(device) -> None:  
 
 def test_a_kernel_that_is_off_by_one_per_cent_is_wrong(device) -> None:  # type: ignore[no-untyped-def]
     """A cubin of changed source in the place of the right one."""
-    from sassafras.api.evolve_gemm import workload_of
     from sassafras.cuda.compile import compile_cuda
+    from sassafras.gemm.select.workload import workload as gemm_workload
 
     space = GemmSpace(SHAPE, lambda config: b"")
     used = space.start().instance
@@ -63,7 +63,7 @@ def test_a_kernel_that_is_off_by_one_per_cent_is_wrong(device) -> None:  # type:
     assert wrong != text
     path: Path = cached_path(config.instance, device.folder)
     path.write_bytes(compile_cuda(wrong, "sm_90a", name="wrong.cu"))
-    workload = workload_of(SHAPE, device.folder)
+    workload = gemm_workload(SHAPE, space.start(), device.folder)
     device.open(workload, workload.case(None), None)
     outcome = device.run(space.candidate(config))
     assert outcome.verdict is Verdict.WRONG_RESULT and "RMS" in outcome.detail
@@ -73,7 +73,7 @@ def test_evolve_keeps_its_evaluations_and_its_winner(tmp_path: Path, monkeypatch
     from sassafras.api.evolve import evolve
     from sassafras.store import Store
 
-    monkeypatch.setattr("sassafras.api.evolve_gemm._tuned", lambda device: tmp_path / "table.json")
+    monkeypatch.setattr("sassafras.gemm.matmul.planner.tuned_path", lambda gpu: tmp_path / "table.json")
     result = evolve(f"gemm:{SHAPE}", device="cuda", budget="8e", store=tmp_path / "s.sqlite")
     assert not result.modelled and result.evaluations == 8 and result.null_interval is not None
     assert result.improved == (tmp_path / "table.json").exists()

@@ -9,7 +9,7 @@ import pytest
 
 from sassafras.core import SassafrasError
 from sassafras.llm.archive import Archive, ArchivedSource
-from sassafras.llm.reward import FAILED, LINEAR, RewardSettings, reward
+from sassafras.llm.reward import FAILED, reward
 
 
 def variant(name: str, score: float | None, parent: str = "") -> ArchivedSource:
@@ -27,7 +27,7 @@ def full() -> Archive:
 def test_binaries_are_kept_once() -> None:
     archive = full()
     assert not archive.add(variant("v3", 2.0))
-    assert archive.duplicates == 1 and len(archive) == 41
+    assert len(archive) == 41
     assert archive.best is not None and archive.best.digest == "v39"
     assert "broken" in archive and archive.get("none") is None
 
@@ -60,22 +60,14 @@ def test_few_buckets_give_few_exemplars() -> None:
     assert len(archive.exemplars(3, np.random.default_rng(0))) == 1
 
 
-def test_lineage_and_round_trip(tmp_path) -> None:
+def test_round_trip(tmp_path) -> None:
     archive = full()
-    assert [v.digest for v in archive.lineage("broken")] == ["broken", "v3", "v2", "v1", "v0"]
     archive.save(tmp_path / "a.jsonl")
     again = Archive.load(tmp_path / "a.jsonl")
     assert list(again) == list(archive)
     (tmp_path / "a.jsonl").write_text('{"digest": 1}\n')
     with pytest.raises(SassafrasError, match="not an archive"):
         Archive.load(tmp_path / "a.jsonl")
-
-
-def test_a_circle_of_parents_ends() -> None:
-    archive = Archive()
-    archive.add(variant("a", 1.0, "b"))
-    archive.add(variant("b", 1.0, "a"))
-    assert [v.digest for v in archive.lineage("a")] == ["a", "b"]
 
 
 def test_every_correct_kernel_beats_every_wrong_one() -> None:
@@ -93,14 +85,7 @@ def test_the_reward_is_the_clipped_logarithm_with_small_tie_breaks() -> None:
     assert reward(1.03, deviation=1.0, characters=9000) > reward(1.0)  # 3 % count for more than any tie-break
 
 
-def test_the_linear_form_can_put_a_long_correct_kernel_below_a_wrong_one() -> None:
-    assert reward(1.2, settings=LINEAR) == pytest.approx(1.2)
-    assert reward(1.2, characters=40_000, settings=LINEAR) < reward(None, settings=LINEAR)
-
-
 @pytest.mark.parametrize("ratio", [0.0, -1.0, math.inf, math.nan])
 def test_a_ratio_that_is_none_is_an_error(ratio: float) -> None:
     with pytest.raises(SassafrasError, match="no reward"):
         reward(ratio)
-    with pytest.raises(SassafrasError, match="no reward 'cubic'"):
-        RewardSettings("cubic")  # type: ignore[arg-type]

@@ -20,10 +20,10 @@ ASK = Request(({"role": "user", "content": "say something"},), max_tokens=50, se
 SCHEMA = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
 
 
-def endpoint(url: str, meter: Meter | None = None, **more: object) -> tuple[Endpoint, list[float]]:
+def endpoint(url: str, meter: Meter | None = None, **more: object) -> tuple[Remembered, list[float]]:
     slept: list[float] = []
     settings = EndpointSettings("wire", url, **{"timeout_s": 20.0, "tries": 3, **more})
-    return Endpoint(settings, meter, sleep=slept.append), slept
+    return Remembered(Endpoint(settings, sleep=slept.append), meter or Meter()), slept
 
 
 def test_an_answer_is_read_and_paid_for() -> None:
@@ -168,9 +168,9 @@ def test_a_cap_on_money_needs_prices_and_holds() -> None:
 
 def test_an_answer_without_usage_is_still_counted() -> None:
     with serve((200, {}, completion("x" * 40, usage=False))) as wire:
-        asker, _ = endpoint(wire.url)
+        asker, _ = endpoint(wire.url, meter := Meter())
         asker.propose(ASK)
-    assert asker.meter.tokens == 20
+    assert meter.tokens == 20
 
 
 def test_requests_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,15 +185,15 @@ def test_a_journal_answers_what_was_asked_before(tmp_path) -> None:
     path = tmp_path / "proposals.jsonl"
     other = Request(ASK.messages, max_tokens=50, seed=4)
     with serve(lambda body: completion(f"seed {body['seed']}")) as wire:
-        first = Remembered(endpoint(wire.url)[0], path)
+        first = Remembered(Endpoint(EndpointSettings("wire", wire.url)), Meter(), path)
         assert [first.propose(r).text for r in (ASK, other, ASK)] == ["seed 3", "seed 4", "seed 3"]
         with path.open("a") as file:
             file.write('{"request": "cut sho')  # killed while writing
         meter = Meter()
-        again = Remembered(endpoint(wire.url, meter)[0], path, meter)
+        again = Remembered(Endpoint(EndpointSettings("wire", wire.url)), meter, path)
         assert again.propose(other).text == "seed 4"
         assert again.replayed == 1 and meter.tokens == 110
     assert len(wire.asked) == 2
     path.write_text("not json\n")
     with pytest.raises(ProposerError, match="not a journal"):
-        Remembered(first, path)
+        Remembered(first, Meter(), path)

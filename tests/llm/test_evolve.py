@@ -14,8 +14,8 @@ from sassafras.core import Budget, Candidate, Evaluation, Kernel, SearchError, V
 from sassafras.evaluate.sandbox.confine import landlock_version
 from sassafras.llm.answer import AnswerError, last_json
 from sassafras.llm.evolve import Evolve
-from sassafras.llm.limits import Spend
 from sassafras.llm.proposer import ProposerError, Reply, Request, SpendingCap
+from sassafras.llm.spending import Spend
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "evolve"
 
@@ -26,6 +26,11 @@ class Numbers:
     @property
     def schema(self) -> dict:
         return {"type": "object"}
+
+    form = ""
+
+    def choices(self) -> tuple[str, ...]:
+        return ()
 
     def start(self) -> int:
         return 0
@@ -41,9 +46,6 @@ class Numbers:
 
     def brief(self) -> str:
         return "find the number"
-
-    def notes(self) -> str:
-        return ""
 
     def show(self, state: int) -> str:
         return json.dumps({"n": state})
@@ -103,7 +105,10 @@ def test_answers_are_judged_repaired_and_counted() -> None:
     assert len({request.seed for request in proposer.asked}) == len(proposer.asked)
     best = strategy.archive.best
     assert best is not None and best.text == '{"n": 40}'
-    assert [v.text for v in strategy.archive.lineage(best.digest)][-1] == '{"n": 0}'
+    line = [best]
+    while (parent := strategy.archive.get(line[-1].parent)) is not None:
+        line.append(parent)
+    assert line[-1].text == '{"n": 0}', "every variant names its parent"
 
 
 def test_contrast_shows_scores_and_plain_does_not() -> None:

@@ -35,7 +35,7 @@ def test_a_template_filled_with_its_own_texts_is_the_source() -> None:
         template = Template.parse(source, language)
         assert template.fill({}) == source
         assert template.fill(template.texts()) == source
-    hole = Template.parse(CUDA, "cuda").hole("body")
+    hole = Template.parse(CUDA, "cuda").holes[0]
     assert (hole.note, hole.indent) == ("x[i] becomes 2 x[i]", "    ")
     assert hole.text.startswith("for (int j") and hole.text.endswith("\n}")
 
@@ -88,7 +88,7 @@ def test_an_unknown_hole_is_named() -> None:
 
 def test_edits_change_the_text_and_are_deterministic() -> None:
     for source, language in ((CUDA, "cuda"), (TRITON, "triton")):
-        text = Template.parse(source, language).hole("body").text
+        text = Template.parse(source, language).texts()["body"]
         found = edits("body", text, language)
         assert found == edits("body", text, language)
         results = [edit.apply(text) for edit in found]
@@ -97,10 +97,10 @@ def test_edits_change_the_text_and_are_deterministic() -> None:
 
 
 def test_edits_know_both_languages() -> None:
-    cuda = Template.parse(CUDA, "cuda").hole("body").text
+    cuda = Template.parse(CUDA, "cuda").texts()["body"]
     said = {edit.what for edit in edits("body", cuda, "cuda")}
     assert {"unroll", "128 becomes 256", "128 becomes 64", "read-only load"} <= said
-    triton = Template.parse(TRITON, "triton").hole("body").text
+    triton = Template.parse(TRITON, "triton").texts()["body"]
     said = {edit.what for edit in edits("body", triton, "triton")}
     assert {"base-2 exponential", "load, evict first"} <= said
     assert any(what.startswith("exchange") for what in said)
@@ -109,7 +109,7 @@ def test_edits_know_both_languages() -> None:
 def test_long_walks_stay_texts() -> None:
     rng = np.random.default_rng(0)
     template = Template.parse(TRITON, "triton")
-    text = template.hole("body").text
+    text = template.texts()["body"]
     for _ in range(50):
         choices = edits("body", text, "triton")
         text = choices[int(rng.integers(len(choices)))].apply(text)[:LONGEST]

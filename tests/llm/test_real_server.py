@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 
 from sassafras.llm.endpoint import Endpoint, EndpointSettings
+from sassafras.llm.journal import Remembered
 from sassafras.llm.proposer import ProposerError, Request
 from sassafras.llm.spending import Meter
 
@@ -67,7 +68,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def test_a_real_model_answers_and_is_counted(url: str) -> None:
     meter = Meter(prompt_price=1.0, answer_price=1.0, dollars_cap=1.0)
-    endpoint = Endpoint(EndpointSettings("any", url, timeout_s=200.0), meter)
+    endpoint = Remembered(Endpoint(EndpointSettings("any", url, timeout_s=200.0)), meter)
     ask = Request(({"role": "user", "content": "Say hello."},), max_tokens=12, temperature=0.0)
     reply = endpoint.propose(ask)
     assert reply.text.strip() and 0 < reply.answer_tokens <= 12 and reply.prompt_tokens > 3

@@ -1,28 +1,77 @@
-"""`evolve`: a proposer rewrites a kernel's source; judged like any candidate, kept in the same store."""
+"""`evolve`: a proposer rewrites a kernel's source, or names configurations of our HGEMM kernels.
+
+One path for both: proposals are judged like any candidate by their results, and kept in the same store.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from sassafras.api.optimize import _pool, _pool_device
-from sassafras.core import Device, SearchError, Workload
+from sassafras.cluster.evolve import SourceIslands
+from sassafras.core import (
+    Case,
+    Device,
+    DeviceError,
+    Evaluator,
+    Kernel,
+    SassafrasError,
+    SearchError,
+    Space,
+    Workload,
+)
+from sassafras.cuda.environment import available
+from sassafras.evaluate import KernelEvaluator
+from sassafras.evaluate.gpu import CudaDevice
+from sassafras.evaluate.source import SourceEvaluator
+from sassafras.gemm.bench.device import GemmDevice
+from sassafras.gemm.build.cubins import cubin
+from sassafras.gemm.configs import registry
+from sassafras.gemm.problem.shape import Shape
+from sassafras.gemm.select.table import TableRow, TunedTable
+from sassafras.gemm.select.workload import PREFIX
+from sassafras.gemm.select.workload import workload as gemm_workload
 from sassafras.jobs.opening import DEFAULT_ARCH, check_workers, load_workload, opened_store
 from sassafras.jobs.result import Result
 from sassafras.llm.evolve import Evolve
+from sassafras.llm.gemm_space import GemmJsonSpace
 from sassafras.llm.job import SourceJob
 from sassafras.llm.journal import Remembered
-from sassafras.llm.limits import Spend, proposer
+from sassafras.llm.named import proposer_named
+from sassafras.llm.program_model import ProgramModel
 from sassafras.llm.proposer import Proposer
 from sassafras.llm.source_space import SourceSpace
-from sassafras.llm.spending import Meter
+from sassafras.llm.spending import Meter, Spend
 from sassafras.search import Progress, check_settings
 from sassafras.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What proposals are made for, and what judges them.
+
+    Attributes:
+        workload, case, baseline: what is improved.
+        space: reads and shows proposals.
+        judge: gives their verdicts.
+        about: notes of every result.
+        install: see `SourceJob.install`.
+    """
+
+    workload: Workload
+    case: Case
+    baseline: Kernel
+    space: Space[Any, Any]
+    judge: Evaluator
+    about: tuple[str, ...] = ()
+    install: Callable[[Result], None] | None = None
 
 
 def evolve(
@@ -52,8 +101,9 @@ def evolve(
     and answers from a journal beside it, so that nothing is asked or paid for twice.
 
     Args:
-        target: a workload from a Triton kernel or CUDA C++, as for `sassafras.optimize`; or ``gemm:MxNxK``,
-            configurations of our HGEMM kernels as JSON (`sassafras.api.evolve_gemm`).
+        target: a workload from a Triton kernel or CUDA C++, as for `sassafras.optimize`; or ``gemm:MxNxK``:
+            configurations of our HGEMM kernels as JSON, compared with FP64 and timed beside cuBLASLt's best
+            algorithm of both layouts; `sassafras.matmul` on this machine uses a measured winner.
         proposer: ``mutate`` (random edits, the control), ``endpoint:MODEL``, ``local:PATH[+ADAPTER]``, or a
             `Proposer` of your own.
         settings: of `sassafras.llm.evolve.Evolve`: exemplars, contrastive, temperature, repairs, ...
@@ -62,75 +112,60 @@ def evolve(
         seed: of everything random.
         case, arch, store, out, fresh, progress, stage: as for `sassafras.optimize`.
         whole: let the whole source be rewritten instead of its holes.
-        endpoint: ``base_url``, ``key_variable``, ``requests_per_minute``, ``timeout_s``; ``device`` of a
-            local model.
+        endpoint: fields of `sassafras.llm.endpoint.EndpointSettings`; ``device`` of a local model.
         prices: dollars a million prompt tokens and answer tokens.
         cluster, workers: as for `sassafras.optimize`; the proposer is asked by this process alone.
 
     Raises:
         SassafrasError: one of its subclasses; `ProposerError` when the proposer is dead.
     """
-    if isinstance(target, str) and target.startswith("gemm:"):
-        from sassafras.api.evolve_gemm import evolve_gemm, refuse
-
-        if not isinstance(device, str):
-            raise SearchError("gemm:MxNxK makes its own device", hint="auto, cuda or model")
-        refuse(case=case, arch=arch, whole=whole, cluster=cluster, workers=workers)
-        return evolve_gemm(
-            target,
-            proposer=proposer,
-            settings=settings,
-            budget=budget,
-            device=device,
-            seed=seed,
-            store=store,
-            out=out,
-            fresh=fresh,
-            endpoint=endpoint,
-            prices=prices,
-            progress=progress,
-            stage=stage,
-        )
-    from sassafras.evaluate.source import SourceEvaluator
-
     say = stage or (lambda text: None)
+    shape: Shape | None = None
+    if isinstance(target, str) and target.startswith(PREFIX):
+        shape = Shape.parse(target.removeprefix(PREFIX))
+        _refuse(case=case, arch=arch, whole=whole, cluster=cluster, workers=workers)
     check_workers(cluster, workers)
     limits = Spend.parse(budget) if isinstance(budget, str) else budget
     meter = Meter(limits.tokens, limits.dollars, *prices)
     given = dict(settings or {})
     check_settings(partial(Evolve, None), given, Evolve.name)
-    asked = proposer_of(proposer, meter, endpoint or {})
-    workload = load_workload(target)
-    which = workload.case(case)
+    asked = proposer_named(proposer, endpoint)
+    loaded = load_workload(target) if shape is None else None
     with ExitStack() as stack:
         pool = (
             None if cluster is None else stack.enter_context(_pool(cluster, device, workers, programs=True))
         )
-        if pool is not None and pool.device == "cuda":
+        opened: Device
+        if shape is not None:
+            opened = _gemm_device(device, seed)
+        elif pool is not None and pool.device == "cuda":
             opened = _pool_device(pool)
         else:
             opened = _device(device, arch)
         stack.enter_context(closing(opened))
         kept = stack.enter_context(opened_store(store))
-        say(f"compiling {workload.name} {which.name}")
-        baseline = workload.build(which, arch or getattr(opened, "arch", None) or DEFAULT_ARCH)
-        judge = SourceEvaluator(opened, workload, which, baseline)
-        space = SourceSpace(workload, which, baseline, judge, whole=whole)
-        identity = {"proposer": asked.name if asked is not None else "mutation"}
+        if shape is not None:
+            assert isinstance(opened, GemmDevice)
+            subject = _gemm_subject(shape, opened)
+        else:
+            assert loaded is not None
+            subject = _source_subject(loaded, opened, case, arch, whole, say)
+        workload, which, space = subject.workload, subject.case, subject.space
+        turn = None if getattr(asked, "concurrent", False) else threading.Lock()
 
-        def strategy_of(chosen: int, among: Proposer | None) -> Evolve:
+        def strategy_of(chosen: int) -> Evolve:
             """The strategy of a search with this seed, behind a journal of its own."""
-            if among is not None and kept is not None:
-                what = (workload.name, which.name, chosen, space.description)
-                among = remembered(among, meter, kept, fresh, what)
-            return Evolve(among, **given)
+            if asked is None:
+                return Evolve(None, **given)
+            what = (workload.name, which.name, chosen, getattr(space, "description", ""))
+            return Evolve(Remembered(asked, meter, _journal(asked, kept, fresh, what), turn), **given)
 
-        # an island's strategy has its own journal; the driver's is never asked, and counts what they did
-        strategy = strategy_of(seed, asked) if pool is None else Evolve(asked, **given)
+        # islands have strategies of their own; the driver's is never asked then, and counts what they did
+        strategy = strategy_of(seed)
         job = SourceJob(
             workload,
             which,
-            baseline,
+            subject.baseline,
             strategy,
             limits.budget,
             seed,
@@ -138,64 +173,122 @@ def evolve(
             space,
             kept,
             say,
-            proposals=identity,
+            about=subject.about,
+            judge=subject.judge,
+            proposals={"proposer": strategy.proposer},
             caps=str(limits),
             meter=meter,
+            install=subject.install,
         )
         if pool is not None:
-            job = _on_islands(job, pool, asked, strategy_of, whole)
+            job = SourceIslands(
+                **{each.name: getattr(job, each.name) for each in fields(SourceJob)},
+                pool=pool,
+                whole=whole,
+                make_strategy=strategy_of,
+            )
         result = job.stored_result(fresh) or job.run(progress)
     if out is not None:
         result.save(out)
         if len(strategy.archive):
-            strategy.archive.save(Path(out) / f"{workload.name}-variants.jsonl")
+            stem = f"{workload.name}-{which.name}" if shape is not None else workload.name
+            strategy.archive.save(Path(out) / f"{stem}-variants.jsonl")
     return result
 
 
-def _on_islands(
-    job: SourceJob, pool: Any, asked: Proposer | None, strategy_of: Callable[..., Evolve], whole: bool
-) -> SourceJob:
-    from sassafras.cluster.evolve import OneAtATime, SourceIslands
-
-    if asked is not None and not getattr(asked, "concurrent", False):
-        asked = OneAtATime(asked)
-    given = {f.name: getattr(job, f.name) for f in fields(SourceJob)}
-    return SourceIslands(**given, pool=pool, whole=whole, make_strategy=lambda seed: strategy_of(seed, asked))
-
-
-def proposer_of(what: str | Proposer | None, meter: Meter, endpoint: Mapping[str, Any]) -> Proposer | None:
-    """A proposer by name, or the one given; None for chance. Raises as `limits.proposer`."""
-    if not isinstance(what, str):
-        return what
-    return proposer(what, meter, **endpoint)
-
-
-def remembered(asked: Proposer, meter: Meter, store: Store, fresh: bool, what: tuple[Any, ...]) -> Proposer:
-    """The proposer behind its journal, which lies beside the store; `what` it is asked about names it."""
+def _journal(asked: Proposer, store: Store | None, fresh: bool, what: tuple[Any, ...]) -> Path | None:
+    """Where answers are kept: beside the store, named by `what` the proposer is asked about."""
+    if store is None:
+        return None
     digest = hashlib.sha256(repr((asked.name, *what)).encode()).hexdigest()[:16]
     path = store.path.parent / "proposals" / f"{digest}.jsonl"
     if fresh:
         path.unlink(missing_ok=True)
-    return Remembered(asked, path, meter)
+    return path
+
+
+# -- sources ------------------------------------------------------------------------------------------------
+
+
+def _source_subject(
+    workload: Workload,
+    device: Device,
+    case: str | None,
+    arch: str | None,
+    whole: bool,
+    say: Callable[[str], None],
+) -> Subject:
+    which = workload.case(case)
+    say(f"compiling {workload.name} {which.name}")
+    baseline = workload.build(which, arch or getattr(device, "arch", None) or DEFAULT_ARCH)
+    judge = SourceEvaluator(device, workload, which, baseline)
+    space = SourceSpace(workload, which, baseline, judge, whole=whole)
+    return Subject(workload, which, baseline, space, space)
 
 
 def _device(device: str | Device, arch: str | None) -> Device:
     """A device that compares with the reference instead of bit by bit."""
     if not isinstance(device, str):
         return device
-    from sassafras.core import DeviceError
-    from sassafras.cuda.environment import available
-    from sassafras.evaluate.gpu import CudaDevice
-
-    if device == "auto":
-        device = "cuda" if available()[0] else "model"
     made: Device
-    if device == "cuda":
+    if device == "cuda" or (device == "auto" and available()[0]):
         made = CudaDevice(bitwise=False)
-    elif device == "model":
-        from sassafras.llm.program_model import ProgramModel
-
+    elif device in ("auto", "model"):
         made = ProgramModel(arch or DEFAULT_ARCH)
     else:
         raise DeviceError(f"there is no device {device!r}", hint="auto, cuda, model, or a Device of your own")
     return made
+
+
+# -- configurations of our HGEMM kernels --------------------------------------------------------------------
+
+
+def _refuse(**given: Any) -> None:
+    for name, value in given.items():
+        if value:
+            raise SassafrasError(f"--{name} is not for {PREFIX}MxNxK", hint="leave it out")
+
+
+def _gemm_device(device: str | Device, seed: int) -> GemmDevice:
+    if isinstance(device, GemmDevice):
+        return device
+    if not isinstance(device, str):
+        raise SearchError(f"{PREFIX}MxNxK needs a GemmDevice", hint="auto, cuda or model make one")
+    if device not in ("auto", "cuda", "model"):
+        raise DeviceError(f"there is no device {device!r}", hint="auto, cuda or model")
+    return GemmDevice(dry=device == "model" or (device == "auto" and not available()[0]), seed=seed)
+
+
+def _gemm_subject(shape: Shape, device: GemmDevice) -> Subject:
+    """The estimate's favourite is the start; figures are relative to cuBLASLt."""
+    space = GemmJsonSpace(shape, lambda config: cubin(config.instance))
+    workload = gemm_workload(shape, space.start())
+    case = workload.case(None)
+
+    def install(result: Result) -> None:
+        """Tell `sassafras.matmul` on this machine of a measured winner."""
+        from sassafras.gemm.matmul.planner import tuned_path  # loads torch
+
+        path = tuned_path(device.name)
+        header = {k: v for k, v in device.header.items() if k in ("gpu", "kernels", "cublaslt", "torch")}
+        table = TunedTable(header, [_winner_row(shape, str(result.recipe["config"]), device)])
+        (TunedTable.load(path).merged(table) if path.is_file() else table).save(path)
+
+    baseline = workload.build(case, device.arch)
+    judge = KernelEvaluator(device, None, baseline)
+    about = ("the baseline is cuBLASLt's fastest algorithm of both layouts",)
+    return Subject(workload, case, baseline, space, judge, about, install)
+
+
+def _winner_row(shape: Shape, name: str, device: GemmDevice) -> TableRow:
+    """What dispatch is told of a shape, from the last re-measurement."""
+    layout, times, lt = registry.parse(name).layout, device.last_times, device.baseline
+    same = lt is not None and lt["layout"] == layout
+    return TableRow(
+        shape,
+        layout,
+        ((name, times[name]),),
+        times[f"torch_{layout}"],
+        times["lt"] if same else None,
+        lt if same else None,
+    )

@@ -19,7 +19,7 @@ def command(
         ),
     ],
     proposer: Annotated[
-        str, typer.Option(help="mutate (chance), endpoint:MODEL, or local:PATH[+ADAPTER].")
+        str, typer.Option(help="mutate (random edits), endpoint:MODEL, or local:PATH[+ADAPTER].")
     ] = "mutate",
     budget: Annotated[
         str, typer.Option(help="Seconds, evaluations, tokens, dollars: 10m,200e,500kt,2.5usd; any of them.")
@@ -45,7 +45,7 @@ def command(
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="A setting of evolve, NAME=VALUE; repeatable.")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of everything random.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the search and of a model's sampling.")] = 0,
     store: Annotated[Path | None, typer.Option(help="The store's file.")] = None,
     out: Annotated[Path, typer.Option(help="Folder for the winner and all variants.")] = Path(
         "sassafras-out"
@@ -55,7 +55,7 @@ def command(
         str | None, typer.Option(help="Judge on all GPUs of a Ray cluster: auto, or HOST:PORT.")
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Of the cluster, how many [default: all].")
+        int | None, typer.Option(min=1, help="Number of the cluster's workers [default: all].")
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the result line only.")] = False,
     json: Annotated[bool, typer.Option("--json", help="The result as JSON on stdout.")] = False,

@@ -9,21 +9,20 @@ from __future__ import annotations
 
 import queue
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from sassafras import search
-from sassafras.core import Candidate, DeviceError, Outcome, SassafrasError
+from sassafras.core import DeviceError, SassafrasError
+from sassafras.evaluate.source import Built, Source, SourceEvaluator, build
 from sassafras.llm.evolve import Evolve
 from sassafras.llm.job import SourceJob
-from sassafras.llm.proposer import Proposer, Reply, Request
 from sassafras.llm.source_space import SourceSpace
-from sassafras.search import Finished, Progress, Recorded, Recorder
-from sassafras.store.records import outcome_row, row_outcome
+from sassafras.search import Finished, Progress, Recorder
 
-from .islands import Island, Islands, PoolDevice, pack, standing
+from .islands import Island, Islands, PoolDevice, Relay, Said, home
 from .payload import JobSubject, describe
 from .pool import Pool
 from .remote import DONE, FAILED, TRIES, WorkerLost, failure, interruptible
@@ -41,8 +40,6 @@ class RemoteBuilder:
 
     def build(self, source: Any, fp32: bool) -> tuple[str, Any]:
         """See `evaluate.source.build`."""
-        from sassafras.evaluate.source import build
-
         subject = self._subject
         try:
             return DONE, build(source, subject.case, subject.baseline.arch, fp32_accumulation=fp32)
@@ -109,40 +106,6 @@ class IslandDevice(PoolDevice):
         return number
 
 
-class OneAtATime:
-    """A proposer that was not made for several threads, behind a lock."""
-
-    def __init__(self, proposer: Proposer) -> None:
-        self._proposer, self._lock = proposer, threading.Lock()
-
-    @property
-    def name(self) -> str:
-        """The proposer's own name."""
-        return self._proposer.name
-
-    def propose(self, request: Request) -> Reply:
-        """See `Proposer.propose`."""
-        with self._lock:
-            return self._proposer.propose(request)
-
-
-class _Relay:
-    """An island's record: what is known, and a way to the thread that holds the store."""
-
-    def __init__(self, island: Island, say: Callable[[Any], None]) -> None:
-        self._island, self._say = island, say
-
-    def known(self, digest: str) -> Recorded | None:
-        found = self._island.known.get(digest)
-        return None if found is None else Recorded(row_outcome(found[0]), found[1])
-
-    def record(self, candidate: Candidate, outcome: Outcome, took: float) -> Recorded:
-        kept = threading.Event()
-        self._say((self._island, dict(candidate.recipe), outcome, took, kept))
-        kept.wait()  # an outcome is in the store before its strategy sees it
-        return Recorded(outcome, took)
-
-
 #: makes an island's strategy from its seed
 MakeStrategy = Callable[[int], Evolve]
 
@@ -175,72 +138,41 @@ class SourceIslands(Islands, SourceJob):
         self.say(f"searching {self.budget} with {self.strategy.name} on {len(islands)} x {self.device.name}")
         described = describe(self.workload, self.case, self.baseline)
         strategies = [self.make_strategy(island.seed) for island in islands]
-        news: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        threads = [
-            threading.Thread(target=self._walk, args=(island, strategy, described, news), daemon=True)
-            for island, strategy in zip(islands, strategies, strict=True)
-        ]
-        for thread in threads:
-            thread.start()
-        complete = self._hear(islands, news, progress, stop)
-        mine = self.strategy
-        assert isinstance(mine, Evolve)
-        mine.take(strategies)
-        return self._merge(islands, complete)
+        #: what the driver's thread, which holds the store, is to do for the islands
+        errands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        failed: list[BaseException] = []
+        running = len(islands)
 
-    def _walk(
-        self, island: Island, strategy: Evolve, described: Mapping[str, Any], news: queue.SimpleQueue[Any]
-    ) -> None:
-        """One island, in a thread of its own; the last thing it says is its result or its error."""
-        from sassafras.evaluate.source import Built, SourceEvaluator
+        def ended(error: BaseException | None) -> None:
+            nonlocal running
+            running -= 1
+            if error is not None:
+                failed.append(error)
+                self._over.set()
 
-        assert self.pool is not None
-        pool = self.pool
-        try:
-            builder = pool.helper(RemoteBuilder, described)
+        def note(island: Island, said: Said, kept: threading.Event) -> None:
+            try:
+                self._note(islands, island, said, progress)
+            finally:
+                kept.set()
 
-            def build(source: Any, fp32: bool) -> Built:
-                made: Built = builder.ask("build", source, fp32)
-                return made
+        def walk(island: Island, strategy: Evolve) -> None:
+            def send(said: Said) -> None:
+                kept = threading.Event()
+                errands.put(partial(note, island, said, kept))
+                kept.wait()  # an outcome is in the store before its strategy sees it
 
-            device = IslandDevice(
-                pool,
-                self.device.modelled,
-                island.index,
-                self._turns,
-                self._over,
-                lambda text: news.put((island, text)),
-            )
-            device.open(self.workload, self.case, self.baseline)
-            judge = SourceEvaluator(device, self.workload, self.case, self.baseline, builder=build)
-            space = SourceSpace(self.workload, self.case, self.baseline, judge, whole=self.whole)
-            found = search.run(
-                strategy,
-                space,
-                space,
-                island.budget,
-                seed=island.seed,
-                recorder=_Relay(island, news.put),
-                stop=self._over.is_set,
-            )
-            news.put((island, pack(found)))
-        except BaseException as error:
-            news.put((island, error))
+            def say(text: str) -> None:
+                errands.put(partial(self.say, text))
 
-    def _hear(
-        self,
-        islands: Sequence[Island],
-        news: queue.SimpleQueue[Any],
-        progress: Callable[[Progress], None] | None,
-        stop: Callable[[], bool] | None,
-    ) -> bool:
-        """Keep what islands say until all have ended; False when they were interrupted.
+            try:
+                island.found = self._search(island, strategy, described, send, say)
+                errands.put(partial(ended, None))
+            except BaseException as error:
+                errands.put(partial(ended, error))
 
-        Raises:
-            SassafrasError: an island's error; the others were stopped first.
-        """
-        begun, new, running = time.monotonic(), 0, len(islands)
-        failed: BaseException | None = None
+        for island, strategy in zip(islands, strategies, strict=True):
+            threading.Thread(target=walk, args=(island, strategy), daemon=True).start()
         interrupted = False
         with interruptible():
             while running:
@@ -248,33 +180,48 @@ class SourceIslands(Islands, SourceJob):
                     if stop is not None and stop():
                         interrupted = True
                         self._over.set()
-                    island, *said = news.get(timeout=_TICK)
-                    if len(said) == 4:
-                        recipe, outcome, took, kept = said
-                        if island.take(outcome_row(outcome), took) is not None:
-                            new += 1
-                            if self.store is not None and island.run_id is not None:
-                                self.store.append(island.run_id, recipe, outcome, took)
-                        if progress is not None and island.best is not None:
-                            progress(standing(islands, new, time.monotonic() - begun))
-                        kept.set()
-                        continue
-                    if isinstance(said[0], str):
-                        self.say(said[0])
-                        continue
-                    running -= 1
-                    if isinstance(said[0], BaseException):
-                        failed = failed or said[0]
-                        self._over.set()
-                    else:
-                        (island.found,) = said
+                    errands.get(timeout=_TICK)()
                 except queue.Empty:
                     continue
                 except KeyboardInterrupt:
                     interrupted = True
                     self._over.set()
-        if failed is not None and not (interrupted and isinstance(failed, (KeyboardInterrupt, WorkerLost))):
-            if isinstance(failed, SassafrasError):
-                raise failed
-            raise DeviceError(f"an island ended: {type(failed).__name__}: {failed}") from failed
-        return not interrupted
+        self.strategy.take(strategies)
+        if failed and not (interrupted and isinstance(failed[0], (KeyboardInterrupt, WorkerLost))):
+            if isinstance(failed[0], SassafrasError):
+                raise failed[0]
+            raise DeviceError(f"an island ended: {type(failed[0]).__name__}: {failed[0]}") from failed[0]
+        return self._merge(islands, not interrupted)
+
+    def _search(
+        self,
+        island: Island,
+        strategy: Evolve,
+        described: Mapping[str, Any],
+        send: Callable[[Said], None],
+        say: Callable[[str], None],
+    ) -> Finished[Any]:
+        """One island, in a thread of its own."""
+        assert self.pool is not None
+        pool = self.pool
+        builder = pool.helper(RemoteBuilder, described)
+
+        def build(source: Source, fp32: bool) -> Built:
+            made: Built = builder.ask("build", source, fp32)
+            return made
+
+        device = IslandDevice(pool, self.device.modelled, island.index, self._turns, self._over, say)
+        device.open(self.workload, self.case, self.baseline)
+        judge = SourceEvaluator(device, self.workload, self.case, self.baseline, builder=build)
+        space = SourceSpace(self.workload, self.case, self.baseline, judge, whole=self.whole)
+        return home(
+            search.run(
+                strategy,
+                space,
+                space,
+                island.budget,
+                seed=island.seed,
+                recorder=Relay(island.known, send),
+                stop=self._over.is_set,
+            )
+        )

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,7 +22,6 @@ from sassafras.core import Budget, Candidate, Case, Evaluation, Kernel, Outcome,
 from sassafras.jobs.confirm import SELECTION_LEADERS
 from sassafras.jobs.job import Job
 from sassafras.search import Finished, Found, Progress, Recorded, Recorder
-from sassafras.store.records import outcome_row, row_outcome
 
 from .payload import JobSubject, describe
 from .pool import Pool, Task
@@ -29,28 +30,44 @@ from .worker import Context
 #: leaders that an island sends home
 HOME = 4
 _OVER = object()
+#: what an island says of each new outcome: its recipe, the outcome, seconds of the budget
+Said = tuple[dict[str, Any], Outcome, float]
+
+
+class Relay:
+    """A search's record that lies elsewhere: known outcomes came along, new ones are sent.
+
+    Args:
+        known: by digest.
+        send: takes what is new to the record.
+    """
+
+    def __init__(self, known: Mapping[str, Recorded], send: Callable[[Said], None]) -> None:
+        self._known, self._send = known, send
+
+    def known(self, digest: str) -> Recorded | None:
+        """See `search.Recorder`."""
+        return self._known.get(digest)
+
+    def record(self, candidate: Candidate, outcome: Outcome, took: float) -> Recorded:
+        """See `search.Recorder`."""
+        self._send((dict(candidate.recipe), outcome, took))
+        return Recorded(outcome, took)
+
+
+def home(found: Finished[Any]) -> Finished[Any]:
+    """What an island's search came to, without its states and with few leaders."""
+    best, start, *leaders = (
+        replace(one, state=None) for one in (found.best, found.baseline, *found.leaders[:HOME])
+    )
+    return replace(found, best=best, baseline=start, leaders=tuple(leaders))
 
 
 # -- on the worker ------------------------------------------------------------------------------------------
 
 
-class _Forward:
-    """A search's record that lies with the driver: known outcomes came along, new ones are sent home."""
-
-    def __init__(self, known: Mapping[str, Any], send: Callable[[Any], None]) -> None:
-        self._known, self._send = known, send
-
-    def known(self, digest: str) -> Recorded | None:
-        found = self._known.get(digest)
-        return None if found is None else Recorded(row_outcome(found[0]), found[1])
-
-    def record(self, candidate: Candidate, outcome: Outcome, took: float) -> Recorded:
-        self._send(("outcome", outcome_row(outcome), dict(candidate.recipe), took))
-        return Recorded(outcome, took)
-
-
 def search_island(payload: Mapping[str, Any], context: Context) -> Iterator[Any]:
-    """One island, on a worker: yields ``("outcome", row, recipe, took)`` each, then ``("found", ...)``."""
+    """One island, on a worker: yields `Said` of each new outcome, then a `Finished`."""
     said: queue.SimpleQueue[Any] = queue.SimpleQueue()
     with JobSubject(payload["subject"]) as subject:
         job = Job(
@@ -69,9 +86,8 @@ def search_island(payload: Mapping[str, Any], context: Context) -> Iterator[Any]
         def walk() -> None:
             try:
                 context.device.open(subject.workload, subject.case, subject.baseline)
-                recorder: Recorder = _Forward(payload["known"], said.put)
-                found = job.search(None, recorder=recorder, stop=context.stop.is_set)
-                said.put(("found", pack(found)))
+                recorder = Relay(payload["known"], said.put)
+                said.put(home(job.search(None, recorder=recorder, stop=context.stop.is_set)))
             except BaseException as error:
                 said.put(error)
             said.put(_OVER)
@@ -83,23 +99,6 @@ def search_island(payload: Mapping[str, Any], context: Context) -> Iterator[Any]
             if isinstance(event, BaseException):
                 raise SearchError(f"the island ended: {type(event).__name__}")
             yield event
-
-
-def pack(found: Finished[Any]) -> dict[str, Any]:
-    """What an island's search came to, as plain data."""
-    leaders = [
-        (leader.candidate.kernel.cubin, dict(leader.candidate.recipe), outcome_row(leader.outcome))
-        for leader in found.leaders[:HOME]
-    ]
-    return {
-        "leaders": leaders,
-        "baseline": outcome_row(found.baseline.outcome),
-        "evaluations": found.evaluations,
-        "replayed": found.replayed,
-        "seconds": found.seconds,
-        "verdicts": dict(found.verdicts),
-        "reason": found.reason,
-    }
 
 
 # -- on the driver ------------------------------------------------------------------------------------------
@@ -143,7 +142,7 @@ class PoolDevice:
         return dict(self._pool.facts["environment"])
 
     def close(self) -> None:
-        """The pool is closed by whoever made it."""
+        """Nothing: the pool is closed where it was made."""
 
 
 @dataclass
@@ -154,15 +153,15 @@ class Island:
     seed: int
     budget: Budget
     run_id: int | None = None
-    known: dict[str, tuple[tuple[Any, ...], float]] = field(default_factory=dict)
-    costs: list[float] = field(default_factory=list)
+    known: dict[str, Recorded] = field(default_factory=dict)
     verdicts: Counter[str] = field(default_factory=Counter)
     clock: float = 0.0
     best: Outcome | None = None
-    found: dict[str, Any] | None = None
+    found: Finished[Any] | None = None
 
     @property
     def fraction(self) -> float:
+        """Share of the budget spent, 0 to 1."""
         shares = [0.0]
         if self.budget.seconds is not None:
             shares.append(self.clock / self.budget.seconds)
@@ -170,19 +169,20 @@ class Island:
             shares.append(len(self.known) / self.budget.evaluations)
         return min(max(shares), 1.0)
 
-    def take(self, row: tuple[Any, ...], took: float) -> Outcome | None:
-        """Note an outcome; None for one that was known (a retry says again what was on its way)."""
-        outcome = row_outcome(row)
+    def take(self, outcome: Outcome, took: float) -> bool:
+        """Note an outcome; False for one that was known (a retry says again what was on its way)."""
         if outcome.digest in self.known:
-            return None
-        self.known[outcome.digest] = (row, took)
+            return False
+        self.known[outcome.digest] = Recorded(outcome, took)
         self.clock += took
         self.verdicts["modelled" if outcome.verdict is None else outcome.verdict.value] += 1
-        if outcome.cost is not None and (
-            self.best is None or self.best.cost is None or outcome.cost < self.best.cost
-        ):
+        if outcome.cost is not None and outcome.cost < _cost(self.best):
             self.best = outcome
-        return outcome
+        return True
+
+
+def _cost(outcome: Outcome | None) -> float:
+    return float("inf") if outcome is None or outcome.cost is None else outcome.cost
 
 
 @dataclass
@@ -195,6 +195,8 @@ class Islands(Job):
 
     pool: Pool | None = None
     _fresh: bool = False
+    _new: int = 0
+    _begun: float = 0.0
 
     def spec(self) -> dict[str, Any]:
         """See `Job.spec`; how many islands there are is part of what makes two searches the same."""
@@ -208,64 +210,58 @@ class Islands(Job):
 
     def _islands(self) -> list[Island]:
         assert self.pool is not None
-        count = self.pool.size
+        self._new, self._begun = 0, time.monotonic()
         made = []
-        for index in range(count):
+        for index in range(self.pool.size):
             seed = int(np.random.SeedSequence([self.seed, index]).generate_state(1)[0])
-            island = Island(index, seed, share(self.budget, index, count))
-            if self.store is not None:
-                island.run_id = self.store.begin_run(
-                    {**self.spec(), "seed": seed, "island": index, "of": self.seed},
-                    kernel=self.baseline,
-                    workload=self.workload.name,
-                    case=self.case.name,
-                    device=self.device.name,
-                    modelled=self.device.modelled,
-                    strategy=self.strategy.name,
-                    seed=seed,
-                    environment=self.device.environment(),
-                    fresh=self._fresh,
-                )
-                for outcome, took in self.store.recorded(island.run_id):
-                    island.take(outcome_row(outcome), took)
+            spec = {**self.spec(), "seed": seed, "island": index, "of": self.seed}
+            run = self._begin(spec, seed, self._fresh)
+            island = Island(index, seed, share(self.budget, index, self.pool.size), run)
+            if self.store is not None and run is not None:
+                for outcome, took in self.store.recorded(run):
+                    island.take(outcome, took)
             made.append(island)
         return made
 
+    def _note(
+        self,
+        islands: Sequence[Island],
+        island: Island,
+        said: Said,
+        progress: Callable[[Progress], None] | None,
+    ) -> None:
+        """Keep what an island said, in the store and in how all stand."""
+        recipe, outcome, took = said
+        if not island.take(outcome, took):
+            return
+        self._new += 1
+        if self.store is not None and island.run_id is not None:
+            self.store.append(island.run_id, recipe, outcome, took)
+        if progress is not None and island.best is not None:
+            progress(standing(islands, self._new, time.monotonic() - self._begun))
+
     def _merge(self, islands: Sequence[Island], complete: bool) -> Finished[Any]:
         """One result. Islands take turns in it: their figures come from GPUs that may differ a little."""
-        packs = [island.found for island in islands if island.found is not None]
-        if not packs:
+        founds = [island.found for island in islands if island.found is not None]
+        if not founds:
             raise SearchError(
                 "the search was interrupted before any island could report", hint="run it again"
             )
-        kernel = self.baseline
         leaders: list[Found[Any]] = []
         for rank in range(HOME):
-            for one in packs:
-                if rank < len(one["leaders"]):
-                    cubin, recipe, row = one["leaders"][rank]
-                    outcome = row_outcome(tuple(row))
-                    assert outcome.cost is not None
-                    leaders.append(
-                        Found(None, Candidate(kernel.with_cubin(cubin), recipe), outcome, outcome.cost)
-                    )
+            leaders += [found.leaders[rank] for found in founds if rank < len(found.leaders)]
         if self.device.modelled:  # one model, so that figures may be compared as they are
             leaders.sort(key=lambda leader: (leader.cost, leader.candidate.digest))
         distinct = list({leader.candidate.digest: leader for leader in reversed(leaders)}.values())[::-1]
-        start = row_outcome(tuple(packs[0]["baseline"]))
-        assert start.cost is not None
-        verdicts: Counter[str] = Counter()
-        for one in packs:
-            verdicts.update(one["verdicts"])
-        reasons = {one["reason"] for one in packs}
+        reasons = {found.reason for found in founds}
         return Finished(
             distinct[0],
-            Found(None, Candidate(kernel), start, start.cost),
-            tuple(distinct[: max(SELECTION_LEADERS, len(packs))]),
-            sum(p["evaluations"] for p in packs),
-            sum(p["replayed"] for p in packs),
-            max(p["seconds"] for p in packs),
-            dict(verdicts),
+            founds[0].baseline,
+            tuple(distinct[: max(SELECTION_LEADERS, len(founds))]),
+            sum(found.evaluations for found in founds),
+            sum(found.replayed for found in founds),
+            max(found.seconds for found in founds),
+            dict(sum((Counter(found.verdicts) for found in founds), Counter())),
             "interrupted" if not complete or "interrupted" in reasons else min(reasons),
         )
 
@@ -288,16 +284,14 @@ class IslandsJob(Islands):
         stop: Callable[[], bool] | None = None,
     ) -> Finished[Any]:
         """All islands, to the end of their budgets."""
-        import time
-
         assert self.pool is not None and self.make_space is not None
         islands = self._islands()
         subject = describe(self.workload, self.case, self.baseline)
         self.say(f"searching {self.budget} with {self.strategy.name} on {len(islands)} x {self.device.name}")
-        begun, new = time.monotonic(), 0
         by_name = {f"island {island.index}": island for island in islands}
 
-        def payload(island: Island) -> dict[str, Any]:
+        def payload(name: str) -> dict[str, Any]:
+            island = by_name[name]
             return {
                 "subject": subject,
                 "strategy": self.strategy,
@@ -308,27 +302,19 @@ class IslandsJob(Islands):
             }
 
         def hear(task: Task, event: Any) -> None:
-            nonlocal new
             island = by_name[task.name]
-            if event[0] == "found":
-                island.found = event[1]
-                return
-            _, row, recipe, took = event
-            outcome = island.take(tuple(row), took)
-            if outcome is None:
-                return
-            new += 1
-            if self.store is not None and island.run_id is not None:
-                self.store.append(island.run_id, recipe, outcome, took)
-            if progress is not None and island.best is not None:
-                progress(standing(islands, new, time.monotonic() - begun))
+            if isinstance(event, Finished):
+                island.found = event
+            else:
+                self._note(islands, island, event, progress)
 
-        tasks = [
-            Task(name, "sassafras.cluster.islands:search_island", lambda island=island: payload(island))  # type: ignore[misc]
-            for name, island in by_name.items()
-        ]
         complete = self.pool.run(
-            tasks, hear, on_lost=lambda task, why: self.say(f"{task.name} lost its worker and moves: {why}")
+            [
+                Task(name, "sassafras.cluster.islands:search_island", partial(payload, name))
+                for name in by_name
+            ],
+            hear,
+            on_lost=lambda task, why: self.say(f"{task.name} lost its worker and moves: {why}"),
         )
         return self._merge(islands, complete)
 
@@ -344,20 +330,15 @@ def share(budget: Budget, index: int, count: int) -> Budget:
 
 def standing(islands: Sequence[Island], new: int, sitting: float) -> Progress:
     """How all islands together stand; some outcome is there."""
-    verdicts: Counter[str] = Counter()
-    for island in islands:
-        verdicts.update(island.verdicts)
     total = sum(len(island.known) for island in islands)
-    best = min(
-        (island.best for island in islands if island.best is not None),
-        key=lambda outcome: outcome.cost or 9e9,
-    )
+    best = min((island.best for island in islands), key=_cost)
+    assert best is not None
     return Progress(
         max(island.clock for island in islands),
         total,
         total - new,
         new / sitting if sitting > 0 else 0.0,
-        dict(verdicts),
+        dict(sum((island.verdicts for island in islands), Counter())),
         best,
         sum(island.fraction for island in islands) / len(islands),
     )

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from sassafras.core import Case, Kernel, Workload, WorkloadError
-from sassafras.store.records import dumps, kernel_of, launch_facts
+from sassafras.targets import load
 
 #: files beside the workload that travel with it
 SUFFIXES = frozenset({".py", ".toml", ".cu", ".cuh", ".h", ".hpp", ".cubin", ".json", ".npz", ".npy"})
@@ -17,7 +16,7 @@ MAX_BYTES = 16 << 20
 
 
 def describe(workload: Workload, case: Case, baseline: Kernel) -> dict[str, Any]:
-    """Plain data from which `JobSubject` makes the same three objects on another machine.
+    """What `JobSubject` makes the same three objects from on another machine.
 
     Raises:
         WorkloadError: the workload cannot be loaded again, or the files beside it are too large to send.
@@ -32,11 +31,7 @@ def describe(workload: Workload, case: Case, baseline: Kernel) -> dict[str, Any]
         "source": workload.source,
         "case": case.name,
         "files": {} if workload.source.startswith("suite:") else _beside(workload.source),
-        "name": baseline.name,
-        "arch": baseline.arch,
-        "launch": dumps(launch_facts(baseline)),
-        "meta": dumps(baseline.meta),
-        "cubin": baseline.cubin,
+        "baseline": baseline,
     }
 
 
@@ -78,29 +73,25 @@ class JobSubject:
 
     def __init__(self, described: Mapping[str, Any]) -> None:
         self._described = described
-        self._folder: str | None = None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     def __enter__(self) -> JobSubject:
-        from sassafras.targets import load
-
-        d = self._described
-        source = str(d["source"])
-        if d["files"]:
-            self._folder = tempfile.mkdtemp(prefix="sassafras-node-")
-            for name, data in d["files"].items():
-                Path(self._folder, Path(name).name).write_bytes(data)
+        source, files = str(self._described["source"]), self._described["files"]
+        if files:
+            self._folder = tempfile.TemporaryDirectory(prefix="sassafras-node-", ignore_cleanup_errors=True)
+            for name, data in files.items():
+                Path(self._folder.name, Path(name).name).write_bytes(data)
             path, attribute = _split(source)
-            source = str(Path(self._folder, path.name)) + attribute
+            source = str(Path(self._folder.name, path.name)) + attribute
         try:
             self.workload = load(source)
         except BaseException:
             self.__exit__()
             raise
-        self.case = self.workload.case(d["case"])
-        self.baseline = kernel_of(d["cubin"], d["name"], d["arch"], d["launch"], d["meta"])
+        self.case, self.baseline = self.workload.case(self._described["case"]), self._described["baseline"]
         return self
 
     def __exit__(self, *exception: object) -> None:
         if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder.cleanup()
             self._folder = None

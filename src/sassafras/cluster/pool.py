@@ -6,6 +6,7 @@ the driver has heard of each, and that a task whose worker is lost starts again 
 
 from __future__ import annotations
 
+import math
 import queue
 import threading
 import time
@@ -16,9 +17,22 @@ from typing import Any
 from sassafras import __version__
 from sassafras.core import DeviceError
 
-from .remote import EVENT, FAILED, LOST, TRIES, Helper, WorkerLost, answered, connect, interruptible, short
+from .remote import (
+    DONE,
+    EVENT,
+    FAILED,
+    LOST,
+    TRIES,
+    Helper,
+    WorkerLost,
+    answered,
+    connect,
+    interruptible,
+    short,
+)
+from .worker import ClusterWorker
 
-#: seconds between looks at whether anybody asked to stop
+#: seconds between looks at whether the run is to stop
 _TICK = 0.2
 
 
@@ -30,7 +44,7 @@ class Task:
         name: unique within a `Pool.run`, for messages.
         function: ``"module:function"``, called on the worker as ``function(payload, context)`` (see
             `worker.Context`); an iterator of events (plain data), which reach the driver in order.
-        payload: makes the argument anew for every try, so that a retry begins with what is known by then.
+        payload: makes the argument of each try, so that a retry begins with what is known by then.
     """
 
     name: str
@@ -89,8 +103,6 @@ class Pool:
             raise
 
     def _actor(self) -> Any:
-        from .worker import ClusterWorker
-
         options = {
             **self._resources,
             "max_concurrency": 2,
@@ -147,10 +159,10 @@ class Pool:
         """
         waiting: queue.SimpleQueue[tuple[Task, int]] = queue.SimpleQueue()
         news: queue.SimpleQueue[tuple[str, Task, int, Any]] = queue.SimpleQueue()
-        open_tasks = 0
+        left = 0
         for task in tasks:
             waiting.put((task, 1))
-            open_tasks += 1
+            left += 1
         over = threading.Event()
         threads = [
             threading.Thread(target=self._serve, args=(place, waiting, news, over), daemon=True)
@@ -162,40 +174,37 @@ class Pool:
         failure: Exception | None = None
         try:
             with interruptible():
-                while open_tasks:
+                while left:
                     try:
                         kind, task, tries, value = news.get(timeout=_TICK)
+                        if kind == LOST and tries < TRIES and failure is None and not interrupted:
+                            if on_lost is not None:
+                                on_lost(task, value)
+                            waiting.put((task, tries + 1))
+                            continue
                         if kind == EVENT:
                             try:
                                 on_event(task, value)
-                            except Exception as error:
-                                if failure is None:
-                                    failure = error
-                                    open_tasks -= self._stop(waiting)
-                            continue
-                        if kind == LOST and failure is None and not interrupted:
-                            if tries < TRIES:
-                                if on_lost is not None:
-                                    on_lost(task, value)
-                                waiting.put((task, tries + 1))
                                 continue
-                            kind, value = (
-                                FAILED,
-                                DeviceError(
-                                    f"{tries} workers were lost running this; the last: {value}",
-                                    where=task.name,
-                                    hint="the task may be the cause: look at that node's memory and GPU log",
-                                ),
+                            except Exception as error:
+                                value = error
+                        else:
+                            left -= 1
+                        if kind == LOST:
+                            value = DeviceError(
+                                f"{tries} workers were lost running this; the last: {value}",
+                                where=task.name,
+                                hint="the task may be the cause: look at that node's memory and GPU log",
                             )
-                        open_tasks -= 1
-                        if kind == FAILED and failure is None:
+                        given_up = kind == DONE or (kind == LOST and interrupted)
+                        if not given_up and failure is None:
                             failure = value
-                            open_tasks -= self._stop(waiting)
+                            left -= self._stop(waiting)
                     except queue.Empty:
                         continue
                     except KeyboardInterrupt:
                         interrupted = True
-                        open_tasks -= self._stop(waiting)
+                        left -= self._stop(waiting)
         finally:
             over.set()
         for thread in threads:
@@ -222,10 +231,11 @@ class Pool:
         over: threading.Event,
     ) -> None:
         """One thread a worker: take a task, pass on what it says, replace the worker when it is lost."""
-        # a worker that was lost in an earlier run may not have found a place yet: it must not hold a task
-        if not self._wait_for(self._actors[place], over):
-            return
+        ready = False
         while not over.is_set():
+            # a lost worker may not have found a place yet: it must not hold a task
+            if not ready and not (ready := self.answers(place, math.inf, over)):
+                return
             try:
                 task, tries = waiting.get(timeout=_TICK)
             except queue.Empty:
@@ -236,49 +246,32 @@ class Pool:
                 news.put((FAILED, task, tries, error))
                 continue
             actor = self._actors[place]
+            answer: tuple[str, Any] = (LOST, "the worker's answer broke off")
             try:
-                stream = actor.run.options(num_returns="streaming").remote(task.function, payload)
-                answer: tuple[str, Any] = (LOST, "the worker's answer broke off")
-                for reference in stream:
-                    answer = self._ray.get(reference)
-                    if answer[0] == EVENT:
-                        news.put((EVENT, task, tries, answer[1]))
+                for reference in actor.run.options(num_returns="streaming").remote(task.function, payload):
+                    kind, value = self._ray.get(reference)
+                    if kind == EVENT:
+                        news.put((EVENT, task, tries, value))
+                    else:
+                        answer = kind, value
             except self._ray.exceptions.RayError as error:
                 answer = (LOST, short(error))
-            if answer[0] == EVENT:
-                answer = (LOST, "the worker's answer broke off")
             if answer[0] == LOST:
-                self._replace(place, actor)
-                news.put((LOST, task, tries, answer[1]))
-                if not self._wait_for(self._actors[place], over):
-                    return
-            else:
-                news.put((answer[0], task, tries, answer[1]))
-
-    def _replace(self, place: int, lost: Any) -> None:
-        """Another worker in place of a lost one, wherever Ray finds room, now or when a node joins."""
-        self.lost += 1
-        # it may be cut off rather than dead: what it still does must not go on beside the retry
-        self._ray.kill(lost, no_restart=True)
-        self._actors[place] = self._actor()
-
-    def _wait_for(self, actor: Any, over: threading.Event) -> bool:
-        """Until the worker answers; False when the run ended first."""
-        ready = actor.facts.remote()
-        while not over.is_set():
-            done, _ = self._ray.wait([ready], timeout=_TICK)
-            if done:
-                return True
-        return False
+                self.replace(place, actor)
+                ready = False
+            news.put((answer[0], task, tries, answer[1]))
 
     def actor(self, number: int) -> Any:
         """The actor that is this worker now."""
         return self._actors[number]
 
     def replace(self, number: int, lost: Any) -> None:
-        """Another actor in place of one that was lost, unless that happened already."""
+        """Another actor in place of one that was lost, wherever Ray finds room, now or when a node joins."""
         if self._actors[number] is lost:
-            self._replace(number, lost)
+            self.lost += 1
+            # it may be cut off rather than dead: what it still does must not go on beside the retry
+            self._ray.kill(lost, no_restart=True)
+            self._actors[number] = self._actor()
 
     def answers(self, number: int, seconds: float, over: threading.Event) -> bool:
         """Whether a worker answers within so long; a lost one may wait for a node. False also when `over`

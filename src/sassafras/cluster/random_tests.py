@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import os
 import socket
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from sassafras.core import Candidate, DeviceError, Kernel, SassafrasError, Verdict, Workload
 from sassafras.core.statistics import failure_bound
+from sassafras.evaluate.gpu import CudaDevice
 from sassafras.evaluate.gpu.reports import SampleReport
 
 from .payload import JobSubject, describe
@@ -102,24 +105,7 @@ class Merged:
 
     def facts(self) -> dict[str, Any]:
         """Figures, JSON-able; one row a part."""
-        rows: list[dict[str, Any]] = []
-        scope: dict[str, str] = {}
-        for part in self.parts:
-            if (report := part.report) is not None:
-                scope.setdefault(part.shard.case, report.scope)
-                rows.append(
-                    {
-                        "case": part.shard.case,
-                        "seed": part.shard.seed,
-                        "host": part.host,
-                        "gpu": part.gpu,
-                        "samples": report.samples,
-                        "seconds": report.seconds,
-                        "verdict": report.verdict.value,
-                        "per_second": report.per_second,
-                        "bound_per_second": report.bound_per_second,
-                    }
-                )
+        known = [(part, part.report) for part in self.parts if part.report is not None]
         return {
             "samples": self.samples,
             "mismatches": self.mismatches,
@@ -127,8 +113,21 @@ class Merged:
             "failure_bound": self.failure_bound,
             "per_second": self.per_second,
             "gpus": self.gpus,
-            "scope": list(scope.values()),
-            "parts": rows,
+            "scope": list({part.shard.case: report.scope for part, report in reversed(known)}.values())[::-1],
+            "parts": [
+                {
+                    "case": part.shard.case,
+                    "seed": part.shard.seed,
+                    "host": part.host,
+                    "gpu": part.gpu,
+                    "samples": report.samples,
+                    "seconds": report.seconds,
+                    "verdict": report.verdict.value,
+                    "per_second": report.per_second,
+                    "bound_per_second": report.bound_per_second,
+                }
+                for part, report in known
+            ],
         }
 
 
@@ -155,11 +154,10 @@ def merge(parts: Sequence[SampleShard]) -> Merged:
     """Samples and mismatches add up, in whatever order the parts came; time is that of the slowest GPU."""
     ordered = tuple(sorted(parts, key=lambda part: part.shard.seed))
     reports = [part.report for part in ordered if part.report is not None]
-    spent: dict[tuple[str, str], float] = {}
+    spent: defaultdict[tuple[str, str], float] = defaultdict(float)
     for part in ordered:
         if part.report is not None:
-            where = (part.host, part.gpu)
-            spent[where] = spent.get(where, 0.0) + part.report.seconds
+            spent[part.host, part.gpu] += part.report.seconds
     samples, mismatches = sum(r.samples for r in reports), sum(r.mismatches for r in reports)
     broken = any(r.verdict is not Verdict.CORRECT and not r.mismatches for r in reports)
     return Merged(
@@ -177,11 +175,10 @@ def merge(parts: Sequence[SampleShard]) -> Merged:
 # -- on the worker ------------------------------------------------------------------------------------------
 
 
-def sample_shard(payload: Mapping[str, Any], context: Context) -> Iterator[dict[str, Any]]:
-    """One shard, on a worker: yields one event, a `SampleShard` as plain data."""
-    from sassafras.evaluate.gpu import CudaDevice
-
+def sample_shard(payload: Mapping[str, Any], context: Context) -> Iterator[SampleShard]:
+    """One shard, on a worker: yields what came of it."""
     device = context.device
+    shard: Shard = payload["shard"]
     if not isinstance(device, CudaDevice):
         raise DeviceError(
             "the timing model computes no results, so there is nothing to sample",
@@ -194,16 +191,12 @@ def sample_shard(payload: Mapping[str, Any], context: Context) -> Iterator[dict[
         if device.facts.get("exact", True):
             report = device.sample(
                 payload["candidate"],
-                count=payload["count"],
-                seconds=payload["seconds"],
-                seed=payload["seed"],
+                count=shard.count,
+                seconds=shard.seconds,
+                seed=shard.seed,
                 stop=context.stop.is_set,
             )
-    yield {
-        "host": socket.gethostname(),
-        "gpu": os.environ.get("CUDA_VISIBLE_DEVICES", ""),
-        "report": None if report is None else {**asdict(report), "verdict": report.verdict.value},
-    }
+    yield SampleShard(shard, socket.gethostname(), os.environ.get("CUDA_VISIBLE_DEVICES", ""), report)
 
 
 # -- on the driver ------------------------------------------------------------------------------------------
@@ -214,39 +207,22 @@ class Enough(SassafrasError):
 
 
 class SampleTally:
-    """What was heard of each shard, which counts once however often it is said.
+    """What was heard of each shard, which counts once however often it is said."""
 
-    Args:
-        shards: all of them.
-    """
+    def __init__(self) -> None:
+        self._parts: dict[Shard, SampleShard] = {}
 
-    def __init__(self, shards: Sequence[Shard]) -> None:
-        self.shards = {str(shard): shard for shard in shards}
-        self._parts: dict[str, SampleShard] = {}
-
-    def hear(self, name: str, event: Mapping[str, Any]) -> None:
-        """A worker's event. Raises Enough where the part found something, or cannot be sampled."""
-        part = heard(self.shards[name], event)
+    def hear(self, part: SampleShard) -> None:
+        """What a worker says. Raises Enough where the part found something, or cannot be sampled."""
         # a shard that is done again draws the same inputs: it counts once, unless only now it finds something
-        if name not in self._parts or not part.good:
-            self._parts[name] = part
+        if part.shard not in self._parts or not part.good:
+            self._parts[part.shard] = part
         if not part.good:
-            raise Enough("sampling found something", where=name)
+            raise Enough("sampling found something", where=str(part.shard))
 
     def merged(self) -> Merged:
         """All parts heard of."""
         return merge(list(self._parts.values()))
-
-
-def heard(shard: Shard, event: Mapping[str, Any]) -> SampleShard:
-    """A worker's event as a `SampleShard`."""
-    report = event["report"]
-    return SampleShard(
-        shard,
-        event["host"],
-        event["gpu"],
-        None if report is None else SampleReport(**{**report, "verdict": Verdict(report["verdict"])}),
-    )
 
 
 def sample(
@@ -273,26 +249,20 @@ def sample(
         WorkloadError: the workload cannot travel.
         KeyboardInterrupt: it was interrupted.
     """
-    tally = SampleTally(plan(cases, pool.size, samples, seconds))
+    tally = SampleTally()
     subjects = {name: describe(workload, workload.case(name), original) for name in cases}
 
     def payload(shard: Shard) -> dict[str, Any]:
-        return {
-            "subject": subjects[shard.case],
-            "candidate": candidate,
-            "count": shard.count,
-            "seconds": shard.seconds,
-            "seed": shard.seed,
-        }
+        return {"subject": subjects[shard.case], "candidate": candidate, "shard": shard}
 
     tasks = [
-        Task(name, "sassafras.cluster.random_tests:sample_shard", lambda shard=shard: payload(shard))  # type: ignore[misc]
-        for name, shard in tally.shards.items()
+        Task(str(shard), "sassafras.cluster.random_tests:sample_shard", partial(payload, shard))
+        for shard in plan(cases, pool.size, samples, seconds)
     ]
     try:
         done = pool.run(
             tasks,
-            lambda task, event: tally.hear(task.name, event),
+            lambda task, part: tally.hear(part),
             on_lost=lambda task, why: say(f"{task.name} lost its worker and is done again: {why}"),
         )
     except Enough:

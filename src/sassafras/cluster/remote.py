@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import signal
 import socket
 import threading
@@ -71,10 +72,8 @@ def connected(address: str = "auto") -> Iterator[None]:
 
 def connect(address: str) -> tuple[Any, bool]:
     """Ray, connected; and whether we connected it (and so end the connection)."""
-    import os
-
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # a cluster that we start times what runs on it: its workers yield to nobody (Ray's default is 15)
+    # a cluster that we start times what runs on it: its workers keep their priority (Ray's default is 15)
     os.environ.setdefault("RAY_worker_niceness", "0")
     try:
         import ray
@@ -94,7 +93,7 @@ def connect(address: str) -> tuple[Any, bool]:
                 where=address,
                 hint="HOST:PORT of the head node; start one with `ray start --head`",
             ) from error
-        # nobody else has a part in a cluster of one machine, so it stays on the loopback device
+        # a cluster of one machine stays on the loopback device
         ray.init(include_dashboard=False, _node_ip_address="127.0.0.2", **quiet)
     return ray, True
 

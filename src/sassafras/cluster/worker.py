@@ -11,6 +11,9 @@ from typing import Any
 
 from sassafras import __version__
 from sassafras.core import Device
+from sassafras.evaluate.gpu import CudaDevice
+from sassafras.llm.program_model import ProgramModel
+from sassafras.timing_model import ModelDevice
 
 from .payload import JobSubject
 from .remote import DONE, EVENT, FAILED, failure
@@ -21,7 +24,7 @@ class Context:
     """What a task's function is given besides its payload.
 
     Attributes:
-        device: this worker's device; nobody else uses it meanwhile.
+        device: this worker's device, used by no other task meanwhile.
         stop: set when the task is asked to end soon.
     """
 
@@ -57,17 +60,10 @@ class ClusterWorker:
 
     def _made(self) -> Any:
         if self._device is None:
-            from sassafras.evaluate.gpu import CudaDevice
-            from sassafras.timing_model import ModelDevice
-
             if self._kind == "cuda":
                 self._device = CudaDevice(bitwise=not self._programs)
-            elif self._programs:
-                from sassafras.llm.program_model import ProgramModel
-
-                self._device = ProgramModel()
             else:
-                self._device = ModelDevice()
+                self._device = ProgramModel() if self._programs else ModelDevice()
         return self._device
 
     def run(self, function: str, payload: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -1,9 +1,9 @@
-"""Proposals: language models, a policy of our own and plain chance fill holes and choose configurations."""
+"""Proposals: language models and plain chance fill holes in kernels' sources and choose configurations."""
 
 from .archive import Archive, ArchivedSource
 from .proposer import Proposer, ProposerError, Reply, Request, SpendingCap
-from .reward import RewardSettings, reward
-from .spending import Meter
+from .reward import reward
+from .spending import Meter, Spend
 
 __all__ = [
     "Archive",
@@ -13,7 +13,7 @@ __all__ = [
     "ProposerError",
     "Reply",
     "Request",
-    "RewardSettings",
+    "Spend",
     "SpendingCap",
     "reward",
 ]

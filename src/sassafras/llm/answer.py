@@ -1,31 +1,27 @@
-"""Reading what a language model writes: three sections, code fences, JSON; however untidy."""
+"""Reading what a language model writes, however untidy: its design, code fences, holes, JSON."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from sassafras.core import SassafrasError
 
 
 class AnswerError(SassafrasError):
-    """An answer cannot be used. The message is meant for whoever wrote the answer."""
+    """An answer cannot be used. The message goes back to its author."""
 
 
-#: heading words of each section, in any case, with any number of #, *, digits and colons around them
-_SECTIONS = {
-    "analysis": ("performance analysis", "analysis"),
-    "design": ("algorithm design", "design", "plan"),
-    "code": ("code implementation", "implementation", "code", "answer"),
-}
+#: a section's heading: its words in any case, with #, *, digits and colons around them
 _HEADING = re.compile(r"^\s*(?:#{1,6}\s*|\*\*\s*|\d+[.)]\s*)+([A-Za-z ]+?)\s*(?:\*\*)?\s*:?\s*(?:\*\*)?\s*$")
-_FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})[ \t]*([^\n`]*)\n(.*?)^[ \t]*\1[ \t]*$", re.MULTILINE | re.DOTALL)
-_OPEN_FENCE = re.compile(r"^[ \t]*(?:`{3,}|~{3,})[ \t]*([^\n`]*)\n(.*)\Z", re.MULTILINE | re.DOTALL)
+_DESIGN = ("algorithm design", "design", "plan")
+_FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})[ \t]*([^\n`]*)\n(.*?)(?:^[ \t]*\1[ \t]*$|\Z)", re.M | re.S)
 _HOLE_ALONE = re.compile(r"^\s*(?://|#)?\s*hole\s*:\s*`?[A-Za-z_]\w*`?\s*(?::.*)?$", re.IGNORECASE)
 _HOLE_LINE = re.compile(r"^\s*(?://|#|\*\*|)\s*hole\s*[:=]?\s*`?([A-Za-z_]\w*)`?", re.IGNORECASE)
+_MARKER = re.compile(r"^\s*(//|#)\s*(end hole\b|hole\s*:)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,35 +29,27 @@ class Answer:
     """An answer's parts.
 
     Attributes:
-        analysis, design: prose, empty where the section is missing.
+        design: prose, empty where the section is missing.
         blocks: (label, text) of every code block, in order: the label is the rest of the fence's line.
-        text: all of it.
     """
 
-    analysis: str = ""
     design: str = ""
     blocks: tuple[tuple[str, str], ...] = ()
-    text: str = field(default="", repr=False)
 
 
 def read_answer(text: str) -> Answer:
     """Split an answer. Never raises: what is missing stays empty."""
     text = _without_thoughts(text).replace("\r\n", "\n")
-    parts: dict[str, list[str]] = {name: [] for name in _SECTIONS}
-    current, fenced = "", False
-    for line in text.split("\n"):
-        if re.match(r"^[ \t]*(`{3,}|~{3,})", line):
-            fenced = not fenced
-        heading = None if fenced else _section(line)
-        if heading:
-            current = heading
-        elif current:
-            parts[current].append(line)
-    blocks = [(m[2].strip(), m[3].rstrip("\n")) for m in _FENCE.finditer(text)]
-    if not blocks and (cut := _OPEN_FENCE.search(text)):  # cut off before the fence was closed
-        blocks = [(cut[1].strip(), cut[2].rstrip("\n"))]
-    joined = {name: "\n".join(lines).strip() for name, lines in parts.items()}
-    return Answer(joined["analysis"], joined["design"], tuple(blocks), text)
+    # the last block may have been cut off before its fence was closed
+    blocks = tuple((m[2].strip(), m[3].rstrip("\n")) for m in _FENCE.finditer(text))
+    design: list[str] = []
+    inside = False
+    for line in _FENCE.sub("", text).split("\n"):
+        if heading := _HEADING.match(line):
+            inside = heading[1].strip().lower() in _DESIGN
+        elif inside:
+            design.append(line)
+    return Answer("\n".join(design).strip(), blocks)
 
 
 def hole_texts(answer: Answer, holes: Mapping[str, str]) -> dict[str, str]:
@@ -81,18 +69,16 @@ def hole_texts(answer: Answer, holes: Mapping[str, str]) -> dict[str, str]:
     unnamed: list[str] = []
     for label, body in (part for block in answer.blocks for part in _split(*block)):
         named = re.search(r"hole\s*[:=]\s*([A-Za-z_]\w*)", label)
-        name = named[1] if named else None
         lines = body.split("\n")
-        if name is None and (first := _HOLE_LINE.match(lines[0])):
-            name, lines = first[1], lines[1:]
-        lines = [line for line in lines if not re.match(r"^\s*(//|#)\s*end hole\b", line)]
-        lines = [line for line in lines if not re.match(r"^\s*(//|#)\s*hole\s*:", line)]
-        if name is None:
-            unnamed.append("\n".join(lines))
-        elif name not in holes:
-            raise AnswerError(f"there is no hole {name!r}", hint="the holes are " + ", ".join(holes))
+        if named is None and (named := _HOLE_LINE.match(lines[0])):
+            lines = lines[1:]
+        inside = "\n".join(line for line in lines if not _MARKER.match(line))
+        if named is None:
+            unnamed.append(inside)
+        elif named[1] not in holes:
+            raise AnswerError(f"there is no hole {named[1]!r}", hint="the holes are " + ", ".join(holes))
         else:
-            found[name] = "\n".join(lines)
+            found[named[1]] = inside
     if not found and unnamed and len(holes) == 1:
         found[next(iter(holes))] = unnamed[-1]
     if not found:
@@ -133,26 +119,13 @@ def last_json(text: str) -> dict[str, Any]:
     position = text.find("{")
     while position >= 0:
         try:
-            value, end = decoder.raw_decode(text, position)
+            found, end = decoder.raw_decode(text, position)
         except ValueError:
             end = position + 1
-        else:
-            if isinstance(value, dict):
-                found = value
         position = text.find("{", end)
     if found is None:
         raise AnswerError("the answer has no JSON object", hint='for example {"cluster": 2}')
     return found
-
-
-def _section(line: str) -> str | None:
-    if not (heading := _HEADING.match(line)):
-        return None
-    words = heading[1].strip().lower()
-    for name, synonyms in _SECTIONS.items():
-        if words in synonyms:
-            return name
-    return None
 
 
 def _without_thoughts(text: str) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,6 @@ class ArchivedSource:
         verdict: what became of it; ``modelled`` for a figure of the timing model.
         detail: the compiler's message, the check that failed, ...
         origin: what proposed it.
-        metrics: profiler figures by name (for example of ncu), where there are any.
         note: the proposer's own words on its design, shortened.
     """
 
@@ -41,23 +40,14 @@ class ArchivedSource:
     verdict: str
     detail: str = ""
     origin: str = ""
-    metrics: Mapping[str, float] = field(default_factory=dict)
     note: str = ""
 
 
 class Archive:
-    """Variants by compiled binary, in the order in which they were found.
+    """Variants by compiled binary, in the order in which they were found."""
 
-    Args:
-        bucket: width of a performance bucket, in log speed-up.
-    """
-
-    def __init__(self, bucket: float = BUCKET) -> None:
-        if not bucket > 0:
-            raise SassafrasError("performance buckets need a positive width")
-        self._bucket = bucket
+    def __init__(self) -> None:
         self._variants: dict[str, ArchivedSource] = {}
-        self.duplicates = 0
 
     def __len__(self) -> int:
         return len(self._variants)
@@ -75,7 +65,6 @@ class Archive:
     def add(self, variant: ArchivedSource) -> bool:
         """Keep a variant; False (and the first one stays) when its binary is known."""
         if variant.digest in self._variants:
-            self.duplicates += 1
             return False
         self._variants[variant.digest] = variant
         return True
@@ -91,7 +80,7 @@ class Archive:
         found: dict[int, list[ArchivedSource]] = {}
         for variant in self:
             if variant.score is not None:
-                place = math.floor(math.log(variant.score) / self._bucket + 1e-9)
+                place = math.floor(math.log(variant.score) / BUCKET + 1e-9)
                 found.setdefault(place, []).append(variant)
         return dict(sorted(found.items()))
 
@@ -119,30 +108,23 @@ class Archive:
         chosen = sorted(np.argsort(-keys, kind="stable")[:count].tolist())
         return [groups[i][int(rng.integers(len(groups[i])))] for i in chosen]
 
-    def lineage(self, digest: str) -> list[ArchivedSource]:
-        """A variant and its ancestors, as far as they are known, youngest first."""
-        line: list[ArchivedSource] = []
-        while digest and (variant := self._variants.get(digest)) is not None and variant not in line:
-            line.append(variant)
-            digest = variant.parent
-        return line
-
     def save(self, path: str | Path) -> None:
         """Write one JSON object a line, replacing the file at once."""
         write_whole(Path(path), "".join(json.dumps(asdict(v)) + "\n" for v in self))
 
     @classmethod
-    def load(cls, path: str | Path, bucket: float = BUCKET) -> Archive:
+    def load(cls, path: str | Path) -> Archive:
         """Read what `save` wrote.
 
         Raises:
             SassafrasError: the file is no archive.
         """
-        archive = cls(bucket)
+        archive = cls()
+        known = {each.name for each in fields(ArchivedSource)}
         for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1):
             try:
                 value: dict[str, Any] = json.loads(line)
-                archive.add(ArchivedSource(**value))
+                archive.add(ArchivedSource(**{k: v for k, v in value.items() if k in known}))
             except (ValueError, TypeError) as error:
                 raise SassafrasError(f"not an archive: {error}", where=f"{path}:{number}") from error
         return archive

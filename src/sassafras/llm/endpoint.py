@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import Any
 from sassafras.core import ToolMissing
 
 from .proposer import ProposerError, Reply, Request
-from .spending import Meter, RateLimit
+from .spending import RateLimit
 
 #: how endpoints want a JSON schema, tried in this order until one is accepted
 _SCHEMA_FORMS = ("json_schema", "json_object", "none")
@@ -48,7 +49,6 @@ class Endpoint:
 
     Args:
         settings: where and how to ask.
-        meter: counts and caps; a fresh one without caps by default.
         sleep: how to wait, replaceable.
 
     Raises:
@@ -59,13 +59,7 @@ class Endpoint:
     #: several threads may ask at once
     concurrent = True
 
-    def __init__(
-        self,
-        settings: EndpointSettings,
-        meter: Meter | None = None,
-        *,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
+    def __init__(self, settings: EndpointSettings, *, sleep: Callable[[float], None] = time.sleep) -> None:
         try:
             import openai
         except ImportError as error:
@@ -73,7 +67,7 @@ class Endpoint:
                 "asking an endpoint needs the openai client", hint="pip install 'sassafras[llm]'"
             ) from error
         self._openai: Any = openai
-        self.settings, self.meter = settings, meter or Meter()
+        self.settings = settings
         key = os.environ.get(settings.key_variable)
         if not key and not _is_local(settings.base_url):
             raise ProposerError(
@@ -98,39 +92,31 @@ class Endpoint:
         """See `Proposer.propose`.
 
         Raises:
-            SpendingCap: the request might pass a cap.
             ProposerError: the endpoint refuses, or stays dead after all tries.
         """
-        with self.meter.asking(request):
-            return self._propose(request)
-
-    def _propose(self, request: Request) -> Reply:
-        began, problem = time.monotonic(), "nothing was tried"
-        tries_left = self.settings.tries
-        while tries_left:
+        began, failures = time.monotonic(), 0
+        while True:
             self._limit.wait()
             try:
-                reply = self._read(self._ask(request), began)
-            except _Again as again:
-                tries_left -= 1
-                problem = str(again)
-                if tries_left:
-                    self._sleep(self._wait(self.settings.tries - tries_left, again.asked))
+                return self._read(self._ask(request), began)
             except _OtherForm:
                 continue
-            else:
-                self.meter.charge(reply)
-                return reply
-        raise ProposerError(
-            f"the endpoint is dead: {problem}, {self.settings.tries} tries",
-            where=f"{self.settings.base_url or 'the default endpoint'}, model {self.settings.model}",
-            hint="check that it runs and that the base URL ends as it should (often /v1); "
-            "the same command resumes",
-        )
+            except _Again as again:
+                failures += 1
+                if failures < self.settings.tries:
+                    own = self.settings.first_wait_s * 2 ** (failures - 1) * (1 + self._jitter.random() / 4)
+                    self._sleep(min(max(own, again.asked), _LONGEST_WAIT))
+                    continue
+                raise ProposerError(
+                    f"the endpoint is dead: {again}, {failures} tries",
+                    where=self._where,
+                    hint="check that it runs and that the base URL ends as it should (often /v1); "
+                    "the same command resumes",
+                ) from again
 
-    def _wait(self, failures: int, asked: float | None) -> float:
-        own = self.settings.first_wait_s * 2 ** (failures - 1) * (1 + self._jitter.random() / 4)
-        return min(max(own, asked or 0.0), _LONGEST_WAIT)
+    @property
+    def _where(self) -> str:
+        return f"{self.settings.base_url or 'the default endpoint'}, model {self.settings.model}"
 
     def _ask(self, request: Request) -> Any:
         api = self._openai
@@ -162,48 +148,37 @@ class Endpoint:
             self._form += 1
             return _OtherForm()
         if status in (408, 409, 429) or status >= 500:
-            return _Again(f"status {status} ({_short(error)})", _retry_after(error.response.headers))
-        hints = {
-            401: f"check the key in {self.settings.key_variable}",
-            403: f"check the key in {self.settings.key_variable}",
-            404: "check the base URL and the model's name",
-        }
+            return _Again(f"status {status} ({_short(error)})", error.response.headers.get("retry-after"))
+        key = f"check the key in {self.settings.key_variable}"
+        hints = {401: key, 403: key, 404: "check the base URL and the model's name"}
         return ProposerError(
             f"the endpoint refuses with status {status}: {_short(error)}",
-            where=f"{self.settings.base_url or 'the default endpoint'}, model {self.settings.model}",
+            where=self._where,
             hint=hints.get(status),
         )
 
     def _read(self, answer: Any, began: float) -> Reply:
         try:
             choice = answer.choices[0]
-            text = choice.message.content
-            usage = answer.usage
-            prompt, said = (usage.prompt_tokens, usage.completion_tokens) if usage else (0, 0)
+            text, usage = choice.message.content, answer.usage
         except (AttributeError, IndexError, TypeError) as error:
             raise _Again("a malformed answer (no choice or no message in it)") from error
         if not isinstance(text, str):
             raise _Again("a malformed answer (its message has no text)")
-        if not usage:  # then count too much rather than too little
-            said = max(1, len(text) // 2)
-        prompt, said = int(prompt or 0), int(said or 0)
-        return Reply(
-            text,
-            str(getattr(answer, "model", "") or self.settings.model),
-            prompt,
-            said,
-            self.meter.price(prompt, said),
-            time.monotonic() - began,
-            choice.finish_reason == "length",
-        )
+        # without usage count too much rather than too little
+        prompt = int(usage.prompt_tokens or 0) if usage else 0
+        said = int(usage.completion_tokens or 0) if usage else max(1, len(text) // 2)
+        model = str(getattr(answer, "model", "") or self.settings.model)
+        truncated = choice.finish_reason == "length"
+        return Reply(text, model, prompt, said, seconds=time.monotonic() - began, truncated=truncated)
 
 
 class _Again(Exception):
     """May pass: try again, after `asked` seconds if the endpoint said so."""
 
-    def __init__(self, what: str, asked: float | None = None) -> None:
+    def __init__(self, what: str, asked: str | None = None) -> None:
         super().__init__(what)
-        self.asked = asked
+        self.asked = float(asked) if asked and re.fullmatch(r"\d+(\.\d+)?", asked) else 0.0
 
 
 class _OtherForm(Exception):
@@ -220,13 +195,6 @@ def _schema_argument(form: str, schema: Mapping[str, Any]) -> dict[str, Any]:
             "extra_body": {"response_format": {"type": "json_object", "schema": dict(schema)}},
         }
     return {}
-
-
-def _retry_after(headers: Mapping[str, str]) -> float | None:
-    try:
-        return float(headers.get("retry-after", ""))
-    except ValueError:
-        return None
 
 
 def _is_local(url: str | None) -> bool:

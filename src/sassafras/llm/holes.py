@@ -31,7 +31,7 @@ class Hole:
 
     Attributes:
         name: unique within the source.
-        note: what its text must do, for whoever fills it.
+        note: what its text must do.
         text: what stands there now, without the indentation that all of its lines share.
         indent: that indentation.
     """
@@ -50,11 +50,18 @@ class Template:
         language: ``cuda`` or ``triton``.
         pieces: the fixed text; one more than there are holes.
         holes: in order.
+        free: the texts are not checked: the only hole is the whole source.
     """
 
     language: Language
     pieces: tuple[str, ...]
     holes: tuple[Hole, ...]
+    free: bool = False
+
+    @classmethod
+    def whole(cls, source: str, language: Language) -> Template:
+        """All of a source as one hole, called ``source``."""
+        return cls(language, ("", ""), (Hole("source", "", source, ""),), free=True)
 
     @classmethod
     def parse(cls, source: str, language: Language) -> Template:
@@ -63,46 +70,36 @@ class Template:
         Raises:
             SassafrasError: markers nest, do not match, or two holes share a name.
         """
-        pieces: list[str] = []
+        pieces: list[str] = [""]
         holes: list[Hole] = []
-        fixed: list[str] = []
-        inside: tuple[str, str, str] | None = None
-        body: list[str] = []
+        inside: re.Match[str] | None = None
+        body = ""
         for number, line in enumerate(source.splitlines(keepends=True), 1):
             bare = line.rstrip("\n")
             if begin := _BEGIN.match(bare):
                 if inside:
-                    raise SassafrasError(f"hole {inside[0]!r} is still open", where=f"line {number}")
-                inside = (begin["name"], begin["note"] or "", begin["indent"])
-                fixed.append(line)
-                pieces.append("".join(fixed))
-                fixed, body = [], []
+                    raise SassafrasError(f"hole {inside['name']!r} is still open", where=f"line {number}")
+                inside, body = begin, ""
+                pieces[-1] += line
             elif _END.match(bare):
                 if not inside:
                     raise SassafrasError("'end hole' without a hole", where=f"line {number}")
-                text = textwrap.dedent("".join(body)).rstrip("\n")
-                first = next((b for b in body if b.strip()), "")
-                indent = first[: len(first) - len(first.lstrip())] if first else inside[2]
-                holes.append(Hole(inside[0], inside[1], text, indent))
-                inside, fixed = None, [line]
+                text = textwrap.dedent(body).rstrip("\n")
+                first = next((part for part in body.splitlines() if part.strip()), inside["indent"] + "x")
+                indent = first[: len(first) - len(first.lstrip())]
+                holes.append(Hole(inside["name"], inside["note"] or "", text, indent))
+                inside = None
+                pieces.append(line)
             elif inside:
-                body.append(line)
+                body += line
             else:
-                fixed.append(line)
+                pieces[-1] += line
         if inside:
-            raise SassafrasError(f"hole {inside[0]!r} has no end", hint="close it with 'end hole'")
+            raise SassafrasError(f"hole {inside['name']!r} has no end", hint="close it with 'end hole'")
         names = [hole.name for hole in holes]
         if len(set(names)) != len(names):
             raise SassafrasError(f"holes need different names, got {', '.join(names)}")
-        pieces.append("".join(fixed))
         return cls(language, tuple(pieces), tuple(holes))
-
-    def hole(self, name: str) -> Hole:
-        """The hole of this name. Raises AnswerError."""
-        for hole in self.holes:
-            if hole.name == name:
-                return hole
-        raise AnswerError(f"there is no hole {name!r}", hint="the holes are " + ", ".join(self.texts()))
 
     def texts(self) -> dict[str, str]:
         """name -> what stands there now."""
@@ -112,10 +109,14 @@ class Template:
         """The source with other texts in some of its holes.
 
         Raises:
-            AnswerError: a text that is too long, holds markers, or does not stay within its hole.
+            AnswerError: no such hole, or a text that is too long, holds markers, or leaves its hole.
         """
+        now = self.texts()
         for name in texts:
-            self.hole(name)
+            if name not in now:
+                raise AnswerError(f"there is no hole {name!r}", hint="the holes are " + ", ".join(now))
+        if self.free:
+            return texts.get("source", self.holes[0].text)
         out = [self.pieces[0]]
         for hole, after in zip(self.holes, self.pieces[1:], strict=True):
             text = tidy(texts.get(hole.name, hole.text))
@@ -126,13 +127,18 @@ class Template:
             out.append(after)
         return "".join(out)
 
+    def written(self, texts: Mapping[str, str]) -> dict[str, str]:
+        """The texts that differ from the present ones, as the filled source has them. Raises as `fill`."""
+        source = self.fill(texts)
+        filled = {"source": source} if self.free else Template.parse(source, self.language).texts()
+        return {name: text for name, text in filled.items() if text != self.texts()[name]}
+
     def _check(self, hole: Hole, text: str) -> None:
         where = f"hole {hole.name}"
         if len(text) > LONGEST:
             raise AnswerError(f"{len(text)} characters, {LONGEST} are the most", where=where)
-        for line in text.split("\n"):
-            if _BEGIN.match(line) or _END.match(line):
-                raise AnswerError("a hole's text may not hold hole markers", where=where)
+        if any(_BEGIN.match(line) or _END.match(line) for line in text.split("\n")):
+            raise AnswerError("a hole's text may not hold hole markers", where=where)
         if self.language == "cuda":
             _balanced(text, where)
 

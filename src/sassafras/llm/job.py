@@ -1,13 +1,12 @@
-"""A search run whose candidates are rewritten sources."""
+"""A search run whose candidates are proposals: rewritten sources, or other configurations of a kernel."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from types import SimpleNamespace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from sassafras.core import Candidate, Evaluation, Evaluator
+from sassafras.core import Evaluation
 from sassafras.jobs.job import Job
 from sassafras.jobs.result import Result
 
@@ -20,49 +19,40 @@ _UNCHECKED = {"correct": "accepted unchecked", "faster": "modelled faster"}
 
 @dataclass
 class SourceJob(Job):
-    """A `Job` whose candidates are rewritten sources: judged by results, since no proof relates two programs.
+    """A `Job` with a `judge`: candidates are judged by results, since no proof relates two programs.
 
     Attributes:
+        strategy: asks the proposer.
         proposals: what proposes, for the run's identity.
         caps: the whole budget, tokens and money included.
         meter: what was spent.
+        install: takes a measured winner instead of the store's tuned kernels.
     """
 
+    strategy: Evolve
     proposals: Mapping[str, Any] = field(default_factory=dict)
     caps: str = ""
     meter: Meter = field(default_factory=Meter)
+    install: Callable[[Result], None] | None = None
 
     def spec(self) -> dict[str, Any]:
         """See `Job.spec`."""
         return {**super().spec(), **self.proposals}
 
-    def _evaluator(self) -> Evaluator:
-        made: Evaluator = self.space  # type: ignore[assignment]
-        return made
-
-    def _validator(self) -> Any:
-        return SimpleNamespace(check=lambda cubin: SimpleNamespace(ok=True, violations=()))
-
-    def _warm_up(self) -> None:
-        """Nothing to prepare: every proposal is compiled in a process of its own."""
-
     def _result(self, *args: Any, **more: Any) -> Result:
         made = super()._result(*args, **more)
-        strategy = self.strategy
-        assert isinstance(strategy, Evolve)
+        strategy, tally = self.strategy, asdict(self.strategy.tally)
         notes = [*made.notes]
         if made.modelled:
             notes.append("nothing was run or checked: the model may prefer a kernel that is wrong")
         if strategy.stopped:
             notes.append(f"the search ended early: {strategy.stopped}")
         words = _UNCHECKED if made.modelled else {}
-        counted = ", ".join(f"{n} {words.get(what, what)}" for what, n in strategy.tally.to_json().items())
+        counted = ", ".join(f"{count} {words.get(what, what)}" for what, count in tally.items())
         notes.append(f"proposals by {strategy.proposer}: {counted}")
-        facts = {**made.facts, "caps": self.caps, "spent": self.meter.facts()}
-        facts["proposals"] = strategy.tally.to_json()
+        facts = {**made.facts, "caps": self.caps, "spent": self.meter.facts(), "proposals": tally}
         facts["proof"] = "compared with the reference, nothing is proved"
-        # no validator approved anything here, so nothing is its failure
-        return replace(made, failed_after_validation=0, notes=tuple(notes), facts=facts)
+        return replace(made, notes=tuple(notes), facts=facts)
 
     def stored_result(self, fresh: bool) -> Result | None:
         """See `Job.stored_result`; tokens and money are part of the budget too."""
@@ -70,17 +60,7 @@ class SourceJob(Job):
         return stored if stored is not None and stored.facts.get("caps") == self.caps else None
 
     def _keep(self, result: Result) -> None:
-        """Only a measured winner: the timing model cannot tell a rewritten kernel from a wrong one."""
-        if not result.improved or self.store is None or not isinstance(self.final, Evaluation):
-            return
-        candidate = Candidate(result.kernel, result.recipe)
-        facts = {
-            "validator": "none: a rewritten source, judged by results on fresh inputs",
-            "environment": result.environment,
-            "strategy": result.strategy,
-            "recipe": result.recipe,
-            "facts": result.facts,
-        }
-        place: dict[str, Any] = {"workload": result.workload, "case": result.case}
-        place |= {"run_id": self.run_id, "facts": facts}
-        self.store.save_winner(self.baseline, candidate, self.final, gpu=result.device, **place)
+        if self.install is None:
+            super()._keep(result)
+        elif result.improved and isinstance(self.final, Evaluation):
+            self.install(result)

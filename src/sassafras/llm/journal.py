@@ -1,35 +1,48 @@
-"""A proposer's answers on disk, so that a run taken up again neither asks nor pays twice."""
+"""A proposer's answers, counted and kept on disk: a run taken up again neither asks nor pays twice."""
 
 from __future__ import annotations
 
 import json
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from .proposer import Proposer, ProposerError, Reply, Request
 from .spending import Meter
 
 
 class Remembered:
-    """Answers known requests from a JSON Lines file, and appends new answers before they are used.
+    """Holds a proposer to a meter's caps, and answers known requests from a JSON Lines file.
 
-    Equal requests are the same request: give samples of one prompt different seeds.
+    New answers are written before they are used. Equal requests are the same request: give samples of one
+    prompt different seeds.
 
     Args:
         proposer: asked for what is not in the file.
-        path: the journal; a last line cut short by a kill is dropped.
-        meter: also charged with remembered answers, so that caps hold over all sittings.
+        meter: counts and caps; charged with remembered answers too, so that caps hold over all sittings.
+        path: the journal; a last line cut short by a kill is dropped. None for none.
+        turn: held while the proposer is asked: a lock, where threads share one that is not `concurrent`.
 
     Raises:
         ProposerError: the file is no such journal.
     """
 
-    def __init__(self, proposer: Proposer, path: str | Path, meter: Meter | None = None) -> None:
-        self._proposer, self._path, self._meter = proposer, Path(path), meter
+    def __init__(
+        self,
+        proposer: Proposer,
+        meter: Meter,
+        path: str | Path | None = None,
+        turn: AbstractContextManager[Any] | None = None,
+    ) -> None:
+        self._proposer, self._meter, self._turn = proposer, meter, turn or nullcontext()
+        self._path = Path(path) if path is not None else None
         self._known: dict[str, Reply] = {}
         self.replayed = 0
-        if self._path.exists():
-            self._load()
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        if self._path is not None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            if self._path.exists():
+                self._load(self._path)
 
     @property
     def name(self) -> str:
@@ -37,31 +50,36 @@ class Remembered:
         return self._proposer.name
 
     def propose(self, request: Request) -> Reply:
-        """See `Proposer.propose`."""
+        """See `Proposer.propose`. Raises SpendingCap where the request might pass a cap."""
         digest = request.digest
         if (reply := self._known.get(digest)) is not None:
             self.replayed += 1
-            if self._meter is not None:
-                self._meter.charge(reply)
+            self._meter.charge(reply)
             return reply
-        reply = self._proposer.propose(request)
-        line = json.dumps({"request": digest, "by": self.name, "reply": reply.to_json()})
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
-        self._known[digest] = reply
+        with self._meter.asking(request):
+            with self._turn:
+                reply = self._proposer.propose(request)
+            dollars = reply.dollars or self._meter.price(reply.prompt_tokens, reply.answer_tokens)
+            reply = replace(reply, dollars=dollars)
+            if self._path is not None:
+                line = json.dumps({"request": digest, "by": self.name, "reply": asdict(reply)})
+                with self._path.open("a", encoding="utf-8") as file:
+                    file.write(line + "\n")
+                self._known[digest] = reply
+            self._meter.charge(reply)
         return reply
 
-    def _load(self) -> None:
-        text = self._path.read_text(encoding="utf-8")
+    def _load(self, path: Path) -> None:
+        text = path.read_text(encoding="utf-8")
         lines = text.split("\n")
         whole, rest = lines[:-1], lines[-1]
         for number, line in enumerate(whole, 1):
             try:
                 entry = json.loads(line)
-                self._known[str(entry["request"])] = Reply.from_json(entry["reply"])
+                self._known[str(entry["request"])] = Reply(**entry["reply"])
             except (ValueError, KeyError, TypeError) as error:
                 raise ProposerError(
-                    f"not a journal of proposals: {error}", where=f"{self._path}:{number}"
+                    f"not a journal of proposals: {error}", where=f"{path}:{number}"
                 ) from error
         if rest:  # killed while writing
-            self._path.write_text("".join(line + "\n" for line in whole), encoding="utf-8")
+            path.write_text("".join(line + "\n" for line in whole), encoding="utf-8")

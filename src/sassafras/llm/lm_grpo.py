@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 
-#: ``reward(completions=[...], shape=[...], ...) -> [float]``, as TRL calls it
+from .reward import FAILED
+
+#: ``reward(completions=[...], task=[...], ...) -> [float]``, as TRL calls it
 RewardFunction = Callable[..., Sequence[float]]
 
 
@@ -72,18 +74,16 @@ def train(
     settings: LmGrpoSettings | None = None,
     *,
     seed: int = 0,
-    failed: float = -1.5,
     report: Callable[[LmStep], None] | None = None,
 ) -> tuple[Any, list[LmStep]]:
     """Train; (the model, with adapters if asked for, and what each update saw).
 
     Args:
         model, tokenizer: of transformers; the tokenizer needs a chat template.
-        rows: ``prompt`` (chat messages) and the reward's columns.
+        rows: ``prompt`` (chat messages) and the reward's columns (`training.training_rows`).
         reward: see `RewardFunction`.
         settings: see `LmGrpoSettings`.
         seed: of everything random.
-        failed: the reward of a refused answer.
         report: called after each update.
     """
     import torch
@@ -105,15 +105,9 @@ def train(
             torch.nn.utils.clip_grad_norm_(weights, 1.0)
             optimiser.step()
             earned = np.array([value for value, _ in found])
-            seen.append(
-                LmStep(
-                    step,
-                    float(earned.mean()),
-                    float(earned.max()),
-                    float((earned > failed).mean()),
-                    max(found)[1][:200],
-                )
-            )
+            best, example = max(found)
+            usable = float((earned > FAILED).mean())
+            seen.append(LmStep(step, float(earned.mean()), best, usable, example[:200]))
             if report is not None:
                 report(seen[-1])
     return model, seen
@@ -135,18 +129,18 @@ def _group(
     ids = torch.tensor([[*prompt, *begun]], device=model.device)
     model.eval()
     with torch.no_grad():
-        read = _read(model, ids[:, :-1], settings.group)[0]
         out = model.generate(
-            ids.expand(settings.group, -1),
-            attention_mask=torch.ones_like(ids).expand(settings.group, -1),
-            past_key_values=read,
+            ids,
+            attention_mask=torch.ones_like(ids),
+            num_return_sequences=settings.group,
             do_sample=True,
             temperature=settings.temperature,
             top_k=0,
             max_new_tokens=settings.max_tokens,
             pad_token_id=tokenizer.pad_token_id,
         )
-    new = out[:, ids.shape[1] :]
+    length = ids.shape[1]
+    new = out[:, length:]
     texts = [settings.prefill + t for t in tokenizer.batch_decode(new, skip_special_tokens=True)]
     columns = {name: [value] * settings.group for name, value in row.items() if name != "prompt"}
     earned = np.array(reward(completions=texts, **columns), float)
@@ -155,34 +149,11 @@ def _group(
         advantage = torch.as_tensor((used - used.mean()) / (used.std() + 1e-4), dtype=torch.float32)
         model.train()
         mask = _until_end(new, tokenizer.eos_token_id)
-        log = torch.log_softmax(_logits(model, ids, new).float() / settings.temperature, -1)
-        log = log.gather(-1, new[..., None]).squeeze(-1)
+        logits = model(out).logits[:, length - 1 : -1].float() / settings.temperature
+        log = torch.log_softmax(logits, -1).gather(-1, new[..., None]).squeeze(-1)
         loss = -(advantage[:, None].to(log.device) * log * mask).sum() / mask.sum() / settings.prompts
         loss.backward()
     return list(zip(earned.tolist(), texts, strict=True))
-
-
-def _read(model: Any, ids: Any, group: int) -> tuple[Any, Any]:
-    """A prompt (1, tokens), read once for a group: (keys and values repeated so often, last logits)."""
-    from transformers import DynamicCache
-
-    cache = DynamicCache(config=model.config)
-    logits = model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1).logits[:, -1:]
-    cache.batch_repeat_interleave(group)
-    return cache, logits
-
-
-def _logits(model: Any, ids: Any, new: Any) -> Any:
-    """Logits of each answer's tokens, (group, tokens, words): the prompt, most of the work, goes in once."""
-    import torch
-
-    group = len(new)
-    cache, first = _read(model, ids, group)
-    first = first.expand(group, -1, -1)
-    if new.shape[1] == 1:
-        return first
-    rest = model(new[:, :-1], past_key_values=cache, use_cache=True).logits
-    return torch.cat([first, rest], 1)
 
 
 def _until_end(tokens: Any, end: int | None) -> Any:

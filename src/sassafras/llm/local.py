@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,6 @@ from typing import Any
 from sassafras.core import ToolMissing
 
 from .proposer import ProposerError, Reply, Request
-from .spending import Meter
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +73,10 @@ class LocalModel:
     """See the module. Where a request lists its `choices` the answer is one of them; a schema alone is not
     enforced while sampling here, and answers are validated as all are."""
 
-    def __init__(self, settings: LocalSettings, meter: Meter | None = None) -> None:
-        self.settings, self.meter = settings, meter or Meter()
+    def __init__(self, settings: LocalSettings) -> None:
+        self.settings = settings
         self.model, self.tokenizer = load(settings)
         self._tokens: dict[str, list[int]] = {}
-        self._prefix: tuple[tuple[int, ...], Any] | None = None
 
     @property
     def name(self) -> str:
@@ -86,21 +85,19 @@ class LocalModel:
         return f"local:{Path(self.settings.model).name}{adapter}"
 
     def propose(self, request: Request) -> Reply:
-        """See `Proposer.propose`. Raises SpendingCap, ProposerError."""
-        with self.meter.asking(request):
-            return self._propose(request)
-
-    def _propose(self, request: Request) -> Reply:
+        """See `Proposer.propose`. Raises ProposerError."""
         import torch
 
         began = time.monotonic()
         ids = self._prompt(request)
-        if request.choices:
-            return self._chosen(request, ids, began)
-        sampled = request.temperature > 0
-        how: dict[str, Any] = {"do_sample": sampled}
-        if sampled:
-            how |= {"temperature": request.temperature, "top_p": 0.95}
+        prompt = int(ids.shape[1])
+        how: dict[str, Any] = {"do_sample": False}
+        if request.temperature > 0:
+            how = {"do_sample": True, "temperature": request.temperature, "top_p": 0.95}
+        tokens = [self._of(text) for text in request.choices]
+        if tokens:
+            how["prefix_allowed_tokens_fn"] = allowed_tokens(tokens, prompt, self.tokenizer.eos_token_id)
+            how["top_p"] = how["top_k"] = None
         devices = [self.settings.device] if self.settings.device.startswith("cuda") else []
         with torch.no_grad(), torch.random.fork_rng(devices=devices):
             torch.manual_seed(request.seed)
@@ -111,53 +108,19 @@ class LocalModel:
                 pad_token_id=self.tokenizer.pad_token_id,
                 **how,
             )
-        new = out[0, ids.shape[1] :]
+        new = out[0, prompt:].tolist()
+        said = len(new)
         text = self.tokenizer.decode(new, skip_special_tokens=True)
-        truncated = len(new) >= request.max_tokens
-        prompt, said = int(ids.shape[1]), len(new)
-        price = self.meter.price(prompt, said)
-        reply = Reply(text, self.name, prompt, said, price, time.monotonic() - began, truncated)
-        self.meter.charge(reply)
-        return reply
+        for choice, written in zip(request.choices, tokens, strict=True):
+            if new in (written, [*written, self.tokenizer.eos_token_id]):
+                text = choice
+        truncated = said >= request.max_tokens
+        return Reply(text, self.name, prompt, said, seconds=time.monotonic() - began, truncated=truncated)
 
-    def _chosen(self, request: Request, ids: Any, began: float) -> Reply:
-        """One of the request's choices; see `constrained`."""
-        import torch
-
-        from .constrained import choose
-
-        for text in request.choices:
-            if text not in self._tokens:
-                self._tokens[text] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-        texts = [self._tokens[text] for text in request.choices]
-        generator = torch.Generator()
-        generator.manual_seed(request.seed)
-        which, asked = choose(
-            self.model,
-            ids[:, -1:],
-            texts,
-            temperature=request.temperature,
-            generator=generator,
-            past=self._past(ids[:, :-1]),
-        )
-        prompt = int(ids.shape[1])
-        price = self.meter.price(prompt, asked)
-        reply = Reply(request.choices[which], self.name, prompt, asked, price, time.monotonic() - began)
-        self.meter.charge(reply)
-        return reply
-
-    def _past(self, ids: Any) -> Any:
-        """The model's cache after these tokens, to be changed; kept for the next answers to this prompt."""
-        import copy
-
-        import torch
-
-        key = tuple(ids[0].tolist())
-        if self._prefix is None or self._prefix[0] != key:
-            with torch.no_grad():
-                out = self.model(input_ids=ids, use_cache=True)
-            self._prefix = (key, out.past_key_values)
-        return copy.deepcopy(self._prefix[1])
+    def _of(self, text: str) -> list[int]:
+        if text not in self._tokens:
+            self._tokens[text] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        return self._tokens[text]
 
     def _prompt(self, request: Request) -> Any:
         import torch
@@ -173,3 +136,20 @@ class LocalModel:
                 hint="show fewer variants (--set exemplars=1) or raise the context",
             )
         return torch.tensor([list(ids)], device=self.settings.device)
+
+
+def allowed_tokens(texts: Sequence[Sequence[int]], prompt: int, end: int) -> Callable[[int, Any], list[int]]:
+    """What `generate` may go on with, so that the answer is one of `texts` (``prefix_allowed_tokens_fn``).
+
+    Args:
+        texts: the tokens of every text.
+        prompt: tokens before the answer.
+        end: the token that ends an answer.
+    """
+
+    def allowed(batch: int, ids: Any) -> list[int]:
+        said = ids.tolist()[prompt:]
+        alive = [text for text in texts if list(text[: len(said)]) == said]
+        return sorted({text[len(said)] if len(text) > len(said) else end for text in alive} or {end})
+
+    return allowed

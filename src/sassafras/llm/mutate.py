@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from .holes import Language
 
@@ -83,7 +84,8 @@ _RULES: dict[str, tuple[_Rule, ...]] = {"cuda": _CUDA, "triton": _TRITON}
 _NUMBER = re.compile(r"(?<![\w.])(\d+)(?![\w.])")
 
 
-def edits(hole: str, text: str, language: Language) -> list[Edit]:
+@lru_cache(maxsize=1024)
+def edits(hole: str, text: str, language: Language) -> tuple[Edit, ...]:
     """Every edit of a hole's text that the grammar knows, in a fixed order."""
     found: list[Edit] = []
     for pattern, replacement, what in _RULES[language]:
@@ -98,7 +100,7 @@ def edits(hole: str, text: str, language: Language) -> list[Edit]:
                 what = f"{value} becomes {new_value}"
                 found.append(Edit(hole, match.start(), match.end(), str(new_value), what))
     found += _swaps(hole, text)
-    return [edit for edit in found if edit.apply(text) != text]
+    return tuple(edit for edit in found if edit.apply(text) != text)
 
 
 def _swaps(hole: str, text: str) -> list[Edit]:

@@ -5,26 +5,33 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
+from sassafras.core import Space
+
 from .archive import ArchivedSource
 from .proposer import Message
 
 State = TypeVar("State")
 
 
-class Promptable(Protocol[State]):
-    """A `core.Space` whose states can be written about."""
+class Promptable(Space[State, Any], Protocol[State]):
+    """A `core.Space` whose states can be shown to a model and read from its answers."""
 
     @property
     def schema(self) -> Mapping[str, Any] | None:
         """JSON schema of an answer; None for text in three sections."""
         ...
 
-    def brief(self) -> str:
-        """What is to be written, and what must stay as it is."""
+    @property
+    def form(self) -> str:
+        """What the code section must hold, where there is no schema."""
         ...
 
-    def notes(self) -> str:
-        """Facts that may help."""
+    def choices(self) -> tuple[str, ...]:
+        """Every answer that can be used, where they can be listed; else none."""
+        ...
+
+    def brief(self) -> str:
+        """What is to be written, what must stay as it is, and facts that may help."""
         ...
 
     def show(self, state: State) -> str:
@@ -72,8 +79,6 @@ def messages(
         sections: ask for analysis and design before the code; False for models too small to gain by it.
     """
     parts = [space.brief()]
-    if notes := space.notes():
-        parts.append("Notes:\n" + notes)
     if contrastive and variants:
         parts.append(
             "Earlier variants, slowest first. Their score is baseline time / their time: higher is faster."
@@ -82,12 +87,8 @@ def messages(
     score = f" (score {parent_score:.3f})" if contrastive and parent_score is not None else ""
     parts.append(f"Change this variant{score}:\n{parent}")
     if space.schema is None:
-        form = (
-            "For each hole that you change one fenced block whose first line is `hole: NAME`, and in it the "
-            "hole's new text only."
-        )
-        form = getattr(space, "form", form)
-        parts.append(SECTIONS.format(form=form) if sections else f"Answer with the code alone. {form}")
+        form = SECTIONS if sections else "Answer with the code alone. {form}"
+        parts.append(form.format(form=space.form))
     else:
         parts.append("Propose a configuration that was not tried yet and should be faster.")
     return ({"role": "system", "content": SYSTEM}, {"role": "user", "content": "\n\n".join(parts)})
@@ -95,8 +96,6 @@ def messages(
 
 def _variant(number: int, variant: ArchivedSource) -> str:
     lines = [f"### Variant {number}: score {variant.score:.3f}" if variant.score else f"### Variant {number}"]
-    if variant.metrics:
-        lines.append("Profiler: " + ", ".join(f"{k} {v:g}" for k, v in sorted(variant.metrics.items())))
     if variant.note:
         lines.append(f"Its author said: {variant.note}")
     return "\n".join([*lines, variant.text])

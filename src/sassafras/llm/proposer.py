@@ -45,13 +45,8 @@ class Request:
     @property
     def digest(self) -> str:
         """sha256 of everything that makes two requests the same."""
-        what: list[Any] = [
-            [dict(m) for m in self.messages],
-            self.schema,
-            self.max_tokens,
-            self.temperature,
-            self.seed,
-        ]
+        said = [dict(m) for m in self.messages]
+        what: list[Any] = [said, self.schema, self.max_tokens, self.temperature, self.seed]
         if self.choices:
             what.append(hashlib.sha256("\n".join(self.choices).encode()).hexdigest())
         return hashlib.sha256(json.dumps(what, sort_keys=True, default=str).encode()).hexdigest()
@@ -70,7 +65,7 @@ class Reply:
         text: the answer.
         model: what answered.
         prompt_tokens, answer_tokens: as the proposer counted them.
-        dollars: what it cost; 0 where nothing is charged.
+        dollars: what it cost; 0 where the meter's prices say it, or nothing is charged.
         seconds: wall time, retries included.
         truncated: the answer ended at ``max_tokens``.
     """
@@ -82,15 +77,6 @@ class Reply:
     dollars: float = 0.0
     seconds: float = 0.0
     truncated: bool = False
-
-    def to_json(self) -> dict[str, Any]:
-        """For a journal."""
-        return {name: getattr(self, name) for name in self.__slots__}
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Reply:
-        """The reverse of `to_json`. Raises TypeError on unknown fields."""
-        return cls(**value)
 
 
 @runtime_checkable

@@ -26,10 +26,29 @@ from sassafras.core import (
     Verdict,
     Workload,
 )
+from sassafras.evaluate.source import Source, SourceEvaluator
+from sassafras.frontend.cuda import CudaBuilder
+from sassafras.frontend.triton import TritonBuilder
 
 from .answer import AnswerError, hole_texts, read_answer, whole_source
 from .holes import Language, Template
 from .mutate import Edit, edits
+
+#: facts of Hopper, from our docs
+_NOTES = (
+    "- Global loads are fastest when neighbouring threads read neighbouring 16 bytes.\n"
+    "- A load takes some 700 cycles from L2: have several in flight before the first use.\n"
+    "- A value read once should not displace others from the caches.\n"
+)
+_NOTES_OF = {
+    "cuda": "- float4 loads need 16-byte alignment, which every buffer has at its start.\n"
+    "- Warp shuffles are cheaper than shared memory and a barrier for sums of 32 values.\n"
+    "- No includes, no host code, no streams, no global variables, no timers.",
+    "triton": "- Division is slow: multiply by a reciprocal that was computed once.\n"
+    "- tl.exp2 is one instruction; tl.exp is a product and tl.exp2.\n"
+    "- tl.load and tl.store take cache_modifier, eviction_policy; tl.range takes num_stages.\n"
+    "- Only triton.language; no Python beyond it.",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +57,12 @@ class SourceState:
 
     Attributes:
         texts: (hole, text) of the holes that differ from the baseline's, sorted by name.
-        whole: the whole source, when it was rewritten; holes are then part of it.
         parent: digest of the candidate that it was made from.
         origin: what made it: ``baseline``, ``mutation`` or a proposer's name.
         note: the proposer's words on its design.
     """
 
     texts: tuple[tuple[str, str], ...] = ()
-    whole: str | None = None
     parent: str = field(default="", compare=False)
     origin: str = field(default="baseline", compare=False)
     note: str = field(default="", compare=False)
@@ -66,22 +83,27 @@ class SourceSpace:
     """
 
     def __init__(
-        self, workload: Workload, case: Case, baseline: Kernel, judge: Any, *, whole: bool = False
+        self,
+        workload: Workload,
+        case: Case,
+        baseline: Kernel,
+        judge: SourceEvaluator,
+        *,
+        whole: bool = False,
     ) -> None:
         self.workload, self.case, self.baseline, self.judge = workload, case, baseline, judge
         self.language, self.text, self.entry = source_of(workload)
         self.whole = whole
-        self.template = Template.parse(self.text, self.language)
-        if not self.template.holes and not whole:
+        self.template = (Template.whole if whole else Template.parse)(self.text, self.language)
+        if not self.template.holes:
             raise SassafrasError(
                 "this kernel's source has no hole to fill",
                 where=workload.name,
                 hint="mark lines with '# hole: NAME' and '# end hole' (// in CUDA C++), or let the whole "
                 "source be rewritten (--whole)",
             )
-        self._sources: dict[str, Any] = {}
-        self._refused: dict[str, str] = {}
-        self._edits: dict[tuple[str, str], list[Edit]] = {}
+        #: source -> digest of its candidate
+        self._digests = {self.text: baseline.digest}
 
     # -- core.Space ---------------------------------------------------------------------------------------
 
@@ -97,12 +119,7 @@ class SourceSpace:
 
     def moves(self, state: SourceState) -> list[Edit]:
         """Every edit that the grammar knows for the present texts."""
-        found: list[Edit] = []
-        for name, text in self.texts(state).items():
-            if (name, text) not in self._edits:
-                self._edits[name, text] = edits(name, text, self.language)
-            found += self._edits[name, text]
-        return found
+        return [edit for name, text in self.texts(state).items() for edit in edits(name, text, self.language)]
 
     def sample(self, state: SourceState, rng: np.random.Generator) -> Edit | None:
         """One of `moves`: a kind of edit, evenly, then a place, so that numbers do not drown the rest."""
@@ -122,17 +139,17 @@ class SourceSpace:
 
     def candidate(self, state: SourceState) -> Candidate:
         """The built kernel; where it could not be built, a stand-in that the judge knows (never runs)."""
-        if not state.texts and state.whole is None:
+        if not state.texts:
             return Candidate(self.baseline, {"origin": "baseline"})
         source = self._source(state)
-        made: Candidate = self.judge.candidate(source)
-        self._sources[made.digest] = source
+        made = self.judge.candidate(source)
+        self._digests[source.text] = made.digest
         if made.recipe.get("not_built"):
             return made
-        if why := _broken_launch(made.kernel, self.baseline):
-            self._refused[made.digest] = why
+        why = _broken_launch(made.kernel, self.baseline)
+        recipe = {**made.recipe, "refused": why} if why else made.recipe
         shared, meta = self.baseline.shared_bytes, self.baseline.meta
-        return replace(made, kernel=replace(made.kernel, shared_bytes=shared, meta=meta))
+        return Candidate(replace(made.kernel, shared_bytes=shared, meta=meta), recipe)
 
     def evaluate(self, candidate: Candidate) -> Outcome:
         """`core.Evaluator` for this space's candidates: the judge's verdict on their source.
@@ -140,64 +157,43 @@ class SourceSpace:
         Raises:
             DeviceError, StoreError, NotSafe: not the candidate's fault.
         """
-        if candidate.digest == self.baseline.digest:
-            outcome: Outcome = self.judge.inner.evaluate(candidate)
-            return outcome
-        if why := self._refused.get(candidate.digest):
+        if candidate.recipe.get("not_built"):
+            return self.judge.evaluate(Source(**candidate.recipe["source"]))
+        if why := candidate.recipe.get("refused"):
             kind = Modelled if self.judge.inner.device.modelled else Evaluation
-            refused: Outcome = self.judge.inner.settle(
-                candidate, kind(candidate.digest, Verdict.UNSUPPORTED, detail=why)
-            )
-            return refused
-        if candidate.recipe.get("not_built") is None:
-            run: Outcome = self.judge.inner.evaluate(candidate)
-            return run
-        source = self._sources.get(candidate.digest)
-        if source is None:
-            raise SassafrasError("not a candidate of this space", where=candidate.digest[:16])
-        judged: Outcome = self.judge.evaluate(source)
-        return judged
+            refused = kind(candidate.digest, Verdict.UNSUPPORTED, detail=why)
+            return self.judge.inner.settle(candidate, refused)
+        return self.judge.inner.evaluate(candidate)
 
     # -- texts --------------------------------------------------------------------------------------------
 
     def texts(self, state: SourceState) -> dict[str, str]:
         """Hole -> text, all of them; a rewritten source is one hole called ``source``."""
-        if self.whole:
-            return {"source": self.source(state)}
         return {**self.template.texts(), **dict(state.texts)}
 
     def source(self, state: SourceState) -> str:
         """The whole source text of a state."""
-        return state.whole if state.whole is not None else self.template.fill(dict(state.texts))
+        return self.template.fill(dict(state.texts))
 
     def state(self, texts: Mapping[str, str], parent: SourceState, origin: str, note: str) -> SourceState:
         """The state with these texts, checked. Raises AnswerError."""
-        more: dict[str, Any] = {"parent": self._digest(parent), "origin": origin, "note": note}
-        if self.whole:
-            text = texts["source"]
-            return SourceState(whole=None if text == self.text else text, **more)
-        filled = Template.parse(self.template.fill(texts), self.language).texts()
-        was = self.template.texts()
-        return SourceState(tuple(sorted((n, t) for n, t in filled.items() if t != was[n])), **more)
+        written = sorted(self.template.written(texts).items())
+        text = self.source(parent)
+        digest = self._digests.get(text) or hashlib.sha256(text.encode()).hexdigest()
+        return SourceState(tuple(written), digest, origin, note)
 
-    def _digest(self, state: SourceState) -> str:
-        """Digest of a state that was a candidate before; of its source where it was not."""
-        if not state.texts and state.whole is None:
-            return self.baseline.digest
-        text = self.source(state)
-        known = next((d for d, s in self._sources.items() if s.text == text), None)
-        return known or hashlib.sha256(text.encode()).hexdigest()
-
-    def _source(self, state: SourceState) -> Any:
-        from sassafras.evaluate.source import Source
-
-        recipe: dict[str, Any] = {"parent": state.parent, "origin": state.origin, "note": state.note[:500]}
-        recipe |= {"whole": state.whole} if state.whole is not None else {"texts": dict(state.texts)}
+    def _source(self, state: SourceState) -> Source:
+        recipe = {
+            "parent": state.parent,
+            "origin": state.origin,
+            "note": state.note[:500],
+            "texts": dict(state.texts),
+        }
         launch: dict[str, Any] = {}
         if self.language == "cuda":
-            launch = {"threads": self.baseline.threads, "shared_bytes": self.baseline.shared_bytes}
-            flags = getattr(self.workload.build, "flags", ())
-            launch["flags"] = (*flags, *self.case.options.get("flags", ()))
+            flags = (*getattr(self.workload.build, "flags", ()), *self.case.options.get("flags", ()))
+            shared = self.baseline.shared_bytes
+            launch = {"threads": self.baseline.threads, "shared_bytes": shared, "flags": flags}
         return Source(self.language, self.source(state), entry=self.entry, recipe=recipe, **launch)
 
     # -- Promptable ---------------------------------------------------------------------------------------
@@ -206,6 +202,10 @@ class SourceSpace:
     def schema(self) -> None:
         """Answers are text in three sections."""
         return None
+
+    def choices(self) -> tuple[str, ...]:
+        """None: answers are free text."""
+        return ()
 
     @property
     def form(self) -> str:
@@ -239,27 +239,7 @@ class SourceSpace:
             lines.append("You rewrite only these holes; everything outside of them stays as it is:")
             lines += [f"- {hole.name}: {hole.note or 'see the source'}" for hole in self.template.holes]
         lines.append("The baseline's source:\n" + fenced(self.text, self.language))
-        return "\n".join(lines)
-
-    def notes(self) -> str:
-        """Facts of Hopper, from our docs."""
-        shared = (
-            "- Global loads are fastest when neighbouring threads read neighbouring 16 bytes.\n"
-            "- A load takes some 700 cycles from L2: have several in flight before the first use.\n"
-            "- A value read once should not displace others from the caches.\n"
-        )
-        if self.language == "cuda":
-            return shared + (
-                "- float4 loads need 16-byte alignment, which every buffer has at its start.\n"
-                "- Warp shuffles are cheaper than shared memory and a barrier for sums of 32 values.\n"
-                "- No includes, no host code, no streams, no global variables, no timers."
-            )
-        return shared + (
-            "- Division is slow: multiply by a reciprocal that was computed once.\n"
-            "- tl.exp2 is one instruction; tl.exp is a product and tl.exp2.\n"
-            "- tl.load and tl.store take cache_modifier, eviction_policy; tl.range takes num_stages.\n"
-            "- Only triton.language; no Python beyond it."
-        )
+        return "\n".join(lines) + "\n\nNotes:\n" + _NOTES + _NOTES_OF[self.language]
 
     def show(self, state: SourceState) -> str:
         """The texts of the holes, or the whole source."""
@@ -271,12 +251,9 @@ class SourceSpace:
     def read(self, text: str, parent: SourceState, origin: str = "answer") -> SourceState:
         """The state that an answer of `origin` describes. Raises AnswerError."""
         answer = read_answer(text)
-        note = " ".join(answer.design.split())[:300]
-        if self.whole:
-            state = self.state({"source": whole_source(answer)}, parent, origin, note)
-        else:
-            now = self.texts(parent)
-            state = self.state({**now, **hole_texts(answer, now)}, parent, origin, note)
+        now = self.texts(parent)
+        new = {"source": whole_source(answer)} if self.whole else hole_texts(answer, now)
+        state = self.state({**now, **new}, parent, origin, " ".join(answer.design.split())[:300])
         if state == parent:
             raise AnswerError("nothing was changed", hint="propose other text than the one shown")
         return state
@@ -296,9 +273,6 @@ def source_of(workload: Workload) -> tuple[Language, str, str]:
     Raises:
         SassafrasError: a raw cubin, or a kernel whose source is not at hand.
     """
-    from sassafras.frontend.cuda import CudaBuilder
-    from sassafras.frontend.triton import TritonBuilder
-
     build = workload.build
     if isinstance(build, CudaBuilder):
         return "cuda", build.text, build.entry or ""

@@ -1,7 +1,8 @@
-"""What proposals cost: tokens and money counted, caps kept, requests a minute held back."""
+"""What proposals cost: budgets read, tokens and money counted, caps kept, requests a minute held back."""
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections import deque
@@ -10,10 +11,52 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from sassafras.core import Budget, SearchError
+
 from .proposer import Reply, Request, SpendingCap
 
+#: evaluations that stand for "no limit" where a budget names tokens or money alone
+_MANY = 1_000_000
 #: characters that a token has at the very least on average, for the worst case of a prompt not yet counted
 _LEAST_CHARACTERS_A_TOKEN = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Spend:
+    """A budget in seconds and evaluations, and caps on tokens and dollars."""
+
+    budget: Budget
+    tokens: int | None = None
+    dollars: float | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Spend:
+        """Read ``60s,200e,100000t,2.5usd``: any of seconds, evaluations, tokens, dollars.
+
+        Raises:
+            SearchError: a part cannot be read, or a cap is not positive.
+        """
+        rest, tokens, dollars = [], None, None
+        for part in (p.strip() for p in text.split(",")):
+            if found := re.fullmatch(r"(\d+)(k|M)?t(?:okens)?", part):
+                tokens = int(found[1]) * {None: 1, "k": 1000, "M": 1_000_000}[found[2]]
+            elif found := re.fullmatch(r"\$?(\d+(?:\.\d+)?)(?:usd|\$)|\$(\d+(?:\.\d+)?)", part):
+                dollars = float(found[1] or found[2])
+            else:
+                rest.append(part)
+        if 0 in (tokens, dollars):
+            raise SearchError(f"a budget must be positive, got {text!r}")
+        try:
+            budget = Budget.parse(",".join(rest)) if rest else Budget(evaluations=_MANY)
+        except SearchError as error:
+            raise SearchError(error.what, hint="for example 10m,200e,500kt,2.5usd") from error
+        return cls(budget, tokens, dollars)
+
+    def __str__(self) -> str:
+        parts = [] if self.budget.evaluations == _MANY and self.budget.seconds is None else [str(self.budget)]
+        parts += [f"{self.tokens}t"] if self.tokens is not None else []
+        parts += [f"{self.dollars:g}usd"] if self.dollars is not None else []
+        return ",".join(parts)
 
 
 @dataclass
@@ -52,13 +95,23 @@ class Meter:
         One that fits once others have been answered waits for them.
 
         Raises:
-            SpendingCap: it could pass one of the caps.
+            SpendingCap: it could pass one of the caps, were it alone.
         """
-        tokens = self._prompt(request) + request.max_tokens
-        dollars = self.price(self._prompt(request), request.max_tokens)
+        prompt = request.characters // _LEAST_CHARACTERS_A_TOKEN + 16 * len(request.messages)
+        tokens = prompt + request.max_tokens
+        dollars = self.price(prompt, request.max_tokens)
         with self._free:
             while not self._fits(tokens + self._held_tokens, dollars + self._held_dollars):
-                self.allow(request)
+                if not self._fits(tokens, 0.0):
+                    raise SpendingCap(
+                        f"{self.tokens} tokens are spent, and the next request may take {tokens} more: over "
+                        f"the cap of {self.tokens_cap}"
+                    )
+                if not self._fits(0, dollars):
+                    raise SpendingCap(
+                        f"${self.dollars:.4f} is spent, and the next request may pass the cap of "
+                        f"${self.dollars_cap:.4f}"
+                    )
                 self._free.wait()
             self._held_tokens += tokens
             self._held_dollars += dollars
@@ -69,28 +122,6 @@ class Meter:
                 self._held_tokens -= tokens
                 self._held_dollars = self._held_dollars - dollars if self._held_tokens else 0.0
                 self._free.notify_all()
-
-    def allow(self, request: Request) -> None:
-        """Check that the worst case of a request stays below the caps, were it alone.
-
-        Raises:
-            SpendingCap: it could pass one of them.
-        """
-        prompt = self._prompt(request)
-        if not self._fits(prompt + request.max_tokens, 0.0):
-            raise SpendingCap(
-                f"{self.tokens} tokens are spent, and the next request may take "
-                f"{prompt + request.max_tokens} more: over the cap of {self.tokens_cap}"
-            )
-        if not self._fits(0, self.price(prompt, request.max_tokens)):
-            raise SpendingCap(
-                f"${self.dollars:.4f} is spent, and the next request may pass the cap of "
-                f"${self.dollars_cap:.4f}"
-            )
-
-    def _prompt(self, request: Request) -> int:
-        """Tokens that a prompt has at the very most."""
-        return request.characters // _LEAST_CHARACTERS_A_TOKEN + 16 * len(request.messages)
 
     def _fits(self, tokens: int, dollars: float) -> bool:
         if self.tokens_cap is not None and self.tokens + tokens > self.tokens_cap:

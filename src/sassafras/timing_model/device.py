@@ -132,11 +132,10 @@ class ModelDevice:
         """See `core.Redrawing`: the model's counterpart of a re-measurement in fresh processes."""
 
         def found(digest: str) -> dict[str, Any]:
-            model, steps = self._steps(candidate.kernel)
             draws = self.draws
             new = redraw(
                 lambda a, b: draws.baseline(DrawSet.REPORT, a, b),
-                lambda a, b: draws.of(model, steps, DrawSet.REPORT, a, b),
+                lambda a, b: self.drawn(candidate, DrawSet.REPORT, a, b),
                 lambda a, b: draws.baseline(DrawSet.NULL, a, b),
             )
             return {

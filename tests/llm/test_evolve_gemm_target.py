@@ -12,7 +12,6 @@ import pytest
 from typer.testing import CliRunner
 
 from sassafras.api.evolve import evolve
-from sassafras.api.evolve_gemm import GemmJob, evolve_gemm, workload_of
 from sassafras.cli.app import app
 from sassafras.core import (
     Candidate,
@@ -27,10 +26,12 @@ from sassafras.gemm import GemmSpace, Shape
 from sassafras.gemm.bench.device import GemmDevice
 from sassafras.gemm.configs import registry
 from sassafras.gemm.select.table import TunedTable
+from sassafras.gemm.select.workload import workload as gemm_workload
 from sassafras.jobs.result import Result
-from sassafras.llm.gemm_json import GemmProposals, to_fields
+from sassafras.llm.gemm_space import GemmJsonSpace
 from sassafras.llm.proposer import Reply, Request
 from sassafras.store import Store
+from sassafras.timing_model import ModelDevice
 
 SHAPE = Shape(64, 64, 512)
 
@@ -38,7 +39,12 @@ SHAPE = Shape(64, 64, 512)
 @pytest.fixture
 def cubins(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bytes in the place of cubins: the modelled clock runs none, and compiling takes seconds each."""
-    monkeypatch.setattr("sassafras.api.evolve_gemm.cubin", lambda instance, cache: instance.name.encode())
+
+    def named(instance: Any, cache: Path | None = None) -> bytes:
+        return bytes(instance.name, "ascii")
+
+    monkeypatch.setattr("sassafras.api.evolve.cubin", named)
+    monkeypatch.setattr("sassafras.gemm.select.workload.cubin", named)
 
 
 class Scripted:
@@ -56,8 +62,8 @@ class Scripted:
 
 def legal(count: int) -> list[str]:
     """Answers that name legal configurations, not the start."""
-    space = GemmProposals(GemmSpace(SHAPE, lambda config: b""))
-    return [space.show(config) for config in space.space.configs[1 : 1 + count]]
+    space = GemmJsonSpace(SHAPE, lambda config: b"")
+    return [space.show(config) for config in space.configs[1 : 1 + count]]
 
 
 def test_one_cubin_serves_several_configurations() -> None:
@@ -100,7 +106,7 @@ def test_answers_are_checked_for_legality_and_judged(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("cubins")
 def test_the_same_search_resumes_and_asks_nothing_twice(tmp_path: Path) -> None:
     def run(proposer: Scripted, proposals: int) -> Result:
-        return evolve_gemm(
+        return evolve(
             f"gemm:{SHAPE}", proposer=proposer, settings={"proposals": proposals}, device="model",
             budget="20e", store=tmp_path / "s.sqlite",
         )  # fmt: skip
@@ -129,8 +135,8 @@ def test_chance_finds_better_and_commands_say_what_is_not_for_it(tmp_path: Path)
         assert done.exit_code == 2 and "is not for gemm:MxNxK" in done.output
     with pytest.raises(SassafrasError, match="not a shape"):
         evolve("gemm:64x64", device="model", store=False)
-    with pytest.raises(SearchError, match="makes its own device"):
-        evolve(f"gemm:{SHAPE}", device=GemmDevice(dry=True), store=False)
+    with pytest.raises(SearchError, match="needs a GemmDevice"):
+        evolve(f"gemm:{SHAPE}", device=ModelDevice(), store=False)
     with pytest.raises(DeviceError, match="no device 'tpu'"):
         evolve(f"gemm:{SHAPE}", device="tpu", store=False)
 
@@ -158,10 +164,8 @@ def test_a_winner_is_measured_afresh_and_told_to_matmul(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, faster: float
 ) -> None:
     table = tmp_path / "table.json"
-    monkeypatch.setattr("sassafras.api.evolve_gemm._tuned", lambda device: table)
-    result = evolve_gemm(
-        f"gemm:{SHAPE}", device=Measuring(faster), budget="6e", store=tmp_path / "s.sqlite"
-    )  # type: ignore[arg-type]  # fmt: skip
+    monkeypatch.setattr("sassafras.gemm.matmul.planner.tuned_path", lambda gpu: table)
+    result = evolve(f"gemm:{SHAPE}", device=Measuring(faster), budget="6e", store=tmp_path / "s.sqlite")
     assert not result.modelled and result.facts["proof"].startswith("compared with the reference")
     assert result.null == pytest.approx(1.0, abs=0.02)
     if faster < 1:
@@ -180,8 +184,8 @@ def test_verdicts_of_a_device() -> None:
     """What cannot run, what is no configuration, and a process that dies."""
     device = GemmDevice(dry=True, processes=2)
     device.modelled = False
-    workload = workload_of(SHAPE)
     space = GemmSpace(SHAPE, lambda config: config.instance.name.encode())
+    workload = gemm_workload(SHAPE, space.start())
     start = space.candidate(space.start())
     try:
         device.open(workload, workload.case(None), start.kernel)
@@ -210,8 +214,3 @@ def test_verdicts_of_a_device() -> None:
     if shutil.which("nvcc"):
         kernel = workload.build(workload.case(None), "sm_90a")
         assert kernel.cubin[:4] == b"\x7fELF" and kernel.name == space.start().instance.name
-
-
-def test_a_job_keeps_nothing_of_the_model() -> None:
-    assert GemmJob.install is None
-    assert to_fields(registry.legal(SHAPE)[0])["family"] == "small"
