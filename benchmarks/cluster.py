@@ -67,10 +67,10 @@ def swept(arguments: argparse.Namespace, workers: int) -> tuple[dict[str, Any], 
         tempfile.TemporaryDirectory() as folder,
     ):
         options = Options(exclude=arguments.exclude)
-        dataset = runs.sweep(
-            shapes, Path(folder), options, crew=ClusterCrew(pool), dry=dry, progress=1, say=say,
-            cache=arguments.cache,
-        )  # fmt: skip
+        settings = runs.RunSettings(
+            Path(folder), options, crew=ClusterCrew(pool), dry=dry, cache=arguments.cache, say=say
+        )
+        dataset = runs.sweep(shapes, settings)
         if not begun or not left[0]:
             raise SystemExit(f"{arguments.shapes} shapes are too few for {workers} workers")
         seconds = time.monotonic() - begun[0]

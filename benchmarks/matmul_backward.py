@@ -304,7 +304,7 @@ def main() -> int:
             crashed.append(f"{left[index].name}: {type(row).__name__}: {row}"[:300])
             print("FAILED", crashed[-1], flush=True)
         elif row is not None:
-            journal.finish({"shape": left[index].name, **row})
+            journal.add({"shape": left[index].name, **row})
             print(line(row), flush=True)
     done = journal.done()
     rows = [

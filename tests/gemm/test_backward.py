@@ -17,6 +17,7 @@ from sassafras.gemm.bench import candidates, commands, grids, runs
 from sassafras.gemm.bench.dry_run import DryContestants
 from sassafras.gemm.bench.options import Options, retuning
 from sassafras.gemm.bench.tune import choose
+from sassafras.gemm.bench.worker_client import WorkerClient
 from sassafras.gemm.configs import backward, registry
 from sassafras.gemm.problem.shape import Shape
 from sassafras.gemm.select import dataset, table
@@ -35,7 +36,7 @@ GPU = "NVIDIA H200"
 def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Dataset]:
     """A rehearsed sweep of two modelled GPUs."""
     folder = tmp_path_factory.mktemp("backward")
-    return folder, runs.sweep(SHAPES, folder, OPTIONS, gpus=2, **QUIET)
+    return folder, runs.sweep(SHAPES, runs.RunSettings(folder, OPTIONS, gpus=2, **QUIET))
 
 
 def measured(found: Dataset) -> Dataset:
@@ -65,7 +66,7 @@ def test_layouts_are_of_one_kind(tmp_path: Path) -> None:
             Options(layouts=layouts)
     assert Options(layouts=["tt", "nt"]).layouts == ("tt", "nt")
     with pytest.raises(SassafrasError, match="measures nn and tn"):
-        runs.run(SHAPES, tmp_path, OPTIONS, **QUIET)
+        runs.run(SHAPES, runs.RunSettings(tmp_path, OPTIONS, **QUIET))
 
 
 def test_one_shape_is_swept() -> None:
@@ -87,12 +88,11 @@ def test_a_sweep_resumes_and_keeps_apart_from_the_others(
     assert all(entry.baselines["torch"].keys() == {"nt", "tt"} for entry in found)
     monkeypatch.setattr(runs, "instances", lambda layouts: pytest.fail("a rehearsal builds nothing"))
     with monkeypatch.context() as patch:
-        patch.setattr(
-            "sassafras.gemm.bench.runner._watched", lambda *args: pytest.fail("a worker was started")
-        )
-        again = runs.sweep(SHAPES, folder, OPTIONS, **QUIET)
+        patch.setattr(WorkerClient, "_start", lambda self: pytest.fail("a worker was started"))
+        again = runs.sweep(SHAPES, runs.RunSettings(folder, OPTIONS, **QUIET))
     assert [e.to_json() for e in again] == [e.to_json() for e in found]
-    other = runs.sweep(SHAPES[2:], folder, Options(configs=12, finalists=2), **QUIET)
+    nn = Options(configs=12, finalists=2)
+    other = runs.sweep(SHAPES[2:], runs.RunSettings(folder, nn, **QUIET))
     assert set(other.entries) == {SHAPES[2]} and other[SHAPES[2]].baselines["torch"].keys() == {"nn", "tn"}
     assert runs.collected(folder, backward.PART).pairs == found.pairs
 

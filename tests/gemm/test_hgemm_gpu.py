@@ -100,15 +100,16 @@ def test_launches_that_overlap_stay_right(tools: GpuContext) -> None:
 def test_benchmark_of_two_shapes(tmp_path: Path) -> None:
     from sassafras.gemm.bench.commands import benchmark
     from sassafras.gemm.bench.options import Options
+    from sassafras.gemm.bench.runs import RunSettings
 
     shapes = (Shape(64, 64, 64), Shape(128, 64, 256))
-    options = Options(configs=24, seconds=0.02)
-    path, summary = benchmark(shapes, tmp_path, options, processes=2, progress=0)
+    settings = RunSettings(tmp_path, Options(configs=24, seconds=0.02), progress=0)
+    path, summary = benchmark(shapes, settings, processes=2)
     found = json.loads(path.read_text())
     assert summary["measured"] == summary["with_ours"] == 2 and summary["failed"] == 0
     for row in found["rows"]:
         assert row["processes"] == 2 and 0.9 < row["null"] < 1.1 and row["speedup_low"] <= row["speedup"]
         for name in ("ours", "lt_autotune", "lt_heuristic", "cublas", "torch"):
             assert 0.5 < row[name] < 100
-    again, _ = benchmark(shapes, tmp_path, options, processes=2, progress=0)  # resumes: nothing is left to do
+    again, _ = benchmark(shapes, settings, processes=2)  # resumes: nothing is left to do
     assert json.loads(again.read_text())["rows"] == found["rows"]

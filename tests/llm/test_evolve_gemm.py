@@ -201,7 +201,6 @@ def test_verdicts_of_a_device() -> None:
         process = device._child._process
         assert process is not None
         process.kill()
-        process.wait()
         assert device.run(start).verdict is Verdict.CORRECT, "another process judges on"
         again = device.remeasure(start)
         assert again.verdict.ok and again.facts["processes"] == 2 and again.null_interval is not None

@@ -43,6 +43,11 @@ Workers = Annotated[int | None, typer.Option(help="Of the cluster, how many [def
 Dry = Annotated[bool, typer.Option("--dry-run", help="Rehearse on a modelled clock, without a GPU.")]
 
 
+def quietly(text: str) -> None:
+    """Print a note of how it goes."""
+    stderr().print(text, style="dim", markup=False)
+
+
 @app.command("bench")
 def bench(
     grid: Grid = "cuda-l2",
@@ -80,6 +85,7 @@ def bench(
     from sassafras.gemm.bench.grids import choose_shapes, file_name, judges
     from sassafras.gemm.bench.options import Options
     from sassafras.gemm.bench.report import table
+    from sassafras.gemm.bench.runs import RunSettings
 
     console = stderr()
     options = Options(
@@ -96,21 +102,9 @@ def bench(
     chosen = choose_shapes(grid, bands, shapes, seed)
     files.folder(out)
     with crew(cluster, workers, gpus, dry_run) as hands:
-        path, summary = benchmark(
-            chosen,
-            out,
-            options,
-            mode=mode,
-            name=file_name(grid, mode),
-            processes=processes,
-            gpus=gpus,
-            crew=hands,
-            minutes=minutes,
-            dry=dry_run,
-            fresh=fresh,
-            cache=cache,
-            say=lambda text: console.print(text, style="dim", markup=False),
-        )
+        settings = RunSettings(out, options, gpus, hands, minutes, dry_run, fresh, cache, say=quietly)
+        name = file_name(grid, mode)
+        path, summary = benchmark(chosen, settings, mode=mode, processes=processes, name=name)
     if json:
         print_json(summary)
         return
@@ -157,10 +151,10 @@ def tune(
     then on.
     """
     from sassafras.cluster.gemm import crew
-    from sassafras.gemm.bench import runs as runner
     from sassafras.gemm.bench.commands import save_sweep
     from sassafras.gemm.bench.grids import choose_shapes
     from sassafras.gemm.bench.options import Options, retuning
+    from sassafras.gemm.bench.runs import RunSettings, sweep
     from sassafras.gemm.matmul.planner import tuned_path
 
     console = stderr()
@@ -172,18 +166,8 @@ def tune(
     chosen = choose_shapes(grid, bands, shapes, seed)
     files.folder(out)
     with crew(cluster, workers, gpus, dry_run) as hands:
-        dataset = runner.sweep(
-            chosen,
-            out,
-            options,
-            gpus=gpus,
-            crew=hands,
-            minutes=minutes,
-            dry=dry_run,
-            fresh=fresh,
-            cache=cache,
-            say=lambda text: console.print(text, style="dim", markup=False),
-        )
+        settings = RunSettings(out, options, gpus, hands, minutes, dry_run, fresh, cache, 25, quietly)
+        dataset = sweep(chosen, settings)
     target = tuned_path(str(dataset.header.get("gpu"))) if install and not dataset.modelled else None
     paths = save_sweep(dataset, out, install=target, changed=only_configs)
     print(f"{len(dataset)} shapes, {dataset.pairs} pairs" + (" (modelled)" if dataset.modelled else ""))

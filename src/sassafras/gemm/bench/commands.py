@@ -6,37 +6,52 @@ import json
 import os
 import shlex
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from sassafras.cuda.environment import environment
 
 from ..configs import backward
 from ..problem.shape import Shape
 from ..select.dataset import Dataset, merge, shipped, stem
 from ..select.table import TunedTable
 from . import runs
-from .options import Options
 from .worker import kernels_digest
 
 
 def benchmark(
-    shapes: tuple[Shape, ...],
-    folder: Path,
-    options: Options,
+    shapes: Sequence[Shape],
+    settings: runs.RunSettings,
     *,
     mode: str = "offline",
+    processes: int = 1,
     name: str | None = None,
-    **keywords: Any,
 ) -> tuple[Path, dict[str, Any]]:
-    """`runs.run`, then a JSON file in the folder. Returns its path and the summary.
+    """`runs.run`, then a JSON file in the folder; returns its path and the summary.
 
     Files of a dry run are called ``...-dry``.
     """
-    rows, summary = runs.run(shapes, folder, options, mode=mode, **keywords)
-    file = (name or f"hgemm-{mode}") + ("-dry" if keywords.get("dry") else "")
-    path = folder / f"{file}.json"
-    crew = keywords.get("crew")
-    write(path, rows, summary, options.seed, crew.environment() if crew is not None else None)
+    rows, summary = runs.run(shapes, settings, mode=mode, processes=processes)
+    stem = (name or f"hgemm-{mode}") + ("-dry" if settings.dry else "")
+    own, machine = environment(), settings.crew.environment() if settings.crew else None
+    found = {**own, **(machine or {}), **{key: own.get(key) for key in ("commit", "command", "date")}}
+    head = {
+        "benchmark": stem,
+        "date": _today(),
+        "command": _command(),
+        "commit": os.environ.get("SASSAFRAS_COMMIT") or found.get("commit"),
+        "seed": settings.options.seed,
+        "kernels": kernels_digest(),
+        "modelled": bool(summary.get("modelled")),
+        "environment": found,
+        "summary": summary,
+    }
+    lines = ",\n  ".join(json.dumps(row, default=str) for row in rows)
+    body = json.dumps(head, indent=1, default=str)
+    path = settings.folder / f"{stem}.json"
+    path.write_text(body[:-2] + ',\n "rows": [\n  ' + lines + "\n ]\n}\n")
     return path, summary
 
 
@@ -53,10 +68,10 @@ def save_sweep(
     of = backward.part(dataset.header.get("options", {}).get("layouts", ()))
     name = stem(str(dataset.header.get("gpu") or "gpu"), of)
     dataset.header |= {
-        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "date": _today(),
+        "command": _command(),
         "commit": os.environ.get("SASSAFRAS_COMMIT"),
-        # those of 2026-11-22 and before were not, and say what became of it
+        # those of data sets without this line were timed in shorter blocks
         "torch_times": "timed in blocks as long as those of all else",
     }
     rehearsal = f"sweep-{of}-dry.jsonl.gz" if of else "sweep-dry.jsonl.gz"
@@ -78,33 +93,9 @@ def save_sweep(
     return paths
 
 
-def write(
-    path: Path,
-    rows: list[dict[str, Any]],
-    summary: dict[str, Any],
-    seed: int,
-    machine: dict[str, Any] | None = None,
-) -> None:
-    """A result file with what it was measured on and by.
+def _today() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%d")
 
-    Args:
-        machine: the environment of the machines that measured, where this is another.
-    """
-    from sassafras.cuda.environment import environment
 
-    own = environment()
-    found = {**own, **(machine or {}), **{key: own.get(key) for key in ("commit", "command", "date")}}
-    head = {
-        "benchmark": path.stem,
-        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
-        "commit": os.environ.get("SASSAFRAS_COMMIT") or found.get("commit"),
-        "seed": seed,
-        "kernels": kernels_digest(),
-        "modelled": bool(summary.get("modelled")),
-        "environment": found,
-        "summary": summary,
-    }
-    lines = ",\n  ".join(json.dumps(row, default=str) for row in rows)
-    body = json.dumps(head, indent=1, default=str)
-    path.write_text(body[:-2] + ',\n "rows": [\n  ' + lines + "\n ]\n}\n")
+def _command() -> str:
+    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])

@@ -94,8 +94,7 @@ class GemmDevice:
         found = self._child.ask({"shape": self._shape, "config": candidate.recipe["config"]})
         seconds = float(found.get("seconds", 0.0))
         if "error" in found:
-            died = str(found["error"]).startswith("the worker ended")
-            if not died and "CUDA error" not in found["error"] and "CudaError" not in found["error"]:
+            if not found.get("lost") and "CudaError" not in found["error"]:
                 raise DeviceError(found["error"], where=self._shape)
             return self._outcome(candidate, Verdict.CRASHED, found["error"], seconds)
         self.baseline = self.baseline or found["baseline"]

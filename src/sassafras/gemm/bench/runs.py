@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,9 @@ from ..configs.backward import instances, part
 from ..problem.shape import Shape
 from ..select.dataset import Dataset, DatasetEntry
 from . import report
-from .journal import belongs
-from .journal import read as read_journal
+from .journal import belongs, journals, read, records
 from .options import Options
-from .runner import Executor, Local, journals, records
+from .runner import Executor, Local, ShapeJobs
 from .worker import asked
 
 SELECT = "hgemm-select"
@@ -27,36 +26,97 @@ SELECTING_SHARE = 0.6
 Say = Callable[[str], None]
 
 
+@dataclass(frozen=True)
+class RunSettings:
+    """Where and how long a benchmark or a sweep runs. The same settings resume what they began.
+
+    Attributes:
+        folder: journals go here. All modes of the benchmark, and the sweep, share the selection.
+        options: how thorough it is.
+        gpus: GPUs of this host to work on at once, a worker on each.
+        crew: what measures instead, for example a cluster (`sassafras.cluster.gemm`).
+        minutes: start no shape after so long; what is missing is counted as pending.
+        dry: rehearse on a modelled clock, without a GPU; every row says so.
+        fresh: delete earlier journals of this folder.
+        cache: folder of compiled cubins.
+        progress: say every so many shapes, 0 for never.
+        say: is told how it goes.
+    """
+
+    folder: Path
+    options: Options = field(default_factory=Options)
+    gpus: int = 1
+    crew: Executor | None = None
+    minutes: float | None = None
+    dry: bool = False
+    fresh: bool = False
+    cache: Path | None = None
+    progress: int = 1
+    say: Say = print
+
+    def __post_init__(self) -> None:
+        if self.gpus < 1:
+            raise SassafrasError("a benchmark needs at least one GPU", where=f"gpus={self.gpus}")
+
+    def begun(self, shapes: Sequence[Shape]) -> _Begun:
+        """Kernels built, the folder there, old journals deleted if asked.
+
+        Raises:
+            SassafrasError: there are no shapes.
+            DeviceError, CompileError, ToolMissing: see `Executor.prepare`.
+        """
+        if not shapes:
+            raise SassafrasError("a benchmark needs at least one shape")
+        crew = self.crew or Local(self.gpus)
+        if not self.dry:
+            crew.prepare(self.cache, self.say, instances(self.options.layouts))
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if self.fresh:
+            for path in self.folder.glob("hgemm-*.gpu*.jsonl"):
+                path.unlink()
+        return _Begun(self, crew, [str(s) for s in shapes], time.time())
+
+
+@dataclass(frozen=True)
+class _Begun:
+    """A run under way."""
+
+    settings: RunSettings
+    crew: Executor
+    texts: list[str]
+    started: float
+
+    def work(
+        self,
+        jobs: Mapping[str, dict[str, Any]],
+        texts: Sequence[str],
+        selections: Mapping[str, dict[str, Any]] | None = None,
+        share: float = 1.0,
+    ) -> None:
+        """`Executor.work`, when what lies there belongs to it; no worker starts if nothing is left.
+
+        Args:
+            jobs: stem -> what its plan has beyond that of the others.
+            share: of the minutes, what may have passed when the last shape is begun.
+        """
+        of = self.settings
+        base = {"options": asdict(of.options), "cache": str(of.cache) if of.cache else None, "dry": of.dry}
+        plans = [(stem, {**base, **own}) for stem, own in jobs.items()]
+        for stem, plan in plans:
+            for path in journals(of.folder, stem):
+                belongs(path, asked(plan))
+        deadline = self.started + 60 * share * of.minutes if of.minutes else None
+        self.crew.work(ShapeJobs(of.folder, plans, texts, of.say, selections or {}, deadline, of.progress))
+
+
 def run(
-    shapes: Sequence[Shape],
-    folder: Path,
-    options: Options | None = None,
-    *,
-    mode: str = "offline",
-    processes: int = 1,
-    gpus: int = 1,
-    crew: Executor | None = None,
-    minutes: float | None = None,
-    dry: bool = False,
-    fresh: bool = False,
-    cache: Path | None = None,
-    progress: int = 1,
-    say: Say = print,
+    shapes: Sequence[Shape], settings: RunSettings, *, mode: str = "offline", processes: int = 1
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Rows (one a shape, in the given order) and their summary.
 
     Args:
-        folder: journals go here; the same call resumes from them. Both modes share the selection.
         mode: ``offline`` (calls back to back, warm and cold L2) or ``server`` (isolated calls).
         processes: fresh processes that measure; the speed-up's interval is hierarchical from 2 on.
-        gpus: GPUs of this host to work on at once, a worker on each.
-        crew: who works instead, for example a cluster (`sassafras.cluster.gemm`).
-        minutes: start no shape after so long (selection ends earlier, so that some of what it chose is
-            measured); what is missing is counted as pending.
-        dry: rehearse on a modelled clock, without a GPU; every row says so.
-        fresh: delete earlier journals of this folder.
-        cache: folder of compiled cubins.
-        progress: print every so many shapes, 0 for never.
 
     Raises:
         SassafrasError: nothing to do, or a mode that does not exist.
@@ -65,74 +125,40 @@ def run(
     """
     if mode not in MODES:
         raise SassafrasError(f"mode {mode!r} does not exist", hint="one of " + ", ".join(MODES))
-    if not shapes or processes < 1 or gpus < 1:
-        raise SassafrasError("the benchmark needs at least one shape, one process and one GPU")
-    options = options or Options()
-    crew = crew or Local(gpus)
+    options, folder = settings.options, settings.folder
     if part(options.layouts):
         raise SassafrasError(
             "the benchmark measures nn and tn", where=",".join(options.layouts), hint="matmul_backward.py"
         )
-    base, texts = _begin(crew, shapes, folder, options, minutes, dry, fresh, cache, progress, say)
+    if processes < 1:
+        raise SassafrasError("the benchmark needs at least one process that measures")
+    begun = settings.begun(shapes)
     # shapes that must stay untuned have journals of their own, which no dataset is made of
     apart = "" if options.tuned else "-untuned"
     chosen_in = SELECT + apart + ("-isolated" if options.isolated else "")
-    until = share_of(base["deadline"], SELECTING_SHARE, time.time())
-    _work(crew, folder, [(chosen_in, {**base, "mode": "select", "deadline": until})], texts, say)
+    begun.work({chosen_in: {"mode": "select"}}, begun.texts, share=SELECTING_SHARE)
     chosen = records(folder, chosen_in)
-    usable = [text for text in texts if text in chosen and "error" not in chosen[text]]
-    stems = [f"hgemm-{mode}{apart}-{process}" for process in range(processes)]
-    selections = [str(path) for path in journals(folder, chosen_in)]
-    base |= {"mode": "measure", "how": mode, "selections": selections}
-    _work(crew, folder, [(stem, {**base, "process": p}) for p, stem in enumerate(stems)], usable, say)
-    measured = [records(folder, stem) for stem in stems]
-    rows = [_row(text, chosen, measured) for text in texts]
+    usable = [text for text in begun.texts if text in chosen and "error" not in chosen[text]]
+    measuring = {
+        f"hgemm-{mode}{apart}-{process}": {"mode": "measure", "how": mode, "process": process}
+        for process in range(processes)
+    }
+    begun.work(measuring, usable, chosen)
+    measured = [records(folder, stem) for stem in measuring]
+    rows = [_row(text, chosen, measured) for text in begun.texts]
     return rows, report.summarise(rows)
 
 
-def _work(
-    crew: Executor, folder: Path, jobs: Sequence[tuple[str, dict[str, Any]]], texts: Sequence[str], say: Say
-) -> None:
-    """`Executor.work`, when what lies there belongs to it; no worker starts if nothing is left."""
-    for stem, plan in jobs:
-        for path in journals(folder, stem):
-            belongs(path, asked(plan))
-    crew.work(folder, jobs, texts, say)
-
-
-def share_of(deadline: float | None, share: float, now: float) -> float | None:
-    """The moment when so much of the time that is left will have passed; None without a deadline."""
-    return None if deadline is None else now + share * (deadline - now)
-
-
-def sweep(
-    shapes: Sequence[Shape],
-    folder: Path,
-    options: Options | None = None,
-    *,
-    gpus: int = 1,
-    crew: Executor | None = None,
-    minutes: float | None = None,
-    dry: bool = False,
-    fresh: bool = False,
-    cache: Path | None = None,
-    progress: int = 25,
-    say: Say = print,
-) -> Dataset:
-    """Time our configurations over shapes by successive halving, beside cuBLASLt and torch; the dataset of
-    it.
+def sweep(shapes: Sequence[Shape], settings: RunSettings) -> Dataset:
+    """Time our configurations over shapes by successive halving, beside cuBLASLt and torch; its dataset.
 
     It is the selection of `run`, and shares its journals: a sweep resumes as a benchmark and the reverse.
-    Arguments and errors as there.
+    Errors as there.
     """
-    if not shapes or gpus < 1:
-        raise SassafrasError("a sweep needs at least one shape and one GPU")
-    options = options or Options()
-    crew = crew or Local(gpus)
-    base, texts = _begin(crew, shapes, folder, options, minutes, dry, fresh, cache, progress, say)
-    of = part(options.layouts)
-    _work(crew, folder, [(_stem(of), {**base, "mode": "select"})], texts, say)
-    return collected(folder, of)
+    of = part(settings.options.layouts)
+    begun = settings.begun(shapes)
+    begun.work({_stem(of): {"mode": "select"}}, begun.texts)
+    return collected(settings.folder, of)
 
 
 def _stem(of: str) -> str:
@@ -148,7 +174,7 @@ def collected(folder: Path, of: str = "") -> Dataset:
     paths = journals(folder, _stem(of))
     if not paths:
         raise SassafrasError("no selection journal here", where=str(folder), hint="run the sweep first")
-    conditions = read_journal(paths[0])[0]["header"]
+    conditions = read(paths[0])[0]["header"]
     header = {
         key: conditions[key]
         for key in ("gpu", "kernels", "cublaslt", "torch", "modelled", "options")
@@ -169,35 +195,6 @@ def collected(folder: Path, of: str = "") -> Dataset:
         ours = {name: (us, rung) for name, (us, rung) in record["rungs"].items()}
         entries.append(DatasetEntry(Shape.parse(text), ours, baselines, lt))
     return Dataset(header, entries)
-
-
-def _begin(
-    crew: Executor,
-    shapes: Sequence[Shape],
-    folder: Path,
-    options: Options,
-    minutes: float | None,
-    dry: bool,
-    fresh: bool,
-    cache: Path | None,
-    progress: int,
-    say: Say,
-) -> tuple[dict[str, Any], list[str]]:
-    """What all plans share, and the shapes' names; kernels are built, old journals deleted if asked."""
-    if not dry:
-        crew.prepare(cache, say, instances(options.layouts))
-    folder.mkdir(parents=True, exist_ok=True)
-    if fresh:
-        for path in folder.glob("hgemm-*.gpu*.jsonl"):
-            path.unlink()
-    base = {
-        "options": asdict(options),
-        "cache": str(cache) if cache else None,
-        "progress": progress,
-        "dry": dry,
-        "deadline": time.time() + 60 * minutes if minutes else None,
-    }
-    return base, [str(shape) for shape in shapes]
 
 
 def _row(
