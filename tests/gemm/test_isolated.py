@@ -9,10 +9,9 @@ import pytest
 
 from sassafras.core import DeviceError
 from sassafras.gemm.bench import dry_run, runs
-from sassafras.gemm.bench.isolated_calls import Isolated
 from sassafras.gemm.bench.measure import hopeful
 from sassafras.gemm.bench.options import Options, of_known
-from sassafras.gemm.bench.timing import TimedBlock
+from sassafras.gemm.bench.timing import Isolated, TimedBlock
 from sassafras.gemm.bench.tune import choose
 from sassafras.gemm.problem.shape import Shape
 from sassafras.gemm.select.dataset import shipped

@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from sassafras.core import DeviceError
 from sassafras.cuda.cublas import RECOMMENDED_WORKSPACE, WORKSPACES, Cublas, CublasLt
 from sassafras.cuda.driver import Gpu, KernelFunction, call
 from sassafras.cuda.timing import Stopwatch
 
-from ..build.arguments import Arguments
+from ..build.arguments import packed
 from ..build.cubins import cubin
 from ..configs.registry import Config, Instance
 from ..problem.launch import SHARED_LIMIT, Launch
@@ -89,18 +88,21 @@ class GpuContext:
                 carveout = which.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
                 call(self.gpu.driver.cuFuncSetAttribute, function.handle, carveout, 100)
                 self._opted_in.add(instance)
-        block = Arguments(instance.parameters, launch, addresses, self.gpu.driver)
-        if function.sizes is not None and list(function.sizes) != block.sizes:
-            raise DeviceError(
-                f"the cubin takes {function.sizes} bytes, not {block.sizes}", where=instance.name
-            )
-        where = self.gpu.config(
+        block = packed(
+            instance.parameters,
+            launch,
+            addresses,
+            self.gpu.driver,
+            sizes=function.sizes,
+            where=instance.name,
+        )
+        how = self.gpu.config(
             launch.grid, launch.threads, launch.shared_bytes, launch.cluster, overlap=launch.overlap
         )
         gpu = self.gpu
 
         def enqueue() -> None:
-            gpu.launch(where, function, block.address)
+            gpu.launch(how, function, block.address)
 
         return enqueue
 

@@ -20,10 +20,9 @@ from sassafras.cuda.timing import launches_a_block
 from ..configs.registry import parse
 from ..problem.shape import LAYOUTS, Shape
 from ..select.table import TableRow
-from .isolated_calls import Isolated
 from .operands import RMS_LIMIT
 from .options import Options
-from .timing import Enqueue, apart, paired, rough_us, timed
+from .timing import Enqueue, Isolated, apart, paired, rough_us, timed
 from .tune import drawn, rounds_for
 
 #: baselines may reduce in FP16 (cuBLAS's default); beyond this their result counts as wrong

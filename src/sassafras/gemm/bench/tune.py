@@ -24,9 +24,8 @@ from ..configs.registry import Config
 from ..problem.shape import Shape
 from .candidates import candidates_for, changed, ranked, recorded, recorded_algorithm
 from .faults import FaultTracker
-from .isolated_calls import Isolated
 from .options import Options
-from .timing import Enqueue, TimedBlock, apart, timed
+from .timing import Enqueue, Isolated, TimedBlock, apart, timed
 
 #: graphs alive at once while screening
 _BATCH = 64
