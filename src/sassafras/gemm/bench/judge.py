@@ -1,7 +1,7 @@
-"""One configuration at a time beside cuBLASLt's best, for searches; and frozen winners again, afresh.
+"""One configuration at a time beside cuBLASLt's best, for searches; and frozen winners on fresh inputs.
 
-Runs in `feed`'s process. The strong baseline is chosen once a shape, from cuBLASLt's candidates of both
-layouts, and stays for the whole search.
+The strong baseline is chosen once a shape, from cuBLASLt's candidates of both layouts, and stays for the whole
+search.
 """
 
 from __future__ import annotations
@@ -10,29 +10,26 @@ from typing import Any
 
 import numpy as np
 
-from sassafras.core import DeviceError, SassafrasError
+from sassafras.core import SassafrasError
 from sassafras.cuda.cublas import LtAlgorithm
 from sassafras.cuda.driver import CudaError
-from sassafras.cuda.timing import launches_a_block
 
 from ..configs.registry import parse
 from ..problem.shape import LAYOUTS, Shape
-from .operands import RMS_LIMIT
+from .operands import required
 from .options import Options
-from .timing import Enqueue, paired, rough_us, timed
-from .tune import Screen, _lt_finalists, rounds_for
+from .timing import Enqueue, contest, paired, rough_us, rounds_for
+from .tune import lt_finalists
 
 #: blocks of a search's look, microseconds, and its rounds
 LOOK_US, LOOK_ROUNDS = 100.0, 7
-#: baselines may reduce in FP16 (cuBLAS's default); beyond this their result counts as wrong
-BASELINE_RMS_LIMIT = 10.0
 
 
 class Judge:
     """A shape's operands, its baseline, and what configurations make of it.
 
     Args:
-        stage: `stage.Stage`, or `dry.DryStage`.
+        stage: `Contestants` or `DryContestants`.
         options: how thorough choosing the baseline is, and of the seed.
     """
 
@@ -66,17 +63,16 @@ class Judge:
             return {**record, "verdict": verdict, "detail": str(error)}
         if check.why:
             return {**record, "verdict": "wrong_result", "detail": check.why}
-        us = rough_us(stage, enqueue)
-        blocks = [
-            stage.block(self._enqueue, launches_a_block(self._us, LOOK_US)),
-            stage.block(enqueue, launches_a_block(us, LOOK_US)),
-        ]
-        table = timed(stage.gpu, stage.watch, blocks, LOOK_ROUNDS)
-        after = operands.check(lambda: stage.gpu.replay(blocks[1].graph))
-        for block in blocks:
-            block.discard(stage.gpu)
-        if after.why:
-            return {**record, "verdict": "wrong_result", "detail": f"after timing: {after.why}"}
+        faults: list[str] = []
+
+        def after(index: int, replay: Enqueue) -> None:
+            if index and (why := operands.check(replay).why):
+                faults.append(f"after timing: {why}")
+
+        us = (self._us, rough_us(stage, enqueue))
+        table = contest(stage, (self._enqueue, enqueue), us, LOOK_ROUNDS, LOOK_US, after=after)
+        if faults:
+            return {**record, "verdict": "wrong_result", "detail": faults[0]}
         medians = np.median(table, axis=0)
         return {
             **record,
@@ -99,11 +95,13 @@ class Judge:
         self._operands = operands = stage.operands(shape, self.options.seed)
         operands.calibrate(stage.gemm_ex("nn", operands, strict=True))
         self._problems = {layout: stage.lt.problem(shape, layout) for layout in LAYOUTS}
-        finalists, _ = _lt_finalists(stage, operands, self._problems, self.options)
-        calls = {algorithm: enqueue for _, algorithm, enqueue in finalists}
-        ranked = Screen(stage).final(finalists, self.options.final_seconds, self.options.block_us)
-        self._us, self._baseline = ranked[0]
-        self._enqueue = calls[self._baseline]
+        finalists, _ = lt_finalists(stage, operands, self._problems, self.options)
+        rough, algorithms, calls = zip(*finalists, strict=True)
+        block_us = self.options.block_us
+        rounds = rounds_for(rough, self.options.final_seconds, block_us, least=3, most=15)
+        medians = np.median(contest(stage, calls, rough, rounds, block_us), axis=0)
+        best = int(np.argmin(medians))
+        self._us, self._baseline, self._enqueue = float(medians[best]), algorithms[best], calls[best]
         self._shape = shape
 
     def confirm(self, text: str, names: list[str], lt: dict[str, Any], process: int) -> dict[str, Any]:
@@ -125,31 +123,23 @@ class Judge:
         calls["lt"] = stage.lt_call(problem, algorithm, operands)
         calls["null"] = stage.lt_call(problem, algorithm, operands)
         calls |= {f"torch_{layout}": stage.torch_matmul(layout, operands) for layout in LAYOUTS}
-        ratios = {name: self._right(operands, name, call, names) for name, call in calls.items()}
+        ratios = {name: required(operands, name, call, name in names) for name, call in calls.items()}
         rough = [rough_us(stage, call) for call in calls.values()]
-        block_us = self.options.block_us
-        blocks = [
-            stage.block(call, launches_a_block(us, block_us))
-            for call, us in zip(calls.values(), rough, strict=True)
-        ]
-        rounds = rounds_for(rough, self.options.seconds, block_us, least=7)
-        table = timed(stage.gpu, stage.watch, blocks, rounds)
-        for name, block in zip(calls, blocks, strict=True):
-            self._right(operands, name, lambda b=block: stage.gpu.replay(b.graph), names)  # type: ignore[misc]
-            block.discard(stage.gpu)
+        rounds = rounds_for(rough, self.options.seconds, self.options.block_us, least=7)
+        table = contest(
+            stage,
+            list(calls.values()),
+            rough,
+            rounds,
+            self.options.block_us,
+            after=lambda index, replay: required(operands, [*calls][index], replay, index < len(names)),
+        )
         problem.close()
         return {
             "shape": text,
             "rms_ratios": {name: ratios[name] for name in names},
             "times": {name: [float(us) for us in table[:, i]] for i, name in enumerate(calls)},
         }
-
-    @staticmethod
-    def _right(operands: Any, name: str, call: Enqueue, ours: list[str]) -> float:
-        check = operands.check(call, RMS_LIMIT if name in ours else BASELINE_RMS_LIMIT)
-        if check.why:
-            raise DeviceError(f"{name}: {check.why}", where=str(operands.shape))
-        return float(check.rms_ratio)
 
 
 def answer(judge: Judge, plan: dict[str, Any], question: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The reported figures of one shape: everybody interleaved on the same buffers, in a fresh process.
+"""The reported figures of one shape: all contestants interleaved on the same buffers, in a fresh process.
 
 Offline: calls back to back in CUDA graphs, warm L2; the same with an emptied L2; wall time of eager calls.
 Server: one isolated call after an exponential gap, on rotated buffers.
@@ -12,21 +12,18 @@ from typing import Any
 
 import numpy as np
 
-from sassafras.core import DeviceError
 from sassafras.core.statistics import bootstrap_median
 from sassafras.cuda.cublas import LtAlgorithm
-from sassafras.cuda.timing import launches_a_block
 
 from ..configs.registry import parse
 from ..problem.shape import LAYOUTS, Shape
 from ..select.table import TableRow
-from .operands import RMS_LIMIT
+from .operands import required
 from .options import Options
-from .timing import Enqueue, Isolated, apart, paired, rough_us, timed
-from .tune import drawn, rounds_for
+from .timing import Enqueue, Isolated, apart, contest, order_seed, paired, rough_us, rounds_for, timed
 
-#: baselines may reduce in FP16 (cuBLAS's default); beyond this their result counts as wrong
-BASELINE_RMS_LIMIT = 10.0
+#: contestants that are kernels of ours
+OURS = ("ours", "ours_nn", "ours_tn")
 #: baselines of which the better layout is reported, and the portfolio alike
 FAMILIES = ("lt_autotune", "lt_heuristic", "cublas", "torch", "portfolio")
 #: sets of buffers that server mode rotates through, at most
@@ -44,12 +41,11 @@ Bind = Callable[[Any], Enqueue]
 def measure(
     stage: Any, selection: dict[str, Any], options: Options, process: int, mode: str
 ) -> dict[str, Any]:
-    """One row: microseconds a contestant, ratios, checks. Nothing is chosen here but
-    the better layout of each baseline.
+    """One row: microseconds a contestant, ratios, checks. Only the better layout of each baseline is chosen.
 
     Args:
-        stage: `stage.Stage`, or `dry.DryStage`.
-        selection: a record of `select.choose`.
+        stage: `Contestants` or `DryContestants`.
+        selection: a record of `tune.choose`.
         process: number of this process; inputs and seeds follow it.
         mode: ``offline`` or ``server``.
 
@@ -67,7 +63,7 @@ def measure(
     for name, enqueue in contestants.items():
         if name.startswith("portfolio"):
             stage.settled(enqueue)
-    ratios = {name: _checked(operands, name, enqueue) for name, enqueue in contestants.items()}
+    ratios = {name: required(operands, name, enqueue, name in OURS) for name, enqueue in contestants.items()}
     row: dict[str, Any] = {"m": shape.m, "n": shape.n, "k": shape.k, "band": shape.band}
     if stage.modelled:
         row["modelled"] = True
@@ -177,22 +173,29 @@ def _offline(
     contestants: dict[str, Enqueue],
     operands: Any,
 ) -> dict[str, Any]:
-    names = list(contestants)
-    rough = {name: rough_us(stage, contestants[name]) for name in names}
-    blocks = [
-        stage.block(contestants[name], launches_a_block(rough[name], options.block_us)) for name in names
-    ]
+    names, calls = list(contestants), list(contestants.values())
+    rough = {name: rough_us(stage, enqueue) for name, enqueue in contestants.items()}
     rounds = rounds_for(list(rough.values()), options.seconds, options.block_us)
-    before = apart(stage, list(contestants.values())) if options.apart else None
-    table = timed(
-        stage.gpu, stage.watch, blocks, rounds, before=before, seed=drawn(operands.shape, options.seed)
+    replayed: dict[str, float] = {}
+
+    def after(index: int, replay: Enqueue) -> None:  # the timed graph must still write all of C
+        name = names[index]
+        shown = name if name.startswith("ours") else f"{name} (after)"
+        replayed[name] = required(operands, shown, replay, name in OURS)
+
+    table = contest(
+        stage,
+        calls,
+        list(rough.values()),
+        rounds,
+        options.block_us,
+        before=apart(stage, calls) if options.apart else None,
+        seed=order_seed(operands.shape, options.seed),
+        after=after,
     )
     row = _ours_columns(selection) | judged(table, names, selection) | {"rounds": rounds}
-    for name, block in zip(names, blocks, strict=True):
-        after = _replayed(stage, operands, name, block)
-        if name == "ours":
-            row["rms_ratio_after"] = after
-        block.discard(stage.gpu)
+    if "ours" in replayed:
+        row["rms_ratio_after"] = replayed["ours"]
     if options.cold:
         row |= _cold(stage, selection, options, binds, operands, rough)
     if options.walls:
@@ -201,11 +204,7 @@ def _offline(
         slowest = max(rough[name] for name in callers)
         count = int(min(options.walls, max(10, _WALL_US // (len(callers) * slowest))))
         walls = stage.walls([contestants[name] for name in callers], count)
-        for family in ("torch", "portfolio"):
-            of_family = [i for i, name in enumerate(callers) if name.startswith(family)]
-            best = min(of_family, key=lambda i: float(np.median(walls[:, i])))
-            row[f"wall_p50_{family}"] = float(np.median(walls[:, best]))
-            row[f"wall_p99_{family}"] = float(np.quantile(walls[:, best], 0.99))
+        row |= _walls(walls, callers, ("torch", "portfolio"))
     return row
 
 
@@ -233,7 +232,7 @@ def _cold(
         blocks,
         rounds,
         before=lambda index: stage.empty_l2(),
-        seed=drawn(operands.shape, options.seed),
+        seed=order_seed(operands.shape, options.seed),
     )
     for block in blocks:
         block.discard(stage.gpu)
@@ -252,25 +251,30 @@ def _server(
     operands: Any,
 ) -> dict[str, Any]:
     """Isolated calls: GPU time by events around each, and wall time of the whole call, waits untimed."""
-    everybody, sets = list(binds), stage.sets(operands, _SERVER_SETS)
+    every, sets = list(binds), stage.sets(operands, _SERVER_SETS)
     rng = np.random.default_rng((options.seed, process, operands.shape.flop % (1 << 31)))
-    contest = Isolated(stage, [[binds[name](buffers) for buffers in sets] for name in everybody])
-    trial, _, _ = contest.calls(_TRIAL_CALLS, math.inf, rng)
-    kept = hopeful(everybody, np.median(trial, axis=0).tolist(), selection_best(selection))
-    table, walls, rate = contest.calls(options.calls, options.rate, rng, kept)
-    contest.close()
-    names = [everybody[index] for index in kept]
+    isolated = Isolated(stage, [[binds[name](buffers) for buffers in sets] for name in every])
+    trial, _, _ = isolated.calls(_TRIAL_CALLS, math.inf, rng)
+    kept = hopeful(every, np.median(trial, axis=0).tolist(), selection_best(selection))
+    table, walls, rate = isolated.calls(options.calls, options.rate, rng, kept)
+    isolated.close()
+    names = [every[index] for index in kept]
     row = _ours_columns(selection) | judged(table, names, selection)
     row |= {"rounds": options.calls, "rate": rate, "sets": len(sets)}
-    after = _checked(operands, "ours", binds["ours"](operands)) if "ours" in binds else None
-    if after is not None:
-        row["rms_ratio_after"] = after
-    for family in ("ours", *FAMILIES):
+    if "ours" in binds:
+        row["rms_ratio_after"] = required(operands, "ours", binds["ours"](operands), True)
+    return row | _walls(walls, names, ("ours", *FAMILIES))
+
+
+def _walls(walls: np.ndarray, names: Sequence[str], families: Sequence[str]) -> dict[str, float]:
+    """Columns of wall times (calls, contestants): of each family the better layout's."""
+    row: dict[str, float] = {}
+    for family in families:
         columns = [i for i, name in enumerate(names) if name == family or name.startswith(family + "_")]
         if columns:
-            best = min(columns, key=lambda i: float(np.median(walls[:, i])))
-            row[f"wall_p50_{family}"] = float(np.median(walls[:, best]))
-            row[f"wall_p99_{family}"] = float(np.quantile(walls[:, best], 0.99))
+            best = min((walls[:, i] for i in columns), key=lambda us: float(np.median(us)))
+            row[f"wall_p50_{family}"] = float(np.median(best))
+            row[f"wall_p99_{family}"] = float(np.quantile(best, 0.99))
     return row
 
 
@@ -280,7 +284,7 @@ def hopeful(names: Sequence[str], trial_us: Sequence[float], twin: str) -> list[
     Args:
         names: of contestants (`_contestants`).
         trial_us: microseconds of each in a short trial.
-        twin: whom ``null`` repeats; stays, as ``ours`` and ``null`` do.
+        twin: what ``null`` repeats; stays, as ``ours`` and ``null`` do.
     """
     fastest: dict[str, float] = {}
     families = [name if name in ("ours", "null") else name[:-3] for name in names]  # without _nn, _tn
@@ -296,18 +300,3 @@ def hopeful(names: Sequence[str], trial_us: Sequence[float], twin: str) -> list[
 def _ours_columns(selection: dict[str, Any]) -> dict[str, Any]:
     name = selection.get("ours")
     return {"layout": parse(name).layout if name else None, "config": name}
-
-
-def _checked(operands: Any, name: str, enqueue: Enqueue) -> float:
-    """Error ratio of one cold launch. Raises DeviceError when it is wrong."""
-    ours = name in ("ours", "ours_nn", "ours_tn")
-    check = operands.check(enqueue, RMS_LIMIT if ours else BASELINE_RMS_LIMIT)
-    if check.why:
-        raise DeviceError(f"{name}: {check.why}", where=str(operands.shape))
-    return float(check.rms_ratio)
-
-
-def _replayed(stage: Any, operands: Any, name: str, block: Any) -> float:
-    """The same of the timed graph itself, after timing: it must still write all of C."""
-    shown = name if name.startswith("ours") else f"{name} (after)"
-    return _checked(operands, shown, lambda: stage.gpu.replay(block.graph))

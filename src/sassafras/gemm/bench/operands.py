@@ -14,6 +14,8 @@ from ..problem.shape import LAYOUTS, Shape
 GUARD = 64 * 1024
 #: RMS error allowed over that of cuBLAS without reduced-precision reductions
 RMS_LIMIT = 1.1
+#: baselines may reduce in FP16 (cuBLAS's default); beyond this their result counts as wrong
+BASELINE_RMS_LIMIT = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,14 @@ class Check:
     rms: float
     rms_ratio: float
     why: str
+
+
+def required(operands: Any, name: str, enqueue: Any, ours: bool) -> float:
+    """Error ratio of one launch, by `Operands.check`. Raises DeviceError when it is wrong."""
+    check = operands.check(enqueue, RMS_LIMIT if ours else BASELINE_RMS_LIMIT)
+    if check.why:
+        raise DeviceError(f"{name}: {check.why}", where=str(operands.shape))
+    return float(check.rms_ratio)
 
 
 def factors(buffers: Any, layout: str) -> tuple[Any, Any]:

@@ -24,7 +24,6 @@ class Options:
         final_seconds: GPU time for the last rung, roughly. (With 0.03, three to seven rounds of 20 for large
             shapes, two that differ in the order of tiles alone came out 6 % apart: 2048x16384x4096.)
         block_us: length of a timed block of the last rung.
-        ours_up_to: FLOP above which ours are not tried.
         exclude: a regular expression; configurations whose name it finds are not tried (kernels that fail).
         only: a regular expression; if given, candidates are the configurations whose name it finds (`configs`
             of a layout, best estimate first), and on either side the best few of the shipped dataset. Those
@@ -50,7 +49,6 @@ class Options:
     screen_seconds: float = 0.15
     final_seconds: float = 0.15
     block_us: float = 200.0
-    ours_up_to: float = 1e18
     exclude: str = ""
     only: str = ""
     recorded: int = 4
@@ -76,7 +74,7 @@ class Options:
 
 #: options that the selection follows, and those that the measurement follows
 SELECTING = (
-    "configs", "finalists", "screen_seconds", "final_seconds", "block_us", "ours_up_to", "exclude",
+    "configs", "finalists", "screen_seconds", "final_seconds", "block_us", "exclude",
     "only", "recorded", "known", "isolated", "apart", "layouts", "seed",
 )  # fmt: skip
 MEASURING = ("seconds", "block_us", "cold", "apart", "walls", "rate", "calls", "tuned", "seed")

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from sassafras.core import DeviceError
 from sassafras.cuda.driver import Gpu, call
-from sassafras.cuda.timing import Stopwatch, balanced
+from sassafras.cuda.timing import Stopwatch, balanced, launches_a_block
+
+from ..problem.shape import Shape
 
 Enqueue = Callable[[], None]
 
@@ -88,7 +92,7 @@ def timed(
 ) -> np.ndarray:
     """Microseconds a launch, float64 array (rounds, blocks), every round visiting every block.
 
-    Rounds are balanced (`balanced`): drifts cancel, and nobody always follows the same one; `warm` further
+    Rounds are balanced (`balanced`): drifts cancel, and none always follows the same one; `warm` further
     rounds before them are not counted. `before` is called ahead of each block, with its number among
     `blocks`, and may enqueue untimed work.
     """
@@ -103,10 +107,9 @@ def timed(
 
 
 def apart(stage: Any, enqueues: Sequence[Enqueue]) -> Callable[[int], None]:
-    """A `before` of `timed` after which nothing of others is in the L2: emptied, and one call of one's own.
+    """A `before` of `timed` that empties the L2 and has the block's own contestant run once.
 
-    What a kernel leaves behind (lines to be written, lines given up first or last) is else paid by whoever
-    has the next turn (docs/experiments/hgemm-memory-and-cycles.md).
+    What a kernel leaves in the L2 (lines to be written, lines given up first or last) costs the next one time.
     """
 
     def before(which: int) -> None:
@@ -116,8 +119,47 @@ def apart(stage: Any, enqueues: Sequence[Enqueue]) -> Callable[[int], None]:
     return before
 
 
+def rounds_for(
+    times_us: Sequence[float], seconds: float, block_us: float, *, least: int = 5, most: int = 41
+) -> int:
+    """Rounds that fit into `seconds` when every contestant runs one block a round."""
+    one_round = sum(max(us, min(block_us, us * 400)) for us in times_us)
+    return int(min(most, max(least, seconds * 1e6 // one_round)))
+
+
+def order_seed(shape: Shape, seed: int) -> int:
+    """The seed of a shape's order of contestants: a few rounds favour one of them, another at each shape."""
+    return zlib.crc32(f"{shape} {seed}".encode())
+
+
+def contest(
+    stage: Any,
+    enqueues: Sequence[Enqueue],
+    rough: Sequence[float],
+    rounds: int,
+    block_us: float,
+    *,
+    before: Callable[[int], None] | None = None,
+    seed: int = 0,
+    after: Callable[[int, Enqueue], object] = lambda index, replay: None,
+) -> np.ndarray:
+    """`timed`, of blocks that last about `block_us`.
+
+    Args:
+        stage: `Contestants` or `DryContestants`.
+        rough: microseconds that each call takes, roughly.
+        after: called for each contestant when all are timed, with what replays its block.
+    """
+    blocks = [stage.block(e, launches_a_block(us, block_us)) for e, us in zip(enqueues, rough, strict=True)]
+    table = timed(stage.gpu, stage.watch, blocks, rounds, before=before, seed=seed)
+    for index, block in enumerate(blocks):
+        after(index, partial(stage.gpu.replay, block.graph))
+        block.discard(stage.gpu)
+    return table
+
+
 def rough_us(stage: Any, enqueue: Enqueue) -> float:
-    """A first idea of a launch's time, from one block of a `stage.Stage`."""
+    """A first idea of a launch's time, from one block."""
     once = stage.watch.one(enqueue)
     block = stage.block(enqueue, int(min(20, max(1, 200 // max(once, 1)))))
     try:
@@ -137,7 +179,7 @@ class Isolated:
     Each contestant's calls are timed by events that its own graphs record.
 
     Args:
-        stage: `stage.Stage`, or `dry.DryStage`.
+        stage: `Contestants` or `DryContestants`.
         contestants: of each, its call on every set of buffers; calls rotate through the sets.
     """
 
