@@ -15,27 +15,11 @@ from sassafras.cuda.cublas import LtAlgorithm, LtProblem
 from ..problem.shape import LAYOUTS, Shape
 from ..select.table import TableRow, TunedTable
 from .gpu_context import GpuContext
-from .operands import Operands, factors
+from .operands import Operands, OperandSet
 from .timing import Enqueue, TimedBlock
 
 #: sets of buffers in a rotation, at most
 MOST_SETS = 64
-
-
-class OperandSet:
-    """Buffers of one call in a rotation: no guards, no reference. It has what binding a contestant needs."""
-
-    def __init__(self, shape: Shape, a: Any, nn: Any, tn: Any, c: Any) -> None:
-        self.shape, self.a, self.c = shape, a, c
-        self.b = {"nn": nn, "tn": tn}
-
-    def addresses(self, layout: str) -> tuple[int, int, int]:
-        """Device addresses of A (row-major), of B as it lies in `layout`, and of C."""
-        return self.a.data_ptr(), self.b[layout].data_ptr(), self.c.data_ptr()
-
-    def factors(self, layout: str) -> tuple[Any, Any]:
-        """A (m x k) and B (k x n) as torch sees them, lying as `layout` says."""
-        return factors(self, layout)
 
 
 class Contestants(GpuContext):
@@ -61,15 +45,8 @@ class Contestants(GpuContext):
 
     def sets(self, operands: Operands, most: int = MOST_SETS) -> list[OperandSet]:
         """Copies of the inputs over more than twice the L2, `most` at the utmost; at least one."""
-        import torch
-
-        shape = operands.shape
-        count = int(min(most, max(1, 2 * self.l2_bytes // shape.nbytes + 1)))
-        made = []
-        for _ in range(count):
-            a, nn, tn = operands.a.clone(), operands.b["nn"].clone(), operands.b["tn"].clone()
-            made.append(OperandSet(shape, a, nn, tn, torch.empty_like(operands.c)))
-        return made
+        count = int(min(most, max(1, 2 * self.l2_bytes // operands.shape.nbytes + 1)))
+        return [operands.copy() for _ in range(count)]
 
     def empty_l2(self) -> None:
         """Enqueue a read of twice the L2."""
@@ -95,7 +72,7 @@ class Contestants(GpuContext):
 
     def portfolio(self, layout: str, operands: Any) -> Enqueue:
         """sassafras.matmul on buffers, as a user calls it."""
-        from ..matmul.api import matmul
+        from ..matmul.api import matmul  # loads torch
 
         (a, b), c = operands.factors(layout), operands.c
         return lambda: matmul(a, b, c)
@@ -159,6 +136,3 @@ class Contestants(GpuContext):
                 self.gpu.sync()
                 table[index, which] = 1e6 * (time.perf_counter() - begin)
         return table
-
-
-__all__ = ["MOST_SETS", "Contestants", "OperandSet"]

@@ -1,7 +1,7 @@
 """One configuration at a time beside cuBLASLt's best, for searches; and frozen winners on fresh inputs.
 
-The strong baseline is chosen once a shape, from cuBLASLt's candidates of both layouts, and stays for the whole
-search.
+The strong baseline is chosen once a shape, from cuBLASLt's candidates of both layouts, and stays for the
+whole search.
 """
 
 from __future__ import annotations

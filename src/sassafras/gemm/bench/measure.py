@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -55,29 +56,136 @@ def measure(
     """
     shape = Shape.parse(selection["shape"])
     operands = stage.operands(shape, options.seed + 1000 + process)
-    cublas_rms = operands.calibrate(stage.gemm_ex("nn", operands, strict=True))
-    problems = {layout: stage.lt.problem(shape, layout) for layout in LAYOUTS}
-    stage.tell_portfolio(tuned_rows(selection) if options.tuned else [])
-    binds = _contestants(stage, selection, problems)
-    contestants = {name: bind(operands) for name, bind in binds.items()}
-    for name, enqueue in contestants.items():
-        if name.startswith("portfolio"):
-            stage.settled(enqueue)
-    ratios = {name: required(operands, name, enqueue, name in OURS) for name, enqueue in contestants.items()}
-    row: dict[str, Any] = {"m": shape.m, "n": shape.n, "k": shape.k, "band": shape.band}
+    row: dict[str, Any] = {"shape": str(shape), "m": shape.m, "n": shape.n, "k": shape.k, "band": shape.band}
     if stage.modelled:
         row["modelled"] = True
-    if mode == "server":
-        row |= _server(stage, selection, options, process, binds, operands)
-    else:
-        row |= _offline(stage, selection, options, binds, contestants, operands)
+    cublas_rms = operands.calibrate(stage.gemm_ex("nn", operands, strict=True))
+    stage.tell_portfolio(tuned_rows(selection) if options.tuned else [])
+    every = _Measurement(stage, selection, options, operands)
+    ratios = {name: required(operands, name, call, name in OURS) for name, call in every.calls.items()}
+    name = selection.get("ours")
+    row |= {"layout": parse(name).layout if name else None, "config": name}
+    row |= every.server(process) if mode == "server" else every.offline()
     row |= {"served": stage.served(), "cublas_rms": cublas_rms}
     if "ours" in ratios:
         row["rms_ratio"] = ratios["ours"]
     row["baseline_rms_ratio"] = {name: round(value, 4) for name, value in ratios.items() if name != "ours"}
-    for problem in problems.values():
-        problem.close()
+    every.close()
     return row
+
+
+class _Measurement:
+    """All contestants of a shape.
+
+    Attributes:
+        binds: contestant -> how to bind it to buffers.
+        calls: contestant -> its call on `operands`.
+    """
+
+    def __init__(self, stage: Any, selection: dict[str, Any], options: Options, operands: Any) -> None:
+        self.stage, self.selection, self.options, self.operands = stage, selection, options, operands
+        self.problems = {layout: stage.lt.problem(operands.shape, layout) for layout in LAYOUTS}
+        self.binds = self._binds()
+        self.calls = {name: bind(operands) for name, bind in self.binds.items()}
+        for name, enqueue in self.calls.items():
+            if name.startswith("portfolio"):
+                stage.settled(enqueue)
+
+    def _binds(self) -> dict[str, Bind]:
+        stage, selection = self.stage, self.selection
+        found: dict[str, Bind] = {}
+
+        def lt(entry: dict[str, Any], layout: str) -> Bind:
+            algorithm, problem = LtAlgorithm.from_json(entry), self.problems[layout]
+            stage.lt.check(problem, algorithm)
+            return partial(stage.lt_call, problem, algorithm)
+
+        if selection.get("ours"):
+            found["ours"] = partial(stage.ours, parse(selection["ours"]))
+        for layout, (name, _) in selection["best"].items():
+            if name != selection["ours"]:  # the other layout's best
+                found[f"ours_{layout}"] = partial(stage.ours, parse(name))
+        for family, entries in (("lt_autotune", selection["lt"]), ("lt_heuristic", selection["heuristic"])):
+            for layout, entry in entries.items():
+                found[f"{family}_{layout}"] = lt(entry, layout)
+        for layout in LAYOUTS:
+            found[f"cublas_{layout}"] = partial(stage.gemm_ex, layout)
+            found[f"torch_{layout}"] = partial(stage.torch_matmul, layout)
+            found[f"portfolio_{layout}"] = partial(stage.portfolio, layout)
+        twin = selection_best(selection)[-2:]
+        found["null"] = lt(selection["lt"][twin], twin)
+        return found
+
+    def close(self) -> None:
+        """Free what cuBLASLt holds."""
+        for problem in self.problems.values():
+            problem.close()
+
+    def offline(self) -> dict[str, Any]:
+        """Columns of calls back to back in graphs, with a warm L2 and an emptied one, and of wall time."""
+        stage, options, names, calls = self.stage, self.options, list(self.calls), list(self.calls.values())
+        rough = [rough_us(stage, call) for call in calls]
+        rounds = rounds_for(rough, options.seconds, options.block_us)
+        row: dict[str, Any] = {"rounds": rounds}
+
+        def after(index: int, replay: Enqueue) -> None:  # the timed graph must still write all of C
+            name = names[index]
+            shown = name if name.startswith("ours") else f"{name} (after)"
+            ratio = required(self.operands, shown, replay, name in OURS)
+            if name == "ours":
+                row["rms_ratio_after"] = ratio
+
+        before = apart(stage, calls) if options.apart else None
+        seed = order_seed(self.operands.shape, options.seed)
+        table = contest(stage, calls, rough, rounds, options.block_us, before=before, seed=seed, after=after)
+        row |= judged(table, names, self.selection)
+        if options.cold:
+            row |= self._cold(dict(zip(names, rough, strict=True)))
+        if options.walls:
+            # what a user calls; cuBLASLt's algorithms have no Python call of their own
+            callers = [i for i, name in enumerate(names) if name.startswith(("torch_", "portfolio_"))]
+            slowest = max(rough[i] for i in callers)
+            count = int(min(options.walls, max(10, _WALL_US // (len(callers) * slowest))))
+            walls = stage.walls([calls[i] for i in callers], count)
+            row |= _walls(walls, [names[i] for i in callers], ("torch", "portfolio"))
+        return row
+
+    def _cold(self, rough: dict[str, float]) -> dict[str, Any]:
+        """Ours, AutoTuning, torch and the portfolio with nothing in the L2: each call of a block has buffers
+        of its own, and the L2 is emptied by reading before every block."""
+        stage = self.stage
+        names = [name for name in rough if name.startswith(("ours", "lt_autotune", "torch", "portfolio"))]
+        sets = stage.sets(self.operands)
+        blocks = [stage.block([self.binds[name](buffers) for buffers in sets], len(sets)) for name in names]
+        spent = sum(rough[name] * len(sets) + 60.0 for name in names)
+        rounds = int(min(15, max(5, self.options.seconds / 2 * 1e6 // spent)))
+        seed = order_seed(self.operands.shape, self.options.seed)
+        table = timed(
+            stage.gpu, stage.watch, blocks, rounds, before=lambda index: stage.empty_l2(), seed=seed
+        )
+        for block in blocks:
+            block.discard(stage.gpu)
+        found = judged(table, names, self.selection, "cold_")
+        for name in ("cold_ratios", "cold_portfolio_ratios"):
+            found.pop(name, None)
+        return {**found, "cold_sets": len(sets)}
+
+    def server(self, process: int) -> dict[str, Any]:
+        """Columns of isolated calls: GPU time by events around each, wall time of the call, waits untimed."""
+        options, operands, every = self.options, self.operands, list(self.binds)
+        sets = self.stage.sets(operands, _SERVER_SETS)
+        rng = np.random.default_rng((options.seed, process, operands.shape.flop % (1 << 31)))
+        isolated = Isolated(self.stage, [[bind(buffers) for buffers in sets] for bind in self.binds.values()])
+        trial, _, _ = isolated.calls(_TRIAL_CALLS, math.inf, rng)
+        kept = hopeful(every, np.median(trial, axis=0).tolist(), selection_best(self.selection))
+        table, walls, rate = isolated.calls(options.calls, options.rate, rng, kept)
+        isolated.close()
+        names = [every[index] for index in kept]
+        row = judged(table, names, self.selection)
+        row |= {"rounds": options.calls, "rate": rate, "sets": len(sets)}
+        if "ours" in self.binds:
+            row["rms_ratio_after"] = required(operands, "ours", self.binds["ours"](operands), True)
+        return row | _walls(walls, names, ("ours", *FAMILIES))
 
 
 def tuned_rows(selection: dict[str, Any]) -> list[TableRow]:
@@ -90,34 +198,6 @@ def tuned_rows(selection: dict[str, Any]) -> list[TableRow]:
         ours = ((str(best[0]), float(best[1])),) if best else ()
         rows.append(TableRow(shape, layout, ours, torch_us, lt["us"] if lt else None, lt))
     return rows
-
-
-def _contestants(stage: Any, selection: dict[str, Any], problems: dict[str, Any]) -> dict[str, Bind]:
-    """name -> how to bind it to buffers."""
-    found: dict[str, Bind] = {}
-
-    def lt(entry: dict[str, Any], layout: str) -> Bind:
-        algorithm = LtAlgorithm.from_json(entry)
-        stage.lt.check(problems[layout], algorithm)
-        return lambda buffers: stage.lt_call(problems[layout], algorithm, buffers)  # type: ignore[no-any-return]
-
-    if selection.get("ours"):
-        config = parse(selection["ours"])
-        found["ours"] = lambda buffers: stage.ours(config, buffers)
-    for layout, (name, _) in selection["best"].items():
-        if name != selection["ours"]:  # the other layout's best
-            other = parse(name)
-            found[f"ours_{layout}"] = lambda buffers, c=other: stage.ours(c, buffers)  # type: ignore[misc]
-    for family, entries in (("lt_autotune", selection["lt"]), ("lt_heuristic", selection["heuristic"])):
-        for layout, entry in entries.items():
-            found[f"{family}_{layout}"] = lt(entry, layout)
-    for layout in LAYOUTS:
-        found[f"cublas_{layout}"] = lambda buffers, la=layout: stage.gemm_ex(la, buffers)  # type: ignore[misc]
-        found[f"torch_{layout}"] = lambda buffers, la=layout: stage.torch_matmul(la, buffers)  # type: ignore[misc]
-        found[f"portfolio_{layout}"] = lambda buffers, la=layout: stage.portfolio(la, buffers)  # type: ignore[misc]
-    twin = selection_best(selection)
-    found["null"] = lt(selection["lt"][twin[-2:]], twin[-2:])
-    return found
 
 
 def selection_best(selection: dict[str, Any]) -> str:
@@ -165,107 +245,6 @@ def judged(
     return row
 
 
-def _offline(
-    stage: Any,
-    selection: dict[str, Any],
-    options: Options,
-    binds: dict[str, Bind],
-    contestants: dict[str, Enqueue],
-    operands: Any,
-) -> dict[str, Any]:
-    names, calls = list(contestants), list(contestants.values())
-    rough = {name: rough_us(stage, enqueue) for name, enqueue in contestants.items()}
-    rounds = rounds_for(list(rough.values()), options.seconds, options.block_us)
-    replayed: dict[str, float] = {}
-
-    def after(index: int, replay: Enqueue) -> None:  # the timed graph must still write all of C
-        name = names[index]
-        shown = name if name.startswith("ours") else f"{name} (after)"
-        replayed[name] = required(operands, shown, replay, name in OURS)
-
-    table = contest(
-        stage,
-        calls,
-        list(rough.values()),
-        rounds,
-        options.block_us,
-        before=apart(stage, calls) if options.apart else None,
-        seed=order_seed(operands.shape, options.seed),
-        after=after,
-    )
-    row = _ours_columns(selection) | judged(table, names, selection) | {"rounds": rounds}
-    if "ours" in replayed:
-        row["rms_ratio_after"] = replayed["ours"]
-    if options.cold:
-        row |= _cold(stage, selection, options, binds, operands, rough)
-    if options.walls:
-        # what a user calls; cuBLASLt's algorithms have no Python call of their own
-        callers = [name for name in names if name.startswith(("torch_", "portfolio_"))]
-        slowest = max(rough[name] for name in callers)
-        count = int(min(options.walls, max(10, _WALL_US // (len(callers) * slowest))))
-        walls = stage.walls([contestants[name] for name in callers], count)
-        row |= _walls(walls, callers, ("torch", "portfolio"))
-    return row
-
-
-def _cold(
-    stage: Any,
-    selection: dict[str, Any],
-    options: Options,
-    binds: dict[str, Bind],
-    operands: Any,
-    rough: dict[str, float],
-) -> dict[str, Any]:
-    """Ours, AutoTuning, torch and the portfolio with nothing in the L2: each call of a block has buffers of
-    its own, and the L2 is emptied by reading before every block."""
-    names = [name for name in binds if name.startswith(("ours", "lt_autotune", "torch", "portfolio"))]
-    sets = stage.sets(operands)
-    blocks = []
-    for name in names:
-        calls = [binds[name](buffers) for buffers in sets]
-        blocks.append(stage.block(calls, len(calls)))
-    spent = [rough[name] * len(sets) + 60.0 for name in names]
-    rounds = int(min(15, max(5, options.seconds / 2 * 1e6 // sum(spent))))
-    table = timed(
-        stage.gpu,
-        stage.watch,
-        blocks,
-        rounds,
-        before=lambda index: stage.empty_l2(),
-        seed=order_seed(operands.shape, options.seed),
-    )
-    for block in blocks:
-        block.discard(stage.gpu)
-    found = judged(table, names, selection, "cold_")
-    for name in ("cold_ratios", "cold_portfolio_ratios"):
-        found.pop(name, None)
-    return {**found, "cold_sets": len(sets)}
-
-
-def _server(
-    stage: Any,
-    selection: dict[str, Any],
-    options: Options,
-    process: int,
-    binds: dict[str, Bind],
-    operands: Any,
-) -> dict[str, Any]:
-    """Isolated calls: GPU time by events around each, and wall time of the whole call, waits untimed."""
-    every, sets = list(binds), stage.sets(operands, _SERVER_SETS)
-    rng = np.random.default_rng((options.seed, process, operands.shape.flop % (1 << 31)))
-    isolated = Isolated(stage, [[binds[name](buffers) for buffers in sets] for name in every])
-    trial, _, _ = isolated.calls(_TRIAL_CALLS, math.inf, rng)
-    kept = hopeful(every, np.median(trial, axis=0).tolist(), selection_best(selection))
-    table, walls, rate = isolated.calls(options.calls, options.rate, rng, kept)
-    isolated.close()
-    names = [every[index] for index in kept]
-    row = _ours_columns(selection) | judged(table, names, selection)
-    row |= {"rounds": options.calls, "rate": rate, "sets": len(sets)}
-    if "ours" in binds:
-        row["rms_ratio_after"] = required(operands, "ours", binds["ours"](operands), True)
-    return row | _walls(walls, names, ("ours", *FAMILIES))
-
-
 def _walls(walls: np.ndarray, names: Sequence[str], families: Sequence[str]) -> dict[str, float]:
     """Columns of wall times (calls, contestants): of each family the better layout's."""
     row: dict[str, float] = {}
@@ -295,8 +274,3 @@ def hopeful(names: Sequence[str], trial_us: Sequence[float], twin: str) -> list[
         for index, (name, family) in enumerate(zip(names, families, strict=True))
         if name in ("ours", twin) or trial_us[index] <= _HOPELESS * fastest[family]
     ]
-
-
-def _ours_columns(selection: dict[str, Any]) -> dict[str, Any]:
-    name = selection.get("ours")
-    return {"layout": parse(name).layout if name else None, "config": name}

@@ -41,12 +41,34 @@ def required(operands: Any, name: str, enqueue: Any, ours: bool) -> float:
     return float(check.rms_ratio)
 
 
-def factors(buffers: Any, layout: str) -> tuple[Any, Any]:
-    """A (m x k) and B (k x n) of `Operands` or a set of them, lying as `layout` says."""
-    return (
-        buffers.a_t.t() if layout[1] == "t" else buffers.a,
-        buffers.b["tn"].t() if layout[0] == "t" else buffers.b["nn"],
-    )
+class OperandSet:
+    """A and B in every layout, and C: what it takes to bind a contestant. No guards, no reference.
+
+    Attributes:
+        a, a_t: A (m x k), and the same as k x m, None where no layout wants that.
+        b: B as it lies: ``nn`` k x n, ``tn`` n x k.
+        c: C (m x n).
+    """
+
+    def __init__(self, shape: Shape, a: Any, b: dict[str, Any], c: Any, a_t: Any = None) -> None:
+        self.shape, self.a, self.b, self.c, self.a_t = shape, a, b, c, a_t
+
+    def copy(self) -> OperandSet:
+        """The inputs once more, and another C; without A as k x m."""
+        b = {layout: matrix.clone() for layout, matrix in self.b.items()}
+        return OperandSet(self.shape, self.a.clone(), b, self.c.clone())
+
+    def addresses(self, layout: str) -> tuple[int, int, int]:
+        """Device addresses of A and of B as they lie in `layout`, and of C."""
+        a, b = (self.a_t if layout[1] == "t" else self.a), self.b[layout[0] + "n"]
+        return a.data_ptr(), b.data_ptr(), self.c.data_ptr()
+
+    def factors(self, layout: str) -> tuple[Any, Any]:
+        """A (m x k) and B (k x n) as torch sees them, lying as `layout` says."""
+        return (
+            self.a_t.t() if layout[1] == "t" else self.a,
+            self.b["tn"].t() if layout[0] == "t" else self.b["nn"],
+        )
 
 
 class _Guarded:
@@ -69,10 +91,6 @@ class _Guarded:
         """No byte of the guard bands has changed."""
         return all(bool((band == 0xA5).all()) for band in self._bands)
 
-    @property
-    def address(self) -> int:
-        return int(self.raw.data_ptr()) + GUARD
-
     def view(self, rows: int, columns: int) -> Any:
         """As an FP16 matrix."""
         import torch
@@ -80,7 +98,7 @@ class _Guarded:
         return self.raw[GUARD : GUARD + self.nbytes].view(torch.float16).view(rows, columns)
 
 
-class Operands:
+class Operands(OperandSet):
     """A (m x k, and as k x m where a layout wants it), B both as k x n and as n x k, C (m x n), in FP16,
     random normal.
 
@@ -91,30 +109,15 @@ class Operands:
     """
 
     def __init__(self, shape: Shape, seed: int, layouts: Sequence[str] = LAYOUTS) -> None:
-        self.shape = shape
         m, n, k = shape.m, shape.n, shape.k
-        self._buffers = {
-            "a": _Guarded(2 * m * k),
-            "nn": _Guarded(2 * k * n),
-            "tn": _Guarded(2 * n * k),
-            "c": _Guarded(2 * m * n),
-        }
-        self.a, self.c = self._buffers["a"].view(m, k), self._buffers["c"].view(m, n)
-        self.b = {"nn": self._buffers["nn"].view(k, n), "tn": self._buffers["tn"].view(n, k)}
-        self.a_t: Any = None
+        sizes = {"a": (m, k), "nn": (k, n), "tn": (n, k), "c": (m, n)}
         if any(layout[1] == "t" for layout in layouts):
-            self._buffers["a_t"] = _Guarded(2 * k * m)
-            self.a_t = self._buffers["a_t"].view(k, m)
+            sizes["a_t"] = (k, m)
+        self._buffers = {name: _Guarded(2 * rows * columns) for name, (rows, columns) in sizes.items()}
+        held = {name: self._buffers[name].view(*size) for name, size in sizes.items()}
+        b = {layout: held[layout] for layout in ("nn", "tn")}
+        super().__init__(shape, held["a"], b, held["c"], held.get("a_t"))
         self.refill(seed)
-
-    def addresses(self, layout: str) -> tuple[int, int, int]:
-        """Device addresses of A and of B as they lie in `layout`, and of C."""
-        a, b = ("a_t" if layout[1] == "t" else "a"), layout[0] + "n"
-        return self._buffers[a].address, self._buffers[b].address, self._buffers["c"].address
-
-    def factors(self, layout: str) -> tuple[Any, Any]:
-        """A (m x k) and B (k x n) as torch sees them, lying as `layout` says."""
-        return factors(self, layout)
 
     def refill(self, seed: int) -> None:
         """Fresh inputs and their reference."""

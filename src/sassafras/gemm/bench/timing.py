@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from sassafras.core import DeviceError
-from sassafras.cuda.driver import Gpu, call
+from sassafras.cuda.driver import Gpu
 from sassafras.cuda.timing import Stopwatch, balanced, launches_a_block
 
 from ..problem.shape import Shape
@@ -49,9 +49,7 @@ class TimedBlock:
             if events:
                 gpu.record_in_graph(events[1])
 
-        # the modelled GPU of a dry run has a capture of its own
-        capture = getattr(gpu, "capture_counted", None)
-        self.graph, nodes = capture(all_calls) if capture else _captured(gpu, all_calls)
+        self.graph, nodes = gpu.capture_counted(all_calls)
         nodes -= 2 if events else 0
         if nodes < launches:
             self.discard(gpu)
@@ -60,24 +58,6 @@ class TimedBlock:
     def discard(self, gpu: Gpu) -> None:
         """Free the graph."""
         gpu.discard(self.graph)
-
-
-def _captured(gpu: Gpu, enqueue: Enqueue) -> tuple[Any, int]:
-    """(executable graph, its nodes)."""
-    driver = gpu.driver
-    mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-    call(driver.cuStreamBeginCapture, gpu.stream, mode)
-    try:
-        enqueue()
-    except BaseException:
-        driver.cuStreamEndCapture(gpu.stream)
-        raise
-    graph = call(driver.cuStreamEndCapture, gpu.stream)
-    try:
-        _, nodes = call(driver.cuGraphGetNodes, graph, 0)
-        return call(driver.cuGraphInstantiate, graph, 0), int(nodes)
-    finally:
-        call(driver.cuGraphDestroy, graph)
 
 
 def timed(
@@ -109,7 +89,7 @@ def timed(
 def apart(stage: Any, enqueues: Sequence[Enqueue]) -> Callable[[int], None]:
     """A `before` of `timed` that empties the L2 and has the block's own contestant run once.
 
-    What a kernel leaves in the L2 (lines to be written, lines given up first or last) costs the next one time.
+    What a kernel leaves in the L2 (lines to be written, lines given up first or last) costs the next one.
     """
 
     def before(which: int) -> None:

@@ -172,7 +172,7 @@ class _Halving:
         self.wrong = trials.wrong(str(operands.shape))
 
     def finalists(self, layout: str) -> list[Finalist]:
-        """A probe of every family, two rungs, the leaders in every mode; survivors are checked against FP64."""
+        """A probe of every family, two rungs, the leaders in every mode; survivors are checked."""
         options, known, climbed = self.options, list[Config](), list(enumerate(_RUNGS))
         shape = self.operands.shape
         if options.only or options.known:
