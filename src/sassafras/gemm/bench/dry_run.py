@@ -20,8 +20,9 @@ from sassafras.cuda.timing import Stopwatch
 from ..configs.registry import Config
 from ..problem.shape import LAYOUTS, Shape
 from ..select.cost_model import estimate_us
-from ..select.table import TableRow
-from .operands import RMS_LIMIT, Check
+from ..select.selector import Selector, parsed
+from ..select.table import TableRow, TunedTable
+from .operands import RMS_LIMIT, Check, rotated
 from .timing import Enqueue, TimedBlock
 
 #: of the modelled clock, relative
@@ -92,9 +93,9 @@ class DryOperands:
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
 
-    def addresses(self, layout: str) -> tuple[int, int, int]:
-        """Three numbers."""
-        return 1, 2, 3
+    def copy(self) -> DryOperands:
+        """No memory either."""
+        return DryOperands(self.shape)
 
     def calibrate(self, enqueue: Enqueue) -> float:
         """cuBLAS's error, so to say."""
@@ -108,7 +109,7 @@ class DryOperands:
 
 
 class DryContestants:
-    """See `stage.Stage`: the same methods on the modelled clock."""
+    """See `Contestants`: the same methods on the modelled clock."""
 
     modelled = True
     l2_bytes = 50 << 20
@@ -142,21 +143,15 @@ class DryContestants:
 
     def sets(self, operands: Any, most: int = 64) -> list[Any]:
         """As many as there would be."""
-        count = int(min(most, max(1, 2 * self.l2_bytes // operands.shape.nbytes + 1)))
-        return [DryOperands(operands.shape) for _ in range(count)]
+        return rotated(operands, self.l2_bytes, most)
 
     def empty_l2(self) -> None:
         """Takes its time."""
         self.gpu.launch(30.0)
 
-    def block(
-        self,
-        enqueue: Enqueue | Sequence[Enqueue],
-        launches: int,
-        events: tuple[Any, Any] | None = None,
-    ) -> TimedBlock:
+    def block(self, *block: Any) -> TimedBlock:
         """A captured block."""
-        return TimedBlock(self.gpu, enqueue, launches, events)  # type: ignore[arg-type]
+        return TimedBlock(self.gpu, *block)  # type: ignore[arg-type]
 
     def ours(self, config: Config, operands: Any) -> Enqueue:
         """The static estimate, and a figure of the configuration's own."""
@@ -178,10 +173,7 @@ class DryContestants:
     torch_matmul = gemm_ex
 
     def portfolio(self, layout: str, operands: Any) -> Enqueue:
-        """What the chooser says of the row that it was told."""
-        from ..select.selector import Selector, parsed
-        from ..select.table import TunedTable
-
+        """What the selector makes of the rows that it was told."""
         choice = Selector(TunedTable({"cublaslt": 0}, self._rows.values()), lt_version=0).choose(
             operands.shape, layout, lambda config: config.why_illegal(operands.shape) is None
         )
@@ -198,7 +190,7 @@ class DryContestants:
         self._rows = {(row.shape, row.layout): row for row in rows}
 
     def served(self) -> dict[str, str]:
-        """layout -> who."""
+        """layout -> which member."""
         return dict(self._served)
 
     def settled(self, enqueue: Enqueue) -> None:
@@ -215,10 +207,9 @@ class DryContestants:
 
     def walls(self, calls: Sequence[Enqueue], count: int) -> np.ndarray:
         """GPU time and a made-up way there."""
-        table = np.empty((count, len(calls)))
-        for index in range(count):
-            for which, call in enumerate(calls):
-                begin = self.gpu.clock
-                call()
-                table[index, which] = self.gpu.clock - begin + 5.0
-        return table
+        return np.array([[self._wall(call) for call in calls] for _ in range(count)])
+
+    def _wall(self, call: Enqueue) -> float:
+        begin = self.gpu.clock
+        call()
+        return self.gpu.clock - begin + 5.0

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from sassafras.core import SassafrasError
 from sassafras.cuda.cublas import LtAlgorithm
 from sassafras.cuda.driver import CudaError
 
@@ -140,16 +139,3 @@ class Judge:
             "rms_ratios": {name: ratios[name] for name in names},
             "times": {name: [float(us) for us in table[:, i]] for i, name in enumerate(calls)},
         }
-
-
-def answer(judge: Judge, plan: dict[str, Any], question: dict[str, Any]) -> dict[str, Any]:
-    """What a question of mode ``judge`` or ``confirm`` is answered.
-
-    Raises:
-        SassafrasError: there is no such mode; and as `Judge.look` and `Judge.confirm`.
-    """
-    if plan["mode"] == "judge":
-        return judge.look(question["shape"], question["config"])
-    if plan["mode"] == "confirm":
-        return judge.confirm(question["shape"], question["configs"], question["lt"], plan["process"])
-    raise SassafrasError(f"there is no mode {plan['mode']!r}", hint="select, measure, judge, confirm")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from sassafras.core import SassafrasError
 
@@ -34,7 +34,7 @@ class Options:
             to back the power limit has a say in who wins, and a GPU that rests between calls has none.
         cold: time with an emptied L2 as well.
         apart: ahead of each block of the last rung, and of the measurement with a warm L2, the L2 is emptied
-            and the contestant has one untimed call: nobody pays for what another leaves.
+            and the contestant has one untimed call, so that none pays for what another leaves.
         walls: calls whose wall time is taken, 0 for none.
         rate: server mode: calls a second.
         calls: server mode: calls of each contestant.
@@ -72,12 +72,10 @@ class Options:
         object.__setattr__(self, "layouts", asked)  # JSON gives a list back
 
 
-#: options that the selection follows, and those that the measurement follows
-SELECTING = (
-    "configs", "finalists", "screen_seconds", "final_seconds", "block_us", "exclude",
-    "only", "recorded", "known", "isolated", "apart", "layouts", "seed",
-)  # fmt: skip
+#: options that the measurement follows, and those that the selection follows
 MEASURING = ("seconds", "block_us", "cold", "apart", "walls", "rate", "calls", "tuned", "seed")
+_NOT_SELECTING = ("seconds", "cold", "walls", "rate", "calls", "tuned")
+SELECTING = tuple(f.name for f in fields(Options) if f.name not in _NOT_SELECTING)
 
 
 def retuning(options: Options, only: str, recorded: int = 4, configs: int | None = None) -> Options:
@@ -93,7 +91,7 @@ def retuning(options: Options, only: str, recorded: int = 4, configs: int | None
 
 
 def of_known(options: Options, recorded: int = 4) -> Options:
-    """These options to choose anew, by isolated calls, among what the dataset holds of a shape."""
+    """These options to choose, by isolated calls, among what the dataset holds of a shape."""
     return replace(
         options,
         known=True,

@@ -58,33 +58,27 @@ class RunSettings:
         if self.gpus < 1:
             raise SassafrasError("a benchmark needs at least one GPU", where=f"gpus={self.gpus}")
 
-    def begun(self, shapes: Sequence[Shape]) -> _Begun:
-        """Kernels built, the folder there, old journals deleted if asked.
 
-        Raises:
-            SassafrasError: there are no shapes.
-            DeviceError, CompileError, ToolMissing: see `Executor.prepare`.
-        """
+class _Begun:
+    """A run under way: kernels are built, the folder is there, old journals are deleted if asked.
+
+    Raises:
+        SassafrasError: there are no shapes.
+        DeviceError, CompileError, ToolMissing: see `Executor.prepare`.
+    """
+
+    def __init__(self, shapes: Sequence[Shape], settings: RunSettings) -> None:
         if not shapes:
             raise SassafrasError("a benchmark needs at least one shape")
-        crew = self.crew or Local(self.gpus)
-        if not self.dry:
-            crew.prepare(self.cache, self.say, instances(self.options.layouts))
-        self.folder.mkdir(parents=True, exist_ok=True)
-        if self.fresh:
-            for path in self.folder.glob("hgemm-*.gpu*.jsonl"):
+        self.settings, self.crew = settings, settings.crew or Local(settings.gpus)
+        if not settings.dry:
+            self.crew.prepare(settings.cache, settings.say, instances(settings.options.layouts))
+        settings.folder.mkdir(parents=True, exist_ok=True)
+        if settings.fresh:
+            for path in settings.folder.glob("hgemm-*.gpu*.jsonl"):
                 path.unlink()
-        return _Begun(self, crew, [str(s) for s in shapes], time.time())
-
-
-@dataclass(frozen=True)
-class _Begun:
-    """A run under way."""
-
-    settings: RunSettings
-    crew: Executor
-    texts: list[str]
-    started: float
+        self.texts = [str(shape) for shape in shapes]
+        self._started = time.time()
 
     def work(
         self,
@@ -105,7 +99,7 @@ class _Begun:
         for stem, plan in plans:
             for path in journals(of.folder, stem):
                 belongs(path, asked(plan))
-        deadline = self.started + 60 * share * of.minutes if of.minutes else None
+        deadline = self._started + 60 * share * of.minutes if of.minutes else None
         self.crew.work(ShapeJobs(of.folder, plans, texts, of.say, selections or {}, deadline, of.progress))
 
 
@@ -132,7 +126,7 @@ def run(
         )
     if processes < 1:
         raise SassafrasError("the benchmark needs at least one process that measures")
-    begun = settings.begun(shapes)
+    begun = _Begun(shapes, settings)
     # shapes that must stay untuned have journals of their own, which no dataset is made of
     apart = "" if options.tuned else "-untuned"
     chosen_in = SELECT + apart + ("-isolated" if options.isolated else "")
@@ -156,7 +150,7 @@ def sweep(shapes: Sequence[Shape], settings: RunSettings) -> Dataset:
     Errors as there.
     """
     of = part(settings.options.layouts)
-    begun = settings.begun(shapes)
+    begun = _Begun(shapes, settings)
     begun.work({_stem(of): {"mode": "select"}}, begun.texts)
     return collected(settings.folder, of)
 

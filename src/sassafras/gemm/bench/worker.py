@@ -25,7 +25,7 @@ from ..problem.shape import LAYOUTS, Shape
 from .contestants import Contestants
 from .dry_run import DryContestants
 from .faults import FaultTracker, FaultyConfig
-from .judge import Judge, answer
+from .judge import Judge
 from .measure import measure
 from .options import MEASURING, SELECTING, Options
 from .tune import choose
@@ -82,7 +82,7 @@ class ShapeWorker:
 
         Args:
             question: ``shape``; of a measurement ``selection``, what was selected for it; of a selection
-                ``faulty`` and ``trying`` (`FaultTracker`); of a search see `judge.answer`.
+                ``faulty`` and ``trying`` (`FaultTracker`); of a search what `Judge` takes.
         """
         started = time.perf_counter()
         record: dict[str, Any] = {"shape": question["shape"]}
@@ -104,13 +104,14 @@ class ShapeWorker:
             faulty = [FaultyConfig(**entry) for entry in question.get("faulty", ())]
             trying = Path(question["trying"]) if "trying" in question else None
             return choose(self.stage, shape, self.options, FaultTracker(faulty, trying))
-        if self.plan["mode"] != "measure":
-            return answer(self._judge, self.plan, question)
+        if self.plan["mode"] == "judge":
+            return self._judge.look(question["shape"], question["config"])
+        process = self.plan["process"]
+        if self.plan["mode"] == "confirm":
+            return self._judge.confirm(question["shape"], question["configs"], question["lt"], process)
         if question.get("selection") is None:
             raise SassafrasError("nothing was selected for this shape", where=str(shape))
-        return measure(
-            self.stage, question["selection"], self.options, self.plan["process"], self.plan["how"]
-        )
+        return measure(self.stage, question["selection"], self.options, process, self.plan["how"])
 
 
 def _stage(plan: dict[str, Any]) -> Any:
