@@ -70,10 +70,10 @@ def main() -> int:
     from sassafras.cli import files
     from sassafras.cuda.environment import available
     from sassafras.gemm.bench import runs
-    from sassafras.gemm.bench.commands import benchmark, save_sweep
     from sassafras.gemm.bench.grids import choose_shapes, file_name, judges
     from sassafras.gemm.bench.options import Options, of_known, retuning
     from sassafras.gemm.bench.report import table
+    from sassafras.gemm.bench.runs import benchmark, save_sweep
 
     if not given.dry_run:
         usable, reason = available()

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from sassafras.core import SassafrasError
-from sassafras.gemm.bench import candidates, commands, grids, runs
+from sassafras.gemm.bench import candidates, grids, runs
 from sassafras.gemm.bench.dry_run import DryContestants
 from sassafras.gemm.bench.options import Options, retuning
 from sassafras.gemm.bench.tune import choose
@@ -99,9 +99,9 @@ def test_a_sweep_resumes_and_keeps_apart_from_the_others(
 
 def test_its_files_have_names_of_their_own(swept: tuple[Path, Dataset], tmp_path: Path) -> None:
     _, found = swept
-    assert commands.save_sweep(found, tmp_path) == [tmp_path / "sweep-backward-dry.jsonl.gz"]
+    assert runs.save_sweep(found, tmp_path) == [tmp_path / "sweep-backward-dry.jsonl.gz"]
     target = tmp_path / "here.table.json"
-    paths = commands.save_sweep(measured(found), tmp_path, install=target)
+    paths = runs.save_sweep(measured(found), tmp_path, install=target)
     assert [p.name for p in paths[:2]] == [
         "nvidia-h200.backward.jsonl.gz", "nvidia-h200.backward.table.json",
     ]  # fmt: skip

@@ -19,12 +19,11 @@ from sassafras.cli.app import app
 from sassafras.core import SassafrasError
 from sassafras.cuda.timing import balanced
 from sassafras.gemm.bench import dry_run, runs
-from sassafras.gemm.bench.commands import benchmark, save_sweep
 from sassafras.gemm.bench.journal import records
 from sassafras.gemm.bench.measure import judged, measure, tuned_rows
 from sassafras.gemm.bench.options import Options
 from sassafras.gemm.bench.runner import ShapeJobs
-from sassafras.gemm.bench.runs import RunSettings
+from sassafras.gemm.bench.runs import RunSettings, benchmark, save_sweep
 from sassafras.gemm.bench.timing import apart, timed
 from sassafras.gemm.bench.tune import candidates_for, choose
 from sassafras.gemm.bench.worker_client import WorkerClient

@@ -98,9 +98,8 @@ def test_launches_that_overlap_stay_right(tools: Contestants) -> None:
 
 
 def test_benchmark_of_two_shapes(tmp_path: Path) -> None:
-    from sassafras.gemm.bench.commands import benchmark
     from sassafras.gemm.bench.options import Options
-    from sassafras.gemm.bench.runs import RunSettings
+    from sassafras.gemm.bench.runs import RunSettings, benchmark
 
     shapes = (Shape(64, 64, 64), Shape(128, 64, 256))
     settings = RunSettings(tmp_path, Options(configs=24, seconds=0.02), progress=0)

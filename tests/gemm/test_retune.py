@@ -13,7 +13,7 @@ import pytest
 
 from sassafras.core import SassafrasError
 from sassafras.cuda.cublas import RECOMMENDED_WORKSPACE, ROOM, LtAlgorithm, both_ways
-from sassafras.gemm.bench import candidates, commands
+from sassafras.gemm.bench import candidates, runs
 from sassafras.gemm.bench.dry_run import DryContestants
 from sassafras.gemm.bench.options import Options, retuning
 from sassafras.gemm.bench.tune import choose, lt_candidates
@@ -129,7 +129,7 @@ def test_merged_winners_are_of_the_new_run_alone() -> None:
 
 def test_what_is_written_is_the_whole_dataset(tmp_path: Path) -> None:
     new = _dataset(_512x256x16384={"cs_tn_64x160_s7m/c1m2n1p8": (9.0, 2)})
-    paths = commands.save_sweep(new, tmp_path, changed=PARTS)
+    paths = runs.save_sweep(new, tmp_path, changed=PARTS)
     assert [path.name for path in paths] == [
         "nvidia-h200.jsonl.gz", "nvidia-h200.retuned.jsonl.gz", "nvidia-h200.table.json",
     ]  # fmt: skip

@@ -81,11 +81,10 @@ def bench(
     Shapes off the grid are never tuned: there sassafras.matmul works from the table that is shipped.
     """
     from sassafras.cluster.gemm import crew
-    from sassafras.gemm.bench.commands import benchmark
     from sassafras.gemm.bench.grids import choose_shapes, file_name, judges
     from sassafras.gemm.bench.options import Options
     from sassafras.gemm.bench.report import table
-    from sassafras.gemm.bench.runs import RunSettings
+    from sassafras.gemm.bench.runs import RunSettings, benchmark
 
     console = stderr()
     options = Options(
@@ -151,10 +150,9 @@ def tune(
     then on.
     """
     from sassafras.cluster.gemm import crew
-    from sassafras.gemm.bench.commands import save_sweep
     from sassafras.gemm.bench.grids import choose_shapes
     from sassafras.gemm.bench.options import Options, retuning
-    from sassafras.gemm.bench.runs import RunSettings, sweep
+    from sassafras.gemm.bench.runs import RunSettings, save_sweep, sweep
     from sassafras.gemm.matmul.planner import tuned_path
 
     console = stderr()

@@ -90,6 +90,8 @@ class DryGpu:
 class DryOperands:
     """Buffers without memory: every result is right."""
 
+    cublas_rms = 1e-3
+
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
 
@@ -97,15 +99,14 @@ class DryOperands:
         """No memory either."""
         return DryOperands(self.shape)
 
-    def calibrate(self, enqueue: Enqueue) -> float:
-        """cuBLAS's error, so to say."""
+    def calibrate(self, enqueue: Enqueue) -> None:
+        """Runs it."""
         enqueue()
-        return 1e-3
 
     def check(self, enqueue: Enqueue, limit: float = RMS_LIMIT) -> Check:
         """Runs it."""
         enqueue()
-        return Check(1e-3, 1.0, "")
+        return Check(1.0, "")
 
 
 class DryContestants:

@@ -17,7 +17,7 @@ from ..configs.registry import parse
 from ..problem.shape import LAYOUTS, Shape
 from .operands import required
 from .options import Options
-from .timing import Enqueue, contest, paired, rough_us, rounds_for
+from .timing import Enqueue, contest, paired, rough_us
 from .tune import lt_finalists
 
 #: blocks of a search's look, microseconds, and its rounds
@@ -69,7 +69,7 @@ class Judge:
                 faults.append(f"after timing: {why}")
 
         us = (self._us, rough_us(stage, enqueue))
-        table = contest(stage, (self._enqueue, enqueue), us, LOOK_ROUNDS, LOOK_US, after=after)
+        table = contest(stage, (self._enqueue, enqueue), us, LOOK_US, 0.0, least=LOOK_ROUNDS, after=after)
         if faults:
             return {**record, "verdict": "wrong_result", "detail": faults[0]}
         medians = np.median(table, axis=0)
@@ -81,7 +81,6 @@ class Judge:
             "us": float(medians[1]),
             "ratios": [float(r) for r in paired(table, 0, 1)],
             "rms_ratio": check.rms_ratio,
-            "samples": 2,
         }
 
     def _open(self, shape: Shape) -> None:
@@ -96,15 +95,14 @@ class Judge:
         self._problems = {layout: stage.lt.problem(shape, layout) for layout in LAYOUTS}
         finalists, _ = lt_finalists(stage, operands, self._problems, self.options)
         rough, algorithms, calls = zip(*finalists, strict=True)
-        block_us = self.options.block_us
-        rounds = rounds_for(rough, self.options.final_seconds, block_us, least=3, most=15)
-        medians = np.median(contest(stage, calls, rough, rounds, block_us), axis=0)
+        block_us, seconds = self.options.block_us, self.options.final_seconds
+        medians = np.median(contest(stage, calls, rough, block_us, seconds, least=3, most=15), axis=0)
         best = int(np.argmin(medians))
         self._us, self._baseline, self._enqueue = float(medians[best]), algorithms[best], calls[best]
         self._shape = shape
 
-    def confirm(self, text: str, names: list[str], lt: dict[str, Any], process: int) -> dict[str, Any]:
-        """``times``: microseconds of every round for each frozen configuration, ``lt`` (the frozen
+    def confirm(self, text: str, name: str, lt: dict[str, Any], process: int) -> dict[str, Any]:
+        """``times``: microseconds of every round for the frozen configuration, ``lt`` (the frozen
         algorithm), ``null`` (the same again) and ``torch_nn``, ``torch_tn``, interleaved on fresh inputs.
 
         Raises:
@@ -118,24 +116,18 @@ class Judge:
         algorithm = LtAlgorithm.from_json(lt)
         problem = stage.lt.problem(shape, algorithm.layout)
         stage.lt.check(problem, algorithm)
-        calls: dict[str, Enqueue] = {name: stage.ours(parse(name), operands) for name in names}
+        calls: dict[str, Enqueue] = {name: stage.ours(parse(name), operands)}
         calls["lt"] = stage.lt_call(problem, algorithm, operands)
         calls["null"] = stage.lt_call(problem, algorithm, operands)
         calls |= {f"torch_{layout}": stage.torch_matmul(layout, operands) for layout in LAYOUTS}
-        ratios = {name: required(operands, name, call, name in names) for name, call in calls.items()}
+        for one, call in calls.items():
+            required(operands, one, call, one == name)
         rough = [rough_us(stage, call) for call in calls.values()]
-        rounds = rounds_for(rough, self.options.seconds, self.options.block_us, least=7)
-        table = contest(
-            stage,
-            list(calls.values()),
-            rough,
-            rounds,
-            self.options.block_us,
-            after=lambda index, replay: required(operands, [*calls][index], replay, index < len(names)),
-        )
+        block_us, seconds, order = self.options.block_us, self.options.seconds, list(calls)
+
+        def after(index: int, replay: Enqueue) -> None:
+            required(operands, order[index], replay, order[index] == name)
+
+        table = contest(stage, list(calls.values()), rough, block_us, seconds, least=7, after=after)
         problem.close()
-        return {
-            "shape": text,
-            "rms_ratios": {name: ratios[name] for name in names},
-            "times": {name: [float(us) for us in table[:, i]] for i, name in enumerate(calls)},
-        }
+        return {"shape": text, "times": {one: table[:, i].tolist() for i, one in enumerate(order)}}

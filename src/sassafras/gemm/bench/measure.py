@@ -21,7 +21,7 @@ from ..problem.shape import LAYOUTS, Shape
 from ..select.table import TableRow
 from .operands import required
 from .options import Options
-from .timing import Enqueue, Isolated, apart, contest, order_seed, paired, rough_us, rounds_for, timed
+from .timing import Enqueue, Isolated, apart, contest, order_seed, paired, rough_us, timed
 
 #: contestants that are kernels of ours
 OURS = ("ours", "ours_nn", "ours_tn")
@@ -59,14 +59,14 @@ def measure(
     row: dict[str, Any] = {"shape": str(shape), "m": shape.m, "n": shape.n, "k": shape.k, "band": shape.band}
     if stage.modelled:
         row["modelled"] = True
-    cublas_rms = operands.calibrate(stage.gemm_ex("nn", operands, strict=True))
+    operands.calibrate(stage.gemm_ex("nn", operands, strict=True))
     stage.tell_portfolio(tuned_rows(selection) if options.tuned else [])
     every = _Measurement(stage, selection, options, operands)
     ratios = {name: required(operands, name, call, name in OURS) for name, call in every.calls.items()}
     name = selection.get("ours")
     row |= {"layout": parse(name).layout if name else None, "config": name}
     row |= every.server(process) if mode == "server" else every.offline()
-    row |= {"served": stage.served(), "cublas_rms": cublas_rms}
+    row |= {"served": stage.served(), "cublas_rms": operands.cublas_rms}
     if "ours" in ratios:
         row["rms_ratio"] = ratios["ours"]
     row["baseline_rms_ratio"] = {name: round(value, 4) for name, value in ratios.items() if name != "ours"}
@@ -125,8 +125,7 @@ class _Measurement:
         """Columns of calls back to back in graphs, with a warm L2 and an emptied one, and of wall time."""
         stage, options, names, calls = self.stage, self.options, list(self.calls), list(self.calls.values())
         rough = [rough_us(stage, call) for call in calls]
-        rounds = rounds_for(rough, options.seconds, options.block_us)
-        row: dict[str, Any] = {"rounds": rounds}
+        row: dict[str, Any] = {}
 
         def after(index: int, replay: Enqueue) -> None:  # the timed graph must still write all of C
             name = names[index]
@@ -137,8 +136,10 @@ class _Measurement:
 
         before = apart(stage, calls) if options.apart else None
         seed = order_seed(self.operands.shape, options.seed)
-        table = contest(stage, calls, rough, rounds, options.block_us, before=before, seed=seed, after=after)
-        row |= judged(table, names, self.selection)
+        table = contest(
+            stage, calls, rough, options.block_us, options.seconds, before=before, seed=seed, after=after
+        )
+        row |= judged(table, names, self.selection) | {"rounds": len(table)}
         if options.cold:
             row |= self._cold(dict(zip(names, rough, strict=True)))
         if options.walls:

@@ -1,23 +1,30 @@
-"""The benchmark and the sweep: select in one set of processes, report from others; survived and resumed."""
+"""The benchmark and the sweep: select in one set of processes, report from others; what they write."""
 
 from __future__ import annotations
 
+import json
+import os
+import shlex
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from sassafras.core import SassafrasError
+from sassafras.cuda.environment import environment
 
 from ..configs.backward import instances, part
 from ..problem.shape import Shape
-from ..select.dataset import Dataset, DatasetEntry
+from ..select.dataset import Dataset, DatasetEntry, merge, shipped, stem
+from ..select.table import TunedTable
 from . import report
 from .journal import belongs, journals, read, records
 from .options import Options
 from .runner import Executor, Local, ShapeJobs
-from .worker import asked
+from .worker import asked, kernels_digest
 
 SELECT = "hgemm-select"
 MODES = ("offline", "server")
@@ -95,9 +102,9 @@ class _Begun:
         """
         of = self.settings
         base = {"options": asdict(of.options), "cache": str(of.cache) if of.cache else None, "dry": of.dry}
-        plans = [(stem, {**base, **own}) for stem, own in jobs.items()]
-        for stem, plan in plans:
-            for path in journals(of.folder, stem):
+        plans = [(name, {**base, **own}) for name, own in jobs.items()]
+        for name, plan in plans:
+            for path in journals(of.folder, name):
                 belongs(path, asked(plan))
         deadline = self._started + 60 * share * of.minutes if of.minutes else None
         self.crew.work(ShapeJobs(of.folder, plans, texts, of.say, selections or {}, deadline, of.progress))
@@ -208,3 +215,83 @@ def _row(
     if len(found) < len(measured):
         return {**head, "pending": True}
     return {**head, **report.merge(found), "wrong_in_selection": len(chosen.get("wrong", []))}
+
+
+def benchmark(
+    shapes: Sequence[Shape],
+    settings: RunSettings,
+    *,
+    mode: str = "offline",
+    processes: int = 1,
+    name: str | None = None,
+) -> tuple[Path, dict[str, Any]]:
+    """`run`, then a JSON file in the folder; returns its path and the summary.
+
+    Files of a dry run are called ``...-dry``.
+    """
+    rows, summary = run(shapes, settings, mode=mode, processes=processes)
+    stem = (name or f"hgemm-{mode}") + ("-dry" if settings.dry else "")
+    own, machine = environment(), settings.crew.environment() if settings.crew else None
+    found = {**own, **(machine or {}), **{key: own.get(key) for key in ("commit", "command", "date")}}
+    head = {
+        "benchmark": stem,
+        "date": _today(),
+        "command": _command(),
+        "commit": os.environ.get("SASSAFRAS_COMMIT") or found.get("commit"),
+        "seed": settings.options.seed,
+        "kernels": kernels_digest(),
+        "modelled": bool(summary.get("modelled")),
+        "environment": found,
+        "summary": summary,
+    }
+    lines = ",\n  ".join(json.dumps(row, default=str) for row in rows)
+    body = json.dumps(head, indent=1, default=str)
+    path = settings.folder / f"{stem}.json"
+    path.write_text(body[:-2] + ',\n "rows": [\n  ' + lines + "\n ]\n}\n")
+    return path, summary
+
+
+def save_sweep(
+    dataset: Dataset, folder: Path, install: Path | None = None, *, changed: str = ""
+) -> list[Path]:
+    """Write a sweep's dataset and, unless it was modelled, its table of winners; returns the files.
+
+    Args:
+        changed: the sweep re-tuned only these configurations (`Options.only`): what is written is the shipped
+            dataset with the sweep's shapes replaced (`dataset.merge`); the sweep alone lies beside it.
+        install: where else the table goes, merged over what is there; None: nowhere.
+    """
+    of = part(dataset.header.get("options", {}).get("layouts", ()))
+    name = stem(str(dataset.header.get("gpu") or "gpu"), of)
+    dataset.header |= {
+        "date": _today(),
+        "command": _command(),
+        "commit": os.environ.get("SASSAFRAS_COMMIT"),
+        # those of data sets without this line were timed in shorter blocks
+        "torch_times": "timed in blocks as long as those of all else",
+    }
+    rehearsal = f"sweep-{of}-dry.jsonl.gz" if of else "sweep-dry.jsonl.gz"
+    paths = [folder / (rehearsal if dataset.modelled else f"{name}.jsonl.gz")]
+    dataset.save(paths[0])
+    if dataset.modelled:
+        return paths
+    if changed:
+        alone = folder / f"{name}.retuned.jsonl.gz"
+        paths[0].replace(alone)
+        merge(shipped(str(dataset.header.get("gpu")), of), Dataset.load(alone), changed).save(paths[0])
+        paths.append(alone)
+    table = TunedTable.from_dataset(Dataset.load(paths[0]))  # of what was written, rounded as it is
+    paths.append(folder / f"{name}.table.json")
+    table.save(paths[-1])
+    if install is not None:
+        (TunedTable.load(install).merged(table) if install.is_file() else table).save(install)
+        paths.append(install)
+    return paths
+
+
+def _today() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%d")
+
+
+def _command() -> str:
+    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])

@@ -99,14 +99,6 @@ def apart(stage: Any, enqueues: Sequence[Enqueue]) -> Callable[[int], None]:
     return before
 
 
-def rounds_for(
-    times_us: Sequence[float], seconds: float, block_us: float, *, least: int = 5, most: int = 41
-) -> int:
-    """Rounds that fit into `seconds` when every contestant runs one block a round."""
-    one_round = sum(max(us, min(block_us, us * 400)) for us in times_us)
-    return int(min(most, max(least, seconds * 1e6 // one_round)))
-
-
 def order_seed(shape: Shape, seed: int) -> int:
     """The seed of a shape's order of contestants: a few rounds favour one of them, another at each shape."""
     return zlib.crc32(f"{shape} {seed}".encode())
@@ -116,21 +108,26 @@ def contest(
     stage: Any,
     enqueues: Sequence[Enqueue],
     rough: Sequence[float],
-    rounds: int,
     block_us: float,
+    seconds: float,
     *,
+    least: int = 5,
+    most: int = 41,
     before: Callable[[int], None] | None = None,
     seed: int = 0,
     after: Callable[[int, Enqueue], object] = lambda index, replay: None,
 ) -> np.ndarray:
-    """`timed`, of blocks that last about `block_us`.
+    """`timed`, of blocks that last about `block_us`, in as many rounds as `seconds` allow.
 
     Args:
         stage: `Contestants` or `DryContestants`.
         rough: microseconds that each call takes, roughly.
+        least, most: rounds.
         after: called for each contestant when all are timed, with what replays its block.
     """
     blocks = [stage.block(e, launches_a_block(us, block_us)) for e, us in zip(enqueues, rough, strict=True)]
+    one_round = sum(max(us, min(block_us, us * 400)) for us in rough)
+    rounds = int(min(most, max(least, seconds * 1e6 // one_round)))
     table = timed(stage.gpu, stage.watch, blocks, rounds, before=before, seed=seed)
     for index, block in enumerate(blocks):
         after(index, partial(stage.gpu.replay, block.graph))

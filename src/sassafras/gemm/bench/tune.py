@@ -24,7 +24,7 @@ from .candidates import candidates_for, changed, ranked, recorded, recorded_algo
 from .faults import FaultTracker
 from .operands import BASELINE_RMS_LIMIT
 from .options import Options
-from .timing import Enqueue, Isolated, TimedBlock, apart, contest, order_seed, rounds_for, timed
+from .timing import Enqueue, Isolated, TimedBlock, apart, contest, order_seed, timed
 
 #: graphs alive at once while screening
 _BATCH = 64
@@ -84,11 +84,11 @@ def choose(stage: Any, shape: Shape, options: Options, trials: FaultTracker | No
     operands = stage.operands(shape, options.seed, options.layouts)
     operands.calibrate(stage.gemm_ex("nn", operands, strict=True))
     problems = {layout: stage.lt.problem(shape, layout) for layout in options.layouts}
-    lt, facts = lt_finalists(stage, operands, problems, options)
-    halving = _Halving(stage, operands, options, trials or FaultTracker(), facts["baseline_us"])
+    lt, heuristic = lt_finalists(stage, operands, problems, options)
+    halving = _Halving(stage, operands, options, trials or FaultTracker(), min(us for us, _, _ in lt))
     ours = [finalist for layout in options.layouts for finalist in halving.finalists(layout)]
-    record = {"shape": str(shape), "options": asdict(options), **facts}
-    record |= _final(stage, operands, options, lt, ours, halving.rungs)
+    record = {"shape": str(shape), "options": asdict(options), "heuristic": heuristic}
+    record |= halving.final([*lt, *ours])
     for problem in problems.values():
         problem.close()
     record["rungs"] = {name: [round(us, 4), rung] for name, (us, rung) in halving.rungs.items()}
@@ -102,16 +102,13 @@ def choose(stage: Any, shape: Shape, options: Options, trials: FaultTracker | No
 def lt_finalists(
     stage: Any, operands: Any, problems: dict[str, Any], options: Options
 ) -> tuple[list[Finalist], dict[str, Any]]:
-    """cuBLASLt's candidates of all layouts, the best few of each, checked; and what a record says of them."""
+    """cuBLASLt's best candidates of all layouts, checked; and layout -> its heuristic's first."""
     finalists: list[Finalist] = []
     heuristic: dict[str, Any] = {}
-    counts: dict[str, int] = {}
     rejected: list[str] = []
     for layout, problem in problems.items():
-        found = lt_candidates(stage, problem, options)
-        counts[layout] = len(found)
         usable: list[tuple[Any, Enqueue]] = []
-        for algorithm in found:
+        for algorithm in lt_candidates(stage, problem, options):
             enqueue = stage.lt_call(problem, algorithm, operands)
             try:
                 enqueue()
@@ -135,13 +132,9 @@ def lt_finalists(
                 kept += 1
                 finalists.append((us, algorithm, enqueue))
     if not finalists:
-        raise SassafrasError("cuBLASLt has no algorithm that works", where=str(operands.shape))
-    return finalists, {
-        "heuristic": heuristic,
-        "lt_candidates": counts,
-        "lt_rejected": rejected[:8],
-        "baseline_us": min(us for us, _, _ in finalists),
-    }
+        why = f": {rejected[0]}" if rejected else ""
+        raise SassafrasError(f"cuBLASLt has no algorithm that works{why}", where=str(operands.shape))
+    return finalists, heuristic
 
 
 def lt_candidates(stage: Any, problem: Any, options: Options) -> list[Any]:
@@ -250,53 +243,46 @@ class _Halving:
         count = max(12, min(options.configs, affordable))
         return self._bound(candidates_for(shape, layout, count, frozenset(kinds - alive), options.exclude))
 
-
-def _final(
-    stage: Any,
-    operands: Any,
-    options: Options,
-    lt: list[Finalist],
-    ours: list[Finalist],
-    rungs: dict[str, tuple[float, int]],
-) -> dict[str, Any]:
-    """The last rung: ours, cuBLASLt's and torch, interleaved."""
-    entries: list[Finalist] = [*lt, *ours]
-    # torch takes about as long as cuBLASLt's best. What its first call takes, launched from Python (a capture
-    # needs one before it), would give blocks of one call: a graph's launch would count as torch's
-    length = min(us for us, _, _ in entries)
-    for layout in options.layouts:
-        enqueue = stage.torch_matmul(layout, operands)
-        stage.watch.one(enqueue)
-        entries.append((length, f"torch_{layout}", enqueue))
-    rough, keys, calls = zip(*entries, strict=True)
-    if options.isolated and operands.shape.flop >= _ISOLATED_FROM:
-        isolated = Isolated(stage, [[call] for call in calls])
-        table, _, _ = isolated.calls(_ISOLATED_CALLS, options.rate, np.random.default_rng(options.seed))
-        isolated.close()
-    else:
-        rounds = rounds_for(rough, options.final_seconds, options.block_us, least=3, most=15)
-        before = apart(stage, calls) if options.apart else None
-        seed = order_seed(operands.shape, options.seed)
-        table = contest(stage, calls, rough, rounds, options.block_us, before=before, seed=seed)
-    medians = np.median(table, axis=0)
-    best_lt: dict[str, dict[str, Any]] = {}
-    best: dict[str, list[Any]] = {}
-    torch_us: dict[str, float] = {}
-    last = len(_RUNGS)
-    for us, key in sorted(zip(medians.tolist(), keys, strict=True), key=lambda row: row[0]):
-        if isinstance(key, LtAlgorithm):
-            best_lt.setdefault(key.layout, {**key.to_json(), "us": us})
-        elif isinstance(key, str):
-            torch_us[key[-2:]] = us
+    def final(self, entries: list[Finalist]) -> dict[str, Any]:
+        """The last rung: ours, cuBLASLt's and torch, interleaved. What the record says of the winners."""
+        stage, operands, options = self.stage, self.operands, self.options
+        # torch takes about as long as cuBLASLt's best. What its first call takes, launched from Python (a
+        # capture needs one before it), would give blocks of one call: a graph's launch would count as torch's
+        length = min(us for us, _, _ in entries)
+        for layout in options.layouts:
+            enqueue = stage.torch_matmul(layout, operands)
+            stage.watch.one(enqueue)
+            entries.append((length, f"torch_{layout}", enqueue))
+        rough, keys, calls = zip(*entries, strict=True)
+        if options.isolated and operands.shape.flop >= _ISOLATED_FROM:
+            isolated = Isolated(stage, [[call] for call in calls])
+            table, _, _ = isolated.calls(_ISOLATED_CALLS, options.rate, np.random.default_rng(options.seed))
+            isolated.close()
         else:
-            rungs[key.name] = (us, last)
-            best.setdefault(key.layout, [key.name, us])
-    winner = min(best.values(), key=lambda pair: float(pair[1])) if best else None
-    return {
-        "lt": best_lt,
-        "torch": torch_us,
-        "best": best,
-        "baseline_us": min(e["us"] for e in best_lt.values()),
-        "ours": winner[0] if winner else None,
-        "ours_us": winner[1] if winner else None,
-    }
+            table = contest(
+                stage,
+                calls,
+                rough,
+                options.block_us,
+                options.final_seconds,
+                least=3,
+                most=15,
+                before=apart(stage, calls) if options.apart else None,
+                seed=order_seed(operands.shape, options.seed),
+            )
+        lt: dict[str, dict[str, Any]] = {}
+        best: dict[str, tuple[str, float]] = {}
+        torch_us: dict[str, float] = {}
+        medians = zip(np.median(table, axis=0).tolist(), keys, strict=True)
+        for us, key in sorted(medians, key=lambda row: row[0]):
+            if isinstance(key, LtAlgorithm):
+                lt.setdefault(key.layout, {**key.to_json(), "us": us})
+            elif isinstance(key, str):
+                torch_us[key[-2:]] = us
+            else:
+                self.rungs[key.name] = (us, len(_RUNGS))
+                best.setdefault(key.layout, (key.name, us))
+        name, us = min(best.values(), key=lambda pair: pair[1]) if best else (None, None)
+        baseline_us = min(entry["us"] for entry in lt.values())
+        record = {"lt": lt, "torch": torch_us, "best": best, "baseline_us": baseline_us}
+        return {**record, "ours": name, "ours_us": us}
