@@ -21,11 +21,8 @@ from ..problem.launch import SHARED_LIMIT, Launch
 from ..problem.shape import LAYOUTS, Shape
 from ..select.selector import Selector
 from ..select.table import TableRow, TunedTable
-from .operands import Operands, OperandSet, rotated
+from .operands import Operands
 from .timing import Enqueue, TimedBlock
-
-#: sets of buffers in a rotation, at most
-MOST_SETS = 64
 
 
 class Contestants:
@@ -70,10 +67,6 @@ class Contestants:
     def operands(self, shape: Shape, seed: int, layouts: Sequence[str] = LAYOUTS) -> Operands:
         """Guarded buffers with an FP64 reference."""
         return Operands(shape, seed, layouts)
-
-    def sets(self, operands: Operands, most: int = MOST_SETS) -> list[OperandSet]:
-        """Sets of buffers to rotate through, so that none is in the L2; see `rotated`."""
-        return rotated(operands, self.l2_bytes, most)
 
     def empty_l2(self) -> None:
         """Enqueue a read of twice the L2."""

@@ -22,7 +22,7 @@ from ..problem.shape import LAYOUTS, Shape
 from ..select.cost_model import estimate_us
 from ..select.selector import Selector, parsed
 from ..select.table import TableRow, TunedTable
-from .operands import RMS_LIMIT, Check, rotated
+from .operands import RMS_LIMIT, Check
 from .timing import Enqueue, TimedBlock
 
 #: of the modelled clock, relative
@@ -36,7 +36,6 @@ class DryGpu:
         self.clock = 0.0
         self._rng = np.random.default_rng(seed)
         self._capturing: list[Any] | None = None
-        self.stream = 1
 
     def launch(self, us: float) -> None:
         """A call of so many microseconds."""
@@ -141,10 +140,6 @@ class DryContestants:
     def operands(self, shape: Shape, seed: int, layouts: Sequence[str] = LAYOUTS) -> Any:
         """No memory."""
         return DryOperands(shape)
-
-    def sets(self, operands: Any, most: int = 64) -> list[Any]:
-        """As many as there would be."""
-        return rotated(operands, self.l2_bytes, most)
 
     def empty_l2(self) -> None:
         """Takes its time."""

@@ -27,9 +27,7 @@ class Journal:
         if not path.exists() or path.stat().st_size == 0:
             self.add({"header": header})
             return
-        if set(read(path)[0]["header"]) != set(header):
-            raise _foreign(path)
-        belongs(path, header)
+        belongs(path, header, whole=True)
         if not path.read_bytes().endswith(b"\n"):  # the line of a writer that was killed
             with path.open("a") as file:
                 file.write("\n")
@@ -46,23 +44,24 @@ class Journal:
             os.fsync(file.fileno())
 
 
-def _foreign(path: Path) -> SassafrasError:
-    return SassafrasError(
-        "this file was written under other conditions (kernels, library versions or options)",
-        where=path.name,
-        hint="start over with --fresh, or choose another output folder",
-    )
-
-
-def belongs(path: Path, wanted: dict[str, Any]) -> None:
+def belongs(path: Path, wanted: dict[str, Any], *, whole: bool = False) -> None:
     """Check these conditions of a journal, also when nothing is left to be added to it.
+
+    Args:
+        whole: there may be no others.
 
     Raises:
         SassafrasError: one is another, or the file is no journal.
     """
-    header = read(path)[0]["header"]
-    if any(header.get(key) != value for key, value in json.loads(json.dumps(wanted)).items()):
-        raise _foreign(path)
+    header, wanted = read(path)[0]["header"], json.loads(json.dumps(wanted))
+    if any(header.get(key) != value for key, value in wanted.items()) or (
+        whole and set(header) - set(wanted)
+    ):
+        raise SassafrasError(
+            "this file was written under other conditions (kernels, library versions or options)",
+            where=path.name,
+            hint="start over with --fresh, or choose another output folder",
+        )
 
 
 def read(path: Path) -> list[dict[str, Any]]:

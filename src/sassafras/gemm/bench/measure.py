@@ -19,7 +19,7 @@ from sassafras.cuda.cublas import LtAlgorithm
 from ..configs.registry import parse
 from ..problem.shape import LAYOUTS, Shape
 from ..select.table import TableRow
-from .operands import required
+from .operands import required, rotated
 from .options import Options
 from .timing import Enqueue, Isolated, apart, contest, order_seed, paired, rough_us, timed
 
@@ -156,7 +156,7 @@ class _Measurement:
         of its own, and the L2 is emptied by reading before every block."""
         stage = self.stage
         names = [name for name in rough if name.startswith(("ours", "lt_autotune", "torch", "portfolio"))]
-        sets = stage.sets(self.operands)
+        sets = rotated(self.operands, stage.l2_bytes)
         blocks = [stage.block([self.binds[name](buffers) for buffers in sets], len(sets)) for name in names]
         spent = sum(rough[name] * len(sets) + 60.0 for name in names)
         rounds = int(min(15, max(5, self.options.seconds / 2 * 1e6 // spent)))
@@ -174,7 +174,7 @@ class _Measurement:
     def server(self, process: int) -> dict[str, Any]:
         """Columns of isolated calls: GPU time by events around each, wall time of the call, waits untimed."""
         options, operands, every = self.options, self.operands, list(self.binds)
-        sets = self.stage.sets(operands, _SERVER_SETS)
+        sets = rotated(operands, self.stage.l2_bytes, _SERVER_SETS)
         rng = np.random.default_rng((options.seed, process, operands.shape.flop % (1 << 31)))
         isolated = Isolated(self.stage, [[bind(buffers) for buffers in sets] for bind in self.binds.values()])
         trial, _, _ = isolated.calls(_TRIAL_CALLS, math.inf, rng)
@@ -226,24 +226,22 @@ def judged(
         row |= {name: us for name, us in medians.items() if name not in ("ours", "null")}
         row["baseline_layout"] = best["lt_autotune"][-2:]
         null = paired(table, names.index(selection_best(selection)), names.index("null"))
-        interval = bootstrap_median(null)
-        row |= {"null": float(np.median(null)), "null_low": interval.low, "null_high": interval.high}
-    baseline = names.index(best["lt_autotune"])
-    pairs = [("speedup", "ratios", "ours")]
-    if "portfolio" in best:
-        pairs.append(("portfolio_speedup", "portfolio_ratios", best["portfolio"]))
-    for column, kept, name in pairs:
-        if name not in medians:
-            continue
-        ratios = paired(table, baseline, names.index(name))
-        interval = bootstrap_median(ratios)
-        row[prefix + column] = float(np.median(ratios))
-        row |= {f"{prefix}{column}_low": interval.low, f"{prefix}{column}_high": interval.high}
-        row[prefix + kept] = [round(float(value), 5) for value in ratios]
+        row |= _median("null", null)
+    for of, name in (("", "ours"), ("portfolio_", best.get("portfolio", ""))):
+        if name in medians:
+            ratios = paired(table, names.index(best["lt_autotune"]), names.index(name))
+            row |= _median(f"{prefix}{of}speedup", ratios)
+            row[f"{prefix}{of}ratios"] = [round(float(value), 5) for value in ratios]
     row[prefix + "ours"] = medians.get("ours")
     if selection.get("ours") and not prefix:
         row[f"ours_{parse(selection['ours']).layout}"] = row["ours"]
     return row
+
+
+def _median(column: str, ratios: np.ndarray) -> dict[str, float]:
+    """Columns of a median and its interval."""
+    interval = bootstrap_median(ratios)
+    return {column: float(np.median(ratios)), f"{column}_low": interval.low, f"{column}_high": interval.high}
 
 
 def _walls(walls: np.ndarray, names: Sequence[str], families: Sequence[str]) -> dict[str, float]:

@@ -69,7 +69,7 @@ class OperandSet:
         )
 
 
-def rotated(operands: Any, l2_bytes: int, most: int) -> list[Any]:
+def rotated(operands: Any, l2_bytes: int, most: int = 64) -> list[Any]:
     """Copies of the operands over more than twice the L2, `most` at the utmost; at least one."""
     count = int(min(most, max(1, 2 * l2_bytes // operands.shape.nbytes + 1)))
     return [operands.copy() for _ in range(count)]

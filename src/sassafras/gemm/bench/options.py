@@ -85,19 +85,11 @@ def retuning(options: Options, only: str, recorded: int = 4, configs: int | None
         SassafrasError: `only` is no regular expression, or finds nothing.
     """
     matching(only)
-    return replace(
-        options, only=only, recorded=recorded, configs=configs or 24, finalists=4, screen_seconds=0.03
-    )
+    chosen = replace(options, only=only, recorded=recorded, configs=configs or 24)
+    return replace(chosen, finalists=4, screen_seconds=0.03)
 
 
 def of_known(options: Options, recorded: int = 4) -> Options:
     """These options to choose, by isolated calls, among what the dataset holds of a shape."""
-    return replace(
-        options,
-        known=True,
-        isolated=True,
-        recorded=recorded,
-        finalists=3,
-        screen_seconds=0.03,
-        final_seconds=0.03,
-    )
+    chosen = replace(options, known=True, isolated=True, recorded=recorded)
+    return replace(chosen, finalists=3, screen_seconds=0.03, final_seconds=0.03)

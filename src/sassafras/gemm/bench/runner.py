@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -115,35 +115,23 @@ class Local:
     def work(self, work: ShapeJobs) -> None:
         """See `Executor.work`; one job after the other, its shapes dealt out to the GPUs."""
         for stem, plan in work.jobs:
-            left = ShapeJobs(work.folder, [(stem, plan)], work.shapes, work.say).left()
-            faults = records(work.folder, stem, "faulty")
+            one = replace(work, jobs=[(stem, plan)])
+            left, faults = one.left(), records(work.folder, stem, "faulty")
             with ThreadPoolExecutor(self.gpus) as threads:
-                running = [
-                    threads.submit(
-                        _GpuRun(work, stem, plan, index, self.gpus, faults).work, left[index :: self.gpus]
-                    )
-                    for index in range(min(self.gpus, len(left)))
-                ]
-                for one in running:
-                    one.result()
+                gpus = range(min(self.gpus, len(left)))
+                runs = [_GpuRun(one, faults, index, self.gpus) for index in gpus]
+                list(threads.map(_GpuRun.work, runs, (left[index :: self.gpus] for index in gpus)))
 
 
 class _GpuRun:
-    """One job on one GPU. What is found at fault (`faults`) is shared with the other GPUs."""
+    """One job on one GPU of several. What is found at fault (`faults`) is shared with the others."""
 
-    def __init__(
-        self,
-        work: ShapeJobs,
-        stem: str,
-        plan: dict[str, Any],
-        index: int,
-        gpus: int,
-        faults: dict[str, dict[str, Any]],
-    ) -> None:
+    def __init__(self, work: ShapeJobs, faults: dict[str, dict[str, Any]], index: int, gpus: int) -> None:
         self._run, self._faults = work, faults
+        stem, plan = work.jobs[0]
         self._path = work.folder / f"{stem}.gpu{index}.jsonl"
         self._client = WorkerClient(plan, environment=_visible(index, gpus))
-        self._found = 0
+        self._journal: Journal | None = None
 
     def work(self, shapes: Sequence[str]) -> None:
         """Get the shapes done, or have the deadline passed. Errors as `Executor.work`."""
@@ -154,12 +142,17 @@ class _GpuRun:
                     run.say(f"{run.mode}: time is up after {number - 1} of {len(shapes)} shapes")
                     return
                 record = self._record(text)
-                Journal(self._path, self._client.header).add(record)
+                self._add(record)
                 if run.progress and number % run.progress == 0:
                     spent = time.perf_counter() - begin
                     run.say(f"{run.mode} {number}/{len(shapes)} {text} {brief(record)} {spent:.1f} s")
         finally:
             self._client.close()
+
+    def _add(self, line: dict[str, Any]) -> None:
+        if self._journal is None:
+            self._journal = Journal(self._path, self._client.header)
+        self._journal.add(line)
 
     def _record(self, text: str) -> dict[str, Any]:
         """A shape's record. A selection that lost its worker is repeated, each candidate alone."""
@@ -172,13 +165,12 @@ class _GpuRun:
                 break
             why = record["error"]
             run.say(f"a worker was lost in {text}: {why}")
-            name = trying.read_text() if trying.is_file() else ""
-            if name:
-                self._found += 1
+            if name := trying.read_text() if "trying" in question else "":
+                client.deaths -= 1
                 self._faults[name] = asdict(FaultyConfig(name, text, why))
-                Journal(self._path, client.header).add(self._faults[name])
+                self._add(self._faults[name])
                 run.say(f"{name} lost the context: its instance is not tried again")
-            elif client.deaths - self._found > _DEATHS:
+            elif client.deaths > _DEATHS:
                 raise DeviceError(f"the {run.mode} worker cannot finish: {why}", where=self._path.name)
             elif run.mode != "select" or "trying" in question:
                 break

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sassafras.core import SassafrasError
+from sassafras.cuda.cublas import LtAlgorithm
 from sassafras.cuda.environment import environment
 
 from ..configs.backward import instances, part
@@ -176,31 +177,19 @@ def collected(folder: Path, of: str = "") -> Dataset:
     if not paths:
         raise SassafrasError("no selection journal here", where=str(folder), hint="run the sweep first")
     conditions = read(paths[0])[0]["header"]
-    header = {
-        key: conditions[key]
-        for key in ("gpu", "kernels", "cublaslt", "torch", "modelled", "options")
-        if key in conditions
-    }
+    kept = ("gpu", "kernels", "cublaslt", "torch", "modelled", "options")
     entries = []
     for text, record in records(folder, _stem(of)).items():
-        if "error" in record:
-            continue
-        baselines = {
-            "torch": record["torch"],
-            "lt_autotune": {layout: entry["us"] for layout, entry in record["lt"].items()},
-        }
-        lt = {
-            layout: {key: entry[key] for key in ("layout", "blob", "workspace")}
-            for layout, entry in record["lt"].items()
-        }
-        ours = {name: (us, rung) for name, (us, rung) in record["rungs"].items()}
-        entries.append(DatasetEntry(Shape.parse(text), ours, baselines, lt))
-    return Dataset(header, entries)
+        if "error" not in record:
+            lt_us = {layout: entry["us"] for layout, entry in record["lt"].items()}
+            lt = {layout: LtAlgorithm.from_json(e).to_json() for layout, e in record["lt"].items()}
+            ours = {name: (us, rung) for name, (us, rung) in record["rungs"].items()}
+            baselines = {"torch": record["torch"], "lt_autotune": lt_us}
+            entries.append(DatasetEntry(Shape.parse(text), ours, baselines, lt))
+    return Dataset({key: conditions[key] for key in kept if key in conditions}, entries)
 
 
-def _row(
-    text: str, selected: dict[str, dict[str, Any]], measured: Sequence[dict[str, dict[str, Any]]]
-) -> dict[str, Any]:
+def _row(text: str, selected: dict[str, Any], measured: Sequence[dict[str, Any]]) -> dict[str, Any]:
     shape = Shape.parse(text)
     head = {"shape": text, "m": shape.m, "n": shape.n, "k": shape.k, "band": shape.band}
     chosen = selected.get(text)
@@ -209,9 +198,9 @@ def _row(
     if "error" in chosen:
         return {**head, "error": f"selection: {chosen['error']}"}
     found = [records_of[text] for records_of in measured if text in records_of]
-    errors = [record["error"] for record in found if "error" in record]
-    if errors:
-        return {**head, "error": errors[0]}
+    for record in found:
+        if "error" in record:
+            return {**head, "error": record["error"]}
     if len(found) < len(measured):
         return {**head, "pending": True}
     return {**head, **report.merge(found), "wrong_in_selection": len(chosen.get("wrong", []))}

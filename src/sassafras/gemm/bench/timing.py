@@ -32,28 +32,25 @@ class TimedBlock:
     """
 
     def __init__(
-        self,
-        gpu: Gpu,
-        enqueue: Enqueue | Sequence[Enqueue],
-        launches: int,
-        events: tuple[Any, Any] | None = None,
+        self, gpu: Gpu, enqueue: Enqueue | Sequence[Enqueue], launches: int, events: Sequence[Any] = ()
     ) -> None:
         self.launches = launches
         calls = [enqueue] if callable(enqueue) else list(enqueue)
 
         def all_calls() -> None:
-            if events:
-                gpu.record_in_graph(events[0])
+            for event in events[:1]:
+                gpu.record_in_graph(event)
             for index in range(launches):
                 calls[index % len(calls)]()
-            if events:
-                gpu.record_in_graph(events[1])
+            for event in events[1:]:
+                gpu.record_in_graph(event)
 
         self.graph, nodes = gpu.capture_counted(all_calls)
-        nodes -= 2 if events else 0
-        if nodes < launches:
+        if nodes - len(events) < launches:
             self.discard(gpu)
-            raise DeviceError(f"a graph of {launches} calls holds {nodes} nodes: they ran elsewhere")
+            raise DeviceError(
+                f"a graph of {launches} calls holds {nodes - len(events)} nodes: they ran elsewhere"
+            )
 
     def discard(self, gpu: Gpu) -> None:
         """Free the graph."""

@@ -259,17 +259,10 @@ class _Halving:
             table, _, _ = isolated.calls(_ISOLATED_CALLS, options.rate, np.random.default_rng(options.seed))
             isolated.close()
         else:
-            table = contest(
-                stage,
-                calls,
-                rough,
-                options.block_us,
-                options.final_seconds,
-                least=3,
-                most=15,
-                before=apart(stage, calls) if options.apart else None,
-                seed=order_seed(operands.shape, options.seed),
-            )
+            block_us, seconds, seed = options.block_us, options.final_seconds, options.seed
+            before = apart(stage, calls) if options.apart else None
+            how: dict[str, Any] = {"before": before, "seed": order_seed(operands.shape, seed)}
+            table = contest(stage, calls, rough, block_us, seconds, least=3, most=15, **how)
         lt: dict[str, dict[str, Any]] = {}
         best: dict[str, tuple[str, float]] = {}
         torch_us: dict[str, float] = {}

@@ -39,14 +39,9 @@ def kernels_digest(layouts: Sequence[str] = LAYOUTS) -> str:
 def asked(plan: dict[str, Any]) -> dict[str, Any]:
     """The part of `conditions` that is known without a GPU."""
     wanted = SELECTING if plan["mode"] == "select" else MEASURING
-    header = {
-        "mode": plan["mode"],
-        "options": {name: plan["options"][name] for name in wanted},
-        "kernels": kernels_digest(plan["options"]["layouts"]),
-    }
-    if plan["mode"] == "measure":
-        header |= {"process": plan["process"], "how": plan["how"]}
-    return header
+    options = {name: plan["options"][name] for name in wanted}
+    own: dict[str, Any] = {key: plan[key] for key in ("mode", "process", "how") if key in plan}
+    return {**own, "options": options, "kernels": kernels_digest(plan["options"]["layouts"])}
 
 
 def conditions(plan: dict[str, Any], stage: Any) -> dict[str, Any]:
