@@ -25,7 +25,6 @@ from sassafras.gemm.bench.runner import ShapeJobs
 from sassafras.gemm.bench.worker_client import WorkerClient
 from sassafras.gemm.build.cubins import cached_path, cubin, with_companions
 from sassafras.gemm.configs.registry import INSTANCES, Instance, parse_instance
-from sassafras.gemm.problem.shape import Shape
 
 from .pool import Pool, Task
 from .worker import Context
@@ -60,8 +59,6 @@ def work_shape(payload: Mapping[str, Any], context: Context) -> Iterator[Any]:
             return
         except DeviceError as error:
             raise DeviceError(error.what, where=where, hint=error.hint) from error
-        if "error" in record:
-            record.setdefault("band", Shape.parse(payload["shape"]).band)
         yield number, child.header, {**record, "on": where}
 
 

@@ -124,10 +124,8 @@ def changed(shape: Shape, layout: str, only: str, count: int, exclude: str = "")
 
 def recorded_algorithm(shape: Shape, layout: str, version: int) -> LtAlgorithm | None:
     """cuBLASLt's fastest of the shipped dataset; None when unknown, or of another version of the library."""
-    entry, dataset = _entry(shape, layout), _dataset(part((layout,)))
-    if entry is None or dataset is None or dataset.header.get("cublaslt") != version:
-        return None
-    found = entry.lt.get(layout)
+    entry, known = _entry(shape, layout), _dataset(part((layout,))).header.get("cublaslt")
+    found = entry.lt.get(layout) if entry and known == version else None
     return LtAlgorithm.from_json(found) if found else None
 
 
@@ -148,13 +146,12 @@ def matching(only: str) -> tuple[Config, ...]:
 
 
 @lru_cache(maxsize=2)
-def _dataset(of: str) -> Dataset | None:
+def _dataset(of: str) -> Dataset:
     try:
         return shipped(_GPU, of)
     except SassafrasError:
-        return None
+        return Dataset({}, ())
 
 
 def _entry(shape: Shape, layout: str) -> DatasetEntry | None:
-    dataset = _dataset(part((layout,)))
-    return dataset.entries.get(shape) if dataset else None
+    return _dataset(part((layout,))).entries.get(shape)

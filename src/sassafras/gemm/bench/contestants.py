@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from sassafras.cuda.cublas import RECOMMENDED_WORKSPACE, WORKSPACES, Cublas, CublasLt, LtAlgorithm, LtProblem
 from sassafras.cuda.driver import Gpu, KernelFunction, call
 from sassafras.cuda.timing import Stopwatch
@@ -143,9 +141,8 @@ class Contestants:
     def gemm_ex(self, layout: str, operands: Any, *, strict: bool = False) -> Enqueue:
         """cublasGemmEx on buffers."""
         library = self.strict if strict else self.cublas
-        shape: Shape = operands.shape
-        a, b, c = operands.addresses(layout)
-        return lambda: library.enqueue(shape, layout, a, b, c)
+        addresses = operands.addresses(layout)
+        return lambda: library.enqueue(operands.shape, layout, *addresses)
 
     @staticmethod
     def torch_matmul(layout: str, operands: Any) -> Enqueue:
@@ -160,10 +157,13 @@ class Contestants:
         return self.lt.bind(problem, algorithm, *operands.addresses(algorithm.layout))  # type: ignore[no-any-return]
 
     def portfolio(self, layout: str, operands: Any) -> Enqueue:
-        """sassafras.matmul on buffers, as a user calls it."""
-        from ..matmul.api import matmul  # loads torch
+        """sassafras.matmul on buffers, as a user calls it; what its first call builds is waited for."""
+        from ..matmul.api import matmul, settle  # loads torch
 
         (a, b), c = operands.factors(layout), operands.c
+        matmul(a, b, c)
+        self.gpu.sync()
+        settle()
         return lambda: matmul(a, b, c)
 
     def tell_portfolio(self, rows: Sequence[TableRow]) -> None:
@@ -190,14 +190,6 @@ class Contestants:
             p["layout"]: p["member"] + (f" {p['config']}" if p["member"] == "ours" else "") for p in found
         }
 
-    def settled(self, enqueue: Enqueue) -> None:
-        """Call once, and wait for whatever is built because of it."""
-        from ..matmul.api import settle
-
-        enqueue()
-        self.gpu.sync()
-        settle()
-
     def now(self) -> float:
         """Seconds."""
         return time.perf_counter()
@@ -207,18 +199,3 @@ class Contestants:
         while (left := moment - time.perf_counter()) > 0:
             if left > 2e-3:
                 time.sleep(left - 1e-3)
-
-    def walls(self, calls: Sequence[Enqueue], count: int) -> np.ndarray:
-        """Microseconds from the call to the end of a synchronisation, (count, len(calls)), interleaved."""
-        table = np.empty((count, len(calls)))
-        for enqueue in calls:
-            enqueue()
-        self.gpu.sync()
-        for index in range(count):
-            order = range(len(calls)) if index % 2 == 0 else range(len(calls) - 1, -1, -1)
-            for which in order:
-                begin = time.perf_counter()
-                calls[which]()
-                self.gpu.sync()
-                table[index, which] = 1e6 * (time.perf_counter() - begin)
-        return table

@@ -79,7 +79,7 @@ class GemmDevice:
 
     @property
     def header(self) -> dict[str, Any]:
-        """Versions that the figures belong to, once something was judged; see `worker.conditions`."""
+        """Versions that the figures belong to, once something was judged; see `ShapeWorker.header`."""
         return self._child.header
 
     def open(self, workload: Workload, case: Case, baseline: Kernel) -> None:

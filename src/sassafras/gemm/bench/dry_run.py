@@ -1,7 +1,7 @@
 """A GPU that only keeps time: the whole benchmark runs on it, so that it can be rehearsed without one.
 
 Every launch advances a modelled clock by the static estimate (ours) or a made-up figure (baselines). Rows of
-such a run carry ``modelled``; nothing of it is a measurement, and tables for dispatch refuse it.
+such a run carry ``modelled``: they are no measurements, and tables for dispatch refuse them.
 """
 
 from __future__ import annotations
@@ -189,23 +189,11 @@ class DryContestants:
         """layout -> which member."""
         return dict(self._served)
 
-    def settled(self, enqueue: Enqueue) -> None:
-        """Call once."""
-        enqueue()
-
     def now(self) -> float:
-        """Seconds on the modelled clock."""
+        """Seconds on the modelled clock; asking takes five microseconds, as a call's way to the GPU does."""
+        self.gpu.clock += 5.0
         return self.gpu.clock * 1e-6
 
     def wait_until(self, moment: float) -> None:
         """Be there."""
         self.gpu.clock = max(self.gpu.clock, moment * 1e6)
-
-    def walls(self, calls: Sequence[Enqueue], count: int) -> np.ndarray:
-        """GPU time and a made-up way there."""
-        return np.array([[self._wall(call) for call in calls] for _ in range(count)])
-
-    def _wall(self, call: Enqueue) -> float:
-        begin = self.gpu.clock
-        call()
-        return self.gpu.clock - begin + 5.0

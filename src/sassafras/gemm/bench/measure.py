@@ -21,7 +21,7 @@ from ..problem.shape import LAYOUTS, Shape
 from ..select.table import TableRow
 from .operands import required, rotated
 from .options import Options
-from .timing import Enqueue, Isolated, apart, contest, order_seed, paired, rough_us, timed
+from .timing import Enqueue, Isolated, contest, order_seed, paired, rough_us, timed, walls
 
 #: contestants that are kernels of ours
 OURS = ("ours", "ours_nn", "ours_tn")
@@ -87,9 +87,6 @@ class _Measurement:
         self.problems = {layout: stage.lt.problem(operands.shape, layout) for layout in LAYOUTS}
         self.binds = self._binds()
         self.calls = {name: bind(operands) for name, bind in self.binds.items()}
-        for name, enqueue in self.calls.items():
-            if name.startswith("portfolio"):
-                stage.settled(enqueue)
 
     def _binds(self) -> dict[str, Bind]:
         stage, selection = self.stage, self.selection
@@ -134,11 +131,8 @@ class _Measurement:
             if name == "ours":
                 row["rms_ratio_after"] = ratio
 
-        before = apart(stage, calls) if options.apart else None
-        seed = order_seed(self.operands.shape, options.seed)
-        table = contest(
-            stage, calls, rough, options.block_us, options.seconds, before=before, seed=seed, after=after
-        )
+        block_us, clear, seed = options.block_us, options.apart, order_seed(self.operands.shape, options.seed)
+        table = contest(stage, calls, rough, block_us, options.seconds, clear=clear, seed=seed, after=after)
         row |= judged(table, names, self.selection) | {"rounds": len(table)}
         if options.cold:
             row |= self._cold(dict(zip(names, rough, strict=True)))
@@ -147,8 +141,8 @@ class _Measurement:
             callers = [i for i, name in enumerate(names) if name.startswith(("torch_", "portfolio_"))]
             slowest = max(rough[i] for i in callers)
             count = int(min(options.walls, max(10, _WALL_US // (len(callers) * slowest))))
-            walls = stage.walls([calls[i] for i in callers], count)
-            row |= _walls(walls, [names[i] for i in callers], ("torch", "portfolio"))
+            took = walls(stage, [calls[i] for i in callers], count)
+            row |= _walls(took, [names[i] for i in callers], ("torch", "portfolio"))
         return row
 
     def _cold(self, rough: dict[str, float]) -> dict[str, Any]:
@@ -179,14 +173,14 @@ class _Measurement:
         isolated = Isolated(self.stage, [[bind(buffers) for buffers in sets] for bind in self.binds.values()])
         trial, _, _ = isolated.calls(_TRIAL_CALLS, math.inf, rng)
         kept = hopeful(every, np.median(trial, axis=0).tolist(), selection_best(self.selection))
-        table, walls, rate = isolated.calls(options.calls, options.rate, rng, kept)
+        table, took, rate = isolated.calls(options.calls, options.rate, rng, kept)
         isolated.close()
         names = [every[index] for index in kept]
         row = judged(table, names, self.selection)
         row |= {"rounds": options.calls, "rate": rate, "sets": len(sets)}
         if "ours" in self.binds:
             row["rms_ratio_after"] = required(operands, "ours", self.binds["ours"](operands), True)
-        return row | _walls(walls, names, ("ours", *FAMILIES))
+        return row | _walls(took, names, ("ours", *FAMILIES))
 
 
 def tuned_rows(selection: dict[str, Any]) -> list[TableRow]:
@@ -244,13 +238,13 @@ def _median(column: str, ratios: np.ndarray) -> dict[str, float]:
     return {column: float(np.median(ratios)), f"{column}_low": interval.low, f"{column}_high": interval.high}
 
 
-def _walls(walls: np.ndarray, names: Sequence[str], families: Sequence[str]) -> dict[str, float]:
+def _walls(took: np.ndarray, names: Sequence[str], families: Sequence[str]) -> dict[str, float]:
     """Columns of wall times (calls, contestants): of each family the better layout's."""
     row: dict[str, float] = {}
     for family in families:
         columns = [i for i, name in enumerate(names) if name == family or name.startswith(family + "_")]
         if columns:
-            best = min((walls[:, i] for i in columns), key=lambda us: float(np.median(us)))
+            best = min((took[:, i] for i in columns), key=lambda us: float(np.median(us)))
             row[f"wall_p50_{family}"] = float(np.median(best))
             row[f"wall_p99_{family}"] = float(np.quantile(best, 0.99))
     return row

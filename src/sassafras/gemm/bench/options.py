@@ -21,8 +21,7 @@ class Options:
         finalists: how many of a layout reach the last rung, on either side.
         seconds: GPU time for the measurement of a shape, roughly.
         screen_seconds: GPU time for the first rung, roughly: large problems try fewer.
-        final_seconds: GPU time for the last rung, roughly. (With 0.03, three to seven rounds of 20 for large
-            shapes, two that differ in the order of tiles alone came out 6 % apart: 2048x16384x4096.)
+        final_seconds: GPU time for the last rung, roughly. (0.03 left 6 % between orders of tiles.)
         block_us: length of a timed block of the last rung.
         exclude: a regular expression; configurations whose name it finds are not tried (kernels that fail).
         only: a regular expression; if given, candidates are the configurations whose name it finds (`configs`
@@ -37,7 +36,7 @@ class Options:
             and the contestant has one untimed call, so that none pays for what another leaves.
         walls: calls whose wall time is taken, 0 for none.
         rate: server mode: calls a second.
-        calls: server mode: calls of each contestant.
+        calls: server mode: of each contestant.
         tuned: the portfolio knows this run's selection; False: only what is shipped (shapes never tuned).
         layouts: which are swept (`cublas`): of nn and tn, or of nt and tt.
         seed: of inputs.

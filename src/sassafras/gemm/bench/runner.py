@@ -177,7 +177,7 @@ class _GpuRun:
             trying.write_text("")
             question["trying"] = str(trying)
         trying.unlink(missing_ok=True)
-        return {"band": Shape.parse(text).band, **record} if "error" in record else record
+        return record
 
 
 def _visible(index: int, gpus: int) -> dict[str, str]:

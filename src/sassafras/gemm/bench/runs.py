@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,14 +24,13 @@ from ..select.table import TunedTable
 from . import report
 from .journal import belongs, journals, read, records
 from .options import Options
-from .runner import Executor, Local, ShapeJobs
+from .runner import Executor, Local, Say, ShapeJobs
 from .worker import asked, kernels_digest
 
 SELECT = "hgemm-select"
 MODES = ("offline", "server")
 #: of the time of `run`, what selection may take: a run that only chose would have nothing to report
 SELECTING_SHARE = 0.6
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -224,9 +223,7 @@ def benchmark(
     found = {**own, **(machine or {}), **{key: own.get(key) for key in ("commit", "command", "date")}}
     head = {
         "benchmark": stem,
-        "date": _today(),
-        "command": _command(),
-        "commit": os.environ.get("SASSAFRAS_COMMIT") or found.get("commit"),
+        **_provenance(found.get("commit")),
         "seed": settings.options.seed,
         "kernels": kernels_digest(),
         "modelled": bool(summary.get("modelled")),
@@ -253,9 +250,7 @@ def save_sweep(
     of = part(dataset.header.get("options", {}).get("layouts", ()))
     name = stem(str(dataset.header.get("gpu") or "gpu"), of)
     dataset.header |= {
-        "date": _today(),
-        "command": _command(),
-        "commit": os.environ.get("SASSAFRAS_COMMIT"),
+        **_provenance(None),
         # those of data sets without this line were timed in shorter blocks
         "torch_times": "timed in blocks as long as those of all else",
     }
@@ -278,9 +273,9 @@ def save_sweep(
     return paths
 
 
-def _today() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%d")
-
-
-def _command() -> str:
-    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+def _provenance(commit: str | None) -> dict[str, str | None]:
+    return {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "commit": os.environ.get("SASSAFRAS_COMMIT") or commit,
+    }

@@ -11,7 +11,7 @@ import numpy as np
 
 from sassafras.core import DeviceError
 from sassafras.cuda.driver import Gpu
-from sassafras.cuda.timing import Stopwatch, balanced, launches_a_block
+from sassafras.cuda.timing import Stopwatch, balanced, interleaved, launches_a_block
 
 from ..problem.shape import Shape
 
@@ -97,7 +97,7 @@ def apart(stage: Any, enqueues: Sequence[Enqueue]) -> Callable[[int], None]:
 
 
 def order_seed(shape: Shape, seed: int) -> int:
-    """The seed of a shape's order of contestants: a few rounds favour one of them, another at each shape."""
+    """The seed of a shape's order of contestants: few rounds favour one of them, another at each shape."""
     return zlib.crc32(f"{shape} {seed}".encode())
 
 
@@ -110,7 +110,7 @@ def contest(
     *,
     least: int = 5,
     most: int = 41,
-    before: Callable[[int], None] | None = None,
+    clear: bool = False,
     seed: int = 0,
     after: Callable[[int, Enqueue], object] = lambda index, replay: None,
 ) -> np.ndarray:
@@ -120,11 +120,13 @@ def contest(
         stage: `Contestants` or `DryContestants`.
         rough: microseconds that each call takes, roughly.
         least, most: rounds.
+        clear: see `apart`.
         after: called for each contestant when all are timed, with what replays its block.
     """
     blocks = [stage.block(e, launches_a_block(us, block_us)) for e, us in zip(enqueues, rough, strict=True)]
     one_round = sum(max(us, min(block_us, us * 400)) for us in rough)
     rounds = int(min(most, max(least, seconds * 1e6 // one_round)))
+    before = apart(stage, enqueues) if clear else None
     table = timed(stage.gpu, stage.watch, blocks, rounds, before=before, seed=seed)
     for index, block in enumerate(blocks):
         after(index, partial(stage.gpu.replay, block.graph))
@@ -210,3 +212,17 @@ class Isolated:
         for of_one in self._graphs:
             for block in of_one:
                 block.discard(self._stage.gpu)
+
+
+def walls(stage: Any, calls: Sequence[Enqueue], count: int) -> np.ndarray:
+    """Microseconds from the call to the end of a synchronisation, (count, len(calls)), interleaved."""
+    table = np.empty((count, len(calls)))
+    for call in calls:
+        call()
+    stage.gpu.sync()
+    for index, which in enumerate(interleaved(len(calls), count)):
+        begin = stage.now()
+        calls[which]()
+        stage.gpu.sync()
+        table[index // len(calls), which] = 1e6 * (stage.now() - begin)
+    return table

@@ -24,7 +24,7 @@ from .candidates import candidates_for, changed, ranked, recorded, recorded_algo
 from .faults import FaultTracker
 from .operands import BASELINE_RMS_LIMIT
 from .options import Options
-from .timing import Enqueue, Isolated, TimedBlock, apart, contest, order_seed, timed
+from .timing import Enqueue, Isolated, TimedBlock, contest, order_seed, timed
 
 #: graphs alive at once while screening
 _BATCH = 64
@@ -70,9 +70,8 @@ def screen(
 def choose(stage: Any, shape: Shape, options: Options, trials: FaultTracker | None = None) -> dict[str, Any]:
     """A JSON-able record.
 
-    ``ours``: the best configuration of any of the layouts, or None; ``best``: layout -> [configuration, us];
-    ``rungs``: configuration -> [us, rung]; ``lt``, ``heuristic``: cuBLASLt's by layout; ``torch``: layout
-    -> us.
+    ``ours``: the best configuration of any layout, or None; ``best``: layout -> [configuration, us];
+    ``rungs``: configuration -> [us, rung]; ``lt``, ``heuristic``: cuBLASLt's, ``torch``: us, by layout.
 
     Args:
         trials: which candidates have lost a context before, and are not tried.
@@ -94,8 +93,7 @@ def choose(stage: Any, shape: Shape, options: Options, trials: FaultTracker | No
     record["rungs"] = {name: [round(us, 4), rung] for name, (us, rung) in halving.rungs.items()}
     record["wrong"] = halving.wrong[:16]
     if not ours:
-        none = not halving.rungs and not halving.wrong
-        record["why_not"] = "no legal configuration" if none else "none right"
+        record["why_not"] = "none right" if halving.rungs or halving.wrong else "no legal configuration"
     return record
 
 
@@ -259,10 +257,9 @@ class _Halving:
             table, _, _ = isolated.calls(_ISOLATED_CALLS, options.rate, np.random.default_rng(options.seed))
             isolated.close()
         else:
-            block_us, seconds, seed = options.block_us, options.final_seconds, options.seed
-            before = apart(stage, calls) if options.apart else None
-            how: dict[str, Any] = {"before": before, "seed": order_seed(operands.shape, seed)}
-            table = contest(stage, calls, rough, block_us, seconds, least=3, most=15, **how)
+            block_us, seconds, clear = options.block_us, options.final_seconds, options.apart
+            seed = order_seed(operands.shape, options.seed)
+            table = contest(stage, calls, rough, block_us, seconds, least=3, most=15, clear=clear, seed=seed)
         lt: dict[str, dict[str, Any]] = {}
         best: dict[str, tuple[str, float]] = {}
         torch_us: dict[str, float] = {}

@@ -37,21 +37,11 @@ def kernels_digest(layouts: Sequence[str] = LAYOUTS) -> str:
 
 
 def asked(plan: dict[str, Any]) -> dict[str, Any]:
-    """The part of `conditions` that is known without a GPU."""
+    """The part of `ShapeWorker.header` that is known without a GPU."""
     wanted = SELECTING if plan["mode"] == "select" else MEASURING
     options = {name: plan["options"][name] for name in wanted}
     own: dict[str, Any] = {key: plan[key] for key in ("mode", "process", "how") if key in plan}
     return {**own, "options": options, "kernels": kernels_digest(plan["options"]["layouts"])}
-
-
-def conditions(plan: dict[str, Any], stage: Any) -> dict[str, Any]:
-    """What must be equal for records to belong together."""
-    header = asked(plan) | {"cublaslt": stage.lt.version, "modelled": stage.modelled}
-    if not stage.modelled:
-        import torch
-
-        header |= {"torch": importlib.metadata.version("torch"), "gpu": torch.cuda.get_device_name(0)}
-    return header
 
 
 class ShapeWorker:
@@ -62,14 +52,19 @@ class ShapeWorker:
             confirmation ``process``.
 
     Attributes:
-        header: the conditions that its records belong to.
+        header: the conditions that must be equal for records to belong together.
     """
 
     def __init__(self, plan: dict[str, Any]) -> None:
         self.plan = plan
         self.options = Options(**plan["options"])
         self.stage = _stage(plan)
-        self.header = conditions(plan, self.stage)
+        self.header = asked(plan) | {"cublaslt": self.stage.lt.version, "modelled": self.stage.modelled}
+        if not self.stage.modelled:
+            import torch
+
+            gpu = torch.cuda.get_device_name(0)
+            self.header |= {"torch": importlib.metadata.version("torch"), "gpu": gpu}
         self._judge = Judge(self.stage, self.options)
 
     def answer(self, question: dict[str, Any]) -> dict[str, Any]:

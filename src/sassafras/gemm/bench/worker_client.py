@@ -8,6 +8,8 @@ from typing import Any
 from sassafras.core import DeviceError
 from sassafras.cuda.worker_process import WorkerDied, WorkerProcess, WorkerTimeout, WorkerTooLarge
 
+from ..problem.shape import Shape
+
 #: seconds without an answer after which a process hangs
 STALL = 90.0
 WORKER = "sassafras.gemm.bench.worker"
@@ -61,7 +63,8 @@ class WorkerClient:
             self._process.send("shape", question=question)
             record = self._process.receive(self.stall or STALL, self.stop)["record"]
         except (WorkerDied, WorkerTimeout, WorkerTooLarge) as error:
-            record = {"shape": question["shape"], "error": str(error), "lost": True}
+            shape = question["shape"]
+            record = {"shape": shape, "band": Shape.parse(shape).band, "error": str(error), "lost": True}
         if record.get("lost"):
             self.deaths += 1
             self._process.kill()
