@@ -121,8 +121,7 @@ def run(
 
     Raises:
         SassafrasError: nothing to do, or a mode that does not exist.
-        DeviceError: workers die again and again.
-        CompileError, ToolMissing: our kernels cannot be built.
+        DeviceError, CompileError, ToolMissing: see `Executor`.
     """
     if mode not in MODES:
         raise SassafrasError(f"mode {mode!r} does not exist", hint="one of " + ", ".join(MODES))

@@ -172,8 +172,6 @@ class Isolated:
     ) -> tuple[np.ndarray, np.ndarray, float]:
         """Every contestant `count` times, one more before that is not counted; pauses are not timed.
 
-        At a low rate they are what it costs: 13 contestants, 12 calls and a pause of 10 ms make 1.7 s.
-
         Args:
             count: calls of each.
             rate: calls a second, or half of what the slowest contestant's time allows, if that is less.
