@@ -201,7 +201,7 @@ def main(arguments: list[str] | None = None) -> int:
                 print(f"{name}: not measured: {error}", flush=True)
                 continue
             print(f"{name}: measured {rows[name]['measured_speedup']}", flush=True)
-        summary = save()
+            summary = save()  # each: the time on a lent machine may end
     print(summary)
     return 1 if failed else 0
 

@@ -28,6 +28,8 @@ class Kernel:
         for k, block in enumerate(self.blocks):
             self.block_of[block.start : block.end] = k
         self._number_registers()
+        #: least stall of each fence and branch: what the compiler gave it, here or in the code copied
+        self.least_stalls = dict(of.least_stalls) if of is not None else {}
         self.facts = self._facts()
         self.learnt = self._learnt()
         self._scratch = (np.zeros(self.tracked + 1, np.uint64), np.zeros(self.tracked + 1, np.uint8))
@@ -109,7 +111,7 @@ class Kernel:
         has = np.array(
             [int(r.any()) | 2 * int(q.any()) for r, q in zip(results, late, strict=True)], np.uint8
         )
-        least: dict[str, int] = {}
+        least = self.least_stalls
         kind = np.array([kinds.kind(o.base, o.operands, o.never) for o in ops], np.uint8)
         for n, o in enumerate(ops):
             if kind[n] >= kinds.FENCE:

@@ -141,6 +141,31 @@ def test_a_mutant_can_be_made_again_from_its_number() -> None:
             assert first[2] == second[2]
 
 
+def test_a_fence_of_a_copy_may_stall_as_little_as_in_the_original() -> None:
+    """A copy that stalls for longer at a fence proves nothing against the compiler's own stall there."""
+    from sassafras import spaces
+    from sassafras.core import Kernel
+
+    data, _, kernel, _ = opened("softmax")
+    (renamed,) = spaces.space_of("renaming")(Kernel(data, kernel, "sm_90a", 128)).via
+    program, second = Program.parse(renamed), SecondModel(data, kernel)
+    function = program.function(kernel)
+    high = function.words[:, 1].copy()
+    fences = [
+        i for i in function.instructions if i.base in ("BAR", "EXIT", "BRA") and 2 < i.control.stall < 11
+    ]
+    assert fences
+    for i in fences:
+        high[i.index] += np.uint64(1 << 41)
+    longer = program.emit(kernel, np.arange(len(function)), high)
+    assert second.via(longer).verdict == EQUAL
+    assert second.judge(renamed).verdict == EQUAL
+    for i in fences:
+        high[i.index] -= np.uint64(2 << 41)
+    shorter = program.emit(kernel, np.arange(len(function)), high)
+    assert second.judge(shorter).why == "a fence or branch stalls for less"
+
+
 def test_renamed_schedules_are_followed_and_votes_do_not_pass_branches() -> None:
     """A copy under other names is equal; one whose vote moved over the branch that splits a warp is not."""
     from sassafras.core import Kernel

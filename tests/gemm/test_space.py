@@ -196,8 +196,8 @@ def test_a_launch_covers_everything_once() -> None:
             assert launch.threads <= config.instance.max_threads
             assert (launch.shared_bytes == 0) == (config.slices == 1)
     assert set(kinds) == {
-        "SmallConfig", "StagedConfig", "SplitKConfig", "PersistentConfig", "UnalignedConfig",
-        "TwoLaunchesConfig",
+        "SmallConfig", "FallbackConfig", "SplitKConfig", "PersistentConfig", "UnalignedConfig",
+        "TwoPassSplitKConfig",
     }  # fmt: skip
 
 
@@ -324,7 +324,7 @@ def test_candidates_count_as_proven_where_a_trial_is_asked_for(value: str) -> No
     code = """if True:
         import importlib
         from sassafras.gemm.configs import registry, split_k_instances
-        new = split_k_instances.ClusterSplitInstance("tn", 64, 64, 9, blocks=1)
+        new = split_k_instances.SplitKInstance("tn", 64, 64, 9, blocks=1)
         split_k_instances.CANDIDATES = (new,)
         registry = importlib.reload(registry)
         config = registry.parse("cs_tn_64x64_s9q1/c1")

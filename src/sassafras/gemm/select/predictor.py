@@ -35,17 +35,26 @@ from .dataset import DATA, stem
 #: of the columns of `features`: a model of another number is not used
 VERSION = 6
 _FAMILIES = (
-    "LeanConfig",
-    "StagedConfig",
+    "SmallConfig",
+    "FallbackConfig",
     "SplitKConfig",
     "PersistentConfig",
-    "AnyRowsConfig",
+    "UnalignedConfig",
     "TwoPassSplitKConfig",
+)
+#: the same as headers of trained models name them
+_RECORDED = (
+    "LeanConfig",
+    "StagedConfig",
+    "ClusterSplitConfig",
+    "WarpSpecializedConfig",
+    "AnyRowsConfig",
+    "TwoLaunchesConfig",
 )
 #: the column of a family's index in `_FAMILIES`
 _FAMILY = 11
 #: what a model has learnt of whose header does not say it
-_FIRST_FAMILIES = _FAMILIES[:5]
+_FIRST_FAMILIES = _RECORDED[:5]
 #: numbers of a configuration or of its instance; 0 where a family has none
 _NUMBERS = (
     "cluster", "warps_m", "warps_n", "warps_k", "mt", "nt", "steps", "stages", "consumers", "ping_pong",
@@ -56,7 +65,7 @@ _NUMBERS = (
 
 def families_in(found: np.ndarray) -> list[str]:
     """Names of the families that rows of `features` are of: what a model learns of from these rows."""
-    return [_FAMILIES[int(index)] for index in np.unique(found[:, _FAMILY])]
+    return [_RECORDED[int(index)] for index in np.unique(found[:, _FAMILY])]
 
 
 @lru_cache(maxsize=8192)
@@ -278,7 +287,8 @@ class Model:
 
     def knows(self, config: Config) -> bool:
         """Whether it has learnt of a configuration's family: what it says of others means nothing."""
-        return type(config).__name__ in self.header.get("families", _FIRST_FAMILIES)
+        family = _RECORDED[_FAMILIES.index(type(config).__name__)]
+        return family in self.header.get("families", _FIRST_FAMILIES)
 
     @property
     def known(self) -> list[tuple[Shape, str, tuple[str, ...]]]:
