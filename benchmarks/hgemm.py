@@ -23,7 +23,6 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 from common import ROOT, commit, gpu_count
 
@@ -71,10 +70,10 @@ def main() -> int:
     from sassafras.cli import files
     from sassafras.cuda.environment import available
     from sassafras.gemm.bench import runs
-    from sassafras.gemm.bench.commands import benchmark, save_sweep
     from sassafras.gemm.bench.grids import choose_shapes, file_name, judges
     from sassafras.gemm.bench.options import Options, of_known, retuning
     from sassafras.gemm.bench.report import table
+    from sassafras.gemm.bench.runs import benchmark, save_sweep
 
     if not given.dry_run:
         usable, reason = available()
@@ -101,17 +100,13 @@ def main() -> int:
         options = retuning(options, given.only_configs, given.recorded, given.configs)
     if given.known:
         options = of_known(options, given.recorded)
-    shared: dict[str, Any] = {
-        "gpus": given.gpus or (gpu_count() if not given.dry_run else 2) or 1,
-        "minutes": given.minutes,
-        "dry": given.dry_run,
-        "fresh": given.fresh,
-        "cache": given.cache,
-        "progress": 25,
-        "say": lambda text: print(text, flush=True),
-    }
+    gpus = given.gpus or (gpu_count() if not given.dry_run else 2) or 1
+    settings = runs.RunSettings(
+        given.out, options, gpus, None, given.minutes, given.dry_run, given.fresh, given.cache, 25,
+        lambda text: print(text, flush=True),
+    )  # fmt: skip
     if given.stage == "sweep":
-        dataset = runs.sweep(shapes, given.out, options, **shared)
+        dataset = runs.sweep(shapes, settings)
         for path in save_sweep(dataset, given.out, changed=given.only_configs):
             print("wrote", path)
         spent = time.perf_counter() - begin
@@ -123,9 +118,7 @@ def main() -> int:
     name = file_name(grid, mode)
     if mode == "server" and given.rate != 1000:
         name += f"-{given.rate:g}"
-    path, summary = benchmark(
-        shapes, given.out, options, mode=mode, name=name, processes=given.processes, **shared
-    )
+    path, summary = benchmark(shapes, settings, mode=mode, name=name, processes=given.processes)
     columns, cells = table(summary)
     for line in (columns, *cells):
         print("  ".join(cell.rjust(13) for cell in line))

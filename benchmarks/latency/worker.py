@@ -19,7 +19,7 @@ import numpy as np
 
 from sassafras.core import SassafrasError
 from sassafras.cuda.frames import read_frame, write_frame
-from sassafras.evaluate.gpu.worker import _follow_parent
+from sassafras.cuda.worker_loop import follow_parent
 from sassafras.sass.control import Control
 
 from .build import NAME, clock_cycles
@@ -149,7 +149,7 @@ def main() -> int:
     read_fd, write_fd = map(int, sys.argv[1:3])
     os.dup2(2, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _follow_parent(os.getppid())
+    follow_parent(os.getppid())
     bench: Any = None
     while (frame := read_frame(read_fd)) is not None:
         message, blobs = frame

@@ -14,9 +14,8 @@ from sassafras.cluster import Pool, connected
 from sassafras.cluster.gemm import ClusterCrew
 from sassafras.core import CompileError, DeviceError, SassafrasError
 from sassafras.gemm.bench import runs
-from sassafras.gemm.bench.journal import read
+from sassafras.gemm.bench.journal import journals, read
 from sassafras.gemm.bench.options import Options
-from sassafras.gemm.bench.runner import journals
 from sassafras.gemm.build.cubins import cached_path
 from sassafras.gemm.configs.registry import INSTANCES
 from sassafras.gemm.problem.shape import Shape
@@ -71,7 +70,8 @@ def test_a_killed_node_costs_no_shape(nodes: Nodes, tmp_path: Path) -> None:
     with Pool(nodes.address, device="model") as pool:
         assert pool.size == 4
         crew = ClusterCrew(pool)
-        rows, summary = runs.run(SHAPES, tmp_path, OPTIONS, processes=2, crew=crew, dry=True, say=watch)
+        settings = runs.RunSettings(tmp_path, OPTIONS, crew=crew, dry=True, say=watch)
+        rows, summary = runs.run(SHAPES, settings, processes=2)
         assert pool.lost >= 1 and crew.environment()["device"]
     assert any("lost its worker and is done again" in text for text in said)
     assert summary["measured"] == len(SHAPES) and summary["pending"] == summary["failed"] == 0
@@ -90,7 +90,8 @@ def test_a_killed_node_costs_no_shape(nodes: Nodes, tmp_path: Path) -> None:
     }
     assert where[0] == where[1], "no row mixes two workers"
     # what the cluster did is known to this host alone, too
-    again, _ = runs.run(SHAPES, tmp_path, OPTIONS, processes=2, dry=True, say=lambda text: None)
+    alone = runs.RunSettings(tmp_path, OPTIONS, dry=True, say=lambda text: None)
+    again, _ = runs.run(SHAPES, alone, processes=2)
     assert again == rows
 
 

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from sassafras.core import SassafrasError
-from sassafras.gemm.bench import candidates, commands, grids, runs
+from sassafras.gemm.bench import candidates, grids, runs
 from sassafras.gemm.bench.dry_run import DryContestants
 from sassafras.gemm.bench.options import Options, retuning
 from sassafras.gemm.bench.tune import choose
+from sassafras.gemm.bench.worker_client import WorkerClient
 from sassafras.gemm.configs import backward, registry
 from sassafras.gemm.problem.shape import Shape
 from sassafras.gemm.select import dataset, table
@@ -35,7 +36,7 @@ GPU = "NVIDIA H200"
 def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Dataset]:
     """A rehearsed sweep of two modelled GPUs."""
     folder = tmp_path_factory.mktemp("backward")
-    return folder, runs.sweep(SHAPES, folder, OPTIONS, gpus=2, **QUIET)
+    return folder, runs.sweep(SHAPES, runs.RunSettings(folder, OPTIONS, gpus=2, **QUIET))
 
 
 def measured(found: Dataset) -> Dataset:
@@ -65,7 +66,7 @@ def test_layouts_are_of_one_kind(tmp_path: Path) -> None:
             Options(layouts=layouts)
     assert Options(layouts=["tt", "nt"]).layouts == ("tt", "nt")
     with pytest.raises(SassafrasError, match="measures nn and tn"):
-        runs.run(SHAPES, tmp_path, OPTIONS, **QUIET)
+        runs.run(SHAPES, runs.RunSettings(tmp_path, OPTIONS, **QUIET))
 
 
 def test_one_shape_is_swept() -> None:
@@ -87,21 +88,20 @@ def test_a_sweep_resumes_and_keeps_apart_from_the_others(
     assert all(entry.baselines["torch"].keys() == {"nt", "tt"} for entry in found)
     monkeypatch.setattr(runs, "instances", lambda layouts: pytest.fail("a rehearsal builds nothing"))
     with monkeypatch.context() as patch:
-        patch.setattr(
-            "sassafras.gemm.bench.runner._watched", lambda *args: pytest.fail("a worker was started")
-        )
-        again = runs.sweep(SHAPES, folder, OPTIONS, **QUIET)
+        patch.setattr(WorkerClient, "_start", lambda self: pytest.fail("a worker was started"))
+        again = runs.sweep(SHAPES, runs.RunSettings(folder, OPTIONS, **QUIET))
     assert [e.to_json() for e in again] == [e.to_json() for e in found]
-    other = runs.sweep(SHAPES[2:], folder, Options(configs=12, finalists=2), **QUIET)
+    nn = Options(configs=12, finalists=2)
+    other = runs.sweep(SHAPES[2:], runs.RunSettings(folder, nn, **QUIET))
     assert set(other.entries) == {SHAPES[2]} and other[SHAPES[2]].baselines["torch"].keys() == {"nn", "tn"}
     assert runs.collected(folder, backward.PART).pairs == found.pairs
 
 
 def test_its_files_have_names_of_their_own(swept: tuple[Path, Dataset], tmp_path: Path) -> None:
     _, found = swept
-    assert commands.save_sweep(found, tmp_path) == [tmp_path / "sweep-backward-dry.jsonl.gz"]
+    assert runs.save_sweep(found, tmp_path) == [tmp_path / "sweep-backward-dry.jsonl.gz"]
     target = tmp_path / "here.table.json"
-    paths = commands.save_sweep(measured(found), tmp_path, install=target)
+    paths = runs.save_sweep(measured(found), tmp_path, install=target)
     assert [p.name for p in paths[:2]] == [
         "nvidia-h200.backward.jsonl.gz", "nvidia-h200.backward.table.json",
     ]  # fmt: skip

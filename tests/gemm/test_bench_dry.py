@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,13 +18,15 @@ from typer.testing import CliRunner
 from sassafras.cli.app import app
 from sassafras.core import SassafrasError
 from sassafras.cuda.timing import balanced
-from sassafras.gemm.bench import dry_run, runner, runs
-from sassafras.gemm.bench.commands import benchmark, save_sweep
-from sassafras.gemm.bench.journal import read
+from sassafras.gemm.bench import dry_run, runs
+from sassafras.gemm.bench.journal import records
 from sassafras.gemm.bench.measure import judged, measure, tuned_rows
 from sassafras.gemm.bench.options import Options
+from sassafras.gemm.bench.runner import ShapeJobs
+from sassafras.gemm.bench.runs import RunSettings, benchmark, save_sweep
 from sassafras.gemm.bench.timing import apart, timed
 from sassafras.gemm.bench.tune import candidates_for, choose
+from sassafras.gemm.bench.worker_client import WorkerClient
 from sassafras.gemm.problem.shape import Shape
 from sassafras.gemm.select.dataset import Dataset
 from sassafras.gemm.select.table import TunedTable
@@ -38,7 +41,7 @@ SHAPES = (Shape(64, 64, 64), Shape(128, 64, 256), Shape(512, 1024, 512))
 def offline(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     """One whole run in two processes, on two modelled GPUs."""
     folder = tmp_path_factory.mktemp("offline")
-    path, _ = benchmark(SHAPES, folder, OPTIONS, processes=2, gpus=2, **QUIET)
+    path, _ = benchmark(SHAPES, RunSettings(folder, OPTIONS, gpus=2, **QUIET), processes=2)
     return path, json.loads(path.read_text())
 
 
@@ -74,11 +77,12 @@ def test_a_second_run_has_nothing_to_do(
     offline: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, found = offline
-    monkeypatch.setattr(runner, "_watched", lambda *args: pytest.fail("a worker was started"))
-    rows, _ = runs.run(SHAPES, path.parent, OPTIONS, dry=True, processes=2, gpus=1, say=lambda t: None)
+    monkeypatch.setattr(WorkerClient, "_start", lambda self: pytest.fail("a worker was started"))
+    settings = RunSettings(path.parent, OPTIONS, **QUIET)
+    rows, _ = runs.run(SHAPES, settings, processes=2)
     assert rows == found["rows"], "whatever the number of GPUs"
     with pytest.raises(BaseException, match="a worker was started"):
-        runs.run((Shape(64, 64, 128),), path.parent, OPTIONS, dry=True, say=lambda t: None)
+        runs.run((Shape(64, 64, 128),), settings)
 
 
 def test_its_selection_is_a_dataset(offline: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
@@ -104,52 +108,64 @@ def test_options_of_the_other_stage_do_not_matter_for_resuming(offline: tuple[Pa
     path, _ = offline
     other = Options(configs=16, finalists=3, seconds=0.02, walls=0, calls=9)
     shape = Shape(64, 64, 64)
-    rows, _ = runs.run((shape,), path.parent, other, mode="server", **QUIET)
+    rows, _ = runs.run((shape,), RunSettings(path.parent, other, **QUIET), mode="server")
     assert rows[0]["rounds"] == 9 and rows[0]["rate"] == 1000.0 and 1 <= rows[0]["sets"] <= 24
     assert rows[0]["wall_p50_ours"] > 0 and rows[0]["speedup"] > 0
     with pytest.raises(SassafrasError, match="other conditions"):
-        changed = Options(configs=17)
-        runs.run((*SHAPES, Shape(64, 64, 128)), path.parent, changed, dry=True, say=lambda t: None)
+        changed = RunSettings(path.parent, Options(configs=17), **QUIET)
+        runs.run((*SHAPES, Shape(64, 64, 128)), changed)
 
 
 def test_time_may_be_up(tmp_path: Path) -> None:
-    rows, summary = runs.run(SHAPES, tmp_path, OPTIONS, minutes=1e-9, **QUIET)
+    rows, summary = runs.run(SHAPES, RunSettings(tmp_path, OPTIONS, minutes=1e-9, **QUIET))
     assert summary["pending"] == 3 and summary["measured"] == 0 and all(row["pending"] for row in rows)
-    rows, summary = runs.run(SHAPES[:1], tmp_path, OPTIONS, **QUIET)
+    rows, summary = runs.run(SHAPES[:1], RunSettings(tmp_path, OPTIONS, **QUIET))
     assert summary["pending"] == 0 and rows[0]["ours"] > 0
 
 
-def test_selection_leaves_time_to_measure() -> None:
-    assert runs.share_of(None, 0.6, 100.0) is None
-    assert runs.share_of(200.0, 0.6, 100.0) == pytest.approx(160.0)
-    assert 0 < runs.SELECTING_SHARE < 1
+def test_selection_leaves_time_to_measure(tmp_path: Path) -> None:
+    works: list[ShapeJobs] = []
+    crew = SimpleNamespace(work=works.append)
+    runs.run(SHAPES, RunSettings(tmp_path, OPTIONS, crew=crew, minutes=10, **QUIET))  # type: ignore[arg-type]
+    selecting, measuring = (work.deadline or 0.0 for work in works)
+    assert measuring - selecting == pytest.approx(240.0), "four of the ten minutes"
+
+
+#: a worker that has this shape to do is killed from outside, at once
+KILLED = """
+import os, signal
+import sassafras.gemm.bench.dry_run as dry
+real = dry.DryContestants.operands
+
+def operands(self, shape, *rest):
+    if str(shape) == "128x64x256":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return real(self, shape, *rest)
+
+dry.DryContestants.operands = operands
+"""
+
+
+def planted(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """Have every worker run a text first."""
+    (folder / "site").mkdir()
+    (folder / "site/sitecustomize.py").write_text(text)
+    inherited = os.environ.get("PYTHONPATH", "")
+    monkeypatch.setenv("PYTHONPATH", f"{folder / 'site'}{os.pathsep}{inherited}")
 
 
 def test_a_dead_worker_costs_one_shape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two workers die in the second shape, and no candidate is to blame; another takes over."""
-    real, started = runner._watched, []
-
-    def watched(plan: Path, journal: Path, environment: dict[str, str]) -> int:
-        started.append(plan)
-        if len(started) > 2:
-            return real(plan, journal, environment)
-        content = json.loads(plan.read_text())
-        assert content["careful"] == [content["shapes"][1]] * (len(started) - 1) and not content["guilty"]
-        plan.write_text(json.dumps({**content, "shapes": content["shapes"][:1]}))
-        assert real(plan, journal, environment) == 0
-        plan.write_text(json.dumps(content))
-        with journal.open("a") as file:
-            file.write(json.dumps({"begun": content["shapes"][1]}) + "\n")
-        return -9
-
-    monkeypatch.setattr(runner, "_watched", watched)
+    """Two workers die in the second shape, and no candidate is at fault; another takes over."""
+    planted(tmp_path, monkeypatch, KILLED)
     said: list[str] = []
-    dataset = runs.sweep(SHAPES, tmp_path, OPTIONS, dry=True, progress=0, say=said.append)
-    assert len(dataset) == 2 and len(started) == 3
-    assert any("status -9 in 128x64x256" in text for text in said)
-    records = runner.records(tmp_path, runs.SELECT)
-    assert "ended with status -9" in records["128x64x256"]["error"]
-    assert all("begun" in r or "shape" in r for r in read(runner.journals(tmp_path, runs.SELECT)[0])[1:])
+    settings = RunSettings(tmp_path, OPTIONS, dry=True, progress=0, say=said.append)
+    dataset = runs.sweep(SHAPES, settings)
+    assert set(dataset.entries) == {SHAPES[0], SHAPES[2]}
+    assert sum("lost in 128x64x256: the worker was ended by signal 9" in text for text in said) == 2
+    found = records(tmp_path, runs.SELECT)["128x64x256"]
+    assert (
+        "ended by signal 9" in found["error"] and "lost" not in found and not list(tmp_path.glob("*.trying"))
+    )
 
 
 #: launches of two instances spoil the context, which is seen at the next synchronisation
@@ -182,50 +198,36 @@ dry.DryContestants.ours, dry.DryGpu.sync = ours, checked
 def test_candidates_that_lose_the_context_cost_themselves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Real workers, which end with status 3; two instances are found guilty, the shape is chosen for."""
-    (tmp_path / "site").mkdir()
-    (tmp_path / "site/sitecustomize.py").write_text(SPOILING)
-    inherited = os.environ.get("PYTHONPATH", "")
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'site'}{os.pathsep}{inherited}")
+    """Real workers, which lose their context; two instances are at fault, the shape is selected."""
+    planted(tmp_path, monkeypatch, SPOILING)
     said: list[str] = []
-    dataset = runs.sweep(SHAPES, tmp_path / "out", OPTIONS, dry=True, progress=0, say=said.append)
+    settings = RunSettings(tmp_path / "out", OPTIONS, dry=True, progress=0, say=said.append)
+    dataset = runs.sweep(SHAPES, settings)
     assert len(dataset) == 3, "no shape is lost"
-    guilty = [text.split()[0] for text in said if "is not tried again" in text]
-    assert sorted(name.split("/")[0] for name in guilty) == ["cs_nn_64x64_s10q1", "cs_tn_64x64_s10q1"]
-    assert sum("ended with status 3 in 512x1024x512" in text for text in said) == 3, "once without care"
-    found = runner.records(tmp_path / "out", runs.SELECT)["512x1024x512"]
+    faulty = [text.split()[0] for text in said if "is not tried again" in text]
+    assert sorted(name.split("/")[0] for name in faulty) == ["cs_nn_64x64_s10q1", "cs_tn_64x64_s10q1"]
+    assert sum("lost in 512x1024x512: CudaError" in text for text in said) == 3, "once without care"
+    found = records(tmp_path / "out", runs.SELECT)["512x1024x512"]
     assert "error" not in found and found["ours"] and len(found["wrong"]) == 2
-    assert all(any(line.startswith(name) for name in guilty) for line in found["wrong"])
+    assert all(any(line.startswith(name) for name in faulty) for line in found["wrong"])
     assert all("CUDA_ERROR_ILLEGAL_INSTRUCTION" in line for line in found["wrong"])
     assert not any(name.startswith(("cs_tn_64x64_s10q1/", "cs_nn_64x64_s10q1/")) for name in found["rungs"])
-    (journal,) = runner.journals(tmp_path / "out", runs.SELECT)
-    assert [r["guilty"] for r in read(journal) if "guilty" in r] == guilty
+    assert list(records(tmp_path / "out", runs.SELECT, "faulty")) == faulty
     # a resumed run knows them, and tries them at no other shape either
     said.clear()
-    more = Shape(512, 512, 1024)
-    assert (
-        len(runs.sweep((*SHAPES, more), tmp_path / "out", OPTIONS, dry=True, progress=0, say=said.append))
-        == 4
-    )
-    assert not any("status 3" in text for text in said)
-
-
-def test_a_hanging_worker_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "STALL", 0.5)
-    sleep = [sys.executable, "-c", "import time; time.sleep(600)"]
-    real = subprocess.Popen
-    monkeypatch.setattr(runner.subprocess, "Popen", lambda *args, **keywords: real(sleep))
-    assert runner._watched(tmp_path / "plan.json", tmp_path / "journal.jsonl", dict(os.environ)) == -9
+    assert len(runs.sweep((*SHAPES, Shape(512, 512, 1024)), settings)) == 4 and not said
 
 
 def test_bad_requests_say_so(tmp_path: Path) -> None:
+    settings = RunSettings(tmp_path, **QUIET)
     with pytest.raises(SassafrasError, match="mode 'often'"):
-        runs.run(SHAPES, tmp_path, mode="often", dry=True)
-    for wrong in ({"processes": 0}, {"gpus": 0}):
-        with pytest.raises(SassafrasError, match="at least one"):
-            runs.run(SHAPES, tmp_path, dry=True, **wrong)  # type: ignore[arg-type]
-    with pytest.raises(SassafrasError, match="at least one"):
-        runs.sweep((), tmp_path, dry=True)
+        runs.run(SHAPES, settings, mode="often")
+    with pytest.raises(SassafrasError, match="at least one process"):
+        runs.run(SHAPES, settings, processes=0)
+    with pytest.raises(SassafrasError, match="at least one GPU"):
+        RunSettings(tmp_path, gpus=0)
+    with pytest.raises(SassafrasError, match="at least one shape"):
+        runs.sweep((), settings)
 
 
 # --- the parts
@@ -317,10 +319,10 @@ def test_nobody_pays_for_what_another_leaves() -> None:
 def test_finished_journals_of_other_options_are_refused(tmp_path: Path, other: dict[str, Any]) -> None:
     """All is measured: no worker starts, so none would notice that it was something else."""
     shapes, options = [Shape(64, 64, 64)], {"configs": 4, "seconds": 0.01}
-    runs.run(shapes, tmp_path, Options(**options), dry=True)
-    runs.run(shapes, tmp_path, Options(**options), dry=True)
+    for _ in range(2):
+        runs.run(shapes, RunSettings(tmp_path, Options(**options), **QUIET))
     with pytest.raises(SassafrasError, match="other conditions"):
-        runs.run(shapes, tmp_path, Options(**{**options, **other}), dry=True)
+        runs.run(shapes, RunSettings(tmp_path, Options(**{**options, **other}), **QUIET))
 
 
 # --- commands

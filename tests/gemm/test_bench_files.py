@@ -64,16 +64,14 @@ def test_merging_processes_widens_the_interval() -> None:
 
 def test_journal_survives_a_kill_and_refuses_strangers(tmp_path: Path) -> None:
     path = tmp_path / "j.jsonl"
-    journal = Journal(path, {"kernels": "a"})
-    journal.begin("64x64x64")
-    journal.finish({"shape": "64x64x64", "ours_us": 1.0})
-    journal.begin("64x64x128")
+    Journal(path, {"kernels": "a"}).add({"shape": "64x64x64", "ours_us": 1.0})
     with path.open("a") as file:
         file.write('{"shape": "64x64x128", "ours')  # killed here
     again = Journal(path, {"kernels": "a"})
-    assert list(again.done()) == ["64x64x64"] and again.interrupted() == ["64x64x128"]
-    again.finish({"shape": "64x64x128", "error": "died"})
-    assert again.interrupted() == [] and again.done()["64x64x128"]["error"] == "died"
+    assert list(again.done()) == ["64x64x64"]
+    again.add({"shape": "64x64x128", "error": "died"})
+    again.add({"faulty": "a_kernel", "at": "64x64x128", "why": "died"})
+    assert again.done()["64x64x128"]["error"] == "died" and len(again.done()) == 2
     with pytest.raises(SassafrasError, match="other conditions"):
         Journal(path, {"kernels": "b"})
     path.write_text('{"something": 1}\n')

@@ -14,7 +14,7 @@ from sassafras.gemm.configs.registry import Config
 from sassafras.gemm.problem.shape import BACKWARD, LAYOUTS, Shape
 
 if TYPE_CHECKING:
-    from sassafras.gemm.bench.gpu_context import GpuContext
+    from sassafras.gemm.bench.contestants import Contestants
     from sassafras.gemm.bench.operands import Operands
 
 pytestmark = pytest.mark.gpu
@@ -27,14 +27,14 @@ BOUNDARY = [
 
 
 @pytest.fixture(scope="module")
-def tools() -> GpuContext:
+def tools() -> Contestants:
     pytest.importorskip("torch")
-    from sassafras.gemm.bench.gpu_context import GpuContext
+    from sassafras.gemm.bench.contestants import Contestants
 
-    return GpuContext()
+    return Contestants()
 
 
-def wrong_launch(tools: GpuContext, config: Config, operands: Operands) -> str:
+def wrong_launch(tools: Contestants, config: Config, operands: Operands) -> str:
     """What is wrong with two launches, which must agree bit for bit; "" when nothing is."""
     import torch
 
@@ -48,7 +48,7 @@ def wrong_launch(tools: GpuContext, config: Config, operands: Operands) -> str:
 
 
 @pytest.mark.parametrize("shape", BOUNDARY, ids=str)
-def test_every_instance_is_right(tools: GpuContext, shape: Shape) -> None:
+def test_every_instance_is_right(tools: Contestants, shape: Shape) -> None:
     """Against FP64, four configurations of each: nn and tn, and the layouts of weights' gradients."""
     from sassafras.gemm.bench.operands import Operands
 
@@ -63,7 +63,7 @@ def test_every_instance_is_right(tools: GpuContext, shape: Shape) -> None:
     assert {c.name: why for c in chosen if (why := wrong_launch(tools, c, operands))} == {}
 
 
-def test_a_wrong_launch_is_noticed(tools: GpuContext) -> None:
+def test_a_wrong_launch_is_noticed(tools: Contestants) -> None:
     from sassafras.core import DeviceError
     from sassafras.gemm.bench.operands import Operands
     from sassafras.gemm.bench.timing import TimedBlock
@@ -84,7 +84,7 @@ def test_a_wrong_launch_is_noticed(tools: GpuContext) -> None:
         TimedBlock(tools.gpu, lambda: None, 3)
 
 
-def test_launches_that_overlap_stay_right(tools: GpuContext) -> None:
+def test_launches_that_overlap_stay_right(tools: Contestants) -> None:
     from sassafras.gemm.bench.operands import Operands
 
     operands = Operands(Shape(128, 128, 512), 0)
@@ -98,17 +98,17 @@ def test_launches_that_overlap_stay_right(tools: GpuContext) -> None:
 
 
 def test_benchmark_of_two_shapes(tmp_path: Path) -> None:
-    from sassafras.gemm.bench.commands import benchmark
     from sassafras.gemm.bench.options import Options
+    from sassafras.gemm.bench.runs import RunSettings, benchmark
 
     shapes = (Shape(64, 64, 64), Shape(128, 64, 256))
-    options = Options(configs=24, seconds=0.02)
-    path, summary = benchmark(shapes, tmp_path, options, processes=2, progress=0)
+    settings = RunSettings(tmp_path, Options(configs=24, seconds=0.02), progress=0)
+    path, summary = benchmark(shapes, settings, processes=2)
     found = json.loads(path.read_text())
     assert summary["measured"] == summary["with_ours"] == 2 and summary["failed"] == 0
     for row in found["rows"]:
         assert row["processes"] == 2 and 0.9 < row["null"] < 1.1 and row["speedup_low"] <= row["speedup"]
         for name in ("ours", "lt_autotune", "lt_heuristic", "cublas", "torch"):
             assert 0.5 < row[name] < 100
-    again, _ = benchmark(shapes, tmp_path, options, processes=2, progress=0)  # resumes: nothing is left to do
+    again, _ = benchmark(shapes, settings, processes=2)  # resumes: nothing is left to do
     assert json.loads(again.read_text())["rows"] == found["rows"]

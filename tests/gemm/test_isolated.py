@@ -9,10 +9,9 @@ import pytest
 
 from sassafras.core import DeviceError
 from sassafras.gemm.bench import dry_run, runs
-from sassafras.gemm.bench.isolated_calls import Isolated
 from sassafras.gemm.bench.measure import hopeful
 from sassafras.gemm.bench.options import Options, of_known
-from sassafras.gemm.bench.timing import TimedBlock
+from sassafras.gemm.bench.timing import Isolated, TimedBlock
 from sassafras.gemm.bench.tune import choose
 from sassafras.gemm.problem.shape import Shape
 from sassafras.gemm.select.dataset import shipped
@@ -73,9 +72,8 @@ def test_selection_among_what_the_dataset_holds() -> None:
 
 def test_a_selection_by_isolated_calls_has_a_journal_of_its_own(tmp_path: Path) -> None:
     shape, options = Shape(64, 64, 64), of_known(Options(calls=3))
-    rows, _ = runs.run(
-        (shape,), tmp_path, options, mode="server", dry=True, progress=0, say=lambda text: None
-    )
+    settings = runs.RunSettings(tmp_path, options, dry=True, progress=0, say=lambda text: None)
+    rows, _ = runs.run((shape,), settings, mode="server")
     assert rows[0]["ours"] > 0 and rows[0]["rounds"] == 3
     assert list(tmp_path.glob("hgemm-select-isolated.gpu*.jsonl"))
     assert not list(tmp_path.glob("hgemm-select.gpu*.jsonl"))

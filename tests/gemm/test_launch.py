@@ -7,28 +7,28 @@ import ctypes
 import pytest
 
 from sassafras.core import DeviceError
-from sassafras.gemm.build.arguments import Arguments
+from sassafras.gemm.build.arguments import packed
 from sassafras.gemm.problem.launch import Launch, TensorMap
 
 
 def test_arguments_lie_in_order_and_aligned() -> None:
-    launch = Launch((1, 1, 1), 32, 0, (1, 1, 1), {"m": 7, "n": -1})
-    parameters = (("a", "*fp16"), ("m", "i32"), ("workspace", "*f32"), ("n", "i32"))
-    packed = Arguments(parameters, launch, {"a": 0x7F0000001000, "workspace": 0})
-    assert packed.sizes == [8, 4, 8, 4]
-    pointers = (ctypes.c_void_p * 4).from_address(packed.address)
-    assert all(int(p or 0) % 128 == 0 for p in pointers)
-    values = [ctypes.string_at(int(p or 0), size) for p, size in zip(pointers, packed.sizes, strict=True)]
-    assert values == [
-        (0x7F0000001000).to_bytes(8, "little"), (7).to_bytes(4, "little"), bytes(8), b"\xff" * 4,
-    ]  # fmt: skip
+    launch = Launch((1, 1, 1), 32, 0, (1, 1, 1), {"m": 7, "n": -1, "alpha": -1})
+    parameters = (("a", "*fp16"), ("m", "i32"), ("workspace", "*f32"), ("n", "i64"), ("alpha", "f32"))
+    block = packed(parameters, launch, {"a": 0x7F0000001000, "workspace": 0}, sizes=[8, 4, 8, 8, 4])
+    pointers = (ctypes.c_void_p * 5).from_address(block.address)
+    assert all(int(p or 0) % 64 == 0 for p in pointers)
+    assert [block.raw(index) for index in range(5)] == [
+        value.to_bytes(8, "little") for value in (0x7F0000001000, 7, 0, (1 << 64) - 1, (1 << 32) - 1)
+    ]
 
 
-def test_a_parameter_without_value_is_refused() -> None:
+def test_a_parameter_without_value_or_of_another_size_is_refused() -> None:
     launch = Launch((1, 1, 1), 32, 0, (1, 1, 1), {})
     for parameter in (("k", "i32"), ("a", "*fp16"), ("map_a", "tensormap")):
         with pytest.raises(DeviceError, match="gives no value"):
-            Arguments((parameter,), launch, {})
+            packed((parameter,), launch, {})
+    with pytest.raises(DeviceError, match="declares 2 parameters, the workload gives 1"):
+        packed((("a", "*fp16"),), launch, {"a": 8}, sizes=[8, 8])
 
 
 @pytest.mark.parametrize(

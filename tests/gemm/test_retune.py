@@ -13,10 +13,10 @@ import pytest
 
 from sassafras.core import SassafrasError
 from sassafras.cuda.cublas import RECOMMENDED_WORKSPACE, ROOM, LtAlgorithm, both_ways
-from sassafras.gemm.bench import candidates, commands
+from sassafras.gemm.bench import candidates, runs
 from sassafras.gemm.bench.dry_run import DryContestants
 from sassafras.gemm.bench.options import Options, retuning
-from sassafras.gemm.bench.tune import _lt_candidates, choose
+from sassafras.gemm.bench.tune import choose, lt_candidates
 from sassafras.gemm.configs.base import PLAIN
 from sassafras.gemm.problem.shape import Shape
 from sassafras.gemm.select.dataset import EARLIER, Dataset, DatasetEntry, merge, shipped
@@ -84,12 +84,12 @@ def test_few_of_cublaslt_run_where_its_best_is_known() -> None:
     problem = SimpleNamespace(shape=LONG, layout="tn")
     options = retuning(Options(), PARTS)
     version = shipped().header["cublaslt"]
-    few = _lt_candidates(stage(version), problem, options)
+    few = lt_candidates(stage(version), problem, options)
     assert few[0].to_json() == shipped()[LONG].lt["tn"] and asked == [3, 3]
     assert few[0].workspace not in (0, ROOM)
     assert few[1:] == both_ways(heuristics(problem, 0, 3)), "each with and without"
-    assert len(_lt_candidates(stage(version + 1), problem, options)) == 40, "another library"
-    assert len(_lt_candidates(stage(version), problem, Options())) == 40, "an ordinary sweep"
+    assert len(lt_candidates(stage(version + 1), problem, options)) == 40, "another library"
+    assert len(lt_candidates(stage(version), problem, Options())) == 40, "an ordinary sweep"
 
 
 def _dataset(**shapes: dict[str, tuple[float, int]]) -> Dataset:
@@ -129,7 +129,7 @@ def test_merged_winners_are_of_the_new_run_alone() -> None:
 
 def test_what_is_written_is_the_whole_dataset(tmp_path: Path) -> None:
     new = _dataset(_512x256x16384={"cs_tn_64x80_s9q1/c8": (9.0, 2)})
-    paths = commands.save_sweep(new, tmp_path, changed=PARTS)
+    paths = runs.save_sweep(new, tmp_path, changed=PARTS)
     assert [path.name for path in paths] == [
         "nvidia-h200.jsonl.gz", "nvidia-h200.retuned.jsonl.gz", "nvidia-h200.table.json",
     ]  # fmt: skip

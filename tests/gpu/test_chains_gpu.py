@@ -16,7 +16,7 @@ pytestmark = pytest.mark.gpu
 
 torch = pytest.importorskip("torch")
 
-from sassafras.gemm.build.arguments import Arguments  # noqa: E402
+from sassafras.gemm.build.arguments import packed  # noqa: E402
 from sassafras.gemm.configs import epilogue, registry  # noqa: E402
 from sassafras.gemm.problem.launch import Launch  # noqa: E402
 from sassafras.gemm.problem.shape import Shape  # noqa: E402
@@ -147,7 +147,7 @@ class Chain:
     def _bound(
         self, function: Any, parameters: Any, launch: Launch, addresses: dict[str, int]
     ) -> Callable[[], None]:
-        block = Arguments(parameters, launch, addresses, self.gpu.driver)
+        block = packed(parameters, launch, addresses, self.gpu.driver)
         where = self.gpu.config(
             launch.grid, launch.threads, launch.shared_bytes, launch.cluster, overlap=launch.overlap
         )

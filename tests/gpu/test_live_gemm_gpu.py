@@ -92,6 +92,7 @@ def test_a_sweep_on_a_cluster_of_this_machine(tmp_path: Path, device) -> None:  
 
     shapes = (SHAPE, Shape(64, 128, 512))
     with Pool("auto", device="cuda", workers=1) as pool:
-        dataset = runs.sweep(shapes, tmp_path, Options(configs=12), crew=ClusterCrew(pool), say=print)
+        settings = runs.RunSettings(tmp_path, Options(configs=12), crew=ClusterCrew(pool))
+        dataset = runs.sweep(shapes, settings)
     assert not dataset.modelled and set(dataset.entries) == set(shapes)
     assert all(entry.ours for entry in dataset)

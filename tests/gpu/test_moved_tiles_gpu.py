@@ -28,12 +28,12 @@ pytestmark = pytest.mark.gpu
 def test_a_moved_tile_computes_the_same_bits(name: str) -> None:
     """Two CTAs store some rows, in whatever order: they must agree, or results depend on who is last."""
     torch = pytest.importorskip("torch")
-    from sassafras.gemm.bench.gpu_context import GpuContext
+    from sassafras.gemm.bench.contestants import Contestants
     from sassafras.gemm.bench.operands import Operands
     from sassafras.gemm.configs import registry, tma_wgmma
     from sassafras.gemm.problem.shape import Shape
 
-    tools, shape, config = GpuContext(), Shape(331, 456, 1024), registry.parse(name)
+    tools, shape, config = Contestants(), Shape(331, 456, 1024), registry.parse(name)
     operands = Operands(shape, 5)
     operands.calibrate(tools.gemm_ex("nn", operands, strict=True))
     assert config.why_illegal(shape) is None

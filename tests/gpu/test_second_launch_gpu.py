@@ -13,12 +13,12 @@ pytestmark = pytest.mark.gpu
 @pytest.mark.parametrize("layout", ["tn", "nn"])
 def test_pairs_are_right_in_every_mode(layout: str) -> None:
     torch = pytest.importorskip("torch")
-    from sassafras.gemm.bench.gpu_context import GpuContext
+    from sassafras.gemm.bench.contestants import Contestants
     from sassafras.gemm.bench.operands import Operands
     from sassafras.gemm.configs.registry import legal
     from sassafras.gemm.problem.shape import Shape
 
-    tools, shape = GpuContext(), Shape(264, 136, 4104)  # tiles that reach beyond C, a k tile that ends early
+    tools, shape = Contestants(), Shape(264, 136, 4104)  # tiles that reach beyond C, a k tile that ends early
     operands = Operands(shape, 3)
     operands.calibrate(tools.gemm_ex("nn", operands, strict=True))
     found = [config for config in legal(shape, layouts=(layout,)) if len(config.instances) == 2]

@@ -149,12 +149,12 @@ class Measuring(GemmDevice):
         self.modelled = False
         self._faster = faster
 
-    def confirm(self, names: Any) -> Any:
-        times, error = super().confirm(names)
+    def confirm(self, name: Any) -> Any:
+        times, error = super().confirm(name)
         for one in times:
             middle = statistics.median(one["lt"])
-            one[names[0]] = [middle / self._faster * us / statistics.median(one[names[0]])
-                             for us in one[names[0]]]  # fmt: skip
+            own = statistics.median(one[name])
+            one[name] = [middle / self._faster * us / own for us in one[name]]
         return times, error
 
 
@@ -205,7 +205,6 @@ def test_verdicts_of_a_device() -> None:
         process = device._child._process
         assert process is not None
         process.kill()
-        process.wait()
         assert device.run(start).verdict is Verdict.CORRECT, "another process judges on"
         again = device.remeasure(start)
         assert again.verdict.ok and again.facts["processes"] == 2 and again.null_interval is not None

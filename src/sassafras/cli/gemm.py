@@ -20,27 +20,39 @@ _GRID = (
 )
 Grid = Annotated[str, typer.Option(help=_GRID)]
 Bands = Annotated[str | None, typer.Option(help="Only these bands of FLOP, for example '<1e8,1e8-1e9'.")]
-Sample = Annotated[int | None, typer.Option(help="A sample of so many shapes, stratified by band.")]
-Configs = Annotated[int, typer.Option(help="Our configurations screened, a shape and layout.")]
-Exclude = Annotated[str, typer.Option(help="Regular expression: configurations of ours not to try.")]
-Only = Annotated[
-    str, typer.Option(help="Regular expression: re-tune only these, beside the best of the shipped dataset.")
+Sample = Annotated[int | None, typer.Option(help="Number of shapes in a sample, stratified by band.")]
+Configs = Annotated[int, typer.Option(help="Number of our configurations to screen, per shape and layout.")]
+Exclude = Annotated[
+    str, typer.Option(help="Leave out configurations of ours whose name this regular expression finds.")
 ]
-Recorded = Annotated[int, typer.Option(help="With --only-configs: of the dataset's, a layout.")]
+Only = Annotated[
+    str,
+    typer.Option(
+        help="Re-tune only configurations that this regular expression finds, beside the recorded best."
+    ),
+]
+Recorded = Annotated[
+    int, typer.Option(help="With --only-configs: recorded configurations to time again, per layout.")
+]
 Apart = Annotated[
     bool,
-    typer.Option(help="Empty the L2 and call once, untimed, ahead of each block: none pays for another."),
+    typer.Option(help="Empty the L2 and make one untimed call before each timed block."),
 ]
-Gpus = Annotated[int, typer.Option(help="GPUs to work on at once.")]
+Gpus = Annotated[int, typer.Option(help="Number of GPUs of this host to use.")]
 Minutes = Annotated[
-    float | None, typer.Option(help="Start no shape after so many minutes; the same command goes on.")
+    float | None, typer.Option(help="Start no shape after this many minutes; the same command resumes.")
 ]
-Seed = Annotated[int, typer.Option(help="Of inputs and samples.")]
+Seed = Annotated[int, typer.Option(help="Seed of inputs and samples.")]
 Cache = Annotated[Path | None, typer.Option(help="Folder of compiled kernels.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Start over instead of resuming.")]
-Cluster = Annotated[str | None, typer.Option(help="Work on all GPUs of a Ray cluster: auto, or HOST:PORT.")]
-Workers = Annotated[int | None, typer.Option(help="Of the cluster, how many [default: all].")]
+Cluster = Annotated[str | None, typer.Option(help="Use the GPUs of a Ray cluster: auto, or HOST:PORT.")]
+Workers = Annotated[int | None, typer.Option(help="Number of workers on the cluster [default: all].")]
 Dry = Annotated[bool, typer.Option("--dry-run", help="Rehearse on a modelled clock, without a GPU.")]
+
+
+def quietly(text: str) -> None:
+    """Print a note of how it goes."""
+    stderr().print(text, style="dim", markup=False)
 
 
 @app.command("bench")
@@ -51,12 +63,12 @@ def bench(
     ] = "offline",
     bands: Bands = None,
     shapes: Sample = None,
-    seconds: Annotated[float, typer.Option(help="GPU time of a shape's measurement.")] = 0.1,
+    seconds: Annotated[float, typer.Option(help="Seconds of GPU time to measure a shape with.")] = 0.1,
     configs: Configs = 128,
     exclude: Exclude = "",
-    processes: Annotated[int, typer.Option(help="Fresh processes that measure.")] = 1,
+    processes: Annotated[int, typer.Option(help="Number of fresh processes that measure.")] = 1,
     rate: Annotated[float, typer.Option(help="Server mode: calls a second.")] = 1000.0,
-    calls: Annotated[int, typer.Option(help="Server mode: calls of each contestant.")] = 30,
+    calls: Annotated[int, typer.Option(help="Server mode: number of calls of each contestant.")] = 30,
     cold: Annotated[bool, typer.Option(help="Time with an empty L2 as well.")] = True,
     apart: Apart = True,
     gpus: Gpus = 1,
@@ -68,7 +80,7 @@ def bench(
     cache: Cache = None,
     fresh: Fresh = False,
     dry_run: Dry = False,
-    json: Annotated[bool, typer.Option("--json", help="The summary as JSON on stdout.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON on stdout.")] = False,
 ) -> None:
     """Time ours, sassafras.matmul, torch.matmul, cuBLAS, cuBLASLt's heuristic and AutoTuning on a GPU.
 
@@ -76,10 +88,10 @@ def bench(
     Shapes off the grid are never tuned: there sassafras.matmul works from the table that is shipped.
     """
     from sassafras.cluster.gemm import crew
-    from sassafras.gemm.bench.commands import benchmark
     from sassafras.gemm.bench.grids import choose_shapes, file_name, judges
     from sassafras.gemm.bench.options import Options
     from sassafras.gemm.bench.report import table
+    from sassafras.gemm.bench.runs import RunSettings, benchmark
 
     console = stderr()
     options = Options(
@@ -96,21 +108,9 @@ def bench(
     chosen = choose_shapes(grid, bands, shapes, seed)
     files.folder(out)
     with crew(cluster, workers, gpus, dry_run) as hands:
-        path, summary = benchmark(
-            chosen,
-            out,
-            options,
-            mode=mode,
-            name=file_name(grid, mode),
-            processes=processes,
-            gpus=gpus,
-            crew=hands,
-            minutes=minutes,
-            dry=dry_run,
-            fresh=fresh,
-            cache=cache,
-            say=lambda text: console.print(text, style="dim", markup=False),
-        )
+        settings = RunSettings(out, options, gpus, hands, minutes, dry_run, fresh, cache, say=quietly)
+        name = file_name(grid, mode)
+        path, summary = benchmark(chosen, settings, mode=mode, processes=processes, name=name)
     if json:
         print_json(summary)
         return
@@ -128,12 +128,17 @@ def tune(
     bands: Bands = None,
     shapes: Sample = None,
     configs: Annotated[
-        int | None, typer.Option(help="Our configurations screened, a shape and layout (128; re-tuning: 24).")
+        int | None,
+        typer.Option(
+            help="Number of our configurations to screen, per shape and layout (128; re-tuning: 24)."
+        ),
     ] = None,
     exclude: Exclude = "",
     only_configs: Only = "",
     recorded: Recorded = 4,
-    layouts: Annotated[str, typer.Option(help="nn,tn, or those of weights' gradients: nt,tt.")] = "nn,tn",
+    layouts: Annotated[
+        str, typer.Option(help="Layouts to sweep: nn,tn, or those of weights' gradients: nt,tt.")
+    ] = "nn,tn",
     apart: Apart = True,
     gpus: Gpus = 1,
     cluster: Cluster = None,
@@ -157,10 +162,9 @@ def tune(
     then on.
     """
     from sassafras.cluster.gemm import crew
-    from sassafras.gemm.bench import runs as runner
-    from sassafras.gemm.bench.commands import save_sweep
     from sassafras.gemm.bench.grids import choose_shapes
     from sassafras.gemm.bench.options import Options, retuning
+    from sassafras.gemm.bench.runs import RunSettings, save_sweep, sweep
     from sassafras.gemm.matmul.planner import tuned_path
 
     console = stderr()
@@ -172,18 +176,8 @@ def tune(
     chosen = choose_shapes(grid, bands, shapes, seed)
     files.folder(out)
     with crew(cluster, workers, gpus, dry_run) as hands:
-        dataset = runner.sweep(
-            chosen,
-            out,
-            options,
-            gpus=gpus,
-            crew=hands,
-            minutes=minutes,
-            dry=dry_run,
-            fresh=fresh,
-            cache=cache,
-            say=lambda text: console.print(text, style="dim", markup=False),
-        )
+        settings = RunSettings(out, options, gpus, hands, minutes, dry_run, fresh, cache, 25, quietly)
+        dataset = sweep(chosen, settings)
     target = tuned_path(str(dataset.header.get("gpu"))) if install and not dataset.modelled else None
     paths = save_sweep(dataset, out, install=target, changed=only_configs)
     print(f"{len(dataset)} shapes, {dataset.pairs} pairs" + (" (modelled)" if dataset.modelled else ""))
@@ -195,9 +189,9 @@ def tune(
 def configs(
     shape: Annotated[str, typer.Argument(help="MxNxK")],
     rejected: Annotated[
-        bool, typer.Option("--rejected", help="Those that cannot run, with the reason.")
+        bool, typer.Option("--rejected", help="List those that cannot run, with the reason.")
     ] = False,
-    limit: Annotated[int, typer.Option(help="Lines.")] = 40,
+    limit: Annotated[int, typer.Option(help="Number of lines to print.")] = 40,
 ) -> None:
     """List our configurations for a shape, best estimate first. Needs no GPU."""
     from sassafras.gemm.configs import registry
@@ -231,9 +225,9 @@ def build(
         Path | None,
         typer.Option(help="Folder, for $SASSAFRAS_GEMM_CACHE of the deployment [default: the cache]."),
     ] = None,
-    only: Annotated[str, typer.Option(help="Regular expression: only these kernels.")] = "",
-    workers: Annotated[int | None, typer.Option(help="Processes [default: one a core].")] = None,
-    launcher: Annotated[bool, typer.Option(help="The compiled launcher of this Python, too.")] = True,
+    only: Annotated[str, typer.Option(help="Build only kernels that this regular expression finds.")] = "",
+    workers: Annotated[int | None, typer.Option(help="Number of processes [default: one per core].")] = None,
+    launcher: Annotated[bool, typer.Option(help="Build the compiled launcher of this Python, too.")] = True,
     check: Annotated[
         bool, typer.Option("--check", help="Build nothing; status 1 when something is missing.")
     ] = False,
@@ -261,9 +255,9 @@ def build(
 def choose(
     shapes: Annotated[list[str] | None, typer.Argument(help="MxNxK ...")] = None,
     layout: Annotated[str, typer.Option(help="nn, tn or both.")] = "both",
-    gpu: Annotated[str, typer.Option(help="Whose table.")] = "NVIDIA H200",
+    gpu: Annotated[str, typer.Option(help="Name of the GPU whose table is used.")] = "NVIDIA H200",
 ) -> None:
-    """Say who would serve a product: ours, cuBLASLt or torch, and why. Needs no GPU."""
+    """Say which member would serve a product (ours, cuBLASLt or torch), and why. Needs no GPU."""
     from sassafras.core import SassafrasError
     from sassafras.gemm.configs.backward import PART
     from sassafras.gemm.matmul.planner import load_table

@@ -18,14 +18,13 @@ from typing import Any
 
 from sassafras.core import DeviceError, SassafrasError
 from sassafras.core.files import write_whole
+from sassafras.cuda.worker_process import Stopped
 from sassafras.gemm.bench.journal import Journal
-from sassafras.gemm.bench.journal import read as read_journal
-from sassafras.gemm.bench.runner import records
-from sassafras.gemm.bench.worker import brief
-from sassafras.gemm.bench.worker_client import Stopped, WorkerClient
+from sassafras.gemm.bench.report import brief
+from sassafras.gemm.bench.runner import ShapeJobs
+from sassafras.gemm.bench.worker_client import WorkerClient
 from sassafras.gemm.build.cubins import cached_path, cubin, with_companions
 from sassafras.gemm.configs.registry import INSTANCES, Instance, parse_instance
-from sassafras.gemm.problem.shape import Shape
 
 from .pool import Pool, Task
 from .worker import Context
@@ -60,8 +59,6 @@ def work_shape(payload: Mapping[str, Any], context: Context) -> Iterator[Any]:
             return
         except DeviceError as error:
             raise DeviceError(error.what, where=where, hint=error.hint) from error
-        if "error" in record:
-            record.setdefault("band", Shape.parse(payload["shape"]).band)
         yield number, child.header, {**record, "on": where}
 
 
@@ -94,7 +91,7 @@ def compiled(name: str) -> bytes:
 
 
 class ClusterCrew:
-    """A `gemm.pool.Crew` on a pool of workers.
+    """A `gemm.bench.runner.Executor` on a pool of workers.
 
     Args:
         pool: the workers; a ``model`` pool rehearses on the modelled clock (``dry``).
@@ -109,7 +106,7 @@ class ClusterCrew:
         return dict(self._pool.facts["environment"])
 
     def prepare(self, cache: Path | None, say: Say, instances: Sequence[Instance] = INSTANCES) -> None:
-        """Compile on the cluster's CPUs what the driver's cache lacks; see `Crew.prepare`."""
+        """Compile on the cluster's CPUs what the driver's cache lacks; see `Executor.prepare`."""
         begin = time.perf_counter()
         every = with_companions(instances)
         missing = [i for i in every if not cached_path(i, cache).is_file()]
@@ -121,78 +118,55 @@ class ClusterCrew:
             f"in {time.perf_counter() - begin:.1f} s"
         )
 
-    def work(
-        self, folder: Path, jobs: Sequence[tuple[str, dict[str, Any]]], shapes: Sequence[str], say: Say
-    ) -> None:
-        """See `Crew.work`; one shape is on one GPU for all jobs.
+    def work(self, work: ShapeJobs) -> None:
+        """See `Executor.work`; one shape is on one GPU for all jobs.
 
         Raises:
             KeyboardInterrupt: it was interrupted; what was measured is in the journals.
         """
-        run = _Run(folder, jobs, self._cubins, say, _DEATHS * self._pool.size)
-        left = run.left(shapes)
+        run = _Run(work, self._cubins, _DEATHS * self._pool.size)
         tasks = [
             Task(text, "sassafras.cluster.gemm:work_shape", lambda text=text: run.payload(text))  # type: ignore[misc]
-            for text in left
+            for text in run.left
         ]
 
         def lost(task: Task, why: str) -> None:
-            say(f"{task.name} lost its worker and is done again elsewhere: {why}")
+            work.say(f"{task.name} lost its worker and is done again elsewhere: {why}")
 
         if not self._pool.run(tasks, run.hear, on_lost=lost):
-            say("interrupted: the same command goes on")
+            work.say("interrupted: the same command goes on")
             raise KeyboardInterrupt
         if run.late:
-            say(f"time is up: {len(run.late)} of {len(left)} shapes are left")
+            work.say(f"time is up: {len(run.late)} of {len(run.left)} shapes are left")
 
 
 class _Run:
     """What the driver knows of one stage: journals, and records of shapes that are under way."""
 
-    def __init__(
-        self, folder: Path, jobs: Sequence[tuple[str, dict[str, Any]]], cubins: Any, say: Say, deaths: int
-    ) -> None:
-        self._folder, self._cubins, self._say, self._deaths = folder, cubins, say, deaths
-        self._stems = [stem for stem, _ in jobs]
-        first = jobs[0][1]
-        self._deadline, self._every = first.get("deadline"), first.get("progress")
-        self._mode = first["mode"]
-        # nodes keep kernels in a cache of their own, and learn what was selected with the shape
-        ours = ("deadline", "progress", "selections", "cache")
-        self._plans = [
-            {**{k: v for k, v in plan.items() if k not in ours}, "cache": None} for _, plan in jobs
-        ]
-        self._selections: dict[str, Any] = {}
-        for file in first.get("selections", []):
-            self._selections |= {r["shape"]: r for r in read_journal(Path(file))[1:] if "begun" not in r}
-        self._journals: list[Journal | None] = [None] * len(jobs)
-        self._headers: list[dict[str, Any]] = [{}] * len(jobs)
+    def __init__(self, work: ShapeJobs, cubins: Any, deaths: int) -> None:
+        self._work, self._cubins, self._deaths = work, cubins, deaths
+        # nodes keep kernels in a cache of their own
+        self._plans = [{**plan, "cache": None} for _, plan in work.jobs]
+        self._journals: list[Journal | None] = [None] * len(work.jobs)
+        self._headers: list[dict[str, Any]] = [{}] * len(work.jobs)
         self._under_way: dict[str, dict[int, dict[str, Any]]] = {}
-        self._done: set[str] = set()
-        self._total = 0
+        self.left = work.left()
+        self._open = set(self.left)
         #: shapes that were not begun, since time was up
         self.late: set[str] = set()
-
-    def left(self, shapes: Sequence[str]) -> list[str]:
-        """Shapes that some journal lacks, longest first: the last to end should be short."""
-        known = [records(self._folder, stem) for stem in self._stems]
-        self._done = {text for text in shapes if all(text in found for found in known)}
-        left = [text for text in shapes if text not in self._done]
-        self._total = len(left)
-        return sorted(left, key=lambda text: -Shape.parse(text).flop)
 
     def payload(self, text: str) -> dict[str, Any]:
         """What a worker needs for a shape; records of a worker that was lost in it are forgotten."""
         self._under_way[text] = {}
-        nothing = text in self._done
-        if not nothing and self._deadline and time.time() > self._deadline:
+        nothing = text not in self._open
+        if not nothing and self._work.late():
             self.late.add(text)
             nothing = True
         return {
             "shape": None if nothing else text,
             "plans": self._plans,
             "cubins": self._cubins,
-            "selection": self._selections.get(text),
+            "selection": self._work.selections.get(text),
         }
 
     def hear(self, task: Task, event: Any) -> None:
@@ -203,26 +177,25 @@ class _Run:
         """
         number, header, record = event
         self._agree(number, header, record["on"])
-        if str(record.get("error", "")).startswith("the worker ended"):
+        say = self._work.say
+        if record.pop("lost", False):
             self._deaths -= 1
-            self._say(f"{record['on']}: {record['error']} in {task.name}")
+            say(f"{record['on']}: {record['error']} in {task.name}")
             if self._deaths < 0:
                 raise DeviceError("processes that measure die again and again", where=record["on"])
         under_way = self._under_way[task.name]
         under_way[number] = record
-        if len(under_way) < len(self._stems) or task.name in self._done:
+        if len(under_way) < len(self._plans) or task.name not in self._open:
             return
-        for index, stem in enumerate(self._stems):
-            if self._journals[index] is None:
-                path = self._folder / f"{stem}.gpu_cluster.jsonl"
-                self._journals[index] = Journal(path, self._headers[index])
+        for index, (stem, _) in enumerate(self._work.jobs):
             journal = self._journals[index]
-            assert journal is not None
-            journal.finish(under_way[index])
-        self._done.add(task.name)
-        self._total -= 1
-        if self._every and self._total % self._every == 0:
-            self._say(f"{self._mode} {task.name} on {record['on']} {brief(record)}, {self._total} left")
+            if journal is None:
+                path = self._work.folder / f"{stem}.gpu_cluster.jsonl"
+                journal = self._journals[index] = Journal(path, self._headers[index])
+            journal.add(under_way[index])
+        self._open.discard(task.name)
+        if self._work.progress and len(self._open) % self._work.progress == 0:
+            say(f"{self._work.mode} {task.name} on {record['on']} {brief(record)}, {len(self._open)} left")
 
     def _agree(self, number: int, header: dict[str, Any], where: str) -> None:
         known = self._headers[number]

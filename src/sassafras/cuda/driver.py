@@ -281,6 +281,10 @@ class Gpu:
 
     def capture(self, enqueue: Callable[[], None]) -> Any:
         """Capture what `enqueue` puts on our stream into an executable graph."""
+        return self.capture_counted(enqueue)[0]
+
+    def capture_counted(self, enqueue: Callable[[], None]) -> tuple[Any, int]:
+        """The same, and the number of the graph's nodes."""
         mode = self.driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
         call(self.driver.cuStreamBeginCapture, self.stream, mode)
         try:
@@ -290,7 +294,8 @@ class Gpu:
             raise
         graph = call(self.driver.cuStreamEndCapture, self.stream)
         try:
-            return call(self.driver.cuGraphInstantiate, graph, 0)
+            _, nodes = call(self.driver.cuGraphGetNodes, graph, 0)
+            return call(self.driver.cuGraphInstantiate, graph, 0), int(nodes)
         finally:
             call(self.driver.cuGraphDestroy, graph)
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,10 @@ class WorkerTimeout(DeviceError):
 
 class WorkerTooLarge(DeviceError):
     """The worker held more host memory than allowed; it was killed."""
+
+
+class Stopped(Exception):
+    """The caller was asked to stop while it waited; the worker was killed."""
 
 
 class WorkerProcess:
@@ -99,10 +103,14 @@ class WorkerProcess:
             raise self._died() from error
         self._sent.append(self._next_id)
 
-    def receive(self, seconds: float) -> dict[str, Any]:
+    def receive(self, seconds: float, stop: Callable[[], bool] = lambda: False) -> dict[str, Any]:
         """The answer to the oldest unanswered request.
 
+        Args:
+            stop: asked while waiting; True kills the worker and ends the wait.
+
         Raises:
+            Stopped: `stop` said so.
             WorkerTimeout, WorkerTooLarge: it was killed for that.
             WorkerDied: it ended by itself.
             DeviceError: it answered with an error; `sticky` says whether the process is lost.
@@ -118,6 +126,9 @@ class WorkerProcess:
             if left <= 0:
                 self.kill()
                 raise WorkerTimeout(f"no answer within {seconds:g} s")
+            if stop():
+                self.kill()
+                raise Stopped
             if (held := self.resident_bytes()) > self.memory_bytes:
                 self.kill()
                 raise WorkerTooLarge(

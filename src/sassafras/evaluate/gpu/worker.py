@@ -9,18 +9,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
 import time
-import traceback
-from collections.abc import Callable
 from typing import Any
 
-from sassafras.core import DeviceError, SassafrasError
-from sassafras.cuda.frames import read_frame, write_frame
+from sassafras.core import DeviceError
+from sassafras.cuda.worker_loop import Answer, Handler, serve
 
 from .protocol import kernel_from_facts
-
-Answer = dict[str, Any]
 
 
 class GpuWorker:
@@ -31,7 +26,7 @@ class GpuWorker:
         self._idle: Any = None
         self._samplers: dict[str, Any] = {}
         self._workloads: dict[str, Any] = {}
-        self.handlers: dict[str, Callable[[Answer, list[bytes]], Answer]] = {
+        self.handlers: dict[str, Handler] = {
             "ping": lambda message, blobs: {"pid": os.getpid()},
             "warm": self._warm,
             "open": self._open,
@@ -140,7 +135,7 @@ def _no_gpu_reason() -> None:
         )
 
 
-def _faults() -> dict[str, Callable[[Answer, list[bytes]], Answer]]:
+def _faults() -> dict[str, Handler]:
     """Commands for the tests of the parent's side: sleep, die, print, eat memory."""
 
     def sleep(message: Answer, blobs: list[bytes]) -> Answer:
@@ -173,72 +168,5 @@ def _faults() -> dict[str, Callable[[Answer, list[bytes]], Answer]]:
     return {"sleep": sleep, "die": die, "leave": leave, "chatter": chatter, "eat": eat, "fail": fail}
 
 
-def _follow_parent(parent: int) -> None:
-    """End with the parent, also while a kernel hangs and nobody reads the pipe."""
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(0.5)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    threading.Thread(target=watch, daemon=True, name="parent watch").start()
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Serve until the parent closes the pipe."""
-    read_fd, write_fd, *parent = map(int, arguments if arguments is not None else sys.argv[1:4])
-    os.dup2(2, 1)  # standard output is not ours to use
-    # Ctrl-C and `timeout` reach the whole process group. They are the parent's business: a worker that they
-    # end would count as a candidate's crash.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
-    # named by the parent: asking for it here would find another one where it has ended meanwhile
-    _follow_parent(parent[0] if parent else os.getppid())
-    worker = GpuWorker()
-    while (frame := read_frame(read_fd)) is not None:
-        message, blobs = frame
-        begin = time.perf_counter()
-        handler = worker.handlers.get(message.get("do", ""))
-        try:
-            if handler is None:
-                raise DeviceError(f"the worker does not know the request {message.get('do')!r}")
-            answer = handler(message, blobs)
-        except SassafrasError as error:
-            answer = {
-                "error": str(error),
-                "what": error.what,
-                "where": error.where,
-                "hint": error.hint,
-                "sticky": bool(getattr(error, "sticky", False)),
-                "verdict": _text(getattr(error, "verdict", None)),
-            }
-        except BaseException as error:
-            traceback.print_exc()
-            answer = {
-                "error": f"{type(error).__name__}: {error}",
-                "what": f"{type(error).__name__}: {error}",
-                "where": _place(error),
-                "hint": None,
-                "sticky": True,
-                "unexpected": True,
-            }
-        answer["id"] = message.get("id")
-        answer["seconds_in_worker"] = time.perf_counter() - begin
-        try:
-            write_frame(write_fd, answer)
-        except BrokenPipeError:
-            return 0
-    return 0
-
-
-def _text(value: object) -> str | None:
-    return None if value is None else str(value)
-
-
-def _place(error: BaseException) -> str:
-    frames = traceback.extract_tb(error.__traceback__)
-    return f"{frames[-1].name}, line {frames[-1].lineno}" if frames else "worker"
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(serve(GpuWorker().handlers))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from functools import lru_cache
-from typing import Any
+from functools import cache, lru_cache
 
 import numpy as np
 
@@ -19,12 +19,20 @@ from ..configs.base import PLAIN
 from ..configs.registry import Config
 from ..problem.shape import Shape
 from ..select.cost_model import estimate_us
-from ..select.dataset import Dataset, shipped
+from ..select.dataset import Dataset, DatasetEntry, shipped
+from ..select.selector import parsed
+from ..select.table import TableRow, TunedTable, shipped_path
 
 #: whose shipped dataset and table propose candidates
 _GPU = "NVIDIA H200"
 #: with `Options.only`: an estimate so many times the best recorded time is hopeless
 _HOPELESS = 2.0
+
+
+def _allowed(exclude: str) -> Callable[[Config], bool]:
+    """Whether a configuration is none of `Options.exclude`."""
+    banned = re.compile(exclude) if exclude else None
+    return lambda config: not (banned and banned.search(config.name))
 
 
 def candidates_for(
@@ -35,25 +43,20 @@ def candidates_for(
     The estimate ranks within a family; between families it is not to be trusted, so they take turns.
 
     Args:
-        without: families (`families.kind`) that are left out.
+        without: families (`registry.kind`) that are left out.
         exclude: see `Options`.
     """
-    banned = re.compile(exclude) if exclude else None
+    allowed = _allowed(exclude)
 
-    def tried(config: Config) -> bool:
-        return registry.kind(config) not in without and not (banned and banned.search(config.name))
+    def tried(configs: Iterable[Config]) -> Iterator[Config]:
+        return (c for c in configs if registry.kind(c) not in without and allowed(c))
 
     by_family: dict[str, list[Config]] = {}
-    for config in filter(tried, ranked(shape, layout)):
+    for config in tried(ranked(shape, layout)):
         by_family.setdefault(registry.kind(config), []).append(config)
-    winners = neighbours_winners(shape, layout)
-    chosen: dict[Config, None] = dict.fromkeys(c for c in winners if tried(c))
-    longest = max((len(members) for members in by_family.values()), default=0)
-    for index in range(longest):
-        for members in by_family.values():
-            if index < len(members) and len(chosen) < count:
-                chosen[members[index]] = None
-    return list(chosen)
+    turns = itertools.chain.from_iterable(itertools.zip_longest(*by_family.values()))
+    winners = list(dict.fromkeys(tried(neighbours_winners(shape, layout))))
+    return list(dict.fromkeys([*winners, *filter(None, turns)]))[: max(count, len(winners))]
 
 
 @lru_cache(maxsize=4)
@@ -63,25 +66,24 @@ def ranked(shape: Shape, layout: str) -> tuple[Config, ...]:
     return tuple(sorted(legal, key=lambda c: (estimate_us(c, shape), c.name)))
 
 
+@cache
+def _rows(layout: str) -> tuple[TableRow, ...]:
+    """Those of the shipped table where a kernel of ours won."""
+    path = shipped_path(_GPU, part((layout,)))
+    rows = TunedTable.load(path).rows.values() if path.is_file() else ()
+    return tuple(row for row in rows if row.layout == layout and row.ours)
+
+
 def neighbours_winners(shape: Shape, layout: str, count: int = 4) -> list[Config]:
     """What won at the nearest shapes of the shipped table, as far as it is legal here."""
-    from ..select.selector import parsed
-    from ..select.table import TunedTable, shipped_path
-
-    path = shipped_path(_GPU, part((layout,)))
-    if not path.is_file():
-        return []
-    if path not in _TABLES:
-        _TABLES[path] = TunedTable.load(path)
-    rows = [row for row in _TABLES[path].rows.values() if row.layout == layout and row.ours]
     here = np.log2([shape.m, shape.n, shape.k])
-    rows.sort(key=lambda r: float(np.linalg.norm(np.log2([r.shape.m, r.shape.n, r.shape.k]) - here)))
-    found = [parsed(row.ours[0][0]) for row in rows[:count]]
+
+    def distance(row: TableRow) -> float:
+        return float(np.linalg.norm(np.log2([row.shape.m, row.shape.n, row.shape.k]) - here))
+
+    found = [parsed(row.ours[0][0]) for row in sorted(_rows(layout), key=distance)[:count]]
     plain = (replace(c, mode=PLAIN) for c in found if c is not None)
     return list(dict.fromkeys(c for c in plain if c.why_illegal(shape) is None))
-
-
-_TABLES: dict[Any, Any] = {}
 
 
 def recorded(shape: Shape, layout: str, count: int, exclude: str = "") -> list[Config]:
@@ -89,22 +91,10 @@ def recorded(shape: Shape, layout: str, count: int, exclude: str = "") -> list[C
 
     They are proposals: a name means the same parameters whatever the kernels' text was when it was timed.
     """
-    entry = _entry(shape, layout)
-    if entry is None:
-        return []
-    banned = re.compile(exclude) if exclude else None
-    found: list[Config] = []
-    for name, _ in entry.ranked(layout):
-        if len(found) == count:
-            break
-        try:
-            config = registry.parse(name)
-        except SassafrasError:  # a kernel that is gone
-            continue
-        legal = config.why_illegal(shape) is None
-        if legal and not (banned and banned.search(name)):
-            found.append(config)
-    return found
+    entry, allowed = _entry(shape, layout), _allowed(exclude)
+    known = (parsed(name) for name, _ in entry.ranked(layout)) if entry else ()  # None: a kernel that is gone
+    legal = (c for c in known if c and c.why_illegal(shape) is None and allowed(c))
+    return list(itertools.islice(legal, count))
 
 
 def changed(shape: Shape, layout: str, only: str, count: int, exclude: str = "") -> list[Config]:
@@ -112,37 +102,30 @@ def changed(shape: Shape, layout: str, only: str, count: int, exclude: str = "")
 
     Every second place goes to the favourite of another instance, so that one does not fill all of them.
     """
-    banned = re.compile(exclude) if exclude else None
-    entry = _entry(shape, layout)
+    entry, allowed = _entry(shape, layout), _allowed(exclude)
     best = entry.ranked() if entry else []
     limit = _HOPELESS * best[0][1] if best else float("inf")
-    ranked = sorted(
-        (estimate_us(c, shape), c.name, c)
+    legal = [
+        c
         for c in matching(only)
         if c.layout == layout
         and c.dominated(shape) is None
         and c.why_illegal(shape) is None  # the cheaper first
-        and not (banned and banned.search(c.name))
-    )
-    hopeful = [config for us, _, config in ranked if us < limit]
+        and allowed(c)
+    ]
+    ranked = sorted((us, c.name, c) for c in legal if (us := estimate_us(c, shape)) < limit)
+    hopeful = [config for _, _, config in ranked]
     first: dict[str, Config] = {}
     for config in hopeful:
         first.setdefault(config.instance.name, config)
-    favourites = list(first.values())
-    taken: dict[Config, None] = {}
-    for index in range(len(hopeful)):
-        for one in (hopeful[index], *favourites[index : index + 1]):
-            if len(taken) < count:
-                taken[one] = None
-    return list(taken)
+    both = itertools.chain.from_iterable(itertools.zip_longest(hopeful, first.values()))
+    return list(dict.fromkeys(filter(None, both)))[:count]
 
 
 def recorded_algorithm(shape: Shape, layout: str, version: int) -> LtAlgorithm | None:
     """cuBLASLt's fastest of the shipped dataset; None when unknown, or of another version of the library."""
-    entry, dataset = _entry(shape, layout), _dataset(part((layout,)))
-    if entry is None or dataset is None or dataset.header.get("cublaslt") != version:
-        return None
-    found = entry.lt.get(layout)
+    entry, known = _entry(shape, layout), _dataset(part((layout,))).header.get("cublaslt")
+    found = entry.lt.get(layout) if entry and known == version else None
     return LtAlgorithm.from_json(found) if found else None
 
 
@@ -163,13 +146,12 @@ def matching(only: str) -> tuple[Config, ...]:
 
 
 @lru_cache(maxsize=2)
-def _dataset(of: str) -> Dataset | None:
+def _dataset(of: str) -> Dataset:
     try:
         return shipped(_GPU, of)
     except SassafrasError:
-        return None
+        return Dataset({}, ())
 
 
-def _entry(shape: Shape, layout: str) -> Any:
-    dataset = _dataset(part((layout,)))
-    return dataset.entries.get(shape) if dataset else None
+def _entry(shape: Shape, layout: str) -> DatasetEntry | None:
+    return _dataset(part((layout,))).entries.get(shape)

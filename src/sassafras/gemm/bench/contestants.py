@@ -1,4 +1,4 @@
-"""What the benchmark needs beyond `GpuContext`: rotated buffers, emptied L2, sassafras.matmul, wall time."""
+"""A GPU with all contestants: our kernels, cuBLAS and cuBLASLt, torch, and sassafras.matmul."""
 
 from __future__ import annotations
 
@@ -8,38 +8,30 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from sassafras.cuda.cublas import RECOMMENDED_WORKSPACE, WORKSPACES, Cublas, CublasLt, LtAlgorithm, LtProblem
+from sassafras.cuda.driver import Gpu, KernelFunction, call
+from sassafras.cuda.timing import Stopwatch
 
-from sassafras.cuda.cublas import LtAlgorithm, LtProblem
-
+from ..build.arguments import packed
+from ..build.cubins import cubin
+from ..configs.registry import Config, Instance
+from ..problem.launch import SHARED_LIMIT, Launch
 from ..problem.shape import LAYOUTS, Shape
+from ..select.selector import Selector
 from ..select.table import TableRow, TunedTable
-from .gpu_context import GpuContext
-from .operands import Operands, factors
+from .operands import Operands
 from .timing import Enqueue, TimedBlock
 
-#: sets of buffers in a rotation, at most
-MOST_SETS = 64
 
+class Contestants:
+    """One GPU, one stream that everything (torch too) runs on, and what is timed on it.
 
-class OperandSet:
-    """Buffers of one call in a rotation: no guards, no reference. It has what binding a contestant needs."""
+    Args:
+        cache: folder of our cubins; missing ones are compiled.
 
-    def __init__(self, shape: Shape, a: Any, nn: Any, tn: Any, c: Any) -> None:
-        self.shape, self.a, self.c = shape, a, c
-        self.b = {"nn": nn, "tn": tn}
-
-    def addresses(self, layout: str) -> tuple[int, int, int]:
-        """Device addresses of A (row-major), of B as it lies in `layout`, and of C."""
-        return self.a.data_ptr(), self.b[layout].data_ptr(), self.c.data_ptr()
-
-    def factors(self, layout: str) -> tuple[Any, Any]:
-        """A (m x k) and B (k x n) as torch sees them, lying as `layout` says."""
-        return factors(self, layout)
-
-
-class Contestants(GpuContext):
-    """A GPU with everything that contestants need. See `GpuContext`."""
+    Raises:
+        DeviceError, ToolMissing: no GPU, or a library is missing.
+    """
 
     modelled = False
 
@@ -48,66 +40,139 @@ class Contestants(GpuContext):
 
         if cache is not None:  # sassafras.matmul looks there, too
             os.environ["SASSAFRAS_GEMM_CACHE"] = str(cache)
-        super().__init__(cache)
+        self.gpu = Gpu()
+        self.watch = Stopwatch(self.gpu)
+        torch.cuda.set_device(0)
+        stream = int(self.gpu.stream)
+        self._torch_stream = torch.cuda.ExternalStream(stream)
+        torch.cuda.set_stream(self._torch_stream)
+        # the reference's FP64 product and this one make torch load cuBLAS, which the bindings then find
+        warm = torch.ones(64, 64, dtype=torch.float16, device="cuda")
+        torch.matmul(warm, warm, out=torch.empty_like(warm))
+        self._workspace = torch.empty(max(WORKSPACES), dtype=torch.uint8, device="cuda")
+        at = int(self._workspace.data_ptr())
+        self.cublas = Cublas(stream, at, RECOMMENDED_WORKSPACE)
+        self.strict = Cublas(stream, at, RECOMMENDED_WORKSPACE, reduced_precision=False)
+        self.lt = CublasLt(stream, at, max(WORKSPACES))
+        self._cache = cache
+        self._functions: dict[Instance, KernelFunction] = {}
+        self._scratches: dict[str, list[Any]] = {}
         self.l2_bytes = int(self.gpu.l2_bytes)
         self._words = torch.ones(2 * self.l2_bytes // 4 + 1, dtype=torch.int32, device="cuda")
         self._pool = torch.cuda.MemPool()
-
-    # -- buffers ------------------------------------------------------------------------------------------
+        self.gpu.sync()
 
     def operands(self, shape: Shape, seed: int, layouts: Sequence[str] = LAYOUTS) -> Operands:
         """Guarded buffers with an FP64 reference."""
         return Operands(shape, seed, layouts)
 
-    def sets(self, operands: Operands, most: int = MOST_SETS) -> list[OperandSet]:
-        """Copies of the inputs over more than twice the L2, `most` at the utmost; at least one."""
-        import torch
-
-        shape = operands.shape
-        count = int(min(most, max(1, 2 * self.l2_bytes // shape.nbytes + 1)))
-        made = []
-        for _ in range(count):
-            a, nn, tn = operands.a.clone(), operands.b["nn"].clone(), operands.b["tn"].clone()
-            made.append(OperandSet(shape, a, nn, tn, torch.empty_like(operands.c)))
-        return made
-
     def empty_l2(self) -> None:
         """Enqueue a read of twice the L2."""
         self._words.amax()
 
-    def block(
-        self,
-        enqueue: Enqueue | Sequence[Enqueue],
-        launches: int,
-        events: tuple[Any, Any] | None = None,
-    ) -> TimedBlock:
-        """A captured block; what torch allocates meanwhile stays the graph's."""
+    def block(self, *block: Any) -> TimedBlock:
+        """A captured block, arguments as `TimedBlock`'s; what torch allocates meanwhile stays the graph's."""
         import torch
 
         with torch.cuda.use_mem_pool(self._pool):
-            return TimedBlock(self.gpu, enqueue, launches, events)
+            return TimedBlock(self.gpu, *block)
 
-    # -- contestants ----------------------------------------------------------------------------------------
+    def function(self, instance: Instance) -> KernelFunction:
+        """The loaded kernel. Raises CudaError, CompileError."""
+        if instance not in self._functions:
+            self._functions[instance] = self.gpu.load(cubin(instance, self._cache), instance.name)
+        return self._functions[instance]
+
+    def ours(self, config: Config, operands: Any) -> Enqueue:
+        """Bind one of our configurations to buffers. Raises SassafrasError when it cannot run."""
+        launch = config.launch(operands.shape)
+        a, b, c = operands.addresses(config.layout)
+        first, second = (b, a) if config.swapped else (a, b)
+        addresses = {"a": first, "b": second, "c": c, **self._scratch(launch)}
+        enqueue = self._bound(config.instance, launch, addresses)
+        if launch.then is None:
+            return enqueue
+        behind = self._bound(launch.then.instance, launch.then.launch, addresses)
+
+        def both() -> None:
+            enqueue()
+            behind()
+
+        return both
+
+    def _bound(self, instance: Instance, launch: Launch, addresses: dict[str, int]) -> Enqueue:
+        """One launch."""
+        function = self.function(instance)
+        driver = self.gpu.driver
+        which = driver.CUfunction_attribute
+        if launch.shared_bytes > 48 * 1024:
+            # no cache preference here: the small kernels want as much L1 as is left
+            limit = which.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            call(driver.cuFuncSetAttribute, function.handle, limit, SHARED_LIMIT)
+        if getattr(instance, "all_shared", False):
+            carveout = which.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
+            call(driver.cuFuncSetAttribute, function.handle, carveout, 100)
+        sizes, name = function.sizes, instance.name
+        block = packed(instance.parameters, launch, addresses, driver, sizes=sizes, where=name)
+        how = self.gpu.config(
+            launch.grid, launch.threads, launch.shared_bytes, launch.cluster, overlap=launch.overlap
+        )
+        gpu = self.gpu
+
+        def enqueue() -> None:
+            gpu.launch(how, function, block.address)
+
+        return enqueue
+
+    def _scratch(self, launch: Launch) -> dict[str, int]:
+        """Addresses of workspace and counters, shared by all launches (they run one after the other)."""
+        import torch
+
+        for name, count, dtype in (
+            ("workspace", launch.workspace_bytes, torch.uint8),
+            ("counters", launch.counters, torch.int32),
+        ):
+            held = self._scratches.setdefault(name, [])
+            if count and (not held or held[-1].numel() < count):
+                # the smaller ones stay alive: captured graphs may hold their addresses
+                held.append(torch.zeros(count, dtype=dtype, device="cuda"))
+        return {name: int(held[-1].data_ptr()) if held else 0 for name, held in self._scratches.items()}
+
+    def gemm_ex(self, layout: str, operands: Any, *, strict: bool = False) -> Enqueue:
+        """cublasGemmEx on buffers."""
+        library = self.strict if strict else self.cublas
+        addresses = operands.addresses(layout)
+        return lambda: library.enqueue(operands.shape, layout, *addresses)
+
+    @staticmethod
+    def torch_matmul(layout: str, operands: Any) -> Enqueue:
+        """torch.matmul with ``out=``, as a user of either layout calls it."""
+        import torch
+
+        (a, b), c = operands.factors(layout), operands.c
+        return lambda: torch.matmul(a, b, out=c)
 
     def lt_call(self, problem: LtProblem, algorithm: LtAlgorithm, operands: Any) -> Enqueue:
         """A chosen cuBLASLt algorithm on buffers."""
         return self.lt.bind(problem, algorithm, *operands.addresses(algorithm.layout))  # type: ignore[no-any-return]
 
     def portfolio(self, layout: str, operands: Any) -> Enqueue:
-        """sassafras.matmul on buffers, as a user calls it."""
-        from ..matmul.api import matmul
+        """sassafras.matmul on buffers, as a user calls it; what its first call builds is waited for."""
+        from ..matmul.api import matmul, settle  # loads torch
 
         (a, b), c = operands.factors(layout), operands.c
+        matmul(a, b, c)
+        self.gpu.sync()
+        settle()
         return lambda: matmul(a, b, c)
 
     def tell_portfolio(self, rows: Sequence[TableRow]) -> None:
         """Let dispatch know what was tuned; nothing: it works from the table that is shipped."""
-        from ..matmul import api as room
-        from ..select.selector import Selector
+        from ..matmul import api  # loads torch
 
-        if room._engine is None:
-            room._set_up()
-        engine = room._engine
+        if api._engine is None:
+            api._set_up()
+        engine = api._engine
         if engine is None:
             return
         engine.settle()
@@ -117,23 +182,13 @@ class Contestants(GpuContext):
             engine.gpu(0).chooser = Selector(TunedTable(header, rows), lt_version=self.lt.version)
 
     def served(self) -> dict[str, str]:
-        """layout -> who served the latest problems of the portfolio, and with what."""
+        """layout -> which member served the latest problems of the portfolio, and with what."""
         from ..matmul.api import status
 
         found = status()["problems"]
         return {
             p["layout"]: p["member"] + (f" {p['config']}" if p["member"] == "ours" else "") for p in found
         }
-
-    def settled(self, enqueue: Enqueue) -> None:
-        """Call once, and wait for whatever is built because of it."""
-        from ..matmul.api import settle
-
-        enqueue()
-        self.gpu.sync()
-        settle()
-
-    # -- wall time ------------------------------------------------------------------------------------------
 
     def now(self) -> float:
         """Seconds."""
@@ -144,21 +199,3 @@ class Contestants(GpuContext):
         while (left := moment - time.perf_counter()) > 0:
             if left > 2e-3:
                 time.sleep(left - 1e-3)
-
-    def walls(self, calls: Sequence[Enqueue], count: int) -> np.ndarray:
-        """Microseconds from the call to the end of a synchronisation, (count, len(calls)), interleaved."""
-        table = np.empty((count, len(calls)))
-        for call in calls:
-            call()
-        self.gpu.sync()
-        for index in range(count):
-            order = range(len(calls)) if index % 2 == 0 else range(len(calls) - 1, -1, -1)
-            for which in order:
-                begin = time.perf_counter()
-                calls[which]()
-                self.gpu.sync()
-                table[index, which] = 1e6 * (time.perf_counter() - begin)
-        return table
-
-
-__all__ = ["MOST_SETS", "Contestants", "OperandSet"]

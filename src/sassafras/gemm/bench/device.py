@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from sassafras.core.statistics import (
     hierarchical_median,
     paired_ratios,
 )
+from sassafras.cuda.environment import available, environment, probe
 
 from .options import Options
 from .worker_client import WorkerClient
@@ -60,8 +60,6 @@ class GemmDevice:
         self.modelled = dry
         self.name = "modelled clock of our HGEMM kernels"
         if not dry:
-            from sassafras.cuda.environment import available, probe
-
             usable, reason = available()
             if not usable:
                 raise DeviceError(f"no usable GPU: {reason}", hint="--device model rehearses without one")
@@ -81,7 +79,7 @@ class GemmDevice:
 
     @property
     def header(self) -> dict[str, Any]:
-        """Versions that the figures belong to, once something was judged; see `worker.conditions`."""
+        """Versions that the figures belong to, once something was judged; see `ShapeWorker.header`."""
         return self._child.header
 
     def open(self, workload: Workload, case: Case, baseline: Kernel) -> None:
@@ -94,8 +92,7 @@ class GemmDevice:
         found = self._child.ask({"shape": self._shape, "config": candidate.recipe["config"]})
         seconds = float(found.get("seconds", 0.0))
         if "error" in found:
-            died = str(found["error"]).startswith("the worker ended")
-            if not died and "CUDA error" not in found["error"] and "CudaError" not in found["error"]:
+            if not found.get("lost") and "CudaError" not in found["error"]:
                 raise DeviceError(found["error"], where=self._shape)
             return self._outcome(candidate, Verdict.CRASHED, found["error"], seconds)
         self.baseline = self.baseline or found["baseline"]
@@ -114,7 +111,7 @@ class GemmDevice:
             found["baseline_us"],
             statistics.median(found["ratios"]),
             bootstrap_median(found["ratios"]),
-            samples=found["samples"],
+            samples=2,
             seconds=seconds,
             facts=facts,
         )
@@ -130,7 +127,7 @@ class GemmDevice:
             DeviceError: nothing was judged before, so that there is no baseline yet.
         """
         name = str(candidate.recipe["config"])
-        times, error = self.confirm([name])
+        times, error = self.confirm(name)
         if error:
             return Evaluation(candidate.digest, Verdict.UNSTABLE_BASELINE, detail=error)
         ratios = [paired_ratios(one["lt"], one[name]).tolist() for one in times]
@@ -152,7 +149,7 @@ class GemmDevice:
             facts={"baseline": self.baseline, "processes": len(times), "times_us": self.last_times},
         )
 
-    def confirm(self, names: Sequence[str]) -> tuple[list[dict[str, list[float]]], str]:
+    def confirm(self, name: str) -> tuple[list[dict[str, list[float]]], str]:
         """(rounds of every contestant, a dictionary a process; what went wrong, or nothing).
 
         Raises:
@@ -160,7 +157,7 @@ class GemmDevice:
         """
         if self.baseline is None:
             raise DeviceError("nothing was judged yet, so there is no baseline", where=self._shape)
-        question = {"shape": self._shape, "configs": list(names), "lt": self.baseline}
+        question = {"shape": self._shape, "config": name, "lt": self.baseline}
         times = []
         for process in range(self._processes):
             child = WorkerClient({**self._plan, "mode": "confirm", "process": process})
@@ -175,8 +172,6 @@ class GemmDevice:
 
     def environment(self) -> dict[str, Any]:
         """See `core.Device`; with the versions that the figures belong to."""
-        from sassafras.cuda.environment import environment
-
         return {**environment(), "device": self.name, "cublaslt": self._child.header.get("cublaslt")}
 
     def close(self) -> None:

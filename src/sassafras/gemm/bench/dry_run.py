@@ -1,7 +1,7 @@
 """A GPU that only keeps time: the whole benchmark runs on it, so that it can be rehearsed without one.
 
 Every launch advances a modelled clock by the static estimate (ours) or a made-up figure (baselines). Rows of
-such a run carry ``modelled``; nothing of it is a measurement, and tables for dispatch refuse it.
+such a run carry ``modelled``: they are no measurements, and tables for dispatch refuse them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from sassafras.cuda.timing import Stopwatch
 from ..configs.registry import Config
 from ..problem.shape import LAYOUTS, Shape
 from ..select.cost_model import estimate_us
-from ..select.table import TableRow
+from ..select.selector import Selector, parsed
+from ..select.table import TableRow, TunedTable
 from .operands import RMS_LIMIT, Check
 from .timing import Enqueue, TimedBlock
 
@@ -35,7 +36,6 @@ class DryGpu:
         self.clock = 0.0
         self._rng = np.random.default_rng(seed)
         self._capturing: list[Any] | None = None
-        self.stream = 1
 
     def launch(self, us: float) -> None:
         """A call of so many microseconds."""
@@ -89,26 +89,27 @@ class DryGpu:
 class DryOperands:
     """Buffers without memory: every result is right."""
 
+    cublas_rms = 1e-3
+
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
 
-    def addresses(self, layout: str) -> tuple[int, int, int]:
-        """Three numbers."""
-        return 1, 2, 3
+    def copy(self) -> DryOperands:
+        """No memory either."""
+        return DryOperands(self.shape)
 
-    def calibrate(self, enqueue: Enqueue) -> float:
-        """cuBLAS's error, so to say."""
+    def calibrate(self, enqueue: Enqueue) -> None:
+        """Runs it."""
         enqueue()
-        return 1e-3
 
     def check(self, enqueue: Enqueue, limit: float = RMS_LIMIT) -> Check:
         """Runs it."""
         enqueue()
-        return Check(1e-3, 1.0, "")
+        return Check(1.0, "")
 
 
 class DryContestants:
-    """See `stage.Stage`: the same methods on the modelled clock."""
+    """See `Contestants`: the same methods on the modelled clock."""
 
     modelled = True
     l2_bytes = 50 << 20
@@ -140,23 +141,13 @@ class DryContestants:
         """No memory."""
         return DryOperands(shape)
 
-    def sets(self, operands: Any, most: int = 64) -> list[Any]:
-        """As many as there would be."""
-        count = int(min(most, max(1, 2 * self.l2_bytes // operands.shape.nbytes + 1)))
-        return [DryOperands(operands.shape) for _ in range(count)]
-
     def empty_l2(self) -> None:
         """Takes its time."""
         self.gpu.launch(30.0)
 
-    def block(
-        self,
-        enqueue: Enqueue | Sequence[Enqueue],
-        launches: int,
-        events: tuple[Any, Any] | None = None,
-    ) -> TimedBlock:
+    def block(self, *block: Any) -> TimedBlock:
         """A captured block."""
-        return TimedBlock(self.gpu, enqueue, launches, events)  # type: ignore[arg-type]
+        return TimedBlock(self.gpu, *block)  # type: ignore[arg-type]
 
     def ours(self, config: Config, operands: Any) -> Enqueue:
         """The static estimate, and a figure of the configuration's own."""
@@ -178,10 +169,7 @@ class DryContestants:
     torch_matmul = gemm_ex
 
     def portfolio(self, layout: str, operands: Any) -> Enqueue:
-        """What the chooser says of the row that it was told."""
-        from ..select.selector import Selector, parsed
-        from ..select.table import TunedTable
-
+        """What the selector makes of the rows that it was told."""
         choice = Selector(TunedTable({"cublaslt": 0}, self._rows.values()), lt_version=0).choose(
             operands.shape, layout, lambda config: config.why_illegal(operands.shape) is None
         )
@@ -198,27 +186,14 @@ class DryContestants:
         self._rows = {(row.shape, row.layout): row for row in rows}
 
     def served(self) -> dict[str, str]:
-        """layout -> who."""
+        """layout -> which member."""
         return dict(self._served)
 
-    def settled(self, enqueue: Enqueue) -> None:
-        """Call once."""
-        enqueue()
-
     def now(self) -> float:
-        """Seconds on the modelled clock."""
+        """Seconds on the modelled clock; asking takes five microseconds, as a call's way to the GPU does."""
+        self.gpu.clock += 5.0
         return self.gpu.clock * 1e-6
 
     def wait_until(self, moment: float) -> None:
         """Be there."""
         self.gpu.clock = max(self.gpu.clock, moment * 1e6)
-
-    def walls(self, calls: Sequence[Enqueue], count: int) -> np.ndarray:
-        """GPU time and a made-up way there."""
-        table = np.empty((count, len(calls)))
-        for index in range(count):
-            for which, call in enumerate(calls):
-                begin = self.gpu.clock
-                call()
-                table[index, which] = self.gpu.clock - begin + 5.0
-        return table

@@ -1,19 +1,19 @@
 """Which of a selection's candidates lost the context: found by launching them one by one, on record.
 
-An illegal instruction or address is reported at a later synchronisation, by when many kernels have run, and
-the process can do nothing more. So the worker that comes next is careful with the shape it happened at: it
-notes each candidate before it launches it alone. Whoever is noted last when that worker dies is guilty, and
-the instance (every configuration of one cubin) is not tried again in this run.
+An illegal instruction or address is reported at a later synchronisation, after many kernels have run, and the
+process can do nothing more. So the next worker is careful with that shape: it writes down each candidate
+before it launches it alone. The last one written when that worker loses its context is at fault, and its
+instance (every configuration of one cubin) is not tried again in this run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ..configs.registry import Config
-from .journal import Journal
 from .timing import Enqueue
 
 
@@ -21,26 +21,22 @@ from .timing import Enqueue
 class FaultyConfig:
     """A configuration that lost the context, at which shape, and what was said."""
 
-    config: str
-    shape: str
+    faulty: str
+    at: str
     why: str
 
 
 class FaultTracker:
-    """What a worker knows of bad candidates while it chooses for one shape.
+    """What a worker knows of bad candidates while it selects for one shape.
 
     Args:
-        guilty: found so far, at any shape.
-        note: told a candidate's name before it is launched alone, and "" when those at hand are done; None:
-            nothing is launched alone.
+        faulty: found so far, at any shape.
+        trying: holds the name of the candidate that is launched alone; None: none is.
     """
 
-    def __init__(
-        self, guilty: Sequence[FaultyConfig] = (), note: Callable[[str], None] | None = None
-    ) -> None:
-        self.guilty = guilty
-        self._instances = {g.config.split("/")[0] for g in guilty}
-        self._note = note
+    def __init__(self, faulty: Sequence[FaultyConfig] = (), trying: Path | None = None) -> None:
+        self._faulty, self._trying = faulty, trying
+        self._instances = {f.faulty.split("/")[0] for f in faulty}
 
     def allows(self, config: Config) -> bool:
         """Whether it may be launched."""
@@ -48,25 +44,16 @@ class FaultTracker:
 
     def wrong(self, shape: str) -> list[str]:
         """Lines about those that failed at this shape."""
-        return [f"{g.config}: {g.why}" for g in self.guilty if g.shape == shape]
+        return [f"{f.faulty}: {f.why}" for f in self._faulty if f.at == shape]
 
     def alone(self, stage: Any, config: Config, enqueue: Enqueue) -> None:
         """Launch it with nothing else under way, if that is asked for. Raises CudaError."""
-        if self._note is not None:
-            self._note(config.name)
+        if self._trying is not None:
+            self._trying.write_text(config.name)
             enqueue()
             stage.gpu.sync()
 
     def done(self) -> None:
-        """Those at hand have been launched: what happens from here on is nobody's of them."""
-        if self._note is not None:
-            self._note("")
-
-
-def of_plan(plan: Mapping[str, Any], shape: str, journal: Journal) -> FaultTracker:
-    """What `pool` told the worker (``guilty``, ``careful``), for one shape."""
-    careful = shape in plan.get("careful", ())
-    return FaultTracker(
-        [FaultyConfig(**entry) for entry in plan.get("guilty", ())],
-        (lambda name: journal.note(shape, trying=name)) if careful else None,
-    )
+        """Those at hand have been launched: none of them is at fault for what happens now."""
+        if self._trying is not None:
+            self._trying.write_text("")

@@ -1,4 +1,4 @@
-"""Append-only JSON Lines: what a worker did, shape by shape, so that a kill loses one shape at most."""
+"""Append-only JSON Lines: what was found of each shape, so that a kill loses one shape at most."""
 
 from __future__ import annotations
 
@@ -25,80 +25,43 @@ class Journal:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists() or path.stat().st_size == 0:
-            self._append({"header": header})
+            self.add({"header": header})
             return
-        if set(self.records()[0]["header"]) != set(header):
-            raise _foreign(path)
-        belongs(path, header)
-
-    def records(self) -> list[dict[str, Any]]:
-        """All lines, the header first. A last line cut short by a kill is dropped."""
-        return read(self.path)
+        belongs(path, header, whole=True)
+        if not path.read_bytes().endswith(b"\n"):  # the line of a writer that was killed
+            with path.open("a") as file:
+                file.write("\n")
 
     def done(self) -> dict[str, dict[str, Any]]:
         """shape -> its record; a failure counts as done and carries ``error``."""
-        return {r["shape"]: r for r in self.records()[1:] if "begun" not in r}
+        return {r["shape"]: r for r in read(self.path)[1:] if "shape" in r}
 
-    def interrupted(self) -> list[str]:
-        """Shapes that were begun and never finished: the worker died in them."""
-        done = self.done()
-        return list(
-            dict.fromkeys(r["begun"] for r in self.records()[1:] if r.get("begun", "") not in ("", *done))
-        )
-
-    def begin(self, shape: str) -> None:
-        """Note that work on a shape begins."""
-        self._append({"begun": shape})
-
-    def note(self, shape: str, **what: str) -> None:
-        """Note something of a shape that is being worked on: ``trying``, ``lost``, ``guilty`` (`trials`)."""
-        self._append({"begun": shape, **what})
-
-    def last(self, shape: str, what: str) -> str:
-        """The latest such note since work on the shape last began; "" when there is none."""
-        for record in reversed(self.records()[1:]):
-            if record.get("begun") == shape:
-                if what in record:
-                    return str(record[what])
-                if len(record) == 1:
-                    break
-        return ""
-
-    def finish(self, record: dict[str, Any]) -> None:
-        """Note a shape's record (it carries ``shape``)."""
-        self._append(record)
-
-    def _append(self, record: dict[str, Any]) -> None:
-        text = json.dumps(record, default=str) + "\n"
-        with self.path.open("rb+" if self.path.exists() else "wb+") as file:
-            end = file.seek(0, os.SEEK_END)
-            if end:
-                file.seek(end - 1)
-                if file.read(1) != b"\n":  # the line of a writer that was killed
-                    text = "\n" + text
-            file.seek(0, os.SEEK_END)
-            file.write(text.encode())
+    def add(self, record: dict[str, Any]) -> None:
+        """Write a shape's record (it carries ``shape``) or another note; on disk when it returns."""
+        with self.path.open("a") as file:
+            file.write(json.dumps(record, default=str) + "\n")
             file.flush()
             os.fsync(file.fileno())
 
 
-def _foreign(path: Path) -> SassafrasError:
-    return SassafrasError(
-        "this file was written under other conditions (kernels, library versions or options)",
-        where=path.name,
-        hint="start over with --fresh, or choose another output folder",
-    )
-
-
-def belongs(path: Path, wanted: dict[str, Any]) -> None:
+def belongs(path: Path, wanted: dict[str, Any], *, whole: bool = False) -> None:
     """Check these conditions of a journal, also when nothing is left to be added to it.
+
+    Args:
+        whole: there may be no others.
 
     Raises:
         SassafrasError: one is another, or the file is no journal.
     """
-    header = read(path)[0]["header"]
-    if any(header.get(key) != value for key, value in json.loads(json.dumps(wanted)).items()):
-        raise _foreign(path)
+    header, wanted = read(path)[0]["header"], json.loads(json.dumps(wanted))
+    if any(header.get(key) != value for key, value in wanted.items()) or (
+        whole and set(header) - set(wanted)
+    ):
+        raise SassafrasError(
+            "this file was written under other conditions (kernels, library versions or options)",
+            where=path.name,
+            hint="start over with --fresh, or choose another output folder",
+        )
 
 
 def read(path: Path) -> list[dict[str, Any]]:
@@ -112,3 +75,13 @@ def read(path: Path) -> list[dict[str, Any]]:
     if not records or "header" not in records[0]:
         raise SassafrasError("not a benchmark journal", where=path.name)
     return records
+
+
+def journals(folder: Path, stem: str) -> list[Path]:
+    """The journals of a stem (``hgemm-select``), one for each GPU or cluster that worked on it."""
+    return sorted(folder.glob(f"{stem}.gpu*.jsonl"))
+
+
+def records(folder: Path, stem: str, key: str = "shape") -> dict[str, dict[str, Any]]:
+    """shape -> its record, from all journals of a stem; with another key, the notes that carry it."""
+    return {r[key]: r for path in journals(folder, stem) for r in read(path)[1:] if key in r}

@@ -1,7 +1,7 @@
-"""One configuration at a time beside cuBLASLt's best, for searches; and frozen winners again, afresh.
+"""One configuration at a time beside cuBLASLt's best, for searches; and frozen winners on fresh inputs.
 
-Runs in `feed`'s process. The strong baseline is chosen once a shape, from cuBLASLt's candidates of both
-layouts, and stays for the whole search.
+The strong baseline is chosen once a shape, from cuBLASLt's candidates of both layouts, and stays for the
+whole search.
 """
 
 from __future__ import annotations
@@ -10,29 +10,25 @@ from typing import Any
 
 import numpy as np
 
-from sassafras.core import DeviceError, SassafrasError
 from sassafras.cuda.cublas import LtAlgorithm
 from sassafras.cuda.driver import CudaError
-from sassafras.cuda.timing import launches_a_block
 
 from ..configs.registry import parse
 from ..problem.shape import LAYOUTS, Shape
-from .operands import RMS_LIMIT
+from .operands import required
 from .options import Options
-from .timing import Enqueue, paired, rough_us, timed
-from .tune import Screen, _lt_finalists, rounds_for
+from .timing import Enqueue, contest, paired, rough_us
+from .tune import lt_finalists
 
 #: blocks of a search's look, microseconds, and its rounds
 LOOK_US, LOOK_ROUNDS = 100.0, 7
-#: baselines may reduce in FP16 (cuBLAS's default); beyond this their result counts as wrong
-BASELINE_RMS_LIMIT = 10.0
 
 
 class Judge:
     """A shape's operands, its baseline, and what configurations make of it.
 
     Args:
-        stage: `stage.Stage`, or `dry.DryStage`.
+        stage: `Contestants` or `DryContestants`.
         options: how thorough choosing the baseline is, and of the seed.
     """
 
@@ -66,17 +62,16 @@ class Judge:
             return {**record, "verdict": verdict, "detail": str(error)}
         if check.why:
             return {**record, "verdict": "wrong_result", "detail": check.why}
-        us = rough_us(stage, enqueue)
-        blocks = [
-            stage.block(self._enqueue, launches_a_block(self._us, LOOK_US)),
-            stage.block(enqueue, launches_a_block(us, LOOK_US)),
-        ]
-        table = timed(stage.gpu, stage.watch, blocks, LOOK_ROUNDS)
-        after = operands.check(lambda: stage.gpu.replay(blocks[1].graph))
-        for block in blocks:
-            block.discard(stage.gpu)
-        if after.why:
-            return {**record, "verdict": "wrong_result", "detail": f"after timing: {after.why}"}
+        faults: list[str] = []
+
+        def after(index: int, replay: Enqueue) -> None:
+            if index and (why := operands.check(replay).why):
+                faults.append(f"after timing: {why}")
+
+        us = (self._us, rough_us(stage, enqueue))
+        table = contest(stage, (self._enqueue, enqueue), us, LOOK_US, 0.0, least=LOOK_ROUNDS, after=after)
+        if faults:
+            return {**record, "verdict": "wrong_result", "detail": faults[0]}
         medians = np.median(table, axis=0)
         return {
             **record,
@@ -86,7 +81,6 @@ class Judge:
             "us": float(medians[1]),
             "ratios": [float(r) for r in paired(table, 0, 1)],
             "rms_ratio": check.rms_ratio,
-            "samples": 2,
         }
 
     def _open(self, shape: Shape) -> None:
@@ -99,15 +93,16 @@ class Judge:
         self._operands = operands = stage.operands(shape, self.options.seed)
         operands.calibrate(stage.gemm_ex("nn", operands, strict=True))
         self._problems = {layout: stage.lt.problem(shape, layout) for layout in LAYOUTS}
-        finalists, _ = _lt_finalists(stage, operands, self._problems, self.options)
-        calls = {algorithm: enqueue for _, algorithm, enqueue in finalists}
-        ranked = Screen(stage).final(finalists, self.options.final_seconds, self.options.block_us)
-        self._us, self._baseline = ranked[0]
-        self._enqueue = calls[self._baseline]
+        finalists, _ = lt_finalists(stage, operands, self._problems, self.options)
+        rough, algorithms, calls = zip(*finalists, strict=True)
+        block_us, seconds = self.options.block_us, self.options.final_seconds
+        medians = np.median(contest(stage, calls, rough, block_us, seconds, least=3, most=15), axis=0)
+        best = int(np.argmin(medians))
+        self._us, self._baseline, self._enqueue = float(medians[best]), algorithms[best], calls[best]
         self._shape = shape
 
-    def confirm(self, text: str, names: list[str], lt: dict[str, Any], process: int) -> dict[str, Any]:
-        """``times``: microseconds of every round for each frozen configuration, ``lt`` (the frozen
+    def confirm(self, text: str, name: str, lt: dict[str, Any], process: int) -> dict[str, Any]:
+        """``times``: microseconds of every round for the frozen configuration, ``lt`` (the frozen
         algorithm), ``null`` (the same again) and ``torch_nn``, ``torch_tn``, interleaved on fresh inputs.
 
         Raises:
@@ -121,45 +116,18 @@ class Judge:
         algorithm = LtAlgorithm.from_json(lt)
         problem = stage.lt.problem(shape, algorithm.layout)
         stage.lt.check(problem, algorithm)
-        calls: dict[str, Enqueue] = {name: stage.ours(parse(name), operands) for name in names}
+        calls: dict[str, Enqueue] = {name: stage.ours(parse(name), operands)}
         calls["lt"] = stage.lt_call(problem, algorithm, operands)
         calls["null"] = stage.lt_call(problem, algorithm, operands)
         calls |= {f"torch_{layout}": stage.torch_matmul(layout, operands) for layout in LAYOUTS}
-        ratios = {name: self._right(operands, name, call, names) for name, call in calls.items()}
+        for one, call in calls.items():
+            required(operands, one, call, one == name)
         rough = [rough_us(stage, call) for call in calls.values()]
-        block_us = self.options.block_us
-        blocks = [
-            stage.block(call, launches_a_block(us, block_us))
-            for call, us in zip(calls.values(), rough, strict=True)
-        ]
-        rounds = rounds_for(rough, self.options.seconds, block_us, least=7)
-        table = timed(stage.gpu, stage.watch, blocks, rounds)
-        for name, block in zip(calls, blocks, strict=True):
-            self._right(operands, name, lambda b=block: stage.gpu.replay(b.graph), names)  # type: ignore[misc]
-            block.discard(stage.gpu)
+        block_us, seconds, order = self.options.block_us, self.options.seconds, list(calls)
+
+        def after(index: int, replay: Enqueue) -> None:
+            required(operands, order[index], replay, order[index] == name)
+
+        table = contest(stage, list(calls.values()), rough, block_us, seconds, least=7, after=after)
         problem.close()
-        return {
-            "shape": text,
-            "rms_ratios": {name: ratios[name] for name in names},
-            "times": {name: [float(us) for us in table[:, i]] for i, name in enumerate(calls)},
-        }
-
-    @staticmethod
-    def _right(operands: Any, name: str, call: Enqueue, ours: list[str]) -> float:
-        check = operands.check(call, RMS_LIMIT if name in ours else BASELINE_RMS_LIMIT)
-        if check.why:
-            raise DeviceError(f"{name}: {check.why}", where=str(operands.shape))
-        return float(check.rms_ratio)
-
-
-def answer(judge: Judge, plan: dict[str, Any], question: dict[str, Any]) -> dict[str, Any]:
-    """What a question of mode ``judge`` or ``confirm`` is answered.
-
-    Raises:
-        SassafrasError: there is no such mode; and as `Judge.look` and `Judge.confirm`.
-    """
-    if plan["mode"] == "judge":
-        return judge.look(question["shape"], question["config"])
-    if plan["mode"] == "confirm":
-        return judge.confirm(question["shape"], question["configs"], question["lt"], plan["process"])
-    raise SassafrasError(f"there is no mode {plan['mode']!r}", hint="select, measure, judge, confirm")
+        return {"shape": text, "times": {one: table[:, i].tolist() for i, one in enumerate(order)}}

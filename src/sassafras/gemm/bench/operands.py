@@ -14,6 +14,8 @@ from ..problem.shape import LAYOUTS, Shape
 GUARD = 64 * 1024
 #: RMS error allowed over that of cuBLAS without reduced-precision reductions
 RMS_LIMIT = 1.1
+#: baselines may reduce in FP16 (cuBLAS's default); beyond this their result counts as wrong
+BASELINE_RMS_LIMIT = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,22 +23,56 @@ class Check:
     """What one launch left behind.
 
     Attributes:
-        rms: root mean square of C - reference.
-        rms_ratio: `rms` over cuBLAS's.
+        rms_ratio: RMS of C - reference, over cuBLAS's.
         why: what is wrong, ``""`` when nothing is.
     """
 
-    rms: float
     rms_ratio: float
     why: str
 
 
-def factors(buffers: Any, layout: str) -> tuple[Any, Any]:
-    """A (m x k) and B (k x n) of `Operands` or a set of them, lying as `layout` says."""
-    return (
-        buffers.a_t.t() if layout[1] == "t" else buffers.a,
-        buffers.b["tn"].t() if layout[0] == "t" else buffers.b["nn"],
-    )
+def required(operands: Any, name: str, enqueue: Any, ours: bool) -> float:
+    """Error ratio of one launch, by `Operands.check`. Raises DeviceError when it is wrong."""
+    check = operands.check(enqueue, RMS_LIMIT if ours else BASELINE_RMS_LIMIT)
+    if check.why:
+        raise DeviceError(f"{name}: {check.why}", where=str(operands.shape))
+    return float(check.rms_ratio)
+
+
+class OperandSet:
+    """A and B in every layout, and C: what it takes to bind a contestant. No guards, no reference.
+
+    Attributes:
+        a, a_t: A (m x k), and the same as k x m, None where no layout wants that.
+        b: B as it lies: ``nn`` k x n, ``tn`` n x k.
+        c: C (m x n).
+    """
+
+    def __init__(self, shape: Shape, a: Any, b: dict[str, Any], c: Any, a_t: Any = None) -> None:
+        self.shape, self.a, self.b, self.c, self.a_t = shape, a, b, c, a_t
+
+    def copy(self) -> OperandSet:
+        """The inputs once more, and another C; without A as k x m."""
+        b = {layout: matrix.clone() for layout, matrix in self.b.items()}
+        return OperandSet(self.shape, self.a.clone(), b, self.c.clone())
+
+    def addresses(self, layout: str) -> tuple[int, int, int]:
+        """Device addresses of A and of B as they lie in `layout`, and of C."""
+        a, b = (self.a_t if layout[1] == "t" else self.a), self.b[layout[0] + "n"]
+        return a.data_ptr(), b.data_ptr(), self.c.data_ptr()
+
+    def factors(self, layout: str) -> tuple[Any, Any]:
+        """A (m x k) and B (k x n) as torch sees them, lying as `layout` says."""
+        return (
+            self.a_t.t() if layout[1] == "t" else self.a,
+            self.b["tn"].t() if layout[0] == "t" else self.b["nn"],
+        )
+
+
+def rotated(operands: Any, l2_bytes: int, most: int = 64) -> list[Any]:
+    """Copies of the operands over more than twice the L2, `most` at the utmost; at least one."""
+    count = int(min(most, max(1, 2 * l2_bytes // operands.shape.nbytes + 1)))
+    return [operands.copy() for _ in range(count)]
 
 
 class _Guarded:
@@ -59,10 +95,6 @@ class _Guarded:
         """No byte of the guard bands has changed."""
         return all(bool((band == 0xA5).all()) for band in self._bands)
 
-    @property
-    def address(self) -> int:
-        return int(self.raw.data_ptr()) + GUARD
-
     def view(self, rows: int, columns: int) -> Any:
         """As an FP16 matrix."""
         import torch
@@ -70,7 +102,7 @@ class _Guarded:
         return self.raw[GUARD : GUARD + self.nbytes].view(torch.float16).view(rows, columns)
 
 
-class Operands:
+class Operands(OperandSet):
     """A (m x k, and as k x m where a layout wants it), B both as k x n and as n x k, C (m x n), in FP16,
     random normal.
 
@@ -81,35 +113,16 @@ class Operands:
     """
 
     def __init__(self, shape: Shape, seed: int, layouts: Sequence[str] = LAYOUTS) -> None:
-        self.shape = shape
-        m, n, k = shape.m, shape.n, shape.k
-        self._buffers = {
-            "a": _Guarded(2 * m * k),
-            "nn": _Guarded(2 * k * n),
-            "tn": _Guarded(2 * n * k),
-            "c": _Guarded(2 * m * n),
-        }
-        self.a, self.c = self._buffers["a"].view(m, k), self._buffers["c"].view(m, n)
-        self.b = {"nn": self._buffers["nn"].view(k, n), "tn": self._buffers["tn"].view(n, k)}
-        self.a_t: Any = None
-        if any(layout[1] == "t" for layout in layouts):
-            self._buffers["a_t"] = _Guarded(2 * k * m)
-            self.a_t = self._buffers["a_t"].view(k, m)
-        self.refill(seed)
-
-    def addresses(self, layout: str) -> tuple[int, int, int]:
-        """Device addresses of A and of B as they lie in `layout`, and of C."""
-        a, b = ("a_t" if layout[1] == "t" else "a"), layout[0] + "n"
-        return self._buffers[a].address, self._buffers[b].address, self._buffers["c"].address
-
-    def factors(self, layout: str) -> tuple[Any, Any]:
-        """A (m x k) and B (k x n) as torch sees them, lying as `layout` says."""
-        return factors(self, layout)
-
-    def refill(self, seed: int) -> None:
-        """Fresh inputs and their reference."""
         import torch
 
+        m, n, k = shape.m, shape.n, shape.k
+        sizes = {"a": (m, k), "nn": (k, n), "tn": (n, k), "c": (m, n)}
+        if any(layout[1] == "t" for layout in layouts):
+            sizes["a_t"] = (k, m)
+        self._buffers = {name: _Guarded(2 * rows * columns) for name, (rows, columns) in sizes.items()}
+        held = {name: self._buffers[name].view(*size) for name, size in sizes.items()}
+        b = {layout: held[layout] for layout in ("nn", "tn")}
+        super().__init__(shape, held["a"], b, held["c"], held.get("a_t"))
         generator = torch.Generator(device="cuda")
         generator.manual_seed(seed)
         for to in (self.a, self.b["nn"]):
@@ -119,7 +132,7 @@ class Operands:
             self.a_t.copy_(self.a.t())
         self.reference = self.a.double() @ self.b["nn"].double()
         self._sums = self._input_sums()
-        self._cublas_rms: float | None = None
+        self.cublas_rms: float | None = None
 
     def poison(self) -> None:
         """NaN in every element of C."""
@@ -133,7 +146,7 @@ class Operands:
         difference -= self.reference
         return float(difference.square_().mean().sqrt())
 
-    def calibrate(self, enqueue: Any) -> float:
+    def calibrate(self, enqueue: Any) -> None:
         """Measure the error of cuBLAS with FP32 reductions: `check` compares with it.
 
         Raises:
@@ -149,8 +162,7 @@ class Operands:
                 f"cuBLAS is off by {rms:.3g} (RMS), rounding to FP16 explains {expected:.3g}",
                 where=str(self.shape),
             )
-        self._cublas_rms = rms
-        return rms
+        self.cublas_rms = rms
 
     def check(self, enqueue: Any, limit: float = RMS_LIMIT) -> Check:
         """Poison C, launch, and look at every byte: result, guard bands, inputs.
@@ -158,12 +170,12 @@ class Operands:
         Raises:
             CudaError, CublasError: the launch failed.
         """
-        if self._cublas_rms is None:
+        if self.cublas_rms is None:
             raise DeviceError("calibrate comes before check", where=str(self.shape))
         self.poison()
         enqueue()
         rms = self.rms()
-        ratio = rms / self._cublas_rms if self._cublas_rms else (1.0 if rms == 0 else float("inf"))
+        ratio = rms / self.cublas_rms if self.cublas_rms else (1.0 if rms == 0 else float("inf"))
         why = ""
         if not rms < float("inf"):
             missing = int(self.c.isnan().sum())
@@ -176,7 +188,7 @@ class Operands:
                 buffer.arm()
         if self._input_sums() != self._sums:
             why = "modified its inputs"
-        return Check(rms, ratio, why)
+        return Check(ratio, why)
 
     def _input_sums(self) -> list[int]:
         import torch

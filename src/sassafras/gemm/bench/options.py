@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from sassafras.core import SassafrasError
 
@@ -22,10 +22,8 @@ class Options:
         finalists: how many of a layout reach the last rung, on either side.
         seconds: GPU time for the measurement of a shape, roughly.
         screen_seconds: GPU time for the first rung, roughly: large problems try fewer.
-        final_seconds: GPU time for the last rung, roughly. (With 0.03, three to seven rounds of 20 for large
-            shapes, two that differ in the order of tiles alone came out 6 % apart: 2048x16384x4096.)
+        final_seconds: GPU time for the last rung, roughly. (0.03 left 6 % between orders of tiles.)
         block_us: length of a timed block of the last rung.
-        ours_up_to: FLOP above which ours are not tried.
         exclude: a regular expression; configurations whose name it finds are not tried (kernels that fail).
         only: a regular expression; if given, candidates are the configurations whose name it finds (`configs`
             of a layout, best estimate first), and on either side the best few of the shipped dataset. Those
@@ -36,10 +34,10 @@ class Options:
             to back the power limit has a say in who wins, and a GPU that rests between calls has none.
         cold: time with an emptied L2 as well.
         apart: ahead of each block of the last rung, and of the measurement with a warm L2, the L2 is emptied
-            and the contestant has one untimed call: nobody pays for what another leaves.
+            and the contestant has one untimed call, so that none pays for what another leaves.
         walls: calls whose wall time is taken, 0 for none.
         rate: server mode: calls a second.
-        calls: server mode: calls of each contestant.
+        calls: server mode: of each contestant.
         tuned: the portfolio knows this run's selection; False: only what is shipped (shapes never tuned).
         layouts: which are swept (`cublas`): of nn and tn, or of nt and tt.
         seed: of inputs.
@@ -51,7 +49,6 @@ class Options:
     screen_seconds: float = 0.15
     final_seconds: float = 0.15
     block_us: float = 200.0
-    ours_up_to: float = 1e18
     exclude: str = ""
     only: str = ""
     recorded: int = 4
@@ -75,12 +72,10 @@ class Options:
         object.__setattr__(self, "layouts", asked)  # JSON gives a list back
 
 
-#: options that the selection follows, and those that the measurement follows
-SELECTING = (
-    "configs", "finalists", "screen_seconds", "final_seconds", "block_us", "ours_up_to", "exclude",
-    "only", "recorded", "known", "isolated", "apart", "layouts", "seed",
-)  # fmt: skip
+#: options that the measurement follows, and those that the selection follows
 MEASURING = ("seconds", "block_us", "cold", "apart", "walls", "rate", "calls", "tuned", "seed")
+_NOT_SELECTING = ("seconds", "cold", "walls", "rate", "calls", "tuned")
+SELECTING = tuple(f.name for f in fields(Options) if f.name not in _NOT_SELECTING)
 
 
 def retuning(options: Options, only: str, recorded: int = 4, configs: int | None = None) -> Options:
@@ -91,19 +86,11 @@ def retuning(options: Options, only: str, recorded: int = 4, configs: int | None
     """
     matching(only)
     recorded_path()  # what is timed again is merged into it
-    return replace(
-        options, only=only, recorded=recorded, configs=configs or 24, finalists=4, screen_seconds=0.03
-    )
+    chosen = replace(options, only=only, recorded=recorded, configs=configs or 24)
+    return replace(chosen, finalists=4, screen_seconds=0.03)
 
 
 def of_known(options: Options, recorded: int = 4) -> Options:
-    """These options to choose anew, by isolated calls, among what the dataset holds of a shape."""
-    return replace(
-        options,
-        known=True,
-        isolated=True,
-        recorded=recorded,
-        finalists=3,
-        screen_seconds=0.03,
-        final_seconds=0.03,
-    )
+    """These options to choose, by isolated calls, among what the dataset holds of a shape."""
+    chosen = replace(options, known=True, isolated=True, recorded=recorded)
+    return replace(chosen, finalists=3, screen_seconds=0.03, final_seconds=0.03)

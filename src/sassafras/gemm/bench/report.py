@@ -130,3 +130,15 @@ def table(summary: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
         values = [f"{part[key]:.3f}" if key in part else "-" for key in shown.values()]
         cells.append([name, str(part["measured"]), str(part["with_ours"]), *values])
     return columns, cells
+
+
+def brief(record: dict[str, Any]) -> str:
+    """A shape's record in a few words, of a selection or a measurement."""
+    if "error" in record:
+        return str(record["error"])
+    if "lt_autotune" in record:
+        names = ("ours", "portfolio", "lt_autotune", "lt_heuristic", "cublas", "torch")
+        times = " ".join(f"{name} {record[name]:.2f}" for name in names if record.get(name))
+        return f"{times} us, speed-up {record.get('speedup', float('nan')):.3f}, null {record['null']:.3f}"
+    ours = f"{record['ours']} {record['ours_us']:.2f}" if record.get("ours") else record.get("why_not")
+    return f"AutoTuning {record['baseline_us']:.2f} us, ours {ours}"

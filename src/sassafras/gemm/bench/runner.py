@@ -1,36 +1,71 @@
-"""Worker processes, one a GPU: watched, replaced when they die or hang, resumed from their journals."""
+"""Works shapes off: one worker process for each GPU, replaced when it dies, records in journals."""
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from sassafras.core import DeviceError
+from sassafras.cuda.environment import available
 
 from ..build.cubins import build
 from ..configs.registry import INSTANCES, Instance
 from ..problem.shape import Shape
 from .faults import FaultyConfig
-from .journal import Journal
-from .journal import read as read_journal
-from .worker_client import STALL
-from .worker_client import environment as _inherited
+from .journal import Journal, records
+from .report import brief
+from .worker_client import WorkerClient
 
-#: how often the workers of a GPU may die, with nobody found guilty, before the run is given up
+#: how often the workers of a GPU may die, with no candidate at fault, before the run is given up
 _DEATHS = 25
 Say = Callable[[str], None]
 
 
+@dataclass(frozen=True)
+class ShapeJobs:
+    """What an executor has to get done: every shape in some journal of every job's stem.
+
+    Attributes:
+        folder: of the journals.
+        jobs: (stem, plan) pairs; for plans see `worker.ShapeWorker`.
+        shapes: names of shapes.
+        selections: shape -> what was selected for it, for a measurement.
+        deadline: ``time.time()`` after which no shape is begun.
+        progress: say every so many shapes, 0 for never.
+        say: is told how it goes.
+    """
+
+    folder: Path
+    jobs: Sequence[tuple[str, dict[str, Any]]]
+    shapes: Sequence[str]
+    say: Say
+    selections: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    deadline: float | None = None
+    progress: int = 0
+
+    @property
+    def mode(self) -> str:
+        """``select`` or ``measure``."""
+        return str(self.jobs[0][1]["mode"])
+
+    def left(self) -> list[str]:
+        """Shapes that a journal lacks, longest first: the last to end should be short."""
+        known = [records(self.folder, stem) for stem, _ in self.jobs]
+        missing = [text for text in self.shapes if not all(text in found for found in known)]
+        return sorted(missing, key=lambda text: -Shape.parse(text).flop)
+
+    def late(self) -> bool:
+        """Whether the deadline has passed."""
+        return self.deadline is not None and time.time() > self.deadline
+
+
 class Executor(Protocol):
-    """Who works shapes off, and on how many GPUs: this host's own, or a cluster's."""
+    """Which GPUs measure: this host's own, or a cluster's."""
 
     def environment(self) -> dict[str, Any] | None:
         """What the machines that measure say of themselves; None where it is this one."""
@@ -45,13 +80,8 @@ class Executor(Protocol):
         """
         ...
 
-    def work(
-        self, folder: Path, jobs: Sequence[tuple[str, dict[str, Any]]], shapes: Sequence[str], say: Say
-    ) -> None:
-        """Have every shape in some journal of every job's stem, or the deadline passed.
-
-        Args:
-            jobs: (stem, plan) pairs; see `work`.
+    def work(self, work: ShapeJobs) -> None:
+        """Get it done, or have the deadline passed.
 
         Raises:
             DeviceError: workers die again and again.
@@ -75,8 +105,6 @@ class Local:
 
     def prepare(self, cache: Path | None, say: Say, instances: Sequence[Instance] = INSTANCES) -> None:
         """See `Executor.prepare`."""
-        from sassafras.cuda.environment import available
-
         found, reason = available()
         if not found:
             raise DeviceError(f"the benchmark needs a GPU: {reason}", hint="--dry-run rehearses without one")
@@ -84,135 +112,77 @@ class Local:
         build(instances, cache)
         say(f"{len(instances)} kernels built or found in {time.perf_counter() - begin:.1f} s")
 
-    def work(
-        self, folder: Path, jobs: Sequence[tuple[str, dict[str, Any]]], shapes: Sequence[str], say: Say
-    ) -> None:
-        """See `Executor.work`; one job after the other."""
-        for stem, plan in jobs:
-            work(folder, stem, plan, shapes, self.gpus, say)
+    def work(self, work: ShapeJobs) -> None:
+        """See `Executor.work`; one job after the other, its shapes dealt out to the GPUs."""
+        for stem, plan in work.jobs:
+            one = replace(work, jobs=[(stem, plan)])
+            left, faults = one.left(), records(work.folder, stem, "faulty")
+            with ThreadPoolExecutor(self.gpus) as threads:
+                gpus = range(min(self.gpus, len(left)))
+                runs = [_GpuRun(one, faults, index, self.gpus) for index in gpus]
+                list(threads.map(_GpuRun.work, runs, (left[index :: self.gpus] for index in gpus)))
 
 
-def records(folder: Path, stem: str) -> dict[str, dict[str, Any]]:
-    """shape -> its record, from all journals of a stem (``hgemm-select``), whoever wrote them."""
-    found: dict[str, dict[str, Any]] = {}
-    for path in journals(folder, stem):
-        found |= {r["shape"]: r for r in read_journal(path)[1:] if "begun" not in r}
-    return found
+class _GpuRun:
+    """One job on one GPU of several. What is found at fault (`faults`) is shared with the others."""
 
+    def __init__(self, work: ShapeJobs, faults: dict[str, dict[str, Any]], index: int, gpus: int) -> None:
+        self._run, self._faults = work, faults
+        stem, plan = work.jobs[0]
+        self._path = work.folder / f"{stem}.gpu{index}.jsonl"
+        self._client = WorkerClient(plan, environment=_visible(index, gpus))
+        self._journal: Journal | None = None
 
-def journals(folder: Path, stem: str) -> list[Path]:
-    """The journals of a stem, one a GPU that ever worked on it."""
-    return sorted(folder.glob(f"{stem}.gpu*.jsonl"))
+    def work(self, shapes: Sequence[str]) -> None:
+        """Get the shapes done, or have the deadline passed. Errors as `Executor.work`."""
+        run, begin = self._run, time.perf_counter()
+        try:
+            for number, text in enumerate(shapes, 1):
+                if run.late():
+                    run.say(f"{run.mode}: time is up after {number - 1} of {len(shapes)} shapes")
+                    return
+                record = self._record(text)
+                self._add(record)
+                if run.progress and number % run.progress == 0:
+                    spent = time.perf_counter() - begin
+                    run.say(f"{run.mode} {number}/{len(shapes)} {text} {brief(record)} {spent:.1f} s")
+        finally:
+            self._client.close()
 
+    def _add(self, line: dict[str, Any]) -> None:
+        if self._journal is None:
+            self._journal = Journal(self._path, self._client.header)
+        self._journal.add(line)
 
-def work(folder: Path, stem: str, plan: dict[str, Any], shapes: Sequence[str], gpus: int, say: Say) -> None:
-    """Have every shape in some journal of the stem, or the deadline passed.
-
-    Args:
-        plan: what all workers share (mode, options, ...).
-        gpus: workers, each on a GPU of its own.
-
-    Raises:
-        DeviceError: workers die again and again.
-        SassafrasError: a journal was written under other conditions.
-    """
-    done = records(folder, stem)
-    left = [shape for shape in shapes if shape not in done]
-    # longest first, dealt out: equal work for all
-    left.sort(key=lambda text: -Shape.parse(text).flop)
-    parts = [left[index::gpus] for index in range(gpus)]
-    with ThreadPoolExecutor(gpus) as threads:
-        jobs = [
-            threads.submit(
-                _work, folder / f"{stem}.gpu{index}.jsonl", {**plan, "shapes": part}, index, gpus, say
-            )
-            for index, part in enumerate(parts)
-            if part
-        ]
-        for job in jobs:
-            job.result()
-
-
-def _work(path: Path, plan: dict[str, Any], index: int, gpus: int, say: Say) -> None:
-    """Run workers on one GPU until its shapes are in the journal."""
-    plan = {**plan, "journal": str(path)}
-    plan_path = path.with_suffix(".plan.json")
-    careful: set[str] = set()
-    deaths = 0
-    while deaths < _DEATHS:
-        guilty = [asdict(g) for g in _guilty(path)]
-        plan_path.write_text(json.dumps({**plan, "careful": sorted(careful), "guilty": guilty}))
-        status = _watched(plan_path, path, _environment(index, gpus))
-        if status == 0:
-            plan_path.unlink(missing_ok=True)
-            return
-        if not path.exists():
-            break
-        journal = Journal(path, read_journal(path)[0]["header"])
-        lost = journal.interrupted()
-        found = [_blamed(journal, shape, status, careful, plan["mode"] == "select") for shape in lost]
-        deaths += not any(found)
-        for name in filter(None, found):
-            say(f"{name} lost the context: its instance is not tried again")
-        say(f"a worker ended with status {status}" + (f" in {', '.join(lost)}" if lost else ""))
-        if not lost and status == 1:
-            break
-    raise DeviceError(f"the {plan['mode']} worker cannot finish; its messages are above", where=path.name)
-
-
-def _blamed(journal: Journal, shape: str, status: int, careful: set[str], selecting: bool) -> str:
-    """Decide about a shape that a worker died in; the guilty candidate's name, "" when nobody was found.
-
-    A selection goes on with the shape: with care when nobody is known to be guilty, without the guilty one
-    when somebody is. What dies nevertheless has its failure on record.
-    """
-    why = f"the worker ended with status {status}"
-    if said := journal.last(shape, "lost"):
-        why += f": {said}"
-    name = journal.last(shape, "trying") if selecting else ""
-    if name:
-        journal.note(shape, guilty=name, why=why)
-    elif selecting and shape not in careful:
-        careful.add(shape)
-    else:
-        journal.finish({"shape": shape, "band": Shape.parse(shape).band, "error": why})
-    return name
-
-
-def _guilty(path: Path) -> list[FaultyConfig]:
-    """Who has lost a context, by all journals of this one's stem."""
-    stem = path.name.split(".gpu")[0]
-    lines = [r for file in journals(path.parent, stem) for r in read_journal(file)[1:] if "guilty" in r]
-    return [FaultyConfig(r["guilty"], r["begun"], r["why"]) for r in lines]
-
-
-def _watched(plan: Path, journal: Path, environment: dict[str, str]) -> int:
-    """Exit status of one worker; it is killed when its journal stops growing."""
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "sassafras.gemm.bench.worker", str(plan)], env=environment
-    )
-    size, since = -1, time.monotonic()
-    try:
+    def _record(self, text: str) -> dict[str, Any]:
+        """A shape's record. A selection that lost its worker is repeated, each candidate alone."""
+        client, run = self._client, self._run
+        trying = self._path.with_suffix(".trying")
+        question: dict[str, Any] = {"shape": text, "selection": run.selections.get(text)}
         while True:
-            try:
-                return process.wait(timeout=1.0)
-            except subprocess.TimeoutExpired:
-                pass
-            now = journal.stat().st_size if journal.exists() else 0
-            if now != size:
-                size, since = now, time.monotonic()
-            elif time.monotonic() - since > STALL:
-                process.kill()
-                return process.wait()
-    finally:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
+            record = client.ask({**question, "faulty": list(self._faults.values())})
+            if not record.pop("lost", False):
+                break
+            why = record["error"]
+            run.say(f"a worker was lost in {text}: {why}")
+            if name := trying.read_text() if "trying" in question else "":
+                client.deaths -= 1
+                self._faults[name] = asdict(FaultyConfig(name, text, why))
+                self._add(self._faults[name])
+                run.say(f"{name} lost the context: its instance is not tried again")
+            elif client.deaths > _DEATHS:
+                raise DeviceError(f"the {run.mode} worker cannot finish: {why}", where=self._path.name)
+            elif run.mode != "select" or "trying" in question:
+                break
+            trying.write_text("")
+            question["trying"] = str(trying)
+        trying.unlink(missing_ok=True)
+        return record
 
 
-def _environment(index: int, gpus: int) -> dict[str, str]:
-    environment = _inherited()
-    if gpus > 1:
-        visible = [gpu for gpu in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]
-        environment["CUDA_VISIBLE_DEVICES"] = visible[index] if index < len(visible) else str(index)
-    return environment
+def _visible(index: int, gpus: int) -> dict[str, str]:
+    """The environment of the worker on one of several GPUs."""
+    if gpus == 1:
+        return {}
+    visible = [gpu for gpu in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]
+    return {"CUDA_VISIBLE_DEVICES": visible[index] if index < len(visible) else str(index)}

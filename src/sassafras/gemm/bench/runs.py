@@ -1,136 +1,162 @@
-"""The benchmark and the sweep: select in one set of processes, report from others; survived and resumed."""
+"""The benchmark and the sweep: select in one set of processes, report from others; what they write."""
 
 from __future__ import annotations
 
+import json
+import os
+import shlex
+import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from sassafras.core import SassafrasError
+from sassafras.cuda.cublas import LtAlgorithm
+from sassafras.cuda.environment import environment
 
 from ..configs.backward import instances, part
 from ..problem.shape import Shape
-from ..select.dataset import Dataset, DatasetEntry
+from ..select.dataset import Dataset, DatasetEntry, merge, shipped, stem
+from ..select.table import TunedTable
 from . import report
-from .journal import belongs
-from .journal import read as read_journal
+from .journal import belongs, journals, read, records
 from .options import Options
-from .runner import Executor, Local, journals, records
-from .worker import asked
+from .runner import Executor, Local, Say, ShapeJobs
+from .worker import asked, kernels_digest
 
 SELECT = "hgemm-select"
 MODES = ("offline", "server")
 #: of the time of `run`, what selection may take: a run that only chose would have nothing to report
 SELECTING_SHARE = 0.6
-Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """Where and how long a benchmark or a sweep runs. The same settings resume what they began.
+
+    Attributes:
+        folder: journals go here. All modes of the benchmark, and the sweep, share the selection.
+        options: how thorough it is.
+        gpus: GPUs of this host to work on at once, a worker on each.
+        crew: what measures instead, for example a cluster (`sassafras.cluster.gemm`).
+        minutes: start no shape after so long; what is missing is counted as pending.
+        dry: rehearse on a modelled clock, without a GPU; every row says so.
+        fresh: delete earlier journals of this folder.
+        cache: folder of compiled cubins.
+        progress: say every so many shapes, 0 for never.
+        say: is told how it goes.
+    """
+
+    folder: Path
+    options: Options = field(default_factory=Options)
+    gpus: int = 1
+    crew: Executor | None = None
+    minutes: float | None = None
+    dry: bool = False
+    fresh: bool = False
+    cache: Path | None = None
+    progress: int = 1
+    say: Say = print
+
+    def __post_init__(self) -> None:
+        if self.gpus < 1:
+            raise SassafrasError("a benchmark needs at least one GPU", where=f"gpus={self.gpus}")
+
+
+class _Begun:
+    """A run under way: kernels are built, the folder is there, old journals are deleted if asked.
+
+    Raises:
+        SassafrasError: there are no shapes.
+        DeviceError, CompileError, ToolMissing: see `Executor.prepare`.
+    """
+
+    def __init__(self, shapes: Sequence[Shape], settings: RunSettings) -> None:
+        if not shapes:
+            raise SassafrasError("a benchmark needs at least one shape")
+        self.settings, self.crew = settings, settings.crew or Local(settings.gpus)
+        if not settings.dry:
+            self.crew.prepare(settings.cache, settings.say, instances(settings.options.layouts))
+        settings.folder.mkdir(parents=True, exist_ok=True)
+        if settings.fresh:
+            for path in settings.folder.glob("hgemm-*.gpu*.jsonl"):
+                path.unlink()
+        self.texts = [str(shape) for shape in shapes]
+        self._started = time.time()
+
+    def work(
+        self,
+        jobs: Mapping[str, dict[str, Any]],
+        texts: Sequence[str],
+        selections: Mapping[str, dict[str, Any]] | None = None,
+        share: float = 1.0,
+    ) -> None:
+        """`Executor.work`, when what lies there belongs to it; no worker starts if nothing is left.
+
+        Args:
+            jobs: stem -> what its plan has beyond that of the others.
+            share: of the minutes, what may have passed when the last shape is begun.
+        """
+        of = self.settings
+        base = {"options": asdict(of.options), "cache": str(of.cache) if of.cache else None, "dry": of.dry}
+        plans = [(name, {**base, **own}) for name, own in jobs.items()]
+        for name, plan in plans:
+            for path in journals(of.folder, name):
+                belongs(path, asked(plan))
+        deadline = self._started + 60 * share * of.minutes if of.minutes else None
+        self.crew.work(ShapeJobs(of.folder, plans, texts, of.say, selections or {}, deadline, of.progress))
 
 
 def run(
-    shapes: Sequence[Shape],
-    folder: Path,
-    options: Options | None = None,
-    *,
-    mode: str = "offline",
-    processes: int = 1,
-    gpus: int = 1,
-    crew: Executor | None = None,
-    minutes: float | None = None,
-    dry: bool = False,
-    fresh: bool = False,
-    cache: Path | None = None,
-    progress: int = 1,
-    say: Say = print,
+    shapes: Sequence[Shape], settings: RunSettings, *, mode: str = "offline", processes: int = 1
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Rows (one a shape, in the given order) and their summary.
 
     Args:
-        folder: journals go here; the same call resumes from them. Both modes share the selection.
         mode: ``offline`` (calls back to back, warm and cold L2) or ``server`` (isolated calls).
         processes: fresh processes that measure; the speed-up's interval is hierarchical from 2 on.
-        gpus: GPUs of this host to work on at once, a worker on each.
-        crew: who works instead, for example a cluster (`sassafras.cluster.gemm`).
-        minutes: start no shape after so long (selection ends earlier, so that some of what it chose is
-            measured); what is missing is counted as pending.
-        dry: rehearse on a modelled clock, without a GPU; every row says so.
-        fresh: delete earlier journals of this folder.
-        cache: folder of compiled cubins.
-        progress: print every so many shapes, 0 for never.
 
     Raises:
         SassafrasError: nothing to do, or a mode that does not exist.
-        DeviceError: workers die again and again.
-        CompileError, ToolMissing: our kernels cannot be built.
+        DeviceError, CompileError, ToolMissing: see `Executor`.
     """
     if mode not in MODES:
         raise SassafrasError(f"mode {mode!r} does not exist", hint="one of " + ", ".join(MODES))
-    if not shapes or processes < 1 or gpus < 1:
-        raise SassafrasError("the benchmark needs at least one shape, one process and one GPU")
-    options = options or Options()
-    crew = crew or Local(gpus)
+    options, folder = settings.options, settings.folder
     if part(options.layouts):
         raise SassafrasError("the benchmark measures nn and tn", where=",".join(options.layouts))
-    base, texts = _begin(crew, shapes, folder, options, minutes, dry, fresh, cache, progress, say)
+    if processes < 1:
+        raise SassafrasError("the benchmark needs at least one process that measures")
+    begun = _Begun(shapes, settings)
     # shapes that must stay untuned have journals of their own, which no dataset is made of
     apart = "" if options.tuned else "-untuned"
     chosen_in = SELECT + apart + ("-isolated" if options.isolated else "")
-    until = share_of(base["deadline"], SELECTING_SHARE, time.time())
-    _work(crew, folder, [(chosen_in, {**base, "mode": "select", "deadline": until})], texts, say)
+    begun.work({chosen_in: {"mode": "select"}}, begun.texts, share=SELECTING_SHARE)
     chosen = records(folder, chosen_in)
-    usable = [text for text in texts if text in chosen and "error" not in chosen[text]]
-    stems = [f"hgemm-{mode}{apart}-{process}" for process in range(processes)]
-    selections = [str(path) for path in journals(folder, chosen_in)]
-    base |= {"mode": "measure", "how": mode, "selections": selections}
-    _work(crew, folder, [(stem, {**base, "process": p}) for p, stem in enumerate(stems)], usable, say)
-    measured = [records(folder, stem) for stem in stems]
-    rows = [_row(text, chosen, measured) for text in texts]
+    usable = [text for text in begun.texts if text in chosen and "error" not in chosen[text]]
+    measuring = {
+        f"hgemm-{mode}{apart}-{process}": {"mode": "measure", "how": mode, "process": process}
+        for process in range(processes)
+    }
+    begun.work(measuring, usable, chosen)
+    measured = [records(folder, stem) for stem in measuring]
+    rows = [_row(text, chosen, measured) for text in begun.texts]
     return rows, report.summarise(rows)
 
 
-def _work(
-    crew: Executor, folder: Path, jobs: Sequence[tuple[str, dict[str, Any]]], texts: Sequence[str], say: Say
-) -> None:
-    """`Executor.work`, when what lies there belongs to it; no worker starts if nothing is left."""
-    for stem, plan in jobs:
-        for path in journals(folder, stem):
-            belongs(path, asked(plan))
-    crew.work(folder, jobs, texts, say)
-
-
-def share_of(deadline: float | None, share: float, now: float) -> float | None:
-    """The moment when so much of the time that is left will have passed; None without a deadline."""
-    return None if deadline is None else now + share * (deadline - now)
-
-
-def sweep(
-    shapes: Sequence[Shape],
-    folder: Path,
-    options: Options | None = None,
-    *,
-    gpus: int = 1,
-    crew: Executor | None = None,
-    minutes: float | None = None,
-    dry: bool = False,
-    fresh: bool = False,
-    cache: Path | None = None,
-    progress: int = 25,
-    say: Say = print,
-) -> Dataset:
-    """Time our configurations over shapes by successive halving, beside cuBLASLt and torch; the dataset of
-    it.
+def sweep(shapes: Sequence[Shape], settings: RunSettings) -> Dataset:
+    """Time our configurations over shapes by successive halving, beside cuBLASLt and torch; its dataset.
 
     It is the selection of `run`, and shares its journals: a sweep resumes as a benchmark and the reverse.
-    Arguments and errors as there.
+    Errors as there.
     """
-    if not shapes or gpus < 1:
-        raise SassafrasError("a sweep needs at least one shape and one GPU")
-    options = options or Options()
-    crew = crew or Local(gpus)
-    base, texts = _begin(crew, shapes, folder, options, minutes, dry, fresh, cache, progress, say)
-    of = part(options.layouts)
-    _work(crew, folder, [(_stem(of), {**base, "mode": "select"})], texts, say)
-    return collected(folder, of)
+    of = part(settings.options.layouts)
+    begun = _Begun(shapes, settings)
+    begun.work({_stem(of): {"mode": "select"}}, begun.texts)
+    return collected(settings.folder, of)
 
 
 def _stem(of: str) -> str:
@@ -146,61 +172,20 @@ def collected(folder: Path, of: str = "") -> Dataset:
     paths = journals(folder, _stem(of))
     if not paths:
         raise SassafrasError("no selection journal here", where=str(folder), hint="run the sweep first")
-    conditions = read_journal(paths[0])[0]["header"]
-    header = {
-        key: conditions[key]
-        for key in ("gpu", "kernels", "cublaslt", "torch", "modelled", "options")
-        if key in conditions
-    }
+    conditions = read(paths[0])[0]["header"]
+    kept = ("gpu", "kernels", "cublaslt", "torch", "modelled", "options")
     entries = []
     for text, record in records(folder, _stem(of)).items():
-        if "error" in record:
-            continue
-        baselines = {
-            "torch": record["torch"],
-            "lt_autotune": {layout: entry["us"] for layout, entry in record["lt"].items()},
-        }
-        lt = {
-            layout: {key: entry[key] for key in ("layout", "blob", "workspace")}
-            for layout, entry in record["lt"].items()
-        }
-        ours = {name: (us, rung) for name, (us, rung) in record["rungs"].items()}
-        entries.append(DatasetEntry(Shape.parse(text), ours, baselines, lt))
-    return Dataset(header, entries)
+        if "error" not in record:
+            lt_us = {layout: entry["us"] for layout, entry in record["lt"].items()}
+            lt = {layout: LtAlgorithm.from_json(e).to_json() for layout, e in record["lt"].items()}
+            ours = {name: (us, rung) for name, (us, rung) in record["rungs"].items()}
+            baselines = {"torch": record["torch"], "lt_autotune": lt_us}
+            entries.append(DatasetEntry(Shape.parse(text), ours, baselines, lt))
+    return Dataset({key: conditions[key] for key in kept if key in conditions}, entries)
 
 
-def _begin(
-    crew: Executor,
-    shapes: Sequence[Shape],
-    folder: Path,
-    options: Options,
-    minutes: float | None,
-    dry: bool,
-    fresh: bool,
-    cache: Path | None,
-    progress: int,
-    say: Say,
-) -> tuple[dict[str, Any], list[str]]:
-    """What all plans share, and the shapes' names; kernels are built, old journals deleted if asked."""
-    if not dry:
-        crew.prepare(cache, say, instances(options.layouts))
-    folder.mkdir(parents=True, exist_ok=True)
-    if fresh:
-        for path in folder.glob("hgemm-*.gpu*.jsonl"):
-            path.unlink()
-    base = {
-        "options": asdict(options),
-        "cache": str(cache) if cache else None,
-        "progress": progress,
-        "dry": dry,
-        "deadline": time.time() + 60 * minutes if minutes else None,
-    }
-    return base, [str(shape) for shape in shapes]
-
-
-def _row(
-    text: str, selected: dict[str, dict[str, Any]], measured: Sequence[dict[str, dict[str, Any]]]
-) -> dict[str, Any]:
+def _row(text: str, selected: dict[str, Any], measured: Sequence[dict[str, Any]]) -> dict[str, Any]:
     shape = Shape.parse(text)
     head = {"shape": text, "m": shape.m, "n": shape.n, "k": shape.k, "band": shape.band}
     chosen = selected.get(text)
@@ -209,9 +194,85 @@ def _row(
     if "error" in chosen:
         return {**head, "error": f"selection: {chosen['error']}"}
     found = [records_of[text] for records_of in measured if text in records_of]
-    errors = [record["error"] for record in found if "error" in record]
-    if errors:
-        return {**head, "error": errors[0]}
+    for record in found:
+        if "error" in record:
+            return {**head, "error": record["error"]}
     if len(found) < len(measured):
         return {**head, "pending": True}
     return {**head, **report.merge(found), "wrong_in_selection": len(chosen.get("wrong", []))}
+
+
+def benchmark(
+    shapes: Sequence[Shape],
+    settings: RunSettings,
+    *,
+    mode: str = "offline",
+    processes: int = 1,
+    name: str | None = None,
+) -> tuple[Path, dict[str, Any]]:
+    """`run`, then a JSON file in the folder; returns its path and the summary.
+
+    Files of a dry run are called ``...-dry``.
+    """
+    rows, summary = run(shapes, settings, mode=mode, processes=processes)
+    stem = (name or f"hgemm-{mode}") + ("-dry" if settings.dry else "")
+    own, machine = environment(), settings.crew.environment() if settings.crew else None
+    found = {**own, **(machine or {}), **{key: own.get(key) for key in ("commit", "command", "date")}}
+    head = {
+        "benchmark": stem,
+        **_provenance(found.get("commit")),
+        "seed": settings.options.seed,
+        "kernels": kernels_digest(),
+        "modelled": bool(summary.get("modelled")),
+        "environment": found,
+        "summary": summary,
+    }
+    lines = ",\n  ".join(json.dumps(row, default=str) for row in rows)
+    body = json.dumps(head, indent=1, default=str)
+    path = settings.folder / f"{stem}.json"
+    path.write_text(body[:-2] + ',\n "rows": [\n  ' + lines + "\n ]\n}\n")
+    return path, summary
+
+
+def save_sweep(
+    dataset: Dataset, folder: Path, install: Path | None = None, *, changed: str = ""
+) -> list[Path]:
+    """Write a sweep's dataset and, unless it was modelled, its table of winners; returns the files.
+
+    Args:
+        changed: the sweep re-tuned only these configurations (`Options.only`): what is written is the shipped
+            dataset with the sweep's shapes replaced (`dataset.merge`); the sweep alone lies beside it.
+        install: where else the table goes, merged over what is there; None: nowhere.
+    """
+    of = part(dataset.header.get("options", {}).get("layouts", ()))
+    name = stem(str(dataset.header.get("gpu") or "gpu"), of)
+    dataset.header |= {
+        **_provenance(None),
+        # those of data sets without this line were timed in shorter blocks
+        "torch_times": "timed in blocks as long as those of all else",
+    }
+    rehearsal = f"sweep-{of}-dry.jsonl.gz" if of else "sweep-dry.jsonl.gz"
+    paths = [folder / (rehearsal if dataset.modelled else f"{name}.jsonl.gz")]
+    dataset.save(paths[0])
+    if dataset.modelled:
+        return paths
+    if changed:
+        alone = folder / f"{name}.retuned.jsonl.gz"
+        paths[0].replace(alone)
+        merge(shipped(str(dataset.header.get("gpu")), of), Dataset.load(alone), changed).save(paths[0])
+        paths.append(alone)
+    table = TunedTable.from_dataset(Dataset.load(paths[0]))  # of what was written, rounded as it is
+    paths.append(folder / f"{name}.table.json")
+    table.save(paths[-1])
+    if install is not None:
+        (TunedTable.load(install).merged(table) if install.is_file() else table).save(install)
+        paths.append(install)
+    return paths
+
+
+def _provenance(commit: str | None) -> dict[str, str | None]:
+    return {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "commit": os.environ.get("SASSAFRAS_COMMIT") or commit,
+    }

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from sassafras.core import DeviceError
-from sassafras.cuda.driver import Gpu, call
-from sassafras.cuda.timing import Stopwatch, balanced
+from sassafras.cuda.driver import Gpu
+from sassafras.cuda.timing import Stopwatch, balanced, interleaved, launches_a_block
+
+from ..problem.shape import Shape
 
 Enqueue = Callable[[], None]
 
@@ -28,52 +32,29 @@ class TimedBlock:
     """
 
     def __init__(
-        self,
-        gpu: Gpu,
-        enqueue: Enqueue | Sequence[Enqueue],
-        launches: int,
-        events: tuple[Any, Any] | None = None,
+        self, gpu: Gpu, enqueue: Enqueue | Sequence[Enqueue], launches: int, events: Sequence[Any] = ()
     ) -> None:
         self.launches = launches
         calls = [enqueue] if callable(enqueue) else list(enqueue)
 
         def all_calls() -> None:
-            if events:
-                gpu.record_in_graph(events[0])
+            for event in events[:1]:
+                gpu.record_in_graph(event)
             for index in range(launches):
                 calls[index % len(calls)]()
-            if events:
-                gpu.record_in_graph(events[1])
+            for event in events[1:]:
+                gpu.record_in_graph(event)
 
-        # the modelled GPU of a dry run has a capture of its own
-        capture = getattr(gpu, "capture_counted", None)
-        self.graph, nodes = capture(all_calls) if capture else _captured(gpu, all_calls)
-        nodes -= 2 if events else 0
-        if nodes < launches:
+        self.graph, nodes = gpu.capture_counted(all_calls)
+        if nodes - len(events) < launches:
             self.discard(gpu)
-            raise DeviceError(f"a graph of {launches} calls holds {nodes} nodes: they ran elsewhere")
+            raise DeviceError(
+                f"a graph of {launches} calls holds {nodes - len(events)} nodes: they ran elsewhere"
+            )
 
     def discard(self, gpu: Gpu) -> None:
         """Free the graph."""
         gpu.discard(self.graph)
-
-
-def _captured(gpu: Gpu, enqueue: Enqueue) -> tuple[Any, int]:
-    """(executable graph, its nodes)."""
-    driver = gpu.driver
-    mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-    call(driver.cuStreamBeginCapture, gpu.stream, mode)
-    try:
-        enqueue()
-    except BaseException:
-        driver.cuStreamEndCapture(gpu.stream)
-        raise
-    graph = call(driver.cuStreamEndCapture, gpu.stream)
-    try:
-        _, nodes = call(driver.cuGraphGetNodes, graph, 0)
-        return call(driver.cuGraphInstantiate, graph, 0), int(nodes)
-    finally:
-        call(driver.cuGraphDestroy, graph)
 
 
 def timed(
@@ -88,7 +69,7 @@ def timed(
 ) -> np.ndarray:
     """Microseconds a launch, float64 array (rounds, blocks), every round visiting every block.
 
-    Rounds are balanced (`balanced`): drifts cancel, and nobody always follows the same one; `warm` further
+    Rounds are balanced (`balanced`): drifts cancel, and none always follows the same one; `warm` further
     rounds before them are not counted. `before` is called ahead of each block, with its number among
     `blocks`, and may enqueue untimed work.
     """
@@ -103,10 +84,9 @@ def timed(
 
 
 def apart(stage: Any, enqueues: Sequence[Enqueue]) -> Callable[[int], None]:
-    """A `before` of `timed` after which nothing of others is in the L2: emptied, and one call of one's own.
+    """A `before` of `timed` that empties the L2 and has the block's own contestant run once.
 
-    What a kernel leaves behind (lines to be written, lines given up first or last) is else paid by whoever
-    has the next turn (docs/experiments/hgemm-memory-and-cycles.md).
+    What a kernel leaves in the L2 (lines to be written, lines given up first or last) costs the next one.
     """
 
     def before(which: int) -> None:
@@ -116,8 +96,46 @@ def apart(stage: Any, enqueues: Sequence[Enqueue]) -> Callable[[int], None]:
     return before
 
 
+def order_seed(shape: Shape, seed: int) -> int:
+    """The seed of a shape's order of contestants: few rounds favour one of them, another at each shape."""
+    return zlib.crc32(f"{shape} {seed}".encode())
+
+
+def contest(
+    stage: Any,
+    enqueues: Sequence[Enqueue],
+    rough: Sequence[float],
+    block_us: float,
+    seconds: float,
+    *,
+    least: int = 5,
+    most: int = 41,
+    clear: bool = False,
+    seed: int = 0,
+    after: Callable[[int, Enqueue], object] = lambda index, replay: None,
+) -> np.ndarray:
+    """`timed`, of blocks that last about `block_us`, in as many rounds as `seconds` allow.
+
+    Args:
+        stage: `Contestants` or `DryContestants`.
+        rough: microseconds that each call takes, roughly.
+        least, most: rounds.
+        clear: see `apart`.
+        after: called for each contestant when all are timed, with what replays its block.
+    """
+    blocks = [stage.block(e, launches_a_block(us, block_us)) for e, us in zip(enqueues, rough, strict=True)]
+    one_round = sum(max(us, min(block_us, us * 400)) for us in rough)
+    rounds = int(min(most, max(least, seconds * 1e6 // one_round)))
+    before = apart(stage, enqueues) if clear else None
+    table = timed(stage.gpu, stage.watch, blocks, rounds, before=before, seed=seed)
+    for index, block in enumerate(blocks):
+        after(index, partial(stage.gpu.replay, block.graph))
+        block.discard(stage.gpu)
+    return table
+
+
 def rough_us(stage: Any, enqueue: Enqueue) -> float:
-    """A first idea of a launch's time, from one block of a `stage.Stage`."""
+    """A first idea of a launch's time, from one block."""
     once = stage.watch.one(enqueue)
     block = stage.block(enqueue, int(min(20, max(1, 200 // max(once, 1)))))
     try:
@@ -129,3 +147,80 @@ def rough_us(stage: Any, enqueue: Enqueue) -> float:
 def paired(table: np.ndarray, baseline: int, candidate: int) -> Any:
     """baseline / candidate of every round: speed-ups, float64 (rounds,)."""
     return table[:, baseline] / table[:, candidate]
+
+
+class Isolated:
+    """One call at a time, after a random pause: what a server does (CUDA-L2's server mode, arXiv 2512.02551).
+
+    Each contestant's calls are timed by events that its own graphs record.
+
+    Args:
+        stage: `Contestants` or `DryContestants`.
+        contestants: of each, its call on every set of buffers; calls rotate through the sets.
+    """
+
+    def __init__(self, stage: Any, contestants: Sequence[Sequence[Enqueue]]) -> None:
+        self._stage = stage
+        self._begin, self._end = events = stage.gpu.event(), stage.gpu.event()
+        # neither Python nor a submission lies between the events, which would hide the smaller kernels
+        self._graphs: list[list[TimedBlock]] = [
+            [stage.block(call, 1, events) for call in calls] for calls in contestants
+        ]
+
+    def calls(
+        self, count: int, rate: float, rng: np.random.Generator, among: Sequence[int] | None = None
+    ) -> tuple[np.ndarray, np.ndarray, float]:
+        """Every contestant `count` times, one more before that is not counted; pauses are not timed.
+
+        Args:
+            count: calls of each.
+            rate: calls a second, or half of what the slowest contestant's time allows, if that is less.
+            rng: draws the pauses (exponential), and the order.
+            among: indices of the contestants that take part (all of them).
+
+        Returns:
+            Microseconds on the GPU, microseconds until the host sees the end (float64, (count, contestants)
+            each), and the rate that was kept to.
+
+        Raises:
+            CudaError: the context is lost.
+        """
+        stage, gpu = self._stage, self._stage.gpu
+        graphs = self._graphs if among is None else [self._graphs[index] for index in among]
+        replays: list[Callable[[], None]] = [lambda g=g: gpu.replay(g[0].graph) for g in graphs]  # type: ignore[misc]
+        rate = min(rate, 0.5 * 1e6 / max(stage.watch.one(replay) for replay in replays))
+        order = balanced(len(graphs), count + 1, int(rng.integers(1 << 31)))
+        pauses = rng.exponential(1 / rate, len(order))
+        table = np.empty((count + 1, len(graphs)))
+        walls = np.empty_like(table)
+        moment = stage.now()
+        for index, which in enumerate(order):
+            of_one = graphs[which]
+            moment = max(moment, stage.now()) + pauses[index]
+            stage.wait_until(moment)
+            started = stage.now()
+            gpu.replay(of_one[index % len(of_one)].graph)
+            gpu.sync()
+            walls[index // len(graphs), which] = 1e6 * (stage.now() - started)
+            table[index // len(graphs), which] = gpu.elapsed_us(self._begin, self._end)
+        return table[1:], walls[1:], rate
+
+    def close(self) -> None:
+        """Free the graphs."""
+        for of_one in self._graphs:
+            for block in of_one:
+                block.discard(self._stage.gpu)
+
+
+def walls(stage: Any, calls: Sequence[Enqueue], count: int) -> np.ndarray:
+    """Microseconds from the call to the end of a synchronisation, (count, len(calls)), interleaved."""
+    table = np.empty((count, len(calls)))
+    for call in calls:
+        call()
+    stage.gpu.sync()
+    for index, which in enumerate(interleaved(len(calls), count)):
+        begin = stage.now()
+        calls[which]()
+        stage.gpu.sync()
+        table[index // len(calls), which] = 1e6 * (stage.now() - begin)
+    return table

@@ -1,13 +1,13 @@
-"""The process that touches a GPU: ``python -m sassafras.gemm.bench.worker PLAN.json``.
+"""The process that touches a GPU and is asked for one shape after another; it may die or hang.
 
-The plan names a mode (``select`` or ``measure``), the shapes, the journal to append to, and the options. The
-process ends with status 3 when its CUDA context is lost; whoever started it starts another for the rest.
+``worker_client`` starts it. A plan names a mode (``select``, ``measure``; ``judge``, ``confirm``) and the
+options. After an answer that says ``lost`` its CUDA context is gone, and it is of no further use.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
+import importlib.metadata
 import sys
 import time
 import traceback
@@ -16,179 +16,112 @@ from pathlib import Path
 from typing import Any
 
 from sassafras.core import SassafrasError
+from sassafras.cuda.driver import CudaError
+from sassafras.cuda.worker_loop import Answer, serve
 
+from ..build.cubins import source
+from ..configs.backward import instances
 from ..problem.shape import LAYOUTS, Shape
-from .faults import FaultTracker, of_plan
-from .journal import Journal
-from .journal import read as read_journal
-from .judge import Judge, answer
+from .contestants import Contestants
+from .dry_run import DryContestants
+from .faults import FaultTracker, FaultyConfig
+from .judge import Judge
+from .measure import measure
 from .options import MEASURING, SELECTING, Options
 from .tune import choose
-
-LOST = 3
 
 
 def kernels_digest(layouts: Sequence[str] = LAYOUTS) -> str:
     """Hash of the text of all our kernels for these layouts: what measurements belong to."""
-    from ..build.cubins import source
-    from ..configs.backward import instances
-
     return hashlib.sha256("".join(source(i) for i in instances(layouts)).encode()).hexdigest()[:16]
 
 
 def asked(plan: dict[str, Any]) -> dict[str, Any]:
-    """The part of `conditions` that is known without a GPU."""
+    """The part of `ShapeWorker.header` that is known without a GPU."""
     wanted = SELECTING if plan["mode"] == "select" else MEASURING
-    header = {
-        "mode": plan["mode"],
-        "options": {name: plan["options"][name] for name in wanted},
-        "kernels": kernels_digest(plan["options"]["layouts"]),
-    }
-    if plan["mode"] == "measure":
-        header |= {"process": plan["process"], "how": plan["how"]}
-    return header
-
-
-def conditions(plan: dict[str, Any], stage: Any) -> dict[str, Any]:
-    """What must be equal for records to belong together."""
-    import importlib.metadata
-
-    header = asked(plan) | {"cublaslt": stage.lt.version, "modelled": stage.modelled}
-    if not stage.modelled:
-        import torch
-
-        header |= {"torch": importlib.metadata.version("torch"), "gpu": torch.cuda.get_device_name(0)}
-    return header
+    options = {name: plan["options"][name] for name in wanted}
+    own: dict[str, Any] = {key: plan[key] for key in ("mode", "process", "how") if key in plan}
+    return {**own, "options": options, "kernels": kernels_digest(plan["options"]["layouts"])}
 
 
 class ShapeWorker:
-    """A GPU (or the modelled clock) with a plan: what works one shape after another off.
+    """A GPU (or the modelled clock) with a plan: answers questions about one shape after another.
 
     Args:
-        plan: ``mode`` (``select``, ``measure``; ``judge``, ``confirm``), ``options``, ``cache``, ``dry``; of
-            a measurement also ``process`` and ``how``, of a confirmation ``process``.
+        plan: ``mode``, ``options``, ``cache``, ``dry``; of a measurement also ``process`` and ``how``, of a
+            confirmation ``process``.
 
     Attributes:
-        header: the conditions that its records belong to.
+        header: the conditions that must be equal for records to belong together.
     """
 
     def __init__(self, plan: dict[str, Any]) -> None:
         self.plan = plan
         self.options = Options(**plan["options"])
         self.stage = _stage(plan)
-        self.header = conditions(plan, self.stage)
-        self._judge: Judge | None = None
+        self.header = asked(plan) | {"cublaslt": self.stage.lt.version, "modelled": self.stage.modelled}
+        if not self.stage.modelled:
+            import torch
 
-    def work(
-        self, text: str, selection: dict[str, Any] | None, trials: FaultTracker | None = None
-    ) -> tuple[dict[str, Any], bool]:
-        """(the shape's record, whether the context is lost); a failure is a record with ``error``.
+            gpu = torch.cuda.get_device_name(0)
+            self.header |= {"torch": importlib.metadata.version("torch"), "gpu": gpu}
+        self._judge = Judge(self.stage, self.options)
+
+    def answer(self, question: dict[str, Any]) -> dict[str, Any]:
+        """A shape's record; a failure is one with ``error``, and ``lost`` when the context is gone.
 
         Args:
-            text: the shape.
-            selection: what was chosen for it, for a measurement.
-            trials: which candidates have lost a context, for a selection.
+            question: ``shape``; of a measurement ``selection``, what was selected for it; of a selection
+                ``faulty`` and ``trying`` (`FaultTracker`); of a search what `Judge` takes.
         """
-        return self.answer({"shape": text, "selection": selection}, trials)
-
-    def answer(
-        self, question: dict[str, Any], trials: FaultTracker | None = None
-    ) -> tuple[dict[str, Any], bool]:
-        """The same for a question of any mode; see `judge.answer` for those of a search."""
-        from sassafras.cuda.driver import CudaError
-
-        text = question["shape"]
-        shape = Shape.parse(text)
         started = time.perf_counter()
-        lost = False
+        record: dict[str, Any] = {"shape": question["shape"]}
         try:
-            record = self._answer(shape, question, trials)
+            record |= self._answer(question)
         except Exception as error:
-            record = {
-                "shape": text,
-                "band": shape.band,
+            traceback.print_exc()
+            record |= {
+                "band": Shape.parse(question["shape"]).band,
                 "error": f"{type(error).__name__}: {error}",
             }
-            traceback.print_exc()
-            lost = (isinstance(error, CudaError) and error.sticky) or "CUDA error" in str(error)
-        if not lost:
-            record["seconds"] = round(time.perf_counter() - started, 3)
-        return record, lost
+            if (isinstance(error, CudaError) and error.sticky) or "CUDA error" in str(error):
+                return {**record, "lost": True}
+        return {**record, "seconds": round(time.perf_counter() - started, 3)}
 
-    def _answer(self, shape: Shape, question: dict[str, Any], trials: FaultTracker | None) -> dict[str, Any]:
-        from .measure import measure
-
+    def _answer(self, question: dict[str, Any]) -> dict[str, Any]:
+        shape = Shape.parse(question["shape"])
         if self.plan["mode"] == "select":
-            return choose(self.stage, shape, self.options, trials)
-        if self.plan["mode"] != "measure":
-            if self._judge is None:
-                self._judge = Judge(self.stage, self.options)
-            return answer(self._judge, self.plan, question)
-        selection = question.get("selection")
-        if selection is None:
+            faulty = [FaultyConfig(**entry) for entry in question.get("faulty", ())]
+            trying = Path(question["trying"]) if "trying" in question else None
+            return choose(self.stage, shape, self.options, FaultTracker(faulty, trying))
+        if self.plan["mode"] == "judge":
+            return self._judge.look(question["shape"], question["config"])
+        process = self.plan["process"]
+        if self.plan["mode"] == "confirm":
+            return self._judge.confirm(question["shape"], question["config"], question["lt"], process)
+        if question.get("selection") is None:
             raise SassafrasError("nothing was selected for this shape", where=str(shape))
-        row = measure(self.stage, selection, self.options, self.plan["process"], self.plan["how"])
-        return {"shape": str(shape), **row}
-
-
-def main(path: str) -> int:
-    """Work a plan off, until its shapes are done or its deadline has passed."""
-    plan = json.loads(Path(path).read_text())
-    station = ShapeWorker(plan)
-    journal = Journal(Path(plan["journal"]), station.header)
-    done = journal.done()
-    selections: dict[str, Any] = {}
-    for file in plan.get("selections", []):
-        selections |= {r["shape"]: r for r in read_journal(Path(file))[1:] if "begun" not in r}
-    begin = time.perf_counter()
-    for number, text in enumerate(plan["shapes"], 1):
-        if text in done:
-            continue
-        if plan.get("deadline") and time.time() > plan["deadline"]:
-            print(
-                f"{plan['mode']}: time is up after {number - 1} of {len(plan['shapes'])} shapes", flush=True
-            )
-            return 0
-        journal.begin(text)
-        record, lost = station.work(text, selections.get(text), of_plan(plan, text, journal))
-        if lost:  # whoever started this process decides whether the shape is tried again
-            journal.note(text, lost=record["error"])
-            return LOST
-        journal.finish(record)
-        if (every := plan.get("progress")) and number % every == 0:
-            spent = time.perf_counter() - begin
-            print(
-                f"{plan['mode']} {number}/{len(plan['shapes'])} {text} {brief(record)} {spent:.1f} s",
-                flush=True,
-            )
-    return 0
+        return measure(self.stage, question["selection"], self.options, process, self.plan["how"])
 
 
 def _stage(plan: dict[str, Any]) -> Any:
     cache = Path(plan["cache"]) if plan.get("cache") else None
-    if plan.get("dry"):
-        from .dry_run import DryContestants
-
-        return DryContestants(cache, plan["options"]["seed"])
-    from .contestants import Contestants
-
-    return Contestants(cache)
+    return DryContestants(cache, plan["options"]["seed"]) if plan.get("dry") else Contestants(cache)
 
 
-def brief(record: dict[str, Any]) -> str:
-    """A record in a few words."""
-    if "error" in record:
-        return str(record["error"])
-    if "lt_autotune" in record:
-        names = ("ours", "portfolio", "lt_autotune", "lt_heuristic", "cublas", "torch")
-        times = " ".join(f"{name} {record[name]:.2f}" for name in names if record.get(name))
-        return f"{times} us, speed-up {record.get('speedup', float('nan')):.3f}, null {record['null']:.3f}"
-    ours = record.get("ours_us")
-    text = f"AutoTuning {record['baseline_us']:.2f}"
-    return text + (
-        f", {record['ours']} {ours:.2f} us" if ours else f" us, {record.get('why_not', 'none right')}"
-    )
+def main() -> int:
+    """Serve one parent: its plan first (``open``), then a question at a time (``shape``)."""
+    opened: list[ShapeWorker] = []
+
+    def start(message: Answer, blobs: list[bytes]) -> Answer:
+        opened[:] = [ShapeWorker(message["plan"])]
+        return {"header": opened[0].header}
+
+    def shape(message: Answer, blobs: list[bytes]) -> Answer:
+        return {"record": opened[0].answer(message["question"])}
+
+    return serve({"open": start, "shape": shape})
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main())

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sassafras.core import DeviceError
+from sassafras.cuda.params import ParameterBlock, Value
 from sassafras.cuda.tensor_maps import encode
 
 from ..problem.launch import Launch
 
 
-class Arguments:
-    """The driver's ``kernelParams`` of one launch, kept alive with what they point to.
+def packed(
+    parameters: Sequence[tuple[str, str]],
+    launch: Launch,
+    addresses: Mapping[str, int],
+    driver: Any = None,
+    *,
+    sizes: Sequence[int] | None = None,
+    where: str = "kernel",
+) -> ParameterBlock:
+    """The driver's ``kernelParams`` of one launch.
 
     Args:
         parameters: (name, kind) in order, as an instance's `parameters`.
@@ -21,39 +29,22 @@ class Arguments:
         addresses: device addresses of ``a``, ``b``, ``c`` (as the kernel names them), ``workspace`` and
             ``counters``.
         driver: ``cuda.bindings.driver``; needed for tensor maps only.
+        sizes: those that the cubin declares, None when unknown.
+        where: the kernel's name, for messages.
 
     Raises:
-        DeviceError: a parameter has no value, or the driver refuses a tensor map.
+        DeviceError: a parameter has no value or another size, or the driver refuses a tensor map.
     """
 
-    def __init__(
-        self,
-        parameters: Sequence[tuple[str, str]],
-        launch: Launch,
-        addresses: Mapping[str, int],
-        driver: Any = None,
-    ) -> None:
-        slot = 128
-        self._storage = ctypes.create_string_buffer(slot * (len(parameters) + 1))
-        base = -(-ctypes.addressof(self._storage) // slot) * slot
-        self._pointers = (ctypes.c_void_p * max(1, len(parameters)))()
-        self.sizes: list[int] = []
-        for index, (name, kind) in enumerate(parameters):
-            try:
-                data = _encoded(name, kind, launch, addresses, driver)
-            except KeyError as error:
-                raise DeviceError(f"the launch gives no value to {name}", where=kind) from error
-            ctypes.memmove(base + slot * index, data, len(data))
-            self._pointers[index] = base + slot * index
-            self.sizes.append(len(data))
-        #: what ``cuLaunchKernelEx`` takes
-        self.address = ctypes.addressof(self._pointers)
+    def value(name: str, kind: str) -> Value:
+        if kind == "tensormap":
+            described = launch.tensor_maps[name]
+            return encode(driver, described, addresses[described.operand])
+        if kind == "f32":  # its scalar is the number's bit pattern
+            return (launch.scalars[name] & 0xFFFFFFFF).to_bytes(4, "little")
+        return addresses[name] if kind.startswith("*") else launch.scalars[name]
 
-
-def _encoded(name: str, kind: str, launch: Launch, addresses: Mapping[str, int], driver: Any) -> bytes:
-    if kind == "tensormap":
-        described = launch.tensor_maps[name]
-        return encode(driver, described, addresses[described.operand])
-    if kind.startswith("*"):
-        return int(addresses[name]).to_bytes(8, "little")
-    return int(launch.scalars[name]).to_bytes(8 if kind == "i64" else 4, "little", signed=True)
+    try:
+        return ParameterBlock([(n, value(n, kind), kind) for n, kind in parameters], sizes, where=where)
+    except KeyError as error:
+        raise DeviceError(f"the launch gives no value to {error.args[0]}", where=where) from error

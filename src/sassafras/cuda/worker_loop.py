@@ -1,0 +1,93 @@
+"""The worker's side of `worker_process`: answers requests until its parent closes the pipe, or is gone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from sassafras.core import DeviceError, SassafrasError
+
+from .frames import read_frame, write_frame
+
+Answer = dict[str, Any]
+#: of a request: its fields and blobs -> the answer's fields
+Handler = Callable[[Answer, list[bytes]], Answer]
+
+
+def follow_parent(parent: int) -> None:
+    """End with the parent, also while a kernel hangs and the pipe is not read."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=watch, daemon=True, name="parent watch").start()
+
+
+def serve(handlers: Mapping[str, Handler], arguments: Sequence[str] | None = None) -> int:
+    """Answer requests by the handler that ``do`` names; the process's exit status.
+
+    A handler's exception is the answer: `WorkerProcess.receive` raises it as a DeviceError. Those that are no
+    SassafrasError count as sticky: the process is in an unknown state.
+
+    Args:
+        arguments: descriptors to read and to write, and the parent's process id; by default ``sys.argv``.
+    """
+    read_fd, write_fd, *parent = map(int, arguments if arguments is not None else sys.argv[1:4])
+    os.dup2(2, 1)  # standard output is not ours to use
+    # Ctrl-C and `timeout` reach the whole process group. They are the parent's business: a worker that they
+    # end would count as a candidate's crash.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    # named by the parent: asking for it here would find another one where it has ended meanwhile
+    follow_parent(parent[0] if parent else os.getppid())
+    while (frame := read_frame(read_fd)) is not None:
+        message, blobs = frame
+        begin = time.perf_counter()
+        handler = handlers.get(message.get("do", ""))
+        try:
+            if handler is None:
+                raise DeviceError(f"the worker does not know the request {message.get('do')!r}")
+            answer = handler(message, blobs)
+        except SassafrasError as error:
+            answer = {
+                "error": str(error),
+                "what": error.what,
+                "where": error.where,
+                "hint": error.hint,
+                "sticky": bool(getattr(error, "sticky", False)),
+                "verdict": _text(getattr(error, "verdict", None)),
+            }
+        except BaseException as error:
+            traceback.print_exc()
+            answer = {
+                "error": f"{type(error).__name__}: {error}",
+                "what": f"{type(error).__name__}: {error}",
+                "where": _place(error),
+                "hint": None,
+                "sticky": True,
+                "unexpected": True,
+            }
+        answer["id"] = message.get("id")
+        answer["seconds_in_worker"] = time.perf_counter() - begin
+        try:
+            write_frame(write_fd, answer)
+        except BrokenPipeError:
+            return 0
+    return 0
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)
+
+
+def _place(error: BaseException) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{frames[-1].name}, line {frames[-1].lineno}" if frames else "worker"
