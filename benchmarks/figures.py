@@ -100,15 +100,6 @@ def repositories(data: Row) -> list[Row]:
     ]
 
 
-def methods(data: Row) -> list[Row]:
-    """A method a row, with its mean and interval over seeds by measurements."""
-    cell = "{mean_fraction_of_best:.3f} [{low:.3f}, {high:.3f}]"
-    return [
-        {"name": name} | {f"k{k}": cell.format_map(of) for k, of in by.items()}
-        for name, by in data["summary"].items()
-    ]
-
-
 def strategies(data: Row) -> list[Row]:
     """Strategies, best mean first."""
     found = named(data, "summary.strategies")
@@ -132,7 +123,6 @@ ROWS: dict[str, Callable[[Row], list[Row]]] = {
     "strategies": strategies,
     "bands": lambda data: [*named(data, "summary.bands"), {**data["summary"], "name": "all"}],
     "calls": lambda data: [row for row in data["rows"] if "torch_us" in row],
-    "methods": methods,
     "summary.grid": lambda data: named(data, "summary.grid"),
     "summary.off_grid": lambda data: named(data, "summary.off_grid"),
 }

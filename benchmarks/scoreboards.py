@@ -2,7 +2,6 @@
 often.
 
     python benchmarks/scoreboards.py run --out FOLDER [--seconds 150] [--only pairs|raises]     # one H100
-    python benchmarks/scoreboards.py publish FOLDER/scoreboards.json.xz
 
 *Pairs* (`latency/order.py`): an operation A sets no scoreboard, a later one B does and is waited for. Is
 A's result there, were A's operands read? In a process's first launches of fresh modules, from scrubbed
@@ -15,16 +14,14 @@ seems to have been wrong; else *unasked*, which says nothing.
 for. Is everything there? Does the issue stand still when the counter is full?
 
 ``run`` writes a journal beside the result and goes on behind it when called again, and ends with status 1
-where a pair that is known to be wrong did not show (LDG's result by LDS). ``publish`` sums
-the runs up into ``benchmarks/results/scoreboards.json``. ``check`` builds every kernel without a GPU
-and compares it with its text.
+where a pair that is known to be wrong did not show (LDG's result by LDS). ``check`` builds every kernel
+without a GPU and compares it with its text.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import lzma
 import os
 import sys
 import time
@@ -44,9 +41,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
 from benchmarks.common import write  # noqa: E402
 from benchmarks.latency import build, frame, order, raises  # noqa: E402
+from benchmarks.latency.station import Station  # noqa: E402
 from benchmarks.latency.words import Book  # noqa: E402
-from sassafras.core import DeviceError  # noqa: E402
-from sassafras.cuda.worker_process import WorkerProcess  # noqa: E402
 from sassafras.sass import Program  # noqa: E402
 
 Row = dict[str, Any]
@@ -54,7 +50,7 @@ PARTS: dict[str, ModuleType] = {"raises": raises, "pairs": order}
 #: instructions of a kernel, probes of one
 ROOM, MOST_PROBES = 7000, 200
 #: what a kernel gets, which takes milliseconds
-ANSWER_SECONDS, START_SECONDS = 20.0, 90.0
+ANSWER_SECONDS = 20.0
 #: of what a later operation elsewhere is known not to vouch for: LDG is far slower than LDS
 KNOWN_WRONG = (("results", "LDG", "LDS"), ("results", "LDG scattered", "LDS"))
 #: cycles by which A must be later than B where a fault counts as possible
@@ -117,13 +113,12 @@ class Sitting:
         if journal.exists():
             self.done = {row["kernel"]: row for row in map(json.loads, journal.read_text().splitlines())}
         self.file = journal.open("a")
-        self.worker: WorkerProcess | None = None
-        self.facts: Row = {}
+        self.station = Station()
 
     def run(self, jobs: Sequence[list[Any]], processes: int) -> bool:
         """Every kernel that the time allows; True where that is all of them."""
         container, left = room(self.part), [n for n in range(len(jobs)) if n not in self.done]
-        self._start()
+        self.station.start()
         try:
             with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
                 made = pool.map(words, [(self.part, jobs[n], container.room) for n in left])
@@ -137,11 +132,11 @@ class Sitting:
                     self.file.flush()
             return True
         finally:
-            self._stop()
+            self.station.stop()
 
     def shapes(self) -> list[tuple[int, int, int]]:
         """Blocks, threads, trials of a warp in a launch."""
-        most = self.facts["multiprocessors"]
+        most = self.station.facts["multiprocessors"]
         if self.part == "raises":
             return [(most, 32, 16), (8 * most, 32, 16)]
         return [(most, 32, 16), (most, 128, 16), (2 * most, order.THREADS, 16)]
@@ -149,48 +144,23 @@ class Sitting:
     def _one(self, cubin: bytes, count: int, seed: int) -> Row:
         shapes, crashed = self.shapes(), []
         total: list[list[list[int]]] = [[[] for _ in range(count)] for _ in shapes]
-        todo = [(0, count)]
-        while todo:
-            first, many = todo.pop()
-            try:
-                assert self.worker is not None
-                answer = self.worker.ask(
-                    "run",
-                    ANSWER_SECONDS,
-                    [cubin],
-                    limits=[0] * count,
-                    shapes=shapes,
-                    first=first,
-                    count=many,
-                    seed=977 * seed + 1,
-                    words=len(PARTS[self.part].COUNTERS),
-                )
-            except DeviceError as error:
-                print(f"{self.part} {seed}, probes {first} to {first + many - 1}: {error}", flush=True)
-                self._stop(kill=True)
-                self._start()
-                if many == 1:
-                    crashed.append(first)
-                else:
-                    todo += [(first, many // 2), (first + many // 2, many - many // 2)]
+        for first, many, found in self.station.run(
+            f"{self.part} {seed}",
+            cubin,
+            count,
+            ANSWER_SECONDS,
+            limits=[0] * count,
+            shapes=shapes,
+            seed=977 * seed + 1,
+            words=len(PARTS[self.part].COUNTERS),
+        ):
+            if found is None:
+                crashed.append(first)
                 continue
-            for number, counters in enumerate(answer["counters"]):
+            for number, counters in enumerate(found):
                 for n in range(first, first + many):
                     total[number][n] = counters[n]
         return {"counters": total, "crashed": crashed}
-
-    def _start(self) -> None:
-        path = os.pathsep.join([str(ROOT), str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])])
-        environment = {"PYTHONPATH": path, "LATENCY_PRETEND": "0"}
-        self.worker = WorkerProcess(environment=environment, module="benchmarks.latency.worker")
-        self.facts = self.worker.ask("open", START_SECONDS)
-        if self.facts["capability"] != [9, 0]:
-            raise DeviceError(f"{self.facts['name']} is no sm_90", hint="the kernels are for sm_90a")
-
-    def _stop(self, kill: bool = False) -> None:
-        if self.worker is not None:
-            self.worker.kill() if kill else self.worker.close()
-            self.worker = None
 
 
 def rows(part: str, jobs: Sequence[list[Any]], sitting: Sitting) -> Iterator[Row]:
@@ -327,11 +297,9 @@ def run(options: argparse.Namespace) -> int:
         sitting = Sitting(part, folder / f"scoreboards-{part}.jsonl", end)
         print(f"{part}: {len(jobs)} kernels, {sum(map(len, jobs))} probes", flush=True)
         whole = sitting.run(jobs, options.jobs) and whole
-        facts = sitting.facts
+        facts = sitting.station.facts
         found += rows(part, jobs, sitting)
         published, summary = summarise(found)
-        raw = {"facts": facts, "whole": whole, "rows": found}
-        (folder / "scoreboards.json.xz").write_bytes(lzma.compress(json.dumps(raw).encode(), preset=1))
         environment = {"gpu": facts["name"], "multiprocessors": facts["multiprocessors"]}
         write("scoreboards", published, summary | {"whole": whole}, environment, out=folder)
     print(json.dumps(summary, indent=1))
@@ -363,34 +331,13 @@ def check(options: argparse.Namespace) -> int:
     return 1 if wrong else 0
 
 
-def publish(options: argparse.Namespace) -> int:
-    """Sum a run up into the results."""
-    raw = json.loads(lzma.decompress(Path(options.result).read_bytes()))
-    published, summary = summarise([row for row in raw["rows"] if row.get("kind") not in options.without])
-    environment = {"gpu": raw["facts"]["name"], "multiprocessors": raw["facts"]["multiprocessors"]}
-    path = write(
-        "scoreboards",
-        published,
-        summary | {"whole": raw["whole"]},
-        environment,
-        command=options.command,
-        commits=options.commit,
-    )
-    print(f"wrote {path.name}")
-    return 0
-
-
 def main(arguments: list[str] | None = None) -> int:
     """See the module."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("step", choices=("run", "check", "publish"))
-    parser.add_argument("result", nargs="?", help="publish: the runs")
+    parser.add_argument("step", choices=("run", "check"))
     parser.add_argument("--out", default=os.environ.get("OUT", "."), help="folder")
-    parser.add_argument("--without", nargs="*", default=[], help="publish: kinds of raises to leave out")
-    parser.add_argument("--commit", default=None, help="publish: what was run")
-    parser.add_argument("--command", default="python scoreboards.py run", help="publish: how it was run")
     parser.add_argument("--seconds", type=float, default=150.0, help="run: stop then")
     parser.add_argument("--only", choices=tuple(PARTS), default=None)
     parser.add_argument(
@@ -398,7 +345,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--kernels", type=int, default=8, help="check: how many of each part")
     options = parser.parse_args(arguments)
-    return {"run": run, "check": check, "publish": publish}[options.step](options)
+    return {"run": run, "check": check}[options.step](options)
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ import numpy as np
 from common import ROOT, per_gpu, read_result, write
 
 Row = dict[str, Any]
-PUBLISHED = ROOT / "src" / "sassafras" / "device" / "model" / "correlation.json"
+PUBLISHED = ROOT / "src" / "sassafras" / "timing_model" / "correlation.json"
 ARCH = "sm_90a"
 #: times that the validator looks at a walk, evenly spread (at every move of a walk shorter than this)
 CHECKS = 64
