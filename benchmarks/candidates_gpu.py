@@ -43,7 +43,7 @@ SPACES = ("blocks", "control", "renaming")
 WRONG = ("wrong", "crashed", "hung")
 #: moves of a walk before it begins again; seconds that a process may be silent (opening a space, or hung);
 #: rounds of tasks
-WALK, HANG_S, ROUNDS = 80, 180.0, 5
+WALK, HANG_S, ROUNDS = 80, 300.0, 5
 Row = dict[str, Any]
 HOW = (
     "Each candidate: the first launch of a module loaded for it, by processes that serve many candidates; "
