@@ -3,7 +3,8 @@
 `benchmarks/latencies.py` brought 20,776 pairs together until their result went wrong. A pair that was
 measured has its smallest right distance; one that never went wrong needs 1. For a pair that was not measured
 the largest distance among its like that did go wrong is taken, or the compiler's own distance in the
-kernel at hand if that is less.
+kernel at hand if that is less. Where none of its like went wrong, a result is there when it is there for
+every reader that was asked, if those were many and the reader's opcode among them in another form.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ Seen = dict[tuple[str, Side, Side], tuple[int, int]]
 """(kind, first, second) -> (least cycles, kernels in which it was that)"""
 #: kernels that have to show a distance before it is believed of another operand of the same kind
 WELL_MET = 4
+#: readers that have to be asked before a result is believed to be there for all
+WELL_ASKED = 16
 #: units of the uniform datapath
 _UNIFORM = ("uniform", "uload")
 #: opcodes whose plain operands are read at different times
@@ -59,6 +62,10 @@ def _kind(slot: str) -> str:
     return (found and found[1]) or "r"
 
 
+def _base(side: Side) -> str:
+    return side[0].partition(".")[0]
+
+
 class Latencies:
     """Least distances by pair of opcode and slot."""
 
@@ -67,6 +74,8 @@ class Latencies:
         #: longest and shortest way of a result to a register operand, by opcode
         self._slow: dict[str, int] = {}
         self._quick: dict[str, int] = {}
+        #: opcodes that were asked as readers of a result in a register operand, by the producer's opcode
+        self._readers: dict[str, set[str]] = {}
         self._like: dict[tuple[str, str, str, str, str], int] = {}
         names: dict[str, dict[frozenset[str], str]] = {}
         for row in json.loads(lzma.decompress(path.read_bytes()))["rows"]:
@@ -80,10 +89,12 @@ class Latencies:
             cycles = int(row["fault"]) + 1 if row["status"] == "measured" else 1
             first, second = (row["producer"], row["producer_slot"]), (row["consumer"], row["consumer_slot"])
             self._rows[row["kind"], first, second] = cycles
+            if row["kind"] == "raw" and _kind(second[1]) == "r":
+                self._readers.setdefault(_base(first), set()).add(_base(second))
             if row["status"] != "measured":
                 continue  # of itself alone: that it never went wrong tells nothing of another pair
             if row["kind"] == "raw" and cycles > 1 and _kind(second[1]) == "r":
-                base = first[0].partition(".")[0]
+                base = _base(first)
                 self._slow[base] = max(cycles, self._slow.get(base, 0))
                 self._quick[base] = min(cycles, self._quick.get(base, HORIZON))
             for a in self._levels(first):
@@ -172,11 +183,12 @@ class Latencies:
             found = self._like.get((kind, *one, *two))
             if found is not None:
                 return min(found, most), False
+        if kind == "raw" and _kind(second[1]) == "r":
+            asked = self._readers.get(_base(first), set())
+            if len(asked) >= WELL_ASKED and _base(second) in asked:
+                most = min(most, self._slow.get(_base(first), 1))
         if kind == "waw":  # the second result has to land behind the first one
-            slow, quick = (
-                self._slow.get(first[0].partition(".")[0]),
-                self._quick.get(second[0].partition(".")[0], 1),
-            )
+            slow, quick = self._slow.get(_base(first)), self._quick.get(_base(second), 1)
             return (most if slow is None else min(most, max(1, slow - quick + 1))), False
         return (1 if kind == "war" else most), False
 

@@ -62,6 +62,21 @@ def test_a_pair_that_never_went_wrong_is_a_measured_one() -> None:
     assert table.need("raw", ("UIADD3", "0"), ("UMOV", "1"))[0] > 4
 
 
+def test_a_result_is_there_when_it_is_there_for_all_readers_that_were_asked() -> None:
+    """UMOV was asked with 63 operands and never needed more than 2 cycles; IMAD.HI was not among them."""
+    table = latencies()
+    pair = ("raw", ("UMOV", "0"), ("IMAD.HI", "2"))
+    assert not table.measured(pair)
+    assert table.need(*pair) == (2, False)
+    # another reader of which no form was asked; a producer that was asked with few; addresses and predicates
+    for first, second in (
+        (("UMOV", "0"), ("DADD", "2")), (("VOTEU", "0"), ("IMAD.HI", "2")), (("UMOV", "0"), ("LDG", "1a")),
+        (("UISETP", "0"), ("IMAD", "4p0")),
+    ):  # fmt: skip
+        assert not table.measured(("raw", first, second))
+        assert table.need("raw", first, second)[0] > 2, (first, second)
+
+
 def test_neighbours_of_an_address_are_not_its_base() -> None:
     """LDGSTS to [R21] from [R22]: two of them to different places of shared memory may change places."""
     made = kernel(

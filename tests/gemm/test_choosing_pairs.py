@@ -173,10 +173,10 @@ def test_a_trial_admits_them_everywhere(tmp_path: Path) -> None:
         from sassafras.gemm.select.predictor import Model
         from sassafras.gemm.problem.shape import Shape
         from sassafras.gemm.select.table import TunedTable
-        table, shape, near = Table.load(Path("table.json")), Shape.parse("{SHAPE}"), Shape.parse("{NEAR}")
+        table, shape, near = TunedTable.load(Path("table.json")), Shape.parse("{SHAPE}"), Shape.parse("{NEAR}")
         legal = lambda c: c.layout == "nn" and c.why_illegal(near) is None
         model = Model.load(Path("m.npz"))
-        choosers = [Chooser(table), Chooser(table, model=model)]
+        choosers = [Selector(table), Selector(table, model=model)]
         chosen = [one.choose(s, "nn", legal).config for one in choosers for s in (shape, near)]
         print(json.dumps([
             registry.proven(registry.parse("{PAIR}")),

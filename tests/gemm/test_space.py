@@ -324,7 +324,7 @@ def test_candidates_count_as_proven_where_a_trial_is_asked_for(value: str) -> No
     code = """if True:
         import importlib
         from sassafras.gemm.configs import registry, split_k_instances
-        new = split_k_instances.ClusterSplitInstance("tn", 64, 64, 9, blocks=1)
+        new = split_k_instances.SplitKInstance("tn", 64, 64, 9, blocks=1)
         split_k_instances.CANDIDATES = (new,)
         registry = importlib.reload(registry)
         config = registry.parse("cs_tn_64x64_s9q1/c1")

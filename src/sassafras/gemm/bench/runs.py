@@ -70,9 +70,7 @@ def run(
     options = options or Options()
     crew = crew or Local(gpus)
     if part(options.layouts):
-        raise SassafrasError(
-            "the benchmark measures nn and tn", where=",".join(options.layouts)
-        )
+        raise SassafrasError("the benchmark measures nn and tn", where=",".join(options.layouts))
     base, texts = _begin(crew, shapes, folder, options, minutes, dry, fresh, cache, progress, say)
     # shapes that must stay untuned have journals of their own, which no dataset is made of
     apart = "" if options.tuned else "-untuned"
