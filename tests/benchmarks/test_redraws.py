@@ -73,7 +73,7 @@ def test_worker_processes_can_load_what_is_measured(
         def close(self) -> None:
             opened.append(True)
 
-    monkeypatch.setattr("sassafras.api.optimize.open_device", lambda name: Device())
+    monkeypatch.setattr("sassafras.jobs.opening.open_device", lambda name: Device())
     found = redraws.measured("topk_gating", b"chosen")
     assert opened == [True, True]
     assert (found["gpu"], found["measured_speedup"], found["measured_speedup_low"]) == ("H", 1.02, 1.01)

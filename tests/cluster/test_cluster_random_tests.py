@@ -156,7 +156,8 @@ def test_the_timing_model_cannot_be_sampled_and_an_ear_may_end_a_run(nodes: Node
         def hear(task: Task, event: object) -> None:
             raise SassafrasError(f"enough of {task.name}")
 
-        tasks = [Task(f"task {i}", "tests.cluster.test_sampling:ten_events", dict) for i in range(9)]
+        name = "tests.cluster.test_cluster_random_tests:ten_events"
+        tasks = [Task(f"task {i}", name, dict) for i in range(9)]
         with pytest.raises(SassafrasError, match="enough of task"):
             pool.run(tasks, hear)
         # the workers are free again

@@ -173,7 +173,8 @@ def test_a_trial_admits_them_everywhere(tmp_path: Path) -> None:
         from sassafras.gemm.select.predictor import Model
         from sassafras.gemm.problem.shape import Shape
         from sassafras.gemm.select.table import TunedTable
-        table, shape, near = TunedTable.load(Path("table.json")), Shape.parse("{SHAPE}"), Shape.parse("{NEAR}")
+        table = TunedTable.load(Path("table.json"))
+        shape, near = Shape.parse("{SHAPE}"), Shape.parse("{NEAR}")
         legal = lambda c: c.layout == "nn" and c.why_illegal(near) is None
         model = Model.load(Path("m.npz"))
         choosers = [Selector(table), Selector(table, model=model)]

@@ -214,4 +214,4 @@ def test_verdicts_of_a_device() -> None:
 
 def test_a_job_keeps_nothing_of_the_model() -> None:
     assert GemmJob.install is None
-    assert to_fields(registry.legal(SHAPE)[0])["family"] == "lean"
+    assert to_fields(registry.legal(SHAPE)[0])["family"] == "small"

@@ -26,7 +26,7 @@ def test_the_schema_holds_every_field_of_every_family(space: GemmProposals) -> N
     schema = space.schema
     assert schema is not None
     families = {json.dumps(part["properties"]["family"]["enum"]): part for part in schema["anyOf"]}
-    assert {'["lean"]', '["staged"]'} <= set(families)
+    assert {'["small"]', '["fallback"]'} <= set(families)
     for part in schema["anyOf"]:
         assert part["required"] == list(part["properties"]) and part["additionalProperties"] is False
     fields = to_fields(space.start())
@@ -35,7 +35,7 @@ def test_the_schema_holds_every_field_of_every_family(space: GemmProposals) -> N
 
 
 def test_an_edit_changes_only_what_it_names(space: GemmProposals) -> None:
-    parent = next(c for c in space.space.configs if to_fields(c)["family"] == "lean" and c.cluster == 2)
+    parent = next(c for c in space.space.configs if to_fields(c)["family"] == "small" and c.cluster == 2)
     child = space.read('{"edit": {"cluster": 4}}', parent)
     differing = {n for n, v in to_fields(parent).items() if to_fields(child)[n] != v}
     assert differing == {"cluster"}
@@ -45,7 +45,7 @@ def test_an_edit_changes_only_what_it_names(space: GemmProposals) -> None:
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
-        ('{"family": "magic"}', r"family 'magic' does not exist .*'lean'"),
+        ('{"family": "magic"}', r"family 'magic' does not exist .*'small'"),
         ('{"family": {"a": 1}}', r"family {'a': 1} does not exist"),
         ('{"warp": 3}', r"no field 'warp' in family"),
         ('{"cluster": 3}', r"cluster may not be 3 \(one of 1, 2, 4, 8\)"),
@@ -56,21 +56,21 @@ def test_an_edit_changes_only_what_it_names(space: GemmProposals) -> None:
     ],
 )
 def test_what_is_wrong_is_said_exactly(space: GemmProposals, answer: str, why: str) -> None:
-    parent = next(c for c in space.space.configs if to_fields(c)["family"] == "lean")
+    parent = next(c for c in space.space.configs if to_fields(c)["family"] == "small")
     with pytest.raises(AnswerError, match=why):
         space.read(answer, parent)
 
 
 def test_an_illegal_combination_says_why(space: GemmProposals) -> None:
-    parent = next(c for c in space.space.configs if to_fields(c)["family"] == "lean" and c.warps_k == 32)
+    parent = next(c for c in space.space.configs if to_fields(c)["family"] == "small" and c.warps_k == 32)
     with pytest.raises(AnswerError, match=r"no such kernel is legal for this shape: \d+ slices|threads"):
         space.read('{"warps_k": 32, "warps_m": 2, "warps_n": 2, "cluster": 8}', parent)
 
 
 def test_another_family_needs_all_its_fields(space: GemmProposals) -> None:
-    lean = next(c for c in space.space.configs if to_fields(c)["family"] == "lean")
+    lean = next(c for c in space.space.configs if to_fields(c)["family"] == "small")
     with pytest.raises(AnswerError, match="is missing"):
-        space.read('{"family": "staged", "rows": 64}', lean)
+        space.read('{"family": "fallback", "rows": 64}', lean)
 
 
 def test_it_is_a_space(space: GemmProposals) -> None:

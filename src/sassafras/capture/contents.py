@@ -7,6 +7,7 @@ import io
 from typing import Any
 
 from sassafras.capture.settings import CaptureSettings
+from sassafras.core.files import write_whole
 from sassafras.frontend.captured.values import is_tensor
 
 
@@ -49,8 +50,6 @@ class ContentsWriter:
             self._bytes += array.nbytes
             packed = io.BytesIO()
             np.savez_compressed(packed, data=array)
-            from sassafras.core.files import write_whole  # `core` loads NumPy: not before a launch
-
             write_whole(self._settings.folder / f"{digest}.npz", packed.getvalue())
             self._kept[digest] = {"low": int(array.min()), "high": int(array.max())}
         return {"data": digest, **self._kept[digest]}

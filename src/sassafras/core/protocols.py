@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, TypeVar, runtime_checkable
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 from .evaluation import Candidate, Outcome
 from .kernel import Kernel
 from .workload import Case, Workload
+
+if TYPE_CHECKING:  # programs that record launches load `core`, and must not load NumPy
+    import numpy as np
 
 State = TypeVar("State")
 Move = TypeVar("Move")
