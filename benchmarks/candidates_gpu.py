@@ -28,20 +28,22 @@ import time
 import zlib
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field
-from multiprocessing import connection, get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from common import use_gpu, write
 from mutants import cold
+from mutants.pool import Event, Job, Pool, Say
 
 SOURCE = Path(__file__).parent / "mutants" / "divergent.cu"
 SPACES = ("blocks", "control", "renaming")
-#: moves of a walk before it begins again, and seconds that a candidate may take on the GPU
-WALK, HANG_S = 80, 20.0
+#: outcomes of a candidate that was approved and should not have been
+WRONG = ("wrong", "crashed", "hung")
+#: moves of a walk before it begins again; seconds that a process may be silent (opening a space, or hung);
+#: rounds of tasks
+WALK, HANG_S, ROUNDS = 80, 300.0, 5
 Row = dict[str, Any]
 HOW = (
     "Each candidate: the first launch of a module loaded for it, by processes that serve many candidates; "
@@ -58,7 +60,7 @@ def sources() -> dict[str, str]:
 
 
 @dataclass
-class Job:
+class Task:
     """So many candidates of one kernel and space, and what has been drawn before."""
 
     kernel: str
@@ -68,7 +70,7 @@ class Job:
     seen: set[bytes] = field(default_factory=set)
 
 
-def draw(job: Job, cubin: bytes, deadline: float) -> Any:
+def draw(job: Task, cubin: bytes, deadline: float) -> Any:
     """Approved candidates as (cubin, the second model's verdict); first a row of facts on the space."""
     from second_model import SecondModel, Unread
 
@@ -119,202 +121,138 @@ def draw(job: Job, cubin: bytes, deadline: float) -> Any:
     yield {"refused": refused, "distinct": made}, None
 
 
-def serve(pipe: Any, folder: str, pretend: bool, every: int, deadline: float) -> None:
-    """A worker: takes jobs, draws, runs; tells what it is about to run before it does."""
+# -- in worker processes ------------------------------------------------------------------------------------
+
+_bench: list[Any] = []
+
+
+def _setup(folder: str, pretend: bool) -> None:
     use_gpu(0)
-    place = Path(folder)
-    try:
-        bench: Any = (cold.Pretended if pretend else cold.Cold)(place)
-        pipe.send(("ready",))
-        while (job := pipe.recv()) is not None:
-            cubin = (place / f"{job.kernel}.cubin").read_bytes()
-            bench.open(job.kernel)
-            counts: Counter[str] = Counter()
-            facts: Row = {}
-            for candidate, verdict in draw(job, cubin, deadline):
-                if isinstance(candidate, dict):
-                    facts |= candidate
-                    continue
-                number = counts["run"]
-                path = place / f"{job.kernel}-{job.space}-{job.seed}-{number}.cubin"
-                path.write_bytes(candidate)
-                pipe.send(("run", str(path), verdict))
-                right = bench.right(candidate)
-                counts["run"] += 1
-                counts[f"second_{verdict}"] += 1
-                if right and number % every:
-                    path.unlink()
-                pipe.send(("done", str(path), right))
-            pipe.send(("finished", dict(counts), facts, job.seen))
-    except (EOFError, BrokenPipeError, KeyboardInterrupt):
-        return
+    _bench[:] = [(cold.Pretended if pretend else cold.Cold)(Path(folder))]
 
 
-class Worker:
-    """A worker process and what it is doing."""
+def prepare(say: Say, path: str) -> str:
+    """Keep what an original leaves; ``""``, or why its kernel is left out."""
+    return str(_bench[0].prepare(Path(path).stem, Path(path).read_bytes()))
 
-    def __init__(self, folder: Path, pretend: bool, every: int, deadline: float) -> None:
-        context = get_context("spawn")
-        self.pipe, theirs = context.Pipe()
-        self.process = context.Process(
-            target=serve, args=(theirs, str(folder), pretend, every, deadline), daemon=True
-        )
-        self.process.start()
-        theirs.close()
-        self.ready, self.job = False, None
-        self.running: tuple[str, str] | None = None
-        self.told = time.monotonic()
-        self.since = 0
+
+def serve(say: Say, job: Task, folder: str, every: int, deadline: float) -> tuple[Row, set[bytes]]:
+    """Draw and run a task's candidates; says which one it is about to run before it does."""
+    place, bench = Path(folder), _bench[0]
+    cubin = (place / f"{job.kernel}.cubin").read_bytes()
+    bench.open(job.kernel)
+    facts: Row = {}
+    number = 0
+    for candidate, verdict in draw(job, cubin, deadline):
+        if isinstance(candidate, dict):
+            facts |= candidate
+            continue
+        path = place / f"{job.kernel}-{job.space}-{job.seed}-{number}.cubin"
+        path.write_bytes(candidate)
+        say(("run", str(path), verdict))
+        right = bench.right(candidate)
+        if right and number % every:
+            path.unlink()
+        say(("right" if right else "wrong", str(path), verdict))
+        number += 1
+    return facts, job.seen
+
+
+# -- the parent ---------------------------------------------------------------------------------------------
 
 
 class Run:
-    """All candidates of all spaces: hands out jobs, counts, replaces workers that die."""
+    """All candidates of all spaces: hands out tasks, counts, goes on behind processes that die."""
 
     def __init__(self, options: argparse.Namespace, folder: Path, kernels: list[str]) -> None:
         self.options, self.folder, self.kernels = options, folder, kernels
         self.rows: dict[tuple[str, str], Row] = {}
         self.seen: dict[tuple[str, str], set[bytes]] = {}
+        self.running: dict[tuple[str, str], tuple[str, str]] = {}
         self.bad: list[tuple[str, str, str, str]] = []
-        self.total: Counter[str] = Counter()
         self.begin = time.monotonic()
-        self.deadline = self.begin + options.seconds
         self.every = max(1, 3 * options.count // max(1, options.fresh))
         self.seed = options.seed
 
     def go(self) -> None:
-        """Rounds of jobs until every space has its candidates, or the time is over."""
-        workers = [self._worker() for _ in range(self.options.workers)]
-        for _ in range(5):
+        """Rounds of tasks until every space has its candidates, or the time is over."""
+        until = time.time() + self.options.seconds
+        for _ in range(ROUNDS):
             jobs = self._jobs()
-            if not jobs or time.monotonic() > self.deadline:
-                break
-            while jobs or any(w.job is not None for w in workers):
-                self._step(workers, jobs)
-                if time.monotonic() > self.deadline + 15:
-                    break
-        for worker in workers:
-            worker.process.kill()
+            if not jobs or time.time() > until:
+                return
+            pool = Pool(self.options.workers, _setup, (str(self.folder), self.options.pretend))
+            for event in pool.run(lambda jobs=jobs: jobs.pop(0) if jobs else None, until + 15):
+                if event.kind != "tick":
+                    self._hear(event)
+            print(f"{time.monotonic() - self.begin:.0f} s: {dict(self.total())}", flush=True)
 
-    def _worker(self) -> Worker:
-        return Worker(self.folder, self.options.pretend, self.every, self.deadline)
+    def total(self) -> Counter[str]:
+        """Candidates that ran, by space."""
+        found: Counter[str] = Counter()
+        for (_, space), row in self.rows.items():
+            found[space] += row["run"]
+        return found
 
     def _jobs(self) -> list[Job]:
         """What is missing, spread over the kernels that still have candidates."""
-        jobs = []
+        jobs, total = [], self.total()
+        left = self.options.seconds - (time.monotonic() - self.begin)
         for space in SPACES:
-            missing = self.options.count - self.total[space]
+            missing = self.options.count - total[space]
             able = [k for k in self.kernels if not self.rows.get((k, space), {}).get("dry")]
             if missing <= 0 or not able:
                 continue
-            share = -(-missing // len(able))
             self.seed += 1
-            jobs += [Job(k, space, share, self.seed, self.seen.get((k, space), set())) for k in able]
-        order = {name: n for n, name in enumerate(SPACES)}
-        return sorted(jobs, key=lambda job: order[job.space])
+            for kernel in able:
+                seen = self.seen.get((kernel, space), set())
+                task = Task(kernel, space, -(-missing // len(able)), self.seed, seen)
+                given = (task, str(self.folder), self.every, time.monotonic() + left)
+                jobs.append(Job((kernel, space), serve, given, HANG_S))
+        return jobs
 
-    def _step(self, workers: list[Worker], jobs: list[Job]) -> None:
-        for n, worker in enumerate(workers):
-            if worker.ready and worker.job is None and jobs:
-                worker.job = jobs.pop(0)
-                worker.pipe.send(worker.job)
-                worker.told = time.monotonic()
-            lost = worker.running is not None and time.monotonic() - worker.told > HANG_S
-            if lost or not worker.process.is_alive():
-                worker.process.kill()
-                self._lose(worker, "hung" if lost else "crashed", jobs)
-                workers[n] = self._worker()
-        pipes = {w.pipe: w for w in workers}
-        for pipe in connection.wait(list(pipes), timeout=0.2):
-            with suppress(EOFError, OSError):
-                self._hear(pipes[pipe], pipe.recv())  # type: ignore[union-attr, index]
+    def _row(self, key: tuple[str, str]) -> Row:
+        empty = dict.fromkeys(("run", "right", *WRONG, "lost", "second_equal", "second_different"), 0)
+        return self.rows.setdefault(key, {"kernel": key[0], "space": key[1], **empty})
 
-    def _lose(self, worker: Worker, how: str, jobs: list[Job]) -> None:
-        if worker.job is None:
-            return
-        job = worker.job
-        row = self._row(job)
-        if worker.running is not None:
-            path, _ = worker.running
-            row[how] += 1
-            row["run"] += 1
-            self.total[job.space] += 1
-            self.bad.append((job.kernel, job.space, path, how))
-            left = job.quota - worker.since - 1
+    def _hear(self, event: Event) -> None:
+        row = self._row(event.key)
+        if event.kind == "said" and event.value[0] == "run":
+            self.running[event.key] = event.value[1:]
+        elif event.kind == "said":
+            self._count(event.key, event.value[0])
+        elif event.kind == "done":
+            facts, self.seen[event.key] = event.value
+            refused = row.get("refused", 0) + facts.pop("refused", 0)
+            wanted = facts.pop("distinct", 0)
+            row |= facts | {"refused": refused, "dry": wanted == 0 or "why" in facts}
+        elif event.key in self.running:  # a candidate took the process
+            self._count(event.key, "hung" if event.kind == "killed" else "crashed")
         else:
             row["lost"] += 1
-            print(f"{job.kernel}, {job.space}: a worker died between candidates", flush=True)
-            left = job.quota - worker.since if row["lost"] < 3 else 0
-        if left > 0:
-            jobs.append(
-                Job(job.kernel, job.space, left, job.seed + 1000 * (1 + row["lost"] + row[how]), job.seen)
-            )
+            row["dry"] = row["lost"] >= 3
+            print(f"{' '.join(event.key)}: a worker was lost between candidates: {event.value}", flush=True)
 
-    def _row(self, job: Job) -> Row:
-        empty = {
-            "kernel": job.kernel,
-            "space": job.space,
-            "run": 0,
-            "right": 0,
-            "wrong": 0,
-            "crashed": 0,
-            "hung": 0,
-            "lost": 0,
-            "second_equal": 0,
-            "second_different": 0,
-        }
-        return self.rows.setdefault((job.kernel, job.space), empty)
-
-    def _hear(self, worker: Worker, said: tuple[Any, ...]) -> None:
-        worker.told = time.monotonic()
-        if said[0] == "ready":
-            worker.ready = True
-        elif said[0] == "run":
-            worker.running = (said[1], said[2])
-        elif said[0] == "done":
-            assert worker.job is not None and worker.running is not None
-            row = self._row(worker.job)
-            row["run"] += 1
-            row["right" if said[2] else "wrong"] += 1
-            if worker.running[1] in ("equal", "different"):
-                row[f"second_{worker.running[1]}"] += 1
-            if not said[2]:
-                self.bad.append((worker.job.kernel, worker.job.space, said[1], "wrong"))
-            self.total[worker.job.space] += 1
-            worker.running, worker.since = None, worker.since + 1
-        elif said[0] == "finished":
-            assert worker.job is not None
-            row = self._row(worker.job)
-            row |= {k: v for k, v in said[2].items() if k not in ("distinct", "refused")}
-            row["refused"] = row.get("refused", 0) + said[2].get("refused", 0)
-            row["dry"] = said[2].get("distinct", 0) < worker.job.quota
-            self.seen[worker.job.kernel, worker.job.space] = said[3]
-            worker.job, worker.running, worker.since = None, None, 0
-            if time.monotonic() - self.begin > 5:
-                print(f"{time.monotonic() - self.begin:.0f} s: {dict(self.total)}", flush=True)
+    def _count(self, key: tuple[str, str], what: str) -> None:
+        path, verdict = self.running.pop(key)
+        row = self._row(key)
+        row["run"] += 1
+        row[what] += 1
+        if verdict in ("equal", "different"):
+            row[f"second_{verdict}"] += 1
+        if what != "right":
+            self.bad.append((*key, path, what))
 
 
 def fresh(options: argparse.Namespace, folder: Path, jobs: list[tuple[str, Path]]) -> dict[str, str]:
     """Run candidates in processes of their own; outcome by path."""
-    context = get_context("spawn")
-    until = time.monotonic() + options.fresh_seconds
-    parents = []
-    for n in range(min(options.workers, max(1, len(jobs)))):
-        pipe, theirs = context.Pipe(duplex=False)
-        part = jobs[n :: options.workers]
-        process = context.Process(target=cold.fresh, args=(folder, part, options.pretend, until, theirs))
-        process.start()
-        theirs.close()
-        parents.append((process, pipe))
+    until, count = options.fresh_seconds, min(options.workers, max(1, len(jobs)))
+    given = [(folder, jobs[n::count], options.pretend, time.monotonic() + until) for n in range(count)]
+    queue = [Job(n, cold.fresh, arguments, 40.0) for n, arguments in enumerate(given)]
     found: dict[str, str] = {}
-    for process, pipe in parents:
-        try:
-            while (said := pipe.recv()) is not None:
-                found[said[0]] = said[1]
-        except EOFError:
-            pass
-        process.join(5)
-        if process.is_alive():
-            process.kill()
+    for event in Pool(count).run(lambda: queue.pop() if queue else None, time.time() + until + 40):
+        if event.kind == "said":
+            found[event.value[0]] = event.value[1]
     return found
 
 
@@ -333,17 +271,6 @@ def _compile(folder: Path) -> dict[str, str]:
     with ThreadPoolExecutor(os.cpu_count() or 2) as pool:
         asked = {name: pool.submit(one, name, text) for name, text in sources().items()}
         return {name: job.result() for name, job in asked.items()}
-
-
-def _prepare(pipe: Any, folder: str, names: list[str], pretend: bool) -> None:
-    use_gpu(0)
-    bench = (cold.Pretended if pretend else cold.Cold)(Path(folder))
-    for name in names:
-        try:
-            pipe.send((name, bench.prepare(name, (Path(folder) / f"{name}.cubin").read_bytes())))
-        except Exception as error:
-            pipe.send((name, f"{type(error).__name__}: {error}"))
-            return
 
 
 def main() -> int:
@@ -376,19 +303,13 @@ def _main(options: argparse.Namespace, folder: Path) -> int:
     left_out = {name: why for name, why in _compile(folder).items() if why}
     cold.tools(folder)
     names = [n for n in sources() if n not in left_out and (not options.only or n in options.only.split(","))]
-    pipe, theirs = get_context("spawn").Pipe(duplex=False)
-    process = get_context("spawn").Process(
-        target=_prepare, args=(theirs, str(folder), names, options.pretend)
-    )
-    process.start()
-    theirs.close()
-    try:
-        for _ in names:
-            name, why = pipe.recv()
-            left_out |= {name: why} if why else {}
-    except EOFError:
-        left_out |= {"*": "the process that prepares inputs ended"}
-    process.join(10)
+    jobs = [Job(name, prepare, (str(folder / f"{name}.cubin"),), 60.0) for name in names]
+    pool = Pool(1, _setup, (str(folder), options.pretend))
+    left_out |= dict.fromkeys(names, "its inputs were not prepared")
+    for event in pool.run(lambda: jobs.pop(0) if jobs else None, time.time() + 300):
+        if event.kind in ("done", "failed", "killed"):
+            left_out[event.key] = str(event.value)
+    left_out = {name: why for name, why in left_out.items() if why}
     names = [n for n in names if n not in left_out]
     print(f"{len(names)} kernels; left out: {left_out}", flush=True)
     run = Run(options, folder, names)
@@ -397,7 +318,7 @@ def _main(options: argparse.Namespace, folder: Path) -> int:
     kept = sorted(folder.glob("*-*-*-*.cubin"))
     sample = [(path.name.split("-")[0], path) for path in kept if all(path != p for _, p in bad)]
     print(
-        f"{dict(run.total)} in {time.monotonic() - run.begin:.0f} s; {len(sample)} again, fresh", flush=True
+        f"{dict(run.total())} in {time.monotonic() - run.begin:.0f} s; {len(sample)} again, fresh", flush=True
     )
     again = fresh(options, folder, bad + sample)
     return _write(options, run, again, bad, left_out)
@@ -411,14 +332,13 @@ def _write(
     left_out: dict[str, str],
 ) -> int:
     rows = [run.rows[key] for key in sorted(run.rows, key=lambda k: (SPACES.index(k[1]), k[0]))]
-    wrong = ("wrong", "crashed", "hung")
     suspects = {str(path) for _, path in bad}
     sampled = Counter(what for path, what in again.items() if path not in suspects)
     summary: Row = {
         space: {
             "candidates": sum(r["run"] for r in rows if r["space"] == space),
             "kernels": sum(r["run"] > 0 for r in rows if r["space"] == space),
-            **{what: sum(r[what] for r in rows if r["space"] == space) for what in ("right", *wrong)},
+            **{what: sum(r[what] for r in rows if r["space"] == space) for what in ("right", *WRONG)},
             "second_different": sum(r["second_different"] for r in rows if r["space"] == space),
         }
         for space in SPACES
@@ -433,8 +353,8 @@ def _write(
     if options.fresh and not sampled:
         short.append("no candidate ran in a process of its own")
     summary |= {
-        "approved_but_wrong": sum(r[what] for r in rows for what in wrong) + sum(sampled[w] for w in wrong),
-        "fresh_processes": {"run": sum(sampled.values()), **{w: sampled[w] for w in ("right", *wrong)}},
+        "approved_but_wrong": sum(r[what] for r in rows for what in WRONG) + sum(sampled[w] for w in WRONG),
+        "fresh_processes": {"run": sum(sampled.values()), **{w: sampled[w] for w in ("right", *WRONG)}},
         "short": short,
         "lost_processes": sum(r["lost"] for r in rows),
         "left_out": left_out,

@@ -2,7 +2,7 @@
 
     python benchmarks/choosers.py --train       # writes gemm/select/data/*.chooser.npz
     python benchmarks/choosers.py               # on shapes held out: writes choosers.json
-    python benchmarks/choosers.py --backward [--train]   # the same for nt and tt: choosers-backward.json
+    python benchmarks/choosers.py --backward --train     # the model of nt and tt
 
 No GPU; scikit-learn trains. Choosers may name whatever they could name in a program, and times are looked up
 in the dataset. A mode of launching that was not timed there counts as the plain launch, and a kernel with the
@@ -17,7 +17,7 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -51,14 +51,6 @@ PLAIN_BACKWARD = {"max_iter": 200, "max_leaf_nodes": 31, "max_depth": 8, "learni
 #: did for a rule (docs/experiments/hgemm-selection.md)
 MEMBERS = 4
 SEED = 0
-#: folds of nt and tt: (name, which shapes are held out); k is the number of tokens there, m and n are a
-#: layer's widths. nn and tn have `FOLDS`
-HELD_OUT_BACKWARD: dict[str, Callable[[int, Shape], bool]] = {
-    "every fifth shape": lambda index, shape: index % 5 == 2,
-    "every fourth shape": lambda index, shape: index % 4 == 1,
-    "k of 1024": lambda index, shape: shape.k == 1024,
-    "n of 768, 4096": lambda index, shape: shape.n in (768, 4096),
-}
 #: times of shapes off the grid, which no table holds: the model learns from them what the grid cannot show
 OFF_GRID = sorted(dataset.DATASETS.glob("nvidia-h200.offgrid*.jsonl.gz"))
 #: times of shapes that nothing learns from: they judge, each file by itself
@@ -349,49 +341,22 @@ def best(entry: dataset.DatasetEntry, layout: str) -> dict[str, Any]:
     return {"config": ranked[0][0] if faster else None, "over_torch": over, "fraction_of_best": 1.0}
 
 
-def compare(
-    found: dataset.Dataset, parts: dict[str, Callable[[int, Shape], bool]], settings: dict[str, Any] = PLAIN
-) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Rows by fold and chooser, and each chooser over all folds."""
-    layouts = {"layouts": layouts_of(found)}
-    entries = [found[shape] for shape in sorted(found.entries)]
-    table, pairs = TunedTable.from_dataset(found), Pairs(entries)
-    rows, every = [], dict[str, list[dict[str, Any]]]()
-    for fold, held in parts.items():
-        out = {i for i, entry in enumerate(entries) if held(i, entry.shape)}
-        test = [entries[i] for i in sorted(out)]
-        rest = table.without(entry.shape for entry in test)
-        model = pairs.train(out, layouts, settings)
-        for name, judged in compared(rest, model, test).items():
-            every.setdefault(name, []).extend(judged)
-            rows.append({"held_out": fold, "chooser": name, **summed(judged)})
-            print(rows[-1], flush=True)
-    return rows, {name: summed(judged) for name, judged in every.items()}
-
-
 def layouts_of(found: dataset.Dataset) -> list[str]:
     """What it was swept in, by its baselines."""
     return sorted({layout for entry in found for layout in entry.baselines.get("torch", {})})
 
 
 def backward(args: argparse.Namespace) -> None:
-    """The layouts nt and tt, from their own dataset; shapes off the grid are in it."""
+    """Train the model of the layouts nt and tt, from their own dataset; shapes off the grid are in it."""
     found = dataset.Dataset.load(args.dataset) if args.dataset else dataset.shipped(part=PART)
     if found.modelled:
         sys.exit("this dataset was modelled, not measured: nothing is learnt from it")
     header = {name: found.header.get(name) for name in ("gpu", "date", "commit", "torch")}
     header |= {"pairs": found.pairs, "layouts": layouts_of(found)}
     entries = [found[shape] for shape in sorted(found.entries)]
-    if args.train:
-        path = args.model or predictor.shipped_path(str(header["gpu"]), PART)
-        Pairs(entries).train(set(), header, PLAIN_BACKWARD).save(path)
-        print(f"wrote {path} ({path.stat().st_size:,} bytes)")
-        return
-    rows, summary = compare(found, HELD_OUT_BACKWARD, PLAIN_BACKWARD)
-    for layout in header["layouts"]:
-        every = [best(entry, layout) for entry in found]
-        summary[f"the best known, {layout}"] = summed([{"shape": "", **row} for row in every])
-    print("wrote", write("choosers-backward", rows, {"backward": summary}, header, seed=SEED, out=args.out))
+    path = args.model or predictor.shipped_path(str(header["gpu"]), PART)
+    Pairs(entries).train(set(), header, PLAIN_BACKWARD).save(path)
+    print(f"wrote {path} ({path.stat().st_size:,} bytes)")
 
 
 def milliseconds(model: predictor.Model, table: TunedTable) -> float:
@@ -418,6 +383,8 @@ def main() -> None:
     parser.add_argument("--out", help="folder of the result file")
     args = parser.parse_args()
     if args.backward:
+        if not args.train:
+            parser.error("--backward goes with --train")
         backward(args)
         return
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -112,6 +113,18 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     if not all(isinstance(row, dict) for row in rows):
         raise SystemExit(f"error: {path} holds no rows, one a line")
     return rows
+
+
+def validator_digest() -> str:
+    """SHA-256 of the code and the tables that judge: answers of another validator are not taken over."""
+    import sassafras
+
+    root = Path(str(sassafras.__file__)).parent
+    digest = hashlib.sha256()
+    for path in sorted(p for room in ("core", "sass", "validate") for p in (root / room).rglob("*")):
+        if path.is_file() and "__pycache__" not in path.parts:
+            digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
 
 
 def commit() -> str | None:

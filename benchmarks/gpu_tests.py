@@ -92,27 +92,6 @@ def rows(tests: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [found[name] for name in sorted(found)]
 
 
-def environment() -> dict[str, Any]:
-    """The GPU and what is installed."""
-    found: dict[str, Any] = {"python": sys.version.split()[0], "cpus": os.cpu_count()}
-    asked = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
-    try:
-        run = subprocess.run(asked, capture_output=True, text=True, timeout=30, check=False)
-    except OSError:
-        run = None
-    if run is not None and run.returncode == 0 and run.stdout.strip():
-        found["gpu"], found["driver"] = run.stdout.strip().splitlines()[0].split(", ")
-    for name in ("torch", "triton"):
-        try:
-            module = __import__(name)
-        except ImportError:
-            continue
-        found[name] = str(module.__version__)
-        if name == "torch":
-            found["cuda"] = str(module.version.cuda)
-    return found
-
-
 def prepare() -> float:
     """Build all kernels and the launcher into the cache; seconds."""
     from sassafras.gemm.build import cubins, launcher
@@ -170,6 +149,9 @@ def main() -> int:
             {key: value for key, value in json.loads(path.read_text()).items() if key != "rows"}
             for path in sorted(Path(folder).glob("opinfo-*.json"))
         ]
+    from sassafras.cuda.environment import environment
+
+    where = {"cpus": os.cpu_count(), **environment()}
     found = rows(tests)
     summary |= {name: sum(row[name] for row in found) for name in _COUNTED}
     # pytest's 5: nothing was selected (a file may have no test of a kind)
@@ -178,7 +160,7 @@ def main() -> int:
     )
     summary |= {"green": green, "seconds": round(time.perf_counter() - begin, 1), "exit_codes": codes}
     whole = not (only or options.kind or {"-k", "--deselect"} & set(options.more))
-    path = write("gpu-tests" if whole else "gpu-tests-part", found, summary, environment(), out=options.out)
+    path = write("gpu-tests" if whole else "gpu-tests-part", found, summary, where, out=options.out)
     print(json.dumps({key: value for key, value in summary.items() if key != "opinfo"}))
     print(f"{path}: {'green' if green else 'not green'}")
     return 0 if green else 1

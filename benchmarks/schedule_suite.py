@@ -4,7 +4,6 @@
                                         [--only softmax,rotary/4096x8x128]
                                         [--ptxas PATH_OF_THE_NEWEST] [--gpus N] [--seed 0]
     python benchmarks/schedule_suite.py --merge A.json B.rows.jsonl   # several sittings into one file
-    python benchmarks/schedule_suite.py --table benchmarks/results/schedule-suite.json
 
 The baseline of each row is the better of what the bundled and the newest ptxas make of the same PTX, chosen
 by a measurement in fresh processes of its own; numerics must be bitwise equal. One row a variant that a call
@@ -153,11 +152,6 @@ def stopped(row: Row) -> bool:
     return bool(row.get("search_seconds")) and row["search_seconds"] < 0.9 * row["seconds"]
 
 
-def spent(row: Row) -> str:
-    """Evaluations, with the seconds of a search that was stopped."""
-    return f"{row['evaluations']:,}" + (f" in {row['search_seconds']:.0f} s" if stopped(row) else "")
-
-
 def summarise(rows: list[Row]) -> Row:
     """The summary of the format page, over the rows that a user's call selects."""
     from sassafras import suite
@@ -227,26 +221,6 @@ def merge(files: list[Path], name: str, seed: int, out: str) -> None:
     print(path)
 
 
-def table(result: Row) -> str:
-    """The rows as a Markdown table."""
-    lines = [
-        "| kernel | shape | baseline, us | ptxas | speed-up | null | evaluations/s | evaluations | wrong |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    for r in result["rows"]:
-        if "error" in r:
-            lines.append(f"| {r['kernel']} | {r['shape']} | | | failed: {r['error']} | | | | |")
-            continue
-        gain = f"**{r['speedup']:.3f}x** [{r['speedup_low']:.3f}, {r['speedup_high']:.3f}]"
-        gain = gain if r["improved"] else "1.00x, nothing beat it"
-        null = f"{r['null']:.3f} [{r['null_low']:.3f}, {r['null_high']:.3f}]"
-        lines.append(
-            f"| {r['kernel']} | {r['shape']} | {r['baseline_us']:.2f} | {r['ptxas']} | {gain} | {null} "
-            f"| {r['evaluations_per_second']:.0f} | {spent(r)} | {r['failed_after_validation']} |"
-        )
-    return "\n".join(lines)
-
-
 def main() -> None:
     """Run all rows, one process a GPU, and write the result file."""
     parser = argparse.ArgumentParser(
@@ -262,11 +236,7 @@ def main() -> None:
     parser.add_argument("--out", default=os.environ.get("OUT", "."))
     parser.add_argument("--name", default="schedule-suite")
     parser.add_argument("--merge", type=Path, nargs="+")
-    parser.add_argument("--table", type=Path)
     options = parser.parse_args()
-    if options.table:
-        print(table(read_result(options.table, "summary")))
-        return
     if options.merge:
         merge(options.merge, options.name, options.seed, options.out)
         return

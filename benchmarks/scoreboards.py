@@ -1,8 +1,6 @@
-"""What a scoreboard's fall says on a GPU: of operations in front of its setter, and when it was raised
-often.
+"""What a scoreboard's fall says on a GPU of operations in front of its setter: writes scoreboards.json.
 
-    python benchmarks/scoreboards.py run --out FOLDER [--seconds 150] [--only pairs|raises]     # one H100
-    python benchmarks/scoreboards.py publish FOLDER/scoreboards.json.xz
+    python benchmarks/scoreboards.py run --out FOLDER [--seconds 150]     # one H100
 
 *Pairs* (`latency/order.py`): an operation A sets no scoreboard, a later one B does and is waited for. Is
 A's result there, were A's operands read? In a process's first launches of fresh modules, from scrubbed
@@ -11,20 +9,15 @@ registers, with A under pressure and B not, with one warp a multiprocessor, four
 show) and never wrong; *wrong* if it was wrong once; *doubtful* if only the right result to compare with
 seems to have been wrong; else *unasked*, which says nothing.
 
-*Raises* (`latency/raises.py`): one scoreboard is raised N times by one kind of operation and then waited
-for. Is everything there? Does the issue stand still when the counter is full?
-
 ``run`` writes a journal beside the result and goes on behind it when called again, and ends with status 1
-where a pair that is known to be wrong did not show (LDG's result by LDS). ``publish`` sums
-the runs up into ``benchmarks/results/scoreboards.json``. ``check`` builds every kernel without a GPU
-and compares it with its text.
+where a pair that is known to be wrong did not show (LDG's result by LDS). ``check`` builds every kernel
+without a GPU and compares it with its text.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import lzma
 import os
 import sys
 import time
@@ -34,7 +27,6 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, replace
 from multiprocessing import get_context
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -43,36 +35,35 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
 from benchmarks.common import write  # noqa: E402
-from benchmarks.latency import build, frame, order, raises  # noqa: E402
+from benchmarks.latency import build, frame, order  # noqa: E402
+from benchmarks.latency.station import Station  # noqa: E402
 from benchmarks.latency.words import Book  # noqa: E402
-from sassafras.core import DeviceError  # noqa: E402
-from sassafras.cuda.worker_process import WorkerProcess  # noqa: E402
 from sassafras.sass import Program  # noqa: E402
 
 Row = dict[str, Any]
-PARTS: dict[str, ModuleType] = {"raises": raises, "pairs": order}
 #: instructions of a kernel, probes of one
 ROOM, MOST_PROBES = 7000, 200
 #: what a kernel gets, which takes milliseconds
-ANSWER_SECONDS, START_SECONDS = 20.0, 90.0
+ANSWER_SECONDS = 20.0
 #: of what a later operation elsewhere is known not to vouch for: LDG is far slower than LDS
 KNOWN_WRONG = (("results", "LDG", "LDS"), ("results", "LDG scattered", "LDS"))
 #: cycles by which A must be later than B where a fault counts as possible
 MARGIN = 4
 
 
-def batches(part: str) -> list[list[Any]]:
-    """The probes of a part, by kernel."""
-    module, found, size = PARTS[part], [], ROOM
-    sizes: dict[Any, int] = {}
-    for probe in module.probes():
+def batches() -> list[list[order.Probe]]:
+    """The probes, by kernel."""
+    found: list[list[order.Probe]] = []
+    size = ROOM
+    sizes: dict[order.Probe, int] = {}
+    for probe in order.probes():
         # the pressure stands in a loop three times, and else only distances differ
-        plain = probe if part == "raises" else replace(probe, pressure=0, distance=4)
+        plain = replace(probe, pressure=0, distance=4)
         if plain not in sizes:
             code = frame.Code()
-            module.section(code, 0, plain)
+            order.section(code, 0, plain)
             sizes[plain] = len(code.lines)
-        needed = sizes[plain] + (3 * probe.pressure if part == "pairs" else 0)
+        needed = sizes[plain] + 3 * probe.pressure
         if size + needed > ROOM or len(found[-1]) >= MOST_PROBES:
             found.append([])
             size = 400
@@ -81,23 +72,22 @@ def batches(part: str) -> list[list[Any]]:
     return found
 
 
-def room(part: str) -> build.Container:
-    """The container of a part's kernels."""
-    module = PARTS[part]
-    return build.container(ROOM, module.LIVE, module.THREADS, module.SHARED_BYTES, module.LOCAL_BYTES)
+def room() -> build.Container:
+    """The container of the kernels."""
+    return build.container(ROOM, order.LIVE, order.THREADS, order.SHARED_BYTES, order.LOCAL_BYTES)
 
 
 _book: list[Book] = []
 
 
-def words(job: tuple[str, list[Any], int]) -> np.ndarray:
+def words(job: tuple[list[order.Probe], int]) -> np.ndarray:
     """A kernel's code, uint64 (instructions, 2): a job of a process pool."""
-    part, chosen, size = job
+    chosen, size = job
     if not _book:
         _book.append(Book())
     code = np.empty((size, 2), dtype=np.uint64)
     code[:] = _book[0].assemble("NOP", frame.Line("NOP", stall=1).control)
-    made = PARTS[part].assemble(chosen, _book[0])
+    made = order.assemble(chosen, _book[0])
     code[: len(made)] = np.array(made, dtype=np.uint64)
     return code
 
@@ -106,27 +96,25 @@ class Sitting:
     """Runs kernels in a worker process; one that hangs or faults is run in halves until its probe is known.
 
     Args:
-        part: of `PARTS`.
         journal: file of what was run: the same call goes on behind it.
         end: of the time, by the monotonic clock.
     """
 
-    def __init__(self, part: str, journal: Path, end: float) -> None:
-        self.part, self.end = part, end
+    def __init__(self, journal: Path, end: float) -> None:
+        self.end = end
         self.done: dict[int, Row] = {}
         if journal.exists():
             self.done = {row["kernel"]: row for row in map(json.loads, journal.read_text().splitlines())}
         self.file = journal.open("a")
-        self.worker: WorkerProcess | None = None
-        self.facts: Row = {}
+        self.station = Station()
 
     def run(self, jobs: Sequence[list[Any]], processes: int) -> bool:
         """Every kernel that the time allows; True where that is all of them."""
-        container, left = room(self.part), [n for n in range(len(jobs)) if n not in self.done]
-        self._start()
+        container, left = room(), [n for n in range(len(jobs)) if n not in self.done]
+        self.station.start()
         try:
             with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
-                made = pool.map(words, [(self.part, jobs[n], container.room) for n in left])
+                made = pool.map(words, [(jobs[n], container.room) for n in left])
                 for n, code in zip(left, made, strict=True):
                     if time.monotonic() > self.end:
                         pool.shutdown(cancel_futures=True)
@@ -137,69 +125,42 @@ class Sitting:
                     self.file.flush()
             return True
         finally:
-            self._stop()
+            self.station.stop()
 
     def shapes(self) -> list[tuple[int, int, int]]:
         """Blocks, threads, trials of a warp in a launch."""
-        most = self.facts["multiprocessors"]
-        if self.part == "raises":
-            return [(most, 32, 16), (8 * most, 32, 16)]
+        most = self.station.facts["multiprocessors"]
         return [(most, 32, 16), (most, 128, 16), (2 * most, order.THREADS, 16)]
 
     def _one(self, cubin: bytes, count: int, seed: int) -> Row:
         shapes, crashed = self.shapes(), []
         total: list[list[list[int]]] = [[[] for _ in range(count)] for _ in shapes]
-        todo = [(0, count)]
-        while todo:
-            first, many = todo.pop()
-            try:
-                assert self.worker is not None
-                answer = self.worker.ask(
-                    "run",
-                    ANSWER_SECONDS,
-                    [cubin],
-                    limits=[0] * count,
-                    shapes=shapes,
-                    first=first,
-                    count=many,
-                    seed=977 * seed + 1,
-                    words=len(PARTS[self.part].COUNTERS),
-                )
-            except DeviceError as error:
-                print(f"{self.part} {seed}, probes {first} to {first + many - 1}: {error}", flush=True)
-                self._stop(kill=True)
-                self._start()
-                if many == 1:
-                    crashed.append(first)
-                else:
-                    todo += [(first, many // 2), (first + many // 2, many - many // 2)]
+        for first, many, found in self.station.run(
+            f"kernel {seed}",
+            cubin,
+            count,
+            ANSWER_SECONDS,
+            limits=[0] * count,
+            shapes=shapes,
+            seed=977 * seed + 1,
+            words=len(order.COUNTERS),
+        ):
+            if found is None:
+                crashed.append(first)
                 continue
-            for number, counters in enumerate(answer["counters"]):
+            for number, counters in enumerate(found):
                 for n in range(first, first + many):
                     total[number][n] = counters[n]
         return {"counters": total, "crashed": crashed}
 
-    def _start(self) -> None:
-        path = os.pathsep.join([str(ROOT), str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])])
-        environment = {"PYTHONPATH": path, "LATENCY_PRETEND": "0"}
-        self.worker = WorkerProcess(environment=environment, module="benchmarks.latency.worker")
-        self.facts = self.worker.ask("open", START_SECONDS)
-        if self.facts["capability"] != [9, 0]:
-            raise DeviceError(f"{self.facts['name']} is no sm_90", hint="the kernels are for sm_90a")
 
-    def _stop(self, kill: bool = False) -> None:
-        if self.worker is not None:
-            self.worker.kill() if kill else self.worker.close()
-            self.worker = None
-
-
-def rows(part: str, jobs: Sequence[list[Any]], sitting: Sitting) -> Iterator[Row]:
+def rows(jobs: Sequence[list[order.Probe]], sitting: Sitting) -> Iterator[Row]:
     """A row a probe and shape."""
-    names = PARTS[part].COUNTERS
+    names = order.COUNTERS
     for n, found in sorted(sitting.done.items()):
         for shape, counters in enumerate(found["counters"]):
             for k, probe in enumerate(jobs[n]):
-                row = {"part": part, **asdict(probe), "shape": shape}
+                row = {"part": "pairs", **asdict(probe), "shape": shape}
                 if k in found["crashed"] or not counters[k]:
                     yield row | {"crashed": True}
                     continue
@@ -220,8 +181,7 @@ def by_pair(all_rows: Sequence[Row]) -> list[Row]:
     """Pairs, summed over pressures, distances and shapes."""
     groups: dict[tuple[str, str, str], list[Row]] = defaultdict(list)
     for row in all_rows:
-        if row["part"] == "pairs":
-            groups[row["question"], row["first"], row["second"]].append(row)
+        groups[row["question"], row["first"], row["second"]].append(row)
     found = []
     for (question, first, second), members in sorted(groups.items()):
         ran = [m for m in members if "crashed" not in m]
@@ -273,22 +233,10 @@ def _gathered(pairs: Sequence[Row]) -> Iterator[Row]:
             yield {"part": "all pairs", "question": question, "first": first} | verdicts
 
 
-def _counted(raised: Sequence[Row]) -> Iterator[Row]:
-    """A row a kind and shape: lists by how often the scoreboard was raised."""
-    groups: dict[tuple[str, int], list[Row]] = defaultdict(list)
-    for row in raised:
-        groups[row["kind"], row["shape"]].append(row)
-    for (kind, shape), members in groups.items():
-        members.sort(key=lambda m: m["count"])
-        columns = {key: [m.get(key) for m in members] for key in ("count", *raises.COUNTERS)}
-        yield {"part": "raises", "kind": kind, "shape": shape} | columns
-
-
 def summarise(all_rows: Sequence[Row]) -> tuple[list[Row], Row]:
-    """What is published: rows of raises by kind, of the pairs that are relied on, of all pairs by verdict;
+    """What is published: rows of the pairs that are relied on, of all pairs by verdict;
     and totals."""
     pairs = by_pair(all_rows)
-    raised = [row for row in all_rows if row["part"] == "raises"]
     verdicts: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     relied: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     for row in pairs:
@@ -296,10 +244,6 @@ def summarise(all_rows: Sequence[Row]) -> tuple[list[Row], Row]:
         if row["relied"]:
             relied[row["question"]][row["verdict"]] += 1
     known = {(r["question"], r["first"], r["second"]): r["verdict"] for r in pairs}
-    missing: dict[str, list[int]] = defaultdict(list)
-    for row in raised:
-        if row.get("crashed") or row["bad"]:
-            missing[row["kind"]].append(row["count"])
     summary = {
         "pairs": {q: dict(v) for q, v in verdicts.items()},
         "relied": {q: dict(v) for q, v in relied.items()},
@@ -307,11 +251,9 @@ def summarise(all_rows: Sequence[Row]) -> tuple[list[Row], Row]:
         "relied_wrong": sum(v.get("wrong", 0) for v in relied.values()),
         "wrong": sum(v.get("wrong", 0) for v in verdicts.values()),
         "known_wrong_missed": [list(k) for k in KNOWN_WRONG if known.get(k) not in (None, "wrong")],
-        "raises": len(raised),
-        "raises_wrong": {kind: sorted(set(counts)) for kind, counts in missing.items()},
     }
     chosen = (row for row in pairs if row["relied"] and row["verdict"] != "unasked")
-    return [*_counted(raised), *chosen, *_gathered(pairs)], summary
+    return [*chosen, *_gathered(pairs)], summary
 
 
 def run(options: argparse.Namespace) -> int:
@@ -319,65 +261,34 @@ def run(options: argparse.Namespace) -> int:
     folder = Path(options.out)
     folder.mkdir(parents=True, exist_ok=True)
     end = time.monotonic() + options.seconds
-    found: list[Row] = []
-    facts: Row = {}
-    whole = True
-    for part in PARTS if options.only is None else [options.only]:
-        jobs = batches(part)
-        sitting = Sitting(part, folder / f"scoreboards-{part}.jsonl", end)
-        print(f"{part}: {len(jobs)} kernels, {sum(map(len, jobs))} probes", flush=True)
-        whole = sitting.run(jobs, options.jobs) and whole
-        facts = sitting.facts
-        found += rows(part, jobs, sitting)
-        published, summary = summarise(found)
-        raw = {"facts": facts, "whole": whole, "rows": found}
-        (folder / "scoreboards.json.xz").write_bytes(lzma.compress(json.dumps(raw).encode(), preset=1))
-        environment = {"gpu": facts["name"], "multiprocessors": facts["multiprocessors"]}
-        write("scoreboards", published, summary | {"whole": whole}, environment, out=folder)
+    jobs = batches()
+    sitting = Sitting(folder / "scoreboards.jsonl", end)
+    print(f"{len(jobs)} kernels, {sum(map(len, jobs))} probes", flush=True)
+    whole = sitting.run(jobs, options.jobs)
+    published, summary = summarise(list(rows(jobs, sitting)))
+    facts = sitting.station.facts
+    environment = {"gpu": facts["name"], "multiprocessors": facts["multiprocessors"]}
+    write("scoreboards", published, summary | {"whole": whole}, environment, out=folder)
     print(json.dumps(summary, indent=1))
     return 1 if summary["known_wrong_missed"] or not whole else 0
 
 
 def check(options: argparse.Namespace) -> int:
     """Build every kernel, disassemble some, compare with the text: no GPU."""
-    wrong = 0
-    for part in PARTS if options.only is None else [options.only]:
-        jobs, container = batches(part), room(part)
-        print(
-            f"{part}: {len(jobs)} kernels, {sum(map(len, jobs))} probes, {container.room} instructions each"
-        )
-        for n in range(0, len(jobs), max(1, len(jobs) // options.kernels)):
-            code = frame.Code()
-            PARTS[part].prologue(code)
-            for k, probe in enumerate(jobs[n]):
-                PARTS[part].section(code, k, probe)
-            function = Program.parse(container.fill(words((part, jobs[n], container.room)))).function(
-                build.NAME
-            )
-            for line, i in zip(code.lines, function.instructions, strict=False):
-                same = build.plain(line.text) == build.plain(i.text) and line.control == i.control
-                if not same:
-                    wrong += 1
-                    print(f"{line.text} {line.control}  became  {i.text} {i.control}")
+    wrong, jobs, container = 0, batches(), room()
+    print(f"{len(jobs)} kernels, {sum(map(len, jobs))} probes, {container.room} instructions each")
+    for n in range(0, len(jobs), max(1, len(jobs) // options.kernels)):
+        code = frame.Code()
+        order.prologue(code)
+        for k, probe in enumerate(jobs[n]):
+            order.section(code, k, probe)
+        made = Program.parse(container.fill(words((jobs[n], container.room)))).function(build.NAME)
+        for line, i in zip(code.lines, made.instructions, strict=False):
+            if not (build.plain(line.text) == build.plain(i.text) and line.control == i.control):
+                wrong += 1
+                print(f"{line.text} {line.control}  became  {i.text} {i.control}")
     print(f"{wrong} differ")
     return 1 if wrong else 0
-
-
-def publish(options: argparse.Namespace) -> int:
-    """Sum a run up into the results."""
-    raw = json.loads(lzma.decompress(Path(options.result).read_bytes()))
-    published, summary = summarise([row for row in raw["rows"] if row.get("kind") not in options.without])
-    environment = {"gpu": raw["facts"]["name"], "multiprocessors": raw["facts"]["multiprocessors"]}
-    path = write(
-        "scoreboards",
-        published,
-        summary | {"whole": raw["whole"]},
-        environment,
-        command=options.command,
-        commits=options.commit,
-    )
-    print(f"wrote {path.name}")
-    return 0
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -385,20 +296,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("step", choices=("run", "check", "publish"))
-    parser.add_argument("result", nargs="?", help="publish: the runs")
+    parser.add_argument("step", choices=("run", "check"))
     parser.add_argument("--out", default=os.environ.get("OUT", "."), help="folder")
-    parser.add_argument("--without", nargs="*", default=[], help="publish: kinds of raises to leave out")
-    parser.add_argument("--commit", default=None, help="publish: what was run")
-    parser.add_argument("--command", default="python scoreboards.py run", help="publish: how it was run")
     parser.add_argument("--seconds", type=float, default=150.0, help="run: stop then")
-    parser.add_argument("--only", choices=tuple(PARTS), default=None)
     parser.add_argument(
         "--jobs", type=int, default=max(1, (os.cpu_count() or 2) - 2), help="processes that build"
     )
-    parser.add_argument("--kernels", type=int, default=8, help="check: how many of each part")
+    parser.add_argument("--kernels", type=int, default=8, help="check: how many")
     options = parser.parse_args(arguments)
-    return {"run": run, "check": check, "publish": publish}[options.step](options)
+    return {"run": run, "check": check}[options.step](options)
 
 
 if __name__ == "__main__":

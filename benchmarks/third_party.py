@@ -36,7 +36,7 @@ from multiprocessing import TimeoutError, get_context
 from pathlib import Path
 from typing import Any, TypeVar
 
-from common import write
+from common import validator_digest, write
 
 from sassafras.core.files import write_whole
 
@@ -139,18 +139,6 @@ def summarise(rows: Sequence[Row], not_compiled: Sequence[Row]) -> Row:
         "per_repository": dict(Counter(row["repository"] for row in rows)),
         "refused_kernels": dict(Counter(f"{row['repository']}: {row['kernel']}" for row in refused)),
     }
-
-
-def validator_digest() -> str:
-    """SHA-256 of the code and the tables that judge: answers of another validator are not taken over."""
-    import sassafras
-
-    root = Path(str(sassafras.__file__)).parent
-    digest = hashlib.sha256()
-    for path in sorted(p for room in ("core", "sass", "validate") for p in (root / room).rglob("*")):
-        if path.is_file() and "__pycache__" not in path.parts:
-            digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()
 
 
 def _answered(answers: Path) -> list[Row]:

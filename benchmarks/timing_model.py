@@ -2,7 +2,6 @@
 
     python benchmarks/timing_model.py [--schedules 240] [--only softmax,...] [--pairs 24] [--gpus N]
     python benchmarks/timing_model.py --remodel RAW.json [RAW2.json ...] [--set lsu_interval=1 ...] [--out D]
-    python benchmarks/timing_model.py --speed
     python benchmarks/timing_model.py --publish timing-model.json
 
 The first form needs a GPU. For the headline case of each suite kernel it samples schedules: schedule i is
@@ -18,7 +17,6 @@ tau-b between the halves over the same pairs. Both are given over all pairs too.
 Besides timing-model.json it writes timing-model-raw.json: baseline cubins, the order and control codes of
 every schedule, and the halves, so that --remodel can judge any other version of the model without a GPU;
 it also joins the raw files of several runs over some kernels each (a later file's row replaces an earlier's).
---speed prints evaluations a second on this machine.
 --publish writes the table that `sassafras optimize` prints beside modelled ratios.
 """
 
@@ -37,7 +35,7 @@ import numpy as np
 from common import ROOT, per_gpu, read_result, write
 
 Row = dict[str, Any]
-PUBLISHED = ROOT / "src" / "sassafras" / "device" / "model" / "correlation.json"
+PUBLISHED = ROOT / "src" / "sassafras" / "timing_model" / "correlation.json"
 ARCH = "sm_90a"
 #: times that the validator looks at a walk, evenly spread (at every move of a walk shorter than this)
 CHECKS = 64
@@ -259,19 +257,10 @@ def summarise(rows: list[Row]) -> Row:
 
 
 def show(rows: list[Row]) -> None:
-    """A table for people."""
-
-    def number(value: float | None) -> str:
-        return "    -" if value is None else f"{value:5.2f}"
-
-    print("kernel             n   pairs    tau  ceiling  tau(all)  ceiling(all)   MAPE  GPU ratios")
+    """A line a kernel for people."""
     for r in rows:
-        low, high = r["gpu_ratio_range"]
-        print(
-            f"{r['kernel']:16} {r['schedules']:3} {r['pairs']:7}  {number(r['kendall_tau'])}  "
-            f"{number(r['ceiling'])}    {number(r['tau_all_pairs'])}      {number(r['ceiling_all_pairs'])}"
-            f"      {r['ratio_mape']:.3f}  {low:.3f}-{high:.3f}"
-        )
+        figures = {key: r[key] for key in ("schedules", "pairs", "kendall_tau", "ceiling", "ratio_mape")}
+        print(f"{r['kernel']:16}", figures, flush=True)
 
 
 def publish(results: Path) -> None:
@@ -293,30 +282,6 @@ def publish(results: Path) -> None:
     print(f"{len(table)} kernels -> {PUBLISHED.relative_to(ROOT)}")
 
 
-def speed(only: set[str]) -> None:
-    """Evaluations a second of the model on the suite's headline cases, on one core, after compilation."""
-    import time
-
-    from sassafras import suite
-    from sassafras.core import Candidate
-    from sassafras.targets import load
-    from sassafras.timing_model import ModelDevice
-
-    for name in suite.names():
-        if only and name not in only:
-            continue
-        workload = load(f"suite:{name}")
-        kernel = workload.build(workload.case(), ARCH)
-        device = ModelDevice(ARCH)
-        device.open(workload, workload.case(), kernel)
-        begin, count = time.perf_counter(), 0
-        while time.perf_counter() - begin < 2.0:
-            device.run(Candidate(kernel))
-            count += 1
-        rate = count / (time.perf_counter() - begin)
-        print(f"{name:16} {len(device.model.words):5} instructions {rate:7.0f} evaluations a second")
-
-
 def main() -> None:
     """Command line."""
     parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -328,7 +293,6 @@ def main() -> None:
     parse.add_argument("--seed", type=int, default=0)
     parse.add_argument("--out")
     parse.add_argument("--remodel", type=Path, nargs="+")
-    parse.add_argument("--speed", action="store_true")
     parse.add_argument("--set", action="append", default=[], metavar="CONSTANT=VALUE")
     parse.add_argument("--publish", type=Path)
     given = parse.parse_args()
@@ -337,9 +301,6 @@ def main() -> None:
         return
     changes = {key: float(v) if "." in v else int(v) for key, v in (s.split("=") for s in given.set)}
     only = set(filter(None, given.only.split(",")))
-    if given.speed:
-        speed(only)
-        return
     if given.remodel:
         joined: dict[str, Row] = {}
         for path in given.remodel:

@@ -26,16 +26,19 @@ import platform
 import statistics
 import time
 from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import read_lines, write
+from common import read_lines, validator_digest, write
 from planted import SOURCES, Subject, moves, names, permutations, places, scoreboards, swaps, timing
 
 Row = dict[str, Any]
+_COUNTS = ("kernels", "instructions", "accepted", "pinned", "legal", "legal_accepted")
+_COUNTS += tuple(f"{what}{end}" for what in ("regenerated", "renamed", "moved") for end in ("", "_accepted"))
 
 
 def one(path: str, name: str, quota: int, legal: int, seed: int, latencies: str = "mined") -> Row:
@@ -57,26 +60,11 @@ def _one(path: str, name: str, quota: int, legal: int, seed: int, latencies: str
     row: Row = {
         "name": name,
         "arch": program.arch,
-        "kernels": 0,
-        "instructions": 0,
-        "accepted": 0,
         "unsupported": {},
-        "rejected": [],
         "planted": Counter(),
         "caught": Counter(),
-        "missed": [],
-        "legal": 0,
-        "legal_accepted": 0,
-        "refused": [],
-        "milliseconds": [],
-        "pinned": 0,
-        "regenerated": 0,
-        "regenerated_accepted": 0,
-        "renamed": 0,
-        "renamed_accepted": 0,
-        "moved": 0,
-        "moved_accepted": 0,
     }
+    row |= dict.fromkeys(_COUNTS, 0) | {key: [] for key in ("rejected", "missed", "refused", "milliseconds")}
     if program.arch not in ARCHS or ARCHS[program.arch].scheduled is False:
         row["skipped"] = f"{program.arch} is parsed only"
         return row
@@ -99,13 +87,7 @@ def _one(path: str, name: str, quota: int, legal: int, seed: int, latencies: str
         if not quota:
             continue
         subject = Subject(program, kernel)
-        for source in SOURCES:
-            for mutant in source(subject, rng, quota):
-                row["planted"][mutant.kind] += 1
-                if validator.check(mutant.cubin).ok:
-                    row["missed"].append(f"{kernel}: {mutant.kind}: {mutant.note}")
-                else:
-                    row["caught"][mutant.kind] += 1
+        _plant(row, kernel, validator, (m for source in SOURCES for m in source(subject, rng, quota)))
         for note, cubin in permutations(subject, rng, legal):
             report = validator.check(cubin)
             row["milliseconds"].append((len(subject.code), 1e3 * report.seconds))
@@ -119,12 +101,31 @@ def _one(path: str, name: str, quota: int, legal: int, seed: int, latencies: str
     return row
 
 
+def _plant(row: Row, kernel: str, validator: Any, mutants: Iterable[Any], prefix: str = "") -> None:
+    """Judge violations; what is accepted was missed."""
+    for mutant in mutants:
+        kind = prefix + mutant.kind
+        row["planted"][kind] += 1
+        if validator.check(mutant.cubin).ok:
+            row["missed"].append(f"{kernel}: {kind}: {mutant.note}")
+        else:
+            row["caught"][kind] += 1
+
+
+def _schedules(cubin: bytes, kernel: str, rng: np.random.Generator, quota: int) -> Iterator[Any]:
+    """Violations of a schedule's order, distances and scoreboards."""
+    from sassafras.sass import Program
+
+    subject = Subject(Program.parse(cubin), kernel)
+    for source in (scoreboards, timing, swaps, places):
+        yield from source(subject, rng, quota)
+
+
 def _regenerated(
     row: Row, data: bytes, program: Any, kernel: str, validator: Any, rng: np.random.Generator, quota: int
 ) -> None:
     """Judge regenerated control codes, and what is planted in them."""
     from sassafras.core import Kernel, SassafrasError
-    from sassafras.sass import Program
     from sassafras.schedule import ScheduleSpace
 
     try:
@@ -139,15 +140,7 @@ def _regenerated(
     if not report.ok:
         row["refused"].append(f"{kernel}: regenerated: {report.violations[0]}")
         return
-    subject = Subject(Program.parse(changed), kernel)
-    for source in (scoreboards, timing, swaps, places):
-        for mutant in source(subject, rng, quota):
-            kind = f"regenerated: {mutant.kind}"
-            row["planted"][kind] += 1
-            if validator.check(mutant.cubin).ok:
-                row["missed"].append(f"{kernel}: {kind}: {mutant.note}")
-            else:
-                row["caught"][kind] += 1
+    _plant(row, kernel, validator, _schedules(changed, kernel, rng, quota), "regenerated: ")
 
 
 def _copies(
@@ -163,7 +156,6 @@ def _copies(
     """Judge copies (renamed, or with instructions moved over branches), wrong ones and a right one, and what
     is planted in the right one's schedule."""
     from sassafras.core import Kernel, SassafrasError
-    from sassafras.sass import Program
     from sassafras.schedule import spaces
     from sassafras.validate import Validator
 
@@ -187,15 +179,7 @@ def _copies(
     if not report.ok:
         row["refused"].append(f"{kernel}: {what}: {report.violations[0]}")
         return
-    copy = Subject(Program.parse(space.via[0]), kernel)
-    for source in (scoreboards, timing, swaps, places):
-        for mutant in source(copy, rng, quota):
-            kind = f"{what}: {mutant.kind}"
-            row["planted"][kind] += 1
-            if validator.check(mutant.cubin).ok:
-                row["missed"].append(f"{kernel}: {kind}: {mutant.note}")
-            else:
-                row["caught"][kind] += 1
+    _plant(row, kernel, validator, _schedules(space.via[0], kernel, rng, quota), f"{what}: ")
 
 
 def main() -> None:
@@ -219,7 +203,14 @@ def main() -> None:
     asked = {x["name"]: 0 if n % options.plant else options.quota for n, x in enumerate(lines)}
     journal = Path(options.out or os.environ.get("OUT", "."), "validator.rows.jsonl")
     journal.parent.mkdir(parents=True, exist_ok=True)
-    settings = [options.quota, options.legal, options.plant, options.seed, options.latencies, _digest()]
+    settings = [
+        options.quota,
+        options.legal,
+        options.plant,
+        options.seed,
+        options.latencies,
+        validator_digest(),
+    ]
     rows = _done(journal, settings, set(asked))
     done = {row["name"] for row in rows}
     with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool, journal.open("a") as file:
@@ -253,12 +244,6 @@ def main() -> None:
     print(json.dumps(summary, indent=1), f"\nwrote {path.name}")
 
 
-def _digest() -> str:
-    from mutants.plan import validator_digest
-
-    return validator_digest()
-
-
 def _done(journal: Path, settings: list[Any], names: set[str]) -> list[Row]:
     """Rows of an earlier call with the same settings; a line that a kill cut short is dropped."""
     found: dict[str, Row] = {}
@@ -282,29 +267,21 @@ def _summary(all_rows: list[Row]) -> tuple[list[Row], Row]:
         by_size[500 * round(count / 500)].append(milliseconds)
     judged = [r for r in rows if "skipped" not in r]
     per_thousand = [t for count, t in times if 800 <= count <= 1200]
+    total = {key: sum(r[key] for r in judged) for key in _COUNTS}
     summary = {
         "cubins": len(judged),
-        "kernels": sum(r["kernels"] for r in judged),
-        "instructions": sum(r["instructions"] for r in judged),
         "parsed_only": len(rows) - len(judged),
-        "planted_in": sum("planted" in r and bool(r["planted"]) for r in judged),
+        "planted_in": sum(bool(r["planted"]) for r in judged),
         "failed": {r["name"]: r["error"] for r in all_rows if "error" in r},
-        "accepted": sum(r["accepted"] for r in judged),
         "false_rejections": sum(len(r["rejected"]) for r in judged),
         "unsupported": sum(len(r["unsupported"]) for r in judged),
         "unsupported_reasons": sorted({v for r in judged for v in r["unsupported"].values()})[:8],
-        "pinned_instructions": sum(r["pinned"] for r in judged),
+        "pinned_instructions": total.pop("pinned"),
         "planted": sum(planted.values()),
         "caught": sum(caught.values()),
         "missed": [f"{r['name']}: {m}" for r in rows for m in r["missed"]][:50],
-        "legal_permutations": sum(r["legal"] for r in rows),
-        "legal_accepted": sum(r["legal_accepted"] for r in rows),
-        "regenerated": sum(r["regenerated"] for r in rows),
-        "regenerated_accepted": sum(r["regenerated_accepted"] for r in rows),
-        "renamed": sum(r["renamed"] for r in rows),
-        "renamed_accepted": sum(r["renamed_accepted"] for r in rows),
-        "moved": sum(r["moved"] for r in rows),
-        "moved_accepted": sum(r["moved_accepted"] for r in rows),
+        "legal_permutations": total.pop("legal"),
+        **total,
         "milliseconds_per_candidate": _median(per_thousand or [t for _, t in times]),
         "milliseconds_by_instructions": {str(k): _median(v) for k, v in sorted(by_size.items())},
         "analysis_seconds": _median([r["analysis_s"] for r in judged if "analysis_s" in r]),

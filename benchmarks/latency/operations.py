@@ -5,7 +5,9 @@ Registers are those of `order`.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from pathlib import Path
 
 from sassafras.sass.opcodes import base
 
@@ -92,49 +94,10 @@ _CONFLICT = ("R99",), ("R79",)
 _OWN, _GLOBAL, _FAR = (("R46",), ("R70",)), (("R50", "R51"), ("R72",)), (("R96", "R97"), ("R74",))
 
 #: transcendentals, conversions and bit counting
+_XU = json.loads(Path(__file__).with_name("cases.json").read_text())["conversions"]
 XU = (
-    *(
-        _plain(name)
-        for name in (
-            "MUFU.EX2",
-            "MUFU.RCP",
-            "MUFU.SQRT",
-            "MUFU.TANH",
-            "MUFU.SIN",
-            "MUFU.RCP64H",
-            "MUFU.RSQ64H",
-            "MUFU.EX2.F16",
-            "I2F.RM",
-            "I2F.S8",
-            "I2F.F16.U16",
-            "F2I.NTZ",
-            "F2I.U32.TRUNC.NTZ",
-            "F2I.U16.F16.TRUNC.NTZ",
-            "F2F.F16.F32.RM",
-            "FRND",
-            "FRND.F16",
-            "POPC",
-            "FLO.U32",
-            "BREV",
-            "F2F.F32.F64",
-            "F2F.F16.F64",
-            "F2I.F64.TRUNC",
-            "F2I.U32.F64.TRUNC",
-            "I2F.S64",
-            "I2F.U64",
-        )
-    ),
-    *(
-        _plain(name, 2)
-        for name in (
-            "F2F.F64.F32",
-            "F2I.S64.TRUNC",
-            "F2I.S64.F64.TRUNC",
-            "I2F.F64",
-            "I2F.F64.S64",
-            "FRND.F64",
-        )
-    ),
+    *(_plain(name) for name in _XU["one register"]),
+    *(_plain(name, 2) for name in _XU["two registers"]),
     Op("FCHK", "FCHK {d}, {s}, R49", ("R48",), ("R4",), file="P"),
 )
 DOUBLE = (Op("DMMA.8x8x4", "DMMA.8x8x4 {d}, {s}, R52, RZ", width=4),)

@@ -164,37 +164,19 @@ def summary(found: list[dict[str, Any]], tally: Tally) -> dict[str, Any]:
 
 def text(found: list[dict[str, Any]], summed: dict[str, Any]) -> str:
     """For a terminal: dangers first and loudly."""
-    lines = []
-    danger = sorted(
-        (r for r in found if r["relation"] == "danger"),
-        key=lambda r: min(r["mined"] or UNKNOWN, r["allowed"] or UNKNOWN) - r["fault"],
-    )
-    if danger:
-        lines.append(f"DANGER: {len(danger)} pairs need more than the mined table allows:")
-        lines += [
-            f"  {_name(r)}: mined {r['mined']}{'' if r['mined_trusted'] else ' (not trusted)'}, "
-            f"allowed {r['allowed']}, measured {r['cycles']}, wrong at {r['fault']}"
-            for r in danger[:60]
-        ]
-    held = [r for r in found if r["relation"] == "held"]
-    if held:
-        lines.append(
-            f"{len(held)} pairs were right as close as ptxas puts them, but the hardware held them apart: "
-            + ", ".join(f"{_name(r)} ({r['mined']}, held to {r['cycles']})" for r in held[:4])
-        )
+    lines = [
+        f"DANGER: {_name(r)}: mined {r['mined']}, allowed {r['allowed']}, measured {r['cycles']}, wrong at "
+        f"{r['fault']}"
+        for r in found
+        if r["relation"] == "danger"
+    ]
     for status in ("always wrong", "blind"):
-        some = [r for r in found if r["status"] == status]
-        if some:
-            names = Counter((r["first"].split()[0], r["second"].split()[0]) for r in some)
-            lines.append(
-                f"{status}: {len(some)} pairs, most of "
-                + ", ".join(f"{a} -> {b}" for (a, b), _ in names.most_common(6))
-            )
-    gains = Counter(r["mined"] - r["cycles"] for r in found if r["relation"] == "less")
-    if gains:
-        lines.append(
-            "closer than mined by cycles: " + ", ".join(f"{c}: {n}" for c, n in sorted(gains.items()))
+        names = Counter(
+            (r["first"].split()[0], r["second"].split()[0]) for r in found if r["status"] == status
         )
+        if names:
+            most = ", ".join(f"{a} -> {b}" for (a, b), _ in names.most_common(6))
+            lines.append(f"{status}: {sum(names.values())} pairs, most of {most}")
     if summed["known_too_short_missed"]:
         lines.append(f"NOT CAUGHT, though known to be too close: {summed['known_too_short_missed']}")
     lines.append(

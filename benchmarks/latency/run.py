@@ -8,25 +8,20 @@ probe that did it is known; that distance counts as failed, and the probe is not
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sassafras.core import DeviceError
-from sassafras.cuda.worker_process import WorkerProcess
-
 from .analysis import Tally
 from .build import clock_cycles, patch
 from .plan import LONGER, SHORT, SLOW, Plan, PlannedBatch
+from .station import Station
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 _ANY = 0xFFFFFFFF
 #: what a worker gets for a kernel, which takes milliseconds
 ANSWER_SECONDS = 6.0
-START_SECONDS = 60.0
 #: loops of a launch with one warp a multiprocessor, with one a scheduler, and with a full multiprocessor
 LOOPS = (8, 8, 8)
 CONFIRM_LOOPS = (32, 32, 64)
@@ -53,12 +48,10 @@ class Runner:
     turns: int = 99
     say: Callable[[str], None] = print
     tally: Tally = field(init=False)
-    restarts: int = 0
 
     def __post_init__(self) -> None:
         self._end = time.monotonic() + self.seconds
-        self._worker: WorkerProcess | None = None
-        self.facts: dict[str, Any] = {}
+        self._station = Station(self.pretend, self.say)
         self.tally = Tally(self.plan)
         self.journal.parent.mkdir(parents=True, exist_ok=True)
         done = self.tally.read(self.journal)
@@ -68,10 +61,15 @@ class Runner:
         if self.journal.stat().st_size == 0:
             self._write({"plan": self.plan.digest, "pretend": self.pretend})
 
+    @property
+    def restarts(self) -> int:
+        """Processes lost so far."""
+        return self._station.restarts
+
     def run(self) -> bool:
         """Run until the time is up or everything was confirmed; True when every distance was tried."""
         try:
-            self._start()
+            self._station.start()
             whole = all(self._sweep(batch) for batch in self.plan.batches if self._left())
             whole = whole and self._left()
             self.say(f"sweep: {'done' if whole else 'not done'}, {self.tally.runs} runs")
@@ -85,7 +83,7 @@ class Runner:
                         self._one(batch, distance, hint, turn)
             return all(self._swept(batch) for batch in self.plan.batches)
         finally:
-            self._stop()
+            self._station.stop()
             self._file.close()
 
     # -- what to run --------------------------------------------------------------------------------------
@@ -152,7 +150,7 @@ class Runner:
         )
 
     def _shapes(self, loops: tuple[int, int, int]) -> list[tuple[int, int, int]]:
-        blocks = self.facts["multiprocessors"]
+        blocks = self._station.facts["multiprocessors"]
         return [(blocks, threads, n) for threads, n in zip((32, 128, 1024), loops, strict=True)]
 
     def _all(
@@ -169,48 +167,6 @@ class Runner:
         count = len(batch.rows)
         total: dict[str, Any] = {k: [0] * count for k in ("bad", "odd", "counted")}
         total |= {"shortest": [_ANY] * count, "warps": [0] * count, "crashed": [], "bad_by_shape": [0, 0, 0]}
-        out = self.tally.crashed.get(batch.number, set())
-        todo, start = [], 0
-        for n in [*sorted(out), count]:
-            if n > start:
-                todo.append((start, n - start))
-            start = n + 1
-        while todo:
-            first, many = todo.pop()
-            try:
-                answer = self._ask(batch, cubin, limits, shapes, first, many, 7919 * turn + distance)
-            except DeviceError as error:
-                self._stop(kill=True)
-                self.restarts += 1
-                self.say(
-                    f"kernel {batch.number} at {distance}, probes {first} to {first + many - 1}: {error}"
-                )
-                if many == 1:
-                    total["crashed"].append(first)
-                else:
-                    todo += [(first, many // 2), (first + many // 2, many - many // 2)]
-                self._start()
-                continue
-            for number, counters in enumerate(answer["counters"]):
-                for n in range(first, first + many):
-                    bad, odd, counted, shortest, warps = counters[n]
-                    for key, value in (("bad", bad), ("odd", odd), ("counted", counted), ("warps", warps)):
-                        total[key][n] += value
-                    total["shortest"][n] = min(total["shortest"][n], shortest)
-                    total["bad_by_shape"][number] += bad
-        return total
-
-    def _ask(
-        self,
-        batch: PlannedBatch,
-        cubin: bytes,
-        limits: list[int],
-        shapes: list[tuple[int, int, int]],
-        first: int,
-        many: int,
-        seed: int,
-    ) -> dict[str, Any]:
-        assert self._worker is not None
         more: dict[str, Any] = {}
         if self.pretend:
             more = {
@@ -221,10 +177,29 @@ class Runner:
                 "fault": self.fault,
                 "number": batch.number,
             }
-        seconds = 8.0 if self.pretend else ANSWER_SECONDS
-        return self._worker.ask(
-            "run", seconds, [cubin], limits=limits, shapes=shapes, first=first, count=many, seed=seed, **more
+        parts = self._station.run(
+            f"kernel {batch.number} at {distance}",
+            cubin,
+            count,
+            8.0 if self.pretend else ANSWER_SECONDS,
+            self.tally.crashed.get(batch.number, set()),
+            limits=limits,
+            shapes=shapes,
+            seed=7919 * turn + distance,
+            **more,
         )
+        for first, many, found in parts:
+            if found is None:
+                total["crashed"].append(first)
+                continue
+            for number, counters in enumerate(found):
+                for n in range(first, first + many):
+                    bad, odd, counted, shortest, warps = counters[n]
+                    for key, value in (("bad", bad), ("odd", odd), ("counted", counted), ("warps", warps)):
+                        total[key][n] += value
+                    total["shortest"][n] = min(total["shortest"][n], shortest)
+                    total["bad_by_shape"][number] += bad
+        return total
 
     def _record(self, line: dict[str, Any]) -> None:
         self._write(line)
@@ -233,19 +208,3 @@ class Runner:
     def _write(self, line: dict[str, Any]) -> None:
         self._file.write(json.dumps(line, separators=(",", ":")) + "\n")
         self._file.flush()
-
-    # -- the worker ---------------------------------------------------------------------------------------
-
-    def _start(self) -> None:
-        path = os.pathsep.join([str(ROOT), str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])])
-        environment = {"PYTHONPATH": path, "LATENCY_PRETEND": "1" if self.pretend else "0"}
-        self._worker = WorkerProcess(environment=environment, module="benchmarks.latency.worker")
-        self.facts = self._worker.ask("open", START_SECONDS)
-        if self.facts["capability"] != [9, 0]:
-            self._stop()
-            raise DeviceError(f"{self.facts['name']} is no sm_90", hint="the plan is for sm_90a")
-
-    def _stop(self, kill: bool = False) -> None:
-        if self._worker is not None:
-            self._worker.kill() if kill else self._worker.close()
-            self._worker = None

@@ -16,9 +16,10 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+
+from .pool import Say
 
 #: patterns: NaNs that differ by register and thread, and one small number
 NAN, NAN_MASK, SMALL = 0x7FC00000, 0x3FF, 0x0ABC
@@ -157,10 +158,10 @@ class Pretended:
         return True
 
 
-def fresh(folder: Path, jobs: list[tuple[str, Path]], pretend: bool, until: float, pipe: Any) -> None:
+def fresh(say: Say, folder: Path, jobs: list[tuple[str, Path]], pretend: bool, until: float) -> None:
     """Run each (kernel, cubin) in a process forked for it; this process never touches CUDA.
 
-    Sends (cubin's path, ``right``, ``wrong``, ``crashed`` or ``hung``) for each, until the time is over.
+    Says (cubin's path, ``right``, ``wrong``, ``crashed`` or ``hung``) for each, until the time is over.
     """
     from sassafras.cuda import driver, params  # noqa: F401 (imported once, for all children)
 
@@ -185,8 +186,7 @@ def fresh(folder: Path, jobs: list[tuple[str, Path]], pretend: bool, until: floa
         if status is None:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
-            pipe.send((str(path), "hung"))
+            say((str(path), "hung"))
             continue
         code = os.waitstatus_to_exitcode(status)
-        pipe.send((str(path), {0: "right", 3: "wrong"}.get(code, "crashed")))
-    pipe.send(None)
+        say((str(path), {0: "right", 3: "wrong"}.get(code, "crashed")))

@@ -8,12 +8,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from common import write
+from common import validator_digest, write
 
 from sassafras.sass.tools import find_all
 
 from .learning import digest
-from .plan import validator_digest
 from .shares import Item
 
 Row = dict[str, Any]

@@ -1,10 +1,10 @@
 """How often a scoreboard may be raised before somebody waits for it.
 
-A scoreboard counts. `benchmarks/scoreboards.py` had warps of an H100 raise one by 1 to 160 operations of one
-kind, then wait: a kind of which nothing was ever missing may raise it any number of times, as its queue holds
-up the issue before the counter is full. That is known of a kind alone, an opcode's results or its operands:
-two kinds have two queues. For them, and for kinds that were not asked, it may be raised 63 times, or as often
-as the compiler does.
+A scoreboard counts. Warps of an H100 raised one by 1 to 160 operations of one kind, then waited
+(results/scoreboard-increments.json): a kind of which nothing was ever missing may raise it any number of
+times, as its queue holds up the issue before the counter is full. That is known of a kind alone, an opcode's
+results or its operands: two kinds have two queues. For them, and for kinds that were not asked, it may be
+raised 63 times, or as often as the compiler does.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from numba import njit
 
-_MEASURED = Path(__file__).resolve().parents[1] / "results" / "scoreboards.json"
+_MEASURED = Path(__file__).resolve().parents[1] / "results" / "scoreboard-increments.json"
 #: raises by several kinds, or by one that was not measured
 MOST_RAISED = 63
 #: `State.raiser`: nobody; several or not measured. Kinds are numbered from 1

@@ -17,7 +17,6 @@ import common  # noqa: E402
 COMMANDS = [
     "beyond.py --merge {} --out {out}",
     "schedule_suite.py --merge {} --out {out}",
-    "schedule_suite.py --table {}",
     "timing_model.py --remodel {}",
     "timing_model.py --publish {}",
     "latencies.py publish {} --out {out}",

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import scoreboards
-from benchmarks.latency import build, frame, order, raises
+from benchmarks.latency import build, frame, order
 from sassafras.sass import Instruction, Program
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -20,11 +20,10 @@ OUT, MEMORY = 0x1000000, 0x710000000
 SMALL = 1500
 
 
-def counters(part: str, probes: list[order.Probe] | list[raises.Probe], late: int) -> list[dict[str, int]]:
+def counters(probes: list[order.Probe], late: int) -> list[dict[str, int]]:
     """Counters of a warp's two trials where what has no scoreboard is `late` cycles late."""
-    module = scoreboards.PARTS[part]
-    container = build.container(SMALL, module.LIVE, module.THREADS, module.SHARED_BYTES, module.LOCAL_BYTES)
-    code = scoreboards.words((part, list(probes), container.room))
+    container = build.container(SMALL, order.LIVE, order.THREADS, order.SHARED_BYTES, order.LOCAL_BYTES)
+    code = scoreboards.words((probes, container.room))
     function = Program.parse(container.fill(code)).function(build.NAME)
     memory = {OUT + frame.COUNTER_BYTES * n + 12: 0xFFFFFFFF for n in range(len(probes))}
     constants = {
@@ -38,7 +37,7 @@ def counters(part: str, probes: list[order.Probe] | list[raises.Probe], late: in
     # (an address's low word: the interpreter's constants are words)
     Warp(function, cycles, constants, memory, block=3).run()
     return [
-        {name: memory.get(OUT + frame.COUNTER_BYTES * n + 4 * k, 0) for k, name in enumerate(module.COUNTERS)}
+        {name: memory.get(OUT + frame.COUNTER_BYTES * n + 4 * k, 0) for k, name in enumerate(order.COUNTERS)}
         for n in range(len(probes))
     ]
 
@@ -51,7 +50,7 @@ def test_a_result_that_is_late_is_counted(late: int, bad: int) -> None:
         for first, second in (("POPC", "BREV"), ("LDS.128", "LDS"), ("LDL", "LDS"))
         for pressure in (0, 6)
     ]
-    for probe, found in zip(probes, counters("pairs", probes, late), strict=True):
+    for probe, found in zip(probes, counters(probes, late), strict=True):
         assert found["bad"] == bad, probe
         assert found["unwaited"] == 64 and found["warps"] == 2, probe
 
@@ -67,30 +66,12 @@ def test_operands_are_read_in_time_here() -> None:
             ("over", "LDS.128", "LDS"),
         )
     ]  # fmt: skip
-    for probe, found in zip(probes, counters("pairs", probes, 2), strict=True):
+    for probe, found in zip(probes, counters(probes, 2), strict=True):
         assert found["bad"] == 0 and found["warps"] == 2, probe
 
 
-@pytest.mark.parametrize(
-    "kind", ["LDS", "LDL", "POPC", "LDG miss", "STS read", "STG miss read", "LDS read", "LDG read"]
-)
-def test_nothing_is_missing_behind_an_honest_wait(kind: str) -> None:
-    probes = [raises.Probe(kind, n) for n in (1, 64, 70)]
-    for probe, found in zip(probes, counters("raises", probes, 2), strict=True):
-        assert found["bad"] == 0 and found["warps"] == 2, probe
-        assert found["issue_cycles"] >= 2 * probe.count
-
-
-def test_a_wait_that_ends_early_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same kernels where the wait names another scoreboard: everything is missing."""
-    monkeypatch.setattr(raises, "WAITED", 2)
-    (found,) = counters("raises", [raises.Probe("LDS", 70)], 2)
-    assert found["bad"] == 64
-
-
-@pytest.mark.parametrize("part", list(scoreboards.PARTS))
-def test_kernels_disassemble_as_they_were_written(part: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert scoreboards.main(["check", "--only", part, "--kernels", "1"]) == 0
+def test_kernels_disassemble_as_they_were_written(capsys: pytest.CaptureFixture[str]) -> None:
+    assert scoreboards.main(["check", "--kernels", "1"]) == 0
     assert "0 differ" in capsys.readouterr().out
 
 

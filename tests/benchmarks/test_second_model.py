@@ -143,11 +143,11 @@ def test_a_mutant_can_be_made_again_from_its_number() -> None:
 
 def test_a_fence_of_a_copy_may_stall_as_little_as_in_the_original() -> None:
     """A copy that stalls for longer at a fence proves nothing against the compiler's own stall there."""
-    from sassafras import spaces
     from sassafras.core import Kernel
+    from sassafras.schedule import spaces
 
     data, _, kernel, _ = opened("softmax")
-    (renamed,) = spaces.space_of("renaming")(Kernel(data, kernel, "sm_90a", 128)).via
+    (renamed,) = spaces.space_of("renaming", Validator)(Kernel(data, kernel, "sm_90a", 128)).via
     program, second = Program.parse(renamed), SecondModel(data, kernel)
     function = program.function(kernel)
     high = function.words[:, 1].copy()

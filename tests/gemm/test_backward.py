@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -379,7 +378,7 @@ def test_a_compiled_step_has_the_same_layouts(install: Install) -> None:
     torch._dynamo.reset()
 
 
-def test_trees_are_trained_and_compared_on_them(
+def test_trees_are_trained_on_them(
     swept: tuple[Path, Dataset], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("sklearn")
@@ -399,18 +398,10 @@ def test_trees_are_trained_and_compared_on_them(
         entries.append(dataset.DatasetEntry(shape, ours, {"torch": record["torch"], "lt_autotune": lt}))
     Dataset({"gpu": GPU}, entries).save(tmp_path / "made.jsonl.gz")
     words = ["choosers.py", "--backward", "--dataset", str(tmp_path / "made.jsonl.gz")]
-    monkeypatch.setattr(choosers, "MARGINS", (1.08,))
     monkeypatch.setattr(choosers, "MEMBERS", 2)
     few = {"max_iter": 8, "max_leaf_nodes": 15, "learning_rate": 0.3}
     for name in ("PLAIN_BACKWARD", "MODES"):
         monkeypatch.setattr(choosers, name, few)
-    held = {"every fifth shape": choosers.HELD_OUT_BACKWARD["every fifth shape"]}
-    monkeypatch.setattr(choosers, "HELD_OUT_BACKWARD", held)
-    monkeypatch.setattr(sys, "argv", [*words, "--out", str(tmp_path)])
-    choosers.main()
-    summary = json.loads((tmp_path / "choosers-backward.json").read_text())["summary"]["backward"]
-    for name in ("trees, margin 1.08", "neighbours"):
-        assert summary[name]["problems"] + summary[name]["unknown"] == 14
     monkeypatch.setattr(sys, "argv", [*words, "--train", "--model", str(tmp_path / "m.npz")])
     choosers.main()
     model = predictor.Model.load(tmp_path / "m.npz")
