@@ -84,9 +84,9 @@ def matmul(
                 return result
         return _general(a, b, out, bias, activation, alpha, beta)
     if _is_compiling():
-        return _traced(a, b, out)
+        return _traced(a, b, out, None, None, 1.0, 0.0)
     result = _launch(a, b, out)
-    return _general(a, b, out) if result is NotImplemented else result
+    return _general(a, b, out, None, None, 1.0, 0.0) if result is NotImplemented else result
 
 
 def _first(*call: Any) -> Any:
@@ -155,15 +155,7 @@ def settle(timeout: float = 300.0) -> None:
 # -- the paths that are not fast ----------------------------------------------------------------------
 
 
-def _general(
-    a: Any,
-    b: Any,
-    out: Any,
-    bias: Any = None,
-    activation: str | None = None,
-    alpha: float = 1.0,
-    beta: float = 0.0,
-) -> Any:
+def _general(a: Any, b: Any, out: Any, bias: Any, activation: str | None, alpha: float, beta: float) -> Any:
     """Any eager call that the launcher did not take."""
     call = (a, b, out, bias, activation, alpha, beta)
     if more := asks_more(bias, activation, alpha, beta):
@@ -245,15 +237,7 @@ def _lie_well(
 # -- graphs and gradients: the operators ----------------------------------------------------------------
 
 
-def _traced(
-    a: Any,
-    b: Any,
-    out: Any,
-    bias: Any = None,
-    activation: str | None = None,
-    alpha: float = 1.0,
-    beta: float = 0.0,
-) -> Any:
+def _traced(a: Any, b: Any, out: Any, bias: Any, activation: str | None, alpha: float, beta: float) -> Any:
     """The call as torch.compile sees it."""
     if more := asks_more(bias, activation, alpha, beta):
         check(a, b, out, bias, activation, alpha, beta)
