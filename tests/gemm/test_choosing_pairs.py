@@ -103,7 +103,7 @@ def test_features_of_a_pair() -> None:
     numbers = list(predictor._NUMBERS)
     first = predictor._FAMILY + 7
     parts, band = first + numbers.index("parts"), first + numbers.index("band")
-    assert found[:, parts].tolist() == [8.0, 0.0] and found[0, band] == 0.0
+    assert found[:, parts].tolist() == [8.0, 1.0] and found[0, band] == 0.0
 
 
 def test_estimates_answer_for_shapes_that_cannot_run() -> None:

@@ -31,15 +31,26 @@ from .cost_model import estimate_us, least_us
 from .dataset import DATA, stem
 
 #: of the columns of `features`: a model of another number is not used
-VERSION = 7
+VERSION = 6
 _FAMILIES = ("small", "fallback", "split_k", "persistent", "unaligned", "split_k_two_pass")
 #: the column of a family's index in `_FAMILIES`
 _FAMILY = 11
 #: numbers of a configuration or of its instance; 0 where a family has none
 _NUMBERS = (
     "cluster", "warps_m", "warps_n", "warps_k", "mt", "nt", "steps", "stages", "consumers", "ping_pong",
-    "cluster_m", "cluster_n", "parts", "group", "exact", "buffers", "align", "blocks", "band", "lead",
+    "cluster_m", "cluster_n", "parts", "share_m", "share_n", "group", "exact", "shared", "buffers", "align",
+    "blocks", "band",
 )  # fmt: skip
+
+
+#: columns of kernels' parameters that are gone, whose values were these
+_GONE = {"parts": 1, "share_m": 1, "share_n": 1}
+#: kernels by the names of models of earlier versions
+_EARLIER = {
+    "LeanConfig": "small", "StagedConfig": "fallback", "ClusterSplitConfig": "split_k",
+    "WarpSpecializedConfig": "persistent", "AnyRowsConfig": "unaligned",
+    "TwoLaunchesConfig": "split_k_two_pass",
+}  # fmt: skip
 
 
 def families_in(found: np.ndarray) -> list[str]:
@@ -53,7 +64,8 @@ def _own(config: Config) -> tuple[float, ...]:
     rows, columns = config.tile
     numbers = []
     for name in _NUMBERS:
-        value: Any = getattr(config, name, None)
+        gone = _GONE.get(name) if config.FAMILY.startswith("split_k") else None
+        value: Any = getattr(config, name, gone)
         numbers.append(float(getattr(config.instance, name, 0) if value is None else value))
     return (
         float(_FAMILIES.index(config.FAMILY)),
@@ -264,7 +276,8 @@ class Model:
 
     def knows(self, config: Config) -> bool:
         """Whether it has learnt of a configuration's kernel: what it says of others means nothing."""
-        return config.FAMILY in self.header.get("families", _FAMILIES)
+        families = self.header.get("families", _FAMILIES)
+        return config.FAMILY in [_EARLIER.get(name, name) for name in families]
 
     @property
     def known(self) -> list[tuple[Shape, str, tuple[str, ...]]]:
