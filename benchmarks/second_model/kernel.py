@@ -255,6 +255,7 @@ class Kernel:
         else:
             self._adopt(of)
         self._queues()
+        self._unread_at_fences()
         self.unexplained = self.learnt.counts.copy()
         f = self.facts
         self.closer = int(((f.raw > self.learnt.raw) & self.exact).sum())
@@ -291,12 +292,24 @@ class Kernel:
         """Pairs of opcodes of which the compiler lets the later overwrite what the earlier has pending."""
         known = {"queued write": self.learnt.queue_write, "queued read": self.learnt.queue_read}
         self._own_queues = {kind: pairs.copy() for kind, pairs in known.items()}
-        # whose scoreboard tells that an earlier one has read cannot have written before that
-        self.learnt.queue_read[:] |= self.facts.by_read
+        # whose scoreboard or result tells that an earlier one has read cannot have written before that
+        self.learnt.queue_read[:] |= self.facts.by_read | self.facts.by_result
         for kind, pairs in known.items():
             for later, earlier in np.ndindex(*pairs.shape):
                 if latencies().queued(kind, self.names[later], self.names[earlier]):
                     pairs[later, earlier] = 1
+
+    def _unread_at_fences(self) -> None:
+        """A fence cannot tell the operations of a queue apart: where the compiler leaves the operands of one
+        STS unread, those of another STS may be unread too. Not where the fence gives registers away."""
+        f, pending = self.facts, self.learnt.pending
+        ordered = {n for n in range(len(self.names)) if f.by_read[n, n]}
+        for n in np.flatnonzero(f.kind == kinds.FENCE).tolist():
+            if self.ops[n].base == "USETMAXREG":
+                continue
+            left = pending[f.row[n]]
+            for opcode in ordered.intersection(f.owner[(left & 2) != 0].tolist()):
+                left[f.owner == opcode] |= 2
 
     def _adopt(self, of: Kernel) -> None:
         """What the compiler's code of another program shows, for the same slots, opcodes and fences here."""
