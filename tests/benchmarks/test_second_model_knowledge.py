@@ -12,9 +12,10 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
+from second_model import kernel as module
 from second_model import kinds, raises
 from second_model.kernel import Kernel
-from second_model.latency import latencies
+from second_model.latency import Latencies, latencies
 from second_model.reading import Listing, _op
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -225,6 +226,24 @@ def test_a_fence_cannot_tell_two_stores_of_a_queue_apart() -> None:
     unread = {0: {"stall": 4}, 1: {"stall": 4}}
     assert not hazard(made("STS [R3], R8"), unread)
     assert hazard(made("STG.E desc[UR4][R4.64], R8"), unread)
+    assert made("STS [R3], R8").seen()["queued at a fence", ("BAR.SYNC", ""), ("STS", "")] == 1
     # registers given away must have been read, of each store
     gives = ("USETMAXREG.DEALLOC.CTAPOOL 0x18", "", "", {"stall": 6})
     assert hazard(made("STS [R3], R8", gives), unread)
+
+
+def test_what_two_kernels_leave_unread_at_a_fence_a_third_may_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [
+        ("STS [R1], R8", "R1 R8", "", {"read": 0, "stall": 4}),
+        ("MOV R9, R10", "R10", "R9", {"wait": 1, "stall": 2}),
+        ("BAR.SYNC 0x0", "", "", {"stall": 6}), EXIT,
+    ]  # fmt: skip
+    unread = {0: {"stall": 4}}
+    assert hazard(kernel(*rows), unread)
+    table = Latencies()
+    monkeypatch.setattr(module, "latencies", lambda: table)
+    assert hazard(kernel(*rows), unread)
+    table.learn({("queued at a fence", ("BAR.SYNC", ""), ("STS", "")): (1, 1)})
+    assert hazard(kernel(*rows), unread)
+    table.learn({("queued at a fence", ("BAR.SYNC", ""), ("STS", "")): (1, 1)})
+    assert not hazard(kernel(*rows), unread)
