@@ -120,6 +120,7 @@ def mutate(options: argparse.Namespace, items: list[Item], taught: learning.Rows
         elif "left_out" not in known:
             known["cut"] = "time"
         if event.kind != "said":
+            shares.ended(item)
             for found in known.get("disagreements", ()):
                 print(f"{known['cubin']}: {item.name[:60]}: {found}", flush=True)
 

@@ -49,19 +49,29 @@ class Shares:
         self._left_s = sum(item.guess_s for item in self.left)
         self._workers, self._until = workers, until
         self._guessed = self._took = 2.0
+        #: when the kernels under way may end
+        self._ends: dict[Item, float] = {}
 
     def opened(self, item: Item, seconds: float) -> None:
         """Note how long an opening took."""
         self._guessed += item.guess_s
         self._took += seconds
 
+    def ended(self, item: Item) -> None:
+        """Note that a kernel is done, or was killed."""
+        self._ends.pop(item, None)
+
     def following(self) -> tuple[Item, float] | None:
         """The next kernel and the seconds for its mutants; None when there is none."""
         if not self.left:
             return None
-        time_left = max(0.0, self._until - time.time()) * self._workers * (1 - _SPARE)
-        free = time_left - self._left_s * self._took / self._guessed
-        share = max(_LEAST_S, free / len(self.left))
+        now, slow = time.time(), self._took / self._guessed
+        under_way = sum(max(0.0, end - now) for end in self._ends.values())
+        time_left = max(0.0, (self._until - now) * self._workers - under_way) * (1 - _SPARE)
+        share = (time_left - self._left_s * slow) / len(self.left)
         item = self.left.pop(0)
         self._left_s -= item.guess_s
+        ready = now + item.guess_s * slow
+        share = max(_LEAST_S, min(share, self._until - ready))
+        self._ends[item] = ready + share
         return item, share

@@ -12,6 +12,9 @@ from .latency import HORIZON, Side, latencies
 from .reading import Listing, Op
 from .state import Facts, Learnt, State, Values
 
+#: kind of what is learnt about opcodes whose operands the compiler leaves unread at a fence
+_UNREAD = "queued at a fence"
+
 
 class Kernel:
     """One program: its operations as arrays, and what is in flight at the beginning of every block."""
@@ -255,6 +258,7 @@ class Kernel:
         else:
             self._adopt(of)
         self._queues()
+        self._unread_at_fences()
         self.unexplained = self.learnt.counts.copy()
         f = self.facts
         self.closer = int(((f.raw > self.learnt.raw) & self.exact).sum())
@@ -285,18 +289,37 @@ class Kernel:
         for kind, pairs in self._own_queues.items():
             for later, earlier in zip(*np.nonzero(pairs), strict=True):
                 found[kind, (self.names[later], ""), (self.names[earlier], "")] = 1
+        for fence, opcode in self._own_unread:
+            found[_UNREAD, (fence, ""), (opcode, "")] = 1
         return found
 
     def _queues(self) -> None:
         """Pairs of opcodes of which the compiler lets the later overwrite what the earlier has pending."""
         known = {"queued write": self.learnt.queue_write, "queued read": self.learnt.queue_read}
         self._own_queues = {kind: pairs.copy() for kind, pairs in known.items()}
-        # whose scoreboard tells that an earlier one has read cannot have written before that
-        self.learnt.queue_read[:] |= self.facts.by_read
+        # whose scoreboard or result tells that an earlier one has read cannot have written before that
+        self.learnt.queue_read[:] |= self.facts.by_read | self.facts.by_result
         for kind, pairs in known.items():
             for later, earlier in np.ndindex(*pairs.shape):
                 if latencies().queued(kind, self.names[later], self.names[earlier]):
                     pairs[later, earlier] = 1
+
+    def _unread_at_fences(self) -> None:
+        """A fence cannot tell the operations of a queue apart: where the compiler leaves the operands of one
+        STS unread, here or at such a fence in other kernels, those of another STS may be unread too. Not
+        where the fence gives registers away."""
+        f, names = self.facts, self.names
+        ordered = {n for n in range(len(names)) if f.by_read[n, n]}
+        self._own_unread: set[tuple[str, str]] = set()
+        for n in np.flatnonzero(f.kind == kinds.FENCE).tolist():
+            op, left = self.ops[n], self.learnt.pending[f.row[n]]
+            if op.base == "USETMAXREG":
+                continue
+            fence = ".".join((op.base, *op.mods[:1]))
+            unread = ordered.intersection(f.owner[(left & 2) != 0].tolist())
+            self._own_unread |= {(fence, names[m]) for m in unread}
+            elsewhere = {m for m in ordered if latencies().queued(_UNREAD, fence, names[m])}
+            left[np.isin(f.owner, sorted(unread | elsewhere))] |= 2
 
     def _adopt(self, of: Kernel) -> None:
         """What the compiler's code of another program shows, for the same slots, opcodes and fences here."""

@@ -54,11 +54,12 @@ _XU = _names("MUFU I2F F2I F2F FRND FCHK POPC FLO BREV")
 #: whose result, being there, tells that an earlier operation's is: earlier -> later
 IN_ORDER_RESULTS = dict.fromkeys(_XU, _XU) | {
     "LDS": _names("LDS LDSM SHFL"), "LDSM": _names("LDS LDSM SHFL"), "SHFL": _names("LDS SHFL"),
-    "S2UR": _names("S2UR"), "MOVM": _names("MOVM"),
+    "S2UR": _names("S2UR"), "MOVM": _names("MOVM"), "ATOMS": _names("ATOMS LDS LDSM SHFL"),
 }  # fmt: skip
 #: whose scoreboard tells that an earlier operation has read its operands: earlier -> later
 IN_ORDER_READS = dict.fromkeys(_XU, _XU) | {
-    "LDG": _names("LDG LDGSTS"), "LDGSTS": _names("LDG LDGSTS"), "LDL": _names("LDL"), "MOVM": _names("MOVM"),
+    "LDG": _names("LDG LDGSTS LDL"), "LDGSTS": _names("LDG LDGSTS LDL"), "LDL": _names("LDL"),
+    "MOVM": _names("MOVM"),
     "STL": _names("LDS SHFL STG STL STS"), "LDS": _names("LDS SHFL STG STL STS"), "LDSM": _names("LDSM STG"),
     "SHFL": _names("LDS SHFL STG STL STS"), "STG": _names("LDS SHFL STG STL STS"),
     "STS": _names("LDL LDS LDSM SHFL STG STL STS"), "STSM": _names("LDS LDSM STG STS STSM"),

@@ -16,7 +16,7 @@ import numpy as np
 from numba import njit
 
 from .raises import MOST_RAISED, NOBODY, SEVERAL, raiser_of
-from .state import CLEAR, CROSS, DEPTH, FENCE, HORIZON, MEMORY, contains, join_entries, mix, whole
+from .state import CLEAR, CROSS, DEPTH, FENCE, HORIZON, MEMORY, contains, join_entries, mix, whole, within
 
 
 @njit(cache=True)
@@ -362,6 +362,10 @@ def walk(F, L, order, high, b, S, z, V, token, mode, scratch_g, scratch_s, note)
                             S.read[z, v] |= sets
                     if S.read[z, v] != CLEAR and F.by_read[F.name[i], n]:
                         S.read[z, v] |= both
+                    # what has overwritten all operands of an earlier one in its queue tells that it has read
+                    behind = S.read[z, v] != CLEAR and not gh and L.queue_read[F.name[i], n]
+                    if behind and within(F.operands, v, F.results, u):
+                        S.read[z, v] |= sets
             listed = False
             for a in range(n_active):
                 if active[a] == u:

@@ -240,6 +240,16 @@ def contains(mask, v, r):
 
 
 @njit(cache=True)
+def within(mask, v, other, u):
+    """Whether row `u` of a bit mask has every register of row `v` of another one, which has some."""
+    some, left = np.uint64(0), np.uint64(0)
+    for n in range(mask.shape[1]):
+        some |= mask[v, n]
+        left |= mask[v, n] & ~other[u, n]
+    return some != 0 and left == 0
+
+
+@njit(cache=True)
 def held(v, live):
     """The values of some registers."""
     out = np.empty(len(live), np.uint64)

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import time
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -78,17 +77,30 @@ def items(count: int) -> list[Item]:
     return [Item(f"/k/{n}.cubin", f"{n}.cubin", 0, "k", 100 * (n + 1)) for n in range(count)]
 
 
-def test_every_kernel_gets_the_same_time_and_none_is_left() -> None:
-    shares = Shares(items(40), 4, time.time() + 400)
-    given = []
-    while one := shares.following():
+def test_every_kernel_gets_the_same_time_and_none_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four workers that take as long as they may: all kernels are begun, and the time is used."""
+    now = 1000.0
+    monkeypatch.setattr(time, "time", lambda: now)
+    shares = Shares(items(40), 4, now + 400)
+    given: list[tuple[Item, float]] = []
+    free = [(now, None)] * 4
+    while True:
+        now, done = min(free, key=lambda one: one[0])
+        free.remove((now, done))
+        if done is not None:
+            shares.ended(done)
+            shares.opened(done, 3 * done.guess_s)
+        if (one := shares.following()) is None:
+            break
         given.append(one)
+        free.append((now + 3 * one[0].guess_s + one[1], one[0]))
     assert [item.instructions for item, _ in given] == sorted(
         (100 * (n + 1) for n in range(40)), reverse=True
     )
-    # nothing was opened, no time has passed: 1,600 s less the openings, for 40 kernels, then for fewer
-    assert 25 < given[0][1] < 40
-    assert all(a[1] < b[1] for a, b in pairwise(given))
+    middle = sorted(share for _, share in given)[20]
+    assert middle > 15
+    assert all(0.4 * middle < share < 1.6 * middle for _, share in given)
+    assert all(1320 < end <= 1400.3 for end, _ in free)
 
 
 def test_slow_openings_shorten_the_shares() -> None:

@@ -12,9 +12,10 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
+from second_model import kernel as module
 from second_model import kinds, raises
 from second_model.kernel import Kernel
-from second_model.latency import latencies
+from second_model.latency import Latencies, latencies
 from second_model.reading import Listing, _op
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -164,6 +165,7 @@ def test_who_vouches_is_never_wrong_where_it_was_asked() -> None:
     for key in (
         ("results", "LDSM", "LDS"), ("reads", "LDGSTS", "LDG"), ("reads", "LDG", "LDGSTS"),
         ("reads", "STSM", "STG"), ("reads", "ATOMS", "ATOMS"), ("reads", "SHFL", "LDS"),
+        ("reads", "LDG", "LDL"), ("reads", "LDGSTS", "LDL"), ("results", "ATOMS", "LDS"),
     ):  # fmt: skip
         assert key in known
         assert asked[key] == {True}
@@ -186,3 +188,62 @@ def test_what_returns_behind_a_read_may_overwrite_it() -> None:
         EXIT,
     )
     assert hazard(plain, {1: {"stall": 5}})
+
+
+def test_a_load_that_has_returned_tells_that_the_one_whose_address_it_overwrote_has_read() -> None:
+    """LDG reads R4 and R5 late, LDL overwrites them behind it: with LDL's result there, LDG has read."""
+
+    def made(overwritten: str, both: bool) -> Kernel:
+        return kernel(
+            ("LDG.E R8, desc[UR4][R4.64]", "UR4 UR5 R4 R5", "R8", {"write": 0, "read": 1}),
+            (f"LDL{'.64' if both else ''} R4, [R1]", "R1", overwritten, {"write": 2, "stall": 2}),
+            ("MOV R5, R4" if both else "FADD R7, R4, R4", "R4", "R5" if both else "R7",
+             {"wait": 0b110, "stall": 5}),
+            ("MOV R5, R7", "R7", "R5", {"stall": 5}),
+            ("FADD R9, R8, R5", "R8 R5", "R9", {"wait": 1, "stall": 5}), EXIT,
+        )  # fmt: skip
+
+    only_result = {2: {"wait": 0b100, "stall": 5}}
+    assert not hazard(made("R4 R5", True), only_result)
+    # half of the address is overwritten: nothing is known of the other half
+    half = made("R4", False)
+    half.learnt.queue_read[half.names.index("LDL"), half.names.index("LDG")] = 1
+    half.facts.by_read[:] = 0
+    assert hazard(half, only_result)
+
+
+def test_a_fence_cannot_tell_two_stores_of_a_queue_apart() -> None:
+    """The compiler leaves the last STS unread at a barrier: so may the first one be, but no STG."""
+
+    def made(last: str, *more: tuple[str, str, str, dict[str, int]]) -> Kernel:
+        rows = [
+            (f"STS [R{n}], R8", f"R{n} R8", "", {"read": 0 if n < 3 else 7, "stall": 4}) for n in (1, 2)
+        ]  # fmt: skip
+        rows += [("MOV R9, R10", "R10", "R9", {"wait": 1, "stall": 2})]
+        return kernel(*rows, (last, "R3 R8" if "desc" not in last else "R4 R5 R8 UR4 UR5", "",
+                              {"stall": 4}), *more, ("BAR.SYNC 0x0", "", "", {"stall": 6}), EXIT)  # fmt: skip
+
+    unread = {0: {"stall": 4}, 1: {"stall": 4}}
+    assert not hazard(made("STS [R3], R8"), unread)
+    assert hazard(made("STG.E desc[UR4][R4.64], R8"), unread)
+    assert made("STS [R3], R8").seen()["queued at a fence", ("BAR.SYNC", ""), ("STS", "")] == 1
+    # registers given away must have been read, of each store
+    gives = ("USETMAXREG.DEALLOC.CTAPOOL 0x18", "", "", {"stall": 6})
+    assert hazard(made("STS [R3], R8", gives), unread)
+
+
+def test_what_two_kernels_leave_unread_at_a_fence_a_third_may_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [
+        ("STS [R1], R8", "R1 R8", "", {"read": 0, "stall": 4}),
+        ("MOV R9, R10", "R10", "R9", {"wait": 1, "stall": 2}),
+        ("BAR.SYNC 0x0", "", "", {"stall": 6}), EXIT,
+    ]  # fmt: skip
+    unread = {0: {"stall": 4}}
+    assert hazard(kernel(*rows), unread)
+    table = Latencies()
+    monkeypatch.setattr(module, "latencies", lambda: table)
+    assert hazard(kernel(*rows), unread)
+    table.learn({("queued at a fence", ("BAR.SYNC", ""), ("STS", "")): (1, 1)})
+    assert hazard(kernel(*rows), unread)
+    table.learn({("queued at a fence", ("BAR.SYNC", ""), ("STS", "")): (1, 1)})
+    assert not hazard(kernel(*rows), unread)
