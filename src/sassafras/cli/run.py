@@ -8,12 +8,12 @@ from typing import Annotated
 
 import typer
 
+from . import options
+
 
 def command(
-    command: Annotated[
-        list[str] | None, typer.Argument(help="The program and its arguments, after --.", show_default=False)
-    ] = None,
-    store: Annotated[Path | None, typer.Option(help="The store's file.")] = None,
+    command: options.Program = None,
+    store: options.StorePath = None,
     status: Annotated[
         Path | None, typer.Option(help="Folder for status files (then: sassafras status FOLDER).")
     ] = None,

@@ -8,14 +8,9 @@ from typing import Annotated
 import typer
 
 from .console import print_json, print_table
+from .options import Json, StorePath
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Look at, move and clean what was found.")
-
-StorePath = Annotated[
-    Path | None,
-    typer.Option("--store", help="The store's file [default: $SASSAFRAS_STORE or the data folder]."),
-]
-Json = Annotated[bool, typer.Option("--json", help="Machine-readable.")]
 
 
 @app.command("list")
