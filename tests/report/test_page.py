@@ -8,6 +8,7 @@ import json
 import re
 import sqlite3
 from html.parser import HTMLParser
+from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,14 @@ def test_the_policy_allows_the_pages_own_script_alone(page: Path) -> None:
         digest = base64.b64encode(hashlib.sha256(inner.encode()).digest()).decode()
         assert f"{kind}-src 'sha256-{digest}';" in policy
     assert not re.search(r"<[^>]* (on\w+|style)=", text)
+
+
+def test_templates_escape_everything() -> None:
+    """Only the package's own style, script and charts are exempt, which `write` marks."""
+    folder = Path(str(resources.files("sassafras.report.page"))) / "templates"
+    texts = [path.read_text() for path in folder.glob("*.jinja")]
+    assert len(texts) >= 2
+    assert not any(re.search(r"\|\s*safe|autoescape", text) for text in texts)
 
 
 def test_kernels_carry_both_schedules(filled: Path, tmp_path: Path) -> None:

@@ -101,6 +101,24 @@ class RunView:
         return refusal(correlation(self.record.workload, self.record.case)) if self.record.modelled else ""
 
     @property
+    def tau(self) -> str:
+        """The model's rank correlation for this kernel, and the ceiling that noise allows."""
+        found = self.result.get("correlation")
+        if not found:
+            return "not measured"
+        ceiling = found.get("ceiling")
+        return f"{found['kendall_tau']:.2f}" + ("" if ceiling is None else f" of {ceiling:.2f}")
+
+    @property
+    def remark(self) -> str:
+        """What a reader has to know of a modelled ratio."""
+        if self.refusal or self.ratio is None:
+            return self.refusal
+        if not self.result.get("improved"):
+            return "nothing beat the baseline"
+        return "as selected, not re-drawn" if self.interval is None else ""
+
+    @property
     def counts(self) -> bool:
         """Is it a gain that lies beyond its null?"""
         return bool(self.result.get("improved")) and self.ratio is not None and beats(self)

@@ -45,6 +45,12 @@ class KernelView:
     explanation: Mapping[str, Any] | None
     facts: tuple[str, ...]
 
+    def stalls(self) -> list[tuple[str, int, int]]:
+        """(reason, cycles before, cycles after), the largest sums first."""
+        before, after = self.reasons
+        rows = [(reason, before.get(reason, 0), after.get(reason, 0)) for reason in {*before, *after}]
+        return sorted(rows, key=lambda row: (-(row[1] + row[2]), row[0]))
+
 
 def view(
     subject: ExplainSubject, key: str, title: str, modelled: bool, explanation: Mapping[str, Any] | None

@@ -1,10 +1,12 @@
-"""Charts as inline SVG text. Colours are classes, so that one page serves light and dark."""
+"""Charts as inline SVG; text in them is escaped. Colours are classes, so that one page serves light and dark."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from html import escape
+
+from markupsafe import Markup
 
 from .gather import MeasuredRow, Node, RunView
 
@@ -50,7 +52,7 @@ def ratio_scale(rows: Sequence[MeasuredRow], width: int) -> Scale:
     return Scale(min(ends) - pad, max(ends) + pad, 4, width - 4)
 
 
-def interval(row: MeasuredRow, scale: Scale, width: int) -> str:
+def interval(row: MeasuredRow, scale: Scale, width: int) -> Markup:
     """The speed-up's interval, the null's band beside it."""
     one, mid = scale(1.0), 13
     parts = [f'<line class="one" x1="{one}" x2="{one}" y1="0" y2="34"/>']
@@ -69,23 +71,25 @@ def interval(row: MeasuredRow, scale: Scale, width: int) -> str:
         f'<path class="bar {kind}" d="M{left} {mid - 5}v10M{right} {mid - 5}v10"/>',
         f'<circle class="dot {kind}" cx="{scale(row.speedup)}" cy="{mid}" r="4"/>',
     ]
-    return (
+    return Markup(
         f'<svg class="interval" viewBox="0 0 {width} 34" width="{width}" height="34" role="img" '
         f'aria-label="{escape(text)}"><title>{escape(text)}</title>{"".join(parts)}</svg>'
     )
 
 
-def axis(scale: Scale, width: int) -> str:
+def axis(scale: Scale, width: int) -> Markup:
     """The axis of a column of intervals."""
     marks = "".join(
         f'<text x="{scale(v)}" y="11" text-anchor="middle">{v:.4g}</text>'
         f'<line x1="{scale(v)}" x2="{scale(v)}" y1="14" y2="18"/>'
         for v in ticks(scale.low, scale.high, 4)
     )
-    return f'<svg class="axis" viewBox="0 0 {width} 18" width="{width}" height="18" aria-hidden="true">{marks}</svg>'
+    return Markup(
+        f'<svg class="axis" viewBox="0 0 {width} 18" width="{width}" height="18" aria-hidden="true">{marks}</svg>'
+    )
 
 
-def curves(runs: Sequence[RunView], over: str, width: int = 900, height: int = 300) -> str:
+def curves(runs: Sequence[RunView], over: str, width: int = 900, height: int = 300) -> Markup:
     """Best so far of each run over ``evaluations`` or ``seconds``."""
     at = 0 if over == "evaluations" else 1
     runs = [run for run in runs if run.curve]
@@ -116,13 +120,13 @@ def curves(runs: Sequence[RunView], over: str, width: int = 900, height: int = 3
             f'<circle class="fill s{n % SERIES}" cx="{x(points[-1][0])}" cy="{y(points[-1][1])}" r="3"/></g>'
         )
     label = f"Best so far over {unit}, {len(runs)} runs"
-    return (
+    return Markup(
         f'<svg class="chart" viewBox="0 0 {width} {height}" role="img" aria-label="{escape(label)}">'
         f"<title>{escape(label)}</title>{''.join(parts)}</svg>"
     )
 
 
-def stacked(counts: Mapping[str, int], classes: Mapping[str, str], width: int = 260) -> str:
+def stacked(counts: Mapping[str, int], classes: Mapping[str, str], width: int = 260) -> Markup:
     """A bar of shares, for verdicts and reasons."""
     total = sum(counts.values()) or 1
     at, parts = 0.0, []
@@ -134,13 +138,13 @@ def stacked(counts: Mapping[str, int], classes: Mapping[str, str], width: int = 
         )
         at += wide
     text = ", ".join(f"{name} {count:,}" for name, count in counts.items())
-    return (
+    return Markup(
         f'<svg class="stack" viewBox="0 0 {width} 14" width="{width}" height="14" role="img" '
         f'aria-label="{escape(text)}">{"".join(parts)}</svg>'
     )
 
 
-def tree(nodes: Sequence[Node]) -> str:
+def tree(nodes: Sequence[Node]) -> Markup:
     """Candidates as a tree, parents on the left; the best path stands out."""
     known = {node.digest: node for node in nodes}
     children: dict[str, list[str]] = {}
@@ -197,7 +201,7 @@ def tree(nodes: Sequence[Node]) -> str:
             f'cx="{x}" cy="{_number(y)}" r="5"/><text x="{x + 3}" y="{_number(y - 9)}">{escape(ratio)} <tspan class="note">{label_}</tspan></text></g>'
         )
     label = f"Which candidate was made from which: {len(nodes)} candidates"
-    return (
+    return Markup(
         f'<div class="scroll"><svg class="tree" width="{width}" height="{_number(height)}" viewBox="0 0 {width} {_number(height)}" '
         f'role="img" aria-label="{escape(label)}"><title>{escape(label)}</title>{"".join(parts)}</svg></div>'
     )
