@@ -145,7 +145,7 @@ def _page(found: Gathered, views: Sequence[KernelView], title: str) -> str:
     explained = {view.explanation["tuned"] for view in views if view.explanation}
     files = resources.files(__package__)
     return (
-        _environment()
+        templates()
         .get_template("page.html.jinja")
         .render(
             title=title,
@@ -170,8 +170,8 @@ def _page(found: Gathered, views: Sequence[KernelView], title: str) -> str:
 
 
 @cache
-def _environment() -> Environment:
-    """Templates with everything escaped but `Markup`: the package's own files, and `svg`'s charts."""
+def templates() -> Environment:
+    """Templates with everything escaped but `Markup`: the package's own style and script."""
     made = Environment(
         loader=PackageLoader(__package__),
         autoescape=True,
@@ -182,6 +182,7 @@ def _environment() -> Environment:
     made.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "default": str}
     made.globals.update(svg=svg, width=_WIDE, verdict_classes=VERDICTS, reason_classes=REASONS)
     made.filters.update(csp_hash=_csp_hash, bar=_bar)
+    made.filters["number"] = svg.number
     made.filters["thousands"] = "{:,.0f}".format
     made.filters["percent"] = lambda ratio: f"{100 * (ratio - 1):+.2f} %"
     return made
