@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from sassafras.core import Candidate, SassafrasError
+from sassafras.core import Candidate
 from sassafras.report.explain.changes import Changes, state_of
 from sassafras.report.explain.subject import ExplainSubject
 from sassafras.report.explain.timeline import Timeline, mean_waits, timeline
@@ -158,11 +158,3 @@ def _steps(t: Timeline, reasons: list[str]) -> dict[str, Any]:
         "gap": np.diff(issue).tolist(),
         "why": [number[r] for r in t.reasons[:most]],
     }
-
-
-def try_view(subject: ExplainSubject, *args: Any) -> KernelView | str:
-    """`view`, or why there is none."""
-    try:
-        return view(subject, *args)
-    except SassafrasError as error:
-        return error.what

@@ -24,7 +24,7 @@ from sassafras.store import Store
 
 from . import svg
 from .gather import Gathered, RunView, gather
-from .kernels import KernelView, try_view
+from .kernels import KernelView, view
 
 #: a page larger than this loses the timelines of its last kernels
 MOST_BYTES = 1_000_000
@@ -128,9 +128,9 @@ def _view(found: Gathered, store: Store, run: RunView, limit: int) -> KernelView
         given = next((e for e in found.explanations if e.get("tuned") == tuned), None)
         if given is None and limit > 0:
             given = explain_subject(subject, device="model", limit=limit).to_json()
+        return view(subject, f"kernel-{run.key}", _title(run), run.record.modelled, given)
     except SassafrasError as error:
         return error.what  # without the place: a page may travel
-    return try_view(subject, f"kernel-{run.key}", _title(run), run.record.modelled, given)
 
 
 def _title(run: RunView) -> str:
