@@ -11,7 +11,7 @@ from .console import print_json, print_table
 
 
 def command(json: options.Json = False) -> None:
-    """Say what of GPU, driver, tools and packages was found, and what is missing for what.
+    """List the GPU, driver, tools and packages that were found, and what each missing one is needed for.
 
     Exit code 0 when the main job can run at least on the timing model, else 1.
     """

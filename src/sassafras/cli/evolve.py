@@ -31,10 +31,13 @@ def command(
     key_variable: Annotated[
         str, typer.Option(help="Environment variable that holds the key.")
     ] = "OPENAI_API_KEY",
-    requests_per_minute: Annotated[int | None, typer.Option(min=1, help="Most requests a minute.")] = None,
+    requests_per_minute: Annotated[
+        int | None, typer.Option(min=1, help="Maximum number of requests per minute.")
+    ] = None,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds that one request may take.")] = 300.0,
     prices: Annotated[
-        tuple[float, float], typer.Option(help="Dollars a million prompt tokens and answer tokens.")
+        tuple[float, float],
+        typer.Option(help="Dollars per million prompt tokens and per million answer tokens."),
     ] = (0.0, 0.0),
     whole: Annotated[bool, typer.Option("--whole", help="Rewrite the whole source, not its holes.")] = False,
     case: options.Case = None,
@@ -53,10 +56,10 @@ def command(
     quiet: options.Quiet = False,
     json: options.Json = False,
 ) -> None:
-    """Let a language model (or chance) rewrite a kernel's holes; every proposal is compiled, checked, timed.
+    """Let a language model (or random edits) rewrite a kernel; compile, check and time every proposal.
 
-    Proposals are built confined and judged in processes that may die. Ctrl-C keeps the best so far; the same
-    command resumes and asks nothing twice.
+    Proposals are built in a sandbox and judged in worker processes. Ctrl-C keeps the best so far; the same
+    command resumes and repeats no request.
     """
     from sassafras.api.evolve import evolve
     from sassafras.search import parse_settings

@@ -35,7 +35,7 @@ def command(
     ] = None,
     json: options.Json = False,
 ) -> None:
-    """Say which moves of a tuned schedule gave how much, and why."""
+    """Explain how much each move of a tuned schedule gained, and why."""
     from sassafras.report.explain import explain
 
     found = explain(

@@ -29,7 +29,7 @@ def bench(
     ] = 128,
     exclude: options.Exclude = "",
     processes: Annotated[int, typer.Option(help="Number of fresh processes that measure.")] = 1,
-    rate: Annotated[float, typer.Option(help="Server mode: calls a second.")] = 1000.0,
+    rate: Annotated[float, typer.Option(help="Server mode: calls per second.")] = 1000.0,
     calls: Annotated[int, typer.Option(help="Server mode: number of calls of each contestant.")] = 30,
     cold: Annotated[bool, typer.Option(help="Time with an empty L2 as well.")] = True,
     apart: options.Apart = True,
@@ -44,10 +44,10 @@ def bench(
     dry_run: options.Dry = False,
     json: options.Json = False,
 ) -> None:
-    """Time ours, sassafras.matmul, torch.matmul, cuBLAS, cuBLASLt's heuristic and AutoTuning on a GPU.
+    """Time our kernels, sassafras.matmul, torch.matmul, cuBLAS, cuBLASLt's heuristic and AutoTuning on a GPU.
 
-    Selection runs in processes of its own, the reported figures come from others. The same command resumes.
-    Shapes off the grid are never tuned: there sassafras.matmul works from the table that is shipped.
+    Selection and reported measurements run in separate processes. The same command resumes.
+    Shapes off the grid are never tuned: there sassafras.matmul uses the shipped table.
     """
     from sassafras.cluster.gemm import crew
     from sassafras.gemm.bench.grids import choose_shapes, file_name, judges
@@ -130,7 +130,7 @@ def build(
         bool, typer.Option("--check", help="Build nothing; status 1 when something is missing.")
     ] = False,
 ) -> None:
-    """Compile ahead every kernel that sassafras.matmul may ask for. Needs no GPU; what is there is kept."""
+    """Compile all kernels of sassafras.matmul ahead of time. Needs no GPU; keeps existing files."""
     from sassafras.gemm.build import ahead_of_time
     from sassafras.gemm.build.cubins import default_cache
 
@@ -155,7 +155,7 @@ def choose(
     layout: Annotated[str, typer.Option(help="nn, tn or both.")] = "both",
     gpu: Annotated[str, typer.Option(help="Name of the GPU whose table is used.")] = "NVIDIA H200",
 ) -> None:
-    """Say which member would serve a product (ours, cuBLASLt or torch), and why. Needs no GPU."""
+    """Show which implementation serves a product (ours, cuBLASLt or torch), and why. Needs no GPU."""
     from sassafras.core import SassafrasError
     from sassafras.gemm.configs.backward import PART
     from sassafras.gemm.matmul.planner import load_table

@@ -44,7 +44,7 @@ def command(
     quiet: options.Quiet = False,
     json: options.Json = False,
 ) -> None:
-    """Search a faster schedule for a kernel, prove it legal, measure it, keep it.
+    """Search for a faster schedule of a kernel, prove it legal, measure it, and store it.
 
     Ctrl-C keeps the best so far; the same command resumes. Without a GPU the timing model judges, and the
     result says so.

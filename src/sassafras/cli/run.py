@@ -24,7 +24,7 @@ def command(
         bool, typer.Option("--print-env", help="Print the variables for a shell or a container instead.")
     ] = False,
 ) -> None:
-    """Run a program, and the Pythons that it starts, with tuned kernels, without touching it.
+    """Run a program and its Python child processes with tuned kernels; the program is not changed.
 
     Example: sassafras run --status /tmp/status -- python serve.py --port 8000
     """

@@ -19,7 +19,7 @@ def command(
     store: options.StorePath = None,
     json: options.Json = False,
 ) -> None:
-    """Say what `sassafras.install()` would find here, and which bytes running programs have loaded."""
+    """Show the tuned kernels that `sassafras.install()` finds, and those that programs have loaded."""
     from sassafras.deploy.report import overview
 
     found = overview(folder, store)

@@ -20,7 +20,7 @@ def command(
     ] = None,
     json: options.Json = False,
 ) -> None:
-    """Prove that CANDIDATE computes what ORIGINAL does, with legal timing. Exit code 1 if it does not."""
+    """Prove that CANDIDATE computes the same as ORIGINAL with legal timing. Exit code 1 if it does not."""
     first, second = read(original), read(candidate)
     from sassafras.sass import Program
     from sassafras.validate import Validator
