@@ -97,7 +97,7 @@ def rows_of(subject: str, options: argparse.Namespace) -> list[Row]:
                         budget=budget,
                         device=device,
                         seed=options.seed,
-                        knobs=choice,
+                        ptxas_options=choice,
                         store=False,
                         space=stage,
                     )

@@ -3,7 +3,7 @@
 It knows nothing of Sassafras. Record it, tune what it launches, run it again with the tuned kernels:
 
     sassafras capture -o captured -- python examples/serve_demo.py
-    sassafras optimize --captured captured --budget 60s
+    sassafras tune captured --budget 60s
     sassafras run -- python examples/serve_demo.py
 
 Needs an NVIDIA GPU (``--device cpu`` only walks through the launches, for tests with a driver that launches

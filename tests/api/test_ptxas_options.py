@@ -1,4 +1,4 @@
-"""Compiler knobs: the same PTX under other releases and options, and the choice among them."""
+"""Options of ptxas: the same PTX under other releases and options, and the choice among them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sassafras.api.ptxas_options import choose
 from sassafras.api.ptxas_options import load as load_choice
 from sassafras.core import CompileError, Enumerable, SassafrasError, Space
 from sassafras.frontend import ptxas_options
-from sassafras.frontend.ptxas_options import KnobMove, Knobs
+from sassafras.frontend.ptxas_options import PtxasOptionMove, PtxasOptions
 from sassafras.sass import Program
 from sassafras.targets import load
 
@@ -24,23 +24,23 @@ def bundled() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def space() -> ptxas_options.KnobSpace:
+def space() -> ptxas_options.PtxasOptionSpace:
     workload = load("suite:softmax")
     return ptxas_options.of(workload, workload.case(), "sm_90a", bundled())
 
 
-def test_start_is_the_frontends_own_kernel(space: ptxas_options.KnobSpace) -> None:
+def test_start_is_the_frontends_own_kernel(space: ptxas_options.PtxasOptionSpace) -> None:
     assert isinstance(space, Space) and isinstance(space, Enumerable)
     assert space.candidate(space.start()).kernel.cubin == space.kernel.cubin
 
 
-def test_assembling_without_options_gives_the_same_code(space: ptxas_options.KnobSpace) -> None:
+def test_assembling_without_options_gives_the_same_code(space: ptxas_options.PtxasOptionSpace) -> None:
     # the sweep's own check that flags and PTX are what the frontend uses
     again = ptxas_options.assemble(space.ptx, "sm_90a", bundled()[0], flags=space.base_flags)
     assert ptxas_options.fingerprint(again) == ptxas_options.fingerprint(space.kernel.cubin)
 
 
-def test_every_option_is_one_that_ptxas_takes(space: ptxas_options.KnobSpace) -> None:
+def test_every_option_is_one_that_ptxas_takes(space: ptxas_options.PtxasOptionSpace) -> None:
     states = [s for s in space.sweep() if s.ptxas == ""]
     found, refused = space.distinct(states)
     assert not refused
@@ -50,36 +50,36 @@ def test_every_option_is_one_that_ptxas_takes(space: ptxas_options.KnobSpace) ->
         Program.parse(candidate.kernel.cubin)
 
 
-def test_an_option_changes_the_code_it_should(space: ptxas_options.KnobSpace) -> None:
-    made = space.candidate(Knobs(load_cache="cg")).kernel
+def test_an_option_changes_the_code_it_should(space: ptxas_options.PtxasOptionSpace) -> None:
+    made = space.candidate(PtxasOptions(load_cache="cg")).kernel
     text = [i.opcode for i in Program.parse(made.cubin).function().instructions]
     assert any("STRONG.GPU" in t for t in text if t.startswith("LDG"))
-    few = space.candidate(Knobs(max_registers=32)).kernel
+    few = space.candidate(PtxasOptions(max_registers=32)).kernel
     assert Program.parse(few.cubin).function().registers <= 32
     assert made.meta["ptxas_flags"] == ["--def-load-cache=cg"]
 
 
 def test_no_option_touches_numerics() -> None:
-    states = [Knobs(**{name: v}) for name, values in ptxas_options.CHOICES.items() for v in values]
+    states = [PtxasOptions(**{name: v}) for name, values in ptxas_options.CHOICES.items() for v in values]
     flags = " ".join(f for s in states for f in s.flags())
     assert "fmad" not in flags and "atomics" not in flags and "=lu" not in flags
     assert "--opt-level=0" not in flags
     assert len({state.flags() for state in states}) == len(states)
 
 
-def test_moves_are_deterministic_and_checked(space: ptxas_options.KnobSpace) -> None:
+def test_moves_are_deterministic_and_checked(space: ptxas_options.PtxasOptionSpace) -> None:
     a = [space.sample(space.start(), np.random.default_rng(3)) for _ in range(2)]
     assert a[0] == a[1] and a[0] in space.moves(space.start())
-    assert space.apply(space.start(), KnobMove("opt_level", 2)).opt_level == 2
+    assert space.apply(space.start(), PtxasOptionMove("opt_level", 2)).opt_level == 2
     with pytest.raises(SassafrasError, match="not in this space"):
-        space.apply(space.start(), KnobMove("opt_level", 0))
+        space.apply(space.start(), PtxasOptionMove("opt_level", 0))
 
 
-def test_what_ptxas_refuses_is_reported(space: ptxas_options.KnobSpace) -> None:
-    found, refused = space.distinct([Knobs(), Knobs(load_cache="nonsense")])
+def test_what_ptxas_refuses_is_reported(space: ptxas_options.PtxasOptionSpace) -> None:
+    found, refused = space.distinct([PtxasOptions(), PtxasOptions(load_cache="nonsense")])
     assert len(found) == 1 and "nonsense" in refused[0]
     with pytest.raises(CompileError):
-        space.candidate(Knobs(load_cache="nonsense"))
+        space.candidate(PtxasOptions(load_cache="nonsense"))
 
 
 def test_registers_of_a_block_bound_the_limits() -> None:
@@ -93,11 +93,18 @@ def test_a_wheel_for_each_release() -> None:
         ptxas_options.wheel_of("latest; rm -rf")
 
 
-def test_a_choice_on_the_model_is_saved_and_loaded(space: ptxas_options.KnobSpace, tmp_path: Path) -> None:
+def test_a_choice_on_the_model_is_saved_and_loaded(
+    space: ptxas_options.PtxasOptionSpace, tmp_path: Path
+) -> None:
     from sassafras.timing_model import ModelDevice
 
     workload = load("suite:softmax")
-    settings = [Knobs(), Knobs(opt_level=1), Knobs(register_level=0), Knobs(store_cache="cs")]
+    settings = [
+        PtxasOptions(),
+        PtxasOptions(opt_level=1),
+        PtxasOptions(register_level=0),
+        PtxasOptions(store_cache="cs"),
+    ]
     choice = choose(space, workload, workload.case(), ModelDevice("sm_90a"), settings)
     assert choice.modelled and choice.speedup is not None and choice.speedup >= 1.0
     assert {r.verdict for r in choice.rows} == {"modelled"}
@@ -105,10 +112,15 @@ def test_a_choice_on_the_model_is_saved_and_loaded(space: ptxas_options.KnobSpac
     path = choice.save(tmp_path)
     made, note = load_choice(path, lambda tools: space)
     assert made.kernel.digest == choice.kernel.digest and choice.ptxas in note
+    before = tmp_path / "softmax.knobs.json"  # as earlier versions wrote it
+    before.write_text(path.read_text().replace("sassafras-ptxas-options", "sassafras-knobs"))
+    assert load_choice(before, lambda tools: space)[0].kernel.digest == choice.kernel.digest
 
 
-def test_a_broken_choice_is_named(space: ptxas_options.KnobSpace, tmp_path: Path) -> None:
-    path = tmp_path / "x.knobs.json"
+def test_a_broken_choice_is_named(space: ptxas_options.PtxasOptionSpace, tmp_path: Path) -> None:
+    path = tmp_path / "x.ptxas-options.json"
     path.write_text(json.dumps({"format": "something else", "ptxas": "1", "best": {}}))
-    with pytest.raises(SassafrasError, match="cannot read a choice of knobs: it is of another format"):
+    with pytest.raises(
+        SassafrasError, match="cannot read a choice of ptxas options: it is of another format"
+    ):
         load_choice(path, lambda tools: space)

@@ -1,4 +1,4 @@
-"""`optimize --captured`: all shapes at once, winners that slow one refused, and what to expect."""
+"""`sassafras tune CAPTURE`: all shapes at once, winners that slow one refused, and what to expect."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_down_the_list_into_the_store(recorded: Path, tmp_path: Path) -> None:
 
 def test_the_command_line(recorded: Path, tmp_path: Path) -> None:
     command = [
-        sys.executable, "-m", "sassafras", "optimize", "--captured", str(recorded), "--device", "model",
+        sys.executable, "-m", "sassafras", "tune", str(recorded), "--device", "model",
         "--budget", "5e", "--kernels", "1", "--runner-ups", "0", "--store", str(tmp_path / "s.sqlite"),
         "--out", str(tmp_path / "out"),
     ]  # fmt: skip
@@ -117,5 +117,3 @@ def test_the_command_line(recorded: Path, tmp_path: Path) -> None:
     assert "left alone" in ran.stdout and "modelled, not measured: expected change" in ran.stdout
     facts = json.loads((tmp_path / "out" / "captured-report.json").read_text())
     assert facts["modelled"] is True and len(facts["rows"]) == 3
-    both = subprocess.run([*command, "suite:softmax"], capture_output=True, text=True, timeout=900)
-    assert both.returncode == 2 and "both 'suite:softmax' and a capture" in both.stderr

@@ -103,7 +103,7 @@ def _compiled(name: str) -> bytes:
 
 def test_options_that_contradict_each_other(tmp_path: Path) -> None:
     run = CliRunner()
-    common = ["gemm", "tune", "--grid", "64x64x64", "--dry-run", "--out", str(tmp_path)]
+    common = ["tune", "--products", "64x64x64", "--dry-run", "--out", str(tmp_path)]
     done = run.invoke(app, [*common, "--workers", "2"])
     assert done.exit_code == 2 and "--workers is for --cluster" in done.output
     done = run.invoke(app, [*common, "--gpus", "2", "--cluster", "auto"])

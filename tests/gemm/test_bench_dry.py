@@ -331,10 +331,10 @@ def test_finished_journals_of_other_options_are_refused(tmp_path: Path, other: d
 
 def test_commands(tmp_path: Path) -> None:
     run = CliRunner()
-    common = ["--grid", "64x64x64", "--configs", "12", "--out", str(tmp_path), "--dry-run"]
-    done = run.invoke(app, ["gemm", "tune", *common])
+    common = ["64x64x64", "--configs", "12", "--out", str(tmp_path), "--dry-run"]
+    done = run.invoke(app, ["tune", "--products", *common])
     assert done.exit_code == 0 and "1 shapes" in done.output and "(modelled)" in done.output
-    done = run.invoke(app, ["gemm", "bench", *common, "--mode", "server", "--calls", "4"])
+    done = run.invoke(app, ["gemm", "bench", "--grid", *common, "--mode", "server", "--calls", "4"])
     assert done.exit_code == 0, done.output
     assert (tmp_path / "hgemm-server-dry.json").is_file()
     done = run.invoke(app, ["gemm", "choose", "64x64x64", "100x64x512", "--layout", "tn"])

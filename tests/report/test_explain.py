@@ -11,6 +11,7 @@ import pytest
 
 import sassafras
 from sassafras.core import Candidate, Modelled, Redrawing, SassafrasError
+from sassafras.jobs.opening import open_device
 from sassafras.report.explain import MoveClass
 from sassafras.report.explain.changes import Changes, heaviest_increasing, state_of
 from sassafras.report.explain.reduce import Purse, essential
@@ -118,7 +119,7 @@ def test_it_says_that_hoisted_loads_cover_their_latency() -> None:
     assert "modelled" in found.summary()
     # the reduced schedule is legal, keeps what it says, and its moves are its own
     assert Validator(slow.cubin, "softmax").check(found.cubin).ok
-    device = sassafras.api.optimize.open_device("model", "sm_90a")
+    device = open_device("model", "sm_90a")
     device.open(workload_of(slow), case(), slow)
     assert isinstance(device, Redrawing)
     outcome = device.remeasure(Candidate(slow.with_cubin(found.cubin)))

@@ -8,6 +8,7 @@ import json
 import re
 import sqlite3
 from html.parser import HTMLParser
+from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from sassafras.core import Candidate, Interval, Modelled, SassafrasError
 from sassafras.report.listing import listing
 from sassafras.report.page import gather, svg, write_report
 from sassafras.report.page.gather import MeasuredRow, Node
+from sassafras.report.page.write import templates
 from sassafras.store import Store
 
 from .chromium import Page, executable
@@ -97,6 +99,14 @@ def test_the_policy_allows_the_pages_own_script_alone(page: Path) -> None:
         digest = base64.b64encode(hashlib.sha256(inner.encode()).digest()).decode()
         assert f"{kind}-src 'sha256-{digest}';" in policy
     assert not re.search(r"<[^>]* (on\w+|style)=", text)
+
+
+def test_templates_escape_everything() -> None:
+    """Only the package's own style and script are exempt, which `write` marks."""
+    folder = Path(str(resources.files("sassafras.report.page"))) / "templates"
+    texts = [path.read_text() for path in folder.glob("*.jinja")]
+    assert len(texts) >= 2
+    assert not any(re.search(r"\|\s*safe|autoescape", text) for text in texts)
 
 
 def test_kernels_carry_both_schedules(filled: Path, tmp_path: Path) -> None:
@@ -199,7 +209,7 @@ def test_charts() -> None:
             ("g", "f", 1.0, "correct", ""),
         )
     ]
-    drawn = svg.tree(nodes)
+    drawn = templates().get_template("charts.html.jinja").module.tree(nodes)  # type: ignore[attr-defined]
     assert drawn.count('class="edge best"') == 2 and "1.200x" in drawn and "crashed" in drawn
 
 

@@ -12,7 +12,7 @@ from sassafras import search
 from sassafras.cluster import Pool
 from sassafras.cluster.islands import IslandsJob, PoolDevice
 from sassafras.core import Budget, Device, DeviceError, Kernel, Space, Workload
-from sassafras.frontend.ptxas_options import of as knob_space
+from sassafras.frontend.ptxas_options import of as ptxas_option_space
 from sassafras.jobs.job import Job
 from sassafras.jobs.opening import DEFAULT_ARCH, check_workers, load_workload, open_device, opened_store
 from sassafras.jobs.result import Result
@@ -22,7 +22,7 @@ from sassafras.store import Store
 from sassafras.validate import Validator
 
 from .instruction_costs import informed
-from .ptxas_options import load as load_knobs
+from .ptxas_options import load as load_ptxas_options
 
 
 def optimize(
@@ -36,7 +36,7 @@ def optimize(
     case: str | None = None,
     arch: str | None = None,
     ptxas: str | Path | None = None,
-    knobs: str | Path | None = None,
+    ptxas_options: str | Path | None = None,
     store: str | Path | Store | bool | None = None,
     out: str | Path | None = None,
     fresh: bool = False,
@@ -65,7 +65,7 @@ def optimize(
         case: name of the workload's case, by default its first.
         arch: architecture to compile for, by default the GPU's, or ``sm_90a`` on the timing model.
         ptxas: another ptxas to make the baseline with (same PTX, same flags); by default the frontend's own.
-        knobs: a choice that `sassafras knobs` wrote: its kernel is the baseline.
+        ptxas_options: a choice that `sassafras ptxas-options` wrote: its kernel is the baseline.
         store: path or `Store`; None for the default path, False for none.
         out: folder to write the winner's cubin and JSON to, or None.
         fresh: start over even if the store holds this search.
@@ -99,10 +99,12 @@ def optimize(
         chosen_arch = arch or getattr(opened, "arch", None) or DEFAULT_ARCH
         tool = {} if ptxas is None else {"ptxas": str(ptxas)}
         notes: tuple[str, ...] = ()
-        if knobs is None:
+        if ptxas_options is None:
             baseline = workload.build(which, chosen_arch, **tool)
         else:
-            made_by, note = load_knobs(knobs, lambda tools: knob_space(workload, which, chosen_arch, tools))
+            made_by, note = load_ptxas_options(
+                ptxas_options, lambda tools: ptxas_option_space(workload, which, chosen_arch, tools)
+            )
             baseline, notes = made_by.kernel, (note,)
         options = getattr(chosen, "space_options", {})
         if space is None or isinstance(space, str):

@@ -1,4 +1,4 @@
-"""`optimize --captured`: down the list by GPU time, all shapes at once, and what the program can expect."""
+"""`sassafras tune CAPTURE`: down the list by GPU time, all shapes at once, and what to expect of it."""
 
 from __future__ import annotations
 

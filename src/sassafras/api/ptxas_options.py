@@ -1,4 +1,4 @@
-"""`sassafras knobs`: the fastest of what ptxas makes of one PTX, by measurement. Wiring, as `optimize` is."""
+"""`sassafras ptxas-options`: the fastest of what ptxas makes of one PTX, by measurement."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from sassafras.core import Candidate, Case, Device, DeviceError, Kernel, SassafrasError, Workload, beats
 from sassafras.core.errors import reason
-from sassafras.frontend.ptxas_options import Knobs, KnobSpace, fetch
+from sassafras.frontend.ptxas_options import PtxasOptions, PtxasOptionSpace, fetch
 from sassafras.sass import Cubin
 from sassafras.timing_model import ModelDevice
 from sassafras.timing_model.draws import LAST_MOST, Draws, DrawSet, redraw
@@ -21,11 +21,13 @@ from sassafras.timing_model.evidence import correlation, refusal
 LOOKS, FINALISTS = 3, 3
 #: of so many of the fastest settings pairs are tried as well
 COMBINED = 4
-FORMAT = "sassafras-knobs"
+FORMAT = "sassafras-ptxas-options"
+#: of files that earlier versions wrote; `load` reads them
+OLD_FORMAT = "sassafras-knobs"
 
 
 @dataclass(frozen=True, slots=True)
-class KnobRow:
+class PtxasOptionRow:
     """One distinct kernel.
 
     Attributes:
@@ -45,7 +47,7 @@ class KnobRow:
 
 
 @dataclass(frozen=True, slots=True)
-class KnobChoice:
+class PtxasOptionChoice:
     """The outcome.
 
     Attributes:
@@ -63,10 +65,10 @@ class KnobChoice:
     case: str
     device: str
     modelled: bool
-    rows: tuple[KnobRow, ...]
+    rows: tuple[PtxasOptionRow, ...]
     refused: tuple[str, ...]
     settings: int
-    best: Knobs
+    best: PtxasOptions
     ptxas: str
     speedup: float | None
     kernel: Kernel = field(repr=False)
@@ -79,7 +81,7 @@ class KnobChoice:
     def summary(self) -> str:
         """One line."""
         what = self.best.describe(self.ptxas)
-        if self.best == Knobs():
+        if self.best == PtxasOptions():
             return f"the frontend's own {what} stays: none of {len(self.rows) - 1} other kernels is faster"
         if self.modelled:
             if why := refusal(correlation(self.workload, self.case)):
@@ -109,28 +111,28 @@ class KnobChoice:
         return out
 
     def save(self, folder: str | Path) -> Path:
-        """Write ``<workload>-<case>.knobs.json``, which ``optimize --knobs`` takes."""
-        path = Path(folder) / f"{self.workload}-{self.case}.knobs.json"
+        """Write ``<workload>-<case>.ptxas-options.json``, which ``optimize --ptxas-options`` takes."""
+        path = Path(folder) / f"{self.workload}-{self.case}.ptxas-options.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(self.to_json(), indent=1) + "\n")
         return path
 
 
 def choose(
-    space: KnobSpace,
+    space: PtxasOptionSpace,
     workload: Workload,
     case: Case,
     device: Device,
-    settings: Sequence[Knobs] | None = None,
+    settings: Sequence[PtxasOptions] | None = None,
     say: Callable[[str], None] | None = None,
-) -> KnobChoice:
+) -> PtxasOptionChoice:
     """Look at every distinct kernel, combine the best settings, measure the finalists in fresh processes.
 
     Args:
         space: the kernels.
         workload, case: what they compute.
         device: opened here; `CudaDevice` measures, `ModelDevice` models.
-        settings: which ones; None: `KnobSpace.sweep`.
+        settings: which ones; None: `PtxasOptionSpace.sweep`.
         say: called with a line of text now and then.
 
     Raises:
@@ -138,8 +140,8 @@ def choose(
     """
     say = say or (lambda text: None)
     tried = list(settings) if settings is not None else list(space.sweep())
-    if Knobs() not in tried:
-        tried.insert(0, Knobs())
+    if PtxasOptions() not in tried:
+        tried.insert(0, PtxasOptions())
     say(f"assembling {len(tried)} settings")
     found, refused = space.distinct(tried)
     judge = _Judge(space, workload, case, device, {each.flags(): each for each in tried})
@@ -153,8 +155,8 @@ def choose(
     tried += pairs
     ranked = sorted(judge.rows.values(), key=lambda r: -(r.speedup or 0.0))
     best, final = judge.final(say)
-    knobs, version = judge.setting(best)
-    return KnobChoice(
+    options, version = judge.setting(best)
+    return PtxasOptionChoice(
         workload.name,
         case.name,
         device.name,
@@ -162,7 +164,7 @@ def choose(
         tuple(ranked),
         tuple(refused),
         len(tried),
-        knobs,
+        options,
         version,
         final.pop("speedup"),
         best.kernel,
@@ -173,16 +175,16 @@ def choose(
 class _Judge:
     def __init__(
         self,
-        space: KnobSpace,
+        space: PtxasOptionSpace,
         workload: Workload,
         case: Case,
         device: Device,
-        known: dict[tuple[str, ...], Knobs],
+        known: dict[tuple[str, ...], PtxasOptions],
     ) -> None:
         self.space, self.workload, self.case, self.device, self.known = space, workload, case, device, known
-        self.rows: dict[str, KnobRow] = {}
+        self.rows: dict[str, PtxasOptionRow] = {}
         self.made: dict[str, Candidate] = {}
-        self.own = space.candidate(Knobs())
+        self.own = space.candidate(PtxasOptions())
         self._cycles = 0.0
 
     def all(self, candidates: Sequence[Candidate]) -> None:
@@ -195,10 +197,10 @@ class _Judge:
             self.made[candidate.digest] = candidate
             self.rows[candidate.digest] = self._one(candidate)
 
-    def _one(self, candidate: Candidate) -> KnobRow:
+    def _one(self, candidate: Candidate) -> PtxasOptionRow:
         recipe = candidate.recipe
         registers = Cubin.parse(candidate.kernel.cubin).entries[candidate.kernel.name].registers
-        row = KnobRow(str(recipe["ptxas"]), tuple(recipe["flags"]), "", None, registers)
+        row = PtxasOptionRow(str(recipe["ptxas"]), tuple(recipe["flags"]), "", None, registers)
         if self.device.modelled:
             try:
                 return replace(row, verdict="modelled", speedup=self._cycles / self._model(candidate.kernel))
@@ -219,13 +221,13 @@ class _Judge:
             raise DeviceError("not modelled", where=kernel.name)
         return float(cycles)
 
-    def fastest(self, count: int) -> list[Knobs]:
+    def fastest(self, count: int) -> list[PtxasOptions]:
         """Settings of the fastest kernels that beat the frontend's own."""
         able = [(r.speedup, d) for d, r in self.rows.items() if r.speedup is not None and r.speedup > 1.0]
         return [self.setting(self.made[d])[0] for _, d in sorted(able, reverse=True)[:count]]
 
-    def setting(self, candidate: Candidate) -> tuple[Knobs, str]:
-        """The knobs that made a candidate, and the ptxas release."""
+    def setting(self, candidate: Candidate) -> tuple[PtxasOptions, str]:
+        """The options that made a candidate, and the ptxas release."""
         version = str(candidate.recipe["ptxas"])
         return replace(self.known[tuple(candidate.recipe["flags"])], ptxas=self.space.tools[version]), version
 
@@ -274,7 +276,7 @@ class _Judge:
 
 
 def _figures(ratio: float, outcome: Any) -> dict[str, float]:
-    """Fields of `KnobChoice` from a ratio that is outside its null."""
+    """Fields of `PtxasOptionChoice` from a ratio that is outside its null."""
     return {
         "speedup": ratio,
         "low": outcome.interval.low,
@@ -285,30 +287,32 @@ def _figures(ratio: float, outcome: Any) -> dict[str, float]:
     }
 
 
-def _pairs(settings: Sequence[Knobs]) -> list[Knobs]:
-    """Each of two settings' knobs together, where they do not contradict one another."""
-    out: list[Knobs] = []
+def _pairs(settings: Sequence[PtxasOptions]) -> list[PtxasOptions]:
+    """The options of each two settings together, where they do not contradict one another."""
+    out: list[PtxasOptions] = []
     for n, a in enumerate(settings):
         for b in settings[n + 1 :]:
             both: dict[str, Any] = {}
             clash = False
-            for f in fields(Knobs):
+            for f in fields(PtxasOptions):
                 x, y = getattr(a, f.name), getattr(b, f.name)
                 if f.name == "ptxas":
                     both[f.name] = x  # the faster one's
                     continue
                 clash = clash or (x is not None and y is not None and x != y)
                 both[f.name] = x if x is not None else y
-            if not clash and Knobs(**both) not in (*settings, *out):
-                out.append(Knobs(**both))
+            if not clash and PtxasOptions(**both) not in (*settings, *out):
+                out.append(PtxasOptions(**both))
     return out
 
 
-def load(path: str | Path, space_of: Callable[[Sequence[str] | None], KnobSpace]) -> tuple[Candidate, str]:
+def load(
+    path: str | Path, space_of: Callable[[Sequence[str] | None], PtxasOptionSpace]
+) -> tuple[Candidate, str]:
     """The kernel that a saved choice names, assembled again, and a line that says so.
 
     Args:
-        path: what `KnobChoice.save` wrote.
+        path: what `PtxasOptionChoice.save` wrote.
         space_of: makes the space from the ptxas programs to use (None: all that are found).
 
     Raises:
@@ -318,13 +322,13 @@ def load(path: str | Path, space_of: Callable[[Sequence[str] | None], KnobSpace]
     try:
         data = json.loads(file.read_text())
         version, best = data["ptxas"], data["best"]
-        if data.get("format") != FORMAT or not isinstance(best, dict):
+        if data.get("format") not in (FORMAT, OLD_FORMAT) or not isinstance(best, dict):
             raise ValueError("it is of another format")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise SassafrasError(
-            f"cannot read a choice of knobs: {reason(error)}",
+            f"cannot read a choice of ptxas options: {reason(error)}",
             where=str(file),
-            hint="make one with `sassafras knobs`",
+            hint="make one with `sassafras ptxas-options`",
         ) from None
     space = space_of(None)
     if version not in space.tools:
@@ -332,8 +336,8 @@ def load(path: str | Path, space_of: Callable[[Sequence[str] | None], KnobSpace]
             space = space_of([str(fetch(version))])
         except SassafrasError as error:
             raise SassafrasError(f"ptxas {version} is not here: {error}", where=str(file)) from None
-    unknown = set(best) - {f.name for f in fields(Knobs)}
+    unknown = set(best) - {f.name for f in fields(PtxasOptions)}
     if unknown:
-        raise SassafrasError(f"unknown knobs {sorted(unknown)}", where=str(file))
-    made = space.candidate(Knobs(ptxas=space.tools[version], **best))
+        raise SassafrasError(f"unknown ptxas options {sorted(unknown)}", where=str(file))
+    made = space.candidate(PtxasOptions(ptxas=space.tools[version], **best))
     return made, f"baseline: ptxas {version} {' '.join(made.recipe['flags'])}".rstrip()

@@ -15,13 +15,14 @@ from . import (
     disasm,
     doctor,
     gemm,
-    knobs,
     latency,
     optimize,
+    ptxas_options,
     run,
     status,
     store,
     suite,
+    tune,
     validate,
     version,
 )
@@ -32,17 +33,29 @@ from . import verify as verifying
 from .console import error
 
 _DEBUG = "--debug"
+#: (commands, option) of earlier versions -> what to type now
+_RENAMED = {
+    (("knobs",), ""): "sassafras ptxas-options TARGET",
+    (("optimize",), "--knobs"): "sassafras optimize TARGET --ptxas-options FILE",
+    (("optimize",), "--captured"): "sassafras tune CAPTURE",
+    (("gemm", "tune"), ""): "sassafras tune --products GRID",
+}
 
 
 class Commands(TyperGroup):
     """Shows a `SassafrasError` as one line with exit code 2, or in full with ``--debug``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Take ``--debug`` from anywhere on the line."""
+        """Take ``--debug`` from anywhere on the line, and refuse earlier names with the present one."""
         end = args.index("--") if "--" in args else len(args)  # what follows is another program's
         ours, others = args[:end], args[end:]
         ctx.meta[_DEBUG] = _DEBUG in ours or bool(os.environ.get("SASSAFRAS_DEBUG"))
-        return super().parse_args(ctx, [arg for arg in ours if arg != _DEBUG] + others)
+        ours = [arg for arg in ours if arg != _DEBUG]
+        for (words, option), now in _RENAMED.items():
+            if tuple(ours[: len(words)]) == words and option in {"", *(a.split("=")[0] for a in ours)}:
+                error(f"{' '.join((*words, option)).strip()} has another name now ({now})")
+                raise typer.Exit(2)
+        return super().parse_args(ctx, ours + others)
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
@@ -73,7 +86,8 @@ app = typer.Typer(
     epilog="--debug, anywhere on the line, shows the traceback of an error.",
 )
 app.command("optimize")(optimize.command)
-app.command("knobs")(knobs.command)
+app.command("tune")(tune.command)
+app.command("ptxas-options")(ptxas_options.command)
 app.command("explain")(explaining.command)
 app.command("evolve")(evolving.command)
 app.command("report")(reporting.command)

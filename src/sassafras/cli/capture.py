@@ -11,14 +11,13 @@ from typing import Annotated, Any
 
 import typer
 
-from .console import print_json, print_table, stderr
+from . import options
+from .console import note, print_json, print_table
 from .files import folder
 
 
 def command(
-    command: Annotated[
-        list[str] | None, typer.Argument(help="The program and its arguments, after --.", show_default=False)
-    ] = None,
+    command: options.Program = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="A new folder for the capture.")] = Path(
         "captured"
     ),
@@ -26,12 +25,12 @@ def command(
         float, typer.Option(min=0, help="Keep the contents of integer tensors up to this size.")
     ] = 1.0,
     all_mib: Annotated[
-        float, typer.Option(min=0, help="Keep contents up to this size in all, a process.")
+        float, typer.Option(min=0, help="Keep contents up to this total size per process.")
     ] = 64.0,
-    cases: Annotated[int, typer.Option(min=1, help="Shapes to keep of one compiled kernel.")] = 32,
-    json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
+    cases: Annotated[int, typer.Option(min=1, help="Number of shapes to keep per compiled kernel.")] = 32,
+    json: options.Json = False,
 ) -> None:
-    """Run a program and record the Triton kernels that it launches, as workloads for `optimize --captured`.
+    """Run a program and record the Triton kernels that it launches, as workloads for `sassafras tune`.
 
     Example: sassafras capture -o captured -- python serve.py
     """
@@ -52,12 +51,10 @@ def command(
     else:
         _table(captured)
         for problem, count in captured.problems.items():
-            stderr().print(
-                f"note: {count} launches were not recorded: {problem}", style="yellow", markup=False
-            )
-        print(f"wrote {out / 'captured.json'}; next: sassafras optimize --captured {out}")
+            note(f"note: {count} launches were not recorded: {problem}", "yellow")
+        print(f"wrote {out / 'captured.json'}; next: sassafras tune {out}")
     if code:
-        stderr().print(f"the program ended with {code}", style="yellow", markup=False)
+        note(f"the program ended with {code}", "yellow")
         raise typer.Exit(code if 0 < code < 256 else 1)
 
 

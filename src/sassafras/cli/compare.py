@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from . import options
 from .console import print_json
 
 
@@ -16,17 +17,17 @@ def command(
     ],
     a: Annotated[Path, typer.Argument(help="A cubin: the baseline.", show_default=False)],
     b: Annotated[Path, typer.Argument(help="Another cubin.", show_default=False)],
-    case: Annotated[str | None, typer.Option(help="The workload's case, by default its first.")] = None,
-    processes: Annotated[int, typer.Option(min=2, help="Fresh processes to measure in.")] = 5,
-    rounds: Annotated[int, typer.Option(min=4, help="Interleaved rounds in each.")] = 100,
+    case: options.Case = None,
+    processes: Annotated[int, typer.Option(min=2, help="Number of fresh processes to measure in.")] = 5,
+    rounds: Annotated[int, typer.Option(min=4, help="Number of interleaved rounds per process.")] = 100,
     tolerance: Annotated[
-        bool, typer.Option("--tolerance", help="B need not leave A's bytes, only be right.")
+        bool, typer.Option("--tolerance", help="Compare outputs within the tolerance, not bitwise.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
+    json: options.Json = False,
 ) -> None:
-    """Measure two cubins of one workload against each other, beside the null experiment. Needs a GPU.
+    """Measure two cubins of one workload against each other, together with an A/A control. Needs a GPU.
 
-    Exit code 1 unless B is correct and faster, by more than the null explains.
+    Exit code 1 unless B is correct and faster, by more than the control explains.
     """
     from sassafras.api.compare import compare
 

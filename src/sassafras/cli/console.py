@@ -24,7 +24,12 @@ def stderr() -> Console:
     return Console(stderr=True, highlight=False, soft_wrap=True)
 
 
-def error(problem: Exception) -> None:
+def note(text: str, style: str = "dim") -> None:
+    """One line on stderr."""
+    stderr().print(text, style=style, markup=False)
+
+
+def error(problem: Exception | str) -> None:
     """One red line: ``error: where: what (hint)``."""
     from rich.text import Text
 

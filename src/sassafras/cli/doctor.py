@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
 
 import typer
 
+from . import options
 from .console import print_json, print_table
 
 
-def command(json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False) -> None:
-    """Say what of GPU, driver, tools and packages was found, and what is missing for what.
+def command(json: options.Json = False) -> None:
+    """List the GPU, driver, tools and packages that were found, and what each missing one is needed for.
 
     Exit code 0 when the main job can run at least on the timing model, else 1.
     """

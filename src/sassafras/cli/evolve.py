@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from .console import print_json, stderr
+from . import options
+from .console import note, print_json
 from .files import folder
 
 
@@ -30,40 +31,35 @@ def command(
     key_variable: Annotated[
         str, typer.Option(help="Environment variable that holds the key.")
     ] = "OPENAI_API_KEY",
-    requests_per_minute: Annotated[int | None, typer.Option(min=1, help="Most requests a minute.")] = None,
+    requests_per_minute: Annotated[
+        int | None, typer.Option(min=1, help="Maximum number of requests per minute.")
+    ] = None,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds that one request may take.")] = 300.0,
     prices: Annotated[
-        tuple[float, float], typer.Option(help="Dollars a million prompt tokens and answer tokens.")
+        tuple[float, float],
+        typer.Option(help="Dollars per million prompt tokens and per million answer tokens."),
     ] = (0.0, 0.0),
     whole: Annotated[bool, typer.Option("--whole", help="Rewrite the whole source, not its holes.")] = False,
-    case: Annotated[str | None, typer.Option(help="The workload's case [default: its first].")] = None,
-    arch: Annotated[
-        str | None, typer.Option(help="Compile for this [default: the GPU's, or sm_90a].")
-    ] = None,
+    case: options.Case = None,
+    arch: options.Arch = None,
     device: Annotated[str, typer.Option(help="auto, cuda (measures), or model (a stand-in).")] = "auto",
     model_device: Annotated[str, typer.Option(help="Where a local model runs: cpu, cuda, ...")] = "cpu",
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="A setting of evolve, NAME=VALUE; repeatable.")
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the search and of a model's sampling.")] = 0,
-    store: Annotated[Path | None, typer.Option(help="The store's file.")] = None,
+    settings: options.Settings = None,
+    seed: options.Seed = 0,
+    store: options.StorePath = None,
     out: Annotated[Path, typer.Option(help="Folder for the winner and all variants.")] = Path(
         "sassafras-out"
     ),
-    fresh: Annotated[bool, typer.Option("--fresh", help="Start over instead of resuming.")] = False,
-    cluster: Annotated[
-        str | None, typer.Option(help="Judge on all GPUs of a Ray cluster: auto, or HOST:PORT.")
-    ] = None,
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Number of the cluster's workers [default: all].")
-    ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the result line only.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="The result as JSON on stdout.")] = False,
+    fresh: options.Fresh = False,
+    cluster: options.Cluster = None,
+    workers: options.Workers = None,
+    quiet: options.Quiet = False,
+    json: options.Json = False,
 ) -> None:
-    """Let a language model (or chance) rewrite a kernel's holes; every proposal is compiled, checked, timed.
+    """Let a language model (or random edits) rewrite a kernel; compile, check and time every proposal.
 
-    Proposals are built confined and judged in processes that may die. Ctrl-C keeps the best so far; the same
-    command resumes and asks nothing twice.
+    Proposals are built in a sandbox and judged in worker processes. Ctrl-C keeps the best so far; the same
+    command resumes and repeats no request.
     """
     from sassafras.api.evolve import evolve
     from sassafras.search import parse_settings
@@ -71,13 +67,6 @@ def command(
     from .progress import Show
 
     folder(out)
-    endpoint = {
-        "base_url": base_url,
-        "key_variable": key_variable,
-        "requests_per_minute": requests_per_minute,
-        "timeout_s": timeout,
-        "device": model_device,
-    }
     with Show(quiet=quiet) as show:
         result = evolve(
             target,
@@ -92,7 +81,13 @@ def command(
             store=store,
             out=out,
             fresh=fresh,
-            endpoint=endpoint,
+            endpoint={
+                "base_url": base_url,
+                "key_variable": key_variable,
+                "requests_per_minute": requests_per_minute,
+                "timeout_s": timeout,
+                "device": model_device,
+            },
             prices=prices,
             cluster=cluster,
             workers=workers,
@@ -105,9 +100,8 @@ def command(
     print(result.summary())
     if quiet:
         return
-    console = stderr()
-    for note in result.notes:
-        console.print(f"note: {note}", style="yellow", markup=False)
+    for text in result.notes:
+        note(f"note: {text}", "yellow")
     if result.from_store:
-        console.print("this search finished before: the stored result; --fresh starts over", style="dim")
-    console.print(f"wrote {out}", style="dim", markup=False)
+        note("this search finished before: the stored result; --fresh starts over")
+    note(f"wrote {out}")

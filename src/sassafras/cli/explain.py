@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from .console import print_json, stderr
+from . import options
+from .console import note, print_json
 
 
 def command(
@@ -19,27 +20,24 @@ def command(
         ),
     ],
     tuned: Annotated[Path | None, typer.Option(help="Explain this cubin instead of the stored one.")] = None,
-    case: Annotated[str | None, typer.Option(help="The workload's case [default: its first].")] = None,
-    arch: Annotated[str | None, typer.Option(help="Compile for this [default: sm_90a].")] = None,
-    device: Annotated[str, typer.Option(help="auto, cuda (measures), or model (the timing model).")] = "auto",
-    limit: Annotated[int, typer.Option(help="Judge at most so many schedules.")] = 600,
-    keep: Annotated[float, typer.Option(help="Part of the gain that the moves named have to keep.")] = 0.95,
+    case: options.Case = None,
+    arch: options.Arch = None,
+    device: options.Device = "auto",
+    limit: Annotated[int, typer.Option(help="Judge at most this many schedules.")] = 600,
+    keep: Annotated[float, typer.Option(help="Share of the gain that the named moves have to keep.")] = 0.95,
     remeasure: Annotated[
-        int, typer.Option(help="Re-measure (on the model: re-draw) so many of the largest moves.")
+        int, typer.Option(help="Number of the largest moves to re-measure (on the model: to re-draw).")
     ] = 5,
-    most: Annotated[int, typer.Option(help="List at most so many moves.")] = 20,
-    store: Annotated[
-        Path | None, typer.Option(help="The store's file [default: $SASSAFRAS_STORE or the data folder].")
-    ] = None,
+    most: Annotated[int, typer.Option(help="List at most this many moves.")] = 20,
+    store: options.StorePath = None,
     save: Annotated[
         Path | None, typer.Option(help="Write the JSON here, and the reduced schedule's cubin beside it.")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="The explanation as JSON on stdout.")] = False,
+    json: options.Json = False,
 ) -> None:
-    """Say which moves of a tuned schedule gave how much, and why."""
+    """Explain how much each move of a tuned schedule gained, and why."""
     from sassafras.report.explain import explain
 
-    console = stderr()
     found = explain(
         target,
         tuned=tuned,
@@ -50,7 +48,7 @@ def command(
         limit=limit,
         keep=keep,
         remeasure=remeasure,
-        stage=lambda text: console.print(text, style="dim", markup=False),
+        stage=note,
     )
     if save is not None:
         found.save(save)
@@ -59,4 +57,4 @@ def command(
     else:
         print(found.text(most))
         for line in found.assumptions:
-            console.print(f"model assumes: {line}", style="dim", markup=False)
+            note(f"model assumes: {line}")

@@ -7,85 +7,47 @@ from typing import Annotated, Any
 
 import typer
 
-from . import files
-from .console import print_json, print_table, stderr
+from . import files, options
+from .console import note, print_json, print_table
 
 app = typer.Typer(
     help="HGEMM: our kernels against cuBLAS and cuBLASLt.", no_args_is_help=True, rich_markup_mode=None
 )
 
-_GRID = (
-    "cuda-l2 (1,000 shapes), judge-1 to judge-7 (never tuned), learn-1 to learn-4, backward, or a list: "
-    "64x64x64,128x64x512."
-)
-Grid = Annotated[str, typer.Option(help=_GRID)]
-Bands = Annotated[str | None, typer.Option(help="Only these bands of FLOP, for example '<1e8,1e8-1e9'.")]
-Sample = Annotated[int | None, typer.Option(help="Number of shapes in a sample, stratified by band.")]
-Configs = Annotated[int, typer.Option(help="Number of our configurations to screen, per shape and layout.")]
-Exclude = Annotated[
-    str, typer.Option(help="Leave out configurations of ours whose name this regular expression finds.")
-]
-Only = Annotated[
-    str,
-    typer.Option(
-        help="Re-tune only configurations that this regular expression finds, beside the recorded best."
-    ),
-]
-Recorded = Annotated[
-    int, typer.Option(help="With --only-configs: recorded configurations to time again, per layout.")
-]
-Apart = Annotated[
-    bool,
-    typer.Option(help="Empty the L2 and make one untimed call before each timed block."),
-]
-Gpus = Annotated[int, typer.Option(help="Number of GPUs of this host to use.")]
-Minutes = Annotated[
-    float | None, typer.Option(help="Start no shape after this many minutes; the same command resumes.")
-]
-Seed = Annotated[int, typer.Option(help="Seed of inputs and samples.")]
-Cache = Annotated[Path | None, typer.Option(help="Folder of compiled kernels.")]
-Fresh = Annotated[bool, typer.Option("--fresh", help="Start over instead of resuming.")]
-Cluster = Annotated[str | None, typer.Option(help="Use the GPUs of a Ray cluster: auto, or HOST:PORT.")]
-Workers = Annotated[int | None, typer.Option(help="Number of workers on the cluster [default: all].")]
-Dry = Annotated[bool, typer.Option("--dry-run", help="Rehearse on a modelled clock, without a GPU.")]
-
-
-def quietly(text: str) -> None:
-    """Print a note of how it goes."""
-    stderr().print(text, style="dim", markup=False)
-
 
 @app.command("bench")
 def bench(
-    grid: Grid = "cuda-l2",
+    grid: Annotated[str, typer.Option(help=f"{options.GRIDS}.")] = "cuda-l2",
     mode: Annotated[
         str, typer.Option(help="offline: calls back to back; server: isolated calls at random times.")
     ] = "offline",
-    bands: Bands = None,
-    shapes: Sample = None,
+    bands: options.Bands = None,
+    shapes: options.Sample = None,
     seconds: Annotated[float, typer.Option(help="Seconds of GPU time to measure a shape with.")] = 0.1,
-    configs: Configs = 128,
-    exclude: Exclude = "",
+    configs: Annotated[
+        int, typer.Option(help="Number of our configurations to screen, per shape and layout.")
+    ] = 128,
+    exclude: options.Exclude = "",
     processes: Annotated[int, typer.Option(help="Number of fresh processes that measure.")] = 1,
-    rate: Annotated[float, typer.Option(help="Server mode: calls a second.")] = 1000.0,
+    rate: Annotated[float, typer.Option(help="Server mode: calls per second.")] = 1000.0,
     calls: Annotated[int, typer.Option(help="Server mode: number of calls of each contestant.")] = 30,
     cold: Annotated[bool, typer.Option(help="Time with an empty L2 as well.")] = True,
-    apart: Apart = True,
-    gpus: Gpus = 1,
-    cluster: Cluster = None,
-    workers: Workers = None,
-    minutes: Minutes = None,
-    seed: Seed = 0,
-    out: Annotated[Path, typer.Option(help="Folder of journals and results.")] = Path("sassafras-out/hgemm"),
-    cache: Cache = None,
-    fresh: Fresh = False,
-    dry_run: Dry = False,
-    json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON on stdout.")] = False,
+    apart: options.Apart = True,
+    gpus: options.Gpus = 1,
+    cluster: options.Cluster = None,
+    workers: options.Workers = None,
+    minutes: options.Minutes = None,
+    seed: options.Seed = 0,
+    out: Annotated[Path, typer.Option(help="Folder of journals and results.")] = options.PRODUCTS_FOLDER,
+    cache: options.Cache = None,
+    fresh: options.Fresh = False,
+    dry_run: options.Dry = False,
+    json: options.Json = False,
 ) -> None:
-    """Time ours, sassafras.matmul, torch.matmul, cuBLAS, cuBLASLt's heuristic and AutoTuning on a GPU.
+    """Time our kernels, sassafras.matmul, torch.matmul, cuBLAS, cuBLASLt's heuristic and AutoTuning on a GPU.
 
-    Selection runs in processes of its own, the reported figures come from others. The same command resumes.
-    Shapes off the grid are never tuned: there sassafras.matmul works from the table that is shipped.
+    Selection and reported measurements run in separate processes. The same command resumes.
+    Shapes off the grid are never tuned: there sassafras.matmul uses the shipped table.
     """
     from sassafras.cluster.gemm import crew
     from sassafras.gemm.bench.grids import choose_shapes, file_name, judges
@@ -93,8 +55,7 @@ def bench(
     from sassafras.gemm.bench.report import table
     from sassafras.gemm.bench.runs import RunSettings, benchmark
 
-    console = stderr()
-    options = Options(
+    thorough = Options(
         configs=configs,
         seconds=seconds,
         seed=seed,
@@ -108,7 +69,7 @@ def bench(
     chosen = choose_shapes(grid, bands, shapes, seed)
     files.folder(out)
     with crew(cluster, workers, gpus, dry_run) as hands:
-        settings = RunSettings(out, options, gpus, hands, minutes, dry_run, fresh, cache, say=quietly)
+        settings = RunSettings(out, thorough, gpus, hands, minutes, dry_run, fresh, cache, say=note)
         name = file_name(grid, mode)
         path, summary = benchmark(chosen, settings, mode=mode, processes=processes, name=name)
     if json:
@@ -118,71 +79,8 @@ def bench(
     title = "modelled, nothing was measured" if dry_run else "geometric means, baseline / ours"
     print_table(title, columns, cells)
     if summary["pending"]:
-        console.print(f"{summary['pending']} shapes are left: run the same command again", style="dim")
-    console.print(f"wrote {path}", style="dim", markup=False)
-
-
-@app.command("tune")
-def tune(
-    grid: Grid = "cuda-l2",
-    bands: Bands = None,
-    shapes: Sample = None,
-    configs: Annotated[
-        int | None,
-        typer.Option(
-            help="Number of our configurations to screen, per shape and layout (128; re-tuning: 24)."
-        ),
-    ] = None,
-    exclude: Exclude = "",
-    only_configs: Only = "",
-    recorded: Recorded = 4,
-    layouts: Annotated[
-        str, typer.Option(help="Layouts to sweep: nn,tn, or those of weights' gradients: nt,tt.")
-    ] = "nn,tn",
-    apart: Apart = True,
-    gpus: Gpus = 1,
-    cluster: Cluster = None,
-    workers: Workers = None,
-    minutes: Minutes = None,
-    seed: Seed = 0,
-    out: Annotated[Path, typer.Option(help="Folder of journals, dataset and table.")] = Path(
-        "sassafras-out/hgemm"
-    ),
-    cache: Cache = None,
-    fresh: Fresh = False,
-    dry_run: Dry = False,
-    install: Annotated[
-        bool, typer.Option(help="Let sassafras.matmul on this machine use what was measured.")
-    ] = True,
-) -> None:
-    """Sweep our configurations over shapes by successive halving; write the dataset, and the table of
-    winners.
-
-    It shares journals with `bench` in the same folder and resumes. sassafras.matmul uses the table from
-    then on.
-    """
-    from sassafras.cluster.gemm import crew
-    from sassafras.gemm.bench.grids import choose_shapes
-    from sassafras.gemm.bench.options import Options, retuning
-    from sassafras.gemm.bench.runs import RunSettings, save_sweep, sweep
-    from sassafras.gemm.matmul.planner import tuned_path
-
-    console = stderr()
-    options = Options(
-        configs=configs or 128, seed=seed, exclude=exclude, layouts=tuple(layouts.split(",")), apart=apart
-    )
-    if only_configs:
-        options = retuning(options, only_configs, recorded, configs)
-    chosen = choose_shapes(grid, bands, shapes, seed)
-    files.folder(out)
-    with crew(cluster, workers, gpus, dry_run) as hands:
-        settings = RunSettings(out, options, gpus, hands, minutes, dry_run, fresh, cache, 25, quietly)
-        dataset = sweep(chosen, settings)
-    target = tuned_path(str(dataset.header.get("gpu"))) if install and not dataset.modelled else None
-    paths = save_sweep(dataset, out, install=target, changed=only_configs)
-    print(f"{len(dataset)} shapes, {dataset.pairs} pairs" + (" (modelled)" if dataset.modelled else ""))
-    for path in paths:
-        console.print(f"wrote {path}", style="dim", markup=False)
+        note(f"{summary['pending']} shapes are left: run the same command again")
+    note(f"wrote {path}")
 
 
 @app.command("configs")
@@ -232,20 +130,20 @@ def build(
         bool, typer.Option("--check", help="Build nothing; status 1 when something is missing.")
     ] = False,
 ) -> None:
-    """Compile ahead every kernel that sassafras.matmul may ask for. Needs no GPU; what is there is kept."""
+    """Compile all kernels of sassafras.matmul ahead of time. Needs no GPU; keeps existing files."""
     from sassafras.gemm.build import ahead_of_time
     from sassafras.gemm.build.cubins import default_cache
 
-    console, folder = stderr(), out or default_cache()
+    folder = out or default_cache()
     instances = ahead_of_time.kernels(only)
     if not check:
         files.folder(folder)
-        console.print(f"{len(ahead_of_time.missing(folder, instances, launcher))} to build", style="dim")
-        for note in ahead_of_time.build(folder, instances, workers, launcher):
-            console.print(note, style="dim", markup=False)
+        note(f"{len(ahead_of_time.missing(folder, instances, launcher))} to build")
+        for text in ahead_of_time.build(folder, instances, workers, launcher):
+            note(text)
     left = ahead_of_time.missing(folder, instances, launcher)
     for name in left[:10]:
-        console.print(f"missing: {name}", markup=False)
+        note(f"missing: {name}")
     print(f"{len(instances)} kernels, {len(left)} files missing in {folder}")
     if left:
         raise typer.Exit(1)
@@ -257,7 +155,7 @@ def choose(
     layout: Annotated[str, typer.Option(help="nn, tn or both.")] = "both",
     gpu: Annotated[str, typer.Option(help="Name of the GPU whose table is used.")] = "NVIDIA H200",
 ) -> None:
-    """Say which member would serve a product (ours, cuBLASLt or torch), and why. Needs no GPU."""
+    """Show which implementation serves a product (ours, cuBLASLt or torch), and why. Needs no GPU."""
     from sassafras.core import SassafrasError
     from sassafras.gemm.configs.backward import PART
     from sassafras.gemm.matmul.planner import load_table
@@ -269,7 +167,7 @@ def choose(
         raise SassafrasError(f"no layout {layout}", hint="nn, tn or both")
     table = load_table(gpu)
     if table is None:
-        raise SassafrasError("nothing was tuned for this GPU", where=gpu, hint="sassafras gemm tune")
+        raise SassafrasError("nothing was tuned for this GPU", where=gpu, hint="sassafras tune --products")
     if not shapes:
         raise SassafrasError("a shape is missing", hint="sassafras gemm choose 64x64x64")
     chooser = Selector(

@@ -13,7 +13,7 @@ from .files import new_file
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Tables of the smallest issue distances that ptxas emits.",
+    help="Show or build tables of the smallest issue distances that ptxas emits.",
 )
 
 Arch = Annotated[str, typer.Option(help="Architecture.")]
@@ -39,10 +39,10 @@ def adopt(
     result: Annotated[
         Path, typer.Argument(help="latencies.json of benchmarks/latencies.py.", show_default=False)
     ],
-    out: Annotated[Path | None, typer.Option(help="File to write; the package's own if not given.")] = None,
+    out: Annotated[Path | None, typer.Option(help="File to write; by default the package's own.")] = None,
     arch: Arch = "sm_90",
 ) -> None:
-    """Make the table of measured latencies from a measurement."""
+    """Build the table of measured latencies from a result file."""
     import json
     import lzma
 
@@ -77,8 +77,8 @@ def adopt(
 @app.command()
 def show(
     arch: Arch = "sm_90",
-    producer: Annotated[str | None, typer.Option(help="Only opcodes that begin so.")] = None,
-    consumer: Annotated[str | None, typer.Option(help="Only opcodes that begin so.")] = None,
+    producer: Annotated[str | None, typer.Option(help="Only opcodes with this prefix.")] = None,
+    consumer: Annotated[str | None, typer.Option(help="Only opcodes with this prefix.")] = None,
     kind: Annotated[str | None, typer.Option(help="raw, waw, war or issue.")] = None,
     table: Annotated[Path | None, typer.Option(help="Another table than the packaged one.")] = None,
     source: Annotated[str | None, typer.Option(help="mined, or measured on top of it.")] = None,

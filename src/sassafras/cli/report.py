@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from .console import stderr
+from . import options
+from .console import note
 from .files import new_file
 
 
@@ -20,21 +21,19 @@ def command(
         ),
     ] = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="The HTML file to write.")] = Path("report.html"),
-    store: Annotated[
-        Path | None, typer.Option(help="The store's file [default: $SASSAFRAS_STORE or the data folder].")
-    ] = None,
+    store: options.StorePath = None,
     kernels: Annotated[
-        int, typer.Option(min=0, help="Show so many tuned kernels instruction by instruction.")
+        int, typer.Option(min=0, help="Number of tuned kernels to show instruction by instruction.")
     ] = 6,
     explain: Annotated[
-        int, typer.Option(min=0, help="Judge at most so many schedules to explain each of them; 0 for none.")
+        int,
+        typer.Option(min=0, help="Number of schedules to judge at most to explain each of them; 0 for none."),
     ] = 300,
     title: Annotated[str, typer.Option(help="The page's title.")] = "Sassafras report",
 ) -> None:
     """Write one self-contained HTML page: speed-ups, searches, verdicts, kernels side by side."""
     from sassafras.report.page import write_report
 
-    console = stderr()
     path = write_report(
         new_file(out),
         sources or (),
@@ -42,6 +41,6 @@ def command(
         kernels=kernels,
         explain=explain,
         title=title,
-        stage=lambda text: console.print(text, style="dim", markup=False),
+        stage=note,
     )
     print(f"wrote {path} ({path.stat().st_size / 1024:.0f} KB)")

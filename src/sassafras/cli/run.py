@@ -8,12 +8,12 @@ from typing import Annotated
 
 import typer
 
+from . import options
+
 
 def command(
-    command: Annotated[
-        list[str] | None, typer.Argument(help="The program and its arguments, after --.", show_default=False)
-    ] = None,
-    store: Annotated[Path | None, typer.Option(help="The store's file.")] = None,
+    command: options.Program = None,
+    store: options.StorePath = None,
     status: Annotated[
         Path | None, typer.Option(help="Folder for status files (then: sassafras status FOLDER).")
     ] = None,
@@ -24,7 +24,7 @@ def command(
         bool, typer.Option("--print-env", help="Print the variables for a shell or a container instead.")
     ] = False,
 ) -> None:
-    """Run a program, and the Pythons that it starts, with tuned kernels, without touching it.
+    """Run a program and its Python child processes with tuned kernels; the program is not changed.
 
     Example: sassafras run --status /tmp/status -- python serve.py --port 8000
     """

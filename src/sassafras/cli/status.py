@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from . import options
 from .console import print_json
 
 
@@ -15,12 +16,10 @@ def command(
         Path | None,
         typer.Argument(help="Where the processes write their status [default: $SASSAFRAS_STATUS]."),
     ] = None,
-    store: Annotated[
-        Path | None, typer.Option(help="The store's file [default: $SASSAFRAS_STORE or the data folder].")
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
+    store: options.StorePath = None,
+    json: options.Json = False,
 ) -> None:
-    """Say what `sassafras.install()` would find here, and which bytes running programs have loaded."""
+    """Show the tuned kernels that `sassafras.install()` finds, and those that programs have loaded."""
     from sassafras.deploy.report import overview
 
     found = overview(folder, store)

@@ -8,19 +8,18 @@ from typing import Annotated
 import typer
 
 from .console import print_json, print_table
+from .options import Json, StorePath
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Look at, move and clean what was found.")
-
-StorePath = Annotated[
-    Path | None,
-    typer.Option("--store", help="The store's file [default: $SASSAFRAS_STORE or the data folder]."),
-]
-Json = Annotated[bool, typer.Option("--json", help="Machine-readable.")]
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="List, show, export, import and prune stored kernels and runs.",
+)
 
 
 @app.command("list")
 def list_(store: StorePath = None, json: Json = False) -> None:
-    """List tuned kernels and runs. What the timing model found stands apart from what was measured."""
+    """List tuned kernels and runs; modelled results are listed apart from measured ones."""
     from sassafras.report.listing import listing
     from sassafras.store import Store
 
@@ -40,7 +39,7 @@ def show(
     store: StorePath = None,
     jsonl: Annotated[bool, typer.Option("--jsonl", help="Every evaluation, one JSON object a line.")] = False,
 ) -> None:
-    """Show one run: what was asked, what came of it, and with --jsonl every evaluation."""
+    """Show the settings and the result of one run; with --jsonl, every evaluation."""
     from sassafras.report.listing import evaluation_lines, run_facts
     from sassafras.store import Store
 
@@ -58,7 +57,7 @@ def export(
     store: StorePath = None,
     winners_only: Annotated[bool, typer.Option(help="Leave out runs and evaluations.")] = False,
 ) -> None:
-    """Write everything into one self-contained file."""
+    """Write the whole store into one self-contained file."""
     from sassafras.store import Store
 
     with Store.open(store, readonly=True) as opened:
@@ -70,7 +69,7 @@ def import_(
     path: Annotated[Path, typer.Argument(help="A file that `store export` wrote.", show_default=False)],
     store: StorePath = None,
 ) -> None:
-    """Take in an exported file; every hash and field is checked first."""
+    """Import an exported file after checking every hash and field."""
     from sassafras.store import Store
 
     with Store.open(store) as opened:
@@ -85,9 +84,9 @@ def prune(
         float | None,
         typer.Option(min=0, help="Runs begun more than this many days ago [default: all finished runs]."),
     ] = None,
-    modelled: Annotated[bool, typer.Option(help="Also remove what the timing model liked best.")] = False,
+    modelled: Annotated[bool, typer.Option(help="Also remove the winners of the timing model.")] = False,
 ) -> None:
-    """Remove runs with their evaluations, and cubins that nothing needs. Measured winners stay."""
+    """Remove runs with their evaluations, and unused cubins. Measured winners stay."""
     from sassafras.store import Store
 
     with Store.open(store) as opened:
@@ -101,7 +100,7 @@ def check(
     remove: Annotated[bool, typer.Option("--remove", help="Remove winners that are refused.")] = False,
     json: Json = False,
 ) -> None:
-    """Check every measured winner as deployment does, validator too; exit code 1 if one fails."""
+    """Validate and check every measured winner as deployment does; exit code 1 if one fails."""
     from sassafras.deploy.fleet import check as examine
     from sassafras.store import Store
 

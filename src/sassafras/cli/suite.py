@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
+from . import options
 from .console import print_json, print_table
 
 
-def command(json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False) -> None:
+def command(json: options.Json = False) -> None:
     """List the built-in workloads: optimize them as suite:NAME or suite:NAME/CASE."""
     from sassafras import suite
 

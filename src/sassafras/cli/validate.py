@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from . import options
 from .console import print_json
 from .files import about, read
 
@@ -17,9 +18,9 @@ def command(
     kernel: Annotated[
         str | None, typer.Option(help="The kernel's name; needed if there are several.")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
+    json: options.Json = False,
 ) -> None:
-    """Prove that CANDIDATE computes what ORIGINAL does, with legal timing. Exit code 1 if it does not."""
+    """Prove that CANDIDATE computes the same as ORIGINAL with legal timing. Exit code 1 if it does not."""
     first, second = read(original), read(candidate)
     from sassafras.sass import Program
     from sassafras.validate import Validator

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from . import options
 from .console import print_json, stderr
 from .files import about
 
@@ -19,24 +20,24 @@ def command(
     ],
     cubin: Annotated[
         Path | None,
-        typer.Argument(help="What to verify; by default what the store holds.", show_default=False),
+        typer.Argument(help="The cubin to verify [default: the stored one].", show_default=False),
     ] = None,
     stored: Annotated[int | None, typer.Option(help="Id of a stored kernel of this workload.")] = None,
-    store: Annotated[Path | None, typer.Option(help="The store's file.")] = None,
-    case: Annotated[str | None, typer.Option(help="The workload's case, by default its first.")] = None,
-    arch: Annotated[str | None, typer.Option(help="Architecture, by default the GPU's, or sm_90a.")] = None,
-    samples: Annotated[int, typer.Option(min=1, help="Launches on fresh inputs, in all.")] = 1_000_000,
-    seconds: Annotated[float | None, typer.Option(min=0, help="Stop sampling after so long.")] = None,
+    store: options.StorePath = None,
+    case: options.Case = None,
+    arch: options.Arch = None,
+    samples: Annotated[
+        int, typer.Option(min=1, help="Total number of launches on fresh inputs.")
+    ] = 1_000_000,
+    seconds: Annotated[
+        float | None, typer.Option(min=0, help="Stop sampling after this many seconds.")
+    ] = None,
     sanitizer: Annotated[bool, typer.Option(help="Run compute-sanitizer where it is installed.")] = True,
-    cluster: Annotated[
-        str | None, typer.Option(help="Sample on all GPUs of a Ray cluster: auto, or HOST:PORT.")
-    ] = None,
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Of the cluster, how many [default: all].")
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
+    cluster: options.Cluster = None,
+    workers: options.Workers = None,
+    json: options.Json = False,
 ) -> None:
-    """Do everything that can find a tuned kernel wrong, and say what could not be done here.
+    """Run every check that can find a tuned kernel wrong, and list the checks that are not possible here.
 
     Exit code 0: nothing found, everything done; 1: it is wrong; 3: nothing found, not everything done.
     """

@@ -1,4 +1,4 @@
-"""Compiler knobs as a space: the same PTX under other ptxas versions and documented options.
+"""Options of ptxas as a space: the same PTX under other ptxas versions and documented options.
 
 The best of it is the baseline that a schedule search has to beat. ptxas rewrites the whole kernel, so the
 validator does not apply between two of its outputs: a candidate is judged as a compiler's output is, by
@@ -31,7 +31,7 @@ from sassafras.sass.tools import find_all
 
 from ._ptxas import assemble, ptxas_version
 
-#: option -> the values that are tried besides ptxas's default (None), as `Knobs` fields
+#: option -> the values that are tried besides ptxas's default (None), as `PtxasOptions` fields
 CHOICES: Mapping[str, tuple[Any, ...]] = {
     "opt_level": (1, 2, 4),
     "load_cache": ("ca", "cg", "cs"),
@@ -45,7 +45,7 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Knobs:
+class PtxasOptions:
     """One setting of ptxas. None everywhere is what the frontend itself does.
 
     Attributes:
@@ -96,14 +96,14 @@ class Knobs:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class KnobMove:
-    """Set one knob."""
+class PtxasOptionMove:
+    """Set one option."""
 
     name: str
     value: Any
 
 
-class KnobSpace:
+class PtxasOptionSpace:
     """The kernels that ptxas makes of one PTX. Implements `core.Space` and `core.Enumerable`.
 
     Args:
@@ -142,46 +142,46 @@ class KnobSpace:
         """What two searches must share to be the same one."""
         return f"ptx {hashlib.sha256(self.ptx.encode()).hexdigest()[:16]}, ptxas {', '.join(self.tools)}"
 
-    def start(self) -> Knobs:
+    def start(self) -> PtxasOptions:
         """The frontend's own setting."""
-        return Knobs()
+        return PtxasOptions()
 
-    def moves(self, state: Knobs) -> list[KnobMove]:
-        """Every change of one knob."""
+    def moves(self, state: PtxasOptions) -> list[PtxasOptionMove]:
+        """Every change of one option."""
         return [
-            KnobMove(name, value)
+            PtxasOptionMove(name, value)
             for name, values in self.choices.items()
             for value in values
             if getattr(state, name) != value
         ]
 
-    def sample(self, state: Knobs, rng: np.random.Generator) -> KnobMove | None:
+    def sample(self, state: PtxasOptions, rng: np.random.Generator) -> PtxasOptionMove | None:
         """One change, uniformly."""
         found = self.moves(state)
         return found[int(rng.integers(len(found)))] if found else None
 
-    def apply(self, state: Knobs, move: KnobMove) -> Knobs:
+    def apply(self, state: PtxasOptions, move: PtxasOptionMove) -> PtxasOptions:
         """The changed setting.
 
         Raises:
-            SassafrasError: no such knob or value in this space.
+            SassafrasError: no such option or value in this space.
         """
         if move.value not in self.choices.get(move.name, ()):
-            raise SassafrasError(f"{move.name} = {move.value!r} is not in this space", where="compiler knobs")
+            raise SassafrasError(f"{move.name} = {move.value!r} is not in this space", where="ptxas options")
         return dataclasses.replace(state, **{move.name: move.value})
 
-    def version(self, state: Knobs) -> str:
+    def version(self, state: PtxasOptions) -> str:
         """The release of the ptxas that a setting names."""
         return next(v for v, path in self.tools.items() if path == state.ptxas)
 
-    def candidate(self, state: Knobs) -> Candidate:
+    def candidate(self, state: PtxasOptions) -> Candidate:
         """The kernel under this setting.
 
         Raises:
             CompileError: ptxas refused the PTX or an option; its own message.
         """
-        if state == Knobs():
-            return Candidate(self.kernel, {"space": "knobs", "ptxas": self.own_version, "flags": []})
+        if state == PtxasOptions():
+            return Candidate(self.kernel, {"space": "ptxas_options", "ptxas": self.own_version, "flags": []})
         tool = state.ptxas or self._own_path
         if not tool:
             raise ToolMissing(
@@ -193,21 +193,20 @@ class KnobSpace:
         version = self.version(state)
         meta = {**self.kernel.meta, "ptxas": version, "ptxas_flags": list(state.flags())}
         made = dataclasses.replace(self.kernel, cubin=data, meta=meta)
-        return Candidate(made, {"space": "knobs", "ptxas": version, "flags": list(state.flags())})
+        return Candidate(made, {"space": "ptxas_options", "ptxas": version, "flags": list(state.flags())})
 
-    def sweep(self) -> Iterator[Knobs]:
-        """The settings that `sassafras knobs` tries: each version alone, then each other knob alone under
-        each version."""
+    def sweep(self) -> Iterator[PtxasOptions]:
+        """What `sassafras ptxas-options` tries: each version alone, then each other option under each."""
         for path in self.tools.values():
-            yield Knobs(ptxas=path)
+            yield PtxasOptions(ptxas=path)
         for path in self.tools.values():
             for name, values in self.choices.items():
                 if name == "ptxas":
                     continue
                 for value in values[1:]:
-                    yield dataclasses.replace(Knobs(ptxas=path), **{name: value})
+                    yield dataclasses.replace(PtxasOptions(ptxas=path), **{name: value})
 
-    def distinct(self, settings: Sequence[Knobs] | None = None) -> tuple[list[Candidate], list[str]]:
+    def distinct(self, settings: Sequence[PtxasOptions] | None = None) -> tuple[list[Candidate], list[str]]:
         """Candidates with different code, first come first, and what ptxas refused.
 
         Two cubins are the same when their sections of code and constants are; line tables and notes differ
@@ -242,8 +241,10 @@ def registers_at_launch(threads: int) -> int:
     return min(255, 65536 // max(32, threads) // 8 * 8)
 
 
-def of(workload: Workload, case: Case, arch: str, tools: Sequence[str | Path] | None = None) -> KnobSpace:
-    """The knobs of one case of a workload.
+def of(
+    workload: Workload, case: Case, arch: str, tools: Sequence[str | Path] | None = None
+) -> PtxasOptionSpace:
+    """The ptxas options of one case of a workload.
 
     Raises:
         SassafrasError: the workload has no PTX (a raw cubin).
@@ -252,13 +253,13 @@ def of(workload: Workload, case: Case, arch: str, tools: Sequence[str | Path] | 
     make = getattr(workload.build, "ptx", None)
     if make is None:
         raise SassafrasError(
-            "compiler knobs need PTX, and a raw cubin has none",
+            "ptxas options need PTX, and a raw cubin has none",
             where=workload.name,
             hint="start from the Triton or CUDA source",
         )
     kernel = workload.build(case, arch)
     flags = getattr(workload.build, "ptxas_flags", lambda case, arch: ())(case, arch)
-    return KnobSpace(kernel, make(case, kernel.arch), tools, flags)
+    return PtxasOptionSpace(kernel, make(case, kernel.arch), tools, flags)
 
 
 # -- programs ---------------------------------------------------------------------------------------------

@@ -68,7 +68,7 @@ def load_table(gpu: str) -> TunedTable | None:
 
 
 def tuned_path(gpu: str) -> Path:
-    """Where `sassafras gemm tune` leaves what it measured on this machine."""
+    """Where `sassafras tune --products` leaves what it measured on this machine."""
     return default_cache() / f"{slug(gpu)}.table.json"
 
 
@@ -131,7 +131,7 @@ class Planner:
                 else:
                     found = self._table or load_table(name)
                     if found is None:
-                        why = f"nothing was tuned for {name} (sassafras gemm tune)"
+                        why = f"nothing was tuned for {name} (sassafras tune --products)"
                     else:
                         lt = self._lt_member()
                         chooser = Selector(

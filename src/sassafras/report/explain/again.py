@@ -1,4 +1,4 @@
-"""The figures that an explanation reports: taken anew, in fresh processes or on fresh draws."""
+"""The figures that an explanation reports: measured in fresh processes, or modelled on fresh draws."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def remeasured(
         device: open.
         found: moves and the schedules that lack them, the largest gain first.
         reduced: the schedule with all of them.
-        most: how many are taken anew.
+        most: how many are re-measured.
         notes: what could not be.
     """
     moves = [move for move, _ in found]

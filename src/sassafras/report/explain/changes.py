@@ -20,6 +20,7 @@ import numpy as np
 from sassafras.core import SassafrasError
 from sassafras.sass import control
 from sassafras.schedule import ScheduleSpace, ScheduleState
+from sassafras.schedule.moves_jit import positions, settle
 from sassafras.schedule.tables import touches_memory
 
 #: what `encode` may change in a word: everything else travels with the instruction
@@ -221,8 +222,6 @@ class Changes:
 
     def _settled(self, order: np.ndarray, stall: np.ndarray) -> ScheduleState | None:
         """The schedule with stall counts raised where they must be."""
-        from sassafras.schedule.moves_jit import positions, settle
-
         tables = self.space.tables
         time = np.empty(len(order) + 1, dtype=np.int64)
         where = positions(order)

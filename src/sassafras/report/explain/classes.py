@@ -64,20 +64,22 @@ def moved_class(function: Function, before: Sequence[int], after: Sequence[int],
         if _interleaved(code, after, x) and not _interleaved(code, before, x):
             return MoveClass.INTERLEAVE_TENSOR
         if i.op.queue in _TENSOR:
-            return MoveClass.HOIST_TENSOR if up else MoveClass.SINK_TENSOR
+            return _moved(up, "tensor operation")
     if touches_memory(i):
         if _paired(code, after, x) and not _paired(code, before, x):
             return MoveClass.PAIR_STORES if i.op.writes_memory else MoveClass.PAIR_LOADS
-        return _memory_class(i, up)
+        return _moved(up, _memory_operation(i))
     if i.control.wait_mask and not i.op.variable:
         return MoveClass.ADVANCE_WAIT if up else MoveClass.DELAY_WAIT
     if _feeds_address(code, after, x):
-        return MoveClass.HOIST_ADDRESS if up else MoveClass.SINK_ADDRESS
+        return _moved(up, "address arithmetic")
     if i.base == "SHFL":
-        return MoveClass.HOIST_SHUFFLE if up else MoveClass.SINK_SHUFFLE
-    if i.op.variable:
-        return MoveClass.HOIST_LATENCY if up else MoveClass.SINK_LATENCY
-    return MoveClass.HOIST_ARITHMETIC if up else MoveClass.SINK_ARITHMETIC
+        return _moved(up, "shuffle")
+    return _moved(up, "variable-latency operation" if i.op.variable else "arithmetic")
+
+
+def _moved(up: bool, what: str) -> MoveClass:
+    return MoveClass(f"{'hoist' if up else 'sink'} {what}")
 
 
 def went_up(before: Sequence[int], after: Sequence[int], x: int) -> bool:
@@ -101,17 +103,11 @@ def opcodes(function: Function, which: Sequence[int], most: int = 3) -> str:
     return parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1] if parts else ""
 
 
-def _memory_class(i: Instruction, up: bool) -> MoveClass:
+def _memory_operation(i: Instruction) -> str:
     if i.base == "LDGSTS":
-        return MoveClass.HOIST_COPY if up else MoveClass.SINK_COPY
-    shared = i.op.memory is Memory.SHARED
-    if i.op.writes_memory:
-        if shared:
-            return MoveClass.HOIST_SHARED_STORE if up else MoveClass.SINK_SHARED_STORE
-        return MoveClass.HOIST_STORE if up else MoveClass.SINK_STORE
-    if shared:
-        return MoveClass.HOIST_SHARED_LOAD if up else MoveClass.SINK_SHARED_LOAD
-    return MoveClass.HOIST_LOAD if up else MoveClass.SINK_LOAD
+        return "asynchronous copy"
+    kind = "store" if i.op.writes_memory else "load"
+    return f"shared {kind}" if i.op.memory is Memory.SHARED else kind
 
 
 def _interleaved(code: Sequence[Instruction], order: Sequence[int], x: int) -> bool:

@@ -83,7 +83,7 @@ class Explanation:
         changes: how many single changes lead from the original to the tuned schedule.
         evaluations: schedules judged for this.
         complete: False where the limit on evaluations ended the reduction early.
-        moves: of the reduced schedule, the largest gain first; those taken anew before the others.
+        moves: of the reduced schedule, the largest gain first; re-measured ones before the others.
         notes: what else should be known.
         assumptions: of the timing model.
         cubin: the reduced schedule's code, approved by the validator.

@@ -9,8 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sassafras import suite
 from sassafras.core import Case, Kernel, SassafrasError, StoreError, Workload, WorkloadError
+from sassafras.frontend.description import case_of
+from sassafras.jobs.opening import DEFAULT_ARCH
 from sassafras.store import RunRecord, Store
+from sassafras.targets import load
 
 _RUN = re.compile(r"run:(\d+)")
 
@@ -51,10 +55,8 @@ def find(
             return of_run(opened, int(found[1]))
     if text.endswith(".json"):
         return _of_file(Path(text), case, store)
-    workload = target if isinstance(target, Workload) else _load(text)
+    workload = target if isinstance(target, Workload) else load(text)
     which = workload.case(case)
-    from sassafras.jobs.opening import DEFAULT_ARCH
-
     baseline = workload.build(which, arch or DEFAULT_ARCH)
     name = f"{workload.name} {which.name}"
     if tuned is not None:
@@ -91,14 +93,10 @@ def described(record: RunRecord) -> tuple[Workload, Case]:
     """
     table = record.environment.get("case")
     if isinstance(table, dict):
-        from sassafras.frontend.description import case_of
-
         case = case_of(table, f"run {record.id}")
         return Workload(
             record.workload, (case,), _cannot_build, source=record.environment.get("target")
         ), case
-    from sassafras import suite
-
     if record.workload not in suite.names():
         raise WorkloadError(
             "this run was recorded before cases were",
@@ -146,12 +144,6 @@ def _best(store: Store, original: str, name: str) -> bytes:
         where=name,
         hint="run `sassafras optimize` first, or name a cubin with --tuned",
     )
-
-
-def _load(target: str) -> Workload:
-    from sassafras.targets import load
-
-    return load(target)
 
 
 def _open(store: Any) -> Any:

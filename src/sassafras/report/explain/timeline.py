@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from sassafras.core import Kernel
-    from sassafras.sass import Function
-    from sassafras.schedule import ScheduleState
-    from sassafras.timing_model import ModelDevice
+from sassafras.core import Kernel
+from sassafras.sass import Function
+from sassafras.schedule import ScheduleState
+from sassafras.timing_model import ModelDevice
 
 SCOREBOARD = "scoreboard "
 

@@ -8,13 +8,17 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sassafras.core import Candidate, Device, Kernel, Redrawing, SassafrasError, Workload, beats
 from sassafras.jobs.confirm import SELECTION_ROUNDS
+from sassafras.jobs.opening import open_device
 from sassafras.schedule import ScheduleSpace, ScheduleState
 from sassafras.schedule.tables import touches_memory
+from sassafras.store import Store
+from sassafras.timing_model import ModelDevice
 from sassafras.timing_model.evidence import correlation, refusal
+from sassafras.validate import Validator
 
 from .again import redrawn, remeasured, turns
 from .changes import Change, Changes, state_of
@@ -24,9 +28,6 @@ from .reduce import Purse, Spent, essential
 from .subject import ExplainSubject, find
 from .timeline import Wait, mean_waits
 from .words import named, short, shrunk, why
-
-if TYPE_CHECKING:
-    from sassafras.store import Store
 
 #: schedules judged at most, by default
 LIMIT = 600
@@ -92,8 +93,6 @@ def explain_subject(
     stage: Callable[[str], None] | None = None,
 ) -> Explanation:
     """`explain`, given what was found already."""
-    from sassafras.jobs.opening import open_device
-
     opened = open_device(device, subject.baseline.arch)
     with closing(opened):
         return _Work(subject, opened, stage or (lambda text: None)).explain(limit, keep, remeasure)
@@ -103,8 +102,6 @@ class _Work:
     """One explanation in the making."""
 
     def __init__(self, subject: ExplainSubject, device: Device, say: Callable[[str], None]) -> None:
-        from sassafras.validate import Validator
-
         self.subject, self.device, self.say = subject, device, say
         self.baseline: Kernel = subject.baseline
         self.space = ScheduleSpace(self.baseline, arch_by_name=True)
@@ -195,8 +192,6 @@ class _Work:
 
     def _open_model(self) -> tuple[str, ...]:
         """The timing model, for the words; without it the figures have to do."""
-        from sassafras.timing_model import ModelDevice
-
         if isinstance(self.device, ModelDevice):
             self.model = self.device
         else:

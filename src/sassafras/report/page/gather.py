@@ -24,12 +24,10 @@ def _real(value: Any) -> float | None:
     raise StoreError(f"a figure is expected, not {str(value)[:40]!r}", hint="the source is damaged or forged")
 
 
-def _ends(ends: Any) -> Interval | None:
-    return None if ends is None else _interval(*ends)
-
-
-def _interval(low: Any, high: Any) -> Interval:
-    a, b = _real(low), _real(high)
+def _interval(ends: Any) -> Interval | None:
+    if ends is None:
+        return None
+    a, b = map(_real, ends)
     if a is None or b is None:
         raise StoreError("an interval lacks a bound", hint="the source is damaged or forged")
     return Interval(a, b)
@@ -88,17 +86,35 @@ class RunView:
     @property
     def interval(self) -> Interval | None:
         """Of `ratio`; None of a modelled one that is what the search selected on, not re-drawn."""
-        return _ends(self.result.get("interval"))
+        return _interval(self.result.get("interval"))
 
     @property
     def null_interval(self) -> Interval | None:
         """Of the null experiment beside it."""
-        return _ends(self.result.get("null_interval"))
+        return _interval(self.result.get("null_interval"))
 
     @property
     def refusal(self) -> str:
         """Why the modelled ratio is no evidence for this kernel; empty where it may be quoted."""
         return refusal(correlation(self.record.workload, self.record.case)) if self.record.modelled else ""
+
+    @property
+    def tau(self) -> str:
+        """The model's rank correlation for this kernel, and the ceiling that noise allows."""
+        found = self.result.get("correlation")
+        if not found:
+            return "not measured"
+        ceiling = found.get("ceiling")
+        return f"{found['kendall_tau']:.2f}" + ("" if ceiling is None else f" of {ceiling:.2f}")
+
+    @property
+    def remark(self) -> str:
+        """What a reader has to know of a modelled ratio."""
+        if self.refusal or self.ratio is None:
+            return self.refusal
+        if not self.result.get("improved"):
+            return "nothing beat the baseline"
+        return "as selected, not re-drawn" if self.interval is None else ""
 
     @property
     def counts(self) -> bool:
@@ -125,7 +141,6 @@ class MeasuredRow:
     gpu: str
     source: str
     anchor: str = ""
-    evaluations: int | None = None
     note: str = ""
 
     @property
@@ -244,21 +259,19 @@ def _label(recipe: Mapping[str, Any]) -> str:
 
 
 def _measured(view: RunView) -> MeasuredRow | None:
-    result = view.result
-    if result.get("speedup") is None or result.get("interval") is None:
+    result, interval = view.result, view.interval
+    if result.get("speedup") is None or interval is None:
         return None
-    null = result.get("null_interval")
     return MeasuredRow(
         view.name,
         float(result["speedup"]),
-        _interval(*result["interval"]),
+        interval,
         _real(result.get("null")),
-        None if null is None else _interval(*null),
+        view.null_interval,
         _real(result.get("baseline_us")),
         view.record.device,
         f"run {view.record.id}",
         view.key,
-        view.record.evaluations,
         "" if result.get("improved") else "nothing beat the baseline",
     )
 
@@ -282,20 +295,22 @@ def _file(found: Gathered, path: Path) -> None:
         )
     environment = facts.get("environment") or {}
     for row in kept:
-        if row["speedup"] is None or row["speedup_low"] is None:
-            continue
         low, high = row.get("null_low"), row.get("null_high")
+        interval = (
+            None if row["speedup_low"] is None else _interval((row["speedup_low"], row["speedup_high"]))
+        )
+        if row["speedup"] is None or interval is None:
+            continue
         found.measured.append(
             MeasuredRow(
                 f"{row.get('kernel', '')} {row.get('shape', row.get('stage', ''))}".strip(),
                 float(row["speedup"]),
-                _interval(row["speedup_low"], row["speedup_high"]),
+                interval,
                 _real(row.get("null")),
-                None if low is None or high is None else _interval(low, high),
+                None if low is None or high is None else _interval((low, high)),
                 _real(row.get("baseline_us")),
                 str(environment.get("gpu", "")),
                 path.name,
-                evaluations=row.get("evaluations"),
             )
         )
     about = {k: facts[k] for k in ("date", "command", "commit", "seed") if facts.get(k) is not None}

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from sassafras.core import Candidate, SassafrasError
+from sassafras.core import Candidate
 from sassafras.report.explain.changes import Changes, state_of
 from sassafras.report.explain.subject import ExplainSubject
 from sassafras.report.explain.timeline import Timeline, mean_waits, timeline
@@ -44,6 +44,12 @@ class KernelView:
     reasons: tuple[Mapping[str, int], Mapping[str, int]]
     explanation: Mapping[str, Any] | None
     facts: tuple[str, ...]
+
+    def stalls(self) -> list[tuple[str, int, int]]:
+        """(reason, cycles before, cycles after), the largest sums first."""
+        before, after = self.reasons
+        rows = [(reason, before.get(reason, 0), after.get(reason, 0)) for reason in {*before, *after}]
+        return sorted(rows, key=lambda row: (-(row[1] + row[2]), row[0]))
 
 
 def view(
@@ -152,11 +158,3 @@ def _steps(t: Timeline, reasons: list[str]) -> dict[str, Any]:
         "gap": np.diff(issue).tolist(),
         "why": [number[r] for r in t.reasons[:most]],
     }
-
-
-def try_view(subject: ExplainSubject, *args: Any) -> KernelView | str:
-    """`view`, or why there is none."""
-    try:
-        return view(subject, *args)
-    except SassafrasError as error:
-        return error.what

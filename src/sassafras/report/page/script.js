@@ -16,7 +16,7 @@ const html = (name, cls, text, parent) => {
   return e;
 };
 
-// theme: the system's until somebody chooses
+// theme: the system's until the reader chooses
 const root = document.documentElement, theme = document.getElementById("theme");
 const dark = () => root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
 const name = () => { theme.textContent = dark() ? "Light" : "Dark"; };

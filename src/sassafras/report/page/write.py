@@ -1,28 +1,57 @@
-"""The page itself: sections in HTML, one style sheet, one script, no resource from elsewhere."""
+"""The page itself: templates, one style sheet, one script, no resource from elsewhere."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from html import escape
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
 from sassafras import __version__
 from sassafras.core import SassafrasError
 from sassafras.core.statistics import geometric_mean
+from sassafras.report.explain.subject import of_run
+from sassafras.report.explain.work import explain_subject
 from sassafras.store import Store
 
-from . import sections
+from . import svg
 from .gather import Gathered, RunView, gather
-from .kernels import KernelView, try_view
+from .kernels import KernelView, view
 
 #: a page larger than this loses the timelines of its last kernels
 MOST_BYTES = 1_000_000
+#: pixels of a chart in a table
+_WIDE = 340
+#: classes of verdict colours
+VERDICTS = {
+    "correct": "v-good",
+    "modelled": "v-model",
+    "unstable_baseline": "v-warn",
+    **dict.fromkeys(("illegal_schedule", "compile_error", "out_of_resources", "unsupported"), "v-plain"),
+    **dict.fromkeys(("wrong_result", "crashed", "timed_out", "cheated"), "v-bad"),
+}
+#: classes of the colours of reasons to wait
+REASONS = {
+    "scoreboard": "r-scoreboard",
+    "stall count": "r-stall",
+    "copy group": "r-copy",
+    "HGMMA group": "r-tensor",
+    "barrier": "r-barrier",
+    "pipe busy": "r-pipe",
+    "memory queue full": "r-queue",
+    "register banks": "r-banks",
+    "not selected": "r-turn",
+    "mbarrier": "r-copy",
+    "start": "r-start",
+}
 
 
 def write_report(
@@ -93,18 +122,15 @@ def _kernels(found: Gathered, most: int, limit: int, say: Callable[[str], None])
 
 
 def _view(found: Gathered, store: Store, run: RunView, limit: int) -> KernelView | str:
-    from sassafras.report.explain.subject import of_run
-    from sassafras.report.explain.work import explain_subject
-
     try:
         subject = of_run(store, run.record.id)
         tuned = run.result["kernel"]["digest"]
         given = next((e for e in found.explanations if e.get("tuned") == tuned), None)
         if given is None and limit > 0:
             given = explain_subject(subject, device="model", limit=limit).to_json()
+        return view(subject, f"kernel-{run.key}", _title(run), run.record.modelled, given)
     except SassafrasError as error:
         return error.what  # without the place: a page may travel
-    return try_view(subject, f"kernel-{run.key}", _title(run), run.record.modelled, given)
 
 
 def _title(run: RunView) -> str:
@@ -115,41 +141,78 @@ def _title(run: RunView) -> str:
 
 def _page(found: Gathered, views: Sequence[KernelView], title: str) -> str:
     shown = {view.key.removeprefix("kernel-"): view.key for view in views}
-    body = [
-        sections.measured(found.measured, shown),
-        sections.modelled(found.runs, shown),
-        sections.curves(found.runs),
-        sections.verdicts(found.runs),
-        *(sections.kernel(view) for view in views),
-        sections.explanations(found.explanations, views),
-        sections.lineage(found.runs),
-        sections.environments(found.environments),
-        sections.notes(found.notes),
-        sections.reading(),
-    ]
-    links = "".join(
-        f'<a href="#{key}">{escape(text)}</a>' for key, text, html in filter(None, body) if text and html
-    )
-    main = "".join(html for _, _, html in filter(None, body))
-    data = json.dumps({view.key: view.payload for view in views}, separators=(",", ":"), default=str)
+    measured = sorted(found.measured, key=lambda row: (not row.counts, -row.speedup))
+    explained = {view.explanation["tuned"] for view in views if view.explanation}
     files = resources.files(__package__)
-    style = files.joinpath("style.css").read_text(encoding="utf-8")
-    script = files.joinpath("script.js").read_text(encoding="utf-8")
-    return _PAGE.format(
-        title=escape(title),
-        style=style,
-        script=script,
-        style_hash=_csp_hash(style),
-        script_hash=_csp_hash(script),
-        # no "</script>" or "<!--" in a kernel's name may end the block
-        data=data.replace("<", "\\u003c").replace("\u2028", "").replace("\u2029", ""),
-        tiles=sections.tiles(_figures(found)),
-        sources=escape(", ".join(found.sources)),
-        date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        version=escape(__version__),
-        links=links,
-        main=main,
+    return (
+        templates()
+        .get_template("page.html.jinja")
+        .render(
+            title=title,
+            date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+            version=__version__,
+            style=Markup(files.joinpath("style.css").read_text(encoding="utf-8")),
+            script=Markup(files.joinpath("script.js").read_text(encoding="utf-8")),
+            payloads={view.key: view.payload for view in views},
+            tiles=_figures(found),
+            found=found,
+            views=views,
+            shown=shown,
+            measured=measured,
+            scale=svg.ratio_scale(measured, _WIDE),
+            modelled=sorted((r for r in found.runs if r.record.modelled), key=lambda r: -(r.ratio or 0)),
+            curves=[run for run in found.runs if run.curve],
+            explanations=[e for e in found.explanations if e["tuned"] not in explained],
+            trees=[run for run in found.runs if run.nodes],
+            environments=_environments(found.environments),
+        )
     )
+
+
+@cache
+def templates() -> Environment:
+    """Templates with everything escaped but `Markup`: the package's own style and script."""
+    made = Environment(
+        loader=PackageLoader(__package__),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "default": str}
+    made.globals.update(svg=svg, width=_WIDE, verdict_classes=VERDICTS, reason_classes=REASONS)
+    made.filters.update(csp_hash=_csp_hash, bar=_bar)
+    made.filters["number"] = svg.number
+    made.filters["thousands"] = "{:,.0f}".format
+    made.filters["percent"] = lambda ratio: f"{100 * (ratio - 1):+.2f} %"
+    return made
+
+
+def _bar(explanation: Mapping[str, Any], move: Mapping[str, Any]) -> float:
+    """The width of a move's bar: its gain as a share of the largest one's."""
+    top = max(abs(each["gain"] - 1) for each in explanation["moves"]) or 1.0
+    return float(90 * abs(move["gain"] - 1) / top)
+
+
+def _environments(found: Sequence[tuple[str, Mapping[str, Any]]]) -> list[tuple[str, list[tuple[str, str]]]]:
+    """(label, facts) of what everything was measured or modelled with; equal ones once."""
+    groups: dict[str, list[str]] = {}
+    for where, facts in found:
+        kept = {k: v for k, v in facts.items() if k not in ("case", "target") and v not in (None, "", {})}
+        groups.setdefault(json.dumps(kept, sort_keys=True, default=str), []).append(where)
+    return [
+        (
+            names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else ""),
+            [(key, _plain(value)) for key, value in json.loads(text).items()],
+        )
+        for text, names in groups.items()
+    ]
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{k} {_plain(v)}" for k, v in value.items())
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _csp_hash(text: str) -> str:
@@ -178,31 +241,3 @@ def _figures(found: Gathered) -> list[tuple[str, str, str]]:
         failed = sum(int(run.result.get("failed_after_validation") or 0) for run in found.runs)
         out.append((str(failed), "approved but failed", "anything but 0 is a defect of the validator"))
     return out
-
-
-_PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src '{style_hash}'; script-src '{script_hash}'; img-src data:; base-uri 'none'; form-action 'none'">
-<title>{title}</title>
-<link rel="icon" href="data:,">
-<style>{style}</style>
-</head>
-<body>
-<a class="skip" href="#main">Skip to the results</a>
-<header>
-<div class="bar"><div><h1>{title}</h1>
-<p class="dim">{date} &middot; sassafras {version} &middot; from {sources}</p></div>
-<button id="theme" type="button" aria-label="Switch between light and dark">Theme</button></div>
-{tiles}
-<nav aria-label="Sections">{links}</nav>
-</header>
-<main id="main">{main}</main>
-<script type="application/json" id="data">{data}</script>
-<script>{script}</script>
-</body>
-</html>
-"""
