@@ -162,13 +162,22 @@ def _winner(row: tuple[Any, ...], cubin: bytes) -> Winner:
     number, tuned, original, *kernel = row[:7]
     gpu, speedup, low, high, null, null_low, null_high, *told, facts = row[7:]
     figures = (speedup, Interval(low, high), null, Interval(null_low, null_high))
-    values: Any = (number, original, tuned, kernel_of(cubin, *kernel), gpu, *figures, *told)
-    return typed(Winner(*values, facts=json.loads(facts)))
+    values: Any = (
+        number,
+        original,
+        tuned,
+        kernel_of(cubin, *kernel),
+        gpu,
+        *figures,
+        *told,
+        json.loads(facts),
+    )
+    return typed(Winner(*values))
 
 
 def _modelled_winner(row: tuple[Any, ...], cubin: bytes) -> ModelledWinner:
     """A row of `modelled_winners` joined with its kernel."""
     number, tuned, original, *kernel = row[:7]
     *told, facts = row[7:]
-    values: Any = (number, original, tuned, kernel_of(cubin, *kernel), *told)
-    return typed(ModelledWinner(*values, facts=json.loads(facts)))
+    values: Any = (number, original, tuned, kernel_of(cubin, *kernel), *told, json.loads(facts))
+    return typed(ModelledWinner(*values))

@@ -158,8 +158,4 @@ def _buffer(
 
 
 def _row_major(shape: tuple[int, ...]) -> list[int]:
-    strides, step = [], 1
-    for n in reversed(shape):
-        strides.append(step)
-        step *= n
-    return strides[::-1]
+    return [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
