@@ -148,27 +148,30 @@ class ModelledWinner:
     modelled = True
 
     @property
+    def _redrawn(self) -> Mapping[str, Any]:
+        given = self.facts.get("redrawn")
+        return given if isinstance(given, Mapping) else {}
+
+    @property
     def interval(self) -> Interval | None:
         """95 % interval of `modelled_ratio`; None where it is what a search selected on, not re-drawn."""
-        return _pair(self.facts.get("redrawn"), "interval")
+        return _pair(self._redrawn.get("interval"))
 
     @property
     def null_interval(self) -> Interval | None:
         """That of the baseline against itself on other draws."""
-        return _pair(self.facts.get("redrawn"), "null_interval")
+        return _pair(self._redrawn.get("null_interval"))
 
     @property
     def null(self) -> float | None:
         """The baseline against itself on other draws."""
-        given = self.facts.get("redrawn")
-        found = given.get("null") if isinstance(given, Mapping) else None
+        found = self._redrawn.get("null")
         return float(found) if isinstance(found, int | float) else None
 
     @property
     def draws(self) -> int:
         """Draws behind `modelled_ratio`; 0 where it was not re-drawn."""
-        given = self.facts.get("redrawn")
-        found = given.get("draws") if isinstance(given, Mapping) else None
+        found = self._redrawn.get("draws")
         return found if isinstance(found, int) else 0
 
 
@@ -188,9 +191,8 @@ def _ends(interval: Interval | None) -> list[float] | None:
     return None if interval is None else [float(interval.low), float(interval.high)]
 
 
-def _pair(given: Any, key: str) -> Interval | None:
+def _pair(ends: Any) -> Interval | None:
     """An interval of facts, which may have come from another machine."""
-    ends = given.get(key) if isinstance(given, Mapping) else None
     if isinstance(ends, list) and len(ends) == 2 and all(isinstance(e, int | float) for e in ends):
         return Interval(float(ends[0]), float(ends[1]))
     return None

@@ -10,6 +10,8 @@ from typing import Any
 
 from sassafras.core import Buffer, Case, Custom, Kernel, Normal, Uniform, Workload, WorkloadError
 from sassafras.core.workload import DTYPE_BYTES, Argument, Fill
+from sassafras.frontend import _image
+from sassafras.sass import Cubin
 
 from .files import NAME, Captured, CapturedShape, CapturedVariant
 
@@ -54,9 +56,6 @@ class CapturedBuilder:
             WorkloadError: it is for another architecture, or its files are damaged.
             CubinError: its cubin is.
         """
-        from sassafras.frontend import _image
-        from sassafras.sass import Cubin
-
         where = f"{self.variant.label}, case {case.name}"
         if ptxas is not None:
             raise WorkloadError("a captured cubin cannot be assembled again with another ptxas", where=where)
