@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 import pytest
 
-from sassafras.core import Enumerable, Kernel, Observable, SassafrasError, Space, UnsupportedArch
+from sassafras.core import Kernel, Playable, SassafrasError, Space, UnsupportedArch
 from sassafras.sass import Program
 from sassafras.sass.control import encodable
 from sassafras.schedule import REORDER, RESTALL, Move, ScheduleSpace, ScheduleState, describe
@@ -54,7 +54,7 @@ def walk(s: ScheduleSpace, moves: int, seed: int = 0) -> list[ScheduleState]:
 @pytest.mark.parametrize("name", NAMES)
 def test_start_is_the_baseline_byte_for_byte(name: str) -> None:
     s = space(name)
-    assert isinstance(s, Space) and isinstance(s, Enumerable) and isinstance(s, Observable)
+    assert isinstance(s, Space) and isinstance(s, Playable)
     candidate = s.candidate(s.start())
     assert candidate.kernel.cubin == cubin(name)
     assert s.violation(s.start()) == ""

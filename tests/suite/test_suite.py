@@ -60,16 +60,3 @@ def test_every_kernel_agrees_with_its_reference_in_tritons_interpreter() -> None
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("ok ") >= 3 * len(suite.names()) - 3
-
-
-@pytest.mark.parametrize("name", suite.names())
-def test_tuning_covers_the_configuration_in_use_with_its_own_grid(name: str) -> None:
-    from sassafras.suite.tune import CHOICES, configurations
-
-    case = suite.load(name).case()
-    assert set(CHOICES[name]) <= {*case.constants, *case.options}
-    same = [
-        c for c in configurations(name, case) if (c.constants, c.options) == (case.constants, case.options)
-    ]
-    assert len(same) == 1
-    assert same[0].grid == case.grid

@@ -45,7 +45,7 @@ def attach(recorder: LaunchRecorder) -> str:
 
 
 def detach() -> None:
-    """Put Triton's own methods back, unless somebody wrapped ours since."""
+    """Put Triton's own methods back, unless another wrap lies around ours."""
     while _wraps:
         owner, name, wrap, original = _wraps.pop()
         if vars(owner).get(name) is wrap:

@@ -21,9 +21,7 @@ from .protocols import (
     Builder,
     Constructive,
     Device,
-    Enumerable,
     Evaluator,
-    Observable,
     Playable,
     Redrawing,
     Space,
@@ -34,9 +32,9 @@ from .workload import Buffer, Case, Custom, Fill, Normal, Tolerance, Uniform, Wo
 
 __all__ = [
     "VALIDATOR_RULES", "Budget", "Buffer", "Builder", "Candidate", "Case", "CompileError",
-    "Constructive", "CubinError", "Custom", "Device", "DeviceError", "DisassemblyError", "Enumerable",
+    "Constructive", "CubinError", "Custom", "Device", "DeviceError", "DisassemblyError",
     "Evaluation", "Evaluator", "Fill", "Interval", "Kernel", "LatencyTableError", "Modelled", "Normal",
-    "Observable", "Outcome", "Playable", "Redrawing", "SassafrasError", "SearchError", "Space", "StoreError",
+    "Outcome", "Playable", "Redrawing", "SassafrasError", "SearchError", "Space", "StoreError",
     "Tolerance", "ToolMissing", "Tracked", "Uniform", "UnsupportedArch", "Verdict", "Workload",
     "WorkloadError", "beats", "fingerprint", "workload_digest",
 ]  # fmt: skip

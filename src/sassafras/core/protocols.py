@@ -40,24 +40,6 @@ class Space(Protocol[State, Move]):
 
 
 @runtime_checkable
-class Enumerable(Protocol[StateIn, MoveOut]):
-    """A space that can list its legal moves."""
-
-    def moves(self, state: StateIn) -> Sequence[MoveOut]:
-        """Every legal move of `state`."""
-        ...
-
-
-@runtime_checkable
-class Observable(Protocol[StateIn]):
-    """A space that an agent can look at."""
-
-    def features(self, state: StateIn) -> np.ndarray:
-        """A float32 array, one row an instruction (or one vector), fixed width for the space."""
-        ...
-
-
-@runtime_checkable
 class Playable(Protocol[StateIn, MoveOut]):
     """A space that an agent can act in: a choice is a row of `features` and an action."""
 
@@ -67,7 +49,7 @@ class Playable(Protocol[StateIn, MoveOut]):
         ...
 
     def features(self, state: StateIn) -> np.ndarray:
-        """See `Observable`; float32 (rows, columns), the same shape in every state of a space."""
+        """float32 (rows, columns), a row an instruction, the same shape in every state of a space."""
         ...
 
     def links(self, state: StateIn) -> np.ndarray:

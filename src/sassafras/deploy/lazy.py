@@ -14,7 +14,7 @@ from typing import Any
 def after_import(name: str, then: Callable[[ModuleType], None]) -> Callable[[], None]:
     """Call `then(module)` once, right after the module `name` has run, or now if it has already.
 
-    An exception from `then` is swallowed: somebody else's import must not fail because of us.
+    An exception from `then` is swallowed: the program's import must not fail because of us.
 
     Returns:
         A function that calls it off.

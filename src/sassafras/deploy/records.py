@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-#: a folder may hold files that are not ours; nobody writes a status of this size
+#: a folder may hold files that are not ours; no status is of this size
 _MAX_STATUS_BYTES = 64 << 20
 
 

@@ -63,7 +63,7 @@ def attach(engine: Deployment, module: Any = None) -> tuple[str | None, str]:
 
 
 def detach() -> None:
-    """Put Triton's own method back; if somebody wrapped ours since, ours stays and passes through."""
+    """Put Triton's own method back; if another wrap lies around ours, ours stays and passes through."""
     global _wrap
     if _wrap is None:
         return

@@ -23,6 +23,17 @@ Compiler = Literal["nvcc", "nvrtc"]
 
 
 @dataclasses.dataclass(frozen=True)
+class CudaSource:
+    """One compilation: the text, where its includes lie, for which architecture, and its name in errors."""
+
+    text: str
+    folder: Path | None
+    arch: str
+    flags: tuple[str, ...]
+    where: str
+
+
+@dataclasses.dataclass(frozen=True)
 class CudaBuilder:
     """Compiles one CUDA source for a case and an architecture.
 
@@ -55,34 +66,25 @@ class CudaBuilder:
             WorkloadError: entry or arguments do not fit the compiled kernel.
             UnsupportedArch: the cubin came out for another architecture.
         """
-        where = f"{self.label}, case {case.name}"
-        flags = (
-            *self.flags,
-            *case.options.get("flags", ()),
-            *(f"-D{name}={_macro(value)}" for name, value in case.constants.items()),
-        )
-        compile_ = _nvcc if self.compiler == "nvcc" else _nvrtc
-        data, version = compile_(self.text, self.folder, arch, flags, ptxas, where)
+        source = self._source(case, arch)
+        data, version = compile_source(self.compiler, source, ptxas)
         meta = {
             "compiler": f"{self.compiler} {version}",
             "ptxas": ptxas_version(ptxas) if ptxas else version,
             "constants": {k: str(v) for k, v in case.constants.items()},
-            "options": {"flags": list(flags)},
+            "options": {"flags": list(source.flags)},
             "source_hash": hashlib.sha256(self.text.encode()).hexdigest(),
         }
-        return kernel_of(data, self.entry, case, arch, self.threads, self.shared_bytes, meta, where)
+        return kernel_of(data, self.entry, case, arch, self.threads, self.shared_bytes, meta, source.where)
 
     def ptx(self, case: Case, arch: str) -> str:
         """The PTX of a case. Raises as `__call__` does."""
-        where = f"{self.label}, case {case.name}"
-        flags = (
-            *self.flags,
-            *case.options.get("flags", ()),
-            *(f"-D{name}={_macro(value)}" for name, value in case.constants.items()),
-        )
-        if self.compiler == "nvcc":
-            return _run_nvcc("-ptx", self.text, self.folder, arch, flags, where).decode()
-        return _run_nvrtc(True, self.text, self.folder, arch, flags, where)[0].decode().strip("\0 ")
+        return _output(self.compiler, self._source(case, arch), ptx=True)[0].decode().strip("\0 ")
+
+    def _source(self, case: Case, arch: str) -> CudaSource:
+        macros = (f"-D{name}={_macro(value)}" for name, value in case.constants.items())
+        flags = (*self.flags, *case.options.get("flags", ()), *macros)
+        return CudaSource(self.text, self.folder, arch, flags, f"{self.label}, case {case.name}")
 
 
 def workload(
@@ -140,22 +142,26 @@ def workload(
 
 
 @functools.lru_cache(maxsize=256)
-def _nvcc(
-    text: str, folder: Path | None, arch: str, flags: tuple[str, ...], ptxas: str | None, where: str
-) -> tuple[bytes, str]:
-    """The cubin and nvcc's release. With another ptxas: nvcc's PTX through that."""
-    output = _run_nvcc("-ptx" if ptxas else "-cubin", text, folder, arch, flags, where)
-    version = _release(str(find("nvcc").path))
+def compile_source(compiler: Compiler, source: CudaSource, ptxas: str | None) -> tuple[bytes, str]:
+    """The cubin and the compiler's release. With another ptxas: the compiler's PTX through that.
+
+    Raises:
+        CompileError: the compiler's message.
+        ToolMissing: the compiler is not installed.
+    """
+    output, version = _output(compiler, source, ptx=bool(ptxas))
     if ptxas:
-        return assemble(output.decode(), arch, ptxas, where=where), version
+        output = assemble(output.decode().strip("\0 "), source.arch, ptxas, where=source.where)
     return output, version
 
 
 @functools.lru_cache(maxsize=256)
-def _run_nvcc(
-    kind: str, text: str, folder: Path | None, arch: str, flags: tuple[str, ...], where: str
-) -> bytes:
-    """What nvcc writes with ``-ptx`` or ``-cubin``."""
+def _output(compiler: Compiler, source: CudaSource, *, ptx: bool) -> tuple[bytes, str]:
+    """PTX or a cubin, and the compiler's release."""
+    return _nvcc(source, ptx) if compiler == "nvcc" else _nvrtc(source, ptx)
+
+
+def _nvcc(source: CudaSource, ptx: bool) -> tuple[bytes, str]:
     try:
         nvcc = find("nvcc")
     except ToolMissing as error:
@@ -163,31 +169,19 @@ def _run_nvcc(
             "nvcc was not found", hint="install a CUDA toolkit or pip install 'sassafras[cuda-source]'"
         ) from error
     with tempfile.TemporaryDirectory(prefix="sassafras-") as scratch:
-        source, output = Path(scratch, "kernel.cu"), Path(scratch, "kernel.out")
-        source.write_text(text)
-        include = [f"-I{folder}"] if folder else []
-        command = [str(nvcc.path), kind, f"-arch={arch}", *include, *flags, str(source), "-o", str(output)]
+        file, output = Path(scratch, "kernel.cu"), Path(scratch, "kernel.out")
+        file.write_text(source.text)
+        options = ["-ptx" if ptx else "-cubin", f"-arch={source.arch}"]
+        options += [f"-I{source.folder}"] if source.folder else []
+        command = [str(nvcc.path), *options, *source.flags, str(file), "-o", str(output)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            message = (done.stderr or done.stdout).replace(str(source), "kernel.cu").strip()
-            raise CompileError(f"nvcc refused the source:\n{message}", where=where)
-        return output.read_bytes()
+            message = (done.stderr or done.stdout).replace(str(file), "kernel.cu").strip()
+            raise CompileError(f"nvcc refused the source:\n{message}", where=source.where)
+        return output.read_bytes(), _release(str(nvcc.path))
 
 
-def _nvrtc(
-    text: str, folder: Path | None, arch: str, flags: tuple[str, ...], ptxas: str | None, where: str
-) -> tuple[bytes, str]:
-    """The cubin and NVRTC's release. With another ptxas: NVRTC's PTX through that."""
-    output, version = _run_nvrtc(bool(ptxas), text, folder, arch, flags, where)
-    if ptxas:
-        return assemble(output.decode().strip("\0 "), arch, ptxas, where=where), version
-    return output, version
-
-
-@functools.lru_cache(maxsize=256)
-def _run_nvrtc(
-    ptx: bool, text: str, folder: Path | None, arch: str, flags: tuple[str, ...], where: str
-) -> tuple[bytes, str]:
+def _nvrtc(source: CudaSource, ptx: bool) -> tuple[bytes, str]:
     """PTX or a cubin and NVRTC's release, through NVIDIA's own bindings (no GPU is touched)."""
     try:
         from cuda.bindings import nvrtc
@@ -199,25 +193,25 @@ def _run_nvrtc(
     def check(result: Any) -> Any:
         status, *values = result
         if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-            raise CompileError(f"NVRTC failed with {status}", where=where)
+            raise CompileError(f"NVRTC failed with {status}", where=source.where)
         return values[0] if len(values) == 1 else values
 
     try:
         major, minor = check(nvrtc.nvrtcVersion())
-        program = check(nvrtc.nvrtcCreateProgram(text.encode(), b"kernel.cu", 0, [], []))
+        program = check(nvrtc.nvrtcCreateProgram(source.text.encode(), b"kernel.cu", 0, [], []))
     except RuntimeError as error:  # the bindings are there, the library is not
         raise ToolMissing(
             f"NVRTC cannot be loaded: {error}", hint="pip install nvidia-cuda-nvrtc, or use nvcc"
         ) from error
-    options = [f"--gpu-architecture={arch}".encode(), *(f.encode() for f in flags)]
-    if folder:
-        options.append(f"-I{folder}".encode())
+    options = [f"--gpu-architecture={source.arch}".encode(), *(f.encode() for f in source.flags)]
+    if source.folder:
+        options.append(f"-I{source.folder}".encode())
     try:
         if nvrtc.nvrtcCompileProgram(program, len(options), options)[0] != nvrtc.nvrtcResult.NVRTC_SUCCESS:
             log = b" " * check(nvrtc.nvrtcGetProgramLogSize(program))
             check(nvrtc.nvrtcGetProgramLog(program, log))
             message = log.decode(errors="replace").strip("\0 \n")
-            raise CompileError(f"NVRTC refused the source:\n{message}", where=where)
+            raise CompileError(f"NVRTC refused the source:\n{message}", where=source.where)
         if ptx:
             out = b" " * check(nvrtc.nvrtcGetPTXSize(program))
             check(nvrtc.nvrtcGetPTX(program, out))

@@ -31,6 +31,8 @@ from typing import Any
 from sassafras.core import Buffer, Case, Normal, SassafrasError, Uniform, Workload, WorkloadError
 from sassafras.core.workload import Argument, Fill
 
+from . import cubin, cuda
+
 _KEYS = {"name", "source", "cubin", "entry", "threads", "shared_bytes", "flags", "compiler", "case"}
 _CASE_KEYS = {"name", "grid", "args", "constants", "options", "loop_trips"}
 
@@ -61,11 +63,7 @@ def read(path: Path) -> Workload:
         "name": _typed(data, "name", str, where, path.stem),
     }
     if "cubin" in data:
-        from . import cubin
-
         return cubin.workload(path.parent / _typed(data, "cubin", str, where), cases, **common)
-    from . import cuda
-
     return cuda.workload(
         path.parent / _typed(data, "source", str, where),
         cases,

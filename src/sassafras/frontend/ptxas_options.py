@@ -104,7 +104,7 @@ class PtxasOptionMove:
 
 
 class PtxasOptionSpace:
-    """The kernels that ptxas makes of one PTX. Implements `core.Space` and `core.Enumerable`.
+    """The kernels that ptxas makes of one PTX. Implements `core.Space`.
 
     Args:
         kernel: what the frontend itself makes of it, the start of the space, byte for byte.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -60,18 +61,12 @@ class _Pointer:
 
     def numel(self) -> int:
         """Elements, for user heuristics that ask."""
-        total = 1
-        for n in self.shape:
-            total *= n
-        return total
+        return math.prod(self.shape)
 
     def stride(self, dim: int | None = None) -> Any:
         """Row-major strides, for user heuristics that ask."""
-        strides = [1]
-        for n in reversed(self.shape[1:]):
-            strides.append(strides[-1] * n)
-        strides.reverse()
-        return tuple(strides) if dim is None else strides[dim]
+        strides = tuple(math.prod(self.shape[axis + 1 :]) for axis in range(max(1, len(self.shape))))
+        return strides if dim is None else strides[dim]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -49,8 +49,7 @@ _LINKS = 4
 
 
 class ScheduleSpace:
-    """Schedules of one kernel. Implements `core.Space`, `Enumerable`, `Observable`, `Playable`,
-    `Tracked` and `Constructive`.
+    """Schedules of one kernel. Implements `core.Space`, `Playable`, `Tracked` and `Constructive`.
 
     Barriers and wait masks travel with their instructions, or are made anew (`control`). Every schedule in
     the space keeps the register, scoreboard and memory dependences of the original and the smallest issue

@@ -1,6 +1,6 @@
 """The store: one SQLite file that keeps every evaluation and every tuned kernel."""
 
-from .records import ModelledWinner, RunRecord, StoredStep, StoredVariant, Winner, redrawn_facts
+from .records import ModelledWinner, RunRecord, StoredStep, Winner, redrawn_facts
 from .schema import default_path
 from .store import Store
 
@@ -9,7 +9,6 @@ __all__ = [
     "RunRecord",
     "Store",
     "StoredStep",
-    "StoredVariant",
     "Winner",
     "default_path",
     "redrawn_facts",

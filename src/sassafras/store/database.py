@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from sassafras.core import Kernel, StoreError
 
-from .records import KEY_COLUMNS, dumps, kernel_columns
+from .rows import KEY_COLUMNS, dumps, kernel_columns
 from .schema import connect, default_path
 
 #: a cubin larger than this is refused (the largest of CUTLASS's are a few MB)
@@ -114,6 +114,13 @@ class Database:
         with self._guard():
             return self._connection.execute(query, values).fetchall()
 
+    def insert(self, table: str, values: Mapping[str, Any], otherwise: str = "") -> int:
+        """Add a row, its values by column; `otherwise` is SQL after them. Returns the row's number."""
+        marks = ", ".join("?" * len(values))
+        query = f"INSERT INTO {table} ({', '.join(values)}) VALUES ({marks}) {otherwise}"
+        with self.transaction() as db:
+            return int(db.execute(query, tuple(values.values())).lastrowid or 0)
+
     def kernel_id(self, kernel: Kernel, columns: Mapping[str, str] | None = None) -> int:
         """The row of this kernel, added if need be.
 
@@ -127,11 +134,8 @@ class Database:
         with self.transaction() as db:
             if columns is None:
                 self.put_cubin(kernel.cubin)
-            db.execute(
-                f"INSERT INTO kernels ({', '.join(KEY_COLUMNS)}, meta) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-                " ON CONFLICT DO NOTHING",
-                (*values, dumps(kernel.meta)),
-            )
+            row = {column: key[column] for column in KEY_COLUMNS} | {"meta": dumps(kernel.meta)}
+            self.insert("kernels", row, "ON CONFLICT DO NOTHING")
             return int(db.execute(f"SELECT id FROM kernels WHERE {where}", values).fetchone()[0])
 
 

@@ -1,4 +1,4 @@
-"""What the store hands out, and how outcomes become rows."""
+"""What the store hands out."""
 
 from __future__ import annotations
 
@@ -6,58 +6,12 @@ import json
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from sassafras.core import Evaluation, Interval, Kernel, Modelled, Outcome, StoreError, Verdict
-
-#: columns of `evaluations` that hold an outcome, in the order of `outcome_row`
-OUTCOME_COLUMNS = (
-    "digest", "modelled", "verdict", "time_us", "baseline_us", "speedup", "low", "high",
-    "null_speedup", "null_low", "null_high", "samples", "cycles", "baseline_cycles",
-    "detail", "seconds", "facts",
-)  # fmt: skip
-
+from sassafras.core import Interval, Kernel, Modelled, StoreError
 
 #: a stored recipe is never unpacked to more than this
 MAX_RECIPE_BYTES = 16 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class StoredVariant:
-    """What a kernel was built from: the part of a key that survives a rebuild.
-
-    Attributes:
-        source_hash: hash of the kernel's source and of what it depends on.
-        signature: argument types and specialisation.
-        constants: compile-time constants.
-        arch: architecture.
-        ptxas: version of the assembler.
-        options: compiler options.
-    """
-
-    source_hash: str
-    signature: Any
-    constants: Mapping[str, Any]
-    arch: str
-    ptxas: str
-    options: Mapping[str, Any]
-
-    @classmethod
-    def of(cls, kernel: Kernel) -> StoredVariant:
-        """Read it from the provenance that frontends leave in `Kernel.meta` (missing facts stay empty)."""
-        meta = kernel.meta
-        signature = meta.get("signature") or {}
-        if hints := meta.get("aligned_or_divisible_by_16"):  # Triton compiles another variant for these
-            signature = {"types": signature, "aligned_or_divisible_by_16": hints}
-        return cls(
-            source_hash=str(meta.get("source_hash", "")),
-            signature=signature,
-            constants=meta.get("constants") or {},
-            arch=kernel.arch,
-            ptxas=str(meta.get("ptxas") or meta.get("ptxas_version") or ""),
-            options=meta.get("options") or {},
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +124,7 @@ class Winner:
 
 @dataclass(frozen=True, slots=True)
 class ModelledWinner:
-    """What the timing model liked best. Another type than `Winner`, so that nobody takes it for one.
+    """What the timing model liked best. Another type than `Winner`, which deployment never reads.
 
     Attributes:
         model: the timing model's name.
@@ -194,27 +148,30 @@ class ModelledWinner:
     modelled = True
 
     @property
+    def _redrawn(self) -> Mapping[str, Any]:
+        given = self.facts.get("redrawn")
+        return given if isinstance(given, Mapping) else {}
+
+    @property
     def interval(self) -> Interval | None:
         """95 % interval of `modelled_ratio`; None where it is what a search selected on, not re-drawn."""
-        return _pair(self.facts.get("redrawn"), "interval")
+        return _pair(self._redrawn.get("interval"))
 
     @property
     def null_interval(self) -> Interval | None:
         """That of the baseline against itself on other draws."""
-        return _pair(self.facts.get("redrawn"), "null_interval")
+        return _pair(self._redrawn.get("null_interval"))
 
     @property
     def null(self) -> float | None:
         """The baseline against itself on other draws."""
-        given = self.facts.get("redrawn")
-        found = given.get("null") if isinstance(given, Mapping) else None
+        found = self._redrawn.get("null")
         return float(found) if isinstance(found, int | float) else None
 
     @property
     def draws(self) -> int:
         """Draws behind `modelled_ratio`; 0 where it was not re-drawn."""
-        given = self.facts.get("redrawn")
-        found = given.get("draws") if isinstance(given, Mapping) else None
+        found = self._redrawn.get("draws")
         return found if isinstance(found, int) else 0
 
 
@@ -223,16 +180,19 @@ def redrawn_facts(outcome: Modelled) -> dict[str, Any]:
     if outcome.interval is None:
         return {}
     return {
-        "interval": list(_ends(outcome.interval)),
-        "null": _real(outcome.null),
+        "interval": _ends(outcome.interval),
+        "null": None if outcome.null is None else float(outcome.null),
         "draws": int(outcome.draws),
-        "null_interval": None if outcome.null_interval is None else list(_ends(outcome.null_interval)),
+        "null_interval": _ends(outcome.null_interval),
     }
 
 
-def _pair(given: Any, key: str) -> Interval | None:
+def _ends(interval: Interval | None) -> list[float] | None:
+    return None if interval is None else [float(interval.low), float(interval.high)]
+
+
+def _pair(ends: Any) -> Interval | None:
     """An interval of facts, which may have come from another machine."""
-    ends = given.get(key) if isinstance(given, Mapping) else None
     if isinstance(ends, list) and len(ends) == 2 and all(isinstance(e, int | float) for e in ends):
         return Interval(float(ends[0]), float(ends[1]))
     return None
@@ -255,7 +215,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
 def typed(record: R) -> R:
     """The record, a dataclass, if its fields hold what their annotations say.
 
-    A store is a file that somebody may have sent: what is read from it ends in pages and programs.
+    A store may come from another machine, and what is read from it ends in pages and programs.
 
     Raises:
         StoreError: a field holds something else.
@@ -275,203 +235,3 @@ def typed(record: R) -> R:
         if isinstance(value, Interval | Kernel):
             typed(value)
     return record
-
-
-def now() -> str:
-    """UTC, ISO 8601, to the microsecond."""
-    return datetime.now(UTC).isoformat(timespec="microseconds")
-
-
-def dumps(value: Any) -> str:
-    """Canonical JSON: sorted keys, NumPy scalars and tuples made plain."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), default=_plain)
-
-
-def _plain(value: Any) -> Any:
-    if hasattr(value, "tolist"):  # NumPy scalars and arrays
-        return value.tolist()
-    if isinstance(value, Mapping):
-        return dict(value)
-    if isinstance(value, set | frozenset):
-        return sorted(value)
-    return str(value)
-
-
-def outcome_row(outcome: Outcome) -> tuple[Any, ...]:
-    """The outcome as values of `OUTCOME_COLUMNS`."""
-    verdict = None if outcome.verdict is None else outcome.verdict.value
-    if isinstance(outcome, Evaluation):
-        low, high = _ends(outcome.interval)
-        null_low, null_high = _ends(outcome.null_interval)
-        return (
-            outcome.digest,
-            0,
-            verdict,
-            _real(outcome.time_us),
-            _real(outcome.baseline_us),
-            _real(outcome.speedup),
-            low,
-            high,
-            _real(outcome.null),
-            null_low,
-            null_high,
-            int(outcome.samples),
-            None,
-            None,
-            outcome.detail,
-            float(outcome.seconds),
-            dumps(outcome.facts),
-        )
-    return (
-        outcome.digest,
-        1,
-        verdict,
-        None,
-        None,
-        None,
-        None,
-        None,
-        None,
-        None,
-        None,
-        0,
-        _real(outcome.cycles),
-        _real(outcome.baseline_cycles),
-        outcome.detail,
-        float(outcome.seconds),
-        dumps(outcome.facts),
-    )
-
-
-def row_outcome(row: tuple[Any, ...]) -> Outcome:
-    """The inverse of `outcome_row`."""
-    (
-        digest,
-        modelled,
-        verdict,
-        time_us,
-        baseline_us,
-        speedup,
-        low,
-        high,
-        null,
-        null_low,
-        null_high,
-        samples,
-        cycles,
-        baseline_cycles,
-        detail,
-        seconds,
-        facts,
-    ) = row
-    if modelled:
-        return typed(
-            Modelled(
-                digest,
-                None if verdict is None else Verdict(verdict),
-                cycles,
-                baseline_cycles,
-                detail,
-                seconds,
-                json.loads(facts),
-            )
-        )
-    return typed(
-        Evaluation(
-            digest,
-            Verdict(verdict),
-            time_us,
-            baseline_us,
-            speedup,
-            _interval(low, high),
-            null,
-            _interval(null_low, null_high),
-            samples,
-            detail,
-            seconds,
-            json.loads(facts),
-        )
-    )
-
-
-def _real(value: float | None) -> float | None:
-    return None if value is None else float(value)  # SQLite would take a NumPy scalar for a blob
-
-
-def _ends(interval: Interval | None) -> tuple[float | None, float | None]:
-    return (None, None) if interval is None else (float(interval.low), float(interval.high))
-
-
-def _interval(low: float | None, high: float | None) -> Interval | None:
-    return None if low is None or high is None else Interval(low, high)
-
-
-def launch_facts(kernel: Kernel) -> dict[str, Any]:
-    """What must match before one cubin may stand in for another."""
-    return {
-        "threads": kernel.threads,
-        "shared_bytes": kernel.shared_bytes,
-        "cluster": list(kernel.cluster),
-        "hidden_args": kernel.hidden_args,
-        "scratch_bytes": kernel.scratch_bytes,
-        "parameters": None if kernel.parameters is None else [list(pair) for pair in kernel.parameters],
-    }
-
-
-#: what makes two stored kernels the same
-KEY_COLUMNS = (
-    "cubin",
-    "name",
-    "arch",
-    "launch",
-    "source_hash",
-    "signature",
-    "constants",
-    "ptxas",
-    "options",
-)
-
-
-def kernel_columns(kernel: Kernel) -> dict[str, str]:
-    """The values of `KEY_COLUMNS` for a kernel."""
-    variant = StoredVariant.of(kernel)
-    return {
-        "cubin": kernel.digest,
-        "name": kernel.name,
-        "arch": kernel.arch,
-        "launch": dumps(launch_facts(kernel)),
-        "source_hash": variant.source_hash,
-        "signature": dumps(variant.signature),
-        "constants": dumps(variant.constants),
-        "ptxas": variant.ptxas,
-        "options": dumps(variant.options),
-    }
-
-
-def kernel_of(cubin: bytes, name: str, arch: str, launch: str, meta: str) -> Kernel:
-    """A kernel from its stored launch facts and code.
-
-    Raises:
-        StoreError: the stored facts are damaged.
-    """
-    try:
-        facts = json.loads(launch)
-        cluster, parameters = tuple(facts["cluster"]), facts["parameters"]
-        if parameters is not None:
-            parameters = tuple((name, kind) for name, kind in parameters)
-        return typed(
-            Kernel(
-                cubin,
-                name,
-                arch,
-                facts["threads"],
-                facts["shared_bytes"],
-                cluster,
-                facts["hidden_args"],
-                facts["scratch_bytes"],
-                parameters,
-                json.loads(meta),
-            )
-        )
-    except (ValueError, KeyError, TypeError) as error:
-        raise StoreError("the store's launch facts of this kernel are damaged", where=name) from error

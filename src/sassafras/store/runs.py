@@ -12,18 +12,10 @@ from typing import Any
 from sassafras.core import Candidate, Kernel, Outcome, StoreError
 
 from .database import KERNEL_COLUMNS, Database
-from .records import (
-    OUTCOME_COLUMNS,
-    RunRecord,
-    StoredStep,
-    dumps,
-    kernel_of,
-    now,
-    outcome_row,
-    row_outcome,
-    typed,
-)
+from .records import RunRecord, StoredStep, typed
+from .rows import OUTCOME_COLUMNS, dumps, kernel_of, now, outcome_row, row_outcome
 
+#: in the order of a `RunRecord`'s fields
 _RUN_COLUMNS = """
     r.id, r.uid, r.workload, r.case_name, k.name, k.arch, k.cubin, r.device, r.modelled, r.strategy, r.seed,
     r.created, (SELECT count(*) FROM evaluations e WHERE e.run = r.id), r.finished_budget, r.result,
@@ -62,25 +54,21 @@ class Runs(Database):
                 db.execute("UPDATE runs SET key = NULL WHERE key = ?", (key,))
             if found := db.execute("SELECT id FROM runs WHERE key = ?", (key,)).fetchone():
                 return int(found[0])
-            cursor = db.execute(
-                "INSERT INTO runs (key, kernel, workload, case_name, device, modelled, strategy, seed, spec,"
-                " environment, created, uid) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (
-                    key,
-                    self.kernel_id(kernel),
-                    workload,
-                    case,
-                    device,
-                    int(modelled),
-                    strategy,
-                    int(seed),
-                    text,
-                    dumps(environment or {}),
-                    now(),
-                    uuid.uuid4().hex,
-                ),
-            )
-            return int(cursor.lastrowid or 0)
+            row = {
+                "key": key,
+                "kernel": self.kernel_id(kernel),
+                "workload": workload,
+                "case_name": case,
+                "device": device,
+                "modelled": int(modelled),
+                "strategy": strategy,
+                "seed": int(seed),
+                "spec": text,
+                "environment": dumps(environment or {}),
+                "created": now(),
+                "uid": uuid.uuid4().hex,
+            }
+            return self.insert("runs", row)
 
     def record(self, run_id: int, candidate: Candidate, outcome: Outcome, took: float = 0.0) -> Outcome:
         """Append one evaluation; on return it survives `kill -9`.
@@ -156,7 +144,7 @@ class Runs(Database):
 
     def runs(self) -> list[RunRecord]:
         """Every run, oldest first."""
-        return [self._run(row) for row in self._all(f"SELECT {_RUN_COLUMNS} ORDER BY r.id")]
+        return [_run(row) for row in self._all(f"SELECT {_RUN_COLUMNS} ORDER BY r.id")]
 
     def run(self, run_id: int) -> RunRecord:
         """One run.
@@ -169,14 +157,13 @@ class Runs(Database):
             raise StoreError(
                 f"there is no run {run_id}", where=self._where, hint="see `sassafras store list`"
             )
-        return self._run(row)
+        return _run(row)
 
     def evaluations(self, run_id: int) -> Iterator[Outcome]:
         """The outcomes of a run, in the order in which they were recorded."""
         self.run(run_id)
-        query = f"SELECT {', '.join(OUTCOME_COLUMNS)} FROM evaluations WHERE run = ? ORDER BY id"
-        for row in self._all(query, (run_id,)):
-            yield row_outcome(row)
+        for outcome, _ in self.recorded(run_id):
+            yield outcome
 
     def baseline(self, run_id: int) -> Kernel:
         """The unmodified kernel that a run began with.
@@ -201,46 +188,10 @@ class Runs(Database):
             ratio = speedup if speedup is not None else before / cycles if cycles and before else None
             yield typed(StoredStep(digest, verdict, ratio, took, recipe))
 
-    def _run(self, row: tuple[Any, ...]) -> RunRecord:
-        (
-            run_id,
-            uid,
-            workload,
-            case,
-            name,
-            arch,
-            baseline,
-            device,
-            modelled,
-            strategy,
-            seed,
-            created,
-            count,
-            budget,
-            result,
-            spec,
-            environment,
-            origin,
-        ) = row
-        return typed(
-            RunRecord(
-                run_id,
-                uid,
-                workload,
-                case,
-                name,
-                arch,
-                baseline,
-                device,
-                bool(modelled),
-                strategy,
-                seed,
-                created,
-                count,
-                budget,
-                None if result is None else json.loads(result),
-                json.loads(spec),
-                json.loads(environment),
-                origin,
-            )
-        )
+
+def _run(row: tuple[Any, ...]) -> RunRecord:
+    *before, device, modelled, strategy, seed, created, count, budget, result, spec, environment, origin = row
+    result = None if result is None else json.loads(result)
+    told = (strategy, seed, created, count, budget, result, json.loads(spec), json.loads(environment), origin)
+    values: Any = (*before, device, bool(modelled), *told)
+    return typed(RunRecord(*values))

@@ -29,7 +29,7 @@ CREATE TABLE kernels (                      -- originals: code, launch facts, wh
     cubin TEXT NOT NULL REFERENCES cubins(digest),
     name TEXT NOT NULL,
     arch TEXT NOT NULL,
-    launch TEXT NOT NULL,                   -- JSON, see records.launch_facts
+    launch TEXT NOT NULL,                   -- JSON, see rows.launch_facts
     source_hash TEXT NOT NULL,
     signature TEXT NOT NULL,                -- JSON
     constants TEXT NOT NULL,                -- JSON
@@ -203,7 +203,7 @@ def _refuse_foreign(path: Path) -> None:
 def _connect_readonly(path: Path) -> sqlite3.Connection:
     uri = path.absolute().as_uri()
     # A reader of a WAL database needs its -shm file; in a folder that cannot be written there may be none,
-    # and then nobody can be writing either.
+    # and then no other process can be writing either.
     shm = Path(f"{path}-shm")
     immutable = not os.access(path.parent, os.W_OK) and not shm.exists()
     connection = sqlite3.connect(

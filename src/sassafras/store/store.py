@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from .transfer import export_store, import_store
 from .winners import Winners
 
 
@@ -23,8 +24,6 @@ class Store(Winners):
         Returns:
             The number of lines written.
         """
-        from .transfer import export_store
-
         return export_store(self, Path(path), runs=runs)
 
     def import_(self, path: str | Path) -> Mapping[str, int]:
@@ -33,8 +32,6 @@ class Store(Winners):
         Returns:
             How many cubins, kernels, runs, evaluations and winners were new.
         """
-        from .transfer import import_store
-
         return import_store(self, Path(path))
 
     def prune(self, *, older_than_days: float | None = None, modelled: bool = False) -> Mapping[str, int]:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from sassafras.core import StoreError, Verdict
 
 from .database import MAX_CUBIN_BYTES, inflate
-from .records import OUTCOME_COLUMNS, dumps, kernel_of
+from .rows import OUTCOME_COLUMNS, dumps, kernel_of
 
 if TYPE_CHECKING:
     from .store import Store
@@ -302,7 +302,7 @@ class _Import:
             return
         # without a key: another machine's run is never resumed here
         row = values | {"uid": uid, "kernel": self._kernel(line), "origin": "import"}
-        self.runs[str(uid)] = (self._insert("runs", row), values["modelled"])
+        self.runs[str(uid)] = (self.store.insert("runs", row), values["modelled"])
         self.new["runs"] += 1
 
     def evaluation(self, line: dict[str, Any]) -> None:
@@ -316,7 +316,7 @@ class _Import:
         if values["modelled"] != run[1]:
             raise ValueError("a modelled outcome in a measured run, or the reverse")
         values["recipe"] = zlib.compress(dumps(values["recipe"]).encode(), 1)
-        self._insert("evaluations", values | {"run": run[0]})
+        self.store.insert("evaluations", values | {"run": run[0]})
         self.new["evaluations"] += 1
 
     def winner(self, kind: str, line: dict[str, Any]) -> None:
@@ -329,7 +329,7 @@ class _Import:
                 raise ValueError("an interval with its ends swapped")
         self._need_cubin(values["tuned"])
         if not self._has(table, "uid", uid):
-            self._insert(table, values | {"uid": uid, "kernel": self._kernel(line), "origin": "import"})
+            self.store.insert(table, values | {"uid": uid, "kernel": self._kernel(line), "origin": "import"})
             self.new[table] += 1
 
     def _values(self, kind: str, line: dict[str, Any], keys: set[str]) -> dict[str, Any]:
@@ -346,13 +346,6 @@ class _Import:
             name: dumps(line[name]) if name in _JSON and line[name] is not None else line[name]
             for name in fields
         }
-
-    def _insert(self, table: str, values: Mapping[str, Any]) -> int:
-        marks = ", ".join("?" * len(values))
-        cursor = self.db.execute(
-            f"INSERT INTO {table} ({', '.join(values)}) VALUES ({marks})", tuple(values.values())
-        )
-        return int(cursor.lastrowid)
 
     def _has(self, table: str, column: str, value: Any) -> bool:
         query = f"SELECT EXISTS (SELECT 1 FROM {table} WHERE {column} = ?)"

@@ -10,7 +10,8 @@ from typing import Any
 from sassafras.core import Candidate, Evaluation, Interval, Kernel, Modelled, Outcome, StoreError
 
 from .database import KERNEL_COLUMNS
-from .records import ModelledWinner, Winner, dumps, kernel_of, launch_facts, now, typed
+from .records import ModelledWinner, Winner, typed
+from .rows import dumps, kernel_of, launch_facts, now
 from .runs import Runs
 
 
@@ -46,32 +47,19 @@ class Winners(Runs):
             or not outcome.null_interval
         ):
             raise StoreError("a winner needs a speed-up and a null experiment, both with their intervals")
-        with self.transaction() as db:
-            kernel_id, tuned = self._winner_parts(original, candidate, outcome)
-            cursor = db.execute(
-                "INSERT INTO winners (kernel, tuned, gpu, speedup, low, high, null_speedup, null_low,"
-                " null_high, samples, workload, case_name, run, facts, created, uid)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (
-                    kernel_id,
-                    tuned,
-                    gpu,
-                    float(outcome.speedup),
-                    float(outcome.interval.low),
-                    float(outcome.interval.high),
-                    float(outcome.null),
-                    float(outcome.null_interval.low),
-                    float(outcome.null_interval.high),
-                    int(outcome.samples),
-                    workload,
-                    case,
-                    self._uid(run_id),
-                    dumps(facts or {}),
-                    now(),
-                    uuid.uuid4().hex,
-                ),
-            )
-            return int(cursor.lastrowid or 0)
+        figures = {
+            "gpu": gpu,
+            "speedup": float(outcome.speedup),
+            "low": float(outcome.interval.low),
+            "high": float(outcome.interval.high),
+            "null_speedup": float(outcome.null),
+            "null_low": float(outcome.null_interval.low),
+            "null_high": float(outcome.null_interval.high),
+            "samples": int(outcome.samples),
+            "workload": workload,
+            "case_name": case,
+        }
+        return self._save("winners", (original, candidate, outcome), figures, run_id, facts)
 
     def save_modelled_winner(
         self,
@@ -92,25 +80,9 @@ class Winners(Runs):
         """
         if not isinstance(outcome, Modelled) or outcome.modelled_ratio is None or outcome.verdict is not None:
             raise StoreError("only an accepted modelled outcome can be saved as a modelled winner")
-        with self.transaction() as db:
-            kernel_id, tuned = self._winner_parts(original, candidate, outcome)
-            cursor = db.execute(
-                "INSERT INTO modelled_winners (kernel, tuned, model, modelled_ratio, workload, case_name,"
-                " run, facts, created, uid) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (
-                    kernel_id,
-                    tuned,
-                    model,
-                    float(outcome.modelled_ratio),
-                    workload,
-                    case,
-                    self._uid(run_id),
-                    dumps(facts or {}),
-                    now(),
-                    uuid.uuid4().hex,
-                ),
-            )
-            return int(cursor.lastrowid or 0)
+        ratio = float(outcome.modelled_ratio)
+        figures = {"model": model, "modelled_ratio": ratio, "workload": workload, "case_name": case}
+        return self._save("modelled_winners", (original, candidate, outcome), figures, run_id, facts)
 
     def winners(self, *, original: str | None = None, gpu: str | None = None) -> list[Winner]:
         """Measured winners, the surest (highest lower bound) first.
@@ -120,8 +92,8 @@ class Winners(Runs):
             gpu: only those measured on this GPU model.
         """
         rows = self._all(
-            f"SELECT w.id, w.tuned, w.gpu, w.speedup, w.low, w.high, w.null_speedup, w.null_low, w.null_high,"
-            f" w.samples, w.workload, w.case_name, w.created, w.origin, w.facts, {KERNEL_COLUMNS}"
+            f"SELECT w.id, w.tuned, {KERNEL_COLUMNS}, w.gpu, w.speedup, w.low, w.high, w.null_speedup,"
+            " w.null_low, w.null_high, w.samples, w.workload, w.case_name, w.created, w.origin, w.facts"
             " FROM winners w JOIN kernels k ON k.id = w.kernel"
             " WHERE (?1 IS NULL OR k.cubin = ?1) AND (?2 IS NULL OR w.gpu = ?2)"
             " ORDER BY w.low DESC, w.id DESC",
@@ -144,17 +116,23 @@ class Winners(Runs):
     def modelled_winners(self, *, original: str | None = None) -> list[ModelledWinner]:
         """What the timing model liked best, highest ratio first. These are not measurements."""
         rows = self._all(
-            "SELECT w.id, w.tuned, w.model, w.modelled_ratio, w.workload, w.case_name, w.created, w.origin,"
-            f" w.facts, {KERNEL_COLUMNS} FROM modelled_winners w JOIN kernels k ON k.id = w.kernel"
+            f"SELECT w.id, w.tuned, {KERNEL_COLUMNS}, w.model, w.modelled_ratio, w.workload, w.case_name,"
+            " w.created, w.origin, w.facts FROM modelled_winners w JOIN kernels k ON k.id = w.kernel"
             " WHERE (?1 IS NULL OR k.cubin = ?1) ORDER BY w.modelled_ratio DESC, w.id DESC",
             (original,),
         )
         return [_modelled_winner(row, self.cubin(row[1])) for row in rows]
 
-    def _uid(self, run_id: int | None) -> str | None:
-        return None if run_id is None else self.run(run_id).uid
-
-    def _winner_parts(self, original: Kernel, candidate: Candidate, outcome: Outcome) -> tuple[int, str]:
+    def _save(
+        self,
+        table: str,
+        judged: tuple[Kernel, Candidate, Outcome],
+        figures: Mapping[str, Any],
+        run_id: int | None,
+        facts: Mapping[str, Any] | None,
+    ) -> int:
+        """A row of `table` for (original, candidate, outcome), with these figures."""
+        original, candidate, outcome = judged
         tuned = candidate.kernel
         if outcome.digest != candidate.digest:
             raise StoreError("the outcome belongs to another candidate")
@@ -166,66 +144,40 @@ class Winners(Runs):
             raise StoreError(
                 "the tuned kernel's launch facts differ from the original's", where=original.name
             )
-        return self.kernel_id(original), self.put_cubin(tuned.cubin)
+        with self.transaction():
+            row = {
+                "kernel": self.kernel_id(original),
+                "tuned": self.put_cubin(tuned.cubin),
+                **figures,
+                "run": None if run_id is None else self.run(run_id).uid,
+                "facts": dumps(facts or {}),
+                "created": now(),
+                "uid": uuid.uuid4().hex,
+            }
+            return self.insert(table, row)
 
 
 def _winner(row: tuple[Any, ...], cubin: bytes) -> Winner:
     """A row of `winners` joined with its kernel."""
-    (
-        row_id,
-        tuned,
-        gpu,
-        speedup,
-        low,
-        high,
-        null,
-        null_low,
-        null_high,
-        samples,
-        workload,
-        case,
-        created,
-        origin,
-        facts,
+    number, tuned, original, *kernel = row[:7]
+    gpu, speedup, low, high, null, null_low, null_high, *told, facts = row[7:]
+    figures = (speedup, Interval(low, high), null, Interval(null_low, null_high))
+    values: Any = (
+        number,
         original,
-        *kernel,
-    ) = row
-    return typed(
-        Winner(
-            row_id,
-            original,
-            tuned,
-            kernel_of(cubin, *kernel),
-            gpu,
-            speedup,
-            Interval(low, high),
-            null,
-            Interval(null_low, null_high),
-            samples,
-            workload,
-            case,
-            created,
-            origin,
-            json.loads(facts),
-        )
+        tuned,
+        kernel_of(cubin, *kernel),
+        gpu,
+        *figures,
+        *told,
+        json.loads(facts),
     )
+    return typed(Winner(*values))
 
 
 def _modelled_winner(row: tuple[Any, ...], cubin: bytes) -> ModelledWinner:
     """A row of `modelled_winners` joined with its kernel."""
-    (row_id, tuned, model, ratio, workload, case, created, origin, facts, original, *kernel) = row
-    return typed(
-        ModelledWinner(
-            row_id,
-            original,
-            tuned,
-            kernel_of(cubin, *kernel),
-            model,
-            ratio,
-            workload,
-            case,
-            created,
-            origin,
-            json.loads(facts),
-        )
-    )
+    number, tuned, original, *kernel = row[:7]
+    *told, facts = row[7:]
+    values: Any = (number, original, tuned, kernel_of(cubin, *kernel), *told, json.loads(facts))
+    return typed(ModelledWinner(*values))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import importlib
 
-from sassafras.core import Workload, WorkloadError
+from sassafras.core import ToolMissing, Workload, WorkloadError
 
 __all__ = ["load", "names", "paper_six"]
 
@@ -59,8 +59,6 @@ def load(name: str) -> Workload:
     except ModuleNotFoundError as error:
         if error.name != "triton":
             raise
-        from sassafras.core import ToolMissing
-
         raise ToolMissing("the suite needs triton", hint="pip install triton") from error
     workload = getattr(module, "causal" if name == "attention_causal" else "workload")
     assert isinstance(workload, Workload)

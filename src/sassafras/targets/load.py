@@ -10,7 +10,10 @@ import traceback
 from pathlib import Path
 from types import ModuleType
 
+from sassafras import suite
 from sassafras.core import Case, Kernel, SassafrasError, Workload, WorkloadError
+from sassafras.frontend import description
+from sassafras.frontend.captured import files, workloads
 
 _FORMS = (
     "file.py[:attribute], description.toml, captured.json[:KERNEL], suite:NAME[/CASE], "
@@ -56,9 +59,7 @@ def load(target: str) -> Workload:
     if not path.is_file():
         raise WorkloadError("no such file", where=str(path), hint=f"a target is {_FORMS}")
     if path.suffix == ".toml":
-        from sassafras.frontend.description import read
-
-        return dataclasses.replace(read(path), source=str(path))
+        return dataclasses.replace(description.read(path), source=str(path))
     attribute = attribute or "workload"
     module = _execute(path)
     if not hasattr(module, attribute):
@@ -112,17 +113,12 @@ def variants(workload: Workload, arch: str) -> list[tuple[Kernel, list[Case]]]:
 
 def _captured(path: Path, which: str) -> Workload:
     """One kernel of a capture; the one with the most GPU time where none is named."""
-    from sassafras.frontend.captured.files import read
-    from sassafras.frontend.captured.workloads import workload
-
-    captured = read(path)
+    captured = files.read(path)
     variant = captured.find(which) if which else captured.variants[0]
-    return workload(captured, variant)
+    return workloads.workload(captured, variant)
 
 
 def _suite(target: str) -> Workload:
-    from sassafras import suite
-
     name, _, case = target.removeprefix("suite:").partition("/")
     loaded = suite.load(name)
     if case:

@@ -100,13 +100,13 @@ def _argument(value: Any) -> Any:
 def build_nvrtc(scratch: Path, arch: str, flags: list[str]) -> int:
     """See the module; 0, or 1 with the compiler's log on standard error."""
     from sassafras.core import SassafrasError
-    from sassafras.frontend.cuda import _nvrtc
+    from sassafras.frontend.cuda import CudaSource, compile_source
 
     includes = [f"-I{path}" for path in cuda_headers()]
     try:
-        data, _ = _nvrtc(
-            (scratch / "kernel.cu").read_text(), None, arch, (*includes, *flags), None, "kernel.cu"
-        )
+        text = (scratch / "kernel.cu").read_text()
+        source = CudaSource(text, None, arch, (*includes, *flags), "kernel.cu")
+        data, _ = compile_source("nvrtc", source, None)
     except SassafrasError as error:
         print(error, file=sys.stderr)
         return 1

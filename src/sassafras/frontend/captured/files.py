@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from . import FORMAT
 
 NAME = "captured.json"
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-#: nobody captures an index of this size
+#: no honest index is of this size
 _MOST_BYTES = 256 << 20
 
 
@@ -31,7 +31,7 @@ class CapturedShape:
         args: by parameter name: a number, or a buffer (dtype, shape, strides, aligned, and of integers low,
             high, and data: the sha256 that names its contents).
         count: launches, those that the autotuner made apart.
-        in_graph: how many of them went into a CUDA graph, whose replays nobody counts.
+        in_graph: how many of them went into a CUDA graph, whose replays are not counted.
         timed, gpu_us: launches timed with CUDA events, and their sum in microseconds.
         same_memory: pairs of arguments that pointed to the same address.
     """
@@ -188,15 +188,10 @@ def read(path: str | Path) -> Captured:
                 where=str(path),
                 hint=f"this version reads {FORMAT}",
             )
-        made = [variant(v) for v in facts["variants"]]
+        names = {name: str(facts[name]) for name in ("gpu", "triton", "program")}
+        made = tuple(variant(v) for v in facts["variants"])
         captured = Captured(
-            path.parent,
-            tuple(made),
-            float(facts["wall_s"]),
-            str(facts["gpu"]),
-            str(facts["triton"]),
-            str(facts["program"]),
-            dict(facts["problems"]),
+            path.parent, made, float(facts["wall_s"]), **names, problems=dict(facts["problems"])
         )
     except OSError as error:
         raise WorkloadError(
@@ -209,16 +204,8 @@ def read(path: str | Path) -> Captured:
             f"this is no sound capture: {reason(error)}", where=str(path), hint="record it again"
         ) from error
     order = captured.shares()
-    ranked = sorted(made, key=lambda v: (-order.get(v.digest, -1.0), v.digest))
-    return Captured(
-        captured.folder,
-        tuple(ranked),
-        captured.wall_s,
-        captured.gpu,
-        captured.triton,
-        captured.program,
-        captured.problems,
-    )
+    ranked = sorted(captured.variants, key=lambda v: (-order.get(v.digest, -1.0), v.digest))
+    return replace(captured, variants=tuple(ranked))
 
 
 def variant(row: Mapping[str, Any]) -> CapturedVariant:
@@ -247,12 +234,9 @@ def shape(row: Mapping[str, Any]) -> CapturedShape:
     x, y, z = (int(n) for n in row["grid"])
     if min(x, y, z) < 1:
         raise ValueError("a grid is empty")
-    for value in row["args"].values():
-        if (
-            isinstance(value, dict)
-            and (data := value.get("data")) is not None
-            and not _DIGEST.fullmatch(data)
-        ):
+    names = [v.get("data") for v in row["args"].values() if isinstance(v, dict)]
+    for name in names:
+        if name is not None and not _DIGEST.fullmatch(name):
             raise ValueError("a data file's name is no sha256")
     pairs = tuple((str(a), str(b)) for a, b in row.get("same_memory", ()))
     return CapturedShape(

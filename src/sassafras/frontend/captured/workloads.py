@@ -10,6 +10,8 @@ from typing import Any
 
 from sassafras.core import Buffer, Case, Custom, Kernel, Normal, Uniform, Workload, WorkloadError
 from sassafras.core.workload import DTYPE_BYTES, Argument, Fill
+from sassafras.frontend import _image
+from sassafras.sass import Cubin
 
 from .files import NAME, Captured, CapturedShape, CapturedVariant
 
@@ -54,9 +56,6 @@ class CapturedBuilder:
             WorkloadError: it is for another architecture, or its files are damaged.
             CubinError: its cubin is.
         """
-        from sassafras.frontend import _image
-        from sassafras.sass import Cubin
-
         where = f"{self.variant.label}, case {case.name}"
         if ptxas is not None:
             raise WorkloadError("a captured cubin cannot be assembled again with another ptxas", where=where)
@@ -158,8 +157,4 @@ def _buffer(
 
 
 def _row_major(shape: tuple[int, ...]) -> list[int]:
-    strides, step = [], 1
-    for n in reversed(shape):
-        strides.append(step)
-        step *= n
-    return strides[::-1]
+    return [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]

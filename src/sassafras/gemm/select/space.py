@@ -27,7 +27,7 @@ class Replace:
 class GemmSpace:
     """Configurations for one shape. A move changes one parameter to another legal value.
 
-    It is a `core.Space` and `Enumerable`; states are `Config`.
+    It is a `core.Space`; states are `Config`.
 
     Args:
         shape: the problem.
