@@ -28,7 +28,6 @@ class GpuWorker:
         self._workloads: dict[str, Any] = {}
         self.handlers: dict[str, Handler] = {
             "ping": lambda message, blobs: {"pid": os.getpid()},
-            "warm": self._warm,
             "open": self._open,
             "run": self._run,
             "measure": self._measure,
@@ -44,18 +43,13 @@ class GpuWorker:
             raise DeviceError("the worker has no open workload", hint="open() first")
         return self._bench
 
-    def _warm(self, message: Answer, blobs: list[bytes]) -> Answer:
-        """What takes long and belongs to no workload: torch, and this process's context on the GPU."""
-        _no_gpu_reason()
-        import torch
-
-        torch.zeros(1, device="cuda")
-        return {"pid": os.getpid()}
-
     def _look(self, message: Answer, blobs: list[bytes]) -> Answer:
         """Longest jumps of the clock, one for each multiprocessor (see `idle`)."""
         if self._idle is None:
-            self._warm(message, blobs)
+            _no_gpu_reason()
+            import torch
+
+            torch.zeros(1, device="cuda")  # makes this process's context
             from sassafras.cuda.driver import Gpu
             from sassafras.cuda.idle import Idle
 
