@@ -13,8 +13,12 @@ import time
 from typing import Any
 
 from sassafras.core import DeviceError
+from sassafras.cuda.driver import Gpu
+from sassafras.cuda.environment import probe
+from sassafras.cuda.idle import Idle
 from sassafras.cuda.worker_loop import Answer, Handler, serve
 
+from .compare import Checker
 from .protocol import kernel_from_facts
 
 
@@ -50,11 +54,6 @@ class GpuWorker:
             import torch
 
             torch.zeros(1, device="cuda")  # makes this process's context
-            from sassafras.cuda.driver import Gpu
-            from sassafras.cuda.idle import Idle
-
-            from .compare import Checker
-
             gpu = Gpu()
             self._idle = Idle(gpu, Checker(gpu).cubin)
         return {"gaps_ns": self._idle.look()}
@@ -112,8 +111,6 @@ class GpuWorker:
 
 def _no_gpu_reason() -> None:
     """Raise a DeviceError that says what is missing, before anything heavy is imported."""
-    from sassafras.cuda.environment import probe
-
     found = probe(in_process=True)
     if found.get("error"):
         raise DeviceError(found["error"], hint="use the timing model: --device model")
