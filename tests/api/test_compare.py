@@ -15,7 +15,7 @@ from sassafras.api.compare import Comparison, compare
 from sassafras.comparison.cubins import from_evaluation
 from sassafras.comparison.functions import _columns, capture_order
 from sassafras.comparison.results import alike
-from sassafras.comparison.timers import Cpu, GpuTimer, Timer
+from sassafras.comparison.timers import Call, Cpu, GpuTimer, Timer
 from sassafras.core import DeviceError, Evaluation, Interval, SassafrasError, Verdict
 from sassafras.cuda.timing import interleaved
 
@@ -93,11 +93,11 @@ class Placed(Timer):
         self.log.append(("pad", int(rng.integers(1 << 30))))
         return "held"
 
-    def prepare(self, function: Any, args: tuple, kwargs: dict[str, Any], calls: int) -> float:
+    def prepare(self, call: Call, calls: int) -> float:
         first = self.open == 0
         self.open += 1
-        self.log.append(("prepare", function(1)))
-        return float(calls * function(1) * (1.05 if first else 1.0))
+        self.log.append(("prepare", call()))
+        return float(calls * call() * (1.05 if first else 1.0))
 
     def time(self, blocks: Sequence[float], order: Sequence[int]) -> list[float]:
         return [blocks[which] for which in order]
@@ -172,10 +172,10 @@ def test_what_was_prepared_is_given_back_when_a_capture_fails(monkeypatch: pytes
     timer = Placed()
     plain = timer.prepare
 
-    def prepare(function: Any, args: tuple, kwargs: dict[str, Any], calls: int) -> float:
+    def prepare(call: Call, calls: int) -> float:
         if timer.open == 2:
             raise DeviceError("cannot be captured")
-        return plain(function, args, kwargs, calls)
+        return plain(call, calls)
 
     monkeypatch.setattr(timer, "prepare", prepare)
     monkeypatch.setattr("sassafras.comparison.functions.Cpu", lambda: timer)
@@ -189,7 +189,7 @@ def test_the_garbage_collector_is_paused_while_timing_and_restored() -> None:
 
     seen = []
     timer = Cpu()
-    block = timer.prepare(lambda: seen.append(gc.isenabled()), (), {}, 2)
+    block = timer.prepare(Call(lambda: seen.append(gc.isenabled()), (), {}), 2)
     times = timer.time([block], [0, 0])
     assert len(times) == 2
     assert gc.isenabled()

@@ -20,7 +20,7 @@ from typing import Any, Literal
 from sassafras.comparison.comparison import Comparison
 from sassafras.comparison.cubins import compare_cubins
 from sassafras.comparison.functions import compare_functions
-from sassafras.comparison.timers import Function
+from sassafras.comparison.timers import Call, Function
 from sassafras.core import Kernel, SassafrasError, Workload
 
 __all__ = ["Comparison", "compare"]
@@ -77,9 +77,8 @@ def compare(
     if rounds < 4:
         raise SassafrasError(f"at least 4 rounds are needed, got {rounds}")
     if callable(a) and callable(b):  # (again, for the type checker)
-        return compare_functions(
-            a, b, tuple(args), dict(kwargs or {}), device, groups, rounds, block_us, cold_l2, seed
-        )
+        first, second = (Call(function, tuple(args), dict(kwargs or {})) for function in (a, b))
+        return compare_functions(first, second, device, groups, rounds, block_us, cold_l2, seed)
     if callable(a) or callable(b):
         raise SassafrasError("a function cannot be compared with a cubin", hint="give two of one kind")
     if workload is None:

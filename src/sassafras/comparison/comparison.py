@@ -15,7 +15,7 @@ class Comparison:
 
     Attributes:
         speedup, interval: median ratio and its 95 % interval (hierarchical bootstrap over `groups`).
-        null, null_interval: the same of A against A, prepared anew.
+        null, null_interval: the same of A against A, prepared separately.
         a_us, b_us: microseconds a call: GPU time in graph replays, or wall time on the CPU.
         groups: independent preparations (fresh processes, or fresh captures in one process).
         rounds: interleaved rounds in each.

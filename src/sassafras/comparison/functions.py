@@ -1,4 +1,4 @@
-"""Two functions, timed interleaved in this process, prepared anew and elsewhere in every group.
+"""Two functions, timed interleaved in this process, prepared elsewhere in memory in every group.
 
 On an H200 a function of 32 MB, captured twice, differed from itself by 4.5 % (2026-11-21), the same in every
 group, whatever ran before: most likely by where its results lie (the L2 has two halves of 25 MB), for the
@@ -14,18 +14,17 @@ from typing import Any
 import numpy as np
 
 from sassafras.core.statistics import hierarchical_bootstrap, hierarchical_median, paired_ratios
+from sassafras.cuda.environment import clocks
 from sassafras.cuda.timing import interleaved
 
 from .comparison import Comparison
 from .results import alike, on_gpu
-from .timers import Cpu, Function, GpuTimer, Timer, now
+from .timers import Call, Cpu, GpuTimer, Timer, now
 
 
 def compare_functions(
-    a: Function,
-    b: Function,
-    args: tuple,
-    kwargs: dict[str, Any],
+    a: Call,
+    b: Call,
     device: str,
     groups: int,
     rounds: int,
@@ -34,21 +33,21 @@ def compare_functions(
     seed: int = 0,
 ) -> Comparison:
     """See `sassafras.api.compare.compare`."""
-    first, second = a(*args, **kwargs), b(*args, **kwargs)
+    first, second = a(), b()
     if device == "auto":
-        device = "cuda" if any(on_gpu(value) for value in (first, second, args, kwargs)) else "cpu"
+        device = "cuda" if any(on_gpu(value) for value in (first, second, a.args, a.kwargs)) else "cpu"
     timer: Timer = GpuTimer() if device == "cuda" else Cpu()
     timer.synchronise()
     equal = alike(first, second)
     del first, second
-    calls = _calls(timer, a, b, args, kwargs, block_us)
+    calls = _calls(timer, a, b, block_us)
     ratios: list[np.ndarray] = []
     nulls: list[np.ndarray] = []
     cold: list[np.ndarray] = []
     times: list[tuple[float, float]] = []
     for group in range(groups):
         rng = np.random.default_rng([seed, group])
-        columns = _group(timer, (a, b, a), capture_order(3, group), rng, args, kwargs, calls, rounds)
+        columns = _group(timer, (a, b, a), capture_order(3, group), rng, calls, rounds)
         assert columns is not None
         ratios.append(paired_ratios(columns[0], columns[1]))
         nulls.append(paired_ratios(columns[0], columns[2]))
@@ -56,14 +55,9 @@ def compare_functions(
         if not cold_l2:
             continue
         order, few = capture_order(2, group), min(rounds, 24)
-        if (found := _group(timer, (a, b), order, rng, args, kwargs, 1, few, cold=True)) is not None:
+        if (found := _group(timer, (a, b), order, rng, 1, few, cold=True)) is not None:
             cold.append(paired_ratios(*found))
-    wall = {name: _wall(timer, f, args, kwargs, rounds) for name, f in (("A", a), ("B", b))}
-    clocks: dict[str, Any] = {}
-    if device == "cuda":
-        from sassafras.cuda.environment import clocks as read_clocks
-
-        clocks = read_clocks()
+    wall = {name: _wall(timer, f, rounds) for name, f in (("A", a), ("B", b))}
     return Comparison(
         hierarchical_median(ratios),  # type: ignore[arg-type]
         hierarchical_bootstrap(ratios, seed=1),  # type: ignore[arg-type]
@@ -81,7 +75,7 @@ def compare_functions(
         facts={
             "calls_a_block": calls,
             "groups_us": times,
-            "clocks_mhz": clocks,
+            "clocks_mhz": clocks() if device == "cuda" else {},
             "seed": seed,
             "groups_speedup": [float(np.median(group)) for group in ratios],
             "groups_null": [float(np.median(group)) for group in nulls],
@@ -101,11 +95,9 @@ def capture_order(contestants: int, group: int) -> list[int]:
 
 def _group(
     timer: Timer,
-    functions: Sequence[Function],
+    functions: Sequence[Call],
     order: Sequence[int],
     rng: np.random.Generator,
-    args: tuple,
-    kwargs: dict[str, Any],
     calls: int,
     rounds: int,
     *,
@@ -121,7 +113,7 @@ def _group(
     try:
         for which in order:
             held.append(timer.pad(rng))
-            blocks.append(timer.prepare(functions[which], args, kwargs, calls))
+            blocks.append(timer.prepare(functions[which], calls))
         turns = interleaved(len(order), rounds)
         times = timer.cold(blocks, turns) if cold else timer.time(blocks, turns)
     finally:
@@ -142,13 +134,11 @@ def _columns(times: Sequence[float], contestants: int, rounds: int) -> list[list
     return columns
 
 
-def _calls(
-    timer: Timer, a: Function, b: Function, args: tuple, kwargs: dict[str, Any], block_us: float
-) -> int:
+def _calls(timer: Timer, a: Call, b: Call, block_us: float) -> int:
     """Calls that fill a block of about `block_us` for the faster of the two; at least 1, at most 1000."""
     slowest = 1
     for function in (a, b):
-        block = timer.prepare(function, args, kwargs, 1)
+        block = timer.prepare(function, 1)
         try:
             once = min(timer.time([block], [0] * 5))
         finally:
@@ -157,15 +147,13 @@ def _calls(
     return slowest
 
 
-def _wall(
-    timer: Timer, function: Function, args: tuple, kwargs: dict[str, Any], rounds: int
-) -> tuple[float, float]:
+def _wall(timer: Timer, function: Call, rounds: int) -> tuple[float, float]:
     """p50 and p99 in microseconds of single calls, from Python to synchronised."""
     times = []
     for _ in range(max(20, rounds)):
         timer.synchronise()
         begin = now()
-        function(*args, **kwargs)
+        function()
         timer.synchronise()
         times.append((now() - begin) / 1e3)
     middle, high = np.quantile(times, (0.5, 0.99))

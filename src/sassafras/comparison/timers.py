@@ -4,18 +4,40 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from sassafras.core import DeviceError
+from sassafras.cuda.driver import bindings
+from sassafras.cuda.driver import call as checked
 
 Function = Callable[..., Any]
-#: the clock in nanoseconds, taken before anybody could patch it
+#: the clock in nanoseconds, taken before a function could patch it
 now = time.perf_counter_ns
 #: bytes of a page of GPU memory; pages that a piece of padding has, at least and below
 PAD_UNIT, PAD_UNITS = 2 << 20, (5, 21)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A function and the arguments that it is called with."""
+
+    function: Function
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+    def __call__(self) -> Any:
+        """One call; returns what the function returns."""
+        return self.function(*self.args, **self.kwargs)
+
+    def repeat(self, calls: int) -> None:
+        """That many calls, one after another, with nothing between them."""
+        function, args, kwargs = self.function, self.args, self.kwargs
+        for _ in range(calls):
+            function(*args, **kwargs)
 
 
 class Timer:
@@ -27,7 +49,7 @@ class Timer:
         """Take some memory, so that what is prepared next lies elsewhere; hold what is returned meanwhile."""
         return None
 
-    def prepare(self, function: Function, args: tuple, kwargs: dict[str, Any], calls: int) -> Any:
+    def prepare(self, call: Call, calls: int) -> Any:
         """A block of that many calls, ready to be timed again and again."""
         raise NotImplementedError
 
@@ -51,10 +73,9 @@ class Cpu(Timer):
 
     how = "wall time on the CPU"
 
-    def prepare(self, function: Function, args: tuple, kwargs: dict[str, Any], calls: int) -> Any:
+    def prepare(self, call: Call, calls: int) -> Any:
         def block() -> None:
-            for _ in range(calls):
-                function(*args, **kwargs)
+            call.repeat(calls)
 
         block()
         return block
@@ -112,14 +133,13 @@ class GpuTimer(Timer):
         free = int(torch.cuda.mem_get_info()[0])
         return [torch.empty(size, dtype=torch.uint8, device="cuda") for size in sizes if size <= free // 32]
 
-    def prepare(self, function: Function, args: tuple, kwargs: dict[str, Any], calls: int) -> Any:
+    def prepare(self, call: Call, calls: int) -> Any:
         """Capture the calls. Raises DeviceError when nothing was captured (work on another stream)."""
         torch = self._torch
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            for _ in range(3):
-                function(*args, **kwargs)
+            call.repeat(3)
         torch.cuda.current_stream().wait_stream(side)
         torch.cuda.synchronize()
         try:
@@ -129,19 +149,18 @@ class GpuTimer(Timer):
             graph, kept = torch.cuda.CUDAGraph(), False
         try:
             with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-                for _ in range(calls):
-                    function(*args, **kwargs)
+                call.repeat(calls)
         except RuntimeError as error:
             raise DeviceError(
                 f"the function cannot be captured in a CUDA graph: {error}",
-                where=getattr(function, "__name__", None),
+                where=getattr(call.function, "__name__", None),
                 hint="it must not synchronise, copy to the host, or use streams of its own",
             ) from error
         nodes = graph_nodes(int(graph.raw_cuda_graph())) if kept else calls
         if nodes < calls:
             raise DeviceError(
                 f"{calls} calls put {nodes} operations on the stream: the work happens elsewhere",
-                where=getattr(function, "__name__", None),
+                where=getattr(call.function, "__name__", None),
                 hint="it runs on another stream or thread, on the CPU, or not at all",
             )
         if kept:
@@ -182,8 +201,6 @@ class GpuTimer(Timer):
 
 def graph_nodes(graph: int) -> int:
     """Nodes of a captured CUDA graph, by its handle."""
-    from sassafras.cuda.driver import bindings, call
-
     driver = bindings()
-    found = call(driver.cuGraphGetNodes, driver.CUgraph(graph), 0)
+    found = checked(driver.cuGraphGetNodes, driver.CUgraph(graph), 0)
     return int(found[-1] if isinstance(found, tuple) else found)

@@ -172,29 +172,9 @@ class Cublas:
         )
         mode = _MATH_DEFAULT if reduced_precision else _MATH_NO_REDUCED_PRECISION
         _declare(library, "cublasSetMathMode", pointer, number)(self._handle, mode)
-        self._gemm = _declare(
-            library,
-            "cublasGemmEx",
-            pointer,
-            number,
-            number,
-            number,
-            number,
-            number,
-            pointer,
-            pointer,
-            number,
-            number,
-            pointer,
-            number,
-            number,
-            pointer,
-            pointer,
-            number,
-            number,
-            number,
-            number,
-        )
+        # handle, transposes and sizes, alpha, then B and A with type and stride, beta, C alike, two kinds
+        p, i = pointer, number
+        self._gemm = _declare(library, "cublasGemmEx", p, *[i] * 5, p, p, i, i, p, i, i, p, p, i, i, i, i)
         self._one, self._zero = c_float(1.0), c_float(0.0)
 
     def enqueue(self, shape: Extents, layout: str, a: int, b: int, c: int) -> None:
@@ -238,6 +218,8 @@ class LtProblem:
         self.first = self._matrix(*((k, n, k) if b_t else (n, k, n)))
         self.second = self._matrix(*((m, k, m) if a_t else (k, m, k)))
         self.out = self._matrix(n, m, n)
+        #: of the operation and of its matrices, C as input and as output
+        self.descriptors = (self.operation, self.first, self.second, self.out, self.out)
 
     def _matrix(self, rows: int, columns: int, leading: int) -> c_void_p:
         made = c_void_p()
@@ -271,26 +253,12 @@ class CublasLt:
         self._pref_create = _declare(library, "cublasLtMatmulPreferenceCreate", POINTER(p))
         self._pref_set = _declare(library, "cublasLtMatmulPreferenceSetAttribute", p, c_int, p, c_size_t)
         self._pref_destroy = _declare(library, "cublasLtMatmulPreferenceDestroy", p)
+        tried = POINTER(_HeuristicResult)
         self._heuristic = _declare(
-            library,
-            "cublasLtMatmulAlgoGetHeuristic",
-            p,
-            p,
-            p,
-            p,
-            p,
-            p,
-            p,
-            c_int,
-            POINTER(_HeuristicResult),
-            POINTER(c_int),
+            library, "cublasLtMatmulAlgoGetHeuristic", *[p] * 7, c_int, tried, POINTER(c_int)
         )
-        self._check = _declare(
-            library, "cublasLtMatmulAlgoCheck", p, p, p, p, p, p, POINTER(_Algo), POINTER(_HeuristicResult)
-        )
-        self._matmul = _declare(
-            library, "cublasLtMatmul", p, p, p, p, p, p, p, p, p, p, p, p, POINTER(_Algo), p, c_size_t, p
-        )
+        self._check = _declare(library, "cublasLtMatmulAlgoCheck", *[p] * 6, POINTER(_Algo), tried)
+        self._matmul = _declare(library, "cublasLtMatmul", *[p] * 12, POINTER(_Algo), p, c_size_t, p)
         self._handle = c_void_p()
         _declare(library, "cublasLtCreate", POINTER(p))(byref(self._handle))
         self._one, self._zero = c_float(1.0), c_float(0.0)
@@ -313,18 +281,7 @@ class CublasLt:
             self._pref_set(preference, _PREF_MAX_WORKSPACE, byref(limit), 8)
             results, found = (_HeuristicResult * count)(), c_int()
             try:
-                self._heuristic(
-                    self._handle,
-                    problem.operation,
-                    problem.first,
-                    problem.second,
-                    problem.out,
-                    problem.out,
-                    preference,
-                    count,
-                    results,
-                    byref(found),
-                )
+                self._heuristic(self._handle, *problem.descriptors, preference, count, results, byref(found))
             except CublasError as error:
                 if error.status == 15:  # NOT_SUPPORTED: no algorithm within this workspace
                     return []
@@ -345,16 +302,7 @@ class CublasLt:
     def check(self, problem: LtProblem, algorithm: LtAlgorithm) -> None:
         """Raises CublasError when this library will not run the algorithm for this problem."""
         algo, result = _algo(algorithm), _HeuristicResult()
-        self._check(
-            self._handle,
-            problem.operation,
-            problem.first,
-            problem.second,
-            problem.out,
-            problem.out,
-            byref(algo),
-            byref(result),
-        )
+        self._check(self._handle, *problem.descriptors, byref(algo), byref(result))
         # not what the algorithm is given: who asks for 4 bytes runs without them, too (`both_ways`)
         if result.workspace > self.workspace_bytes:
             raise CublasError("cublasLtMatmulAlgoCheck (workspace)", 7)

@@ -113,7 +113,7 @@ def environment() -> dict[str, Any]:
 
 
 def clocks(smi: dict[str, str] | None = None) -> dict[str, Any]:
-    """SM and memory clock (MHz), power (W) and temperature (degrees C) now; empty where nobody tells.
+    """SM and memory clock (MHz), power (W) and temperature (degrees C) now; empty without nvidia-smi.
 
     Only read, never set.
     """

@@ -11,7 +11,7 @@ from sassafras.core.tensor_map import TensorMap
 from .driver import call
 
 #: bytes that a copy which misses the L2 brings into it at least, as the driver numbers them. With 256 an H200
-#: streams weights at 4.0 TB/s, with 128, 64 and none at 4.3 (docs/experiments/hgemm-memory-and-cycles.md)
+#: streams weights at 4.0 TB/s, with 128, 64 and none at 4.3
 L2_PROMOTION_128 = 2
 
 

@@ -33,15 +33,14 @@ def interleaved(contestants: int, rounds: int) -> list[int]:
 
 
 def balanced(contestants: int, rounds: int, seed: int = 0) -> list[int]:
-    """An order in which everyone visits every place, and follows everyone else, about equally often.
+    """An order in which each contestant visits every place, and follows each other one, about equally often.
 
-    A contestant leaves a clock, and lines in the L2, to whoever is next: in an order that is the same every
+    A contestant leaves a clock, and lines in the L2, to the next one: in an order that is the same every
     round one of them would always pay (forward and backward by turns, one and the same algorithm stood at
-    1.014 of itself above 1e12 FLOP: docs/experiments/hgemm-launch.md). Rounds are rows of a
-    design balanced for such carry-over (E. J. Williams, "Experimental designs balanced for the estimation
-    of residual effects of treatments", 1949), in an order drawn by `seed`, each followed by itself
-    backward, so that a linear drift cancels over two rounds. After ``2 * contestants`` rounds everyone has
-    followed each other one as often as any.
+    1.014 of itself above 1e12 FLOP). Rounds are rows of a design balanced for such carry-over
+    (E. J. Williams, "Experimental designs balanced for the estimation of residual effects of treatments",
+    1949), in an order drawn by `seed`, each followed by itself backward, so that a linear drift cancels over
+    two rounds. After ``2 * contestants`` rounds each has followed each other one as often as any.
     """
     if contestants < 1:
         return []
@@ -61,8 +60,8 @@ def balanced(contestants: int, rounds: int, seed: int = 0) -> list[int]:
 def with_one_checked(rounds: int, rng: random.Random) -> tuple[list[int], int, list[tuple[int, int]]]:
     """Rounds of baseline (0) and candidate (1), and one more block of the candidate somewhere between them.
 
-    That block is checked, not counted: it starts from restored memory. It has no partner, since nobody would
-    look at its time. The last block is the candidate's, so that what it leaves can be checked too.
+    That block is checked, not counted: it starts from restored memory. It has no partner, since its
+    time is not used. The last block is the candidate's, so that what it leaves can be checked too.
 
     Returns: the order; the index of the block to check; of each round, the indices of baseline and candidate.
     """

@@ -14,12 +14,12 @@ from sassafras.cuda.environment import available, clocks, environment, probe
 from sassafras.cuda.worker_process import WorkerDied, WorkerProcess, WorkerTimeout, WorkerTooLarge
 
 from .protocol import WORKER, kernel_facts
-from .reports import SampleReport, frozen_evaluation, quick_evaluation, sample_report
+from .reports import SampleReport, broken_sample, frozen_evaluation, lost, quick_evaluation, sample_report
 
 #: one slice of sampling; the worker answers after each, so that a hang is noticed
 _SLICE_SECONDS = 2.0
 _SPECIAL_EVERY = 16
-#: how often a candidate is judged again whose worker somebody else killed: no kernel sends SIGKILL
+#: how often a candidate is judged again whose worker was killed from outside: no kernel sends SIGKILL
 _KILLED_AGAIN = 2
 
 
@@ -39,7 +39,7 @@ class Limits:
 
 
 def first_seed(bitwise: bool) -> int:
-    """The first seed of inputs that nobody chose; secret where candidates are no schedules."""
+    """The first seed of inputs where none was chosen; secret where candidates are no schedules."""
     return 0 if bitwise else secrets.randbits(48)
 
 
@@ -85,7 +85,6 @@ class CudaDevice:
         self._bitwise = bitwise
         self._worker: WorkerProcess | None = None
         self._opening = False
-        self._reserved: list[WorkerProcess] = []
         self._what: tuple[Workload, Case, Kernel] | None = None
         self.facts: dict[str, Any] = {}
         #: the worker's raw answer to the last `run`: times of every pair, milliseconds of every phase
@@ -106,26 +105,6 @@ class CudaDevice:
 
     def _new_worker(self) -> WorkerProcess:
         return WorkerProcess(WORKER, memory_bytes=self.limits.host_bytes)
-
-    def reserve(self, processes: int) -> None:
-        """Start so many fresh processes for `open` and the next re-measurement: each imports torch and makes
-        its context meanwhile, and loads no module yet."""
-        while len(self._reserved) < processes:
-            worker = self._new_worker()
-            worker.send("warm")
-            self._reserved.append(worker)
-
-    def _fresh(self) -> WorkerProcess:
-        """A process that has opened nothing."""
-        while self._reserved:
-            worker = self._reserved.pop(0)
-            try:
-                worker.receive(self.limits.open_s)
-            except DeviceError:
-                worker.kill()
-                continue
-            return worker
-        return self._new_worker()
 
     # -- opening ------------------------------------------------------------------------------------------
 
@@ -153,7 +132,7 @@ class CudaDevice:
         self._ready()
 
     def _start(self) -> None:
-        self._worker = self._fresh()
+        self._worker = self._new_worker()
         self._send_open(self._worker)
         self._opening = True
 
@@ -222,9 +201,6 @@ class CudaDevice:
         """Give everything back; safe to call twice."""
         if self._worker is not None:
             self._worker.close()
-        for worker in self._reserved:
-            worker.kill()
-        self._reserved.clear()
         self._worker = None
         self._opening = False
         self._what = None
@@ -249,14 +225,14 @@ class CudaDevice:
             return self._run(candidate)
         except WorkerDied as error:
             self._lose()
-            return self._lost(candidate, error, time.perf_counter() - begin)
+            return lost(candidate, error, time.perf_counter() - begin)
 
     def _lose(self) -> None:
         self.restarts += 1
         self._stop()
 
     def _run(self, candidate: Candidate) -> Evaluation:
-        """`run`, but a worker that somebody else killed is raised as WorkerDied."""
+        """`run`, but a worker that was killed from outside is raised as WorkerDied."""
         worker = self._ready()
         begin = time.perf_counter()
         try:
@@ -273,7 +249,7 @@ class CudaDevice:
             if _killed_from_outside(error):
                 raise
             self._replace()
-            return self._lost(candidate, error, time.perf_counter() - begin)
+            return lost(candidate, error, time.perf_counter() - begin)
         except DeviceError as error:
             self._replace()
             verdict = getattr(error, "verdict", None)
@@ -289,12 +265,6 @@ class CudaDevice:
         if answer.get("sticky") or answer.get("restart"):
             self._replace()
         return evaluation
-
-    def _lost(self, candidate: Candidate, error: DeviceError, seconds: float) -> Evaluation:
-        verdict = {WorkerTimeout: Verdict.TIMED_OUT, WorkerTooLarge: Verdict.OUT_OF_RESOURCES}.get(
-            type(error), Verdict.CRASHED
-        )
-        return Evaluation(candidate.digest, verdict, detail=str(error), seconds=seconds)
 
     def remeasure(
         self, candidate: Candidate, *, processes: int = 5, rounds: int = 100, cold_l2: bool = True
@@ -334,7 +304,7 @@ class CudaDevice:
         before = clocks()
         try:
             for index in range(max(processes, len(candidates))):
-                worker = self._fresh()
+                worker = self._new_worker()
                 workers.append(worker)
                 self._send_open(
                     worker,
@@ -397,8 +367,8 @@ class CudaDevice:
                 cold_l2=cold_l2,
             )
         except (WorkerTimeout, WorkerTooLarge, WorkerDied) as error:
-            lost = self._lost(candidate, error, 0.0)
-            return {"verdict": str(lost.verdict), "detail": lost.detail}
+            ended = lost(candidate, error, 0.0)
+            return {"verdict": str(ended.verdict), "detail": ended.detail}
         except DeviceError as error:
             verdict = getattr(error, "verdict", None)
             if verdict is None:
@@ -447,30 +417,17 @@ class CudaDevice:
                 )
             except (WorkerTimeout, WorkerTooLarge, WorkerDied) as error:
                 self._replace()
-                return self._broken_sample(answer, spent, self._lost(candidate, error, spent))
+                return broken_sample(answer, spent, lost(candidate, error, spent))
             except DeviceError as error:
                 if not getattr(error, "sticky", False):
                     raise
                 self._replace()
                 broken = Evaluation(candidate.digest, Verdict.CRASHED, detail=str(error))
-                return self._broken_sample(answer, spent, broken)
+                return broken_sample(answer, spent, broken)
             spent += float(answer["seconds"])
             if answer["mismatches"] or answer.get("spoilt"):
                 break
         return sample_report({**answer, "seconds": spent}, case.name, _SPECIAL_EVERY)
-
-    def _broken_sample(self, answer: dict[str, Any], spent: float, lost: Evaluation) -> SampleReport:
-        samples = int(answer.get("samples", 0))
-        return SampleReport(
-            samples=samples,
-            mismatches=int(answer.get("mismatches", 0)),
-            seconds=spent,
-            failure_bound=1.0,
-            scope="None: sampling did not finish.",
-            bound_per_second=None,
-            verdict=lost.verdict,
-            detail=lost.detail,
-        )
 
     def environment(self) -> dict[str, Any]:
         """What every result file must embed: GPU, driver, CUDA, ptxas, versions, clocks, commit, date."""

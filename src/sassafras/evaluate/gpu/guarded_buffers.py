@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from sassafras.core import Buffer, Case, Custom, DeviceError, Normal, Uniform
+from sassafras.core.workload import DTYPE_BYTES
 
 #: bytes of guard band before, between and after the buffers
 GUARD = 64 * 1024
@@ -179,8 +180,6 @@ def fill(segment: Segment, generator: Any, device: str) -> Any:
 
 
 def _width(buffer: Buffer) -> int:
-    from sassafras.core.workload import DTYPE_BYTES
-
     return DTYPE_BYTES[buffer.dtype]
 
 

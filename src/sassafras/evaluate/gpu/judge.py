@@ -244,7 +244,7 @@ class KernelJudge:
                 self.gpu.unload(function)
         except CudaError as error:
             if not error.sticky:
-                raise  # a sticky error was reported already by whoever caused it
+                raise  # a sticky error was reported already where it arose
 
     def _enqueue_checks(self, function: KernelFunction, plans: list[Plan], label: str) -> int:
         count = 0

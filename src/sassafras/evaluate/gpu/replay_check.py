@@ -5,7 +5,8 @@ new sample each time, in the other the same sample again and again. Memory traff
 overhead are the same, so a difference can only come from what the inputs hold: a cache keyed by contents, or
 work that is skipped when nothing changed. Both leave right results, so that no comparison finds them.
 
-One look clears almost everybody. Who looks suspicious is measured again until `suspicion.decision` can tell.
+One look clears almost every candidate. A suspicious one is measured again until
+`replay_rule.decision` can tell.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 SAVED_US, SAVED_SHARE = 0.3, 0.15
 #: what is noted of a candidate whose suspicious times could not be repeated
 NOISY = "noisy: not judged"
-#: seconds between two repetitions, at least and at most: whoever disturbed the first may be gone
+#: seconds between two repetitions, at least and at most: what disturbed the first may be gone
 PAUSE_S = (0.005, 0.03)
 _FILL = 2
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from sassafras.core import Candidate, Evaluation, Verdict
+from sassafras.core import Candidate, DeviceError, Evaluation, Verdict
 from sassafras.core.statistics import (
     bootstrap_median,
     failure_bound,
@@ -17,6 +17,7 @@ from sassafras.core.statistics import (
     hierarchical_median,
     paired_ratios,
 )
+from sassafras.cuda.worker_process import WorkerTimeout, WorkerTooLarge
 
 #: a null experiment further from 1 than this means that this machine cannot tell such kernels apart
 NULL_TOLERANCE = 0.02
@@ -165,4 +166,25 @@ def sample_report(answer: Mapping[str, Any], case: str, special_every: int) -> S
         bound_per_second=1e6 / float(answer["pair_us"]),
         verdict=Verdict.WRONG_RESULT if mismatches or spoilt else Verdict.CORRECT,
         detail=detail or spoilt,
+    )
+
+
+def lost(candidate: Candidate, error: DeviceError, seconds: float) -> Evaluation:
+    """The evaluation of a candidate whose worker died, hung or held too much memory."""
+    verdicts = {WorkerTimeout: Verdict.TIMED_OUT, WorkerTooLarge: Verdict.OUT_OF_RESOURCES}
+    verdict = verdicts.get(type(error), Verdict.CRASHED)
+    return Evaluation(candidate.digest, verdict, detail=str(error), seconds=seconds)
+
+
+def broken_sample(answer: Mapping[str, Any], spent: float, ended: Evaluation) -> SampleReport:
+    """The report of sampling that ended early; it bounds nothing."""
+    return SampleReport(
+        samples=int(answer.get("samples", 0)),
+        mismatches=int(answer.get("mismatches", 0)),
+        seconds=spent,
+        failure_bound=1.0,
+        scope="None: sampling did not finish.",
+        bound_per_second=None,
+        verdict=ended.verdict,
+        detail=ended.detail,
     )

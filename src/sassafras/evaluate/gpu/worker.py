@@ -13,8 +13,12 @@ import time
 from typing import Any
 
 from sassafras.core import DeviceError
+from sassafras.cuda.driver import Gpu
+from sassafras.cuda.environment import probe
+from sassafras.cuda.idle import Idle
 from sassafras.cuda.worker_loop import Answer, Handler, serve
 
+from .compare import Checker
 from .protocol import kernel_from_facts
 
 
@@ -28,7 +32,6 @@ class GpuWorker:
         self._workloads: dict[str, Any] = {}
         self.handlers: dict[str, Handler] = {
             "ping": lambda message, blobs: {"pid": os.getpid()},
-            "warm": self._warm,
             "open": self._open,
             "run": self._run,
             "measure": self._measure,
@@ -44,23 +47,13 @@ class GpuWorker:
             raise DeviceError("the worker has no open workload", hint="open() first")
         return self._bench
 
-    def _warm(self, message: Answer, blobs: list[bytes]) -> Answer:
-        """What takes long and belongs to no workload: torch, and this process's context on the GPU."""
-        _no_gpu_reason()
-        import torch
-
-        torch.zeros(1, device="cuda")
-        return {"pid": os.getpid()}
-
     def _look(self, message: Answer, blobs: list[bytes]) -> Answer:
         """Longest jumps of the clock, one for each multiprocessor (see `idle`)."""
         if self._idle is None:
-            self._warm(message, blobs)
-            from sassafras.cuda.driver import Gpu
-            from sassafras.cuda.idle import Idle
+            _no_gpu_reason()
+            import torch
 
-            from .compare import Checker
-
+            torch.zeros(1, device="cuda")  # makes this process's context
             gpu = Gpu()
             self._idle = Idle(gpu, Checker(gpu).cubin)
         return {"gaps_ns": self._idle.look()}
@@ -118,8 +111,6 @@ class GpuWorker:
 
 def _no_gpu_reason() -> None:
     """Raise a DeviceError that says what is missing, before anything heavy is imported."""
-    from sassafras.cuda.environment import probe
-
     found = probe(in_process=True)
     if found.get("error"):
         raise DeviceError(found["error"], hint="use the timing model: --device model")

@@ -22,7 +22,7 @@ from .process import HostProcess, Lost
 
 #: sets of inputs and outputs, each in a place of its own: the timed calls of a round
 BATCH = 4
-#: one more, for an untimed call ahead of a round: what the other one left in the caches is nobody's
+#: one more, for an untimed call ahead of a round: neither is timed on what the other left in the caches
 WARM = BATCH
 #: a candidate that profits this much from repeated inputs, beyond the baseline
 SUSPICIOUS = 2.0

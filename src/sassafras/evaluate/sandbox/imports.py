@@ -21,9 +21,9 @@ def import_path() -> list[str]:
     """Entries of `sys.path`, in its order, that a confined interpreter imports from too.
 
     Those that PYTHONPATH, the installation or a path file name, and those that hold an installed
-    distribution, whoever added them. Not the folder of the running script, nor the current one: nobody chose
-    those to import packages from, and they hold what else the user has there. For the same reason no folder
-    that holds the user's home or the temporary files.
+    distribution, however they were added. Not the folder of the running script, nor the current one: those
+    were not chosen to import packages from, and they hold what else the user has there. For the same reason
+    no folder that holds the user's home or the temporary files.
     """
     named = set(_configured(_python_path()))
     found = dict.fromkeys(

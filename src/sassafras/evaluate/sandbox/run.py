@@ -164,7 +164,7 @@ class ConfinedProcess:
         self._looks = 0
         self._ours = {os.fstat(fd).st_ino for fd in descriptors}
         self._report, write_end = os.pipe()
-        # the keeper ends with us: our end of this pipe is nobody else's
+        # the keeper ends with us: no other process has our end of this pipe
         lifeline, self._lifeline = os.pipe()
         self._told: dict[str, Any] = {}
         self._lines = b""

@@ -61,7 +61,7 @@ ALLOWED: dict[str, int] = {
 PROCESSES = {"fork": 57, "vfork": 58, "execve": 59, "execveat": 322}
 #: only with a CUDA driver: socket pairs and what is done with them, memory files, which count as memory (see
 #: `watch`), and a Unix socket that listens: the driver offers its memory manager's descriptor on one, and
-#: does not start where it cannot. Nobody is answered there: no accept. And nobody is reached: no connect, and
+#: does not start where it cannot. No connection is answered: no accept. And none is made: no connect, and
 #: no datagram socket, which sends to any address (see `_stream`).
 CUDA = {
     "sendto": 44,
@@ -92,7 +92,7 @@ _PRCTL_OPTIONS = (2, 3, 15, 16, 21, 22, 23, 27, 30, 38, 39, 41, 42, 0x53564D41)
 _FCNTL_COMMANDS = (0, 1, 2, 3, 4, 5, 6, 7, 36, 37, 38, 1030, 1031, 1032, 1033, 1034)
 #: terminal state and size, process group of the terminal, bytes waiting, non-blocking, close-on-exec
 _IOCTL_COMMANDS = (0x5401, 0x5413, 0x540F, 0x541B, 0x5421, 0x5450, 0x5451)
-#: types of Unix sockets that send to nobody they are not connected with: streams, sequences of packets
+#: types of Unix sockets that send only where they are connected: streams, sequences of packets
 _CONNECTED = (1, 5)
 #: of the socket itself: buffer sizes, credentials, time limits. Not: programs that filter packets.
 _SOCKET_OPTIONS = (7, 8, 16, 20, 21)

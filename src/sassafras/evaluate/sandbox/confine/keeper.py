@@ -2,7 +2,7 @@
 
 The judge starts the keeper, which enters namespaces and forks the init (process 1 where there is a PID
 namespace), which forks the program. The keeper ends the others when the judge ends, by whatever cause, since
-it holds one end of the judge's lifeline; the init ends with the keeper and, in a PID namespace, everybody
+it holds one end of the judge's lifeline; the init ends with the keeper and, in a PID namespace, every process
 ends with the init. The program and all that come of it share the init's process group, so that one signal
 stops or continues them, and the keeper stays out of it.
 """
@@ -42,7 +42,7 @@ def apply(spec: Mapping[str, Any], *, alone: bool = False) -> dict[str, str]:
     """Raise the fences of a spec (see `run.Confinement.spec`) around this process.
 
     Args:
-        alone: signals reach nobody outside, because of a PID namespace.
+        alone: signals reach no process outside, because of a PID namespace.
 
     Returns: what could not be raised, with the reason.
     """

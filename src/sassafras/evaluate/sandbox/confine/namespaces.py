@@ -17,7 +17,7 @@ _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REC, _MS_PRIVATE = 2, 4, 8, 1 << 14, 1 <<
 
 
 def enter_namespaces() -> tuple[dict[str, str], set[str]]:
-    """Leave the network, the IPC objects and (from the next fork on) the process ids of everybody else.
+    """Leave the network, the IPC objects and (from the next fork on) the process ids of all others.
 
     Returns: what this kernel or its settings refuse, with the reason, by fence; and which of ``users`` and
         ``mounts`` (namespaces) are our own.
@@ -26,7 +26,7 @@ def enter_namespaces() -> tuple[dict[str, str], set[str]]:
     own: set[str] = set()
     if libc.unshare(_NEWUSER) == 0:
         own.add("users")
-        # files keep their owners, and the program its user; in the namespace nobody else exists
+        # files keep their owners, and the program its user; in the namespace no other user exists
         for name, line in (
             ("setgroups", "deny"),
             ("uid_map", f"{user} {user} 1"),
@@ -67,7 +67,7 @@ def end_with_parent() -> None:
 
 
 def drop_capabilities() -> None:
-    """None after the next exec, whoever the user is (inside a user namespace root would have them all)."""
+    """None after the next exec, for any user (inside a user namespace root would have them all)."""
     for number in range(64):
         if libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0) != 0:
             break
