@@ -18,7 +18,7 @@ SOURCE = (".py", ".cu", ".cuh", ".cpp", ".hpp", ".js", ".css")
 #: lines of a source file
 FILE_LINES = 450
 #: files that are longer, until they are split
-LONGER = {"device.py", "moves_jit.py", "records.py"}
+LONGER = {"device.py", "records.py"}
 #: lines of benchmarks: scripts, kernels, quotes
 BENCHMARK_LINES = 16_000
 #: bytes of the wheel, without its archive's own

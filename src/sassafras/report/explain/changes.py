@@ -221,15 +221,12 @@ class Changes:
 
     def _settled(self, order: np.ndarray, stall: np.ndarray) -> ScheduleState | None:
         """The schedule with stall counts raised where they must be."""
-        from sassafras.schedule.moves_jit import positions, settle
+        from sassafras.schedule.moves_jit import settle_all, working
 
-        tables = self.space.tables
-        time = np.empty(len(order) + 1, dtype=np.int64)
-        where = positions(order)
-        for start, end in self.blocks:
-            if not settle(tables, order, stall, where, time, start, end - 1):
-                return None
-        state = ScheduleState(order, stall)
+        w = working(order, stall)
+        if settle_all(self.space.tables, w) >= 0:
+            return None
+        state = ScheduleState(w.order, w.stall)
         return None if self.space.violation(state) else state
 
 
