@@ -211,4 +211,4 @@ def test_the_scheduler_leans_on_nothing_that_the_validator_refuses() -> None:
 @pytest.mark.parametrize("opcode", ["FCHK", "REDUX", "MATCH", "S2R", "LDC", "I2I", "MADE.UP"])
 def test_nothing_vouches_for_what_is_not_known(opcode: str) -> None:
     assert opcode not in classes.RESULTS_COVERED_BY and opcode not in scheduled.RESULTS
-    assert not scheduled.vouchers(opcode, True)
+    assert not scheduled.covered_by(opcode, True)
