@@ -84,7 +84,7 @@ class Constructor:
     def construct(
         self, state: ScheduleState, part: int, priority: np.ndarray, haste: float, rule: str = "path"
     ) -> ScheduleState | None:
-        """`state` with one block scheduled anew by a list scheduler; None where no control codes will do."""
+        """`state` with one block scheduled from scratch; None where no control codes will do."""
         from .construct_jit import schedule
 
         return self._with(state, part, schedule(self._machine(rule), part, priority, haste))

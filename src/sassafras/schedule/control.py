@@ -1,7 +1,7 @@
 """Control codes from scratch: which scoreboard each instruction sets, and which it waits for, for any order.
 
 The scheduler's other mode lets barriers and wait masks travel with their instructions, and pays with order
-edges for every wait. Here only true dependences bind the order; scoreboards and waits are worked out anew
+edges for every wait. Here only true dependences bind the order; scoreboards and waits are worked out again
 for each schedule, from the registers that instructions write late and read late:
 
 1. with a scoreboard for everything, walk the control-flow graph: where is what still pending that an

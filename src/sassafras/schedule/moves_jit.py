@@ -2,7 +2,7 @@
 
 All of it is in this one file: numba's cache knows when the file of a compiled function changes, but not when
 that of a function which it calls does. Where one function calls another, numbers are int64 and orders are
-writable: numba compiles anew for every combination of types (and for literals), and a first run waits for it.
+writable: numba compiles once for every combination of types (and for literals), and a first run waits for it.
 
 Times are issue cycles. Every timing constraint is a lower bound on the time between two issues, so raising
 a stall count never breaks one: after a change, stall counts near it are first lowered to their minimum and

@@ -52,7 +52,7 @@ class ScheduleSpace:
     """Schedules of one kernel. Implements `core.Space`, `Enumerable`, `Observable`, `Playable`,
     `Tracked` and `Constructive`.
 
-    Barriers and wait masks travel with their instructions, or are made anew (`control`). Every schedule in
+    Barriers and wait masks travel with their instructions, or are regenerated (`control`). Every schedule in
     the space keeps the register, scoreboard and memory dependences of the original and the smallest issue
     distances of the latency table (``docs/concepts/search-space.md``); the independent validator judges it.
 

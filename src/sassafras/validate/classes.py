@@ -95,7 +95,7 @@ QUEUED_WRITERS: dict[str, frozenset[str]] = {
     "SYNCS": _names("SYNCS"),
 }  # fmt: skip
 #: a write after a write needs no wait where results return in order and ptxas relies on it: it overwrites the
-#: part of a wide load that nobody uses. (SHFL's results, and all others, it waits for in every pair.)
+#: part of a wide load that is not used. (SHFL's results, and all others, it waits for in every pair.)
 QUEUED_RESULTS: dict[str, frozenset[str]] = {"LDS": _names("LDS SHFL"), "LDSM": _names("LDS LDSM SHFL")}
 _VARIABLE = _names(
     "LDS LDSM SHFL REDUX MUFU I2F F2I F2F FRND FCHK POPC FLO BREV S2R S2UR LDC DADD DMUL DFMA DSETP "

@@ -33,7 +33,7 @@ def windows(
 
     Returns:
         (length, fixed): int64 and bool, (instructions,). `length`: so many instructions must follow as in
-        the original. `fixed`: nobody in the block reads a cached register before it is written (or the
+        the original. `fixed`: nothing in the block reads a cached register before it is written (or the
         block ends): the instruction must also stand where it stood.
     """
     length = np.zeros(len(code), dtype=np.int64)

@@ -133,7 +133,7 @@ class LatencyTable:
         if (measured := self.measured.get(key)) is None:
             return trusted
         enough = self.bound(*key)
-        if measured.fault + 1 == enough:  # one cycle less is wrong: nobody leaves less
+        if measured.fault + 1 == enough:  # one cycle less is wrong: no kernel leaves less
             return Distance(enough, measured.trials, measured.trials, 1, "measured")
         return trusted if trusted is not None and trusted.cycles == enough else None
 
