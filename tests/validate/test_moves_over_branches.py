@@ -137,7 +137,7 @@ def test_schedules_of_copies_can_be_modelled(make: Any) -> None:
     original = kernel("gemv_int4")
     device = ModelDevice()
     device.open(workload, case, original)
-    space = make(original)
+    space = make(original, Validator)
     assert space.via
     rng = np.random.default_rng(1)
     state = space.start()
