@@ -53,17 +53,18 @@ _XU = _names("MUFU I2F F2I F2F FRND FCHK POPC FLO BREV")
 # H100 is in order in all its forms.
 #: whose result, being there, tells that an earlier operation's is: earlier -> later
 IN_ORDER_RESULTS = dict.fromkeys(_XU, _XU) | {
-    "LDS": _names("LDS LDSM SHFL"), "LDSM": _names("LDS LDSM SHFL"), "SHFL": _names("LDS SHFL"),
-    "S2UR": _names("S2UR"), "MOVM": _names("MOVM"), "ATOMS": _names("ATOMS LDS LDSM SHFL"),
+    "LDS": _names("LDS LDSM SHFL ATOMS"), "LDSM": _names("LDS LDSM SHFL ATOMS"),
+    "SHFL": _names("LDS LDSM SHFL ATOMS"), "ATOMS": _names("LDS LDSM SHFL ATOMS"), "S2UR": _names("S2UR"),
+    "MOVM": _names("MOVM"),
 }  # fmt: skip
 #: whose scoreboard tells that an earlier operation has read its operands: earlier -> later
 IN_ORDER_READS = dict.fromkeys(_XU, _XU) | {
     "LDG": _names("LDG LDGSTS LDL"), "LDGSTS": _names("LDG LDGSTS LDL"), "LDL": _names("LDL"),
-    "MOVM": _names("MOVM"),
-    "STL": _names("LDS SHFL STG STL STS"), "LDS": _names("LDS SHFL STG STL STS"), "LDSM": _names("LDSM STG"),
-    "SHFL": _names("LDS SHFL STG STL STS"), "STG": _names("LDS SHFL STG STL STS"),
-    "STS": _names("LDL LDS LDSM SHFL STG STL STS"), "STSM": _names("LDS LDSM STG STS STSM"),
-    "ATOMS": _names("ATOMS"),
+    "MOVM": _names("MOVM"), "STL": _names("LDS LDSM SHFL STG STL STS STSM"),
+    "LDS": _names("LDS SHFL STG STL STS STSM"), "LDSM": _names("LDSM STG STS"),
+    "SHFL": _names("LDS SHFL STG STL STS STSM"), "STG": _names("LDS LDSM SHFL STG STL STS STSM ATOMS"),
+    "STS": _names("LDL LDS LDSM SHFL STG STL STS STSM ATOMS"),
+    "STSM": _names("LDS LDSM SHFL STG STL STS STSM ATOMS"), "ATOMS": _names("STG STS ATOMS"),
 }  # fmt: skip
 #: may raise a scoreboard any number of times, whoever else does (of the others: `raises`)
 UNCOUNTED = _names("LDGDEPBAR UTMACMDFLUSH")

@@ -327,7 +327,7 @@ int cuLaunchKernelEx(const Config *config, void *handle, void **params, void **e
     const Matrix a = matrix("a", d.mn_a, 0), b = matrix("b", d.mn_b, 1), c = matrix("c", d.swapped, 2);
     const long m = scalar("m", extents[0]), n = scalar("n", extents[1]), k = scalar("k", extents[2]);
     if (name.rfind("cs_", 0) == 0 && name.back() == 'p') { // the first: sums of its parts, and no C
-        const long parts = scalar("parts", 0), each = 64 * scalar("tiles_per_slice", 0);
+        const long parts = config->grid[2], each = 64 * scalar("tiles_per_slice", 0); // parts lie along z
         float *const sums = (float *)workspace;
         if (bad || !sums || parts < 2 || m < 1 || n < 1 || k < 1 || (parts - 1) * each >= k || parts * each < k) return INVALID;
         for (long part = 0; part < parts; ++part)

@@ -484,7 +484,7 @@ def test_what_two_launches_cannot_serve_is_said() -> None:
     assert "16 bytes" in (why_illegal(chosen, tight._replace(aligned=0)) or "")
     assert "it reads nn" in (why_illegal(chosen, tight._replace(transposed=1)) or "")
     assert "multiplies fp16" in (why_illegal(chosen, tight._replace(dtype=1)) or "")
-    assert registry.with_dtype(chosen, "bf16") is None
+    assert registry.with_dtype(chosen, "bf16") == parse("cs_nn_bf16_64x128_s8q1p/c1p4")
     shape = Shape(*size)
     assert epilogue.why_illegal(chosen, shape) == f"{chosen.instance.name} is compiled without an epilogue"
     made = plan(chosen, tight._replace(ldc=1024))

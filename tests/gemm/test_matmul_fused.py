@@ -585,7 +585,7 @@ def test_choices_from_the_shipped_table() -> None:
         if r.ours and r.ours[0][0].startswith("cs_tn_64x64_s6q1/") and not registry.parse(r.ours[0][0]).band
     )
     name, _ = epilogue_selector.choose(chooser, row.shape, "tn", "fp16", extra=extra)
-    assert name is not None and name.replace("_s6e", "_s6") == row.ours[0][0]
+    assert name is not None and name.replace("_s6q1e", "_s6q1") == row.ours[0][0]
     assert epilogue_selector.choose(chooser, Shape(61, 67, 71), "tn", "bf16")[0] is None
 
 

@@ -200,7 +200,7 @@ def test_verdicts_of_a_device() -> None:
         illegal = next(c for c in registry.configurations() if c.why_illegal(SHAPE))
         refused = device.run(Candidate(start.kernel, {"config": illegal.name}))
         assert refused.verdict is Verdict.UNSUPPORTED and refused.detail == illegal.why_illegal(SHAPE)
-        with pytest.raises(DeviceError, match="not a staged configuration"):
+        with pytest.raises(DeviceError, match="not a fallback configuration"):
             device.run(Candidate(start.kernel, {"config": "staged_of_none"}))
         process = device._child._process
         assert process is not None

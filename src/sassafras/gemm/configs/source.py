@@ -45,7 +45,7 @@ def entry(
     """CUDA C++ of an entry that passes its parameters to ``template::run``, in order.
 
     Args:
-        template: the kernel's type, for example ``ClusterSplit<64, 64, ...>``.
+        template: the kernel's type, for example ``SplitK<64, 64, ...>``.
         blocks: CTAs a multiprocessor that the compiler plans for, 0 for none.
         epilogue: to ``run_batched`` instead.
     """
