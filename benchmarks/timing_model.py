@@ -206,9 +206,10 @@ def remodel(raw: Row, changes: dict[str, float]) -> np.ndarray:
 
 def judge(raw: Row, ratios: np.ndarray) -> Row:
     """The published row: correlations of model and GPU for one kernel."""
+    from rank_correlation import distinguishable, kendall_tau
+
     from sassafras.core.statistics import bootstrap_median
     from sassafras.timing_model.constants import FITTED_ON
-    from sassafras.timing_model.rank import distinguishable, kendall_tau
 
     usable = [n for n, (a, b) in enumerate(raw["halves"]) if a and b and np.isfinite(ratios[n])]
     modelled = ratios[usable]

@@ -84,8 +84,8 @@ def probes(pressures: tuple[tuple[int, int], ...] = ((0, 1), (6, 1), (6, 4))) ->
 def relied(question: str, a: Op, b: Op) -> bool:
     """Whether the validator believes that the pair is in order."""
     table = {
-        "results": classes.RESULT_VOUCHERS,
-        "reads": classes.READ_VOUCHERS,
+        "results": classes.RESULTS_COVERED_BY,
+        "reads": classes.READS_COVERED_BY,
         "behind": classes.QUEUED_WRITERS,
         "over": classes.QUEUED_RESULTS,
     }[question]

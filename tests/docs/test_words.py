@@ -12,7 +12,7 @@ from .test_docs_commands import program
 #: the word, not a part of a name such as off-grid-anew
 UNWANTED = re.compile(r"(?<![\w-])(whoever|nobody|somebody|anybody|everybody|anew)\b", re.I)
 #: words in src/ that remain; the number may only fall
-REMAINING = 44
+REMAINING = 38
 SOURCES = {".py", ".cu", ".cuh", ".cpp", ".hpp"}
 
 

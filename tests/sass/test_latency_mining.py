@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,9 +12,9 @@ import triton.language as tl
 
 from sassafras.core.errors import LatencyTableError
 from sassafras.sass import Function, Program
-from sassafras.sass.latency import LatencyTable, holdout, issue_cycles, mine, opcode_key
+from sassafras.sass.latency import LatencyTable, issue_cycles, mine, opcode_key
 from sassafras.sass.latency.flow import Flow
-from sassafras.sass.latency.mining import DistanceSample, Miner
+from sassafras.sass.latency.mining import Miner
 from tests import kernels
 
 CUBINS: dict[str, Callable[[str], bytes]] = {
@@ -133,17 +132,6 @@ def test_mine_takes_folders_files_and_programs(tmp_path: Path) -> None:
     assert min(guard) == 13
 
 
-def test_mining_everything_equals_merging_halves() -> None:
-    programs = [Program.parse(make(arch)) for make in CUBINS.values() for arch in ("sm_90a",)]
-    whole = mine(programs, "sm_90")
-    halves = [mine([p], "sm_90") for p in programs]
-    merged = halves[0].merge(halves[1])
-    assert merged.rows.keys() == whole.rows.keys()
-    for key, seen in whole.rows.items():
-        other = merged.rows[key]
-        assert (seen.cycles, seen.samples, seen.attained) == (other.cycles, other.samples, other.attained)
-
-
 def test_nothing_to_mine_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(LatencyTableError, match="no cubin for sm_90"):
         mine(tmp_path, "sm_90")
@@ -167,29 +155,3 @@ def test_a_row_counts_kernels_not_samples() -> None:
     for key, seen in first.rows.items():
         assert second.rows[key].samples == 2 * seen.samples
         assert second.rows[key].kernels == seen.kernels == 1
-
-
-def test_one_half_of_a_corpus_judges_the_other(tmp_path: Path) -> None:
-    for block in (512, 1024, 2048):
-        (tmp_path / f"triton-softmax-{block}.cubin").write_bytes(kernels.softmax_cubin(block=block))
-    (tmp_path / "triton-matmul-64.cubin").write_bytes(kernels.matmul_cubin())
-    samples = holdout.read(sorted(tmp_path.glob("*.cubin")), "sm_90")
-    assert samples.keys() == {"triton-softmax", "triton-matmul"}
-    one = holdout.split(samples, "sm_90", random.Random(1))
-    assert one.pairs.total() in {len(found) for found in samples.values()}
-    assert one.unknown.total() > 0, "two kernels support no floor but those of one cycle"
-    assert not one.below and not one.rows
-    assert "raw" in holdout.report([one])
-    with pytest.raises(LatencyTableError, match="two families"):
-        holdout.split({"triton-softmax": []}, "sm_90", random.Random(1))
-
-
-def test_a_half_that_goes_below_is_counted() -> None:
-    """Ten kernels keep 4 cycles, an eleventh has 3: whenever it is held out, it is found."""
-    key = ("raw", "FADD", "0", "FADD", "1")
-    samples = {f"k-{n}": [DistanceSample(key, 3 if n == 10 else 4, f"k{n}", "x+0x0")] * 10 for n in range(20)}
-    splits = [holdout.split(samples, "sm_90", random.Random(seed)) for seed in range(10)]
-    caught = [s for s in splits if s.rows]
-    assert 0 < len(caught) < 10
-    assert all(s.rows == ((key, 4, 3),) and s.below["raw"] == 10 for s in caught)
-    assert "mined 4, met 3" in holdout.report(splits)

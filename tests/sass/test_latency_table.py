@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sassafras.core.errors import LatencyTableError
-from sassafras.sass.latency import Distance, LatencyTable
+from sassafras.sass.latency import LatencyTable
 
 TABLES = ["sm_80", "sm_86", "sm_89", "sm_90"]
 
@@ -153,16 +153,6 @@ def test_save_and_load_give_the_same_table(sm_90: LatencyTable, tmp_path: Path) 
     assert (copy.rows, copy.classes, copy.provenance) == (sm_90.rows, sm_90.classes, sm_90.provenance)
     packaged = Path(LatencyTable.load.__func__.__code__.co_filename).parent / "data" / "sm_90.json"  # type: ignore[attr-defined]
     assert (tmp_path / "copy.json").read_text() == packaged.read_text()
-
-
-def test_merge_takes_the_smaller_minimum(sm_90: LatencyTable) -> None:
-    key = ("raw", "FADD", "0", "FADD", "1")
-    a = LatencyTable("sm_90", {key: Distance(5, 10, 4, 2, "a+0x10")})
-    b = LatencyTable("sm_90", {key: Distance(4, 6, 1, 1, "b+0x20")})
-    assert a.merge(b).rows[key] == Distance(4, 16, 1, 1, "b+0x20")
-    assert a.merge(a).rows[key] == Distance(5, 20, 8, 2, "a+0x10")
-    with pytest.raises(LatencyTableError, match="sm_80"):
-        sm_90.merge(LatencyTable("sm_80"))
 
 
 def _damaged(change: str) -> object:

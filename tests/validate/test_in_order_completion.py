@@ -202,7 +202,7 @@ def test_the_scheduler_leans_on_nothing_that_the_validator_refuses() -> None:
         return unit.replace("64", ".64")
 
     for mine, theirs in (
-        (scheduled.RESULTS, classes.RESULT_VOUCHERS), (scheduled.READS, classes.READ_VOUCHERS),
+        (scheduled.RESULTS, classes.RESULTS_COVERED_BY), (scheduled.READS, classes.READS_COVERED_BY),
     ):  # fmt: skip
         for first, others in mine.items():
             assert {name(o) for o in others.split()} <= theirs.get(name(first), frozenset()), first
@@ -210,5 +210,5 @@ def test_the_scheduler_leans_on_nothing_that_the_validator_refuses() -> None:
 
 @pytest.mark.parametrize("opcode", ["FCHK", "REDUX", "MATCH", "S2R", "LDC", "I2I", "MADE.UP"])
 def test_nothing_vouches_for_what_is_not_known(opcode: str) -> None:
-    assert opcode not in classes.RESULT_VOUCHERS and opcode not in scheduled.RESULTS
-    assert not scheduled.vouchers(opcode, True)
+    assert opcode not in classes.RESULTS_COVERED_BY and opcode not in scheduled.RESULTS
+    assert not scheduled.covered_by(opcode, True)

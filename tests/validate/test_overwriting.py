@@ -115,4 +115,4 @@ def test_their_order_stays() -> None:
 def test_what_overwrites_without_a_wait_returns_its_result_in_order() -> None:
     """The two rare pairs rest on the results' order: without it they would have no ground."""
     for first, second in (("LDSM", "SHFL"), ("F2I", "I2F")):
-        assert second in classes.QUEUED_WRITERS[first] and second in classes.RESULT_VOUCHERS[first]
+        assert second in classes.QUEUED_WRITERS[first] and second in classes.RESULTS_COVERED_BY[first]

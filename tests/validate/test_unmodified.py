@@ -12,7 +12,7 @@ from sassafras.sass import Function, Program
 from sassafras.sass.control import READ_BARRIER_SHIFT, STALL_SHIFT, WAIT_SHIFT, WRITE_BARRIER_SHIFT
 from sassafras.sass.eiattr import EMULATED_ATOMICS, SYSTEM_CALLS
 from sassafras.validate import Validator
-from sassafras.validate.classes import READ_VOUCHERS, RESULT_VOUCHERS
+from sassafras.validate.classes import READS_COVERED_BY, RESULTS_COVERED_BY
 from tests import kernels
 from tests.validate import queue_kernels
 
@@ -208,6 +208,6 @@ def only_these(data: bytes, function: Function, pairs: list[tuple[str, str]]) ->
 def test_what_ptxas_never_leaves_to_another_queue_is_refused() -> None:
     """Loads from global memory are another queue: none of the rest says that their operands are read."""
     rest = {"LDS", "LDSM", "SHFL", "MOVM", "STS", "STSM", "STG", "STL", "ATOMS", "MUFU", "LDL"}
-    assert not rest & (READ_VOUCHERS["LDG"] | READ_VOUCHERS["LDGSTS"])
-    assert not {"LDG", "LDGSTS"} & set().union(*(READ_VOUCHERS[name] for name in rest - {"MUFU"}))
-    assert not rest & set(RESULT_VOUCHERS.get("LDG", ()))
+    assert not rest & (READS_COVERED_BY["LDG"] | READS_COVERED_BY["LDGSTS"])
+    assert not {"LDG", "LDGSTS"} & set().union(*(READS_COVERED_BY[name] for name in rest - {"MUFU"}))
+    assert not rest & set(RESULTS_COVERED_BY.get("LDG", ()))

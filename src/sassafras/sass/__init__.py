@@ -22,7 +22,7 @@ in the order in which to read them:
 | `effects` | what does nvdisasm not know, and where does it contradict its own text? |
 | `cfg` | basic blocks, and which may follow which |
 | `program` | `Program` and `Function`: all of it together, and the way back to bytes |
-| `vouching` | whose scoreboard says that an earlier operation is done, too? |
+| `in_order_completion` | which scoreboard says that an earlier operation is done, too? |
 | `latency` | how many cycles must lie between two instructions? Tables mined from ptxas's output |
 | `archs` | which architectures are parsed, scheduled, measured |
 

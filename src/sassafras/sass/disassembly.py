@@ -9,7 +9,7 @@ reverse), and says so only in warnings: each copy that is found is tried, and an
 
 It takes some tenths of a second for the smallest kernel. ``SASSAFRAS_LISTINGS`` may name a folder in which
 what it printed is kept, by the cubin's content and the nvdisasm: for processes that read the same cubins,
-as tests do. Nobody else should be able to write there, for what lies there is believed.
+as tests do. Other users must not be able to write there, for what lies there is believed.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class _Refused(Exception):
 # a cubin is read several times in one job (by scheduler, validator, model), and nvdisasm takes most of that
 @lru_cache(maxsize=32)
 def _printed(data: bytes, tools: tuple[Tool, ...]) -> tuple[Tool, str]:
-    """The first of `tools` that can analyse this cubin, and what it prints, from the folder or anew."""
+    """The first of `tools` that can analyse this cubin, and what it prints; the folder may hold it."""
     folder = os.environ.get("SASSAFRAS_LISTINGS")
     if not folder:
         return _print(data, tools)

@@ -8,7 +8,7 @@ Known gaps (observed on nvdisasm 12.8 to 13.5; each has a test):
 * with 255 registers a thread the oracle is run on a copy that claims 254: R254 must come from the text.
 
 Everything that is named in the text must be known to the oracle, as read or as written. Where it is not,
-the instruction is marked `unexplained` and nobody may move it or move past it.
+the instruction is marked `unexplained` and nothing may move it or pass it.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ REGCOUNT = 0x2F
 KPARAM_INFO = 0x17
 INDIRECT_BRANCH_TARGETS = 0x34
 
-#: u32 offset of a load, u32 mask of the bytes that somebody uses (0xff0f: of four words not the second): what
+#: u32 offset of a load, u32 mask of the bytes that are used (0xff0f: of four words not the second): what
 #: PTX's pragma "used_bytes_mask" says. cuobjdump names it; seen from ptxas 12.8 and 13
 UNUSED_LOAD_BYTES = 0x44
 ANNOTATIONS = 0x55

@@ -1,4 +1,4 @@
-"""Who vouches for whom: where a later operation's scoreboard says that an earlier one is done, too.
+"""Which operations cover which: where a later operation's scoreboard says that an earlier one is done, too.
 
 Within a queue results return in order, or operands are read in order, and ptxas leans on that: it sets a
 scoreboard on the last operation alone. Which operations share a queue in that sense is not documented, and
@@ -34,8 +34,8 @@ READS = {
 }  # fmt: skip
 _RESULTS = {name: frozenset(others.split()) for name, others in RESULTS.items()}
 _READS = {name: frozenset(others.split()) for name, others in READS.items()}
-#: operations that vouch for others, by number
-VOICES = {name: n for n, name in enumerate(sorted(frozenset().union(*_RESULTS.values(), *_READS.values())))}
+#: operations that cover others, by number
+COVERING = {name: n for n, name in enumerate(sorted(frozenset().union(*_RESULTS.values(), *_READS.values())))}
 
 
 def unit(opcode: str) -> str:
@@ -52,11 +52,11 @@ def unit(opcode: str) -> str:
     return name
 
 
-def vouches(later: str, earlier: str, result: bool) -> bool:
-    """Whether the operation `later` vouches for `earlier` (by `unit`): for its results, or for its reads."""
+def covers(later: str, earlier: str, result: bool) -> bool:
+    """Whether the operation `later` covers `earlier` (by `unit`): for its results, or for its reads."""
     return later in (_RESULTS if result else _READS).get(earlier, ())
 
 
-def vouchers(name: str, result: bool) -> int:
-    """Bit mask of the `VOICES` that vouch for an operation's results, or for its reads; `name` by `unit`."""
-    return sum(1 << VOICES[other] for other in (_RESULTS if result else _READS).get(name, ()))
+def covered_by(name: str, result: bool) -> int:
+    """Bit mask of the `COVERING` that cover an operation's results, or for its reads; `name` by `unit`."""
+    return sum(1 << COVERING[other] for other in (_RESULTS if result else _READS).get(name, ()))

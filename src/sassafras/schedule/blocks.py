@@ -1,7 +1,7 @@
 """Instructions moved over the branch between a block and the only block that leads to it.
 
 Where block B is entered from P alone, directly behind it, an instruction of B that only computes may
-as well run at the end of P, if nobody misses the old value of its result where P branches elsewhere; and the
+as well run at the end of P, if the old value of its result is not read where P branches elsewhere; and the
 other way round. Upwards that helps where P waits for something; out of a loop downwards, as B runs once.
 Only the copy is made here, under the compiler's control codes; whether it is the same program is for
 `validate.moves` to prove.

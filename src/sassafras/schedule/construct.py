@@ -84,7 +84,7 @@ class Constructor:
     def construct(
         self, state: ScheduleState, part: int, priority: np.ndarray, haste: float, rule: str = "path"
     ) -> ScheduleState | None:
-        """`state` with one block scheduled anew by a list scheduler; None where no control codes will do."""
+        """`state` with one block scheduled from scratch; None where no control codes will do."""
         from .construct_jit import schedule
 
         return self._with(state, part, schedule(self._machine(rule), part, priority, haste))
@@ -93,15 +93,15 @@ class Constructor:
         return self._shared if rule == "crowded" else self.machine
 
     def _with(self, state: ScheduleState, part: int, local: np.ndarray) -> ScheduleState | None:
-        from .moves_jit import positions, settle
+        from .moves_jit import settle, working
 
         t = self.space.tables
         s, e = int(t.start[part]), int(t.end[part])
         order, stall = state.order.copy(), state.stall.copy()
         order[s:e] = local + s
         stall[s:e] = self.space.least_stalls(order)[s:e]
-        time = np.empty(len(order) + 1, dtype=np.int64)
-        if not settle(t, order, stall, positions(order), time, s, e - 1):
+        w = working(order, stall)
+        if not settle(t, w, s, e - 1):
             return None
-        made = ScheduleState(order, stall, state.depth + 1)
+        made = ScheduleState(w.order, w.stall, state.depth + 1)
         return made if self.space.placed(made) else None

@@ -1,7 +1,7 @@
-"""Control codes from scratch: which instruction sets which scoreboard, and who waits for what, for any order.
+"""Control codes from scratch: which scoreboard each instruction sets, and which it waits for, for any order.
 
 The scheduler's other mode lets barriers and wait masks travel with their instructions, and pays with order
-edges for every wait. Here only true dependences bind the order; scoreboards and waits are worked out anew
+edges for every wait. Here only true dependences bind the order; scoreboards and waits are worked out again
 for each schedule, from the registers that instructions write late and read late:
 
 1. with a scoreboard for everything, walk the control-flow graph: where is what still pending that an
@@ -27,7 +27,7 @@ import numpy as np
 
 from sassafras.sass import Block, Function, Instruction, Memory, Queue
 from sassafras.sass.control import READ_BARRIER_SHIFT, WAIT_SHIFT, WRITE_BARRIER_SHIFT
-from sassafras.sass.in_order_completion import VOICES, unit, vouchers, vouches
+from sassafras.sass.in_order_completion import COVERING, covered_by, covers, unit
 from sassafras.sass.opcodes import BRANCHES
 from sassafras.sass.registers import COUNT, GPR, PRED, UGPR, UPRED
 
@@ -37,7 +37,7 @@ from .graph import Graph
 _WORDS = (COUNT + 63) // 64
 #: copies that read uniform registers late when they set a read barrier
 _COPIES = frozenset("SYNCS UBLKCP UBLKPF UBLKRED UTMALDG UTMASTG UTMAREDG UTMAPF UTMACCTL ARRIVES".split())  # noqa: SIM905
-#: control transfers and convergence: what is pending there is nobody's business
+#: control transfers and convergence: what is pending there is not their business
 _STEERING = frozenset(
     "BRA BRX BRXU JMP JMX JMXU RET CALL BREAK BSYNC BSSY RTT BPT BMOV YIELD NANOSLEEP ENDCOLLECTIVE".split()  # noqa: SIM905
 )
@@ -91,8 +91,8 @@ class ScoreboardProblem(NamedTuple):
         conflict_at, conflict: CSR by instruction: items that must not be pending when it issues.
         keeps: by item: a scoreboard that is named in an operand and stays, or -1.
         hint: by item: the compiler's own scoreboard, or -1.
-        voice: by tracked number: which voice it is (`sass.vouching`), or -1.
-        by: by item: bit mask of the voices that vouch for it.
+        covers: by tracked number: its number in `sass.in_order_completion.COVERING`, or -1.
+        covered_by: by item: bit mask of the operations, numbered so, that cover it.
         usable: bit mask of scoreboards that may be given out.
         latency: by item: expected cycles.
         weight: by block: expected executions.
@@ -109,8 +109,8 @@ class ScoreboardProblem(NamedTuple):
     conflict: np.ndarray
     keeps: np.ndarray
     hint: np.ndarray
-    voice: np.ndarray
-    by: np.ndarray
+    covers: np.ndarray
+    covered_by: np.ndarray
     usable: int
     latency: np.ndarray
     weight: np.ndarray
@@ -174,7 +174,7 @@ def facts(function: Function, graph: Graph) -> ScoreboardProblem:
     late_bits = np.zeros((items, _WORDS), dtype=np.uint64)
     keeps, hint = np.full(items, -1, dtype=np.int32), np.full(items, -1, dtype=np.int32)
     latency = np.zeros(items, dtype=np.float64)
-    voice, by = np.full(len(tracked), -1, dtype=np.int32), np.zeros(items, dtype=np.uint64)
+    covering, by = np.full(len(tracked), -1, dtype=np.int32), np.zeros(items, dtype=np.uint64)
     queued = np.full(len(tracked), -1, dtype=np.int32)
     classes = sorted(_QUEUED)
     for v, n in enumerate(tracked):
@@ -192,8 +192,8 @@ def facts(function: Function, graph: Graph) -> ScoreboardProblem:
                 if barrier_set in reserved and i.base in ("LDGDEPBAR", "UTMACMDFLUSH", "DEPBAR"):
                     keeps[k] = barrier_set
         name = unit(i.opcode)
-        voice[v] = VOICES.get(name, -1)
-        by[2 * v : 2 * v + 2] = vouchers(name, True), vouchers(name, False)
+        covering[v] = COVERING.get(name, -1)
+        by[2 * v : 2 * v + 2] = covered_by(name, True), covered_by(name, False)
         if name in _QUEUED:
             queued[v] = classes.index(name)
     behind = np.zeros(count, dtype=np.int64)
@@ -225,8 +225,8 @@ def facts(function: Function, graph: Graph) -> ScoreboardProblem:
         conflict=conflict,
         keeps=keeps,
         hint=hint,
-        voice=voice,
-        by=by,
+        covers=covering,
+        covered_by=by,
         usable=sum(1 << s for s in range(6) if s not in reserved),
         latency=latency,
         weight=weights(graph),
@@ -331,7 +331,7 @@ def _fences(
             for v in setters:
                 mask[2 * v : 2 * v + 2] = True
             done[r] &= mask
-    # what never had a scoreboard and needs none is never done, and never pending for anybody
+    # what never had a scoreboard and needs none is never done
     return row, done
 
 
@@ -340,7 +340,7 @@ def _original_pending(
 ) -> dict[int, np.ndarray]:
     """By instruction: which items may be pending when it issues in the original, after its own waits.
 
-    A later operation of the same in-order queue vouches for an earlier one, as ptxas leans on it.
+    A later operation of the same in-order queue covers an earlier one, as ptxas leans on it.
     """
     code = function.instructions
     names = [unit(code[n].opcode) for n in tracked]
@@ -368,11 +368,11 @@ def _original_pending(
             if write or read:
                 for k in state:
                     other = names[k // 2]
-                    if not k & 1 and vouches(names[v], other, True):
+                    if not k & 1 and covers(names[v], other, True):
                         state[k] |= write
                         if k + 1 in state:
                             state[k + 1] |= write
-                    if k & 1 and vouches(names[v], other, False):
+                    if k & 1 and covers(names[v], other, False):
                         state[k] |= write | read
             state[2 * v], state[2 * v + 1] = write, write | read
         return state

@@ -7,6 +7,8 @@ of another file.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numba import njit
 
@@ -65,65 +67,67 @@ def conflicts(
 
 
 @njit(cache=True)
-def _covers(voice: np.ndarray, by: np.ndarray, issued: np.ndarray, a: int, k: int) -> bool:
+def _covers(f: ScoreboardProblem, issued: np.ndarray, a: int, k: int) -> bool:
     """Whether item `k` is done when `a` is: operands are read before the result is there, and later
-    operations vouch for earlier ones."""
+    operations cover earlier ones."""
     if k == a or (k & 1 and k - 1 == a):
         return True
-    if issued[k] > issued[a] or (k >> 1) == (a >> 1) or voice[a >> 1] < 0:
+    if issued[k] > issued[a] or (k >> 1) == (a >> 1) or f.covers[a >> 1] < 0:
         return False
-    mine = np.uint64(1) << np.uint64(voice[a >> 1])
-    if k & 1 and by[k] & mine:
+    mine = np.uint64(1) << np.uint64(f.covers[a >> 1])
+    if k & 1 and f.covered_by[k] & mine:
         return True
-    return a & 1 == 0 and by[k & ~1] & mine != 0
+    return a & 1 == 0 and f.covered_by[k & ~1] & mine != 0
+
+
+class _Walk(NamedTuple):
+    """One walk over a schedule; by item but for the two lists of items, `active` and `asked`.
+
+    Attributes:
+        order, stall: the schedule, by position.
+        issued, pending: cycle of its issue (the block starts at 0); whether it is pending.
+        needed, first, cost: what `demand` fills in.
+        active, asked: scratch.
+    """
+
+    order: np.ndarray
+    stall: np.ndarray
+    issued: np.ndarray
+    pending: np.ndarray
+    needed: np.ndarray
+    first: np.ndarray
+    cost: np.ndarray
+    active: np.ndarray
+    asked: np.ndarray
 
 
 @njit(cache=True)
-def _run(
-    order: np.ndarray,
-    stall: np.ndarray,
-    begin: int,
-    finish: int,
-    weight: float,
-    number: np.ndarray,
-    latency: np.ndarray,
-    at: np.ndarray,
-    conflict: np.ndarray,
-    voice: np.ndarray,
-    by: np.ndarray,
-    issued: np.ndarray,
-    pending: np.ndarray,
-    record: np.uint8,
-    needed: np.ndarray,
-    first: np.ndarray,
-    cost: np.ndarray,
-    active: np.ndarray,
-    asked: np.ndarray,
-) -> float:
-    """One block with a scoreboard for everything; returns its expected cycles. `issued`: by item, the cycle
-    of its issue (the block starts at 0). `record`: whether to fill in `needed`, `first` and `cost`."""
+def _run(f: ScoreboardProblem, w: _Walk, block: int, record: np.uint8) -> float:
+    """One block with a scoreboard for everything; returns its expected cycles. `record`: whether to fill in
+    `needed`, `first` and `cost`."""
+    issued, pending, active, asked = w.issued, w.pending, w.active, w.asked
     now = 0.0
     count = 0
     for k in range(len(pending)):
         if pending[k]:
             active[count] = k
             count += 1
-    for p in range(begin, finish):
-        c = order[p]
+    for p in range(f.start[block], f.end[block]):
+        c = w.order[p]
         passed = 0.0
         size = 0
-        for e in range(at[c], at[c + 1]):
-            k = conflict[e]
+        for e in range(f.conflict_at[c], f.conflict_at[c + 1]):
+            k = f.conflict[e]
             if pending[k]:
-                passed = max(passed, latency[k] - (now - issued[k]))
+                passed = max(passed, f.latency[k] - (now - issued[k]))
                 # of what is done in order the last alone is asked for
                 for n in range(size):
-                    if _covers(voice, by, issued, asked[n], k):
+                    if _covers(f, issued, asked[n], k):
                         break
                 else:
                     kept = 0
                     for n in range(size):
-                        if not _covers(voice, by, issued, k, asked[n]):
+                        if not _covers(f, issued, k, asked[n]):
                             asked[kept] = asked[n]
                             kept += 1
                     asked[kept] = k
@@ -133,7 +137,7 @@ def _run(
             for n in range(count):
                 k = active[n]
                 for m in range(size):
-                    if _covers(voice, by, issued, asked[m], k):
+                    if _covers(f, issued, asked[m], k):
                         pending[k] = False
                         break
                 else:
@@ -143,14 +147,14 @@ def _run(
             if record:
                 for m in range(size):
                     a = asked[m]
-                    needed[a] = True
-                    first[a] = min(first[a], p)
+                    w.needed[a] = True
+                    w.first[a] = min(w.first[a], p)
                     for n in range(count):
-                        longer = latency[active[n]] - (now - issued[active[n]]) - passed
+                        longer = f.latency[active[n]] - (now - issued[active[n]]) - passed
                         if longer > 0:
-                            cost[a, active[n]] += weight * longer
+                            w.cost[a, active[n]] += f.weight[block] * longer
             now += passed
-        v = number[c]
+        v = f.number[c]
         if v >= 0:
             for k in (2 * v, 2 * v + 1):
                 if not pending[k]:
@@ -158,7 +162,7 @@ def _run(
                     active[count] = k
                     count += 1
                 issued[k] = now
-        now += max(1, stall[p])
+        now += max(1, w.stall[p])
     return now
 
 
@@ -171,15 +175,14 @@ def demand(
     first: np.ndarray,
     cost: np.ndarray,
 ) -> None:
-    """Fill in which items anybody waits for, where first, and what sharing a scoreboard costs: `cost[a, b]`
+    """Fill in which items are waited for, where first, and what sharing a scoreboard costs: `cost[a, b]`
     is what waits for item a lose to b."""
     blocks, items = len(f.start), len(f.latency)
-    start, end, weight, number, latency = f.start, f.end, f.weight, f.number, f.latency
-    at, conflict = f.conflict_at, f.conflict
     entry = np.full((blocks, items), -1.0)  # cycles since issue, negative where not pending
     queued = np.ones(blocks, dtype=np.bool_)
     issued, pending = np.empty(items), np.empty(items, dtype=np.bool_)
     active, asked = np.empty(items, dtype=np.int32), np.empty(items, dtype=np.int32)
+    w = _Walk(order, stall, issued, pending, needed, first, cost, active, asked)
     again = True
     rounds = 0
     while again and rounds < 4 * blocks + 8:
@@ -192,27 +195,7 @@ def demand(
             for k in range(items):
                 pending[k] = entry[b, k] >= 0
                 issued[k] = -entry[b, k]
-            now = _run(
-                order,
-                stall,
-                start[b],
-                end[b],
-                weight[b],
-                number,
-                latency,
-                at,
-                conflict,
-                f.voice,
-                f.by,
-                issued,
-                pending,
-                _RUN,
-                needed,
-                first,
-                cost,
-                active,
-                asked,
-            )
+            now = _run(f, w, b, _RUN)
             for e in range(f.follow_at[b], f.follow_at[b + 1]):
                 m = f.follow[e]
                 for k in range(items):
@@ -225,27 +208,7 @@ def demand(
         for k in range(items):
             pending[k] = entry[b, k] >= 0
             issued[k] = -entry[b, k]
-        _run(
-            order,
-            stall,
-            start[b],
-            end[b],
-            weight[b],
-            number,
-            latency,
-            at,
-            conflict,
-            f.voice,
-            f.by,
-            issued,
-            pending,
-            _RECORD,
-            needed,
-            first,
-            cost,
-            active,
-            asked,
-        )
+        _run(f, w, b, _RECORD)
 
 
 @njit(cache=True)

@@ -39,7 +39,7 @@ def _needed(
 
     Args:
         by: which scoreboards say of each item that it is done.
-        missing: set where an item that nobody vouches for has no scoreboard.
+        missing: set where an item that no later operation covers has no scoreboard.
     """
     for trial in range(3):
         for e in range(f.conflict_at[c], f.conflict_at[c + 1]):
@@ -58,15 +58,15 @@ def _needed(
 def _raise(
     f: ScoreboardProblem, v: int, write: int, read: int, by: np.ndarray, active: np.ndarray, size: int
 ) -> None:
-    """Instruction `v` vouches for what is pending."""
-    mine = np.uint64(1) << np.uint64(f.voice[v])
+    """Instruction `v` covers what is pending of its queue."""
+    mine = np.uint64(1) << np.uint64(f.covers[v])
     sets = np.uint8(0 if write == NONE else 1 << write)
     both = sets | np.uint8(0 if read == NONE else 1 << read)
     for a in range(size):
         k = active[a]
-        if k & 1 and f.by[k] & mine:
+        if k & 1 and f.covered_by[k] & mine:
             by[k] |= both
-        if f.by[k & ~1] & mine:
+        if f.covered_by[k & ~1] & mine:
             by[k] |= sets
 
 
@@ -98,7 +98,7 @@ def _wait_earlier(
     c = order[p]
     q = _carrier(f, order, b, p - 1)
     if q < f.start[b]:
-        # nothing before it in its block can: whoever comes before the block waits, at its end
+        # nothing before it in its block can: the blocks before it wait, at their ends
         moved = False
         for m in range(len(f.start)):
             for e in range(f.follow_at[m], f.follow_at[m + 1]):
@@ -198,11 +198,11 @@ def waits(
                             count[s] = 0
                 v = number[c]
                 if v >= 0:
-                    if f.voice[v] >= 0 and (write[p] != NONE or read[p] != NONE):
+                    if f.covers[v] >= 0 and (write[p] != NONE or read[p] != NONE):
                         _raise(f, v, write[p], read[p], by, active, size)
                     for k in (2 * v, 2 * v + 1):
-                        # what nobody ever waits for need not be followed
-                        if clears[k] == 0 and f.by[k] == 0 and f.by[2 * v] == 0:
+                        # what is never waited for need not be followed
+                        if clears[k] == 0 and f.covered_by[k] == 0 and f.covered_by[2 * v] == 0:
                             continue
                         if by[k] == CLEAR:
                             active[size] = k

@@ -79,7 +79,7 @@ def rows(space: ScheduleSpace, state: ScheduleState) -> np.ndarray:
         longest chain of distances from the block's start and ``slack`` the cycles between that and its
         issue, ``height`` the longest chain to the block's end, ``early`` the cycles by which it could
         issue sooner as far as its producers go, ``since_set`` those since the scoreboard that it waits for
-        was set last and ``until_wait`` those until somebody waits for its own (-1 / 64 where nobody
+        was set last and ``until_wait`` those until its own is waited for (-1 / 64 where nothing
         does), all in units of 64 cycles, capped at 4; ``critical`` is 1 on the block's longest chains.
     """
     from .encode_jit import chains, survey

@@ -88,7 +88,7 @@ def build(function: Function, distances: Distances, waits: bool = True) -> Graph
 
     Args:
         function, distances: the function and what its pairs need.
-        waits: keep the original's scoreboards and waits, by order edges; False: they are made anew for each
+        waits: keep the original's scoreboards and waits, by order edges; False: they are regenerated for each
             schedule (`schedule.control`), and only true dependences bind the order.
     """
     return _Builder(function, distances, waits).build()

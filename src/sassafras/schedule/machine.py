@@ -27,7 +27,7 @@ from .control import ScoreboardProblem
 from .graph import Graph
 from .tables import Tables
 
-#: pipes that an instruction can keep busy, when nobody says which
+#: pipes that an instruction can keep busy, where no costs say which
 _PIPES = (
     Queue.ALU,
     Queue.FMA,

@@ -2,7 +2,7 @@
 
 All of it is in this one file: numba's cache knows when the file of a compiled function changes, but not when
 that of a function which it calls does. Where one function calls another, numbers are int64 and orders are
-writable: numba compiles anew for every combination of types (and for literals), and a first run waits for it.
+writable: numba compiles once for every combination of types (and for literals), and a first run waits for it.
 
 Times are issue cycles. Every timing constraint is a lower bound on the time between two issues, so raising
 a stall count never breaks one: after a change, stall counts near it are first lowered to their minimum and
@@ -15,14 +15,13 @@ from __future__ import annotations
 import numpy as np
 from numba import int64, njit
 
+from .state import REORDER, RESTALL, Working
 from .tables import Tables
 
 _HORIZON = 64
 _NEVER = -(1 << 20)
 MAX_STALL = 15
 
-#: what a move does
-REORDER, RESTALL = 0, 1
 #: which stall counts a reordering lowers before it raises what must be
 KEEP, LOCAL, BLOCK = 0, 1, 2
 
@@ -37,24 +36,28 @@ def positions(order: np.ndarray) -> np.ndarray:
 
 
 @njit(cache=True)
-def reach(t: Tables, order: np.ndarray, where: np.ndarray, p: int) -> tuple[int, int]:
+def working(order: np.ndarray, stall: np.ndarray) -> Working:
+    """A copy of a schedule to work on."""
+    new = order.copy()
+    return Working(new, stall.copy(), positions(new), np.empty(len(new) + 1, dtype=np.int64))
+
+
+@njit(cache=True)
+def reach(t: Tables, w: Working, p: int) -> tuple[int, int]:
     """First and last position that the instruction at `p` may take as far as order goes."""
-    x = order[p]
+    x, where = w.order[p], w.where
     lo = t.low[p]
     hi = t.high[p] - 1
     for k in range(t.order_at[x], t.order_at[x + 1]):
-        q = where[t.order_before[k]] + 1
-        if q > lo:
-            lo = q
+        lo = max(lo, where[t.order_before[k]] + 1)
     for k in range(t.after_at[x], t.after_at[x + 1]):
-        q = where[t.after[k]] - 1
-        if q < hi:
-            hi = q
+        hi = min(hi, where[t.after[k]] - 1)
     return lo, hi
 
 
 @njit(cache=True)
-def _rotate(order: np.ndarray, stall: np.ndarray, where: np.ndarray, i: int, j: int) -> None:
+def _rotate(w: Working, i: int, j: int) -> None:
+    order, stall, where = w.order, w.stall, w.where
     x, s = order[i], stall[i]
     step = 1 if j > i else -1
     p = i
@@ -69,7 +72,8 @@ def _rotate(order: np.ndarray, stall: np.ndarray, where: np.ndarray, i: int, j: 
 
 
 @njit(cache=True)
-def _lower(t: Tables, order: np.ndarray, stall: np.ndarray, p: int) -> None:
+def _lower(t: Tables, w: Working, p: int) -> None:
+    order, stall = w.order, w.stall
     least = t.own[order[p]]
     shared = p + 1 < t.end[t.block_of[p]] and t.busy[order[p]] & t.uses[order[p + 1]] != 0
     if least >= 1 and shared:
@@ -79,39 +83,33 @@ def _lower(t: Tables, order: np.ndarray, stall: np.ndarray, p: int) -> None:
 
 
 @njit(cache=True)
-def _raise(
-    t: Tables, order: np.ndarray, stall: np.ndarray, time: np.ndarray, p: int, first: int, need: int
-) -> int:
+def _raise(t: Tables, w: Working, p: int, first: int, need: int) -> int:
     """Make position `p` issue at `need` or later by raising stalls in [first, p). Returns the earliest
     position whose stall changed, or -1 where they cannot be raised enough."""
-    missing = need - time[p]
+    missing = need - w.time[p]
     q = p - 1
     while q >= first and missing > 0:
-        if t.frozen[order[q]] == 0:
-            room = MAX_STALL - stall[q]
-            if room > 0:
-                add = room if room < missing else missing
-                stall[q] += add
-                missing -= add
+        if t.frozen[w.order[q]] == 0 and w.stall[q] < MAX_STALL:
+            add = min(MAX_STALL - w.stall[q], missing)
+            w.stall[q] += add
+            missing -= add
         q -= 1
     return q + 1 if missing <= 0 else -1
 
 
 @njit(cache=True)
-def settle(
-    t: Tables, order: np.ndarray, stall: np.ndarray, where: np.ndarray, time: np.ndarray, lo: int, hi: int
-) -> bool:
+def settle(t: Tables, w: Working, lo: int, hi: int) -> bool:
     """Raise stall counts until every bound holds that a change in positions lo..hi may have broken.
 
     Args:
         t: the function's tables.
-        order, stall, where: the schedule, changed in place (`stall` only).
-        time: scratch, one int64 per position and one more.
+        w: the schedule, changed in place (stall counts only).
         lo, hi: first and last position, of one block, whose instruction or stall changed.
 
     Returns:
         False where no stall counts can satisfy all bounds (the schedule is then garbage).
     """
+    order, stall, where, time = w.order, w.stall, w.where, w.time
     b = t.block_of[lo]
     s, e = int64(t.start[b]), int64(t.end[b])
     p0 = lo
@@ -138,7 +136,7 @@ def settle(
                 # (a frozen stall of the original is right as it is: USETMAXREG has 0)
                 original = x == y + 1 and t.frozen[y] != 0
                 if time[p] < time[p - 1] + 2 and t.sets[y] & t.waits[x] and not original:
-                    first = _raise(t, order, stall, time, p, p - 1, time[p - 1] + 2)
+                    first = _raise(t, w, p, p - 1, time[p - 1] + 2)
                     if first < 0:
                         return False
                     time[p] = time[p - 1] + max(1, stall[p - 1])
@@ -168,7 +166,7 @@ def settle(
                     if anchored:
                         return False
                 else:
-                    first = _raise(t, order, stall, time, p, binding, need)
+                    first = _raise(t, w, p, binding, need)
                     if first < 0:
                         return False
                     if first < p - 1:
@@ -207,28 +205,36 @@ def settle(
         if need <= end:
             return True
         time[e] = end
-        first = _raise(t, order, stall, time, e, binding, need)
+        first = _raise(t, w, e, binding, need)
         if first < 0:
             return False
     return False
 
 
 @njit(cache=True)
-def perform(
-    t: Tables,
-    order: np.ndarray,
-    stall: np.ndarray,
-    where: np.ndarray,
-    time: np.ndarray,
-    kind: int,
-    i: int,
-    j: int,
-    respace: int,
-) -> bool:
+def settle_all(t: Tables, w: Working) -> int:
+    """Raise stall counts until every bound holds. Returns the start of the first block for which no stall
+    counts will do, or -1."""
+    for b in range(len(t.start)):
+        if not settle(t, w, int64(t.start[b]), int64(t.end[b] - 1)):
+            return int64(t.start[b])
+    return int64(-1)
+
+
+@njit(cache=True)
+def _restore(w: Working, order: np.ndarray, stall: np.ndarray, where: np.ndarray) -> None:
+    w.order[:] = order
+    w.stall[:] = stall
+    w.where[:] = where
+
+
+@njit(cache=True)
+def perform(t: Tables, w: Working, kind: int, i: int, j: int, respace: int) -> bool:
     """Carry out a move in place. Returns False, with the schedule garbage, where it is not legal.
 
     REORDER takes the instruction at position i to position j; RESTALL gives position i the stall count j.
     """
+    order, stall, where = w.order, w.stall, w.where
     n = len(order)
     if i < 0 or i >= n or t.movable[order[i]] == 0:
         return False
@@ -237,14 +243,14 @@ def perform(
         if j < t.own[order[i]] or j > MAX_STALL or t.frozen[order[i]] != 0:
             return False
         stall[i] = j
-        return settle(t, order, stall, where, time, i, i)
+        return settle(t, w, i, i)
     if j < 0 or j >= n or i == j:
         return False
-    first, last = reach(t, order, where, i)
+    first, last = reach(t, w, i)
     if j < first or j > last:
         return False
     x = order[i]
-    _rotate(order, stall, where, i, j)
+    _rotate(w, i, j)
     lo = min(i, j)
     hi = max(i, j)
     s = t.start[b]
@@ -252,26 +258,23 @@ def perform(
         lo -= 1
     if respace == LOCAL:
         # around the gap that it left, around its new place, and before those that waited for it
-        _lower(t, order, stall, j)
+        _lower(t, w, j)
         if j > s:
-            _lower(t, order, stall, j - 1)
+            _lower(t, w, j - 1)
         left = i if j > i else i + 1
         if left - 1 >= s:
-            _lower(t, order, stall, left - 1)
+            _lower(t, w, left - 1)
         for k in range(t.later_at[x], t.later_at[x + 1]):
             q = where[t.later[k]] - 1
             if q >= s and t.block_of[q] == b:
-                _lower(t, order, stall, q)
-                if q > hi:
-                    hi = q
-                if q < lo:
-                    lo = q
+                _lower(t, w, q)
+                lo, hi = min(lo, q), max(hi, q)
     elif respace == BLOCK:
         lo = s
         hi = t.end[b] - 1
         for q in range(lo, hi + 1):
-            _lower(t, order, stall, q)
-    return settle(t, order, stall, where, time, lo, hi)
+            _lower(t, w, q)
+    return settle(t, w, lo, hi)
 
 
 @njit(cache=True)
@@ -318,25 +321,19 @@ def propose(
     """
     state = np.empty(1, dtype=np.uint64)
     state[0] = np.uint64(seed)
-    time = np.empty(len(order) + 1, dtype=np.int64)
-    new_order = order.copy()
-    new_stall = stall.copy()
-    where = positions(new_order)
-    new_where = where.copy()
+    w = working(order, stall)
+    where = w.where.copy()
     for _ in range(attempts):
         draw = _below(state, int64(65536))
         kind, j = REORDER, 0
-        if draw < weights[0]:
-            if len(memory) == 0:
-                continue
-            i = int64(where[memory[_below(state, len(memory))]])
-            j = i + 2 * _below(state, int64(2)) - 1
-        elif draw < weights[0] + weights[1]:
-            i = int64(where[everything[_below(state, len(everything))]])
+        chosen = memory if draw < weights[0] else everything
+        if len(chosen) == 0:
+            continue
+        i = int64(where[chosen[_below(state, len(chosen))]])
+        if draw < weights[0] + weights[1]:
             j = i + 2 * _below(state, int64(2)) - 1
         elif draw < weights[0] + weights[1] + weights[2]:
-            i = int64(where[everything[_below(state, len(everything))]])
-            lo, hi = reach(t, new_order, where, i)
+            lo, hi = reach(t, w, i)
             if hi <= lo:
                 continue
             j = lo + _below(state, hi - lo)
@@ -344,24 +341,14 @@ def propose(
                 j += 1
         else:
             kind = RESTALL
-            i = int64(where[everything[_below(state, len(everything))]])
             least = t.own[order[i]]
             # mostly as tight as can be, else one or two cycles more than now
             tight = _below(state, int64(4)) < 3
             j = least if tight else min(MAX_STALL, stall[i] + 1 + _below(state, int64(2)))
-        if perform(t, new_order, new_stall, new_where, time, kind, i, j, respace):
-            changed = kind == REORDER
-            if not changed:
-                for p in range(len(stall)):
-                    if new_stall[p] != stall[p]:
-                        changed = True
-                        break
-            if changed:
-                return kind, i, j, new_order, new_stall
-        new_order[:] = order
-        new_stall[:] = stall
-        new_where[:] = where
-    return -1, 0, 0, new_order, new_stall
+        if perform(t, w, kind, i, j, respace) and (kind == REORDER or (w.stall != stall).any()):
+            return kind, i, j, w.order, w.stall
+        _restore(w, order, stall, where)
+    return -1, 0, 0, w.order, w.stall
 
 
 @njit(cache=True)
@@ -369,59 +356,42 @@ def carry_out(
     t: Tables, order: np.ndarray, stall: np.ndarray, kind: int, i: int, j: int, respace: int
 ) -> tuple[bool, np.ndarray, np.ndarray]:
     """A move applied to a copy."""
-    new_order, new_stall = order.copy(), stall.copy()
-    time = np.empty(len(order) + 1, dtype=np.int64)
-    ok = perform(t, new_order, new_stall, positions(new_order), time, kind, i, j, respace)
-    return ok, new_order, new_stall
+    w = working(order, stall)
+    return perform(t, w, kind, i, j, respace), w.order, w.stall
 
 
 @njit(cache=True)
 def enumerate_moves(
     t: Tables, order: np.ndarray, stall: np.ndarray, chosen: np.ndarray, neighbours: bool, respace: int
 ) -> np.ndarray:
-    """Every legal reordering of the chosen instructions as rows (from, to); by one position, or to any."""
-    time = np.empty(len(order) + 1, dtype=np.int64)
-    new_order, new_stall = order.copy(), stall.copy()
-    where = positions(new_order)
-    new_where = where.copy()
-    found = np.empty((64, 2), dtype=np.int32)
-    count = 0
+    """Legal reorderings of the chosen instructions, by one position or to any: bool (chosen, positions)."""
+    w = working(order, stall)
+    where = w.where.copy()
+    legal = np.zeros((len(chosen), len(order)), dtype=np.bool_)
     for k in range(len(chosen)):
         i = int64(where[chosen[k]])
-        lo, hi = reach(t, new_order, where, i)
+        lo, hi = reach(t, w, i)
         if neighbours:
             lo, hi = max(lo, i - 1), min(hi, i + 1)
         for j in range(lo, hi + 1):
-            if j == i:
-                continue
-            if perform(t, new_order, new_stall, new_where, time, int64(REORDER), i, j, respace):
-                if count == len(found):
-                    bigger = np.empty((2 * count, 2), dtype=np.int32)
-                    bigger[:count] = found
-                    found = bigger
-                found[count, 0] = i
-                found[count, 1] = j
-                count += 1
-            new_order[:] = order
-            new_stall[:] = stall
-            new_where[:] = where
-    return found[:count]
+            if j != i:
+                legal[k, j] = perform(t, w, int64(REORDER), i, j, respace)
+                _restore(w, order, stall, where)
+    return legal
 
 
 @njit(cache=True)
-def goals(
-    t: Tables, order: np.ndarray, stall: np.ndarray, where: np.ndarray, p: int, steps: np.ndarray
-) -> np.ndarray:
+def goals(t: Tables, w: Working, p: int, steps: np.ndarray) -> np.ndarray:
     """Where each action would take the instruction at `p`; -1 where order or stall field forbid it.
 
     A step d > 0 or < 0 is so many places down or up, 64 and -64 the furthest place; 100 is the smallest
     stall count, 101 one cycle more (the result is then a stall count).
     """
     out = np.full(len(steps), -1, dtype=np.int32)
-    x = order[p]
+    x, stall = w.order[p], w.stall
     if t.movable[x] == 0:
         return out
-    lo, hi = reach(t, order, where, p)
+    lo, hi = reach(t, w, p)
     for v in range(len(steps)):
         d = steps[v]
         if d == 100:
@@ -455,13 +425,11 @@ def legal_actions(
     cases no stall counts exist. Lowered stall counts are always tried: most rise again at once.
     """
     legal = np.zeros((len(order), len(steps)), dtype=np.bool_)
-    time = np.empty(len(order) + 1, dtype=np.int64)
-    new_order, new_stall = order.copy(), stall.copy()
-    where = positions(new_order)
-    new_where = where.copy()
+    w = working(order, stall)
+    where = w.where.copy()
     for k in range(len(chosen)):
         p = int64(where[chosen[k]])
-        aims = goals(t, new_order, stall, where, p, steps)
+        aims = goals(t, w, p, steps)
         s, e = t.start[t.block_of[p]], t.end[t.block_of[p]]
         for v in range(len(steps)):
             if aims[v] < 0:
@@ -470,13 +438,13 @@ def legal_actions(
                 legal[p, v] = True  # (more cycles break no bound)
                 continue
             kind = RESTALL if steps[v] == 100 else REORDER
-            ok = perform(t, new_order, new_stall, new_where, time, kind, p, int64(aims[v]), respace)
+            ok = perform(t, w, kind, p, int64(aims[v]), respace)
             if ok and kind == RESTALL:
-                ok = new_stall[p] != stall[p]
+                ok = w.stall[p] != stall[p]
             legal[p, v] = ok
             # only this block was touched
-            new_order[s:e] = order[s:e]
-            new_stall[s:e] = stall[s:e]
+            w.order[s:e] = order[s:e]
+            w.stall[s:e] = stall[s:e]
             for q in range(s, e):
-                new_where[order[q]] = q
+                w.where[order[q]] = q
     return legal

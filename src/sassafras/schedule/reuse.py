@@ -2,9 +2,8 @@
 
 A flagged source operand stays in the reuse cache of its slot until something of that slot consumes it, not
 just until the next instruction. Where its reader was moved away and the register written, a later read of
-that slot gets the old value (observed on an H200: docs/experiments/schedules.md). So a flag
-stays only where everything from the flagged instruction to the register's next reader stands as in the
-original.
+that slot gets the old value (observed on an H200). So a flag stays only where everything from the flagged
+instruction to the register's next reader stands as in the original.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ each conflict in one of two ways: the instruction sets a scoreboard itself, or a
 does (results return, and operands are read, in order within a queue). Somewhere before the conflicting
 instruction, a *waiter* waits for that scoreboard; that may be an earlier instruction on behalf of many
 later ones. So for each conflict we keep: setter before waiter, waiter before whatever it protects, and, where
-a later instruction of the queue vouches for an earlier one, these two in order. Scoreboards are counters:
+a later instruction of the queue covers an earlier one, these two in order. Scoreboards are counters:
 whatever else is pending on them only delays the waiter.
 
 The analysis runs forward over the control-flow graph to a fixed point. A conflict that no waiter covers is
@@ -18,7 +18,7 @@ import re
 from dataclasses import dataclass, field
 
 from sassafras.sass import Block, Instruction, Queue
-from sassafras.sass.in_order_completion import unit, vouches
+from sassafras.sass.in_order_completion import covers, unit
 from sassafras.sass.registers import GPR, PRED, UGPR, UPRED
 
 #: a load's result cannot overtake the operands of what is before it here
@@ -46,7 +46,8 @@ class ScoreboardEffects:
         results: registers that it writes late.
         late: registers that it reads late.
         write_bit, read_bit: masks of the scoreboards that it sets.
-        unit: its name in `sass.vouching`, which says who vouches for it; memory: whether it goes to memory.
+        unit: its name in `sass.in_order_completion`, which says what covers it.
+        memory: whether it goes to memory.
         writes, touches, kills: all registers written; read or written; written unconditionally.
     """
 
@@ -150,7 +151,7 @@ def _entries(
     facts: list[ScoreboardEffects],
     blocks: tuple[Block, ...],
     successors: list[tuple[int, ...]],
-    any_voucher: bool,
+    any_cover: bool,
 ) -> list[State]:
     """What may be pending on entry of each block, as a fixed point."""
     entry: list[State | None] = [None] * len(blocks)
@@ -162,7 +163,7 @@ def _entries(
             work.append(b.index)
     while work:
         n = work.pop()
-        out = _Walk(facts, blocks[n], dict(entry[n] or {}), any_voucher=any_voucher).run()
+        out = _Walk(facts, blocks[n], dict(entry[n] or {}), any_cover=any_cover).run()
         for s in successors[n]:
             merged, changed = _merge(entry[s], out)
             if changed:
@@ -203,30 +204,30 @@ class _Walk:
         block: Block,
         state: State,
         found: Protection | None = None,
-        any_voucher: bool = False,
+        any_cover: bool = False,
     ) -> None:
         self.facts, self.block, self.state, self.found = facts, block, state, found
-        # let a later operation of the queue vouch also for those that set a scoreboard themselves
-        self.any_voucher = any_voucher
-        # (item, bit) -> the instruction of this block that vouches for it
-        self.voucher: dict[tuple[Item, int], int] = {}
+        # let a later operation of the queue cover also those that set a scoreboard themselves
+        self.any_cover = any_cover
+        # (item, bit) -> the instruction of this block that covers it
+        self.cover: dict[tuple[Item, int], int] = {}
         # (unit, result) -> items
         self.by_unit: dict[tuple[str, bool], set[Item]] = {}
         for item in state:
             self._index(item)
-        # register -> waiters of this block that whoever touches (or writes) it stays behind
+        # register -> waiters of this block that an instruction that touches (or writes) it stays behind
         self.after_results: dict[int, set[int]] = {}
         self.after_reads: dict[int, set[int]] = {}
 
     def _index(self, item: Item) -> None:
         self.by_unit.setdefault((self.facts[item[0]].unit, item[1]), set()).add(item)
 
-    def _vouched(self, fact: ScoreboardEffects, result: bool) -> list[Item]:
-        """Items that an instruction vouches for, if they are pending."""
+    def _covered(self, fact: ScoreboardEffects, result: bool) -> list[Item]:
+        """Items that an instruction covers, if they are pending."""
         return [
             item
             for (name, of_result), items in self.by_unit.items()
-            if of_result is result and vouches(fact.unit, name, result)
+            if of_result is result and covers(fact.unit, name, result)
             for item in items
         ]
 
@@ -234,9 +235,9 @@ class _Walk:
         for i in range(self.block.start, self.block.end):
             self._step(i, self.facts[i])
         if self.found is not None:
-            for (item, bit), voucher in self.voucher.items():
+            for (item, bit), cover in self.cover.items():
                 if self.state.get(item, 0) >> bit & 1:
-                    self._edge(item[0], voucher)
+                    self._edge(item[0], cover)
         return self.state
 
     def _edge(self, first: int, second: int) -> None:
@@ -249,14 +250,14 @@ class _Walk:
                 self._clear(item, self.state.pop(item) & fact.waits, i)
         if self.found is not None:
             self._conflicts(i, fact, self.found)
-        self._vouch(i, fact)
+        self._cover(i, fact)
         for item, mask, registers in (
             ((i, True), fact.write_bit, fact.results),
             ((i, False), fact.read_bit | fact.write_bit, fact.late),
         ):
             if registers:
                 for bit in range(6):
-                    self.voucher.pop((item, bit), None)
+                    self.cover.pop((item, bit), None)
                 self.state[item] = mask
                 self._index(item)
 
@@ -265,14 +266,14 @@ class _Walk:
             return
         a, result = item
         bits = [b for b in range(6) if usable >> b & 1]
-        # a bit that the instruction set itself, or that was set before this block, needs no voucher
-        own = [b for b in bits if (item, b) not in self.voucher]
+        # a bit that the instruction set itself, or that was set before this block, needs no cover
+        own = [b for b in bits if (item, b) not in self.cover]
         if own:
             self._edge(a, waiter)
         else:
-            voucher = min(self.voucher[item, b] for b in bits)
-            self._edge(a, voucher)
-            self._edge(voucher, waiter)
+            cover = min(self.cover[item, b] for b in bits)
+            self._edge(a, cover)
+            self._edge(cover, waiter)
         registers = self.facts[a].results if result else self.facts[a].late
         guards = self.after_results if result else self.after_reads
         for register in registers:
@@ -298,31 +299,31 @@ class _Walk:
             self.after_results.pop(register, None)
             self.after_reads.pop(register, None)
 
-    def _vouch(self, i: int, fact: ScoreboardEffects) -> None:
+    def _cover(self, i: int, fact: ScoreboardEffects) -> None:
         """A scoreboard of this instruction also covers earlier ones of its queue."""
         if fact.write_bit:
             bit = fact.write_bit.bit_length() - 1
-            for item in self._vouched(fact, True):
+            for item in self._covered(fact, True):
                 # one that sets a scoreboard itself is waited for by that
-                if item in self.state and (self.any_voucher or not self.facts[item[0]].write_bit):
+                if item in self.state and (self.any_cover or not self.facts[item[0]].write_bit):
                     self._add(item, bit, i)
         for mask in (fact.write_bit, fact.read_bit):
             if mask:
                 bit = mask.bit_length() - 1
-                for item in self._vouched(fact, False):
-                    if item in self.state and (self.any_voucher or not self.facts[item[0]].read_bit):
+                for item in self._covered(fact, False):
+                    if item in self.state and (self.any_cover or not self.facts[item[0]].read_bit):
                         self._add(item, bit, i)
 
     def _add(self, item: Item, bit: int, i: int) -> None:
         if not self.state[item] >> bit & 1:
             self.state[item] |= 1 << bit
-            self.voucher[item, bit] = i
+            self.cover[item, bit] = i
 
 
 class _Done(_Walk):
     """Keeps what is done at a fence done there, where only a later operation of the queue tells.
 
-    Nothing in the block depends on it (that is `_Walk`'s part), but whoever stands behind the fence could.
+    Nothing in the block depends on it (that is `_Walk`'s part), but what stands behind the fence could.
     """
 
     def __init__(
@@ -334,7 +335,7 @@ class _Done(_Walk):
         fence: list[bool],
         home: list[Block],
     ) -> None:
-        super().__init__(facts, block, state, found, any_voucher=True)
+        super().__init__(facts, block, state, found, any_cover=True)
         self.fence, self.home = fence, home
 
     def run(self) -> State:
@@ -351,13 +352,13 @@ class _Done(_Walk):
         own = fact.write_bit if result else fact.write_bit | fact.read_bit
         if usable & own or self._waited_before_fence(own, waiter):
             return
-        voucher = self._voucher_at_home(a, result, usable)
-        if voucher is None:
-            voucher = min((v for b in range(6) if (v := self.voucher.get((item, b))) is not None), default=-1)
-        elif a < voucher and self.found is not None:
-            self.found.edges.add((a, voucher))
-        if voucher >= self.block.start:
-            self._edge(voucher, waiter)
+        cover = self._cover_at_home(a, result, usable)
+        if cover is None:
+            cover = min((v for b in range(6) if (v := self.cover.get((item, b))) is not None), default=-1)
+        elif a < cover and self.found is not None:
+            self.found.edges.add((a, cover))
+        if cover >= self.block.start:
+            self._edge(cover, waiter)
 
     def _waited_before_fence(self, own: int, waiter: int) -> bool:
         for i in range(waiter, self.block.end):
@@ -367,12 +368,12 @@ class _Done(_Walk):
                 return False
         return False
 
-    def _voucher_at_home(self, a: int, result: bool, usable: int) -> int | None:
-        """The first operation behind `a` in its own block that vouches for it with a usable scoreboard."""
+    def _cover_at_home(self, a: int, result: bool, usable: int) -> int | None:
+        """The first operation behind `a` in its own block that covers it with a usable scoreboard."""
         fact = self.facts[a]
         for i in range(a + 1, self.home[a].end):
             other = self.facts[i]
             sets = other.write_bit if result else other.write_bit | other.read_bit
-            if sets & usable and vouches(other.unit, fact.unit, result):
+            if sets & usable and covers(other.unit, fact.unit, result):
                 return i
         return None

@@ -51,7 +51,7 @@ _LINKS = 4
 class ScheduleSpace:
     """Schedules of one kernel. Implements `core.Space`, `Playable`, `Tracked` and `Constructive`.
 
-    Barriers and wait masks travel with their instructions, or are made anew (`control`). Every schedule in
+    Barriers and wait masks travel with their instructions, or are regenerated (`control`). Every schedule in
     the space keeps the register, scoreboard and memory dependences of the original and the smallest issue
     distances of the latency table (``docs/concepts/search-space.md``); the independent validator judges it.
 
@@ -204,14 +204,18 @@ class ScheduleSpace:
         made = self._made
         if made is not None and made[0] is state and made[1] == move:
             return made[2]
-        from .moves_jit import carry_out
-
-        kind, i, j = move
-        ok, order, stall = carry_out(self.tables, state.order, state.stall, kind, i, j, self._respace)
-        new = ScheduleState(order, stall, state.depth + 1, Move(kind, i, j))
-        if not ok or not self.placed(new):
+        new = self._changed(state, Move(*move))
+        if new is None:
             raise SassafrasError(f"{move} is not legal here", where=f"{_short(self.kernel.name)}, {state}")
         return new
+
+    def _changed(self, state: ScheduleState, move: Move) -> ScheduleState | None:
+        """The schedule after a move; None where it is not legal."""
+        from .moves_jit import carry_out
+
+        ok, order, stall = carry_out(self.tables, state.order, state.stall, *move, self._respace)
+        new = ScheduleState(order, stall, state.depth + 1, move)
+        return new if ok and self.placed(new) else None
 
     def _codes(self, facts: ScoreboardProblem, state: ScheduleState) -> codes.Codes:
         """Control codes from scratch; those of the last state asked for are kept."""
@@ -271,15 +275,12 @@ class ScheduleSpace:
         Raises:
             SassafrasError: the order is outside the space.
         """
-        from .moves_jit import positions, settle
+        from .moves_jit import settle_all, working
 
-        t, order = self.tables, state.order.copy()
-        stall = np.minimum(state.stall, self.least_stalls(order))
-        where, time = positions(order), np.empty(len(order) + 1, dtype=np.int64)
-        for start, end in zip(t.start, t.end, strict=True):
-            if not settle(t, order, stall, where, time, int(start), int(end) - 1):
-                raise SassafrasError("no stall counts will do", where=f"the block at position {start}")
-        return ScheduleState(order, stall, state.depth + 1)
+        w = working(state.order, np.minimum(state.stall, self.least_stalls(state.order)))
+        if (start := settle_all(self.tables, w)) >= 0:
+            raise SassafrasError("no stall counts will do", where=f"the block at position {start}")
+        return ScheduleState(w.order, w.stall, state.depth + 1)
 
     def least_stalls(self, order: np.ndarray) -> np.ndarray:
         """The least stall counts to begin with (uint8, by position): what an instruction needs itself, and
@@ -298,26 +299,21 @@ class ScheduleSpace:
         found = enumerate_moves(
             self.tables, state.order, state.stall, self.movable, self._moves == "memory", self._respace
         )
-        listed = [Move(REORDER, int(i), int(j)) for i, j in found]
+        at = np.argsort(state.order)[self.movable]
+        listed = [Move(REORDER, int(at[k]), int(j)) for k, j in np.argwhere(found)]
         if self.control is None:
             return listed
-        from .moves_jit import carry_out
-
-        legal = []
-        for move in listed:
-            _, order, stall = carry_out(self.tables, state.order, state.stall, *move, self._respace)
-            if self.placed(ScheduleState(order, stall, state.depth + 1, move)):
-                legal.append(move)
-        return legal
+        return [move for move in listed if self._changed(state, move) is not None]
 
     def violation(self, state: ScheduleState) -> str:
         """Why a schedule is outside the space, or ``""``; for schedules that did not come from `apply`."""
-        from .moves_jit import positions, settle
+        from .moves_jit import settle_all, working
 
-        t, order = self.tables, state.order.copy()
+        t, order = self.tables, state.order
         if sorted(order.tolist()) != list(range(len(self.function))):
             return "the order is not a permutation of the instructions"
-        where = positions(order)
+        w = working(order, state.stall)
+        where = w.where
         if (t.low[where] != t.low).any() or (t.block_of[where] != t.block_of).any():
             return "an instruction left its block or crossed a fence"
         for first, second in self.graph.order:
@@ -325,11 +321,9 @@ class ScheduleSpace:
                 return f"{self._text(second)} must stay behind {self._text(first)}"
         if (state.stall < t.own[order]).any():
             return "a stall count is below what its instruction needs"
-        stall, time = state.stall.copy(), np.empty(len(order) + 1, dtype=np.int64)
-        for start, end in zip(t.start, t.end, strict=True):
-            if not settle(t, order, stall, where, time, int(start), int(end) - 1):
-                return f"no stall counts will do for the block at position {start}"
-        if changed := np.flatnonzero(stall != state.stall).tolist():
+        if (start := settle_all(t, w)) >= 0:
+            return f"no stall counts will do for the block at position {start}"
+        if changed := np.flatnonzero(w.stall != state.stall).tolist():
             return f"{self._text(order[changed[0]])} stalls for too few cycles"
         if not self.placed(state):
             return "something must be waited for directly before an instruction that can carry no wait"
@@ -379,20 +373,17 @@ class ScheduleSpace:
     def act(self, state: ScheduleState, row: int, action: int) -> tuple[Move, int] | None:
         """The move that an action on a position is, and where the instruction then stands; None where no
         stall counts, or no control codes, make it legal, or these moves do not touch the instruction."""
-        from .moves_jit import carry_out, goals, positions
+        from .moves_jit import goals, working
 
         if state.order[row] not in self.movable:
             return None
-        order = state.order.copy()
-        aim = int(goals(self.tables, order, state.stall, positions(order), row, self._steps)[action])
+        w = working(state.order, state.stall)
+        aim = int(goals(self.tables, w, row, self._steps)[action])
         if aim < 0:
             return None
         move = Move(RESTALL if self._steps[action] >= 100 else REORDER, int(row), aim)
-        ok, order, stall = carry_out(
-            self.tables, state.order, state.stall, move.kind, move.i, move.j, self._respace
-        )
-        new = ScheduleState(order, stall, state.depth + 1, move)
-        if not ok or not self.placed(new):
+        new = self._changed(state, move)
+        if new is None:
             return None
         self._made = (state, move, new)
         return move, aim if move.kind == REORDER else int(row)

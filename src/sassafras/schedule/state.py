@@ -27,6 +27,21 @@ class Move(NamedTuple):
     j: int
 
 
+class Working(NamedTuple):
+    """A schedule that is changed in place, by position.
+
+    Attributes:
+        order, stall: int32 original indices and uint8 stall counts.
+        where: int32, by original index, the position.
+        time: scratch, one int64 a position and one more.
+    """
+
+    order: np.ndarray
+    stall: np.ndarray
+    where: np.ndarray
+    time: np.ndarray
+
+
 @dataclass(frozen=True, eq=False)
 class ScheduleState:
     """A schedule: an order and its stall counts. Immutable; equal when both are.

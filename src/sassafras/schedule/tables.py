@@ -99,7 +99,7 @@ def build(
     Args:
         function, graph, distances, table: the function and what is known of it.
         memory_spacing: cycles between neighbouring memory operations, instead of the table's.
-        free: scoreboards are made anew for each schedule: nothing is known of them here.
+        free: scoreboards are assigned for each schedule: nothing is known of them here.
     """
     code, blocks = function.instructions, graph.blocks
     count = len(code)

@@ -43,7 +43,7 @@ class DrawSet(IntEnum):
     CHOICE = 1
     REPORT = 2
     NULL = 3
-    #: for whoever doubts a report
+    #: to check a report again
     OTHER = 4
 
 

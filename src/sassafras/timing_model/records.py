@@ -44,9 +44,6 @@ HGMMA, HGMMA_WAIT, BAR_SYNC, BAR_ARRIVE, EXIT, BRANCH, TMA, PHASE_WAIT = range(8
 # pipes of a sub-core; MEM is the queue in front of LSU, shared memory and shuffles, NONE is never busy
 ALU, FMA, HALF, FP64, TENSOR, XU, CONST, SPECIAL, UNIFORM, MEM, NONE = range(11)
 PIPES = 11
-PIPE_NAMES = (
-    "ALU", "FMA", "half", "FP64", "tensor", "XU", "constant", "special", "uniform", "memory queue", "none",
-)  # fmt: skip
 
 #: ARG of an HGMMA: bit set when it closes a group (gsb0)
 GROUP_BIT = 1 << 20

@@ -10,22 +10,20 @@ import numpy as np
 
 from sassafras.core.errors import DisassemblyError
 from sassafras.sass import Function, Instruction
-from sassafras.sass.control import CONTROL_MASK, READ_BARRIER_SHIFT, WAIT_SHIFT, WRITE_BARRIER_SHIFT
+from sassafras.sass.control import CONTROL_MASK
 from sassafras.sass.latency import LatencyTable, opcode_key
 
 from . import classes, dependences, effects, graph, operands, rules_jit
 from .dependences import KIND_NAMES, MEMORY, ORDER, RAW, WAR, WAW, Pair
+from .flow import Flow
+from .pending import Scoreboards
 
 #: cycles after which every fixed-latency result is there; unknown distances are kept up to here
 HORIZON = 64
 #: BAR.SYNC -> next memory operation (no lower case in 6,000 pairs)
 BARRIER_TO_MEMORY = 6
-#: a scoreboard counts to 63 in 6 bits; see `classes.families` for what may raise it more often
-MOST_RAISED = 63
 #: between two of a queue whose results meet, with no wait (no lower case in thousands of pairs)
 IN_QUEUE = 4
-#: a scoreboard's setter -> its waiter
-SETTER_TO_WAITER = 2
 _CLEAN = np.uint64(~CONTROL_MASK & (2**64 - 1))
 
 
@@ -115,9 +113,9 @@ class Analysis:
         self._regions()
         self._graph()
         self._refuse_counted_results()
-        self._scoreboards()
+        self.scoreboards = Scoreboards(self)
         self._edges()
-        self._fences()
+        self.scoreboards.allow(self._first, self._place)
 
     # -- places -------------------------------------------------------------------------------------------
 
@@ -130,14 +128,17 @@ class Analysis:
         self.region = np.cumsum(starts).astype(np.int32)
 
     def _graph(self) -> None:
-        self.block_start = np.array([b.start for b in self.blocks], dtype=np.int32)
-        self.block_end = np.array([b.end for b in self.blocks], dtype=np.int32)
         self.block_of = np.zeros(self.count, dtype=np.int32)
         for n, b in enumerate(self.blocks):
             self.block_of[b.start : b.end] = n
-        self.follow_at = np.zeros(len(self.blocks) + 1, dtype=np.int32)
-        self.follow_at[1:] = np.cumsum([len(b.follow) for b in self.blocks])
-        self.follow = np.array([m for b in self.blocks for m in b.follow], dtype=np.int32)
+        at = np.zeros(len(self.blocks) + 1, dtype=np.int32)
+        at[1:] = np.cumsum([len(b.follow) for b in self.blocks])
+        self.flow = Flow(
+            np.array([b.start for b in self.blocks], dtype=np.int32),
+            np.array([b.end for b in self.blocks], dtype=np.int32),
+            at,
+            np.array([m for b in self.blocks for m in b.follow], dtype=np.int32),
+        )
 
     @cached_property
     def original_high(self) -> np.ndarray:
@@ -152,23 +153,6 @@ class Analysis:
                 raise DisassemblyError(
                     "DEPBAR.LE counts the results of DMMA, which is not followed", where=str(i)
                 )
-
-    # -- scoreboards --------------------------------------------------------------------------------------
-
-    def _scoreboards(self) -> None:
-        """Number the instructions of variable latency."""
-        self.number = np.full(self.count, -1, dtype=np.int32)
-        tracked = [
-            n
-            for n, i in enumerate(self.code)
-            if (self.variable[n] or i.control.read_barrier is not None) and not self.effects[n].never
-        ]
-        self.number[tracked] = np.arange(len(tracked))
-        self.tracked = np.array(tracked, dtype=np.int32)
-        kinds = [self.kinds[n] for n in tracked]
-        self.voice = np.array([kind.voice for kind in kinds], dtype=np.int8)
-        self.results_by = np.array([kind.results_by for kind in kinds], dtype=np.uint64)
-        self.reads_by = np.array([kind.reads_by for kind in kinds], dtype=np.uint64)
 
     def _late(self, index: int, register: int) -> bool:
         """Whether an instruction reads a register some time after its issue.
@@ -190,13 +174,13 @@ class Analysis:
         inside: list[tuple[Pair, int, bool]] = []
         across: list[tuple[Pair, int, bool]] = []
         checks: set[tuple[int, int, int]] = set()  # (second, number, 0 written or 1 read)
-        now = self._issue_times()
+        now = self.issue_times()
         self.asynchronous = [i.base in classes.WARPGROUP_PRODUCTS for i in self.code]
         for n, block in enumerate(self.blocks):
             for pair in self.parts[n].pairs:
                 rule = self._rule(pair)
                 if rule is not None:
-                    checks.add((pair.second, int(self.number[pair.first]), rule))
+                    checks.add((pair.second, int(self.scoreboards.number[pair.first]), rule))
                     inside.append((pair, 0, True))
                     continue
                 need, known = self._need(pair)
@@ -215,7 +199,7 @@ class Analysis:
         for pair, near in dependences.crossing(self.blocks, self.parts, shortest, HORIZON):
             rule = self._rule(pair)
             if rule is not None:
-                checks.add((pair.second, int(self.number[pair.first]), rule))
+                checks.add((pair.second, int(self.scoreboards.number[pair.first]), rule))
             elif near:
                 need, known = self._need(pair)
                 if not known and self._place is not None:
@@ -228,7 +212,7 @@ class Analysis:
                 elif need > 1:
                     across.append((pair, need, True))
         self.inside = _columns(inside)
-        self._checks(checks)
+        self.scoreboards.ask(checks)
         self._across(across, unknown)
 
     def _compilers(self, pair: Pair, cycles: int) -> int | None:
@@ -250,7 +234,7 @@ class Analysis:
         if pair.register >= operands.B:
             return None  # convergence barriers: only fences touch them
         if pair.second in self.system:
-            return None  # `_fences` says what may be pending there
+            return None  # `Scoreboards.allow` says what may be pending there
         if self._queued_result(pair):
             return None  # results of this queue come in order
         if pair.kind in (RAW, WAW, ORDER):
@@ -339,7 +323,7 @@ class Analysis:
         ]
         return sum(stalls)
 
-    def _issue_times(self) -> np.ndarray:
+    def issue_times(self) -> np.ndarray:
         """Issue cycle of each instruction, counted from the start of its block."""
         times = np.zeros(self.count, dtype=np.int32)
         for block in self.blocks:
@@ -348,117 +332,6 @@ class Analysis:
                 times[n] = now
                 now += max(1, self.code[n].control.stall)
         return times
-
-    def _checks(self, checks: set[tuple[int, int, int]]) -> None:
-        """By second instruction: which producers must not be pending when it issues."""
-        by_second: list[list[int]] = [[] for _ in range(self.count)]
-        for second, number, rule in sorted(checks):
-            by_second[second].append(2 * number + rule)
-        self.check_at = np.zeros(self.count + 1, dtype=np.int32)
-        self.check_at[1:] = np.cumsum([len(c) for c in by_second])
-        self.check = np.array([c for row in by_second for c in row], dtype=np.int32)
-        # whatever the original gives a scoreboard is watched too: see `_fences`
-        controls = [self.code[n].control for n in self.tracked]
-        self.watched = np.array(
-            [(c.write_barrier is not None) | (c.read_barrier is not None) << 1 for c in controls],
-            dtype=np.uint8,
-        )
-        for _, number, rule in checks:
-            self.watched[number] |= 1 << rule
-        if self.system:
-            self.watched[:] = 3  # nothing in this cubin says what such a call needs
-
-    def _fences(self) -> None:
-        """What may be pending at fences that order memory or end the kernel: no more than in the original, as
-        ptxas may have had a reason to wait there that no register shows. What fences themselves left pending
-        (FENCE, MEMBAR and so on set scoreboards) may not be pending at memory operations either.
-        """
-        strict = [
-            n
-            for n in range(self.count)
-            if self.fence[n]
-            and not self.effects[n].never
-            and (n in self.system or self.code[n].base not in classes.BRANCHING)
-        ]
-        setters = [v for v, n in enumerate(self.tracked) if self.fence[n] and self.watched[v]]
-        loose = (
-            [n for n in range(self.count) if self.kinds[n].memory and not self.fence[n]] if setters else []
-        )
-        rows = strict + loose
-        self.fence_row = np.full(self.count, -1, dtype=np.int32)
-        self.fence_row[rows] = np.arange(len(rows))
-        self.allowed = np.zeros((len(rows), len(self.tracked)), dtype=np.uint8)
-        self.allowed[len(strict) :] = 3
-        self.allowed[len(strict) :, setters] = 0
-        # groups of copies are counted on purpose; USETMAXREG (stall 0) holds its successor itself
-        self.counted = np.array(
-            [
-                (i.base not in classes.UNCOUNTED)
-                | (i.control.stall > 0) << 1
-                | (0 if i.guard else classes.drained(i.opcode, i.operands)) << 2
-                for i in self.code
-            ],
-            dtype=np.uint8,
-        )
-        hopper = self.function.arch.startswith("sm_90")
-        self.families = np.array([classes.families(i.base, hopper) for i in self.code], dtype=np.int32)
-        if self._place is not None and self._first is not None:
-            self._fences_of(self._first, self._place, rows)
-            return
-        self.fence_rows = rows
-        order = np.arange(self.count, dtype=np.int32)
-        times = self._issue_times()
-        lengths = np.zeros(len(self.blocks), dtype=np.int32)
-        self.pending(order, self.original_high, times, lengths, np.empty((1, 2), dtype=np.int32), record=True)
-
-    def _fences_of(self, first: Analysis, place: Sequence[int], rows: list[int]) -> None:
-        """Take what may be pending at fences from the original: none of it has moved."""
-        same = [place[n] for n in self.tracked] == first.tracked.tolist()
-        if not same or [place[n] for n in rows] != first.fence_rows:
-            raise DisassemblyError("a fence, an access or a setter of scoreboards has moved")
-        self.fence_rows = rows
-        self.allowed = first.allowed
-
-    def pending(
-        self,
-        order: np.ndarray,
-        high: np.ndarray,
-        times: np.ndarray,
-        lengths: np.ndarray,
-        out: np.ndarray,
-        record: bool = False,
-    ) -> int:
-        """Run `kernels.scoreboards` on a candidate (order and upper words by position)."""
-        wait = ((high >> np.uint64(WAIT_SHIFT)) & np.uint64(0x3F)).astype(np.uint8)
-        write = ((high >> np.uint64(WRITE_BARRIER_SHIFT)) & np.uint64(7)).astype(np.uint8)
-        read = ((high >> np.uint64(READ_BARRIER_SHIFT)) & np.uint64(7)).astype(np.uint8)
-        return rules_jit.scoreboards(
-            self.block_start,
-            self.block_end,
-            self.follow_at,
-            self.follow,
-            order,
-            times,
-            lengths,
-            wait,
-            write,
-            read,
-            self.number,
-            self.voice,
-            self.results_by,
-            self.reads_by,
-            self.watched,
-            self.counted,
-            self.families,
-            self.check_at,
-            self.check,
-            self.fence_row,
-            self.allowed,
-            SETTER_TO_WAITER,
-            MOST_RAISED,
-            record,
-            out,
-        )
 
     def _across(self, known: list[tuple[Pair, int, bool]], unknown: list[tuple[Pair, int]]) -> None:
         """Pairs over block edges; an unknown one keeps the original's shortest distance."""
@@ -469,11 +342,11 @@ class Analysis:
             if key not in rows or rows[key][1] < need:
                 rows[key] = (pair, need, sure)
         if unknown:
-            times = self._issue_times()
+            times = self.issue_times()
             lengths = np.zeros(len(self.blocks), dtype=np.int32)
             for n, b in enumerate(self.blocks):
                 lengths[n] = times[b.end - 1] + max(1, self.code[b.end - 1].control.stall)
-            between = rules_jit.block_distances(lengths, self.follow_at, self.follow, HORIZON)
+            between = rules_jit.block_distances(lengths, self.flow, HORIZON)
             for pair, most in unknown:
                 source, target = int(self.block_of[pair.first]), int(self.block_of[pair.second])
                 kept = int(lengths[source] - times[pair.first] + between[source, target] + times[pair.second])

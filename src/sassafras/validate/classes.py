@@ -26,7 +26,7 @@ def _names(*text: str) -> frozenset[str]:
 #: it never leaves a conversion of 64 bits to one of 32, nor DMMA to anything (on an H100 other results are
 #: there before DMMA's), and all of 2,400 S2R and LDC have a scoreboard of their own. What reads shared
 #: memory, or shuffles, shares one in-order queue
-RESULT_VOUCHERS: dict[str, frozenset[str]] = {
+RESULTS_COVERED_BY: dict[str, frozenset[str]] = {
     "MUFU": _names("MUFU MUFU.64 I2F F2I F2F FRND FLO POPC BREV"),
     "MUFU.64": _names("MUFU MUFU.64 F2I F2F FRND FLO POPC BREV"),
     "I2F": _names("MUFU MUFU.64 I2F F2I F2F FLO BREV"),
@@ -53,9 +53,9 @@ RESULT_VOUCHERS: dict[str, frozenset[str]] = {
 #: operands: which later operations' scoreboards, of either kind, say that an earlier one has read its own.
 #: Two queues: loads from global memory, LDGSTS among them; and stores, shared memory and shuffles. Nothing of
 #: the second says it of the first: on an H200, LDSM's result was there before a load issued ahead of it had
-#: read its address (docs/experiments/scoreboards.md). Of 6,000 kernels for two architectures several
-#: rely on each pair (docs/experiments/scoreboards.md)
-READ_VOUCHERS: dict[str, frozenset[str]] = {
+#: read its address. Of 6,000 kernels for two architectures several
+#: rely on each pair
+READS_COVERED_BY: dict[str, frozenset[str]] = {
     "MUFU": _names("MUFU I2F F2I FLO"), "MUFU.64": _names("MUFU BREV"), "I2F": _names("MUFU I2F F2I"),
     "F2I": _names("MUFU F2I"), "F2F": _names("F2F"), "FLO": _names("BREV"), "POPC": _names("MUFU MUFU.64"),
     "BREV": _names("MUFU.64 FLO"), "F2F.64": _names("F2F.64"), "I2F.64": _names("F2I.64 I2F.64"),
@@ -69,15 +69,17 @@ READ_VOUCHERS: dict[str, frozenset[str]] = {
     "STSM": _names("LDS LDSM SHFL MOVM STG STL STS STSM ATOMS"), "MOVM": _names("MOVM"),
 }  # fmt: skip
 _CONVERSIONS, _WIDE = _names("F2F F2I I2F FRND"), _names("F64 S64 U64")
-#: vouching operations by number
-VOICES = {
+#: operations that cover earlier ones, by number
+COVERING = {
     name: n
-    for n, name in enumerate(sorted(frozenset().union(*RESULT_VOUCHERS.values(), *READ_VOUCHERS.values())))
+    for n, name in enumerate(
+        sorted(frozenset().union(*RESULTS_COVERED_BY.values(), *READS_COVERED_BY.values()))
+    )
 }
 #: a write after a read needs no wait where the writer queues behind the reader: only these pairs does ptxas
 #: ever leave without one (it waits in all 3,647 pairs of STL and LDL, all 740 of LDG and LDS, thousands of
-#: STG and LDL, LDG, LDC or S2R, ...: docs/experiments/scoreboards.md). SHFL behind LDSM and I2F behind
-#: F2I are rare, and follow from `RESULT_VOUCHERS`: their results come behind the reader's own result
+#: STG and LDL, LDG, LDC or S2R, ...). SHFL behind LDSM and I2F behind
+#: F2I are rare, and follow from `RESULTS_COVERED_BY`: their results come behind the reader's own result
 QUEUED_WRITERS: dict[str, frozenset[str]] = {
     "LDG": _names("LDG LDL"), "LD": _names("LD"), "LDS": _names("LDS LDSM SHFL"),
     "LDSM": _names("LDS LDSM SHFL"), "LDGSTS": _names("LDG LDL"), "STG": _names("LDS LDSM SHFL MOVM"),
@@ -93,7 +95,7 @@ QUEUED_WRITERS: dict[str, frozenset[str]] = {
     "SYNCS": _names("SYNCS"),
 }  # fmt: skip
 #: a write after a write needs no wait where results return in order and ptxas relies on it: it overwrites the
-#: part of a wide load that nobody uses. (SHFL's results, and all others, it waits for in every pair.)
+#: part of a wide load that is not used. (SHFL's results, and all others, it waits for in every pair.)
 QUEUED_RESULTS: dict[str, frozenset[str]] = {"LDS": _names("LDS SHFL"), "LDSM": _names("LDS LDSM SHFL")}
 _VARIABLE = _names(
     "LDS LDSM SHFL REDUX MUFU I2F F2I F2F FRND FCHK POPC FLO BREV S2R S2UR LDC DADD DMUL DFMA DSETP "
@@ -180,8 +182,9 @@ class Kind:
         queue: its name where queues are concerned: see `queue_name`.
         fence: nothing may pass it, and it keeps its address.
         variable: its results and its reads of general registers take a variable time.
-        voice: its number among operations that vouch for earlier ones, -1 for none.
-        results_by, reads_by: bit masks of the voices that say that its results are there, its operands read.
+        covers: its number among operations that cover earlier ones, -1 for none.
+        results_by, reads_by: bit masks of those (`COVERING`) that say that its results are there, its
+            operands read.
         loads, stores: memory spaces it reads and writes, bit masks; 0 for none.
         own_lane: known to compute each lane's results from that lane's registers alone, whichever other lanes
             run it; False for whatever is not known to.
@@ -193,7 +196,7 @@ class Kind:
     queue: str
     fence: bool
     variable: bool
-    voice: int
+    covers: int
     results_by: int
     reads_by: int
     loads: int
@@ -231,9 +234,9 @@ def classify(name: str, mods: tuple[str, ...], guard: str, ops: tuple[Operand, .
         queue=queue,
         fence=fence,
         variable=variable,
-        voice=VOICES.get(queue, -1) if variable else -1,
-        results_by=_mask(RESULT_VOUCHERS, queue) if variable else 0,
-        reads_by=_mask(READ_VOUCHERS, queue) if variable else 0,
+        covers=COVERING.get(queue, -1) if variable else -1,
+        results_by=_mask(RESULTS_COVERED_BY, queue) if variable else 0,
+        reads_by=_mask(READS_COVERED_BY, queue) if variable else 0,
         loads=GLOBAL if name == "LDGSTS" else 0 if name in _STORES else space,
         stores=space if name in _STORES or name in _BOTH else 0,
         own_lane=name in _LANE_ARITHMETIC,
@@ -277,8 +280,8 @@ def drained(opcode: str, operands: Sequence[str]) -> int:
     return 1 << int(named[1]) if named else 0
 
 
-def _mask(vouchers: dict[str, frozenset[str]], name: str) -> int:
-    return sum(1 << VOICES[other] for other in vouchers.get(name, ()))
+def _mask(covered_by: dict[str, frozenset[str]], name: str) -> int:
+    return sum(1 << COVERING[other] for other in covered_by.get(name, ()))
 
 
 def _address(

@@ -11,9 +11,9 @@ block P and a block B of which P is the only predecessor: up, out of B into P, o
   nothing that reads or writes what X writes, or writes what X reads (the branch's predicate counts);
 * what X writes is dead on entry of every other successor of P.
 
-Any path that goes from P to B runs X once, before and after, with the same operands, and nobody in between
-can tell when. Any path that leaves P otherwise runs X once more or once less, which nobody reads. So each
-step computes the same, on every path, and so does the chain.
+Any path that goes from P to B runs X once, before and after, with the same operands, and nothing in between
+can tell when. Any path that leaves P otherwise runs X once more or once less, and its result is not read.
+So each step computes the same, on every path, and so does the chain.
 
 Blocks, fences, branches and their targets must correspond; a branch or BSSY may have another offset, where
 the disassembler shows the start of the same block as its target.
@@ -214,7 +214,7 @@ def _move(
 
 
 def live(one: Reading, lists: Sequence[Sequence[int]]) -> list[set[int]]:
-    """Registers that somebody may read before they are overwritten for certain, on entry of each block."""
+    """Registers that may be read before they are overwritten for certain, on entry of each block."""
     entry: list[set[int]] = [set() for _ in lists]
     again = True
     while again:

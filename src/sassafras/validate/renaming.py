@@ -3,8 +3,8 @@
 The two programs run the same opcodes at the same addresses, so the same control flow. If every read of every
 register has the same reaching definitions in both, then each read sees the same value on every path: the
 definition that supplies it in the one reaches it in the other, and so writes the register that is read there;
-and whatever wrote that register later would reach the read in both. Guarded writes end nobody's life, and
-what may come from before the kernel counts as a definition of its own register.
+and whatever wrote that register later would reach the read in both. A guarded write ends no earlier
+value's life, and what may come from before the kernel counts as a definition of its own register.
 
 Conservative on purpose: operands of several registers, predicates behind a mask, and whatever matrix products
 that run asynchronously, bulk copies, fences and pinned instructions touch keep their names; uniform

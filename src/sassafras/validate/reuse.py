@@ -1,9 +1,9 @@
 """How long a cached operand is awaited.
 
 `.reuse` keeps a source operand in its slot's cache until something of that slot consumes it, whether or
-not the register has been written since, and however many instructions stand between (observed on an H200; see
-docs/experiments/schedules.md). A flag is therefore accepted only where everything from its
-instruction to the next reader of the register stands in a row, as in the original.
+not the register has been written since, and however many instructions stand between (observed on an H200).
+A flag is therefore accepted only where everything from its instruction to the next reader of the register
+stands in a row, as in the original.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def windows(
 
     Returns:
         (length, fixed): int64 and bool, (instructions,). `length`: so many instructions must follow as in
-        the original. `fixed`: nobody in the block reads a cached register before it is written (or the
+        the original. `fixed`: nothing in the block reads a cached register before it is written (or the
         block ends): the instruction must also stand where it stood.
     """
     length = np.zeros(len(code), dtype=np.int64)

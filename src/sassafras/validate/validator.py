@@ -14,11 +14,12 @@ from sassafras.sass.latency import LatencyTable
 
 from . import copies, rules_jit
 from . import reuse as reuse_windows
-from .analysis import HORIZON, MOST_RAISED, SETTER_TO_WAITER, Analysis
+from .analysis import HORIZON, Analysis
 from .classes import GROUPS, NEVER_WAIT
 from .copies import CLEAN
 from .dependences import KIND_NAMES, MEMORY
 from .operands import spell
+from .pending_jit import AT_FENCE, MOST_RAISED, SETTER_TO_WAITER
 from .report import Report, Violation
 
 #: how many violations of one rule are reported
@@ -276,7 +277,7 @@ class Validator:
         stall = ((high >> np.uint64(STALL_SHIFT)) & np.uint64(0xF)).astype(np.uint8)
         times = np.empty(a.count, dtype=np.int32)
         lengths = np.empty(len(a.blocks), dtype=np.int32)
-        rules_jit.issue_times(stall, a.block_start, a.block_end, times, lengths)
+        rules_jit.issue_times(stall, a.flow, times, lengths)
         out = np.empty(_MOST, dtype=np.int32)
         found: list[Violation] = []
         inside = a.inside
@@ -285,7 +286,7 @@ class Validator:
             found.append(self._broken(int(row), order, place, times))
         if any(v.kind in ("order", "memory") for v in found):
             return found
-        between = rules_jit.block_distances(lengths, a.follow_at, a.follow, HORIZON)
+        between = rules_jit.block_distances(lengths, a.flow, HORIZON)
         across = a.across
         count = rules_jit.broken_crossings(
             across.first, across.second, across.need, place, times, lengths, a.block_of, between, out
@@ -305,7 +306,7 @@ class Validator:
     ) -> list[Violation]:
         a = self.analysis
         rows = np.empty((_MOST, 2), dtype=np.int32)
-        count = a.pending(order, high, times, lengths, rows)
+        count = a.scoreboards.pending(order, high, times, lengths, rows)
         found = []
         for position, code in rows[:count].tolist():
             if code < -10:
@@ -314,13 +315,13 @@ class Validator:
                 message = (
                     f"waits for scoreboard {-1 - code} less than {SETTER_TO_WAITER} cycles after its setter"
                 )
-            elif code >= rules_jit.AT_FENCE:
-                producer = a.code[int(a.tracked[code - rules_jit.AT_FENCE])]
+            elif code >= AT_FENCE:
+                producer = a.code[int(a.scoreboards.tracked[code - AT_FENCE])]
                 message = (
                     f"{producer.text} ({producer.offset:#x}) may be pending here, in the original it is not"
                 )
             else:
-                producer = a.code[int(a.tracked[code >> 1])]
+                producer = a.code[int(a.scoreboards.tracked[code >> 1])]
                 what = "reads of" if code & 1 else "result of"
                 message = f"{what} {producer.text} ({producer.offset:#x}) may be pending"
             found.append(Violation("scoreboard", self._where(position, order), message))

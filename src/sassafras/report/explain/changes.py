@@ -20,7 +20,7 @@ import numpy as np
 from sassafras.core import SassafrasError
 from sassafras.sass import control
 from sassafras.schedule import ScheduleSpace, ScheduleState
-from sassafras.schedule.moves_jit import positions, settle
+from sassafras.schedule.moves_jit import settle_all, working
 from sassafras.schedule.tables import touches_memory
 
 #: what `encode` may change in a word: everything else travels with the instruction
@@ -222,13 +222,10 @@ class Changes:
 
     def _settled(self, order: np.ndarray, stall: np.ndarray) -> ScheduleState | None:
         """The schedule with stall counts raised where they must be."""
-        tables = self.space.tables
-        time = np.empty(len(order) + 1, dtype=np.int64)
-        where = positions(order)
-        for start, end in self.blocks:
-            if not settle(tables, order, stall, where, time, start, end - 1):
-                return None
-        state = ScheduleState(order, stall)
+        w = working(order, stall)
+        if settle_all(self.space.tables, w) >= 0:
+            return None
+        state = ScheduleState(w.order, w.stall)
         return None if self.space.violation(state) else state
 
 

@@ -50,11 +50,6 @@ class Measured:
     fault: int
     wrong: int
 
-    @property
-    def bound(self) -> float:
-        """Upper 95 % bound on the share of executions by a warp that fail at `cycles`."""
-        return 1.0 - 0.05 ** (1.0 / self.trials)
-
 
 @dataclass(frozen=True)
 class MeasuredTable:

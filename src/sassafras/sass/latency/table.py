@@ -133,7 +133,7 @@ class LatencyTable:
         if (measured := self.measured.get(key)) is None:
             return trusted
         enough = self.bound(*key)
-        if measured.fault + 1 == enough:  # one cycle less is wrong: nobody leaves less
+        if measured.fault + 1 == enough:  # one cycle less is wrong: no kernel leaves less
             return Distance(enough, measured.trials, measured.trials, 1, "measured")
         return trusted if trusted is not None and trusted.cycles == enough else None
 
@@ -208,42 +208,6 @@ class LatencyTable:
                 ``"@setter"`` (sets a scoreboard) or ``"@waiter"`` (waits for that one).
         """
         return self.distance("issue", first, "", second, "")
-
-    def merge(self, other: LatencyTable) -> LatencyTable:
-        """The table of both corpora.
-
-        Raises:
-            LatencyTableError: the tables are for different architectures.
-        """
-        if other.arch != self.arch:
-            raise LatencyTableError(f"cannot merge a table for {other.arch} into one for {self.arch}")
-        rows = dict(self.rows)
-        for key, theirs in other.rows.items():
-            ours = rows.get(key)
-            if ours is None:
-                rows[key] = theirs
-                continue
-            low = min(ours, theirs, key=lambda d: d.cycles)
-            both = [d for d in (ours, theirs) if d.cycles == low.cycles]
-            rows[key] = Distance(
-                low.cycles,
-                ours.samples + theirs.samples,
-                sum(d.attained for d in both),
-                max(d.kernels for d in both),  # they may be the same kernels
-                low.where,
-            )
-        classes = dict(self.classes)
-        for name, more in other.classes.items():
-            if (had := classes.get(name)) is None:
-                classes[name] = more
-                continue
-            floor = min(had.floor, more.floor)
-            met = [c.kernels for c in (had, more) if c.floor == floor]
-            classes[name] = Support(
-                floor, had.samples + more.samples, max(met), max(had.highest, more.highest)
-            )
-        provenance = {**self.provenance, "merged": [*self.provenance.get("merged", []), other.provenance]}
-        return LatencyTable(self.arch, rows, classes, provenance, *self.thresholds)
 
     def save(self, path: Path | str) -> None:
         """Write JSON with one row a line, sorted, so that two versions can be compared.

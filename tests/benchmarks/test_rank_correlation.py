@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 
-from sassafras.timing_model.rank import distinguishable, kendall_tau
+from tests.docs.pages import ROOT
+
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+from rank_correlation import distinguishable, kendall_tau
 
 
 def test_tau_of_known_rankings() -> None:
