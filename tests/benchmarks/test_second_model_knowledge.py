@@ -168,7 +168,8 @@ def test_who_vouches_is_never_wrong_where_it_was_asked() -> None:
         ("reads", "LDG", "LDL"), ("reads", "LDGSTS", "LDL"), ("results", "ATOMS", "LDS"),
         ("results", "SHFL", "LDSM"), ("results", "LDS", "ATOMS"), ("reads", "STG", "LDSM"),
         ("reads", "STG", "STSM"), ("reads", "STS", "ATOMS"), ("reads", "STL", "LDSM"),
-        ("reads", "LDSM", "STS"), ("reads", "STSM", "SHFL"), ("reads", "ATOMS", "STG"), ("reads", "LDS", "STSM"),
+        ("reads", "LDSM", "STS"), ("reads", "STSM", "SHFL"), ("reads", "ATOMS", "STG"),
+        ("reads", "LDS", "STSM"),
     ):  # fmt: skip
         assert key in known
         assert asked[key] == {True}
