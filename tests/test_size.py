@@ -18,7 +18,7 @@ SOURCE = (".py", ".cu", ".cuh", ".cpp", ".hpp", ".js", ".css")
 #: lines of a source file
 FILE_LINES = 450
 #: files that are longer, until they are split
-L#: lines of benchmarks: scripts, kernels, quotes
+L  #: lines of benchmarks: scripts, kernels, quotes
 BENCHMARK_LINES = 16_000
 #: bytes of the wheel, without its archive's own
 WHEEL_BYTES = 3_500_000

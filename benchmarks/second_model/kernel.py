@@ -8,6 +8,7 @@ import re
 import numpy as np
 
 from . import flow, kinds, machine, raises, state
+from .cached import slots
 from .latency import HORIZON, Side, latencies
 from .reading import Listing, Op
 from .state import Facts, Learnt, State, Values
@@ -82,9 +83,9 @@ class Kernel:
                 writes.append((self.index[u.register], producers.setdefault((key, u.slot), len(producers))))
             read_at[n + 1], write_at[n + 1] = len(reads), len(writes)
             mine = {u.register for u in o.reads}
-            for slot, field in enumerate((o.low >> 24 & 255, o.low >> 32 & 255, o.high & 255)):
-                if field in mine and o.base not in kinds.STEERING:
-                    cached[n, slot] = self.index[field]
+            for slot, register in enumerate(slots(o)):
+                if register in mine and o.base not in kinds.STEERING:
+                    cached[n, slot] = self.index[register]
             wb, rb = int(control[n]) >> 46 & 7, int(control[n]) >> 49 & 7
             variable[n] = o.base in kinds.VARIABLE or wb < 6
             if (variable[n] or rb < 6) and not o.never:

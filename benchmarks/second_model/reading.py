@@ -28,7 +28,7 @@ REGISTERS = 544
 CONTROL_BITS = ((1 << 23) - 1) << 41
 _LINE = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s+(.*?)\s*;?\s*$")
 _REGISTER = re.compile(r"(?<![\w.])(UR|UP|R|P|B)(\d+)(?!\w)((?:\.\w+)*)")
-_PREDICATE = re.compile(r"^!?U?P(\d|T)$")
+PREDICATE = re.compile(r"^!?U?P(\d|T)$")
 _LABEL = re.compile(r"`\(([^)]+)\)")
 
 
@@ -223,7 +223,7 @@ _INPUTS_ALONE = (
     "BRA BRX BRXU JMP JMX EXIT CALL RET BAR BSYNC BREAK WARPSYNC LDGSTS STG ST STL STS STSM RED REDG R2P "
     "KILL BPT NOP YIELD NANOSLEEP DEPBAR MEMBAR CCTL UBLKCP UTMALDG UTMASTG UTMAREDG UTMAPF UBLKPF UBLKRED"
 )
-_NO_OUTPUT = frozenset(_INPUTS_ALONE.split())
+NO_OUTPUT = frozenset(_INPUTS_ALONE.split())
 _BYTES = {"128": 16, "64": 8, "U16": 2, "S16": 2, "U8": 1, "S8": 1}
 
 
@@ -259,10 +259,10 @@ def _tokens(base: str, mods: tuple[str, ...], operands: tuple[str, ...], written
     tokens: list[_Token] = []
     position = run = leading = 0
     for text in operands:
-        if _PREDICATE.match(text):
+        if PREDICATE.match(text):
             first = position == 0 and leading < _LEADING.get(base, 1)
             after = position == 1 and run < (1 if base in ("VOTE", "VOTEU") else 2)
-            output = (first or after) and base not in _NO_OUTPUT
+            output = (first or after) and base not in NO_OUTPUT
             for prefix, number, _ in _REGISTER.findall(text):
                 tokens.append(_Token(FILES[prefix] + int(number), f"{position}p{run}", 1, output))
             run, leading = run + 1, leading + (position == 0)
@@ -272,7 +272,7 @@ def _tokens(base: str, mods: tuple[str, ...], operands: tuple[str, ...], written
             before, behind = text[: found.start()], text[found.end() :]
             inside = before.count("[") > before.count("]")
             if not inside:
-                output = position == 0 and register in written and base not in _NO_OUTPUT
+                output = position == 0 and register in written and base not in NO_OUTPUT
                 width = max(_width(base, mods, position), 2 if ".64" in found[3] else 1)
                 tokens.append(_Token(register, str(position), width, output))
             elif "[" in behind or before.endswith("desc["):
