@@ -13,12 +13,14 @@ ALL_WORDS = 40_000
 #: words of the index, the tutorial and the guides
 GUIDE_WORDS = 9_000
 #: lines of the package: Python, CUDA, C++, and the report's scripts and styles
-SOURCE_LINES = 70_100
+SOURCE_LINES = 62_000
 SOURCE = (".py", ".cu", ".cuh", ".cpp", ".hpp", ".js", ".css")
 #: lines of a source file
 FILE_LINES = 450
 #: files that are longer, until they are split
-L  #: lines of benchmarks: scripts, kernels, quotes
+L  #: lines of Python in gemm/
+GEMM_LINES = 10_800
+#: lines of benchmarks: scripts, kernels, quotes
 BENCHMARK_LINES = 16_000
 #: bytes of the wheel, without its archive's own
 WHEEL_BYTES = 3_500_000
@@ -60,9 +62,13 @@ def test_the_source_is_short() -> None:
     assert lines(ROOT / "src") <= SOURCE_LINES
 
 
+def test_gemm_is_short() -> None:
+    assert lines(ROOT / "src" / "sassafras" / "gemm", suffixes=(".py",)) <= GEMM_LINES
+
+
 def test_no_source_file_is_long() -> None:
     long = {path.name for path in files(ROOT / "src") if len(path.read_bytes().splitlines()) > FILE_LINES}
-    assert long == LONGER, "split the new ones; names that are short again go from the list"
+    assert not long
 
 
 def test_the_wheel_is_small() -> None:

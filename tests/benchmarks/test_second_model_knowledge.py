@@ -164,7 +164,6 @@ def test_who_vouches_is_never_wrong_where_it_was_asked() -> None:
                 asked.setdefault(key, set()).add(right)
     known = {(q, a, b) for q, table in tables.items() for a, later in table.items() for b in later}
     for key in (
-<<<<<<< HEAD
         ("results", "LDSM", "LDS"),
         ("reads", "LDGSTS", "LDG"),
         ("reads", "LDG", "LDGSTS"),
@@ -185,16 +184,6 @@ def test_who_vouches_is_never_wrong_where_it_was_asked() -> None:
         ("reads", "ATOMS", "STG"),
         ("reads", "LDS", "STSM"),
     ):
-=======
-        ("results", "LDSM", "LDS"), ("reads", "LDGSTS", "LDG"), ("reads", "LDG", "LDGSTS"),
-        ("reads", "STSM", "STG"), ("reads", "ATOMS", "ATOMS"), ("reads", "SHFL", "LDS"),
-        ("reads", "LDG", "LDL"), ("reads", "LDGSTS", "LDL"), ("results", "ATOMS", "LDS"),
-        ("results", "SHFL", "LDSM"), ("results", "LDS", "ATOMS"), ("reads", "STG", "LDSM"),
-        ("reads", "STG", "STSM"), ("reads", "STS", "ATOMS"), ("reads", "STL", "LDSM"),
-        ("reads", "LDSM", "STS"), ("reads", "STSM", "SHFL"), ("reads", "ATOMS", "STG"),
-        ("reads", "LDS", "STSM"),
-    ):  # fmt: skip
->>>>>>> mutants
         assert key in known
         assert asked[key] == {True}
     assert not [key for key in known if False in asked.get(key, ())]
