@@ -142,8 +142,9 @@ class Kernel:
         heeds = np.full((max(1, self.fence_rows), max(1, len(tracked))), 3, np.uint8)
         for n in np.flatnonzero(kind == kinds.FENCE).tolist():
             for v, m in enumerate(tracked):
-                if kinds.reads_are_past(ops[m].base, int(kind[m]), ops[n].base):
-                    heeds[row[n], v] = 1
+                base, is_a = ops[m].base, int(kind[m])
+                if kinds.reads_are_past(base, is_a, ops[n].base):
+                    heeds[row[n], v] = 0 if kinds.result_is_past(base, is_a, ops[n].base) else 1
         pairs = self._pairs()
         return Facts(
             hash=np.array([digest(o.what) for o in ops], np.uint64), kind=kind,

@@ -103,3 +103,12 @@ def reads_are_past(base: str, kind: int, fence: str) -> bool:
         return False
     stores = MEMORY.get(base, (0, ANY if base in PRODUCTS or base in COPIES else 0))[1]
     return not stores or (fence == "LDGDEPBAR" and base != "LDGSTS")
+
+
+def result_is_past(base: str, kind: int, fence: str) -> bool:
+    """Whether a fence has nothing to do with a result that may not be there yet.
+
+    It orders memory: the result of an operation that computes from registers or constants alone is judged
+    where it is read. Not where the fence gives registers away.
+    """
+    return kind == PURE and base not in MEMORY and fence != "USETMAXREG"

@@ -134,6 +134,29 @@ def test_which_operands_a_fence_has_to_do_with(base: str, fence: str, past: bool
     assert kinds.reads_are_past(base, kinds.kind(base, (), False), fence) is past
 
 
+@pytest.mark.parametrize(("base", "fence", "past"), [
+    ("MUFU", "BAR", True), ("F2F", "MEMBAR", True), ("LDC", "BAR", True), ("LDS", "BAR", False),
+    ("LDG", "BAR", False), ("SHFL", "WARPSYNC", False), ("MUFU", "USETMAXREG", False),
+])  # fmt: skip
+def test_which_results_a_fence_has_to_do_with(base: str, fence: str, past: bool) -> None:
+    assert kinds.result_is_past(base, kinds.kind(base, (), False), fence) is past
+
+
+def test_a_reciprocal_need_not_be_there_at_a_barrier() -> None:
+    def made(text: str, reads: str) -> Kernel:
+        return kernel(
+            (text, reads, "R8", {"write": 2, "stall": 2}),
+            ("MOV R9, R8", "R8", "R9", {"wait": 4, "stall": 5}), ("BAR.SYNC 0x0", "", "", {"stall": 6}),
+            ("MOV R10, R8", "R8", "R10", {"wait": 4, "stall": 5}), EXIT,
+        )  # fmt: skip
+
+    behind = [1, 0, 2, 3, 4]  # the result is pending at the barrier, and waited for behind it
+    for text, reads, wrong in (("MUFU.RCP R8, R3", "R3", False), ("LDS R8, [R3]", "R3", True)):
+        one = made(text, reads)
+        late = one.block(np.array(behind, np.int32), one.high[behind], 0, one.begins)[3]
+        assert bool(late[1] == 6) is wrong
+
+
 def test_a_load_from_local_memory_need_not_have_read_its_address_at_a_barrier() -> None:
     def made(store: bool) -> Kernel:
         rows = [
