@@ -71,7 +71,7 @@ class WorkerProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=self._errors,
                 stderr=self._errors,
-                env={**os.environ, **_import_path(), **(environment or {})},
+                env={**os.environ, **package_path(), **(environment or {})},
             )
         except OSError as error:
             os.close(self._write)
@@ -217,8 +217,8 @@ class WorkerProcess:
         return died
 
 
-def _import_path() -> dict[str, str]:
-    """Let the worker import this very package, also from a source tree that is not installed."""
+def package_path() -> dict[str, str]:
+    """PYTHONPATH for a child that imports this very package, also from a tree that is not installed."""
     import sassafras
 
     root = str(Path(str(sassafras.__file__)).resolve().parent.parent)

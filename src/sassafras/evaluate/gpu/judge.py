@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import statistics
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from sassafras.core import Case, DeviceError, Kernel, SassafrasError, Verdict, Workload
@@ -14,6 +15,7 @@ from sassafras.cuda.timing import LONGEST_BLOCK_US, Stopwatch, interleaved, laun
 from .case_on_gpu import CaseOnGpu, Failure, Plan
 from .cold_launch import POISONS, launch_cold
 from .compare import Checker, arch_of
+from .protocol import JudgeSettings
 
 
 class _Phases:
@@ -34,14 +36,8 @@ class KernelJudge:
 
     Args:
         workload, case, baseline: as given to `CudaDevice.open`.
-        seeds: number of input sets of the headline case; the other cases of the same variant get one each.
-        base_seed: first seed.
-        all_cases: also check the other cases that compile to the same variant.
-        known_cases: names of those cases, when they are known already: saves compiling them again.
-        special: also check inputs with infinities, NaN, subnormal and huge values.
+        settings: how candidates are checked.
         cold: a candidate to launch before the baseline was ever launched in this process.
-        hang_s: seconds that this launch may take.
-        bitwise: candidates must leave the baseline's bytes; False: results within the tolerance.
     """
 
     def __init__(
@@ -49,15 +45,8 @@ class KernelJudge:
         workload: Workload,
         case: Case,
         baseline: Kernel,
-        *,
-        seeds: int = 2,
-        base_seed: int = 0,
-        all_cases: bool = True,
-        known_cases: list[str] | None = None,
-        special: bool = True,
+        settings: JudgeSettings,
         cold: Kernel | None = None,
-        hang_s: float = 5.0,
-        bitwise: bool = True,
     ) -> None:
         import torch
 
@@ -71,27 +60,20 @@ class KernelJudge:
         self.notes: list[str] = []
         self.cold_failure: str | None = None
         self._cold = cold
+        self._bitwise, base_seed = settings.bitwise, settings.base_seed
         self._rng = random.Random(base_seed)
-        self._bitwise = bitwise
         self._repetition: Any = None
-        self.headline = CaseOnGpu(
-            self.gpu, self.checker, case, workload.reference, workload.tolerance, bitwise=bitwise
-        )
-        cold_left = launch_cold(self.headline, cold, base_seed, hang_s) if cold is not None else None
+        self.headline = self._scene(workload, case)
+        cold_left = None if cold is None else launch_cold(self.headline, cold, base_seed, settings.hang_s)
 
         self.function = self.gpu.load_kernel(baseline)
-        for index in range(max(1, seeds)):
-            self.headline.add_image(
-                baseline, self.function, seed=base_seed + index, poison=POISONS[index % len(POISONS)]
-            )
-        if special and self.headline.exact:
-            self.headline.add_image(
-                baseline, self.function, seed=base_seed + 1000, poison=POISONS[0], special=True
-            )
+        for index in range(max(1, settings.seeds)):
+            self._add_image(self.headline, base_seed + index, POISONS[index % len(POISONS)])
+        if self.headline.exact:
+            self._add_image(self.headline, base_seed + 1000, POISONS[0], special=True)
         self.scenes = [self.headline]
-        if all_cases:
-            self._add_cases(workload, case, base_seed, special, known_cases)
-        if not self.headline.exact and bitwise:
+        self._add_cases(workload, case, base_seed, settings.cases)
+        if not self.headline.exact and settings.bitwise:
             self.notes.append("the baseline differs from itself: outputs are compared with the tolerance")
         if cold_left is not None:
             self._judge_cold(cold_left)
@@ -111,22 +93,24 @@ class KernelJudge:
         failures = self._collect([scene])
         self.cold_failure = failures[0].detail if failures else None
 
-    def _add_cases(
-        self, workload: Workload, case: Case, seed: int, special: bool, known: list[str] | None
-    ) -> None:
+    def _scene(self, workload: Workload, case: Case) -> CaseOnGpu:
+        return CaseOnGpu(
+            self.gpu, self.checker, case, workload.reference, workload.tolerance, bitwise=self._bitwise
+        )
+
+    def _add_image(self, scene: CaseOnGpu, seed: int, poison: int, *, special: bool = False) -> None:
+        scene.add_image(self.baseline, self.function, seed=seed, poison=poison, special=special)
+
+    def _add_cases(self, workload: Workload, case: Case, seed: int, known: Sequence[str] | None) -> None:
         """Make scenes of the other cases that select the same variant."""
         names = self._same_variant(workload, case) if known is None else known
         for other in workload.cases:
             if other.name == case.name or other.name not in names:
                 continue
-            scene = CaseOnGpu(
-                self.gpu, self.checker, other, workload.reference, workload.tolerance, bitwise=self._bitwise
-            )
-            scene.add_image(self.baseline, self.function, seed=seed + 1, poison=POISONS[0])
-            if special and scene.exact:
-                scene.add_image(
-                    self.baseline, self.function, seed=seed + 1001, poison=POISONS[1], special=True
-                )
+            scene = self._scene(workload, other)
+            self._add_image(scene, seed + 1, POISONS[0])
+            if scene.exact:
+                self._add_image(scene, seed + 1001, POISONS[1], special=True)
             self.scenes.append(scene)
 
     def _same_variant(self, workload: Workload, case: Case) -> list[str]:

@@ -1,8 +1,9 @@
-"""A kernel's launch facts as they travel to a worker."""
+"""What travels to a worker: how it judges, and a kernel's launch facts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sassafras.core import Kernel
@@ -12,6 +13,25 @@ WORKER = "sassafras.evaluate.gpu.worker"
 #: what of a kernel's ``meta`` belongs to its launch: a grid instead of the case's, values of further
 #: parameters, tensor maps (`tensor_maps`), and whether it may start before the launch ahead has ended
 LAUNCH_FACTS = ("grid", "scalars", "tensor_maps", "overlap")
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeSettings:
+    """How a worker checks candidates.
+
+    Attributes:
+        seeds: input sets of the headline case; the other cases of the same variant get one each.
+        base_seed: first seed of the inputs.
+        bitwise: candidates must leave the baseline's bytes; False: results within the tolerance.
+        hang_s: seconds that a cold first launch may take.
+        cases: names of the cases that compile to the headline's variant; None: found by compiling them.
+    """
+
+    seeds: int = 2
+    base_seed: int = 0
+    bitwise: bool = True
+    hang_s: float = 5.0
+    cases: Sequence[str] | None = None
 
 
 def kernel_facts(kernel: Kernel) -> dict[str, Any]:

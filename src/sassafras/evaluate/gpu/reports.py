@@ -17,7 +17,7 @@ from sassafras.core.statistics import (
     hierarchical_median,
     paired_ratios,
 )
-from sassafras.cuda.worker_process import WorkerTimeout, WorkerTooLarge
+from sassafras.cuda.worker_process import WorkerDied, WorkerTimeout, WorkerTooLarge
 
 #: a null experiment further from 1 than this means that this machine cannot tell such kernels apart
 NULL_TOLERANCE = 0.02
@@ -169,10 +169,20 @@ def sample_report(answer: Mapping[str, Any], case: str, special_every: int) -> S
     )
 
 
+def blame(error: DeviceError) -> Verdict | None:
+    """What an error of a worker says of the candidate in it; None where the worker itself is at fault."""
+    ends = {
+        WorkerTimeout: Verdict.TIMED_OUT,
+        WorkerTooLarge: Verdict.OUT_OF_RESOURCES,
+        WorkerDied: Verdict.CRASHED,
+    }
+    said = ends.get(type(error)) or getattr(error, "verdict", None)
+    return None if said is None else Verdict(said)
+
+
 def lost(candidate: Candidate, error: DeviceError, seconds: float) -> Evaluation:
     """The evaluation of a candidate whose worker died, hung or held too much memory."""
-    verdicts = {WorkerTimeout: Verdict.TIMED_OUT, WorkerTooLarge: Verdict.OUT_OF_RESOURCES}
-    verdict = verdicts.get(type(error), Verdict.CRASHED)
+    verdict = blame(error) or Verdict.CRASHED
     return Evaluation(candidate.digest, verdict, detail=str(error), seconds=seconds)
 
 
