@@ -15,7 +15,7 @@ from __future__ import annotations
 import ctypes
 import struct
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sassafras.core import Custom, DeviceError, Kernel, Normal, Uniform
 from sassafras.cuda.driver import Gpu, KernelFunction
@@ -23,7 +23,9 @@ from sassafras.cuda.params import Parameter, ParameterBlock
 
 from .compare import Checker
 from .guarded_buffers import BufferLayout
-from .judge import KernelJudge
+
+if TYPE_CHECKING:
+    from .judge import KernelJudge
 
 #: codes of ``Job.dtype`` in kernels.cu
 DTYPE_CODES = {

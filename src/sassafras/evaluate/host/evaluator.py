@@ -19,6 +19,9 @@ from .gpu import with_cuda
 from .process import HostProcess, HostSource, Lost
 from .session import HostSession, HostTask, lay_out
 
+#: share of the GPU's memory that a process may allocate through torch
+GPU_FRACTION = 0.5
+
 
 class HostEvaluator:
     """Judges Python candidates against a baseline and the workload's reference.
@@ -33,10 +36,6 @@ class HostEvaluator:
         confinement: of the processes.
         scan: refuse by the text first; False leaves everything to confinement and checks.
         floor_us: no honest call is faster (see `roofline`); None for no bound.
-        gpu_fraction: share of the GPU's memory that a process may allocate through torch.
-        seed: of the inputs; None: drawn for each candidate (a candidate that knows it knows its inputs).
-        cpus: how many CPUs a process may run on, the same for baseline and candidate; by default one, and two
-            beside a GPU, whose driver has threads of its own.
 
     Raises:
         DeviceError: no reference, or buffers that are both read and written.
@@ -54,9 +53,6 @@ class HostEvaluator:
         confinement: Confinement | None = None,
         scan: bool = True,
         floor_us: float | None = None,
-        gpu_fraction: float = 0.5,
-        seed: int | None = None,
-        cpus: int | None = None,
     ) -> None:
         if workload.reference is None:
             raise DeviceError("Python candidates need a reference", where=workload.name)
@@ -67,10 +63,11 @@ class HostEvaluator:
         outputs = {name: b for name, b in buffers.items() if b.role == "out"}
         scalars = {n: a for n, a in case.args.items() if not isinstance(a, Buffer)} | dict(case.constants)
         slots, size = lay_out(inputs, outputs)
-        self.task = HostTask(workload, inputs, outputs, scalars, slots, size, device, rounds, floor_us, seed)
+        self.task = HostTask(workload, inputs, outputs, scalars, slots, size, device, rounds, floor_us)
         self.baseline, self.call_s, self.scan = baseline, call_s, scan
         limits = confinement or Confinement(wall_s=300.0, cpu_s=600, memory_bytes=None, processes=4)
-        limits = replace(limits, cpus=_cpus(cpus or (2 if device == "cuda" else 1)))
+        # as many for the baseline as for the candidate; a GPU's driver has threads of its own
+        limits = replace(limits, cpus=_cpus(2 if device == "cuda" else 1))
         if device == "cuda":
             limits = with_cuda(limits)
         self.confinement = limits
@@ -79,7 +76,7 @@ class HostEvaluator:
             "bytes": size,
             "scalars": scalars,
             "device": device,
-            "gpu_fraction": gpu_fraction,
+            "gpu_fraction": GPU_FRACTION,
         }
         self._standing: HostProcess | None = None
         self._watcher: WorkerProcess | None = None
