@@ -29,7 +29,7 @@ CREATE TABLE kernels (                      -- originals: code, launch facts, wh
     cubin TEXT NOT NULL REFERENCES cubins(digest),
     name TEXT NOT NULL,
     arch TEXT NOT NULL,
-    launch TEXT NOT NULL,                   -- JSON, see rows.launch_facts
+    launch TEXT NOT NULL,                   -- JSON, see Kernel.launch_facts
     source_hash TEXT NOT NULL,
     signature TEXT NOT NULL,                -- JSON
     constants TEXT NOT NULL,                -- JSON

@@ -41,33 +41,9 @@ def kernel_facts(kernel: Kernel) -> dict[str, Any]:
     may cut the work differently.
     """
     launch = {key: kernel.meta[key] for key in LAUNCH_FACTS if kernel.meta.get(key) is not None}
-    return {
-        "name": kernel.name,
-        "arch": kernel.arch,
-        "threads": kernel.threads,
-        "shared_bytes": kernel.shared_bytes,
-        "cluster": list(kernel.cluster),
-        "hidden_args": kernel.hidden_args,
-        "scratch_bytes": kernel.scratch_bytes,
-        "parameters": None if kernel.parameters is None else [list(pair) for pair in kernel.parameters],
-        "launch": launch,
-    }
+    return {"name": kernel.name, "arch": kernel.arch, **kernel.launch_facts(), "launch": launch}
 
 
 def kernel_from_facts(facts: Mapping[str, Any], cubin: bytes) -> Kernel:
     """The inverse of `kernel_facts`; the rest of ``meta`` stays behind."""
-    x, y, z = facts["cluster"]
-    return Kernel(
-        cubin=cubin,
-        name=facts["name"],
-        arch=facts["arch"],
-        threads=facts["threads"],
-        shared_bytes=facts["shared_bytes"],
-        cluster=(x, y, z),
-        hidden_args=facts["hidden_args"],
-        scratch_bytes=facts["scratch_bytes"],
-        parameters=None
-        if facts["parameters"] is None
-        else tuple((name, kind) for name, kind in facts["parameters"]),
-        meta=dict(facts.get("launch", {})),
-    )
+    return Kernel.launched_as(facts, cubin, facts["name"], facts["arch"], dict(facts.get("launch", {})))
