@@ -257,13 +257,12 @@ class CaseOnGpu:
         self.launch(plan, function)
         self.compare(image, label)
 
-    def compare(self, image: Image, label: str, *, block: bool = False, expected: Any = None) -> None:
+    def compare(self, image: Image, label: str, *, block: bool = False) -> None:
         """Enqueue a comparison of the live arena with what the baseline left (after a block: `block`)."""
         where = f"case {self.case.name}, {image.label}, {label}"
         live = int(self.live.data_ptr())
         if self.exact:
-            if expected is None:
-                expected = image.after_block if block else image.expected
+            expected = image.after_block if block else image.expected
             self.checker.compare(live, int(expected.data_ptr()), self.layout.nbytes, where, self.layout, 0)
             return
         pristine = int(image.pristine.data_ptr())

@@ -35,7 +35,6 @@ class HostEvaluator:
         call_s: seconds that a request of `session.BATCH` calls may take.
         confinement: of the processes.
         scan: refuse by the text first; False leaves everything to confinement and checks.
-        floor_us: no honest call is faster (see `roofline`); None for no bound.
 
     Raises:
         DeviceError: no reference, or buffers that are both read and written.
@@ -52,7 +51,6 @@ class HostEvaluator:
         call_s: float = 10.0,
         confinement: Confinement | None = None,
         scan: bool = True,
-        floor_us: float | None = None,
     ) -> None:
         if workload.reference is None:
             raise DeviceError("Python candidates need a reference", where=workload.name)
@@ -63,7 +61,7 @@ class HostEvaluator:
         outputs = {name: b for name, b in buffers.items() if b.role == "out"}
         scalars = {n: a for n, a in case.args.items() if not isinstance(a, Buffer)} | dict(case.constants)
         slots, size = lay_out(inputs, outputs)
-        self.task = HostTask(workload, inputs, outputs, scalars, slots, size, device, rounds, floor_us)
+        self.task = HostTask(workload, inputs, outputs, scalars, slots, size, device, rounds)
         self.baseline, self.call_s, self.scan = baseline, call_s, scan
         limits = confinement or Confinement(wall_s=300.0, cpu_s=600, memory_bytes=None, processes=4)
         # as many for the baseline as for the candidate; a GPU's driver has threads of its own

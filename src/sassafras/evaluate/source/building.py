@@ -24,7 +24,7 @@ from sassafras.core import (
     Verdict,
 )
 
-from ..sandbox import COMPILER_READABLE, Confinement, NotSafe, ProcessEnd, import_path, run
+from ..sandbox import COMPILER_READABLE, LIMIT_VERDICTS, Confinement, NotSafe, ProcessEnd, import_path, run
 from ..scan import ScanFinding, scan_cubin, scan_cuda, scan_python
 from .launching import Forged, launched, ptxas_flags
 from .messages import own_messages
@@ -119,15 +119,16 @@ class _Refused(Exception):
 
 def _ended(done: ProcessEnd, what: str, limits: Confinement) -> None:
     """Raise for a build that we or a limit stopped."""
-    if done.stopped == "time" or done.status in (-24, 152):  # SIGXCPU
-        raise _Refused(Verdict.TIMED_OUT, f"{what} took longer than {limits.wall_s:g} s")
-    if done.stopped == "memory":
-        raise _Refused(Verdict.OUT_OF_RESOURCES, f"{what} held more than {limits.resident_bytes >> 20} MiB")
-    if done.stopped == "disk":
-        raise _Refused(Verdict.OUT_OF_RESOURCES, f"{what} wrote more than {limits.disk_bytes >> 20} MiB")
-    if done.stopped in ("processes", "threads"):
-        most = limits.processes if done.stopped == "processes" else limits.threads
-        raise _Refused(Verdict.CHEATED, f"{what} started more than {most} {done.stopped}")
+    stopped = "time" if done.status in (-24, 152) else done.stopped  # SIGXCPU
+    if stopped:
+        did = {
+            "time": f"took longer than {limits.wall_s:g} s",
+            "memory": f"held more than {limits.resident_bytes >> 20} MiB",
+            "disk": f"wrote more than {limits.disk_bytes >> 20} MiB",
+            "processes": f"started more than {limits.processes} processes",
+            "threads": f"started more than {limits.threads} threads",
+        }
+        raise _Refused(LIMIT_VERDICTS[stopped], f"{what} {did[stopped]}")
     starved = re.search(r"bad_alloc|[Oo]ut of memory|MemoryError", done.output)
     if done.status in (-9, -6, -11, 137, 134) or (done.status and starved):
         raise _Refused(Verdict.OUT_OF_RESOURCES, f"{what} ended for want of memory: {_tail(done.output)}")

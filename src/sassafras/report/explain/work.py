@@ -38,7 +38,7 @@ _NOTHING = 5e-5
 
 
 def explain(
-    target: str | Path | Workload,
+    target: str | Path | Workload | ExplainSubject,
     *,
     tuned: str | Path | bytes | None = None,
     case: str | None = None,
@@ -60,8 +60,8 @@ def explain(
 
     Args:
         target: a workload or a target (``file.py``, ``suite:NAME``) whose best stored kernel is explained;
-            ``run:N`` for the result of a run in the store; or the JSON that `Result.save` wrote, with the
-            cubin beside it.
+            ``run:N`` for the result of a run in the store; the JSON that `Result.save` wrote, with the
+            cubin beside it; or an `ExplainSubject`.
         tuned: the tuned cubin (path or bytes), instead of the store's.
         case: the workload's case, by default its first.
         device: ``"cuda"`` (measured), ``"model"`` (modelled), ``"auto"``, or a `Device` of your own.
@@ -79,23 +79,14 @@ def explain(
     say = stage or (lambda text: None)
     if limit < 1 or not 0 < keep <= 1:
         raise SassafrasError(f"limit {limit} or keep {keep} cannot be", hint="limit >= 1, 0 < keep <= 1")
-    subject = find(target, tuned=tuned, case=case, arch=arch, store=store)
-    return explain_subject(subject, device=device, limit=limit, keep=keep, remeasure=remeasure, stage=say)
-
-
-def explain_subject(
-    subject: ExplainSubject,
-    *,
-    device: str | Device = "auto",
-    limit: int = LIMIT,
-    keep: float = 0.95,
-    remeasure: int = 5,
-    stage: Callable[[str], None] | None = None,
-) -> Explanation:
-    """`explain`, given what was found already."""
+    subject = (
+        target
+        if isinstance(target, ExplainSubject)
+        else find(target, tuned=tuned, case=case, arch=arch, store=store)
+    )
     opened = open_device(device, subject.baseline.arch)
     with closing(opened):
-        return _Work(subject, opened, stage or (lambda text: None)).explain(limit, keep, remeasure)
+        return _Work(subject, opened, say).explain(limit, keep, remeasure)
 
 
 class _Work:
