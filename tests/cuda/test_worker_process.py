@@ -120,7 +120,7 @@ def test_an_unexpected_exception_is_an_error_with_its_place(worker: WorkerProces
     with pytest.raises(DeviceError, match="ValueError: planted") as caught:
         worker.ask("fail", 30)
     assert not isinstance(caught.value, WorkerDied)
-    assert caught.value.sticky  # type: ignore[attr-defined]
+    assert caught.value.sticky
     assert worker.ask("ping", 30)["pid"] == worker.pid
 
 

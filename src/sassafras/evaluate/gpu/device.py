@@ -11,12 +11,11 @@ from typing import Any
 
 from sassafras.core import Candidate, Case, DeviceError, Evaluation, Kernel, Verdict, Workload
 from sassafras.cuda.environment import available, clocks, environment, probe
-from sassafras.cuda.worker_process import WorkerDied, WorkerProcess, WorkerTimeout, WorkerTooLarge
+from sassafras.cuda.worker_process import WorkerDied, WorkerProcess
 
 from .protocol import WORKER, JudgeSettings, kernel_facts
 from .reports import (
     SampleReport,
-    blame,
     broken_sample,
     frozen_evaluation,
     lost,
@@ -236,7 +235,7 @@ class CudaDevice:
                 raise
             self._replace()
             # torch in the worker raises errors of its own
-            verdict = blame(error) or (Verdict.CRASHED if "CUDA error" in str(error) else None)
+            verdict = error.verdict or (Verdict.CRASHED if "CUDA error" in str(error) else None)
             if verdict is None:
                 raise
             seconds = time.perf_counter() - begin
@@ -321,9 +320,9 @@ class CudaDevice:
                 cold_l2=cold_l2,
             )
         except DeviceError as error:
-            if (verdict := blame(error)) is None:
+            if error.verdict is None:
                 raise
-            return {"verdict": verdict, "detail": str(error)}
+            return {"verdict": error.verdict, "detail": str(error)}
 
     def sample(
         self,
@@ -366,8 +365,7 @@ class CudaDevice:
                     key=key,
                 )
             except DeviceError as error:
-                ended = isinstance(error, WorkerTimeout | WorkerTooLarge | WorkerDied)
-                if not ended and not getattr(error, "sticky", False):
+                if not error.sticky:
                     raise
                 self._replace()
                 return broken_sample(answer, spent, lost(candidate, error, spent))

@@ -179,14 +179,13 @@ class KernelJudge:
 
     def _refused(self, error: DeviceError) -> dict[str, Any]:
         """The answer for an error: a driver's verdict, or ``unsupported`` for a mismatch of parameters."""
-        sticky = isinstance(error, CudaError) and error.sticky
-        verdict = error.verdict if isinstance(error, CudaError) else Verdict.UNSUPPORTED
-        if not sticky:
+        if not error.sticky:
             self.gpu.sync()
             self.checker.reset()
             for scene in self.scenes:
                 scene.forget()
-        return {"verdict": str(verdict), "detail": str(error), "sticky": sticky, "samples": 0}
+        verdict = error.verdict or Verdict.UNSUPPORTED
+        return {"verdict": str(verdict), "detail": str(error), "sticky": error.sticky, "samples": 0}
 
     def _release(self, graph: Any, function: KernelFunction | None) -> None:
         try:

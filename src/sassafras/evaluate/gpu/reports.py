@@ -17,7 +17,6 @@ from sassafras.core.statistics import (
     hierarchical_median,
     paired_ratios,
 )
-from sassafras.cuda.worker_process import WorkerDied, WorkerTimeout, WorkerTooLarge
 
 #: a null experiment further from 1 than this means that this machine cannot tell such kernels apart
 NULL_TOLERANCE = 0.02
@@ -169,21 +168,9 @@ def sample_report(answer: Mapping[str, Any], case: str, special_every: int) -> S
     )
 
 
-def blame(error: DeviceError) -> Verdict | None:
-    """What an error of a worker says of the candidate in it; None where the worker itself is at fault."""
-    ends = {
-        WorkerTimeout: Verdict.TIMED_OUT,
-        WorkerTooLarge: Verdict.OUT_OF_RESOURCES,
-        WorkerDied: Verdict.CRASHED,
-    }
-    said = ends.get(type(error)) or getattr(error, "verdict", None)
-    return None if said is None else Verdict(said)
-
-
 def lost(candidate: Candidate, error: DeviceError, seconds: float) -> Evaluation:
     """The evaluation of a candidate whose worker died, hung or held too much memory."""
-    verdict = blame(error) or Verdict.CRASHED
-    return Evaluation(candidate.digest, verdict, detail=str(error), seconds=seconds)
+    return Evaluation(candidate.digest, error.verdict or Verdict.CRASHED, detail=str(error), seconds=seconds)
 
 
 def broken_sample(answer: Mapping[str, Any], spent: float, ended: Evaluation) -> SampleReport:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -127,7 +129,8 @@ class HostEvaluator:
                 raise DeviceError("others use the GPU: it cannot be told who leaves work on it")
             baseline = self._baseline()
             candidate = self._process(source)  # both load at the same time
-            self._await(baseline)
+            with self._trusted():
+                baseline.ready()
             candidate.ready()
             session = HostSession(self.task, baseline, candidate)
             session.check()
@@ -144,23 +147,23 @@ class HostEvaluator:
     def _process(self, source: HostSource) -> HostProcess:
         return HostProcess(source, self._setup, self.confinement, self.call_s)
 
+    @contextmanager
+    def _trusted(self) -> Iterator[None]:
+        """What befalls the baseline alone is no fault of the candidate's."""
+        try:
+            yield
+        except Lost as error:
+            where = self.task.workload.name
+            raise DeviceError(f"the baseline cannot be run: {error}", where=where) from error
+
     def _baseline(self) -> HostProcess:
         """The baseline's process: started once, again when it was lost or is about to reach its limits."""
         if self._standing is not None and self._standing.tired:
             self.close()
         if self._standing is None:
-            try:
+            with self._trusted():
                 self._standing = self._process(self.baseline)
-            except Lost as error:
-                raise DeviceError(f"the baseline cannot be run: {error}") from error
         return self._standing
-
-    def _await(self, baseline: HostProcess) -> None:
-        try:
-            baseline.ready()
-        except Lost as error:
-            where = self.task.workload.name
-            raise DeviceError(f"the baseline cannot be run: {error}", where=where) from error
 
     def close(self) -> None:
         """End the baseline's process, and the one that watches the GPU; safe to call twice."""
