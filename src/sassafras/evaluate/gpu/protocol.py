@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -42,6 +43,11 @@ def kernel_facts(kernel: Kernel) -> dict[str, Any]:
     """
     launch = {key: kernel.meta[key] for key in LAUNCH_FACTS if kernel.meta.get(key) is not None}
     return {"name": kernel.name, "arch": kernel.arch, **kernel.launch_facts(), "launch": launch}
+
+
+def launch_key(kernel: Kernel) -> str:
+    """What else than its code decides how a kernel runs: everything that travels to a worker."""
+    return json.dumps(kernel_facts(kernel), sort_keys=True, default=str)
 
 
 def kernel_from_facts(facts: Mapping[str, Any], cubin: bytes) -> Kernel:

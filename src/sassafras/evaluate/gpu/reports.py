@@ -104,7 +104,7 @@ def frozen_evaluation(
             )
     groups = [paired_ratios(a["baseline_us"], a["candidate_us"]) for a in answers]
     nulls = [paired_ratios(a["baseline_us"], a["null_us"]) for a in answers]
-    null = hierarchical_median(nulls)  # type: ignore[arg-type]
+    null = hierarchical_median(nulls)
     steady = abs(null - 1.0) <= NULL_TOLERANCE
     per_process = [
         {
@@ -120,17 +120,17 @@ def frozen_evaluation(
         extra |= {key: [answer.get(key) for answer in answers] for key in SEEN}
     if all("cold_baseline_us" in answer for answer in answers):
         cold = [paired_ratios(a["cold_baseline_us"], a["cold_candidate_us"]) for a in answers]
-        extra["cold_l2_speedup"] = hierarchical_median(cold)  # type: ignore[arg-type]
+        extra["cold_l2_speedup"] = hierarchical_median(cold)
         extra["cold_l2_baseline_us"] = float(np.median([np.median(a["cold_baseline_us"]) for a in answers]))
     return Evaluation(
         candidate.digest,
         Verdict.CORRECT if steady else Verdict.UNSTABLE_BASELINE,
         time_us=float(np.median([row["candidate_us"] for row in per_process])),
         baseline_us=float(np.median([row["baseline_us"] for row in per_process])),
-        speedup=hierarchical_median(groups),  # type: ignore[arg-type]
-        interval=hierarchical_bootstrap(groups, seed=1) if len(groups) > 1 else bootstrap_median(groups[0]),  # type: ignore[arg-type]
+        speedup=hierarchical_median(groups),
+        interval=hierarchical_bootstrap(groups, seed=1) if len(groups) > 1 else bootstrap_median(groups[0]),
         null=null,
-        null_interval=hierarchical_bootstrap(nulls, seed=2) if len(nulls) > 1 else bootstrap_median(nulls[0]),  # type: ignore[arg-type]
+        null_interval=hierarchical_bootstrap(nulls, seed=2) if len(nulls) > 1 else bootstrap_median(nulls[0]),
         samples=samples,
         detail="" if steady else f"the identity rewrite measured {null:.4f} times the baseline's speed",
         seconds=seconds,
