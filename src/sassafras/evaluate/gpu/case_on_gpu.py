@@ -308,10 +308,8 @@ class CaseOnGpu:
                 )
             got = output.to(torch.float64)
             want = target.to(device=got.device, dtype=torch.float64)
-            allowed = self.tolerance.atol + self.tolerance.rtol * want.abs()
-            close = ((got - want).abs() <= allowed) | (got == want) | (got.isnan() & want.isnan())
-            if not bool(close.all()):
-                bad = ~close
+            bad = ~self.tolerance.close(got, want)
+            if bool(bad.any()):
                 worst = (got - want).abs()[bad].nan_to_num(nan=float("inf")).max()
                 count = f"{int(bad.sum())} of {bad.numel()}"
                 return f"{count} elements of {name} differ, by up to {float(worst):.3g}"

@@ -36,7 +36,7 @@ struct Job {
     u64 from;          // number of its first word among the words of all jobs
     u32 what;          // bits: 1 compare both arenas, 2 fill, 4 fill the second arena too, 8 verify what was filled
     u32 fill;          // 1 normal, 2 uniform
-    u32 dtype, tail;   // see DTYPE_CODES in sampling.py; bytes of the last word that are its own
+    u32 dtype, tail;   // see DTYPE_CODES in random_tests.py; bytes of the last word that are its own
     float p0, p1;      // mean and std, or low and high
     long long i0, i1;  // integer low and high
 };

@@ -181,10 +181,8 @@ class HostSession:
 
         raw = torch.from_numpy(np.frombuffer(memory, np.uint8, row["bytes"], row["offset"]).copy())
         got = raw.view(getattr(torch, row["dtype"])).view(row["shape"]).to(torch.float64).numpy()
-        tolerance = self.task.workload.tolerance
-        allowed = tolerance.atol + tolerance.rtol * np.abs(wanted)
         with np.errstate(invalid="ignore"):
-            close = (np.abs(got - wanted) <= allowed) | (got == wanted) | (np.isnan(got) & np.isnan(wanted))
+            close = self.task.workload.tolerance.close(got, wanted)
         if close.all():
             return None
         return f"{int((~close).sum())} of {close.size} elements of {row['name']} differ"

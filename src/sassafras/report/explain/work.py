@@ -94,6 +94,7 @@ class _Work:
 
     def __init__(self, subject: ExplainSubject, device: Device, say: Callable[[str], None]) -> None:
         self.subject, self.device, self.say = subject, device, say
+        self.drawing = device if device.modelled and isinstance(device, Redrawing) else None
         self.baseline: Kernel = subject.baseline
         self.space = ScheduleSpace(self.baseline, arch_by_name=True)
         self.function = self.space.function
@@ -124,8 +125,8 @@ class _Work:
         if self.model is not None and not self.device.modelled and (doubt := refusal(known)):
             self.notes.append(f"on why moves help: {doubt}")
         if not why_not:
-            final = redrawn(self.device, self._kernel(tuned))
-            self.turns = turns(self.device, self._kernel(tuned), final)
+            final = redrawn(self.drawing, self._kernel(tuned))
+            self.turns = turns(self.drawing, self._kernel(tuned), final)
             first = purse.cost(tuned)
             if first is None:
                 raise SassafrasError(
@@ -148,12 +149,12 @@ class _Work:
             self.notes.append(f"{self.refused} schedules on the way were refused by the validator or failed")
         reduced = self._kernel(state)
         moves = [move for move, _ in found]
-        if moves and (not self.device.modelled or isinstance(self.device, Redrawing)):
+        if moves and (not self.device.modelled or self.drawing):
             pairs = [(move, self._kernel(lacking)) for move, lacking in found]
             moves = remeasured(self.device, pairs, reduced, remeasure, self.notes)
         ratio, reduced_ratio = 1 / full, 1 / cost
         if final is not None and final.cost is not None:
-            ratio, again = 1 / final.cost, redrawn(self.device, reduced)
+            ratio, again = 1 / final.cost, redrawn(self.drawing, reduced)
             reduced_ratio = ratio if again is None or again.cost is None else 1 / again.cost
         return Explanation(
             workload=self.subject.workload.name,
@@ -212,7 +213,7 @@ class _Work:
             self.detail = str(report)
             return None
         costs = []
-        drawing = self.device if self.device.modelled and isinstance(self.device, Redrawing) else None
+        drawing = self.drawing
         looks = self.turns if drawing else 1 if self.device.modelled else LOOKS
         for n in range(looks):
             # draws on which no search chose this schedule
