@@ -174,8 +174,7 @@ class CudaDevice:
 
     def _replace(self) -> None:
         """Kill the worker and start another; its preparation overlaps with whatever the caller does next."""
-        self.restarts += 1
-        self._stop()
+        self._lose()
         self._start()
 
     def _stop(self) -> None:
