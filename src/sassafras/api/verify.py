@@ -11,8 +11,8 @@ from typing import Any, Literal
 from sassafras.core import Candidate, Case, DeviceError, Kernel, SassafrasError, StoreError, Verdict, Workload
 from sassafras.core.statistics import failure_bound
 from sassafras.cuda.environment import available
-from sassafras.evaluate.evaluator import launch_key
 from sassafras.evaluate.gpu import CudaDevice
+from sassafras.evaluate.gpu.protocol import launch_key
 from sassafras.evaluate.gpu.sanitizer import program, sanitize
 from sassafras.evaluate.scan import scan_cubin
 from sassafras.jobs.opening import DEFAULT_ARCH, load_workload

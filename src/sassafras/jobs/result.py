@@ -220,11 +220,6 @@ def _kernel_json(kernel: Kernel) -> dict[str, Any]:
         "digest": kernel.digest,
         "name": kernel.name,
         "arch": kernel.arch,
-        "threads": kernel.threads,
-        "shared_bytes": kernel.shared_bytes,
-        "cluster": list(kernel.cluster),
-        "hidden_args": kernel.hidden_args,
-        "scratch_bytes": kernel.scratch_bytes,
-        "parameters": None if kernel.parameters is None else [list(pair) for pair in kernel.parameters],
+        **kernel.launch_facts(),
         "meta": dict(kernel.meta),
     }

@@ -24,8 +24,6 @@ class SourceEvaluator:
             unless candidates are to reproduce the baseline's bits.
         workload, case, baseline: what the candidates stand in for.
         confinement: of the builds.
-        fp32_accumulation: refuse narrower accumulation; by default what the workload's ``meta`` says under
-            ``accumulate`` (``"fp32"``).
     """
 
     def __init__(
@@ -36,13 +34,10 @@ class SourceEvaluator:
         baseline: Kernel,
         *,
         confinement: Confinement | None = None,
-        fp32_accumulation: bool | None = None,
     ) -> None:
         self.workload, self.case, self.baseline = workload, case, baseline
         self.confinement = confinement or Confinement()
-        self.fp32 = (
-            workload.meta.get("accumulate") == "fp32" if fp32_accumulation is None else fp32_accumulation
-        )
+        self.fp32 = workload.meta.get("accumulate") == "fp32"
         self.inner = KernelEvaluator(
             device,
             None,
