@@ -10,13 +10,13 @@ import numpy as np
 
 from sassafras.core.errors import DisassemblyError
 from sassafras.sass import Function, Instruction
-from sassafras.sass.control import CONTROL_MASK
 from sassafras.sass.latency import LatencyTable, opcode_key
 
-from . import classes, dependences, effects, graph, operands, rules_jit
+from . import classes, dependences, effects, graph, memory, operands, rules_jit
 from .dependences import KIND_NAMES, MEMORY, ORDER, RAW, WAR, WAW, Pair
 from .flow import Flow
 from .pending import Scoreboards
+from .words import CLEAN
 
 #: cycles after which every fixed-latency result is there; unknown distances are kept up to here
 HORIZON = 64
@@ -24,7 +24,6 @@ HORIZON = 64
 BARRIER_TO_MEMORY = 6
 #: between two of a queue whose results meet, with no wait (no lower case in thousands of pairs)
 IN_QUEUE = 4
-_CLEAN = np.uint64(~CONTROL_MASK & (2**64 - 1))
 
 
 @dataclass(slots=True)
@@ -109,9 +108,10 @@ class Analysis:
         self.blocks = graph.build(self.code, function.labels, function.indirect, self.system)
         self.parts = [dependences.BlockPairs(b, self.effects) for b in self.blocks]
         self.words = function.words.copy()
-        self.words[:, 1] &= _CLEAN
+        self.words[:, 1] &= CLEAN
         self._regions()
         self._graph()
+        self.memory = memory.accesses(self.blocks, self.kinds, self.effects)
         self._refuse_counted_results()
         self.scoreboards = Scoreboards(self)
         self._edges()
@@ -145,6 +145,11 @@ class Analysis:
         """The original's upper words, uint64."""
         return self.function.words[:, 1].copy()
 
+    @cached_property
+    def original_times(self) -> tuple[np.ndarray, np.ndarray]:
+        """`issue_times` of the original."""
+        return self.issue_times(np.array([i.control.stall for i in self.code]))
+
     def _refuse_counted_results(self) -> None:
         """ptxas lets DEPBAR.LE count DMMAs in flight; here it only counts groups of asynchronous copies."""
         named = {i.operands[0] for i in self.code if i.base == "DEPBAR" and i.operands}
@@ -174,7 +179,7 @@ class Analysis:
         inside: list[tuple[Pair, int, bool]] = []
         across: list[tuple[Pair, int, bool]] = []
         checks: set[tuple[int, int, int]] = set()  # (second, number, 0 written or 1 read)
-        now = self.issue_times()
+        now, _ = self.original_times
         self.asynchronous = [i.base in classes.WARPGROUP_PRODUCTS for i in self.code]
         for n, block in enumerate(self.blocks):
             for pair in self.parts[n].pairs:
@@ -188,8 +193,6 @@ class Analysis:
                 if not known and kept is not None:
                     need = min(need, kept)
                 inside.append((pair, need, known))
-            for pair in dependences.memory_pairs(block, self.kinds, self.effects):
-                inside.append((pair, 0, True))
             inside += self._window_pairs(block, now)
             behind, beyond = self._barrier_pairs(block)
             inside += [(pair, BARRIER_TO_MEMORY, True) for pair in behind]
@@ -323,15 +326,16 @@ class Analysis:
         ]
         return sum(stalls)
 
-    def issue_times(self) -> np.ndarray:
-        """Issue cycle of each instruction, counted from the start of its block."""
-        times = np.zeros(self.count, dtype=np.int32)
-        for block in self.blocks:
-            now = 0
-            for n in range(block.start, block.end):
-                times[n] = now
-                now += max(1, self.code[n].control.stall)
-        return times
+    def issue_times(self, stall: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Issue cycle by position, counted from the start of its block, and each block's cycles (int32).
+
+        Args:
+            stall: stall counts by position; 0 counts as 1.
+        """
+        cycles = np.maximum(stall, 1).astype(np.int32)
+        after = np.cumsum(cycles, dtype=np.int32)
+        begin = (after - cycles)[self.flow.start]
+        return after - cycles - begin[self.block_of], after[self.flow.end - 1] - begin
 
     def _across(self, known: list[tuple[Pair, int, bool]], unknown: list[tuple[Pair, int]]) -> None:
         """Pairs over block edges; an unknown one keeps the original's shortest distance."""
@@ -342,10 +346,7 @@ class Analysis:
             if key not in rows or rows[key][1] < need:
                 rows[key] = (pair, need, sure)
         if unknown:
-            times = self.issue_times()
-            lengths = np.zeros(len(self.blocks), dtype=np.int32)
-            for n, b in enumerate(self.blocks):
-                lengths[n] = times[b.end - 1] + max(1, self.code[b.end - 1].control.stall)
+            times, lengths = self.original_times
             between = rules_jit.block_distances(lengths, self.flow, HORIZON)
             for pair, most in unknown:
                 source, target = int(self.block_of[pair.first]), int(self.block_of[pair.second])

@@ -22,14 +22,13 @@ the disassembler shows the start of the same block as its target.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sassafras.sass import Function, Instruction
 from sassafras.sass.control import CONTROL_MASK
 
-from . import operands
+from . import operands, words
 from .effects import Effects
 from .graph import GraphBlock
 from .report import Violation
@@ -63,19 +62,8 @@ class Reading:
 
 def match(original: Function, copy: Function) -> list[int] | None:
     """For each place of the copy the original's instruction, or None where other words stand there."""
-    found: dict[tuple[int, int], list[int]] = defaultdict(list)
-    for i in original.instructions:
-        found[_word(i)].append(i.index)
-    out: list[int] = []
-    taken: dict[tuple[int, int], int] = defaultdict(int)
-    for j in copy.instructions:
-        key = _word(j)
-        n = taken[key]
-        if n >= len(found.get(key, ())):
-            return None
-        taken[key] = n + 1
-        out.append(found[key][n])
-    return out if len(out) == len(original.instructions) else None
+    found, failed = words.match(map(_word, copy.instructions), map(_word, original.instructions))
+    return found if failed < 0 and len(found) == len(original) else None
 
 
 def _word(i: Instruction) -> tuple[int, int]:
