@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .describe import describe
 from .state import REORDER, RESTALL, Move, ScheduleState
 
 if TYPE_CHECKING:
     from .space import ScheduleSpace
 
-__all__ = ["REORDER", "RESTALL", "Move", "ScheduleSpace", "ScheduleState", "describe"]
+__all__ = ["REORDER", "RESTALL", "Move", "ScheduleSpace", "ScheduleState"]
 
 
 def __getattr__(name: str) -> Any:

@@ -229,7 +229,7 @@ def facts(function: Function, graph: Graph) -> ScoreboardProblem:
         covered_by=by,
         usable=sum(1 << s for s in range(6) if s not in reserved),
         latency=latency,
-        weight=weights(graph),
+        weight=block_weights(graph.blocks),
         start=np.array([b.start for b in graph.blocks], dtype=np.int32),
         end=np.array([b.end for b in graph.blocks], dtype=np.int32),
         follow_at=follow_at,
@@ -251,10 +251,7 @@ def _accepted(f: ScoreboardProblem, stall: np.ndarray) -> tuple[np.ndarray, np.n
     """
     from .control_sharing import demand
 
-    items = len(f.latency)
-    cost, needed = np.zeros((items, items)), np.zeros(items, dtype=np.bool_)
-    first = np.full(items, len(stall), dtype=np.int32)
-    demand(f, np.arange(len(stall), dtype=np.int32), stall, needed, first, cost)
+    _, cost = demand(f, np.arange(len(stall), dtype=np.int32), stall)
     pairs = np.argwhere((cost > 0) & (f.hint[:, None] == f.hint[None, :]) & (f.hint >= 0)[:, None])
     return pairs.astype(np.int32), _TOLERANCE * cost[pairs[:, 0], pairs[:, 1]]
 
@@ -284,13 +281,8 @@ def _bits(registers: frozenset[int]) -> np.ndarray:
     return out
 
 
-def weights(graph: Graph) -> np.ndarray:
-    """Expected executions of each block: a factor for every loop around it (back edges in address order)."""
-    return block_weights(graph.blocks)
-
-
 def block_weights(blocks: Sequence[Block]) -> np.ndarray:
-    """See `weights`."""
+    """Expected executions of each block: a factor for every loop around it (back edges in address order)."""
     weight = np.ones(len(blocks))
     for b in blocks:
         for s in b.successors:
@@ -411,22 +403,16 @@ def regenerate(f: ScoreboardProblem, order: np.ndarray, stall: np.ndarray) -> Co
     from .control_waits import apart, waits
 
     order, stall = order.copy(), stall.copy()  # writable: what is compiled is compiled for one type
-    items = len(f.latency)
-    cost = np.zeros((items, items))
-    needed = np.zeros(items, dtype=np.bool_)
-    first = np.full(items, len(order), dtype=np.int32)
-    demand(f, order, stall, needed, first, cost)
+    needed, cost = demand(f, order, stall)
     a, b = f.shared[:, 0], f.shared[:, 1]
     cost[a, b] = np.maximum(0.0, cost[a, b] - f.accepted)
-    color, total = assign(needed, first, cost, f.keeps, f.hint, f.usable)
-    write, read, wait, missing = waits(f, order, color)
-    for trial in range(_TRIALS):
+    for trial in range(_TRIALS + 1):
+        color, total = assign(f, needed, cost)
+        write, read, wait, missing = waits(f, order, color)
         if not missing.any():
             break
         # what was left to a later operation of its queue, on all paths but one: it gets its own after all
         needed |= missing | (trial == _TRIALS - 2)
-        color, total = assign(needed, first, cost, f.keeps, f.hint, f.usable)
-        write, read, wait, missing = waits(f, order, color)
     new = apart(f, order, stall, write, read, wait)
     new.setflags(write=False)
     placed = not missing.any() and not (wait.astype(np.bool_) & ~f.may_wait[order]).any()

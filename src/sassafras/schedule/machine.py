@@ -93,7 +93,7 @@ def usual(function: Function, graph: Graph) -> Costs:
     code = function.instructions
     zero = np.zeros(len(code), dtype=np.int32)
     pipe, busy, result, read, queue = (zero.copy() for _ in range(5))
-    weights = codes.weights(graph)
+    weights = codes.block_weights(graph.blocks)
     visits = np.zeros(len(code))
     for b in graph.blocks:
         visits[b.start : b.end] = weights[b.index]

@@ -17,13 +17,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from sassafras.core.errors import DisassemblyError
-from sassafras.sass import Emitter, Function, Instruction, Program
+from sassafras.sass import Emitter, Function, Instruction, Program, archs
 from sassafras.sass.control import REUSE_MASK
-from sassafras.sass.latency import opcode_key, slots
+from sassafras.sass.latency import LatencyTable, opcode_key, slots
 from sassafras.sass.registers import GPR, PRED, UGPR
 
 from . import flow
-from .distances import HORIZON, DistanceTable
+from .distances import HORIZON
 from .webs import Web, fixed_registers, live, values
 
 #: (word, first bit, bits) of the fields that name general registers: output, inputs
@@ -53,15 +53,12 @@ class Renamed:
     instructions: int
 
 
-def rename(
-    program: Program, name: str, most: int | None = None, table: DistanceTable | None = None
-) -> Renamed:
+def rename(program: Program, name: str, most: int | None = None) -> Renamed:
     """Give values other names where that breaks a false dependence.
 
     Args:
         program, name: the kernel.
         most: rename at most so many values, first come first.
-        table: latency table; None for the architecture's own.
 
     Raises:
         DisassemblyError: the renamed code does not read as it should, again and again.
@@ -69,7 +66,7 @@ def rename(
     function = program.function(name)
     refused: set[int] = set()
     webs = values(function)
-    _assign(function, webs, table or load_table(function.arch))
+    _assign(function, webs, LatencyTable.load(archs.get(function.arch).table))
     chosen = [n for n, w in enumerate(webs) if w.name >= 0]
     if most is not None:
         chosen = chosen[:most]
@@ -92,16 +89,7 @@ def rename(
 # -- names ------------------------------------------------------------------------------------------------
 
 
-def load_table(arch: str) -> DistanceTable:
-    """The latency table of an architecture's name."""
-    from sassafras.sass.archs import get
-
-    from .space import load_table as load
-
-    return load(get(arch).table)
-
-
-def _assign(function: Function, webs: list[Web], table: DistanceTable) -> None:
+def _assign(function: Function, webs: list[Web], table: LatencyTable) -> None:
     """Choose names, greedily in order of first definition."""
     code, count = function.instructions, len(function)
     blocks = flow.blocks(function)
@@ -169,7 +157,7 @@ def _assign(function: Function, webs: list[Web], table: DistanceTable) -> None:
 class _Known:
     """Whether the latency table knows what new neighbours on one register need of one another."""
 
-    def __init__(self, function: Function, table: DistanceTable) -> None:
+    def __init__(self, function: Function, table: LatencyTable) -> None:
         self.code, self.table = function.instructions, table
         self.keys = [opcode_key(i.opcode) for i in self.code]
         self.slots = [slots(i) for i in self.code]
