@@ -27,30 +27,21 @@ from .control import ScoreboardProblem
 from .graph import Graph
 from .tables import Tables
 
-#: pipes that an instruction can keep busy, where no costs say which
-_PIPES = (
-    Queue.ALU,
-    Queue.FMA,
-    Queue.HALF,
-    Queue.FP64,
-    Queue.TENSOR,
-    Queue.XU,
-    Queue.CONST,
-    Queue.SPECIAL,
-    Queue.UNIFORM,
-)
+#: pipes that an instruction can keep busy, and for how many cycles, where no costs say so
 _BUSY = {
     Queue.ALU: 2,
+    Queue.FMA: 1,
+    Queue.HALF: 1,
+    Queue.FP64: 2,
+    Queue.TENSOR: 6,
     Queue.XU: 8,
     Queue.CONST: 8,
     Queue.SPECIAL: 8,
-    Queue.TENSOR: 6,
-    Queue.FP64: 2,
     Queue.UNIFORM: 2,
 }
+_PIPES = tuple(_BUSY)
 #: kinds of arcs: a distance; the first one's result; its operands are read
 FIXED, RESULT, READ = 0, 1, 2
-_FAR = 1 << 20
 
 
 class Costs(NamedTuple):
@@ -103,36 +94,22 @@ def usual(function: Function, graph: Graph) -> Costs:
         busy[i.index] = _BUSY.get(q, 1)
         queue[i.index] = q in (Queue.LSU, Queue.MIO, Queue.TMA)
         result[i.index], read[i.index] = codes.RESULT.get(q, 20), codes.READ.get(q, 14)
+    none = dict.fromkeys(("hold", "member", "flight", "closes", "awaits", "but"), zero)
+    port = np.zeros(len(code))
     return Costs(
-        pipe,
-        busy,
-        queue,
-        result,
-        read,
-        np.zeros(len(code)),
-        zero,
-        zero,
-        zero,
-        zero,
-        zero,
-        zero,
-        visits,
-        4,
-        "usual",
+        pipe, busy, queue, result, read, port, **none, visits=visits, queue_interval=4, source="usual"
     )
 
 
 class Machine(NamedTuple):
-    """Arrays that the compiled kernels read; int32, by instruction (original index) unless said otherwise.
+    """Arrays that the compiled kernels read besides `tables`; int32, by instruction (original index) unless
+    said otherwise.
 
     Attributes:
         succ_at, succ, delay, what: CSR of arcs: to which instruction, cycles, and FIXED, RESULT or READ.
         preds: how many arcs come in.
-        head, tail, own: as in `tables`.
-        kind, spacing, entry: as in `tables` (`entry`: entry_gap).
         pipe, busy, queue: as in `Costs`.
         port: float64, as in `Costs`.
-        start, end, least: by block: positions, cycles that it must take.
         interval: the queue's.
         outside: cycles until a late result that another block needs is there, or 0.
     """
@@ -142,19 +119,10 @@ class Machine(NamedTuple):
     delay: np.ndarray
     what: np.ndarray
     preds: np.ndarray
-    head: np.ndarray
-    tail: np.ndarray
-    own: np.ndarray
-    kind: np.ndarray
-    spacing: np.ndarray
-    entry: np.ndarray
     pipe: np.ndarray
     busy: np.ndarray
     queue: np.ndarray
     port: np.ndarray
-    start: np.ndarray
-    end: np.ndarray
-    least: np.ndarray
     interval: int
     outside: np.ndarray
 
@@ -196,7 +164,7 @@ def build(function: Function, graph: Graph, tables: Tables, costs: Costs, waits:
         _conflicts(arcs, start, end, graph, tables, facts, costs, outside)
         if waits:
             _masks(arcs, start, end, function, graph, costs)
-    return _flat(arcs, tables, costs, outside)
+    return _flat(arcs, costs, outside)
 
 
 def _fences(arcs: _Arcs, start: int, end: int, graph: Graph, tables: Tables) -> None:
@@ -295,7 +263,7 @@ def _masks(arcs: _Arcs, start: int, end: int, function: Function, graph: Graph, 
             arcs.add(a, x, int(costs.read[a]), READ)
 
 
-def _flat(arcs: _Arcs, t: Tables, costs: Costs, outside: np.ndarray) -> Machine:
+def _flat(arcs: _Arcs, costs: Costs, outside: np.ndarray) -> Machine:
     count = len(costs.pipe)
     rows = sorted((a, b, c, w) for (a, b), (c, w) in arcs.found.items())
     flat = np.array(rows, dtype=np.int32).reshape(-1, 4)
@@ -307,19 +275,10 @@ def _flat(arcs: _Arcs, t: Tables, costs: Costs, outside: np.ndarray) -> Machine:
         delay=flat[:, 2].copy(),
         what=flat[:, 3].copy(),
         preds=np.bincount(flat[:, 1], minlength=count).astype(np.int32),
-        head=t.head,
-        tail=t.tail,
-        own=np.maximum(t.own, 1).astype(np.int32),
-        kind=t.kind,
-        spacing=t.spacing,
-        entry=np.minimum(t.entry_gap, _FAR),
         pipe=costs.pipe,
         busy=costs.busy,
         queue=costs.queue,
         port=costs.port,
-        start=t.start,
-        end=t.end,
-        least=t.least_length,
         interval=costs.queue_interval,
         outside=outside,
     )
