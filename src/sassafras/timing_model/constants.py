@@ -122,8 +122,5 @@ class Constants:
         return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
 
 
-#: kernels of the suite whose measured schedules were used to choose constants; results mark others held out
-FITTED_ON: tuple[str, ...] = ()
-
 #: the H200 that this project measures on
 H200 = Constants()

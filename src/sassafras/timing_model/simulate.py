@@ -47,31 +47,6 @@ def parameters(c: Constants) -> np.ndarray:
     return np.array([getattr(c, name) for name in PARAMETERS], dtype=np.int64)
 
 
-def cycles(model: KernelModel, steps: np.ndarray, traced: int = -1) -> tuple[float, np.ndarray, np.ndarray]:
-    """Modelled cycles of the kernel.
-
-    One SM runs the simulated CTAs, several times over with other start times of its warps; the mean counts.
-    (With many warps a single run is chaotic: small changes of order moved it by 1 %.) Iterations left out of
-    a main loop are added at the steady rate of its last simulated ones, CTAs left out in proportion.
-
-    Args:
-        model: the kernel.
-        steps: rows along its path (`KernelModel.steps`).
-        traced: warp to trace, -1 for none.
-
-    Returns:
-        (cycles, issue cycle of each step, reason code of each step); the arrays are empty without a trace.
-
-    Raises:
-        Deadlock: a barrier never opens.
-    """
-    length = len(steps) if traced >= 0 else 0
-    issue, reason = np.zeros(length, np.int64), np.zeros(length, np.uint8)
-    replicas = model.starts if traced < 0 else model.starts[:1]
-    found = drawn(model, steps, replicas, traced, issue, reason)
-    return float(found.mean()), issue, reason
-
-
 def drawn(
     model: KernelModel,
     steps: np.ndarray,
@@ -82,10 +57,16 @@ def drawn(
 ) -> np.ndarray:
     """Modelled cycles of the kernel for each draw of start times: float64 (draws,).
 
+    One SM runs the simulated CTAs. (With many warps a single run is chaotic: small changes of order moved it
+    by 1 %.) Iterations left out of a main loop are added at the steady rate of its last simulated ones, CTAs
+    left out in proportion.
+
     Args:
-        model, steps, traced: see `cycles`.
+        model: the kernel.
+        steps: rows along its path (`KernelModel.steps`).
         starts: int64 (draws, resident warps).
-        issue, reason: where a trace is written to.
+        traced: warp to trace, -1 for none.
+        issue, reason: where a trace is written to, issue cycle and reason code by step.
 
     Raises:
         Deadlock: a barrier never opens.
@@ -121,6 +102,7 @@ def trace(model: KernelModel, steps: np.ndarray, warp: int = 0) -> Trace:
     """Simulate and write down what `warp` did. Raises `Deadlock`."""
     from .engine import REASONS
 
-    total, issue, reason = cycles(model, steps, traced=warp)
+    issue, reason = np.zeros(len(steps), np.int64), np.zeros(len(steps), np.uint8)
+    (total,) = drawn(model, steps, model.starts[:1], warp, issue, reason).tolist()
     stalled = np.diff(issue, prepend=issue[0] - 1) - 1
     return Trace(model.path.positions, issue, stalled, tuple(REASONS[r] for r in reason), total)
