@@ -10,7 +10,6 @@ import pytest
 
 from sassafras.core import Kernel, Playable, SassafrasError, Space, UnsupportedArch
 from sassafras.sass import Program
-from sassafras.sass.control import encodable
 from sassafras.schedule import REORDER, RESTALL, Move, ScheduleSpace, ScheduleState
 from tests import kernels
 
@@ -97,7 +96,8 @@ def test_candidates_hold_the_same_instructions_and_encodable_control_codes(name:
         )
         for position, i in enumerate(moved.instructions):
             old = original.instructions[state.order[position]]
-            assert encodable(i.high)
+            # stall and yield as one field of five bits: combinations that ptxas emits
+            assert (field := i.high >> 41 & 0x1F) <= 15 or 17 <= field <= 27
             assert i.control.stall == state.stall[position]
             assert (i.control.wait_mask, i.control.write_barrier, i.control.read_barrier) == (
                 old.control.wait_mask, old.control.write_barrier, old.control.read_barrier,

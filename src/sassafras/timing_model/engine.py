@@ -191,7 +191,6 @@ def run(steps, warps, starts, ctas, parameters, bandwidth, marks, traced, issue_
         busy = np.int64(steps[step, rec.BUSY])
         latency = np.int64(steps[step, rec.LATENCY])
         banks = steps[step, rec.BANK0] + steps[step, rec.BANK1]
-        full = pipe == rec.MEM and queued[s] >= mem_queue
         if w == traced and first[slot]:
             issue_at[step] = t
             cause = why[w]

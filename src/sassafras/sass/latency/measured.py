@@ -7,30 +7,20 @@ exact pair of keys and slots only; no class is built of it. Pairs in which no fa
 
 from __future__ import annotations
 
-import json
-import lzma
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from sassafras.core.errors import LatencyTableError
 
+from . import files
+from .files import Key
+
 FORMAT, VERSION = "sassafras-measured-latency", 1
-_COLUMNS = [
-    "kind",
-    "producer",
-    "producer slot",
-    "consumer",
-    "consumer slot",
-    "cycles",
-    "trials",
-    "fault",
-    "wrong",
-]
+_COLUMNS = "kind, producer, producer slot, consumer, consumer slot, cycles, trials, fault, wrong"
 #: fewer trials (of whole warps) are no measurement
 LEAST_TRIALS = 500
-Key = tuple[str, str, str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +50,10 @@ class MeasuredTable:
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
     def save(self, path: Path | str) -> None:
-        """Write JSON with one row a line, sorted; compressed where the name ends in ``.xz``."""
-        head = {"format": FORMAT, "version": VERSION, "arch": self.arch, "columns": _COLUMNS}
-        text = json.dumps({**head, "provenance": dict(self.provenance)}, indent=1)[:-2]
-        lines = [
-            json.dumps([*key, m.cycles, m.trials, m.fault, m.wrong], separators=(",", ":"))
-            for key, m in sorted(self.rows.items())
-        ]
-        data = (text + ',\n "rows": [\n' + ",\n".join(lines) + "\n]\n}\n").encode()
-        Path(path).write_bytes(lzma.compress(data, preset=9) if Path(path).suffix == ".xz" else data)
+        """Write it, see `files`."""
+        head = {"format": FORMAT, "version": VERSION, "arch": self.arch, "columns": _COLUMNS.split(", ")}
+        rows = ([*key, *astuple(seen)] for key, seen in sorted(self.rows.items()))
+        files.write(Path(path), {**head, "provenance": dict(self.provenance)}, {"rows": rows})
 
     @classmethod
     def load(cls, name: str = "sm_90", path: Path | str | None = None) -> MeasuredTable:
@@ -78,27 +63,14 @@ class MeasuredTable:
             LatencyTableError: there is none, it is malformed, or it is for another architecture.
         """
         file = Path(path) if path is not None else place(name)
-        try:
-            content = file.read_bytes()
-            data = json.loads(lzma.decompress(content) if file.suffix == ".xz" else content)
-        except FileNotFoundError:
+        if not file.exists():
             raise LatencyTableError(
                 "no measured latencies",
                 where=name if path is None else str(path),
                 hint="benchmarks/latencies.py measures them, sassafras latency adopt makes the table",
-            ) from None
-        except (OSError, UnicodeError, ValueError, RecursionError, EOFError, lzma.LZMAError) as error:
-            raise LatencyTableError(f"cannot be read as JSON: {error}", where=file.name) from None
-        if not isinstance(data, dict) or (data.get("format"), data.get("version")) != (FORMAT, VERSION):
-            raise LatencyTableError("not a table of measured latencies of this version", where=file.name)
-        if data.get("arch") != name:
-            raise LatencyTableError(
-                f"measured latencies of {data.get('arch')!r} where {name!r} is needed", where=file.name
             )
-        provenance = data.get("provenance")
-        return cls(
-            name, _rows(data.get("rows"), file.name), provenance if isinstance(provenance, dict) else {}
-        )
+        data = files.read(file, FORMAT, VERSION, name)
+        return cls(name, files.rows(data, "rows", "sssssiiii", file.name, _measured), data["provenance"])
 
 
 def place(name: str) -> Path:
@@ -106,30 +78,10 @@ def place(name: str) -> Path:
     return Path(__file__).parent / "data" / "measured" / f"{name}.json.xz"
 
 
-def _rows(rows: Any, where: str) -> dict[Key, Measured]:
-    if not isinstance(rows, list) or not rows:
-        raise LatencyTableError("has no rows", where=where)
-    found: dict[Key, Measured] = {}
-    for number, row in enumerate(rows):
-        at = f"{where}, row {number}"
-        if not isinstance(row, list) or len(row) != len(_COLUMNS):
-            raise LatencyTableError(f"a row needs {len(_COLUMNS)} columns", where=at)
-        if not all(isinstance(t, str) for t in row[:5]) or not all(type(n) is int for n in row[5:]):
-            raise LatencyTableError("a column has the wrong type", where=at)
-        cycles, trials, fault, wrong = row[5:]
-        if (
-            row[0] not in ("raw", "war", "waw")
-            or cycles < 1
-            or trials < LEAST_TRIALS
-            or not 1 <= fault < cycles
-            or wrong < 0
-        ):
-            raise LatencyTableError("impossible kind or numbers", where=at)
-        key: Key = (row[0], row[1], row[2], row[3], row[4])
-        if key in found:
-            raise LatencyTableError("row given twice", where=at)
-        found[key] = Measured(cycles, trials, fault, wrong)
-    return found
+def _measured(kind: str, cycles: int, trials: int, fault: int, wrong: int) -> Measured:
+    if kind not in ("raw", "war", "waw") or not 1 <= fault < cycles or trials < LEAST_TRIALS or wrong < 0:
+        raise ValueError
+    return Measured(cycles, trials, fault, wrong)
 
 
 def adopt(result: Mapping[str, Any], name: str = "sm_90") -> MeasuredTable:

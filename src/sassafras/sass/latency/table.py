@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass
 from functools import cached_property, lru_cache
@@ -12,7 +11,9 @@ from typing import Any
 from sassafras.core.errors import LatencyTableError
 
 from ..opcodes import OPCODES, base
+from . import files
 from .classes import pair_class, result_class
+from .files import Key
 from .measured import Measured, MeasuredTable, place
 
 FORMAT, VERSION = "sassafras-latency", 2
@@ -22,8 +23,8 @@ DEFAULT_SOURCE = "mined"
 #: cycles on top of a measured distance that is less than what ptxas leaves
 MARGIN = 1
 ClassKey = tuple[str, str, str]
-Key = tuple[str, str, str, str, str]
-"""(kind, producer key, producer slot, consumer key, consumer slot)"""
+_COLUMNS = "kind, producer, producer slot, consumer, consumer slot, cycles, samples, attained, kernels, where"
+_CLASS_COLUMNS = "kind, first, second, floor, samples, kernels, highest"
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +211,7 @@ class LatencyTable:
         return self.distance("issue", first, "", second, "")
 
     def save(self, path: Path | str) -> None:
-        """Write JSON with one row a line, sorted, so that two versions can be compared.
+        """Write it, see `files`.
 
         Raises:
             LatencyTableError: the file cannot be written.
@@ -221,32 +222,13 @@ class LatencyTable:
             "version": VERSION,
             "arch": self.arch,
             "thresholds": {"samples": samples, "kernels": kernels},
-            "columns": [
-                "kind",
-                "producer",
-                "producer slot",
-                "consumer",
-                "consumer slot",
-                "cycles",
-                "samples",
-                "attained",
-                "kernels",
-                "where",
-            ],
-            "class columns": ["kind", "first", "second", "floor", "samples", "kernels", "highest"],
+            "columns": _COLUMNS.split(", "),
+            "class columns": _CLASS_COLUMNS.split(", "),
             "provenance": self.provenance,
         }
-        rows = [[*key, *astuple(seen)] for key, seen in sorted(self.rows.items())]
-        classes = [[*name, *astuple(known)] for name, known in sorted(self.classes.items())]
-        text = json.dumps(head, indent=1)[:-2]
-        for name, lines in (("classes", classes), ("rows", rows)):
-            body = ",\n".join(json.dumps(line, separators=(",", ":")) for line in lines)
-            text += f',\n "{name}": [\n{body}\n]'
-        text += "\n}\n"
-        try:
-            Path(path).write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise LatencyTableError(f"cannot write the table: {error.strerror}", where=str(path)) from error
+        rows = ([*key, *astuple(seen)] for key, seen in sorted(self.rows.items()))
+        classes = ([*name, *astuple(known)] for name, known in sorted(self.classes.items()))
+        files.write(Path(path), head, {"classes": classes, "rows": rows})
 
     @classmethod
     def load(
@@ -285,73 +267,32 @@ class LatencyTable:
 @lru_cache(maxsize=8)
 def _read(file: Path, name: str, changed: int, size: int) -> LatencyTable:
     """The mined rows of a file, as it was at `changed`. Read only."""
-    try:
-        data = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeError, ValueError, RecursionError) as error:
-        raise LatencyTableError(f"cannot be read as JSON: {error}", where=file.name) from None
-    if not isinstance(data, dict) or data.get("format") != FORMAT:
-        raise LatencyTableError("not a latency table", where=file.name)
-    if data.get("version") != VERSION:
-        raise LatencyTableError(
-            f"latency table of version {data.get('version')!r}; this program reads {VERSION}",
-            where=file.name,
-            hint="mine it again: sassafras latency mine",
-        )
-    if data.get("arch") != name:
-        raise LatencyTableError(
-            f"latency table for {data.get('arch')!r} where {name!r} is needed", where=file.name
-        )
+    data = files.read(file, FORMAT, VERSION, name)
     thresholds = data.get("thresholds")
     if not isinstance(thresholds, dict) or not all(
         isinstance(thresholds.get(k), int) and thresholds[k] >= 1 for k in ("samples", "kernels")
     ):
         raise LatencyTableError("thresholds are missing or not positive integers", where=file.name)
-    provenance = data.get("provenance")
     return LatencyTable(
         name,
-        _rows(data.get("rows"), file.name),
-        _classes(data.get("classes"), file.name),
-        provenance if isinstance(provenance, dict) else {},
+        files.rows(data, "rows", "sssssiiiis", file.name, _distance),
+        files.rows(data, "classes", "sssiiii", file.name, _support),
+        data["provenance"],
         thresholds["samples"],
         thresholds["kernels"],
     )
 
 
-def _rows(rows: Any, where: str) -> dict[Key, Distance]:
-    if not isinstance(rows, list) or not rows:
-        raise LatencyTableError("has no rows", where=where)
-    found: dict[Key, Distance] = {}
-    for number, row in enumerate(rows):
-        place = f"{where}, row {number}"
-        if not isinstance(row, list) or len(row) != 10:
-            raise LatencyTableError("a row needs 10 columns", where=place)
-        text, numbers = (*row[:5], row[9]), row[5:9]
-        if not all(isinstance(t, str) for t in text) or not all(type(n) is int for n in numbers):
-            raise LatencyTableError("a column has the wrong type", where=place)
-        cycles, samples, attained, kernels = numbers
-        if row[0] not in KINDS or cycles < 0 or not 1 <= kernels <= attained <= samples:
-            raise LatencyTableError("impossible kind or numbers", where=place)
-        key: Key = (row[0], row[1], row[2], row[3], row[4])
-        if key in found:
-            raise LatencyTableError("row given twice", where=place)
-        found[key] = Distance(cycles, samples, attained, kernels, row[9])
-    return found
+def _distance(kind: str, cycles: int, samples: int, attained: int, kernels: int, where: str) -> Distance:
+    if kind not in KINDS or cycles < 0 or not 1 <= kernels <= attained <= samples:
+        raise ValueError
+    return Distance(cycles, samples, attained, kernels, where)
 
 
-def _classes(lines: Any, where: str) -> dict[ClassKey, Support]:
-    if not isinstance(lines, list):
-        raise LatencyTableError("has no classes", where=where)
-    found: dict[ClassKey, Support] = {}
-    for number, line in enumerate(lines):
-        place = f"{where}, class {number}"
-        if not isinstance(line, list) or len(line) != 7:
-            raise LatencyTableError("a class needs 7 columns", where=place)
-        if not all(isinstance(t, str) for t in line[:3]) or not all(type(n) is int for n in line[3:]):
-            raise LatencyTableError("a column has the wrong type", where=place)
-        if line[0] not in KINDS or line[3] < 0 or line[4] < 1 or line[5] < 1:
-            raise LatencyTableError("impossible kind or numbers", where=place)
-        found[line[0], line[1], line[2]] = Support(line[3], line[4], line[5], line[6])
-    return found
+def _support(kind: str, floor: int, samples: int, kernels: int, highest: int) -> Support:
+    if kind not in KINDS or floor < 0 or samples < 1 or kernels < 1:
+        raise ValueError
+    return Support(floor, samples, kernels, highest)
 
 
 def _available() -> str:
