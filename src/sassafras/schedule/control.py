@@ -336,12 +336,9 @@ def _original_pending(
     """
     code = function.instructions
     names = [unit(code[n].opcode) for n in tracked]
-    entry: list[dict[int, int] | None] = [None] * len(graph.blocks)
-    entry[0] = {}
     out: dict[int, np.ndarray] = {}
 
-    def walk(n: int, keep: bool) -> dict[int, int]:
-        state = dict(entry[n] or {})
+    def walk(n: int, state: dict[int, int], keep: bool = False) -> dict[int, int]:
         block = graph.blocks[n]
         for index in range(block.start, block.end):
             i = code[index]
@@ -369,25 +366,8 @@ def _original_pending(
             state[2 * v], state[2 * v + 1] = write, write | read
         return state
 
-    work = list(range(len(graph.blocks)))
-    for n in range(1, len(graph.blocks)):
-        entry[n] = {}
-    while work:
-        n = work.pop(0)
-        left = walk(n, False)
-        for s in graph.successors[n]:
-            known = entry[s]
-            assert known is not None
-            changed = False
-            for k, m in left.items():
-                merged = known.get(k, m) & m
-                if k not in known or merged != known[k]:
-                    known[k] = merged
-                    changed = True
-            if changed and s not in work:
-                work.append(s)
-    for n in range(len(graph.blocks)):
-        walk(n, True)
+    for n, state in enumerate(scoreboards.entries(graph.successors, walk)):
+        walk(n, state, keep=True)
     return out
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -24,7 +23,7 @@ from sassafras.sass.registers import GPR, PRED, UGPR
 
 from . import flow
 from .distances import HORIZON
-from .webs import Web, fixed_registers, live, values
+from .webs import KernelCopy, Web, fixed_registers, live, values
 
 #: (word, first bit, bits) of the fields that name general registers: output, inputs
 _OUTPUT = ((0, 16),)
@@ -38,23 +37,9 @@ _NAME = re.compile(r"(?<![A-Za-z0-9_.])(UR|UP|R|P|B)\d+(?![A-Za-z0-9_])")
 _GAIN = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Renamed:
-    """The outcome.
-
-    Attributes:
-        cubin: the original under new names, same order; no cached operands where names changed.
-        webs: how many values got another name.
-        instructions: how many instructions changed.
-    """
-
-    cubin: bytes
-    webs: int
-    instructions: int
-
-
-def rename(program: Program, name: str, most: int | None = None) -> Renamed:
-    """Give values other names where that breaks a false dependence.
+def rename(program: Program, name: str, most: int | None = None) -> KernelCopy:
+    """Give values other names where that breaks a false dependence; order and control codes stay, but no
+    operand is cached where names changed.
 
     Args:
         program, name: the kernel.
@@ -81,7 +66,7 @@ def rename(program: Program, name: str, most: int | None = None) -> Renamed:
         except DisassemblyError:
             wrong = set(changed)
         if not wrong:
-            return Renamed(cubin, len(kept), len(changed))
+            return KernelCopy(cubin, len(kept))
         refused |= {n for n in chosen if wrong & {*webs[n].writes, *webs[n].reads}}
     raise DisassemblyError("the renamed code cannot be read back", where=name)
 
@@ -103,12 +88,8 @@ def _assign(function: Function, webs: list[Web], table: LatencyTable) -> None:
         for n in range(b.end - 1, b.start - 1, -1):
             i = code[n]
             home[n] = (b.start, b.end)
-            for r in alive | i.reads | i.writes:
-                if r < UGPR:
-                    busy[r, n] = True
-            for r in i.reads | i.writes:
-                if r < UGPR:
-                    touched[r, n] = True
+            touched[[r for r in i.reads | i.writes if r < UGPR], n] = True
+            busy[[r for r in alive | i.reads | i.writes if r < UGPR], n] = True
             if i.guard in ("", "PT"):
                 alive -= i.writes
             alive |= i.reads

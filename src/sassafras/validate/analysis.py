@@ -337,30 +337,24 @@ class Analysis:
         begin = (after - cycles)[self.flow.start]
         return after - cycles - begin[self.block_of], after[self.flow.end - 1] - begin
 
-    def _across(self, known: list[tuple[Pair, int, bool]], unknown: list[tuple[Pair, int]]) -> None:
+    def _across(self, rows: list[tuple[Pair, int, bool]], unknown: list[tuple[Pair, int]]) -> None:
         """Pairs over block edges; an unknown one keeps the original's shortest distance."""
-        # the same two instructions may meet in many registers: keep the strictest
-        rows: dict[tuple[int, int], tuple[Pair, int, bool]] = {}
-        for pair, need, sure in known:
-            key = (pair.first, pair.second)
-            if key not in rows or rows[key][1] < need:
-                rows[key] = (pair, need, sure)
-        if unknown:
-            times, lengths = self.original_times
-            between = rules_jit.block_distances(lengths, self.flow, HORIZON)
-            for pair, most in unknown:
-                source, target = int(self.block_of[pair.first]), int(self.block_of[pair.second])
-                kept = int(lengths[source] - times[pair.first] + between[source, target] + times[pair.second])
-                kept = min(kept, most)
-                noted = (pair.kind, pair.first, pair.slot, pair.second, pair.other)
-                self.known_pairs[noted] = min(max(kept, 1), self.known_pairs.get(noted, HORIZON))
-                key = (pair.first, pair.second)
-                if kept > 1 and (key not in rows or rows[key][1] < kept):
-                    rows[key] = (pair, kept, False)
-        self.across = _columns(list(rows.values()))
+        times, lengths = self.original_times
+        between = rules_jit.block_distances(lengths, self.flow, HORIZON) if unknown else None
+        for pair, most in unknown:
+            assert between is not None
+            source, target = int(self.block_of[pair.first]), int(self.block_of[pair.second])
+            kept = int(lengths[source] - times[pair.first] + between[source, target] + times[pair.second])
+            kept = min(kept, most)
+            noted = (pair.kind, pair.first, pair.slot, pair.second, pair.other)
+            self.known_pairs[noted] = min(max(kept, 1), self.known_pairs.get(noted, HORIZON))
+            if kept > 1:
+                rows.append((pair, kept, False))
+        self.across = _columns(rows)
 
 
 def _columns(rows: list[tuple[Pair, int, bool]]) -> Edges:
+    # the same two instructions may meet in many registers: keep the strictest
     strictest: dict[tuple[int, int], tuple[Pair, int, bool]] = {}
     for row in rows:
         key = (row[0].first, row[0].second)
