@@ -20,15 +20,13 @@ from .state import ScheduleState
 if TYPE_CHECKING:
     from .space import ScheduleSpace
 
-#: rule -> what has priority
-RULES = {
-    "order": "what stands earlier now (same order, least stall counts)",
-    "path": "the longest chain of distances and expected waits to the end of the block",
-    "carried": "the same, with late results that other blocks or the next round of a loop need",
-    "crowded": "the same, on pipes that other warps share",
+#: rule -> cycles of chain that one cycle of waiting costs: fill waits first, follow the chain, or in between
+HASTE = {
+    "order": 0.0,  # what stands earlier now goes first: the same order, least stall counts
+    "path": 1e6,  # the longest chain of distances and expected waits to the end of the block
+    "carried": 1.0,  # the same, with late results that other blocks or the next round of a loop need
+    "crowded": 4.0,  # the same, on pipes that other warps share
 }
-#: cycles of chain that one cycle of waiting costs: fill waits first, follow the chain, in between
-HASTE = {"order": 0.0, "path": 1e6, "carried": 1.0, "crowded": 4.0}
 
 
 class Constructor:
