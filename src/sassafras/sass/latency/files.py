@@ -1,12 +1,8 @@
-"""Tables of latencies as files: JSON with one row a line, so that two versions can be compared.
-
-Compressed where the name ends in ``.xz``.
-"""
+"""Tables of latencies as files: JSON with one row a line, so that two versions can be compared."""
 
 from __future__ import annotations
 
 import json
-import lzma
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -33,9 +29,8 @@ def write(path: Path, head: Mapping[str, Any], lists: Mapping[str, Iterable[list
     for name, lines in lists.items():
         body = ",\n".join(json.dumps(line, separators=(",", ":")) for line in lines)
         text += f',\n "{name}": [\n{body}\n]'
-    data = (text + "\n}\n").encode()
     try:
-        path.write_bytes(lzma.compress(data, preset=9) if path.suffix == ".xz" else data)
+        path.write_text(text + "\n}\n", encoding="utf-8")
     except OSError as error:
         raise LatencyTableError(f"cannot write the table: {error.strerror}", where=str(path)) from error
 
@@ -47,17 +42,16 @@ def read(file: Path, form: str, version: int, arch: str) -> dict[str, Any]:
         LatencyTableError: it cannot be read, is of another format or version, or for another architecture.
     """
     try:
-        content = file.read_bytes()
-        data = json.loads(lzma.decompress(content) if file.suffix == ".xz" else content)
-    except (OSError, UnicodeError, ValueError, RecursionError, EOFError, lzma.LZMAError) as error:
+        data = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeError, ValueError, RecursionError) as error:
         raise LatencyTableError(f"cannot be read as JSON: {error}", where=file.name) from None
     if not isinstance(data, dict) or data.get("format") != form:
-        raise LatencyTableError(f"not a latency table ({form})", where=file.name)
+        raise LatencyTableError("not a latency table", where=file.name)
     if data.get("version") != version:
         raise LatencyTableError(
             f"latency table of version {data.get('version')!r}; this program reads {version}",
             where=file.name,
-            hint="make it again: sassafras latency",
+            hint="mine it again: sassafras latency mine",
         )
     if data.get("arch") != arch:
         raise LatencyTableError(

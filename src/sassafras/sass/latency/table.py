@@ -14,14 +14,9 @@ from ..opcodes import OPCODES, base
 from . import files
 from .classes import pair_class, result_class
 from .files import Key
-from .measured import Measured, MeasuredTable, place
 
 FORMAT, VERSION = "sassafras-latency", 2
 KINDS = ("raw", "waw", "war", "issue")
-#: what `LatencyTable.load` reads when not told: ``"mined"`` alone, or ``"measured"`` on top of it
-DEFAULT_SOURCE = "mined"
-#: cycles on top of a measured distance that is less than what ptxas leaves
-MARGIN = 1
 ClassKey = tuple[str, str, str]
 _COLUMNS = "kind, producer, producer slot, consumer, consumer slot, cycles, samples, attained, kernels, where"
 _CLASS_COLUMNS = "kind, first, second, floor, samples, kernels, highest"
@@ -80,9 +75,6 @@ class LatencyTable:
         classes: how well the classes of the rows are supported.
         thresholds: a class's floor is trusted with this many samples in the class and when met in this
             many kernels.
-        measured: rows that were measured on a GPU, where that is wanted. They go before what was mined: a
-            distance at which a fault was seen is never enough; `MARGIN` cycles above the smallest right one
-            are, or what ptxas leaves if that is less.
     """
 
     def __init__(
@@ -93,14 +85,12 @@ class LatencyTable:
         provenance: Mapping[str, Any] | None = None,
         samples: int = 20,
         kernels: int = 6,
-        measured: Mapping[Key, Measured] | None = None,
     ) -> None:
         self.arch = arch
         self.rows: dict[Key, Distance] = dict(rows or {})
         self.classes: dict[ClassKey, Support] = dict(classes or {})
         self.provenance: dict[str, Any] = dict(provenance or {})
         self.thresholds = (samples, kernels)
-        self.measured: dict[Key, Measured] = dict(measured or {})
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -118,8 +108,6 @@ class LatencyTable:
     ) -> Distance | None:
         """The distance that ptxas never goes below, or None when it is unknown.
 
-        Where measured rows are wanted, also a distance below which a fault was seen, if it is enough.
-
         Args:
             kind: ``raw``, ``waw``, ``war`` or ``issue``. For ``war`` the producer is the reader
                 that comes first and the consumer is the writer that comes after it.
@@ -130,15 +118,6 @@ class LatencyTable:
             The distance in cycles, or None: callers then keep the original distance, or `bound`.
         """
         key = (kind, producer, producer_slot, consumer, consumer_slot)
-        trusted = self._mined(key)
-        if (measured := self.measured.get(key)) is None:
-            return trusted
-        enough = self.bound(*key)
-        if measured.fault + 1 == enough:  # one cycle less is wrong: no kernel leaves less
-            return Distance(enough, measured.trials, measured.trials, 1, "measured")
-        return trusted if trusted is not None and trusted.cycles == enough else None
-
-    def _mined(self, key: Key) -> Distance | None:
         seen = self.rows.get(key)
         if seen is None or seen.cycles <= 1:
             return seen  # there is nothing below one cycle
@@ -155,14 +134,6 @@ class LatencyTable:
         at which the first result is there for every kind of reader. Arguments as for `distance`.
         """
         key = (kind, producer, producer_slot, consumer, consumer_slot)
-        enough = self._mined_bound(key)
-        if (measured := self.measured.get(key)) is None:
-            return enough
-        right = measured.cycles + MARGIN
-        return min(enough, right) if enough is not None and enough > measured.fault else right
-
-    def _mined_bound(self, key: Key) -> int | None:
-        kind, producer, producer_slot, consumer, _ = key
         seen, known = self.rows.get(key), self._supported(key)
         if seen is not None and (known is not None or seen.kernels >= 2):
             return seen.cycles
@@ -231,17 +202,12 @@ class LatencyTable:
         files.write(Path(path), head, {"classes": classes, "rows": rows})
 
     @classmethod
-    def load(
-        cls, name: str = "sm_90", path: Path | str | None = None, source: str | None = None
-    ) -> LatencyTable:
+    def load(cls, name: str = "sm_90", path: Path | str | None = None) -> LatencyTable:
         """Read a table.
 
         Args:
             name: the table's name (`Arch.table`), read from the package unless `path` is given.
             path: another file, which must be for `name`.
-            source: ``"mined"``, or ``"measured"`` to put the package's measured rows on top; None: the
-                package's choice (`DEFAULT_SOURCE`), without measured rows for another `path`, or where the
-                architecture has none.
 
         Raises:
             LatencyTableError: there is no such table, it is malformed, or it is for another architecture.
@@ -254,13 +220,7 @@ class LatencyTable:
                 "no latency table", where=name if path is None else str(path), hint=_available()
             ) from None
         read = _read(file, name, now.st_mtime_ns, now.st_size)
-        measured: Mapping[Key, Measured] | None = None
-        if source not in (None, "mined", "measured"):
-            raise LatencyTableError(f"latencies are mined or measured, not {source!r}")
-        wanted = source or (DEFAULT_SOURCE if path is None and place(name).exists() else "mined")
-        if wanted == "measured":
-            measured = MeasuredTable.load(name).rows
-        return cls(name, read.rows, read.classes, read.provenance, *read.thresholds, measured)
+        return cls(name, read.rows, read.classes, read.provenance, *read.thresholds)
 
 
 # every validator and every space asks for its table, and copies what is found here
