@@ -35,6 +35,8 @@ from . import scoreboards
 from .graph import Graph
 
 _WORDS = (COUNT + 63) // 64
+#: no barrier
+NONE = 7
 #: copies that read uniform registers late when they set a read barrier
 _COPIES = frozenset("SYNCS UBLKCP UBLKPF UBLKRED UTMALDG UTMASTG UTMAREDG UTMAPF UTMACCTL ARRIVES".split())  # noqa: SIM905
 #: control transfers and convergence: what is pending there is not their business
@@ -380,7 +382,7 @@ def regenerate(f: ScoreboardProblem, order: np.ndarray, stall: np.ndarray) -> Co
         stall: uint8 (instructions,), by position; not changed.
     """
     from .control_sharing import assign, demand
-    from .control_waits import apart, waits
+    from .control_waits import waits
 
     order, stall = order.copy(), stall.copy()  # writable: what is compiled is compiled for one type
     needed, cost = demand(f, order, stall)
@@ -388,15 +390,33 @@ def regenerate(f: ScoreboardProblem, order: np.ndarray, stall: np.ndarray) -> Co
     cost[a, b] = np.maximum(0.0, cost[a, b] - f.accepted)
     for trial in range(_TRIALS + 1):
         color, total = assign(f, needed, cost)
-        write, read, wait, missing = waits(f, order, color)
+        given = np.where(color >= 0, color, NONE).astype(np.uint8)
+        own = _bit(given)
+        clears = np.repeat(own[::2], 2)  # late reads are done when the result is, too
+        clears[1::2] |= own[1::2]
+        # (an instruction without a number reads the last row)
+        barriers = np.append(given, np.full(2, NONE, dtype=np.uint8)).reshape(-1, 2)
+        write, read = np.ascontiguousarray(barriers[f.number[order]].T)
+        wait, missing = waits(f, order, color, clears, write, read)
         if not missing.any():
             break
         # what was left to a later operation of its queue, on all paths but one: it gets its own after all
         needed |= missing | (trial == _TRIALS - 2)
-    new = apart(f, order, stall, write, read, wait)
-    new.setflags(write=False)
+    # no waiter issues less than two cycles behind a setter of its scoreboard
+    behind = np.append(wait[1:], np.uint8(0))
+    for block, end in enumerate(f.end):
+        follow = f.follow[f.follow_at[block] : f.follow_at[block + 1]]
+        behind[end - 1] = np.bitwise_or.reduce(wait[f.start[follow]], initial=0)
+    sets = _bit(write) | _bit(read)
+    stall[(stall == 1) & (f.frozen[order] == 0) & (sets & behind != 0)] = 2
+    stall.setflags(write=False)
     placed = not missing.any() and not (wait.astype(np.bool_) & ~f.may_wait[order]).any()
-    return Codes(write, read, wait, new, float(total), bool(placed))
+    return Codes(write, read, wait, stall, float(total), bool(placed))
+
+
+def _bit(barrier: np.ndarray) -> np.ndarray:
+    """Masks of scoreboards, 0 for none."""
+    return np.where(barrier == NONE, 0, 1 << (barrier & 7)).astype(np.uint8)
 
 
 def put(words: np.ndarray, made: Codes) -> None:

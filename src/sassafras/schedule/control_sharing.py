@@ -184,9 +184,7 @@ def demand(f: ScoreboardProblem, order: np.ndarray, stall: np.ndarray) -> tuple[
             if not queued[b]:
                 continue
             queued[b] = False
-            for k in range(items):
-                pending[k] = entry[b, k] >= 0
-                issued[k] = -entry[b, k]
+            pending[:], issued[:] = entry[b] >= 0, -entry[b]
             now = _run(f, w, b, _RUN)
             for e in range(f.follow_at[b], f.follow_at[b + 1]):
                 m = f.follow[e]
@@ -197,9 +195,7 @@ def demand(f: ScoreboardProblem, order: np.ndarray, stall: np.ndarray) -> tuple[
                         queued[m] = True
                         again = True
     for b in range(blocks):
-        for k in range(items):
-            pending[k] = entry[b, k] >= 0
-            issued[k] = -entry[b, k]
+        pending[:], issued[:] = entry[b] >= 0, -entry[b]
         _run(f, w, b, _RECORD)
     return needed, cost
 

@@ -108,16 +108,16 @@ class ModelDevice:
         A candidate that cannot be modelled gets the verdict ``unsupported`` (or ``illegal_schedule`` for one
         that dead-locks) and a reason; nothing is raised for its faults.
         """
-        return self._searched(candidate, self.draws.first)
+        return self._mean(candidate, DrawSet.SEARCH, 0, self.draws.first)
 
     def closer(self, candidate: Candidate, level: int) -> Modelled | None:
         """See `core.Redrawing`: twice as many draws with each level."""
         count = self.draws.level(level)
-        return None if count is None else self._searched(candidate, count)
+        return None if count is None else self._mean(candidate, DrawSet.SEARCH, 0, count)
 
     def closest(self, candidate: Candidate) -> Modelled:
         """The last of these looks, at once."""
-        return self._searched(candidate, self.draws.last)
+        return self._mean(candidate, DrawSet.SEARCH, 0, self.draws.last)
 
     def look(self, candidate: Candidate, turn: int) -> Modelled:
         """See `core.Redrawing`."""
@@ -145,9 +145,6 @@ class ModelDevice:
             simulate.Deadlock, kernel_model.UnknownWords, CubinError, DisassemblyError: it cannot be modelled.
         """
         return self.draws.of(*self._steps(candidate.kernel), part, begin, end)
-
-    def _searched(self, candidate: Candidate, count: int) -> Modelled:
-        return self._mean(candidate, DrawSet.SEARCH, 0, count)
 
     def _mean(self, candidate: Candidate, part: DrawSet, begin: int, end: int) -> Modelled:
         def found(digest: str) -> dict[str, Any]:

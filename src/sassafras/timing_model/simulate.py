@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .constants import Constants
 from .kernel_model import KernelModel
 
 
@@ -40,13 +39,6 @@ class Trace:
         return dict(sorted(totals.items(), key=lambda item: -item[1]))
 
 
-def parameters(c: Constants) -> np.ndarray:
-    """The machine's parameters as the engine takes them, int64."""
-    from .engine import PARAMETERS
-
-    return np.array([getattr(c, name) for name in PARAMETERS], dtype=np.int64)
-
-
 def drawn(
     model: KernelModel,
     steps: np.ndarray,
@@ -71,12 +63,13 @@ def drawn(
     Raises:
         Deadlock: a barrier never opens.
     """
-    from .engine import run
+    from .engine import PARAMETERS, run
 
     o, c = model.occupancy, model.constants
     issue = np.zeros(0, np.int64) if issue is None else issue
     reason = np.zeros(0, np.uint8) if reason is None else reason
-    numbers, found = parameters(c), np.empty(len(starts))
+    numbers = np.array([getattr(c, name) for name in PARAMETERS], dtype=np.int64)
+    found = np.empty(len(starts))
     for n, one in enumerate(starts):
         marks = np.zeros((2, int(model.path.marks.max(initial=0)) + 1))
         end = run(steps, o.warps, one, o.simulated, numbers, model.bandwidth, marks, traced, issue, reason)

@@ -14,7 +14,7 @@ from sassafras.sass.latency import LatencyTable, opcode_key
 
 from . import classes, dependences, effects, graph, memory, operands, rules_jit
 from .dependences import KIND_NAMES, MEMORY, ORDER, RAW, WAR, WAW, Pair
-from .flow import Flow
+from .flow import flow_of
 from .pending import Scoreboards
 from .words import CLEAN
 
@@ -110,7 +110,9 @@ class Analysis:
         self.words = function.words.copy()
         self.words[:, 1] &= CLEAN
         self._regions()
-        self._graph()
+        self.flow = flow_of(self.blocks)
+        lengths = self.flow.end - self.flow.start
+        self.block_of = np.repeat(np.arange(len(self.blocks), dtype=np.int32), lengths)
         self.memory = memory.accesses(self.blocks, self.kinds, self.effects)
         self._refuse_counted_results()
         self.scoreboards = Scoreboards(self)
@@ -126,19 +128,6 @@ class Analysis:
         starts[self.fence] = True
         starts[1:] |= self.fence[:-1]
         self.region = np.cumsum(starts).astype(np.int32)
-
-    def _graph(self) -> None:
-        self.block_of = np.zeros(self.count, dtype=np.int32)
-        for n, b in enumerate(self.blocks):
-            self.block_of[b.start : b.end] = n
-        at = np.zeros(len(self.blocks) + 1, dtype=np.int32)
-        at[1:] = np.cumsum([len(b.follow) for b in self.blocks])
-        self.flow = Flow(
-            np.array([b.start for b in self.blocks], dtype=np.int32),
-            np.array([b.end for b in self.blocks], dtype=np.int32),
-            at,
-            np.array([m for b in self.blocks for m in b.follow], dtype=np.int32),
-        )
 
     @cached_property
     def original_high(self) -> np.ndarray:

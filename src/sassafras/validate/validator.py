@@ -115,26 +115,14 @@ class Validator:
         self._zero_field = np.array([i.base in _UNSTALLED for i in a.code]) & (self._field == 0)
         # control fields that this instruction can have: what it has, and what its kind is known to take
         controls = [i.control for i in a.code]
-        late = [k.variable and not k.fence for k in a.kinds]
+        late = np.array([k.variable and not k.fence for k in a.kinds])
+        both = [(e.writes, e.reads) for e in a.effects]
         # nothing releases a store's write scoreboard: eleven random mutants with one hung on an H200
-        self._may_write = np.array(
-            [
-                c.write_barrier is not None or (v and bool(e.writes))
-                for c, v, e in zip(controls, late, a.effects, strict=True)
-            ]
-        )
-        self._may_read = np.array(
-            [
-                c.read_barrier is not None or (v and bool(e.reads))
-                for c, v, e in zip(controls, late, a.effects, strict=True)
-            ]
-        )
-        self._may_wait = np.array(
-            [
-                c.wait_mask != 0 or (i.base not in NEVER_WAIT and i.opcode not in NEVER_WAIT)
-                for i, c in zip(a.code, controls, strict=True)
-            ]
-        )
+        writes, reads = (late & [bool(side) for side in sides] for sides in zip(*both, strict=True))
+        self._may_write = writes | [c.write_barrier is not None for c in controls]
+        self._may_read = reads | [c.read_barrier is not None for c in controls]
+        never = [i.base in NEVER_WAIT or i.opcode in NEVER_WAIT for i in a.code]
+        self._may_wait = ~np.array(never) | [c.wait_mask != 0 for c in controls]
         self._scoreboard_named = np.array([i.base == "DEPBAR" or i.base in GROUPS for i in a.code])
 
     def check(self, candidate: bytes) -> Report:
