@@ -148,23 +148,17 @@ class _Known:
 
     def all(self, web: Web, register: int, writers: set[int], readers: set[int]) -> bool:
         """Pairs of the web with other users of `register` within `HORIZON` cycles, in address order."""
-        first, last = web.first, web.last
         old = web.register
         for n in writers | readers:
-            if n < first:
-                theirs = self.names.get((n, register), register)
-                for m in web.writes:
-                    for kind, side in (("waw", writers), ("war", readers)):
-                        if n in side and not self._pair(kind, n, theirs, m, old):
-                            return False
-            elif n > last and n in writers:
-                theirs = self.names.get((n, register), register)
-                for m in web.writes:
-                    if not self._pair("waw", m, old, n, theirs):
-                        return False
-                for m in web.reads:
-                    if not self._pair("war", m, old, n, theirs):
-                        return False
+            theirs, pairs = self.names.get((n, register), register), []
+            if n < web.first:
+                kinds = [kind for kind, side in (("waw", writers), ("war", readers)) if n in side]
+                pairs = [(kind, n, theirs, m, old) for kind in kinds for m in web.writes]
+            elif n > web.last and n in writers:
+                users = [("waw", m) for m in web.writes] + [("war", m) for m in web.reads]
+                pairs = [(kind, m, old, n, theirs) for kind, m in users]
+            if not all(self._pair(*pair) for pair in pairs):
+                return False
         return True
 
     def without(self, web: Web, writers: set[int], readers: set[int]) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -169,14 +168,8 @@ def _i32(values: Iterable[Any]) -> np.ndarray:
 
 
 def _csr(count: int, pairs: Iterable[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
-    rows: dict[int, list[int]] = defaultdict(list)
-    for row, value in pairs:
-        rows[row].append(value)
-    at, flat = [0], []
-    for row in range(count):
-        flat += sorted(rows.get(row, ()))
-        at.append(len(flat))
-    return _i32(at), _i32(flat)
+    rows = np.array(sorted(pairs), dtype=np.int32).reshape(-1, 2)
+    return np.searchsorted(rows[:, 0], np.arange(count + 1)).astype(np.int32), rows[:, 1].copy()
 
 
 def _kinds(function: Function, graph: Graph, distances: Distances) -> tuple[np.ndarray, np.ndarray]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import platform
 import time
@@ -227,8 +228,6 @@ class ModelDevice:
 
     def environment(self) -> dict[str, Any]:
         """The model's version, constants and what it runs on; no GPU is involved."""
-        import dataclasses
-
         import numba
 
         return {

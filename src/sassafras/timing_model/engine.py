@@ -23,7 +23,6 @@ PARAMETERS = (
     "register_window",
     "hgmma_queue",
     "cta_turnaround",
-    "youngest_first",
 )
 
 # why an instruction issued no earlier: 0-5 scoreboards, then
@@ -98,7 +97,6 @@ def run(steps, warps, starts, ctas, parameters, bandwidth, marks, traced, issue_
     """
     mem_queue, agu_interval, lsu_interval = parameters[0], parameters[1], parameters[2]
     branch_taken, window, hgmma_queue = parameters[3], parameters[4], parameters[5]
-    youngest_first = parameters[7] == 1
     count = len(steps)
     total = len(starts)
     slots = total // warps
@@ -151,7 +149,8 @@ def run(steps, warps, starts, ctas, parameters, bandwidth, marks, traced, issue_
         queue_free = np.int64(0)
         if queued[s] >= mem_queue:
             queue_free = queue[s, (queued[s] - mem_queue) % _QUEUE]
-        # choose: the warp that issued last if it was told to keep the slot, else the first other one by age
+        # choose: the warp that issued last if it was told to keep the slot, else the oldest other one (the
+        # youngest, as Huerta et al. saw, makes the model more chaotic)
         previous = last[s]
         chosen = np.int64(-1)
         soonest = _NEVER
@@ -163,7 +162,7 @@ def run(steps, warps, starts, ctas, parameters, bandwidth, marks, traced, issue_
                 soonest = at
         if chosen < 0 or not keep[s]:
             for n in range(top[s]):
-                other = s + 4 * (top[s] - 1 - n if youngest_first else n)
+                other = s + 4 * n
                 at = ready[other]
                 if other == previous:
                     if at > t and at < soonest:

@@ -186,7 +186,9 @@ class Analysis:
             behind, beyond = self._barrier_pairs(block)
             inside += [(pair, BARRIER_TO_MEMORY, True) for pair in behind]
             across += [(pair, BARRIER_TO_MEMORY, True) for pair in beyond]
-        shortest = [self._least_cycles(b) for b in self.blocks]
+        # no candidate runs a block in fewer cycles: one each, and fences keep theirs
+        least = np.where(self.fence, [max(1, i.control.stall) for i in self.code], 1)
+        shortest = np.add.reduceat(least, self.flow.start).tolist()
         unknown: list[tuple[Pair, int]] = []
         for pair, near in dependences.crossing(self.blocks, self.parts, shortest, HORIZON):
             rule = self._rule(pair)
@@ -292,28 +294,21 @@ class Analysis:
         self.windows[first, second] = cycles
         return cycles
 
-    def _accesses(self, block: graph.GraphBlock) -> list[int]:
-        return [
-            n for n in range(block.start, block.end) if self.kinds[n].memory and not self.effects[n].never
-        ]
-
     def _barrier_pairs(self, block: graph.GraphBlock) -> tuple[list[Pair], list[Pair]]:
         """Each BAR and the memory operations behind it: in its block, and in those that follow at once."""
+
+        def accesses(number: int) -> list[int]:
+            m = self.memory
+            found: list[int] = m.instruction[m.at[number] : m.at[number + 1]].tolist()
+            return found
+
         inside, across = [], []
-        accesses = self._accesses(block)
         for n in range(block.start, block.end):
             if self.code[n].base == "BAR":
-                inside += [Pair(MEMORY, n, "", m, "", -1) for m in accesses if m > n]
-                for b in block.follow:
-                    across += [Pair(MEMORY, n, "", m, "", -1) for m in self._accesses(self.blocks[b])]
+                here = accesses(int(self.block_of[n]))
+                inside += [Pair(MEMORY, n, "", m, "", -1) for m in here if m > n]
+                across += [Pair(MEMORY, n, "", m, "", -1) for b in block.follow for m in accesses(b)]
         return inside, across
-
-    def _least_cycles(self, block: graph.GraphBlock) -> int:
-        """No candidate runs a block in fewer cycles: one each, and fences keep theirs."""
-        stalls = [
-            max(1, self.code[n].control.stall) if self.fence[n] else 1 for n in range(block.start, block.end)
-        ]
-        return sum(stalls)
 
     def issue_times(self, stall: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Issue cycle by position, counted from the start of its block, and each block's cycles (int32).

@@ -17,6 +17,8 @@ from .files import Key
 
 FORMAT, VERSION = "sassafras-latency", 2
 KINDS = ("raw", "waw", "war", "issue")
+#: a class's floor is trusted with so many samples in the class, and when met in so many kernels
+THRESHOLDS = {"samples": 20, "kernels": 6}
 ClassKey = tuple[str, str, str]
 _COLUMNS = "kind, producer, producer slot, consumer, consumer slot, cycles, samples, attained, kernels, where"
 _CLASS_COLUMNS = "kind, first, second, floor, samples, kernels, highest"
@@ -73,8 +75,6 @@ class LatencyTable:
         provenance: what it was mined from and with which tools.
         rows: everything that was seen, however rarely.
         classes: how well the classes of the rows are supported.
-        thresholds: a class's floor is trusted with this many samples in the class and when met in this
-            many kernels.
     """
 
     def __init__(
@@ -83,14 +83,11 @@ class LatencyTable:
         rows: Mapping[Key, Distance] | None = None,
         classes: Mapping[ClassKey, Support] | None = None,
         provenance: Mapping[str, Any] | None = None,
-        samples: int = 20,
-        kernels: int = 6,
     ) -> None:
         self.arch = arch
         self.rows: dict[Key, Distance] = dict(rows or {})
         self.classes: dict[ClassKey, Support] = dict(classes or {})
         self.provenance: dict[str, Any] = dict(provenance or {})
-        self.thresholds = (samples, kernels)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -100,8 +97,7 @@ class LatencyTable:
         return found if found is not None and self._enough(found) else None
 
     def _enough(self, found: Support) -> bool:
-        samples, kernels = self.thresholds
-        return found.samples >= samples and found.kernels >= kernels
+        return found.samples >= THRESHOLDS["samples"] and found.kernels >= THRESHOLDS["kernels"]
 
     def distance(
         self, kind: str, producer: str, producer_slot: str, consumer: str, consumer_slot: str
@@ -187,12 +183,11 @@ class LatencyTable:
         Raises:
             LatencyTableError: the file cannot be written.
         """
-        samples, kernels = self.thresholds
         head = {
             "format": FORMAT,
             "version": VERSION,
             "arch": self.arch,
-            "thresholds": {"samples": samples, "kernels": kernels},
+            "thresholds": THRESHOLDS,
             "columns": _COLUMNS.split(", "),
             "class columns": _CLASS_COLUMNS.split(", "),
             "provenance": self.provenance,
@@ -220,7 +215,7 @@ class LatencyTable:
                 "no latency table", where=name if path is None else str(path), hint=_available()
             ) from None
         read = _read(file, name, now.st_mtime_ns, now.st_size)
-        return cls(name, read.rows, read.classes, read.provenance, *read.thresholds)
+        return cls(name, read.rows, read.classes, read.provenance)
 
 
 # every validator and every space asks for its table, and copies what is found here
@@ -228,18 +223,13 @@ class LatencyTable:
 def _read(file: Path, name: str, changed: int, size: int) -> LatencyTable:
     """The mined rows of a file, as it was at `changed`. Read only."""
     data = files.read(file, FORMAT, VERSION, name)
-    thresholds = data.get("thresholds")
-    if not isinstance(thresholds, dict) or not all(
-        isinstance(thresholds.get(k), int) and thresholds[k] >= 1 for k in ("samples", "kernels")
-    ):
-        raise LatencyTableError("thresholds are missing or not positive integers", where=file.name)
+    if data.get("thresholds") != THRESHOLDS:
+        raise LatencyTableError(f"other thresholds than {THRESHOLDS}", where=file.name)
     return LatencyTable(
         name,
         files.rows(data, "rows", "sssssiiiis", file.name, _distance),
         files.rows(data, "classes", "sssiiii", file.name, _support),
         data["provenance"],
-        thresholds["samples"],
-        thresholds["kernels"],
     )
 
 
