@@ -10,17 +10,14 @@ import numpy as np
 
 from sassafras.core.errors import SassafrasError
 from sassafras.sass import Program
-from sassafras.sass.control import CONTROL_MASK
 
 from . import moves, renaming
 from . import reuse as reuse_windows
 from .report import Violation
+from .words import CLEAN
 
 if TYPE_CHECKING:
     from .validator import Validator
-
-#: a word's upper half without its control code
-CLEAN = np.uint64(~CONTROL_MASK & (2**64 - 1))
 
 
 def prove(first: Validator, copy: bytes) -> list[Violation]:
