@@ -15,7 +15,7 @@ def command(
     target: Annotated[
         str,
         typer.Argument(
-            help="A target of optimize (its best stored kernel is explained), run:N, or a result's JSON file.",
+            help="A target of optimize (for its best stored kernel), run:N, or a result's JSON file.",
             show_default=False,
         ),
     ],
