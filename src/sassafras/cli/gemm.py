@@ -11,26 +11,31 @@ from . import files, options
 from .console import note, print_json, print_table
 
 app = typer.Typer(
-    help="HGEMM: our kernels against cuBLAS and cuBLASLt.", no_args_is_help=True, rich_markup_mode=None
+    help="List, build and measure the GEMM kernels of sassafras.matmul.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 
 
 @app.command("bench")
 def bench(
-    grid: Annotated[str, typer.Option(help=f"{options.GRIDS}.")] = "cuda-l2",
+    grid: Annotated[str, typer.Option(help=f"Shapes to measure: {options.GRIDS}.")] = "cuda-l2",
     mode: Annotated[
-        str, typer.Option(help="offline: calls back to back; server: isolated calls at random times.")
+        str,
+        typer.Option(
+            help="Protocol: offline (calls back to back) or server (isolated calls at random times)."
+        ),
     ] = "offline",
     bands: options.Bands = None,
     shapes: options.Sample = None,
-    seconds: Annotated[float, typer.Option(help="Seconds of GPU time to measure a shape with.")] = 0.1,
+    seconds: Annotated[float, typer.Option(help="GPU time to measure each shape for, in seconds.")] = 0.1,
     configs: Annotated[
-        int, typer.Option(help="Number of our configurations to screen, per shape and layout.")
+        int, typer.Option(help="Number of configurations to time when selecting, per shape and layout.")
     ] = 128,
     exclude: options.Exclude = "",
-    processes: Annotated[int, typer.Option(help="Number of fresh processes that measure.")] = 1,
-    rate: Annotated[float, typer.Option(help="Server mode: calls per second.")] = 1000.0,
-    calls: Annotated[int, typer.Option(help="Server mode: number of calls of each contestant.")] = 30,
+    processes: Annotated[int, typer.Option(help="Number of fresh processes to measure in.")] = 1,
+    rate: Annotated[float, typer.Option(help="With --mode server: calls per second.")] = 1000.0,
+    calls: Annotated[int, typer.Option(help="With --mode server: number of calls of each contestant.")] = 30,
     cold: Annotated[bool, typer.Option(help="Time with an empty L2 as well.")] = True,
     apart: options.Apart = True,
     gpus: options.Gpus = 1,
@@ -42,10 +47,10 @@ def bench(
     dry_run: options.Dry = False,
     json: options.Json = False,
 ) -> None:
-    """Time our kernels, sassafras.matmul, torch.matmul, cuBLAS, cuBLASLt's heuristic and AutoTuning on a GPU.
+    """Time Sassafras kernels, sassafras.matmul, torch, cuBLAS, cuBLASLt's heuristic and AutoTuning on a GPU.
 
     Selection and reported measurements run in separate processes. The same command resumes.
-    Shapes off the grid are never tuned: there sassafras.matmul uses the shipped table.
+    The judge grids are never tuned: sassafras.matmul predicts there, from the shipped table.
     """
     from sassafras.gemm.bench.grids import choose_shapes, file_name, judges
     from sassafras.gemm.bench.options import Options
@@ -83,13 +88,13 @@ def bench(
 
 @app.command("configs")
 def configs(
-    shape: Annotated[str, typer.Argument(help="MxNxK")],
+    shape: Annotated[str, typer.Argument(help="Extents of the product: MxNxK.")],
     rejected: Annotated[
-        bool, typer.Option("--rejected", help="List those that cannot run, with the reason.")
+        bool, typer.Option("--rejected", help="List the configurations that cannot run, with the reason.")
     ] = False,
     limit: Annotated[int, typer.Option(help="Number of lines to print.")] = 40,
 ) -> None:
-    """List our configurations for a shape, best estimate first. Needs no GPU."""
+    """List the configurations of a shape, best estimate first. Needs no GPU."""
     from sassafras.gemm.configs import registry
     from sassafras.gemm.problem.shape import Shape
     from sassafras.gemm.select.cost_model import estimate_us
@@ -119,13 +124,17 @@ def _ranges(config: Any) -> str:
 def build(
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder, for $SASSAFRAS_GEMM_CACHE of the deployment [default: the cache]."),
+        typer.Option(help="Folder to write to; deploy it as $SASSAFRAS_GEMM_CACHE [default: the cache]."),
     ] = None,
-    only: Annotated[str, typer.Option(help="Build only kernels that this regular expression finds.")] = "",
-    workers: Annotated[int | None, typer.Option(help="Number of processes [default: one per core].")] = None,
-    launcher: Annotated[bool, typer.Option(help="Build the compiled launcher of this Python, too.")] = True,
+    only: Annotated[
+        str, typer.Option(help="Build only kernels whose name matches this regular expression.")
+    ] = "",
+    workers: Annotated[
+        int | None, typer.Option(help="Number of compiling processes [default: one per core].")
+    ] = None,
+    launcher: Annotated[bool, typer.Option(help="Build the C++ launcher for this Python, too.")] = True,
     check: Annotated[
-        bool, typer.Option("--check", help="Build nothing; status 1 when something is missing.")
+        bool, typer.Option("--check", help="Build nothing; exit code 1 if a file is missing.")
     ] = False,
 ) -> None:
     """Compile all kernels of sassafras.matmul ahead of time. Needs no GPU; keeps existing files."""
@@ -149,11 +158,11 @@ def build(
 
 @app.command("choose")
 def choose(
-    shapes: Annotated[list[str] | None, typer.Argument(help="MxNxK ...")] = None,
-    layout: Annotated[str, typer.Option(help="nn, tn or both.")] = "both",
-    gpu: Annotated[str, typer.Option(help="Name of the GPU whose table is used.")] = "NVIDIA H200",
+    shapes: Annotated[list[str] | None, typer.Argument(help="Extents of the products: MxNxK ...")] = None,
+    layout: Annotated[str, typer.Option(help="Layout of the operands: nn, tn or both.")] = "both",
+    gpu: Annotated[str, typer.Option(help="GPU whose table to use.")] = "NVIDIA H200",
 ) -> None:
-    """Show which implementation serves a product (ours, cuBLASLt or torch), and why. Needs no GPU."""
+    """Show which implementation serves a product (Sassafras, cuBLASLt or torch), and why. Needs no GPU."""
     from sassafras.core import SassafrasError
     from sassafras.gemm.configs.backward import PART
     from sassafras.gemm.matmul.planner import load_table

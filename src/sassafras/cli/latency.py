@@ -16,12 +16,14 @@ app = typer.Typer(
     help="Show or build tables of the smallest issue distances that ptxas emits.",
 )
 
-Arch = Annotated[str, typer.Option(help="Architecture.")]
+Arch = Annotated[str, typer.Option(help="Architecture of the table.")]
 
 
 @app.command()
 def mine(
-    paths: Annotated[list[Path], typer.Argument(help="Cubins, or folders of cubins.", show_default=False)],
+    paths: Annotated[
+        list[Path], typer.Argument(help="Cubins or folders of cubins to read.", show_default=False)
+    ],
     out: Annotated[Path, typer.Option(help="File to write the table to.", show_default=False)],
     arch: Arch = "sm_90",
 ) -> None:
@@ -37,10 +39,18 @@ def mine(
 @app.command()
 def show(
     arch: Arch = "sm_90",
-    producer: Annotated[str | None, typer.Option(help="Only opcodes with this prefix.")] = None,
-    consumer: Annotated[str | None, typer.Option(help="Only opcodes with this prefix.")] = None,
-    kind: Annotated[str | None, typer.Option(help="raw, waw, war or issue.")] = None,
-    table: Annotated[Path | None, typer.Option(help="Another table than the packaged one.")] = None,
+    producer: Annotated[
+        str | None, typer.Option(help="Print only rows whose producer has this opcode prefix.")
+    ] = None,
+    consumer: Annotated[
+        str | None, typer.Option(help="Print only rows whose consumer has this opcode prefix.")
+    ] = None,
+    kind: Annotated[
+        str | None, typer.Option(help="Print only this kind of pair: raw, waw, war or issue.")
+    ] = None,
+    table: Annotated[
+        Path | None, typer.Option(help="Print the table in this file instead of the packaged one.")
+    ] = None,
 ) -> None:
     """Print the table in use, or a part of it."""
     from sassafras.core import LatencyTableError
