@@ -86,7 +86,7 @@ class Emulator:
         words = [self.instances.index(config.instance), *plan.grid, *plan.cluster, plan.threads]
         words += [plan.shared_bytes, case.policy, case.seed, case.repeats, case.shift]
         words.append(plan.workspace_bytes)
-        first, second = ("b", "a") if config.swapped else ("a", "b")
+        first, second = ("b", "a") if config.swap_ab else ("a", "b")
         words += [first, second, "c", "bias" if case.bias else "-", addend]
         words += parameters(config, plan)
         (folder / "job").write_text(" ".join(map(str, words)))

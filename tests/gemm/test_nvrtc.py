@@ -37,7 +37,7 @@ def test_nvrtc_takes_a_kernel_of_each_family() -> None:
 
     kinds = {}
     for instance in registry.INSTANCES:
-        kinds.setdefault((type(instance), bool(getattr(instance, "blocks", 0))), instance)
+        kinds.setdefault((type(instance), bool(getattr(instance, "k_blocks", 0))), instance)
     assert len(kinds) >= 6
     for instance in kinds.values():
         assert _with_nvrtc(nvrtc, source(instance), ARCH, f"{instance.name}.cu")[:4] == b"\x7fELF"

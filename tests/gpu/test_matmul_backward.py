@@ -67,7 +67,7 @@ def test_every_kernel_through_the_front_door(room: Any, layout: str, dtype: str)
             b = b.t().contiguous().t()
         for configs in by_instance.values():
             for config in {configs[0], configs[-1]}:
-                tell(room, [TableRow(shape, layout, ((config.name, 1.0),), 9.0)])
+                tell(room, [TableRow(shape, layout, ((config, 1.0),), 9.0)])
                 room.matmul(a, b)
                 room.settle()
                 result = room.matmul(a, b)
@@ -91,7 +91,7 @@ def rows_of(room: Any, tokens: int, outputs: int, inputs: int) -> list[Any]:
     ):  # fmt: skip
         legal = registry.legal(shape, layouts=(layout,))
         best = min(legal, key=lambda c: (estimate_us(c, shape), c.name))
-        rows.append(TableRow(shape, layout, ((best.name, 1.0),), 9.0))
+        rows.append(TableRow(shape, layout, ((best, 1.0),), 9.0))
     return rows
 
 

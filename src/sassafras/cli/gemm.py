@@ -107,14 +107,9 @@ def configs(
         return
     ranked = sorted(registry.legal(problem), key=lambda c: (estimate_us(c, problem), c.name))
     rows = [
-        [c.name, "x".join(map(str, c.tile)), _ranges(c), f"{estimate_us(c, problem):.2f}"] for c in ranked
+        [c.name, "x".join(map(str, c.tile)), str(c.ranges), f"{estimate_us(c, problem):.2f}"] for c in ranked
     ]
     print_table(f"{len(rows)} legal", ["configuration", "tile", "ranges of k", "estimate (us)"], rows[:limit])
-
-
-def _ranges(config: Any) -> str:
-    """How many ranges k is cut into: slices (of warps and of a cluster) or parts."""
-    return str(getattr(config, "ranges", config.slices))
 
 
 @app.command("build")
@@ -185,5 +180,13 @@ def choose(
                 return config.layout == layout and not config.why_illegal(shape)
 
             choice = chooser.choose(shape, one, legal)
-            rows.append([text, one, choice.config or choice.member, f"{choice.speedup:.3f}", choice.why])
+            rows.append(
+                [
+                    text,
+                    one,
+                    choice.config.name if choice.config else choice.member,
+                    f"{choice.speedup:.3f}",
+                    choice.why,
+                ]
+            )
     print_table("", ["shape", "layout", "served by", "over torch", "why"], rows)

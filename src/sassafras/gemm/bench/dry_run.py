@@ -20,7 +20,7 @@ from sassafras.cuda.timing import Stopwatch
 from ..configs.registry import Config
 from ..problem.shape import LAYOUTS, Shape
 from ..select.cost_model import estimate_us
-from ..select.selector import Selector, parsed
+from ..select.selector import Selector
 from ..select.table import TableRow, TunedTable
 from .operands import RMS_LIMIT, Check
 from .timing import Enqueue, TimedBlock
@@ -125,7 +125,7 @@ class DryContestants:
             check=lambda problem, algorithm: None,
         )
         self._rows: dict[tuple[Shape, str], TableRow] = {}
-        self._served: dict[str, str] = {}
+        self._served: dict[str, Any] = {}
 
     def _problem(self, shape: Shape, layout: str) -> Any:
         return SimpleNamespace(shape=shape, layout=layout, close=lambda: None)
@@ -173,10 +173,9 @@ class DryContestants:
         choice = Selector(TunedTable({"cublaslt": 0}, self._rows.values()), lt_version=0).choose(
             operands.shape, layout, lambda config: config.why_illegal(operands.shape) is None
         )
-        self._served[layout] = choice.member + (f" {choice.config}" if choice.config else "")
-        config = parsed(choice.config) if choice.config else None
-        if config is not None:
-            return self.ours(config, operands)
+        self._served[layout] = choice.to_json()
+        if choice.config is not None:
+            return self.ours(choice.config, operands)
         if choice.member == "lt" and choice.row and choice.row.lt:
             return self.lt_call(None, LtAlgorithm.from_json(choice.row.lt), operands)
         return self.torch_matmul(layout, operands)
@@ -185,8 +184,8 @@ class DryContestants:
         """Remember them."""
         self._rows = {(row.shape, row.layout): row for row in rows}
 
-    def served(self) -> dict[str, str]:
-        """layout -> which member."""
+    def served(self) -> dict[str, Any]:
+        """layout -> which member, with which configuration."""
         return dict(self._served)
 
     def now(self) -> float:

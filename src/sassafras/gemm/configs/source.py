@@ -25,7 +25,6 @@ _DECLARED = {
     "*fp16": "sassafras::u16 *{}",
     "*bf16": "sassafras::u16 *{}",
     "*f32": "float *{}",
-    "*u32": "sassafras::u32 *{}",
     "i32": "int {}",
     "i64": "long long {}",
     "f32": "float {}",

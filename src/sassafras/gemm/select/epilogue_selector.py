@@ -16,7 +16,7 @@ from ..configs.registry import Config
 from ..problem.launch import ceil_div
 from ..problem.shape import Shape
 from .cost_model import estimate_us
-from .selector import Selector, parsed
+from .selector import Selector
 
 #: predicted speed-up over torch that ours needs
 MARGIN = 1.05
@@ -41,7 +41,7 @@ def flat(config: Config, shape: Shape, batch: Batch) -> Shape:
         return shape
     i = config.instance
     rows = config.tile[0] * getattr(i, "cluster_m", 1)
-    if config.swapped:
+    if config.swap_ab:
         return Shape(shape.m, ceil_div(shape.n, rows) * rows * batch.count, shape.k)
     return Shape(ceil_div(shape.m, rows) * rows * batch.count, shape.n, shape.k)
 
@@ -82,7 +82,7 @@ def choose(
     lines: Lines | None = None,
     aligned: bool = True,
     extra: Extra | None = None,
-) -> tuple[str | None, str]:
+) -> tuple[Config | None, str]:
     """(configuration or None for torch, why)."""
     extra = extra or Extra()
     found = epilogue.configurations(shape, layout, dtype, batch, lines, aligned)
@@ -92,12 +92,9 @@ def choose(
     row = chooser.nearest(together, layout)
     if row is None:
         return None, "no tuned shape is near"
-    tuned = [(config, us) for name, us in row.ours if (config := parsed(name)) is not None]
-    if not tuned:
-        return None, "the tuned winner is not of this version"
     # no epilogue waits for a second launch: the time of one launch tells more of it
-    winner, tuned_us = next((t for t in tuned if len(t[0].instances) == 1), tuned[0])
-    best = min(found, key=lambda c: (estimate_us(c, flat(c, shape, batch)), c.name))
+    winner, tuned_us = next((t for t in row.ours if len(t[0].instances) == 1), row.ours[0])
+    best = min(found, key=lambda c: (estimate_us(c, flat(c, shape, batch)), c.rank))
     modes = [other.mode for other in best.in_modes()]
     best = replace(best, mode=winner.mode if winner.mode in modes else best.mode)  # type: ignore[type-var]
     same = with_dtype(winner, dtype)
@@ -112,4 +109,4 @@ def choose(
     speedup = torchs / ours
     if speedup < MARGIN:
         return None, f"ours is predicted at {speedup:.2f} of torch's speed (not measured)"
-    return best.name, f"predicted at {speedup:.2f} of torch's speed (not measured)"
+    return best, f"predicted at {speedup:.2f} of torch's speed (not measured)"
