@@ -145,14 +145,13 @@ def candidates(case: Case, x: Any, w: Any, bias: Any, room: Any, most: int) -> l
     from sassafras.gemm.matmul.plan import epilogue_problem
     from sassafras.gemm.matmul.problem import MatmulCall, read
     from sassafras.gemm.select import epilogue_selector
-    from sassafras.gemm.select.cost_model import estimate_us
 
     found = read(MatmulCall(x, w, None, bias, epilogue.ACTIVATIONS[case.activation]), "cuda")
     if found is None:
         return []
     problem = found.problem
     legal = epilogue.configurations(*epilogue_problem(problem))
-    legal.sort(key=lambda c: estimate_us(c, epilogue_selector.flat(c, problem.shape, problem.batch)))
+    legal.sort(key=lambda c: c.estimate_us(epilogue_selector.flat(c, problem.shape, problem.batch)))
     by_instance: dict[Any, Any] = {}
     for config in legal:
         by_instance.setdefault(config.instance, config)

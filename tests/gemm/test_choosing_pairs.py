@@ -17,7 +17,6 @@ from sassafras.gemm.configs.fields import from_fields, to_fields
 from sassafras.gemm.configs.names import parse
 from sassafras.gemm.problem.shape import Shape
 from sassafras.gemm.select import epilogue_selector, predictor
-from sassafras.gemm.select.cost_model import estimate_us
 from sassafras.gemm.select.predictor import Model, Trees
 from sassafras.gemm.select.selector import Selector, SelectorSettings
 from sassafras.gemm.select.table import TableRow, TunedTable, shipped_path
@@ -101,7 +100,7 @@ def test_features_of_a_pair() -> None:
     assert predictor.families_in(found[:1]) == ["split_k_two_pass"]
     both = -15  # slices, tiles, waves, ..., k of a slice, ...: `_both`
     assert found[0, both : both + 3].tolist() == pytest.approx([8.0, 16.0, 16 * 8 / 132])
-    assert found[0, both + 6] == 1024.0 and found[0, both + 8] == pytest.approx(estimate_us(pair, SHAPE))
+    assert found[0, both + 6] == 1024.0 and found[0, both + 8] == pytest.approx(pair.estimate_us(SHAPE))
     assert found[1, both] == 8.0 and found[1, both + 6] == 1024.0
     numbers = list(predictor._NUMBERS)
     first = predictor._FAMILY + 7
@@ -115,7 +114,7 @@ def test_estimates_answer_for_shapes_that_cannot_run() -> None:
         (parse("split_k_two_pass_nn_64x128_s8q1/p16"), Shape(64, 64, 256)),
         (PAIR, Shape(8, 12, 20)),
     ):
-        assert config.why_illegal(shape) is not None and 0 < estimate_us(config, shape) < 100
+        assert config.why_illegal(shape) is not None and 0 < config.estimate_us(shape) < 100
     rng = np.random.default_rng(0)
     for config in split_k_two_pass.configurations(split_k_two_pass.INSTANCES):
         m, n, k = (int(x) for x in 2 ** rng.uniform(3, 13, 3))

@@ -15,7 +15,6 @@ from sassafras.gemm.configs.fields import to_fields
 from sassafras.gemm.configs.registry import Config
 from sassafras.gemm.problem.shape import Shape
 from sassafras.gemm.select import dataset
-from sassafras.gemm.select.cost_model import estimate_us
 from sassafras.gemm.select.dataset import Dataset, DatasetEntry
 from sassafras.gemm.select.selector import Selector, SelectorSettings
 from sassafras.gemm.select.table import TableRow, TunedTable, shipped_path
@@ -217,7 +216,7 @@ def made_up(layouts: tuple[str, ...] = ("tn",)) -> TunedTable:
                 for layout in layouts:
                     legal = [c for c in CONFIGS if c.layout == layout and c.why_illegal(shape) is None]
                     ranked = sorted(
-                        ((estimate_us(c, shape), c) for c in legal), key=lambda pair: (pair[0], pair[1].name)
+                        ((c.estimate_us(shape), c) for c in legal), key=lambda pair: (pair[0], pair[1].name)
                     )
                     rows.append(TableRow(shape, layout, tuple((c, us) for us, c in ranked[:12]), torch_us))
     return TunedTable({}, rows)

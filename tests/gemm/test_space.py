@@ -18,7 +18,6 @@ from sassafras.gemm.configs.split_k import SplitKConfig, SplitKInstance
 from sassafras.gemm.configs.unaligned import UnalignedConfig
 from sassafras.gemm.problem.launch import Launch
 from sassafras.gemm.problem.shape import BANDS, in_bands, stratified
-from sassafras.gemm.select.cost_model import estimate_us
 
 
 def test_the_grid_and_its_bands() -> None:
@@ -130,7 +129,7 @@ def test_orders_of_tiles_have_names_and_reasons() -> None:
     assert "columns of tiles" in (names.parse(f"{name}/v8").dominated(Shape(16384, 480, 1024)) or "")
     assert "32767" in (names.parse(f"{name}/g32768").why_illegal(large) or "")
     # operands are shared best where tiles at work at once form a square
-    times = {order: estimate_us(names.parse(f"{name}/{order}"), large) for order in ("g1", "g8", "v8")}
+    times = {order: names.parse(f"{name}/{order}").estimate_us(large) for order in ("g1", "g8", "v8")}
     assert max(times, key=lambda order: times[order]) == "g1"
 
 
@@ -149,7 +148,7 @@ def test_a_launch_covers_everything_once() -> None:
         seen = Shape(shape.n, shape.m, shape.k) if config.swap_ab else shape
         assert launch.shared_bytes <= 227 * 1024 and launch.threads <= 1024
         assert all(extent % size == 0 for extent, size in zip(launch.grid, launch.cluster, strict=True))
-        assert estimate_us(config, shape) > 0
+        assert config.estimate_us(shape) > 0
         if isinstance(config, PersistentConfig):
             _covers(config, launch, seen)
             continue
@@ -339,7 +338,7 @@ def test_space_keeps_the_contract() -> None:
     space = GemmSpace(shape, build)
     assert isinstance(space, Space)
     state = space.start()
-    assert estimate_us(state, shape) == min(estimate_us(c, shape) for c in registry.legal(shape))
+    assert state.estimate_us(shape) == min(c.estimate_us(shape) for c in registry.legal(shape))
     rng = np.random.default_rng(1)
     for _ in range(200):
         move = space.sample(state, rng)
@@ -370,7 +369,7 @@ def test_clusters_that_do_not_fit_at_once_take_longer() -> None:
     for slices, most in ((3, 39), (5, 22), (6, 17), (7, 15), (8, 15)):
         config = names.parse(f"split_k_tn_64x64_s10q1/c{slices}")
         tiles = (most - 1, most, most + 1)
-        before, fits, over = (estimate_us(config, Shape(64, 64 * n, 16384)) for n in tiles)
+        before, fits, over = (config.estimate_us(Shape(64, 64 * n, 16384)) for n in tiles)
         assert over - fits > 3 * (fits - before) > 0, slices
 
 

@@ -16,7 +16,6 @@ from sassafras.gemm.configs.names import parse
 from sassafras.gemm.configs.split_k_two_pass import PartialsInstance, ReductionInstance, TwoPassSplitKConfig
 from sassafras.gemm.problem.shape import Shape, cuda_l2_grid
 from sassafras.gemm.select import dataset
-from sassafras.gemm.select.cost_model import estimate_us
 from sassafras.gemm.select.space import GemmSpace, kernel
 
 FIRST = split_k_two_pass.INSTANCES
@@ -125,7 +124,7 @@ def test_the_estimate_finds_what_was_fast() -> None:
                 timed[plain] = min(us, timed.get(plain, us))
         if len(timed) < 2:
             continue
-        guesses = {config: estimate_us(config, entry.shape) for config in timed}
+        guesses = {config: config.estimate_us(entry.shape) for config in timed}
         errors += [abs(np.log(guesses[config] / us)) for config, us in timed.items()]
         lost.append(timed[min(guesses, key=lambda config: guesses[config])] / min(timed.values()))
     assert len(lost) > 100 and np.mean(errors) < 0.08 and np.mean(lost) < 1.04

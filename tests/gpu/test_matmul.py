@@ -52,11 +52,10 @@ def tell(room: Any, rows: Sequence[Any], **header: Any) -> None:
 def ours_for(shape: Any, layout: str, index: int = 0) -> Any:
     """A row that makes one of our legal configurations the fastest."""
     from sassafras.gemm.configs import registry
-    from sassafras.gemm.select.cost_model import estimate_us
     from sassafras.gemm.select.table import TableRow
 
     legal = [c for c in registry.legal(shape) if c.layout == layout]
-    legal.sort(key=lambda c: (estimate_us(c, shape), c.name))
+    legal.sort(key=lambda c: (c.estimate_us(shape), c.name))
     return TableRow(shape, layout, ((legal[index % len(legal)], 1.0),), 10.0) if legal else None
 
 

@@ -25,11 +25,10 @@ ROUNDS = {"compiled": 10_000, "python": 2_000}
 
 def configuration(shape: Shape, layout: str, suits: Callable[[Any, Any], bool]) -> Any:
     """A configuration that needs what is asked for."""
-    from sassafras.gemm.select.cost_model import estimate_us
 
     every = [mode for c in registry.legal(shape) if c.layout == layout for mode in c.in_modes()]
     legal = [c for c in every if suits(c, c.launch(shape))]
-    return min(legal, key=lambda c: (estimate_us(c, shape), c.name))
+    return min(legal, key=lambda c: (c.estimate_us(shape), c.name))
 
 
 #: shape, layout, what its kernel has to need

@@ -12,7 +12,6 @@ from sassafras import search
 from sassafras.core import Budget, SassafrasError
 from sassafras.gemm.configs.base import PLAIN
 from sassafras.gemm.problem.shape import Shape
-from sassafras.gemm.select.cost_model import estimate_us
 from sassafras.gemm.select.dataset import DatasetEntry
 from sassafras.llm.archive import Archive
 from sassafras.llm.evolve import Evolve
@@ -38,7 +37,7 @@ def tasks() -> list[TrainingTask]:
     for shape in (Shape(64, 64, 512), Shape(64, 128, 2048)):
         configs = GemmJsonSpace(shape, lambda config: b"").configs[:400]
         plain = [c for c in configs if c.mode == PLAIN][:40]
-        times = {c: estimate_us(c, shape) * (1 + len(c.name) % 5 / 10) for c in plain}
+        times = {c: c.estimate_us(shape) * (1 + len(c.name) % 5 / 10) for c in plain}
         entries.append(DatasetEntry(shape, {config: (us, 2) for config, us in times.items()}))
     return recorded_tasks(entries)
 

@@ -94,7 +94,6 @@ def configs(
     """List our configurations for a shape, best estimate first. Needs no GPU."""
     from sassafras.gemm.configs import registry
     from sassafras.gemm.problem.shape import Shape
-    from sassafras.gemm.select.cost_model import estimate_us
 
     problem = Shape.parse(shape)
     if rejected:
@@ -105,9 +104,9 @@ def configs(
         ]
         print_table("", ["configuration", "why not"], rows[:limit])
         return
-    ranked = sorted(registry.legal(problem), key=lambda c: (estimate_us(c, problem), c.name))
+    ranked = sorted(registry.legal(problem), key=lambda c: (c.estimate_us(problem), c.name))
     rows = [
-        [c.name, "x".join(map(str, c.tile)), str(c.ranges), f"{estimate_us(c, problem):.2f}"] for c in ranked
+        [c.name, "x".join(map(str, c.tile)), str(c.ranges), f"{c.estimate_us(problem):.2f}"] for c in ranked
     ]
     print_table(f"{len(rows)} legal", ["configuration", "tile", "ranges of k", "estimate (us)"], rows[:limit])
 

@@ -18,7 +18,6 @@ from ..configs.backward import configurations, part
 from ..configs.base import PLAIN
 from ..configs.registry import Config
 from ..problem.shape import Shape
-from ..select.cost_model import estimate_us
 from ..select.dataset import Dataset, DatasetEntry, shipped
 from ..select.table import TableRow, TunedTable, shipped_path
 
@@ -62,7 +61,7 @@ def candidates_for(
 def ranked(shape: Shape, layout: str) -> tuple[Config, ...]:
     """All legal configurations of a layout, best estimate first."""
     legal = registry.legal(shape, layouts=(layout,))
-    return tuple(sorted(legal, key=lambda c: (estimate_us(c, shape), c.rank)))
+    return tuple(sorted(legal, key=lambda c: (c.estimate_us(shape), c.rank)))
 
 
 @cache
@@ -112,7 +111,7 @@ def changed(shape: Shape, layout: str, only: str, count: int, exclude: str = "")
         and c.why_illegal(shape) is None  # the cheaper first
         and allowed(c)
     ]
-    timed = [(us, c) for c in legal if (us := estimate_us(c, shape)) < limit]
+    timed = [(us, c) for c in legal if (us := c.estimate_us(shape)) < limit]
     hopeful = [config for _, config in sorted(timed, key=lambda pair: (pair[0], pair[1].rank))]
     first: dict[str, Config] = {}
     for config in hopeful:

@@ -19,7 +19,6 @@ from sassafras.cuda.timing import Stopwatch
 
 from ..configs.registry import Config
 from ..problem.shape import LAYOUTS, Shape
-from ..select.cost_model import estimate_us
 from ..select.selector import Selector
 from ..select.table import TableRow, TunedTable
 from .operands import RMS_LIMIT, Check
@@ -153,7 +152,7 @@ class DryContestants:
         """The static estimate, and a figure of the configuration's own."""
         config.launch(operands.shape)
         own = 1 + 0.1 * math.sin(sum(map(ord, config.name)))
-        us = estimate_us(config, operands.shape) * own
+        us = config.estimate_us(operands.shape) * own
         return lambda: self.gpu.launch(us)
 
     def lt_call(self, problem: Any, algorithm: LtAlgorithm, operands: Any) -> Enqueue:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from ..problem.launch import GRID_LIMIT, MULTIPROCESSORS, SHARED_LIMIT, Launch, ceil_div
 from ..problem.shape import Shape
 from . import cost
 from .base import PLAIN, Configuration, Mode
-from .source import EPILOGUE_PARAMETERS, Parameters, all_of, plain_entry
+from .source import KernelInstance, Parameters, all_of
 
 #: k elements of one tile in shared memory
 TILE_K = 64
@@ -24,7 +24,7 @@ PARAMETERS = (
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class FallbackInstance:
+class FallbackInstance(KernelInstance):
     """One compiled kernel: the template's parameters.
 
     Attributes:
@@ -35,6 +35,11 @@ class FallbackInstance:
         alignment: elements that rows are multiples of: 8, or 2 or 1 for odd shapes (smaller copies).
         epilogue: batches, and more than the product (`epilogue`).
     """
+
+    HEADER: ClassVar[str] = "sm90_gemm_fallback.cuh"
+    TEMPLATE: ClassVar[str] = "Staged"
+    PARAMETERS: ClassVar[Parameters] = PARAMETERS
+    READ_ONLY: ClassVar[bool] = True
 
     layout: Literal["tn", "nn"]
     tile_m: int
@@ -66,20 +71,10 @@ class FallbackInstance:
         return min(255, self.tile_m * self.tile_n // self.threads + 56)
 
     @property
-    def parameters(self) -> Parameters:
-        """Names and types of the kernel's parameters."""
-        return PARAMETERS + EPILOGUE_PARAMETERS * self.epilogue
-
-    @property
-    def source(self) -> str:
-        """CUDA C++ of the entry."""
-        numbers = f"{self.tile_m}, {self.tile_n}, {self.warps_m}, {self.warps_n}, {self.stages}"
-        kernel = (
-            f"sassafras::Staged<{numbers}, {'true' if self.layout == 'nn' else 'false'}, {self.alignment}"
-        )
-        return plain_entry(
-            self.name, "sm90_gemm_fallback.cuh", kernel, self.parameters, self.threads, self.epilogue
-        )
+    def arguments(self) -> tuple[Any, ...]:
+        """The template's."""
+        tile = self.tile_m, self.tile_n, self.warps_m, self.warps_n, self.stages
+        return *tile, self.layout == "nn", self.alignment, *(True,) * self.epilogue
 
 
 _ODD = (64, 64, 2, 2, 4)

@@ -13,8 +13,8 @@ from ..problem.launch import AT_ONCE, MULTIPROCESSORS, SHARED_LIMIT, Launch, Ten
 from ..problem.shape import Shape
 from . import cost, tma_wgmma
 from .base import PLAIN, Configuration, Mode
-from .source import EPILOGUE_PARAMETERS, Parameters, all_of, entry
-from .tma_wgmma import TILE_K, truth
+from .source import KernelInstance, Parameters, all_of
+from .tma_wgmma import TILE_K
 
 #: names and types of the kernel's parameters, in order
 PARAMETERS = (
@@ -28,7 +28,7 @@ OVERHEAD_REGISTERS = 40
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class PersistentInstance:
+class PersistentInstance(KernelInstance):
     """One compiled kernel: the template's parameters.
 
     Attributes:
@@ -44,6 +44,10 @@ class PersistentInstance:
         epilogue: batches, and more than the product (`epilogue`).
         stagger: k tiles by which the first of two cooperative warpgroups is ahead at the end of a tile.
     """
+
+    HEADER: ClassVar[str] = "sm90_gemm_persistent.cuh"
+    TEMPLATE: ClassVar[str] = "Persistent"
+    PARAMETERS: ClassVar[Parameters] = PARAMETERS
 
     layout: str
     tile_m: int
@@ -66,9 +70,8 @@ class PersistentInstance:
         At its end: ``e``: epilogue; ``l3``: stagger.
         """
         mode = "pp" if self.ping_pong else "co"
-        kind = ("_swapped" if self.swap_ab else "") + ("_bf16" if self.dtype == "bf16" else "")
         return (
-            f"ws_{self.layout}{kind}_{self.tile_m}x{self.tile_n}_{mode}{self.math_warpgroups}s{self.stages}"
+            f"ws_{self._kind}_{self.tile_m}x{self.tile_n}_{mode}{self.math_warpgroups}s{self.stages}"
             f"b{self.store_stages}c{self.cluster_m}x{self.cluster_n}{'e' * self.epilogue}"
             + (f"l{self.stagger}" if self.stagger else "")
         )
@@ -124,11 +127,6 @@ class PersistentInstance:
         by_registers = 65536 // (self.threads * ceil_div(allotted, 8) * 8)
         return max(1, min(by_registers, (228 * 1024) // (self.shared_bytes + 1024), 2048 // self.threads))
 
-    @property
-    def parameters(self) -> Parameters:
-        """Names and types of the kernel's parameters."""
-        return PARAMETERS + EPILOGUE_PARAMETERS * self.epilogue
-
     def why_illegal(self) -> str | None:
         """Why it cannot be compiled or run at all; None when it can."""
         if not 1 <= self.math_warpgroups <= 3 or (self.ping_pong and self.math_warpgroups != 2):
@@ -155,24 +153,17 @@ class PersistentInstance:
         return None
 
     @property
-    def template(self) -> str:
-        """The kernel's type in C++."""
-        mn_a, mn_b = tma_wgmma.majors(self.layout, self.swap_ab)
-        flags = (mn_a, mn_b, self.dtype == "bf16", self.swap_ab)
-        shape = (self.tile_m, self.tile_n, self.stages, self.math_warpgroups, truth(self.ping_pong))
-        more = (self.store_stages, self.stagger, truth(self.epilogue))
-        numbers = (*shape, self.cluster_m, self.cluster_n, *map(truth, flags), *more)
-        return f"Persistent<{', '.join(map(str, numbers))}>"
+    def bounds(self) -> str:
+        """``setmaxnreg`` needs a cap at entry: one CTA a multiprocessor."""
+        return f"{self.threads}, 1" if self.math_warpgroups > 1 else str(self.threads)
 
     @property
-    def source(self) -> str:
-        """CUDA C++ of the entry."""
-        # setmaxnreg needs a cap at entry: one CTA a multiprocessor
-        blocks = 1 if self.math_warpgroups > 1 else 0
-        header = "sm90_gemm_persistent.cuh"
-        return entry(
-            self.name, header, self.template, self.parameters, self.threads, blocks, epilogue=self.epilogue
-        )
+    def arguments(self) -> tuple[Any, ...]:
+        """The template's."""
+        flags = (*tma_wgmma.majors(self.layout, self.swap_ab), self.dtype == "bf16", self.swap_ab)
+        tile = self.tile_m, self.tile_n, self.stages, self.math_warpgroups, self.ping_pong
+        more = self.store_stages, self.stagger, self.epilogue
+        return *tile, self.cluster_m, self.cluster_n, *flags, *more
 
 
 def deepest(

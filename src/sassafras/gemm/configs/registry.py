@@ -89,20 +89,27 @@ def epilogue_configurations() -> Iterator[Config]:
         yield from kernel.every(kernel.epilogue)
 
 
-def with_dtype(config: Config, wanted: str) -> Config | None:
-    """The configuration that differs in nothing but the type it multiplies; None where none is compiled."""
-    if config.dtype == wanted:
+def with_dtype(config: Config, wanted: str, *, epilogue: bool = False) -> Config | None:
+    """The configuration that differs in nothing but the type it multiplies; None where none is compiled.
+
+    Args:
+        epilogue: and that has an epilogue.
+    """
+    changes: dict[str, Any] = {"epilogue": True} if epilogue else {}
+    if config.dtype != wanted:
+        changes["dtype"] = wanted
+    if not changes:
         return config
-    instance = config.instance
-    if not any(field.name == "dtype" for field in fields(instance)):
+    instance: Any = config.instance
+    if not {field.name for field in fields(instance)} >= set(changes):
         return None
-    other: Any = replace(instance, **{"dtype": wanted})  # type: ignore[arg-type]
+    other = replace(instance, **changes)
     return replace(config, instance=other) if other in _compiled() else None
 
 
 @lru_cache(maxsize=1)
 def _compiled() -> frozenset[Instance]:
-    return frozenset((*INSTANCES, *OTHER_INSTANCES))
+    return frozenset((*INSTANCES, *OTHER_INSTANCES, *EPILOGUE_INSTANCES))
 
 
 def legal(

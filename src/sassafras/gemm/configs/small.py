@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from ..problem.launch import GRID_LIMIT, MULTIPROCESSORS, SHARED_LIMIT, Launch, ceil_div
 from ..problem.shape import Shape
 from . import cost
 from .base import PLAIN, Configuration, Mode
-from .source import EPILOGUE_PARAMETERS, Parameters, all_of, plain_entry
+from .source import KernelInstance, Parameters, all_of
 
 #: k elements of one step
 STEP = 32
@@ -24,7 +24,7 @@ PARAMETERS = (
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class SmallInstance:
+class SmallInstance(KernelInstance):
     """One compiled kernel: the template's parameters.
 
     Attributes:
@@ -36,6 +36,11 @@ class SmallInstance:
         epilogue: batches, and more than the product (`epilogue`).
         swap_ab: A and B change roles (tn).
     """
+
+    HEADER: ClassVar[str] = "sm90_gemm_small.cuh"
+    TEMPLATE: ClassVar[str] = "Lean"
+    PARAMETERS: ClassVar[Parameters] = PARAMETERS
+    READ_ONLY: ClassVar[bool] = True
 
     layout: Literal["tn", "nn"]
     mma_m: int
@@ -50,15 +55,6 @@ class SmallInstance:
         """Entry name, for example ``lean_tn_m1n2s2``; ``x`` behind it: divisible, ``e``: epilogue."""
         ending = "x" * self.divisible + "e" * self.epilogue
         return f"lean_{self._kind}_m{self.mma_m}n{self.mma_n}s{self.k_steps}{ending}"
-
-    @property
-    def _kind(self) -> str:
-        return self.layout + "_swapped" * self.swap_ab
-
-    @property
-    def parameters(self) -> Parameters:
-        """Names and types of the kernel's parameters."""
-        return PARAMETERS + EPILOGUE_PARAMETERS * self.epilogue
 
     @property
     def max_threads(self) -> int:
@@ -77,13 +73,15 @@ class SmallInstance:
         return min(255, 65536 // self.max_threads)
 
     @property
-    def source(self) -> str:
-        """CUDA C++ of the entry."""
-        kernel = f"sassafras::Lean<{self.mma_m}, {self.mma_n}, {self.k_steps}, "
-        kernel += f"sassafras::Layout::{self._kind.upper()}, {'true' if self.divisible else 'false'}"
-        return plain_entry(
-            self.name, "sm90_gemm_small.cuh", kernel, self.parameters, self.max_threads, self.epilogue
-        )
+    def bounds(self) -> str:
+        """See `max_threads`."""
+        return str(self.max_threads)
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """The template's."""
+        layout = f"sassafras::Layout::{self._kind.upper()}"
+        return self.mma_m, self.mma_n, self.k_steps, layout, self.divisible, *(True,) * self.epilogue
 
 
 _MANY_THREADS = frozenset({(1, 1, 1), (1, 1, 2), (1, 2, 1), (1, 2, 2)})

@@ -13,8 +13,8 @@ from ..problem.launch import GRID_LIMIT, MULTIPROCESSORS, SHARED_LIMIT, Launch, 
 from ..problem.shape import Shape
 from . import cost, rasterization, tma_wgmma
 from .base import PLAIN, Configuration, Mode
-from .source import EPILOGUE_PARAMETERS, Parameters, all_of, entry
-from .tma_wgmma import TILE_K, truth
+from .source import EPILOGUE_PARAMETERS, KernelInstance, Parameters, all_of
+from .tma_wgmma import TILE_K
 
 #: the kernel's integer parameters, in order
 NUMBERS = (
@@ -32,7 +32,7 @@ NUMBERS = (
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class SplitKInstance:
+class SplitKInstance(KernelInstance):
     """One compiled kernel: the template's parameters.
 
     Attributes:
@@ -46,6 +46,8 @@ class SplitKInstance:
         stagger: stages by which the first of two warpgroups is ahead at the end.
     """
 
+    HEADER: ClassVar[str] = "sm90_gemm_split_k.cuh"
+    TEMPLATE: ClassVar[str] = "SplitK"
     #: parts leave their sums to a second launch (`split_k_two_pass.PartialsInstance`)
     leaves: ClassVar[bool] = False
 
@@ -62,9 +64,8 @@ class SplitKInstance:
     @property
     def name(self) -> str:
         """For example ``cs_tn_64x128_s8q1``: stages, blocks in each; ``l3``: stagger, ``e``: epilogue."""
-        kind = ("_swapped" if self.swap_ab else "") + ("_bf16" if self.dtype == "bf16" else "")
         ending = (f"l{self.stagger}" if self.stagger else "") + "e" * self.epilogue
-        return f"cs_{self.layout}{kind}_{self.tile_m}x{self.tile_n}_s{self.stages}q{self.k_blocks}{ending}"
+        return f"cs_{self._kind}_{self.tile_m}x{self.tile_n}_s{self.stages}q{self.k_blocks}{ending}"
 
     @property
     def math_warpgroups(self) -> int:
@@ -128,26 +129,11 @@ class SplitKInstance:
         return None
 
     @property
-    def template(self) -> str:
-        """The kernel's type in C++."""
-        mn_a, mn_b = tma_wgmma.majors(self.layout, self.swap_ab)
-        flags = (mn_a, mn_b, self.dtype == "bf16", self.swap_ab)
-        numbers = (
-            self.tile_m,
-            self.tile_n,
-            self.stages,
-            self.math_warpgroups,
-            *map(truth, flags),
-            self.k_blocks,
-        )
-        more = (self.stagger, truth(self.leaves), truth(self.epilogue))
-        return f"SplitK<{', '.join(map(str, numbers + more))}>"
-
-    @property
-    def source(self) -> str:
-        """CUDA C++ of the entry."""
-        header = "sm90_gemm_split_k.cuh"
-        return entry(self.name, header, self.template, self.parameters, self.threads, epilogue=self.epilogue)
+    def arguments(self) -> tuple[Any, ...]:
+        """The template's."""
+        flags = (*tma_wgmma.majors(self.layout, self.swap_ab), self.dtype == "bf16", self.swap_ab)
+        tile = self.tile_m, self.tile_n, self.stages, self.math_warpgroups
+        return *tile, *flags, self.k_blocks, self.stagger, self.leaves, self.epilogue
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -17,9 +17,9 @@ from ..problem.launch import MULTIPROCESSORS, Launch, NextLaunch, ceil_div
 from ..problem.shape import Shape
 from . import tma_wgmma
 from .base import PLAIN, Mode
-from .source import Parameters, all_of, entry
+from .source import KernelInstance, Parameters, all_of
 from .split_k import SplitKConfig, SplitKInstance
-from .tma_wgmma import TILE_K, truth
+from .tma_wgmma import TILE_K
 
 #: parts that are proposed; of more than 16, some 8 to 16 are added at once
 PARTS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 24, 32)
@@ -64,7 +64,7 @@ _NUMBERS = ("m", "n", "ldc", "parts", "tiles_m", "tiles_n", "rows", "columns", "
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class ReductionInstance:
+class ReductionInstance(KernelInstance):
     """A second kernel: the template's parameters.
 
     Attributes:
@@ -72,6 +72,8 @@ class ReductionInstance:
         swapped, dtype: as the first kernel's.
     """
 
+    HEADER: ClassVar[str] = "sm90_gemm_split_k_reduce.cuh"
+    TEMPLATE: ClassVar[str] = "SplitKReduce"
     all_shared: ClassVar[bool] = True
 
     terms: int
@@ -81,8 +83,7 @@ class ReductionInstance:
     @property
     def name(self) -> str:
         """Entry name, for example ``add_t8``."""
-        kind = ("_swapped" if self.swap_ab else "") + ("_bf16" if self.dtype == "bf16" else "")
-        return f"add{kind}_t{self.terms}"
+        return f"add{self._kind}_t{self.terms}"
 
     @property
     def warps(self) -> int:
@@ -105,16 +106,9 @@ class ReductionInstance:
         return (("c", f"*{self.dtype}"), ("workspace", "*f32"), *all_of("i32", *_NUMBERS))
 
     @property
-    def template(self) -> str:
-        """The kernel's type in C++."""
-        kinds = f"{truth(self.swap_ab)}, {truth(self.dtype == 'bf16')}"
-        return f"SplitKReduce<{self.terms}, {self.warps}, {kinds}>"
-
-    @property
-    def source(self) -> str:
-        """CUDA C++ of the entry."""
-        header = "sm90_gemm_split_k_reduce.cuh"
-        return entry(self.name, header, self.template, self.parameters, self.threads)
+    def arguments(self) -> tuple[Any, ...]:
+        """The template's."""
+        return self.terms, self.warps, self.swap_ab, self.dtype == "bf16"
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -140,8 +140,3 @@ def bad_tile(
         if extent % unit:
             return f"{extent} rows of {name}'s tile are no multiple of {unit}"
     return None
-
-
-def truth(value: bool) -> str:
-    """A template argument."""
-    return "true" if value else "false"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from ..problem.launch import GRID_LIMIT, MULTIPROCESSORS, SHARED_LIMIT, Launch, TensorMap, ceil_div
 from ..problem.shape import Shape
 from . import cost, rasterization, tma_wgmma
 from .base import PLAIN, Configuration, Mode
-from .source import EPILOGUE_PARAMETERS, Parameters, all_of, entry
+from .source import KernelInstance, Parameters, all_of
 from .tma_wgmma import TILE_K
 
 #: rows of which every so many-th lie a multiple of 16 bytes apart, whatever their length
@@ -24,7 +24,7 @@ BANDS = tuple(band for band in rasterization.BANDS if band & (band - 1) == 0)
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class UnalignedInstance:
+class UnalignedInstance(KernelInstance):
     """One compiled kernel: the template's parameters.
 
     Attributes:
@@ -33,6 +33,14 @@ class UnalignedInstance:
         stages: k tiles in shared memory.
         epilogue: more than the product (`epilogue`), of one matrix.
     """
+
+    HEADER: ClassVar[str] = "sm90_gemm_unaligned.cuh"
+    TEMPLATE: ClassVar[str] = "AnyRows"
+    PARAMETERS: ClassVar[Parameters] = (
+        *all_of("tensormap", "a_more", "a_less", "b_more", "b_less"),
+        ("c", "*fp16"),
+        *all_of("i32", "m", "n", "k", "lda", "ldb", "ldc", "tiles_per_slice", "late", "log2_band"),
+    )
 
     layout: str
     tile_m: int
@@ -66,13 +74,6 @@ class UnalignedInstance:
         stages = self.stages * tma_wgmma.stage_bytes(self.tile_m, self.tile_n)
         return 1024 + max(stages, 4 * self.tile_m * (self.tile_n + 8)) + 16 * self.stages
 
-    @property
-    def parameters(self) -> Parameters:
-        """Names and types of the kernel's parameters."""
-        maps = all_of("tensormap", "a_more", "a_less", "b_more", "b_less")
-        lines = all_of("i32", "m", "n", "k", "lda", "ldb", "ldc", "tiles_per_slice", "late", "log2_band")
-        return (*maps, ("c", "*fp16"), *lines, *EPILOGUE_PARAMETERS * self.epilogue)
-
     def why_illegal(self) -> str | None:
         """Why it cannot be compiled or run at all; None when it can."""
         if self.layout != "tn":
@@ -86,16 +87,9 @@ class UnalignedInstance:
         return None
 
     @property
-    def template(self) -> str:
-        """The kernel's type in C++."""
-        numbers = (self.tile_m, self.tile_n, self.stages)
-        return f"AnyRows<{', '.join(map(str, numbers))}{', true' * self.epilogue}>"
-
-    @property
-    def source(self) -> str:
-        """CUDA C++ of the entry."""
-        header = "sm90_gemm_unaligned.cuh"
-        return entry(self.name, header, self.template, self.parameters, self.threads, epilogue=self.epilogue)
+    def arguments(self) -> tuple[Any, ...]:
+        """The template's."""
+        return self.tile_m, self.tile_n, self.stages, *(True,) * self.epilogue
 
 
 #: rows, columns, stages: as many as 200 KB hold, for one CTA a multiprocessor; half of it for small tiles

@@ -28,7 +28,6 @@ from ..configs.fields import ConfigurationList, read_list
 from ..configs.registry import Config
 from ..problem.launch import MULTIPROCESSORS
 from ..problem.shape import LAYOUTS, Shape
-from .cost_model import estimate_us, least_us
 from .dataset import DATA, stem
 
 #: of the columns of `features`: a model of another number is not used
@@ -77,7 +76,7 @@ def _both(config: Config, shape: Shape) -> tuple[float, ...]:
     tiles, seen = tiles_m * tiles_n, config.seen(shape)
     slices = float(config.ranges)
     waves = tiles * slices / MULTIPROCESSORS
-    estimate = estimate_us(config, shape)
+    estimate = config.estimate_us(shape)
     together = _together(config, tiles_m, tiles_n)
     return (
         slices,
@@ -89,7 +88,7 @@ def _both(config: Config, shape: Shape) -> tuple[float, ...]:
         shape.k / slices,
         shape.k * (rows + columns) * 2.0 * tiles,
         estimate,
-        estimate / least_us(shape),
+        estimate / cost.least_us(shape),
         float(tiles_m),
         float(tiles_n),
         together,

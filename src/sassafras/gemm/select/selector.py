@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from ..configs import cost
 from ..configs.fields import to_fields
 from ..configs.registry import Config
 from ..problem.shape import BACKWARD, Shape
-from .cost_model import estimate_us, least_us
 from .predictor import Model
 from .table import TableRow, TunedTable
 
@@ -249,7 +249,7 @@ class Selector:
                 value = math.log(row.torch_us / own)
             else:
                 winner = row.ours[0][0]
-                loss = math.log(estimate_us(config, row.shape) / estimate_us(winner, row.shape))
+                loss = math.log(config.estimate_us(row.shape) / winner.estimate_us(row.shape))
                 value = math.log(row.speedup) - max(0.0, loss)
                 weight *= 0.5
             if careful:
@@ -271,4 +271,4 @@ def _fits(config: Config, shape: Shape) -> bool:
 
 def _share(config: Config, shape: Shape) -> float:
     """What the static estimate leaves of the machine's peak (1 at most, roughly)."""
-    return least_us(shape) / estimate_us(config, shape)
+    return cost.least_us(shape) / config.estimate_us(shape)

@@ -16,7 +16,6 @@ from ..configs import registry
 from ..configs.fields import to_fields
 from ..configs.registry import Config
 from ..problem.shape import Shape
-from .cost_model import estimate_us
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +52,7 @@ class GemmSpace:
                 where=str(shape),
                 hint="; ".join(sorted(map(str, reasons))[:3]),
             )
-        self.configs.sort(key=lambda c: (estimate_us(c, shape), c.rank))
+        self.configs.sort(key=lambda c: (c.estimate_us(shape), c.rank))
         self._known = set(self.configs)
         self._values = [_parameters(c) for c in self.configs]
         self._moves: dict[Config, list[Replace]] = {}
