@@ -29,7 +29,7 @@ _W, _C, _L, _S = PersistentInstance, SplitKInstance, SmallInstance, FallbackInst
 INSTANCES: list[Instance] = [
     _L("tn", 1, 2, 4, epilogue=True),
     _L("nn", 1, 2, 4, epilogue=True),
-    _L("tn_swapped", 1, 2, 2, epilogue=True),
+    _L("tn", 1, 2, 2, epilogue=True, swap_ab=True),
     _L("tn", 1, 1, 2, epilogue=True),
     _S("tn", 64, 64, 2, 2, 4, 1, epilogue=True),
     _S("nn", 64, 64, 2, 2, 4, 1, epilogue=True),
@@ -179,8 +179,8 @@ def test_random_launches_are_right(emulator: Emulator, tmp_path: Path, few_multi
 def test_the_instances_are_few_and_have_names_of_their_own() -> None:
     instances = registry.EPILOGUE_INSTANCES
     assert len(instances) <= 24
-    names = {i.name for i in (*registry.INSTANCES, *registry.OTHER_INSTANCES, *instances)}
-    assert len(names) == len(registry.INSTANCES) + len(registry.OTHER_INSTANCES) + len(instances)
+    known = {i.name for i in (*registry.INSTANCES, *registry.OTHER_INSTANCES, *instances)}
+    assert len(known) == len(registry.INSTANCES) + len(registry.OTHER_INSTANCES) + len(instances)
     for instance in instances:
         assert instance.epilogue and instance.name.endswith("e")
         assert registry.parse_instance(instance.name) == instance

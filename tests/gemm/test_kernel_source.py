@@ -58,13 +58,8 @@ def program(shared: Path) -> Path:
 
 def _type(instance: Instance) -> str:
     """The C++ type, with its commas hidden from the preprocessor, and the problem it takes."""
-    if isinstance(instance, SmallInstance):
-        numbers = f"{instance.mma_m} COMMA {instance.mma_n} COMMA {instance.k_steps}"
-        exact = str(instance.divisible).lower()
-        return f"Lean<{numbers} COMMA Layout::{instance.layout.upper()} COMMA {exact}>, lean"
-    i = instance
-    numbers = " COMMA ".join(map(str, (i.tile_m, i.tile_n, i.warps_m, i.warps_n, i.stages)))
-    return f"Staged<{numbers} COMMA {'true' if i.layout == 'nn' else 'false'} COMMA {i.alignment}>, staged"
+    kind = "lean" if isinstance(instance, SmallInstance) else "staged"
+    return f"{instance.template.replace(',', ' COMMA')}, {kind}"
 
 
 def launch(program: Path, config: Config, shape: Shape, folder: Path, seed: int = 0) -> None:
@@ -148,7 +143,7 @@ def test_random_launches_are_right(program: Path, tmp_path: Path) -> None:
 
 def test_the_emulator_notices_a_wrong_launch(program: Path, tmp_path: Path) -> None:
     """Too few k steps a slice: the check above must be able to fail."""
-    config, shape = SmallConfig(SmallInstance.parse("lean_tn_m1n2s2")), Shape(16, 16, 128)
+    config, shape = SmallConfig(parse_instance("lean_tn_m1n2s2")), Shape(16, 16, 128)
     plan = config.launch(shape)
     plan.scalars["steps_per_slice"] -= 1
 
