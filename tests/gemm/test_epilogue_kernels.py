@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from sassafras.core import SassafrasError
-from sassafras.gemm.configs import epilogue, persistent, registry
+from sassafras.gemm.configs import epilogue, names, persistent, registry
 from sassafras.gemm.configs.epilogue import ACTIVATIONS, Batch, Lines
 from sassafras.gemm.configs.fallback import FallbackConfig, FallbackInstance
 from sassafras.gemm.configs.persistent import PersistentConfig, PersistentInstance

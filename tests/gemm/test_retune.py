@@ -156,7 +156,7 @@ def test_scripts(tmp_path: Path) -> None:
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
     # (the journal holds the shapes of the sweep before as well)
-    assert "\n1 of 1 shapes, " in done.stdout and "\n1 of 1 shapes, 1 and " not in done.stdout
+    assert done.stdout.startswith("1 of 1 shapes, ") and "shapes, 1 and " not in done.stdout
     assert Dataset.load(tmp_path / "sweep-dry.jsonl.gz").modelled
 
 

@@ -33,6 +33,9 @@ def bench(
     calls: Annotated[int, typer.Option(help="Server mode: number of calls of each contestant.")] = 30,
     cold: Annotated[bool, typer.Option(help="Time with an empty L2 as well.")] = True,
     apart: options.Apart = True,
+    known: Annotated[
+        bool, typer.Option(help="Choose among the recorded configurations of a shape, by isolated calls.")
+    ] = False,
     gpus: options.Gpus = 1,
     cluster: options.Cluster = None,
     workers: options.Workers = None,
@@ -47,11 +50,12 @@ def bench(
     """Time our kernels, sassafras.matmul, torch.matmul, cuBLAS, cuBLASLt's heuristic and AutoTuning on a GPU.
 
     Selection and reported measurements run in separate processes. The same command resumes.
+    The exit status is 1 when a result of ours was wrong or a shape failed.
     Shapes off the grid are never tuned: there sassafras.matmul uses the shipped table.
     """
     from sassafras.cluster.gemm import crew
     from sassafras.gemm.bench.grids import choose_shapes, file_name, judges
-    from sassafras.gemm.bench.options import Options
+    from sassafras.gemm.bench.options import Options, of_known
     from sassafras.gemm.bench.report import table
     from sassafras.gemm.bench.runs import RunSettings, benchmark
 
@@ -66,21 +70,26 @@ def bench(
         tuned=not judges(grid),
         exclude=exclude,
     )
+    if known:
+        thorough = of_known(thorough)
     chosen = choose_shapes(grid, bands, shapes, seed)
     files.folder(out)
     with crew(cluster, workers, gpus, dry_run) as hands:
         settings = RunSettings(out, thorough, gpus, hands, minutes, dry_run, fresh, cache, say=note)
-        name = file_name(grid, mode)
+        name = file_name(grid, mode, rate)
         path, summary = benchmark(chosen, settings, mode=mode, processes=processes, name=name)
     if json:
         print_json(summary)
-        return
-    columns, cells = table(summary)
-    title = "modelled, nothing was measured" if dry_run else "geometric means, baseline / ours"
-    print_table(title, columns, cells)
-    if summary["pending"]:
-        note(f"{summary['pending']} shapes are left: run the same command again")
-    note(f"wrote {path}")
+    else:
+        columns, cells = table(summary)
+        title = "modelled, nothing was measured" if dry_run else "geometric means, baseline / ours"
+        print_table(title, columns, cells)
+        if summary["pending"]:
+            note(f"{summary['pending']} shapes are left: run the same command again")
+        note(f"wrote {path}")
+    if summary["failed"] or summary["wrong_in_selection"]:
+        note(f"{summary['failed']} shapes failed, {summary['wrong_in_selection']} configurations were wrong")
+        raise typer.Exit(1)
 
 
 @app.command("configs")

@@ -54,6 +54,7 @@ def figures(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "with_ours": len(with_ours),
         "pending": pending,
         "failed": len(rows) - len(measured) - pending,
+        "wrong_in_selection": sum(row.get("wrong_in_selection", 0) for row in rows),
     }
     if any(row.get("modelled") for row in measured):
         found["modelled"] = True
