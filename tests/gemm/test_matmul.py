@@ -264,7 +264,6 @@ def test_two_launches_serve_when_both_kernels_are_there(
 ) -> None:
     """A table may name a configuration of two kernels; until both are compiled it is torch's."""
     from sassafras.gemm.matmul import planner as module
-    from sassafras.gemm.select import selector
 
     asked: list[str] = []
 
@@ -281,7 +280,6 @@ def test_two_launches_serve_when_both_kernels_are_there(
     a, b = half(64, 256), half(256, 128)
     exact, state = a.double() @ b.double(), stand_in.state_of(library)
     for kind in ("compiled", "python"):
-        selector.parsed.cache_clear()
         asked.clear()
         folder = tmp_path / kind
         folder.mkdir()
@@ -299,7 +297,6 @@ def test_two_launches_serve_when_both_kernels_are_there(
         assert torch.equal(room.matmul(a, b), torch.matmul(a, b)), "one kernel is not enough"
         (problem,) = room.status()["problems"]
         assert (problem["member"], problem["config"]) == ("torch", PAIR)
-    selector.parsed.cache_clear()
 
 
 @pytest.mark.parametrize("families_of", [None, ["split_k_two_pass"]], ids=["neighbours", "model"])
@@ -317,7 +314,6 @@ def test_two_launches_serve_a_shape_never_tuned(
 
     fast, plain = constant(1.0), constant(-1.0)
     model = None if families_of is None else predictor.Model(fast, plain, {"families": families_of})
-    selector.parsed.cache_clear()
     near = TableRow(Shape(256, 704, 1024), "nn", ((parse(PAIR), 1.0),), 2.0)
     chooser = selector.Selector(TunedTable({}, [near]), model=model)
     monkeypatch.setattr(module, "cubin", made)
@@ -329,7 +325,6 @@ def test_two_launches_serve_a_shape_never_tuned(
     served = PAIR if model is None else PAIR.partition("+")[0]
     assert (problem["member"], problem["config"]) == ("ours", served), problem
     assert launches(library) == before + 4
-    selector.parsed.cache_clear()
 
 
 def test_a_first_call_never_waits_for_a_compiler(
