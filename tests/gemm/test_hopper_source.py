@@ -29,37 +29,37 @@ INSTANCES: list[Instance] = [
     _W("tn", 64, 32, 2, True, 4),
     _W("nt", 128, 64, 2, True, 3, dtype="bf16"),
     _W("tt", 256, 64, 2, False, 3),
-    _W("nn", 64, 16, 1, False, 3, swapped=True),
-    _W("tn", 128, 32, 2, False, 3, swapped=True),
-    _W("tn", 192, 96, 3, False, 3, buffers=1),
+    _W("nn", 64, 16, 1, False, 3, swap_ab=True),
+    _W("tn", 128, 32, 2, False, 3, swap_ab=True),
+    _W("tn", 192, 96, 3, False, 3, store_stages=1),
     _W("tn", 64, 64, 2, True, 4, cluster_m=2),
-    _W("tn", 128, 112, 2, True, 3, cluster_m=2, buffers=4),
+    _W("tn", 128, 112, 2, True, 3, cluster_m=2, store_stages=4),
     _W("nn", 128, 192, 2, True, 2, cluster_n=2),
     _C("nn", 128, 64, 3),
-    _C("nn", 64, 32, 5, swapped=True),
-    _C("tn", 64, 16, 6, swapped=True, blocks=2),
+    _C("nn", 64, 32, 5, swap_ab=True),
+    _C("tn", 64, 16, 6, swap_ab=True, k_blocks=2),
     _C("nt", 64, 64, 4, dtype="bf16"),
     _C("tt", 128, 32, 4),
     _W("nt", 128, 192, 2, True, 2, cluster_n=2),
     _W("nt", 128, 128, 2, True, 2, cluster_m=2),
-    _C("tn", 64, 32, 3, swapped=True, blocks=2),
-    _C("tt", 64, 64, 2, dtype="bf16", blocks=2),
-    _W("nn", 128, 128, 2, False, 4, cluster_m=2, lead=3),
-    _W("tn", 256, 32, 2, False, 3, lead=2),
+    _C("tn", 64, 32, 3, swap_ab=True, k_blocks=2),
+    _C("tt", 64, 64, 2, dtype="bf16", k_blocks=2),
+    _W("nn", 128, 128, 2, False, 4, cluster_m=2, stagger=3),
+    _W("tn", 256, 32, 2, False, 3, stagger=2),
     _W("tn", 128, 64, 2, True, 3, cluster_m=2, cluster_n=2),
-    _W("nn", 128, 128, 2, False, 4, cluster_m=2, cluster_n=2, lead=3),
+    _W("nn", 128, 128, 2, False, 4, cluster_m=2, cluster_n=2, stagger=3),
     _W("tn", 64, 64, 2, True, 3, cluster_m=1, cluster_n=4),
     _W("tn", 128, 32, 2, True, 2, cluster_m=4, cluster_n=2),
-    _C("nn", 128, 64, 4, lead=3),
-    _W("tn", 128, 152, 2, True, 2, cluster_n=2, buffers=1),
-    _W("nn", 128, 168, 2, True, 3, swapped=True),
-    _W("tn", 128, 80, 2, True, 3, cluster_m=2, swapped=True, buffers=1),
-    _W("nn", 64, 64, 2, True, 3, cluster_n=1, swapped=True, buffers=3, dtype="bf16"),
+    _C("nn", 128, 64, 4, stagger=3),
+    _W("tn", 128, 152, 2, True, 2, cluster_n=2, store_stages=1),
+    _W("nn", 128, 168, 2, True, 3, swap_ab=True),
+    _W("tn", 128, 80, 2, True, 3, cluster_m=2, swap_ab=True, store_stages=1),
+    _W("nn", 64, 64, 2, True, 3, cluster_n=1, swap_ab=True, store_stages=3, dtype="bf16"),
 ]
 
 _MULTICAST, _SPLIT = INSTANCES[1], _C("nn", 128, 64, 3)
-_PAIRS = _C("tn", 64, 32, 3, swapped=True, blocks=2)
-_LEAD = _W("tn", 256, 32, 2, False, 3, lead=2)
+_PAIRS = _C("tn", 64, 32, 3, swap_ab=True, k_blocks=2)
+_LEAD = _W("tn", 256, 32, 2, False, 3, stagger=2)
 assert {_SPLIT, _PAIRS, _LEAD} < set(INSTANCES)
 
 
@@ -76,7 +76,7 @@ def few_multiprocessors(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def configs(instance: Instance) -> list[Config]:
     if isinstance(instance, SplitKInstance):
-        late = Mode(late=True)
+        late = Mode(trigger_late=True)
         slices = [SplitKConfig(instance, s, mode=late if s == 3 else Mode()) for s in (1, 2, 3, 5, 8)]
         return [*slices, *(SplitKConfig(instance, band=band) for band in (2, 3))]
     return [PersistentConfig(instance, group) for group in (3, -2, 1, 4, -3)]
@@ -87,8 +87,8 @@ def test_every_path_is_right(
     number: int, emulator: Emulator, tmp_path: Path, few_multiprocessors: None
 ) -> None:
     instance = INSTANCES[number]
-    rows, columns = instance.rows, instance.columns
-    exact = Shape(columns, rows, 64) if instance.swapped else Shape(rows, columns, 64)
+    rows, columns = instance.tile_m, instance.tile_n
+    exact = Shape(columns, rows, 64) if instance.swap_ab else Shape(rows, columns, 64)
     launched = 0
     for at, shape in enumerate((exact, Shape(8, 16, 8), Shape(136, 200, 328), Shape(320, 72, 520))):
         chosen = configs(instance)
@@ -96,7 +96,7 @@ def test_every_path_is_right(
         for config in chosen:
             if config.why_illegal(shape) is None:
                 wrong = emulator.run(config, shape, tmp_path, policy=(LATE, RANDOM, EAGER)[launched % 3],
-                                     seed=launched, repeats=2 if config.slices != 1 else 1)  # fmt: skip
+                                     seed=launched, repeats=2 if config.ranges != 1 else 1)  # fmt: skip
                 assert wrong == "", f"{config.name} for {shape}"
                 launched += 1
     assert launched >= 8
@@ -156,7 +156,7 @@ def test_random_launches_are_right(emulator: Emulator, tmp_path: Path, few_multi
         assert emulator.run(config, shape, tmp_path, policy=policy, seed=tried) == "", (
             f"{config.name} {shape}"
         )
-        kinds.add((instance.name, config.slices))
+        kinds.add((instance.name, config.ranges))
         tried += 1
     assert len(kinds) > 12
 
@@ -265,7 +265,7 @@ def test_warps_that_store_together_wait_for_each_other(
         assert text.count(before) == ("struct Persistent {" in text)
         return text.replace(before, after)
 
-    tall = _W("tn", 128, 80, 2, True, 3, cluster_m=2, swapped=True, buffers=1)
+    tall = _W("tn", 128, 80, 2, True, 3, cluster_m=2, swap_ab=True, store_stages=1)
     spoilt = build(shared, [tall], edit)
     config, shape = PersistentConfig(tall, 3), Shape(320, 520, 136)
     found = [spoilt.run(config, shape, tmp_path, policy=policy, seed=seed)

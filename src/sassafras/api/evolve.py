@@ -30,7 +30,7 @@ from sassafras.evaluate.gpu import CudaDevice
 from sassafras.evaluate.source import SourceEvaluator
 from sassafras.gemm.bench.device import GemmDevice
 from sassafras.gemm.build.cubins import cubin
-from sassafras.gemm.configs import registry
+from sassafras.gemm.configs.fields import from_fields
 from sassafras.gemm.problem.shape import Shape
 from sassafras.gemm.select.table import TableRow, TunedTable
 from sassafras.gemm.select.workload import PREFIX
@@ -242,7 +242,7 @@ def _gemm_subject(shape: Shape, device: GemmDevice) -> Subject:
 
         path = tuned_path(device.name)
         header = {k: v for k, v in device.header.items() if k in ("gpu", "kernels", "cublaslt", "torch")}
-        table = TunedTable(header, [_winner_row(shape, str(result.recipe["config"]), device)])
+        table = TunedTable(header, [_winner_row(shape, result.recipe["config"], device)])
         (TunedTable.load(path).merged(table) if path.is_file() else table).save(path)
 
     baseline = workload.build(case, device.arch)
@@ -251,14 +251,15 @@ def _gemm_subject(shape: Shape, device: GemmDevice) -> Subject:
     return Subject(workload, case, baseline, space, judge, about, install)
 
 
-def _winner_row(shape: Shape, name: str, device: GemmDevice) -> TableRow:
+def _winner_row(shape: Shape, given: dict[str, Any], device: GemmDevice) -> TableRow:
     """What dispatch is told of a shape, from the last re-measurement."""
-    layout, times, lt = registry.parse(name).layout, device.last_times, device.baseline
+    config, times, lt = from_fields(given), device.last_times, device.baseline
+    layout = config.layout
     same = lt is not None and lt["layout"] == layout
     return TableRow(
         shape,
         layout,
-        ((name, times[name]),),
+        ((config, times["ours"]),),
         times[f"torch_{layout}"],
         times["lt"] if same else None,
         lt if same else None,

@@ -38,6 +38,9 @@ def bench(
     calls: Annotated[int, typer.Option(help="With --mode server: number of calls of each contestant.")] = 30,
     cold: Annotated[bool, typer.Option(help="Time with an empty L2 as well.")] = True,
     apart: options.Apart = True,
+    known: Annotated[
+        bool, typer.Option(help="Choose among the recorded configurations of a shape, by isolated calls.")
+    ] = False,
     gpus: options.Gpus = 1,
     minutes: options.Minutes = None,
     seed: options.Seed = 0,
@@ -50,10 +53,11 @@ def bench(
     """Time Sassafras kernels, sassafras.matmul, torch, cuBLAS, cuBLASLt's heuristic and AutoTuning on a GPU.
 
     Selection and reported measurements run in separate processes. The same command resumes.
+    The exit status is 1 when a result was wrong or a shape failed.
     The judge grids are never tuned: sassafras.matmul predicts there, from the shipped table.
     """
     from sassafras.gemm.bench.grids import choose_shapes, file_name, judges
-    from sassafras.gemm.bench.options import Options
+    from sassafras.gemm.bench.options import Options, of_known
     from sassafras.gemm.bench.report import table
     from sassafras.gemm.bench.runs import RunSettings, benchmark
 
@@ -68,22 +72,27 @@ def bench(
         tuned=not judges(grid),
         exclude=exclude,
     )
+    if known:
+        thorough = of_known(thorough)
     chosen = choose_shapes(grid, bands, shapes, seed)
     files.folder(out)
     settings = RunSettings(
         out, thorough, gpus, minutes=minutes, dry=dry_run, fresh=fresh, cache=cache, say=note
     )
-    name = file_name(grid, mode)
+    name = file_name(grid, mode, rate)
     path, summary = benchmark(chosen, settings, mode=mode, processes=processes, name=name)
     if json:
         print_json(summary)
-        return
-    columns, cells = table(summary)
-    title = "modelled, nothing was measured" if dry_run else "geometric means, baseline / ours"
-    print_table(title, columns, cells)
-    if summary["pending"]:
-        note(f"{summary['pending']} shapes are left: run the same command again")
-    note(f"wrote {path}")
+    else:
+        columns, cells = table(summary)
+        title = "modelled, nothing was measured" if dry_run else "geometric means, baseline / ours"
+        print_table(title, columns, cells)
+        if summary["pending"]:
+            note(f"{summary['pending']} shapes are left: run the same command again")
+        note(f"wrote {path}")
+    if summary["failed"] or summary["wrong_in_selection"]:
+        note(f"{summary['failed']} shapes failed, {summary['wrong_in_selection']} configurations were wrong")
+        raise typer.Exit(1)
 
 
 @app.command("configs")
@@ -97,7 +106,6 @@ def configs(
     """List the configurations of a shape, best estimate first. Needs no GPU."""
     from sassafras.gemm.configs import registry
     from sassafras.gemm.problem.shape import Shape
-    from sassafras.gemm.select.cost_model import estimate_us
 
     problem = Shape.parse(shape)
     if rejected:
@@ -108,16 +116,11 @@ def configs(
         ]
         print_table("", ["configuration", "why not"], rows[:limit])
         return
-    ranked = sorted(registry.legal(problem), key=lambda c: (estimate_us(c, problem), c.name))
+    ranked = sorted(registry.legal(problem), key=lambda c: (c.estimate_us(problem), c.name))
     rows = [
-        [c.name, "x".join(map(str, c.tile)), _ranges(c), f"{estimate_us(c, problem):.2f}"] for c in ranked
+        [c.name, "x".join(map(str, c.tile)), str(c.ranges), f"{c.estimate_us(problem):.2f}"] for c in ranked
     ]
     print_table(f"{len(rows)} legal", ["configuration", "tile", "ranges of k", "estimate (us)"], rows[:limit])
-
-
-def _ranges(config: Any) -> str:
-    """How many ranges k is cut into: slices (of warps and of a cluster) or parts."""
-    return str(getattr(config, "ranges", config.slices))
 
 
 @app.command("build")
@@ -192,5 +195,13 @@ def choose(
                 return config.layout == layout and not config.why_illegal(shape)
 
             choice = chooser.choose(shape, one, legal)
-            rows.append([text, one, choice.config or choice.member, f"{choice.speedup:.3f}", choice.why])
+            rows.append(
+                [
+                    text,
+                    one,
+                    choice.config.name if choice.config else choice.member,
+                    f"{choice.speedup:.3f}",
+                    choice.why,
+                ]
+            )
     print_table("", ["shape", "layout", "served by", "over torch", "why"], rows)

@@ -108,7 +108,9 @@ def command(
     dataset = sweep(grid, run)
     table = tuned_path(str(dataset.header.get("gpu"))) if install and not dataset.modelled else None
     paths = save_sweep(dataset, place, install=table, changed=only_configs)
-    print(f"{len(dataset)} shapes, {dataset.pairs} pairs" + (" (modelled)" if dataset.modelled else ""))
+    done = sum(shape in dataset.entries for shape in grid)  # journals may hold those of other grids too
+    modelled = " (modelled)" if dataset.modelled else ""
+    print(f"{done} of {len(grid)} shapes, {len(dataset)} and {dataset.pairs} pairs in the data set{modelled}")
     for path in paths:
         note(f"wrote {path}")
 
