@@ -163,8 +163,9 @@ def facts(function: Function, graph: Graph) -> ScoreboardProblem:
         if i.base == "DEPBAR" and i.operands
         for n in scoreboards.scoreboard_names(i.operands[0])
     }
+    runs = [i.guard not in ("!PT", "!UPT") for i in code]
     for i in code:
-        if i.guard in ("!PT", "!UPT"):
+        if not runs[i.index]:
             continue
         result, late = _late(i, fixed)
         barrier = i.control.write_barrier is not None or i.control.read_barrier is not None
@@ -204,8 +205,8 @@ def facts(function: Function, graph: Graph) -> ScoreboardProblem:
             1 << k for k, name in enumerate(classes) if unit(i.opcode) in _QUEUED[name].split()
         )
     row, done = _fences(function, graph, number, tracked, keeps)
-    touches = np.array([_bits(_alive(i, i.reads | i.writes)) for i in code], dtype=np.uint64)
-    writes = np.array([_bits(_alive(i, i.writes)) for i in code], dtype=np.uint64)
+    touches = np.array([_bits(i.reads | i.writes) * np.uint64(runs[i.index]) for i in code])
+    writes = np.array([_bits(i.writes) * np.uint64(runs[i.index]) for i in code])
     at, conflict = conflicts(
         late_bits,
         touches,
@@ -270,10 +271,6 @@ def _late(i: Instruction, fixed_fp64: bool) -> tuple[frozenset[int], frozenset[i
 def _may_wait(i: Instruction) -> bool:
     """Whether it can carry a wait mask: one that has one in the original can (`MEMBAR` behind `MEMBAR`)."""
     return bool(i.control.wait_mask) or (i.base not in NO_WAIT and i.opcode not in NO_WAIT)
-
-
-def _alive(i: Instruction, registers: frozenset[int]) -> frozenset[int]:
-    return frozenset() if i.guard in ("!PT", "!UPT") else registers
 
 
 def _bits(registers: frozenset[int]) -> np.ndarray:

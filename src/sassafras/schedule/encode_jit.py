@@ -1,11 +1,11 @@
-"""Compiled functions that call no other compiled function: emission, and what agents see."""
+"""Compiled functions of emission, and of what agents see."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
+from numba import int64, njit
 
 from .tables import Tables
 
@@ -118,14 +118,26 @@ def survey(t: Tables, order: np.ndarray, stall: np.ndarray, where: np.ndarray) -
 
 
 @njit(cache=True)
+def _note(row: np.ndarray, q: int, sign: int) -> None:
+    """Put `q` into a row of the smallest `sign` * q, in order; -1 is empty."""
+    slot = len(row)
+    while slot > 0 and (row[slot - 1] < 0 or sign * q < sign * row[slot - 1]):
+        if slot < len(row):
+            row[slot] = row[slot - 1]
+        slot -= 1
+    if slot < len(row):
+        row[slot] = q
+
+
+@njit(cache=True)
 def neighbours(t: Tables, order: np.ndarray, where: np.ndarray, count: int) -> np.ndarray:
     """int32 (positions, 2 * count): the nearest positions above that must stay above, then the nearest
     below that must stay below; -1 where there are fewer."""
     out = np.full((len(order), 2 * count), -1, dtype=np.int32)
     for p in range(len(order)):
         x = order[p]
-        above = np.sort(where[t.order_before[t.order_at[x] : t.order_at[x + 1]]])[::-1][:count]
-        below = np.sort(where[t.after[t.after_at[x] : t.after_at[x + 1]]])[:count]
-        out[p, : len(above)] = above
-        out[p, count : count + len(below)] = below
+        for y in t.order_before[t.order_at[x] : t.order_at[x + 1]]:
+            _note(out[p, :count], where[y], int64(-1))
+        for y in t.after[t.after_at[x] : t.after_at[x + 1]]:
+            _note(out[p, count:], where[y], int64(1))
     return out

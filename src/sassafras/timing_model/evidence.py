@@ -10,15 +10,13 @@ from typing import Any
 
 from sassafras.core import Interval
 
-#: rank correlations that `benchmarks/timing_model.py` published
-FILE = "correlation.json"
 #: rank correlation with a GPU below which a modelled ratio is no evidence
 LEAST_CORRELATION = 0.3
 
 
 @lru_cache(maxsize=1)
 def _published() -> dict[str, dict[str, Any]]:
-    text = resources.files(__package__).joinpath(FILE).read_text(encoding="utf-8")
+    text = resources.files(__package__).joinpath("correlation.json").read_text(encoding="utf-8")
     loaded: dict[str, dict[str, Any]] = json.loads(text)
     return loaded
 

@@ -98,7 +98,8 @@ def _moves(first: Validator, copy: bytes, words: np.ndarray) -> list[Violation]:
     if isinstance(made, list):
         return made
     one, two = _reading(first), _reading(made)
-    found = moves.differences(one, two, place, _untouchable(first))
+    untouchable = renaming.untouchable(first.function, a.effects, a.pinned, a.fence.tolist())
+    found = moves.differences(one, two, place, untouchable)
     return found or _accept(first, made, copy)
 
 
@@ -120,12 +121,6 @@ def _accept(first: Validator, made: Validator, copy: bytes) -> list[Violation]:
     if not found:
         first.copies.append(made)
     return found
-
-
-def _untouchable(first: Validator) -> frozenset[int]:
-    """Registers that are read or written at times that no scoreboard or distance tells."""
-    a = first.analysis
-    return renaming.untouchable(first.function, a.effects, a.pinned, a.fence.tolist())
 
 
 def _reading(first: Validator) -> moves.Reading:

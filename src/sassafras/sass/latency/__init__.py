@@ -58,11 +58,10 @@ from .flow import HORIZON, issue_cycles
 from .keys import opcode_key
 from .mining import mine
 from .slots import SlotUse, slots
-from .table import Distance, LatencyTable
+from .table import LatencyTable
 
 __all__ = [
     "HORIZON",
-    "Distance",
     "LatencyTable",
     "SlotUse",
     "issue_cycles",
