@@ -93,7 +93,7 @@ def evolve(
     """Let a proposer rewrite a kernel's holes (or its whole source), judge every proposal, keep the best.
 
     The same call, made again after an interruption, goes on where it stopped: outcomes come from the store
-    and answers from a journal beside it, so that nothing is asked or paid for twice.
+    and answers from a journal beside it, so that no request is made twice.
 
     Args:
         target: a workload from a Triton kernel or CUDA C++, as for `sassafras.optimize`; or ``gemm:MxNxK``:
@@ -252,7 +252,7 @@ def _gemm_subject(shape: Shape, device: GemmDevice) -> Subject:
 
 
 def _winner_row(shape: Shape, name: str, device: GemmDevice) -> TableRow:
-    """What dispatch is told of a shape, from the last re-measurement."""
+    """The table row of a shape, from the last re-measurement."""
     layout, times, lt = registry.parse(name).layout, device.last_times, device.baseline
     same = lt is not None and lt["layout"] == layout
     return TableRow(
