@@ -49,7 +49,7 @@ def optimize(
     """Search a faster schedule for a kernel, prove the winner legal, measure it afresh, and keep it.
 
     The same call, made again after an interruption, goes on where it stopped; after it finished, it returns
-    the stored result at once.
+    the stored result immediately.
 
     Args:
         target: a workload, or what `sassafras.targets.load` reads: ``file.py[:attribute]``,

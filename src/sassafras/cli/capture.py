@@ -18,7 +18,7 @@ from .files import folder
 
 def command(
     command: options.Program = None,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder to create for the capture.")] = Path(
+    out: Annotated[Path, typer.Option("--out", "-o", help="New or empty folder for the capture.")] = Path(
         "captured"
     ),
     tensor_mib: Annotated[

@@ -1,4 +1,4 @@
-"""What a finished optimisation reports: one honest line, a cubin, and a JSON file beside it."""
+"""The result of an optimisation: one line of text, a cubin, and a JSON file."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class Result:
         return self.evaluations / self.seconds if self.seconds > 0 else 0.0
 
     def summary(self) -> str:
-        """One honest line."""
+        """The result in one line."""
         if self.modelled:
             return self._modelled_summary()
         assert self.speedup is not None

@@ -69,7 +69,7 @@ class Evolve:
         explore: probability that the parent is one of the shown variants instead of the best.
         temperature, max_tokens: of each request.
         repairs: how often a proposal that failed goes back to its author with the reason.
-        edits: most random edits made at once, without a proposer.
+        edits: most random edits of one proposal, without a proposer.
         give_up: useless answers in a row after which the search ends.
         proposals: most answers altogether, 0 for no limit.
         proposer: the proposer's name.
