@@ -130,7 +130,7 @@ def test_chance_finds_better_and_commands_say_what_is_not_for_it(tmp_path: Path)
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
     assert found["evaluations"] == 12 and found["strategy"] == "evolve"
-    for option in (["--whole"], ["--arch", "sm_90a"], ["--cluster", "auto"]):
+    for option in (["--whole"], ["--arch", "sm_90a"]):
         done = run.invoke(app, [*common, *option])
         assert done.exit_code == 2 and "is not for gemm:MxNxK" in done.output
     with pytest.raises(SassafrasError, match="not a shape"):

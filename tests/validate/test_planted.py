@@ -13,7 +13,6 @@ from sassafras.sass import Program
 from sassafras.schedule import ScheduleSpace
 from sassafras.schedule.spaces import renamed
 from sassafras.targets import load
-from sassafras.training.corpus.sampling import CorpusSample, open_sample
 from sassafras.validate import Validator
 from tests import kernels
 
@@ -27,13 +26,6 @@ def suite(name: str) -> bytes:
     return workload.build(workload.case(), "sm_90a").cubin
 
 
-def scan(rows: int, cols: int, warps: int, kind: str) -> bytes:
-    """A prefix sum: shuffles, stores between them, and loads that are not used whole."""
-    changes = {"ROWS": rows, "COLS": cols, "num_warps": warps, "type": kind}
-    workload, case = open_sample(CorpusSample("scan", "corpus:cumsum", tuple(changes.items())))
-    return workload.build(case, "sm_90a").cubin
-
-
 CASES = {
     "softmax": lambda: kernels.softmax_cubin(),
     "scalar softmax": lambda: kernels.softmax_cubin(aligned=False, block=2048),
@@ -41,8 +33,8 @@ CASES = {
     "HMMA": lambda: kernels.matmul_cubin(bm=16, bn=64, bk=32),
     "attention": lambda: suite("attention"),
     "sm_80": lambda: kernels.matmul_cubin("sm_80"),
-    "scan": lambda: scan(4, 512, 1, "fp32"),
-    "scan of four warps": lambda: scan(8, 1024, 4, "bf16"),
+    "scan": lambda: kernels.cumsum_cubin(4, 512, 1, "fp32"),
+    "scan of four warps": lambda: kernels.cumsum_cubin(8, 1024, 4, "bf16"),
 }
 #: classes that every one of these kernels must provide, so that a source that plants nothing is noticed
 EVERYWHERE = {

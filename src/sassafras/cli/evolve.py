@@ -51,8 +51,6 @@ def command(
         "sassafras-out"
     ),
     fresh: options.Fresh = False,
-    cluster: options.Cluster = None,
-    workers: options.Workers = None,
     quiet: options.Quiet = False,
     json: options.Json = False,
 ) -> None:
@@ -89,8 +87,6 @@ def command(
                 "device": model_device,
             },
             prices=prices,
-            cluster=cluster,
-            workers=workers,
             progress=show.progress,
             stage=show.stage,
         )

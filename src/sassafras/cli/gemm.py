@@ -34,8 +34,6 @@ def bench(
     cold: Annotated[bool, typer.Option(help="Time with an empty L2 as well.")] = True,
     apart: options.Apart = True,
     gpus: options.Gpus = 1,
-    cluster: options.Cluster = None,
-    workers: options.Workers = None,
     minutes: options.Minutes = None,
     seed: options.Seed = 0,
     out: Annotated[Path, typer.Option(help="Folder of journals and results.")] = options.PRODUCTS_FOLDER,
@@ -49,7 +47,6 @@ def bench(
     Selection and reported measurements run in separate processes. The same command resumes.
     Shapes off the grid are never tuned: there sassafras.matmul uses the shipped table.
     """
-    from sassafras.cluster.gemm import crew
     from sassafras.gemm.bench.grids import choose_shapes, file_name, judges
     from sassafras.gemm.bench.options import Options
     from sassafras.gemm.bench.report import table
@@ -68,10 +65,11 @@ def bench(
     )
     chosen = choose_shapes(grid, bands, shapes, seed)
     files.folder(out)
-    with crew(cluster, workers, gpus, dry_run) as hands:
-        settings = RunSettings(out, thorough, gpus, hands, minutes, dry_run, fresh, cache, say=note)
-        name = file_name(grid, mode)
-        path, summary = benchmark(chosen, settings, mode=mode, processes=processes, name=name)
+    settings = RunSettings(
+        out, thorough, gpus, minutes=minutes, dry=dry_run, fresh=fresh, cache=cache, say=note
+    )
+    name = file_name(grid, mode)
+    path, summary = benchmark(chosen, settings, mode=mode, processes=processes, name=name)
     if json:
         print_json(summary)
         return

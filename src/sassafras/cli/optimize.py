@@ -26,12 +26,6 @@ def command(
     device: options.Device = "auto",
     strategy: options.Strategy = "guided",
     settings: options.Settings = None,
-    policy: Annotated[
-        str | None,
-        typer.Option(
-            help="Network of ppo: pretrained, fresh, untrained or a checkpoint [default: pretrained]."
-        ),
-    ] = None,
     budget: options.Budget = "60s",
     seed: options.Seed = 0,
     store: options.StorePath = None,
@@ -59,7 +53,7 @@ def command(
         result = optimize(
             target,
             strategy=strategy,
-            settings=parse_settings(settings or []) | ({} if policy is None else {"policy": policy}),
+            settings=parse_settings(settings or []),
             budget=budget,
             device=device,
             seed=seed,

@@ -29,7 +29,7 @@ StorePath = Annotated[
     typer.Option("--store", help="The store's file [default: $SASSAFRAS_STORE or the data folder]."),
 ]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Start over instead of resuming.")]
-Cluster = Annotated[str | None, typer.Option(help="Work on all GPUs of a Ray cluster: auto, or HOST:PORT.")]
+Cluster = Annotated[str | None, typer.Option(help="Search on all GPUs of a Ray cluster: auto, or HOST:PORT.")]
 Workers = Annotated[
     int | None, typer.Option(min=1, help="Number of the cluster's workers to use [default: all].")
 ]

@@ -14,7 +14,7 @@ from .files import folder
 #: options of one of the two uses only
 _OF_CAPTURES = {"kernels", "runner_ups", "device", "budget", "strategy", "settings", "store", "quiet", "json"}
 _OF_PRODUCTS = {"bands", "shapes", "configs", "exclude", "only_configs", "recorded", "layouts", "apart"} | {
-    "gpus", "cluster", "workers", "minutes", "cache", "dry_run", "install",
+    "gpus", "minutes", "cache", "dry_run", "install",
 }  # fmt: skip
 
 
@@ -68,8 +68,6 @@ def command(
     ] = "nn,tn",
     apart: options.Apart = True,
     gpus: options.Gpus = 1,
-    cluster: options.Cluster = None,
-    workers: options.Workers = None,
     minutes: options.Minutes = None,
     cache: options.Cache = None,
     dry_run: options.Dry = False,
@@ -91,7 +89,6 @@ def command(
         _captured(target, place, settings or [], quiet, json, chosen | counts)
         return
     assert products is not None
-    from sassafras.cluster.gemm import crew
     from sassafras.gemm.bench.grids import choose_shapes
     from sassafras.gemm.bench.options import Options, retuning
     from sassafras.gemm.bench.runs import RunSettings, save_sweep, sweep
@@ -104,9 +101,10 @@ def command(
         thorough = retuning(thorough, only_configs, recorded, configs)
     grid = choose_shapes(products, bands, shapes, seed)
     place = folder(out or options.PRODUCTS_FOLDER)
-    with crew(cluster, workers, gpus, dry_run) as hands:
-        run = RunSettings(place, thorough, gpus, hands, minutes, dry_run, fresh, cache, 25, note)
-        dataset = sweep(grid, run)
+    run = RunSettings(
+        place, thorough, gpus, minutes=minutes, dry=dry_run, fresh=fresh, cache=cache, progress=25, say=note
+    )
+    dataset = sweep(grid, run)
     table = tuned_path(str(dataset.header.get("gpu"))) if install and not dataset.modelled else None
     paths = save_sweep(dataset, place, install=table, changed=only_configs)
     print(f"{len(dataset)} shapes, {dataset.pairs} pairs" + (" (modelled)" if dataset.modelled else ""))

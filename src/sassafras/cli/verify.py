@@ -33,8 +33,6 @@ def command(
         float | None, typer.Option(min=0, help="Stop sampling after this many seconds.")
     ] = None,
     sanitizer: Annotated[bool, typer.Option(help="Run compute-sanitizer where it is installed.")] = True,
-    cluster: options.Cluster = None,
-    workers: options.Workers = None,
     json: options.Json = False,
 ) -> None:
     """Run every check that can find a tuned kernel wrong, and list the checks that are not possible here.
@@ -57,8 +55,6 @@ def command(
             samples=samples,
             seconds=seconds,
             sanitizer=sanitizer,
-            cluster=cluster,
-            workers=workers,
             say=lambda text: stderr().print(text),
         )
     if json:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
 
 from sassafras.core import Candidate, Case, Device, Evaluation, Kernel, Modelled, Outcome, Workload
 
@@ -27,8 +26,6 @@ class SourceEvaluator:
         confinement: of the builds.
         fp32_accumulation: refuse narrower accumulation; by default what the workload's ``meta`` says under
             ``accumulate`` (``"fp32"``).
-        builder: what builds instead of this machine: `build` for this case and arch, of a source and
-            `fp32_accumulation`.
     """
 
     def __init__(
@@ -40,7 +37,6 @@ class SourceEvaluator:
         *,
         confinement: Confinement | None = None,
         fp32_accumulation: bool | None = None,
-        builder: Callable[[Source, bool], Built] | None = None,
     ) -> None:
         self.workload, self.case, self.baseline = workload, case, baseline
         self.confinement = confinement or Confinement()
@@ -54,18 +50,18 @@ class SourceEvaluator:
             implausible=lambda time_us: impossible(time_us, case, workload.meta),
         )
         self._built: OrderedDict[str, Built] = OrderedDict()
-        self._builder = builder or self._here
-
-    def _here(self, source: Source, fp32: bool) -> Built:
-        return build(
-            source, self.case, self.baseline.arch, confinement=self.confinement, fp32_accumulation=fp32
-        )
 
     def build(self, source: Source) -> Built:
         """`build` for this case and arch, remembered by the source's contents."""
         key = source.key
         if key not in self._built:
-            self._built[key] = self._builder(source, self.fp32)
+            self._built[key] = build(
+                source,
+                self.case,
+                self.baseline.arch,
+                confinement=self.confinement,
+                fp32_accumulation=self.fp32,
+            )
             while len(self._built) > REMEMBERED:
                 self._built.popitem(last=False)
         return self._built[key]

@@ -41,7 +41,7 @@ class RunSettings:
         folder: journals go here. All modes of the benchmark, and the sweep, share the selection.
         options: how thorough it is.
         gpus: GPUs of this host to work on at once, a worker on each.
-        crew: what measures instead, for example a cluster (`sassafras.cluster.gemm`).
+        crew: what measures instead of `Local`.
         minutes: start no shape after so long; what is missing is counted as pending.
         dry: rehearse on a modelled clock, without a GPU; every row says so.
         fresh: delete earlier journals of this folder.
