@@ -209,7 +209,7 @@ def test_training_on_a_part_of_the_dataset_and_folds(monkeypatch: pytest.MonkeyP
     import choosers
 
     whole = dataset.shipped()
-    part = dataset.Dataset(whole.header, [whole[shape] for shape in sorted(whole.entries)[::10]])
+    part = dataset.Dataset(whole.header, [whole[shape] for shape in sorted(whole.entries)[::50]])
     monkeypatch.setattr(choosers, "MARGINS", (1.08,))
     monkeypatch.setattr(choosers, "FOLDS", 2)
     monkeypatch.setattr(choosers, "MEMBERS", 2)
@@ -217,13 +217,15 @@ def test_training_on_a_part_of_the_dataset_and_folds(monkeypatch: pytest.MonkeyP
     for name in ("PLAIN", "MODES"):
         monkeypatch.setattr(choosers, name, few)
     # on the grid and off it, by folds, whose models are kept
-    few_others = dataset.Dataset({}, list(dataset.Dataset.load(choosers.UNSEEN[0]))[:9])
-    tenth = dataset.Dataset(part.header, [part[shape] for shape in sorted(part.entries)[::10]])
-    by_fold, grid, off = choosers.in_folds(tenth, few_others, tmp_path)
+    few_others = dataset.Dataset({}, [whole[shape] for shape in sorted(whole.entries)[25::50][:9]])
+    half = dataset.Dataset(part.header, [part[shape] for shape in sorted(part.entries)[::2]])
+    by_fold, grid, off = choosers.in_folds(half, few_others, tmp_path)
     assert len(by_fold) == 2 * choosers.FOLDS * len(grid) and grid["torch"]["problems"] == 20
     assert off["torch"]["problems"] == 18 and (tmp_path / "fold1.npz").is_file()
-    assert choosers.in_folds(tenth, few_others, tmp_path)[1:] == (grid, off)
+    assert choosers.in_folds(half, few_others, tmp_path)[1:] == (grid, off)
     part.save(tmp_path / "part.jsonl.gz")
+    few_others.save(tmp_path / "others.jsonl.gz")
+    monkeypatch.setattr(choosers, "OFF_GRID", (tmp_path / "others.jsonl.gz",))
     words = ["choosers.py", "--train", "--dataset", str(tmp_path / "part.jsonl.gz")]
     monkeypatch.setattr(sys, "argv", [*words, "--model", str(tmp_path / "m.npz")])
     choosers.main()
