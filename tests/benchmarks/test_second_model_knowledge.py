@@ -79,6 +79,16 @@ def test_a_result_is_there_when_it_is_there_for_all_readers_that_were_asked() ->
         assert table.need("raw", first, second)[0] > 2, (first, second)
 
 
+def test_a_result_is_there_for_any_reader_behind_the_longest_distance_of_the_table() -> None:
+    """No measured pair needs more than 15 cycles; a descriptor was not asked as a reader of ULDC."""
+    table = latencies()
+    pair = ("raw", ("ULDC", "0"), ("LDG", "1d"))
+    assert not table.measured(pair)
+    assert table.need(*pair) == (15, False)
+    # a producer that was asked with few readers
+    assert table.need("raw", ("S2UR", "0"), ("LDG", "1d"))[0] > 15
+
+
 def test_neighbours_of_an_address_are_not_its_base() -> None:
     """LDGSTS to [R21] from [R22]: two of them to different places of shared memory may change places."""
     made = kernel(
