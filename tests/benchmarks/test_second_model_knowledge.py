@@ -13,7 +13,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 from second_model import kernel as module
-from second_model import kinds, raises
+from second_model import flow, kinds, raises
 from second_model.cached import slots
 from second_model.kernel import Kernel
 from second_model.latency import Latencies, latencies
@@ -87,6 +87,16 @@ def test_a_result_is_there_for_any_reader_behind_the_longest_distance_of_the_tab
     assert table.need(*pair) == (15, False)
     # a producer that was asked with few readers
     assert table.need("raw", ("S2UR", "0"), ("LDG", "1d"))[0] > 15
+
+
+def test_a_call_through_a_register_goes_to_the_functions_not_to_its_label() -> None:
+    """The label of ``CALL.REL R8 `(k)`` is the kernel itself, which nothing calls."""
+    texts = ["CALL.REL.NOINC R8 `(k)", "EXIT", "CALL.REL.NOINC `(f)", "EXIT", "RET.REL.NODEC R20 `(k)"]
+    ops = [_op(text, registers(text), set(), n, 0, {"k": 0, "f": 4}) for n, text in enumerate(texts)]
+    made = flow.blocks(Listing("k", ops, [word()] * len(ops), 0, [4]))
+    assert [(block.start, block.follow) for block in made] == [
+        (0, [4]), (1, []), (2, [4]), (3, []), (4, [1, 3])
+    ]  # fmt: skip
 
 
 def test_neighbours_of_an_address_are_not_its_base() -> None:
