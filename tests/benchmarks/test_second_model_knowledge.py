@@ -12,8 +12,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
-from second_model import kernel as module
 from second_model import flow, kinds, raises
+from second_model import kernel as module
 from second_model.cached import slots
 from second_model.kernel import Kernel
 from second_model.latency import Latencies, latencies
