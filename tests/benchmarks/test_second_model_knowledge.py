@@ -99,6 +99,26 @@ def test_a_call_through_a_register_goes_to_the_functions_not_to_its_label() -> N
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("second, hides", [("P3", True), ("!P3", False), ("P2", False)])
+def test_a_write_under_the_same_guard_hides_an_earlier_one(second: str, hides: bool) -> None:
+    """@P3 STS reads what @P3 LEA wrote: MOV is only to be there for LEA, not for STS 10 cycles behind it."""
+    made = kernel(
+        ("@P3 MOV R4, 0x400", "P3", "R4", {"stall": 12}),
+        (f"@{second} LEA R4, R5, R4, 0x18", f"{second} R5 R4", "R4", {"stall": 6}),
+        ("@P3 STS [R4], R6", "P3 R4 R6", "", {"read": 0, "stall": 2}),
+        EXIT,
+    )
+    made.facts.raw[made.producers.index(("MOV", "0")), made.consumers.index(("STS", "0a"))] = 18
+
+    def effects(stall: int) -> tuple[int, int, int]:
+        high = made.high.copy()
+        high[0] = word(stall=stall)
+        return made.block(made.order, high, 0, made.settle(made.order, high, 0)[0])[0]
+
+    assert (effects(4) == effects(12)) is hides
+    assert effects(1) != effects(12)
+
+
 def test_neighbours_of_an_address_are_not_its_base() -> None:
     """LDGSTS to [R21] from [R22]: two of them to different places of shared memory may change places."""
     made = kernel(
