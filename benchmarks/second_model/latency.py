@@ -20,6 +20,7 @@ from typing import Any
 
 #: cycles behind which everything of fixed latency is there
 HORIZON = 64
+#: distances in unmodified kernels of our own corpus, as `mutants_run.py CORPUS --learn` writes them
 _SEEN = Path(__file__).with_name("seen.json")
 _PAIRS = Path(__file__).resolve().parents[1] / "results" / "latencies-pairs.json.xz"
 _UNITS = {
