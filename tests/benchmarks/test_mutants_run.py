@@ -155,6 +155,7 @@ def test_a_result_on_the_way_is_whole(tmp_path: Path) -> None:
     assert summary == json.loads(second.read_text())["summary"]
     assert (summary["mutants"], summary["disagreements"], summary["approved_but_wrong"]) == (7, 1, None)
     assert (summary["planted_copies"], summary["planted_copies_proved"]) == (2, 0)
+    assert summary["sources"] == {"folder 1": {"subfolders": 1, "kernels": 1, "mutants": 7}}
     assert summary["mutants_per_second"] == 3.5
     assert summary["left_out"] == {"1.cubin: k": "time"}
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["mutants-run.json"]
