@@ -21,6 +21,7 @@ from sassafras.search import Progress, Strategy
 from sassafras.store import Store
 from sassafras.validate import Validator
 
+from .check import refuse_wrong
 from .instruction_costs import informed
 from .ptxas_options import load as load_ptxas_options
 
@@ -43,6 +44,7 @@ def optimize(
     space: str | Callable[[Kernel], Space[Any, Any]] | None = None,
     cluster: str | None = None,
     workers: int | None = None,
+    check: bool = True,
     progress: Callable[[Progress], None] | None = None,
     stage: Callable[[str], None] | None = None,
 ) -> Result:
@@ -75,6 +77,8 @@ def optimize(
         cluster: search on every GPU of a Ray cluster, an independent search each (``"auto"`` or
             ``HOST:PORT``; see `docs/guides/cluster.md`); with ``device="model"`` on every CPU.
         workers: how many of them to use, by default all.
+        check: before a modelled run, check the case in Triton's interpreter (`sassafras.check`), and refuse
+            what is wrong; a GPU checks by itself.
         progress: called after each new outcome.
         stage: called with a line of text when another part of the work begins.
 
@@ -117,7 +121,11 @@ def optimize(
         if pool is not None:
             held = {own.name: getattr(job, own.name) for own in fields(Job)}
             job = IslandsJob(**held, pool=pool, make_space=make)
-        result = job.stored_result(fresh) or job.run(progress)
+        result = job.stored_result(fresh)
+        if result is None:
+            if check and opened.modelled and pool is None:
+                job.about += refuse_wrong(workload, which.name, chosen_arch, say)
+            result = job.run(progress)
     if out is not None:
         result.save(out)
     return result

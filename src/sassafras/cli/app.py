@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from . import capture as capturing
+from . import check as checking
 from . import compare as comparing
 from . import (
     disasm,
@@ -86,6 +87,7 @@ app = typer.Typer(
     epilog="--debug, anywhere on the line, shows the traceback of an error.",
 )
 app.command("optimize")(optimize.command)
+app.command("check")(checking.command)
 app.command("tune")(tune.command)
 app.command("ptxas-options")(ptxas_options.command)
 app.command("explain")(explaining.command)

@@ -41,6 +41,7 @@ def command(
     fresh: options.Fresh = False,
     cluster: options.Cluster = None,
     workers: options.Workers = None,
+    check: Annotated[bool, typer.Option(help="Check the workload before a modelled run.")] = True,
     quiet: options.Quiet = False,
     json: options.Json = False,
 ) -> None:
@@ -72,6 +73,7 @@ def command(
             fresh=fresh,
             cluster=cluster,
             workers=workers,
+            check=check,
             progress=show.progress,
             stage=show.stage,
         )

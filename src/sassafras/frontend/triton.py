@@ -140,12 +140,19 @@ class TritonBuilder:
 
     def ptx(self, case: Case, arch: str) -> str:
         """The PTX of the variant that `case` selects. Raises as `__call__` does."""
+        return self._text(case, arch, "ptx")
+
+    def ttir(self, case: Case, arch: str) -> str:
+        """Its first intermediate form. Raises as `__call__` does."""
+        return self._text(case, arch, "ttir")
+
+    def _text(self, case: Case, arch: str, stage: str) -> str:
         if arch not in ARCHES:
             raise UnsupportedArch(f"unknown architecture {arch!r}", hint="one of " + ", ".join(ARCHES))
         where = f"{self.label}, case {case.name}"
         target = _target(ARCHES[arch])
         signature, constexprs, attrs, options, _ = self._bind(case, target, where)
-        return str(_compile(self.kernel, signature, constexprs, attrs, options, target, where).asm["ptx"])
+        return str(_compile(self.kernel, signature, constexprs, attrs, options, target, where).asm[stage])
 
     def ptxas_flags(self, case: Case, arch: str) -> tuple[str, ...]:
         """The flags that Triton gives its own ptxas for this case."""

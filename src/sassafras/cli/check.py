@@ -1,0 +1,43 @@
+"""``sassafras check TARGET...``"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from . import options
+from .console import print_json
+
+
+def command(
+    targets: Annotated[
+        list[str], typer.Argument(help="file.py[:attribute], file.toml, or suite:NAME[/CASE].")
+    ],
+    case: Annotated[str | None, typer.Option(help="Only this case [default: all].")] = None,
+    arch: options.Arch = None,
+    seconds: Annotated[
+        float, typer.Option(min=0.1, help="Seconds in Triton's interpreter for each case.")
+    ] = 10.0,
+    json: options.Json = False,
+) -> None:
+    """Check workloads without a GPU: sizes, bounds, roles, grid, reference and tolerance.
+
+    Exit code 1: something is wrong. 3: nothing is, but some checks were not possible.
+
+    Example: sassafras check kernels.py:norm --case 64x4096
+    """
+    from sassafras.api.check import check_all
+
+    reports = check_all(targets, case=case, arch=arch, seconds=seconds)
+    if json:
+        print_json([report.to_json() for report in reports])
+    else:
+        for report in reports:
+            for finding in report.findings:
+                print(finding)
+            print(report.summary())
+    if any(report.wrong for report in reports):
+        raise typer.Exit(1)
+    if any(report.findings for report in reports):
+        raise typer.Exit(3)
