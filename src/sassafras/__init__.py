@@ -13,7 +13,9 @@ __version__ = "0.1.0"
 #: public name -> the module that has it
 _HOME = {
     "optimize": "api.optimize", "compare": "api.compare", "Comparison": "comparison.comparison",
-    "evolve": "api.evolve", "check": "api.check", "Checked": "precheck",
+    "evolve": "api.evolve", "check": "api.check", "workload_of": "api.live", "workloads_of": "api.live",
+    "optimize_all": "api.optimize_all", "Results": "api.optimize_all",
+    "Checked": "precheck",
     "Result": "jobs.result", "explain": "report.explain",
     "Budget": "core", "Candidate": "core", "Case": "core", "Buffer": "core", "Device": "core",
     "Evaluation": "core", "Evaluator": "core", "Interval": "core", "Kernel": "core", "Modelled": "core",
@@ -27,7 +29,9 @@ if TYPE_CHECKING:
     from sassafras.api.check import check
     from sassafras.api.compare import Comparison, compare
     from sassafras.api.evolve import evolve
+    from sassafras.api.live import workload_of, workloads_of
     from sassafras.api.optimize import optimize
+    from sassafras.api.optimize_all import Results, optimize_all
     from sassafras.core import (
         Budget,
         Buffer,
@@ -59,9 +63,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Budget", "Buffer", "Candidate", "Case", "Checked", "Comparison", "Custom", "Device", "Evaluation",
-    "Evaluator", "Interval", "Kernel", "Modelled", "Normal", "Result", "SassafrasError", "Space", "Store",
-    "Strategy", "Tolerance", "Uniform", "Verdict", "Workload", "__version__", "check", "compare", "evolve",
-    "explain", "install", "load", "matmul", "optimize", "status", "uninstall",
+    "Evaluator", "Interval", "Kernel", "Modelled", "Normal", "Result", "Results", "SassafrasError", "Space",
+    "Store", "Strategy", "Tolerance", "Uniform", "Verdict", "Workload", "__version__", "check", "compare",
+    "evolve", "explain", "install", "load", "matmul", "optimize", "optimize_all", "status", "uninstall",
+    "workload_of", "workloads_of",
 ]  # fmt: skip
 
 

@@ -95,6 +95,11 @@ def _judge(folder: Path, row: dict[str, Any]) -> tuple[dict[str, str], str]:
         for name, value in shape["args"].items():
             if isinstance(value, dict) and "unsupported" in value:
                 problem = f"argument {name!r} is a {value['unsupported']}"
+                if value["unsupported"] == "TensorDescriptor":
+                    problem = (
+                        f"argument {name!r} is a tensor descriptor made on the host: pass the tensor, and "
+                        "make it in the kernel with tl.make_tensor_descriptor"
+                    )
             elif isinstance(value, dict) and value.get("strides") and min(value["strides"], default=0) < 0:
                 problem = f"argument {name!r} has negative strides"
     return dict(found or {}), problem

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sassafras.core import Interval, Kernel, SassafrasError, StoreError
+from sassafras.jobs.rates import rates
 from sassafras.timing_model.evidence import correlation_words, ratio_words, refusal
 
 
@@ -138,6 +139,11 @@ class Result:
         figure = ratio_words(self.modelled_ratio, self.interval, self.null, self.null_interval, self.draws)
         return f"modelled {figure} ({about})"
 
+    def rates(self) -> str:
+        """Microseconds, GB/s or TFLOP/s and the share of the bound; ``""`` where nothing was measured."""
+        work = self.facts.get("work", {})
+        return "" if self.modelled else rates(self.time_us, self.baseline_us, work, self.device)
+
     def assumptions(self) -> list[str]:
         """What the timing model took for granted, a line each; nothing for a measurement."""
         if not self.modelled:
@@ -154,7 +160,8 @@ class Result:
         return lines
 
     def save(self, directory: str | Path) -> tuple[Path, Path]:
-        """Write ``<workload>-<case>.cubin`` and ``.json`` into `directory`, replacing earlier ones.
+        """Write ``<workload>-<case>-<strategy>-s<seed>.cubin`` and ``.json`` into `directory`, replacing
+        earlier ones.
 
         Returns:
             The two paths.
@@ -162,7 +169,8 @@ class Result:
         Raises:
             SassafrasError: they cannot be written.
         """
-        stem = re.sub(r"[^\w.+-]+", "_", f"{self.workload}-{self.case}").lstrip(".")
+        name = f"{self.workload}-{self.case}-{self.strategy}-s{self.seed}"
+        stem = re.sub(r"[^\w.+-]+", "_", name).lstrip(".")
         directory = Path(directory)
         cubin, facts = directory / f"{stem}.cubin", directory / f"{stem}.json"
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -42,33 +43,49 @@ def examine(workload: Workload, case: Case, seconds: float, ordered: bool) -> di
     Returns:
         ``findings`` as tables, ``programs`` (run, all) and ``complete``: whether every program ran.
     """
-    notes = Notes(case)
-    ran, total = 0, case.grid[0] * case.grid[1] * case.grid[2]
-    build = workload.build if isinstance(workload.build, TritonBuilder) else None
+    notes, total = Notes(case), case.grid[0] * case.grid[1] * case.grid[2]
     size = sum(a.nbytes for a in case.args.values() if isinstance(a, Buffer))
+    ran = 0
     if size > MOST_BYTES:
-        notes.add(
-            "unchecked", "values", f"the case has {size >> 20} MiB of buffers, {MOST_BYTES >> 20} at most"
-        )
+        text = f"the case has {size >> 20} MiB of buffers, {MOST_BYTES >> 20} at most"
+        notes.add("unchecked", "bounds, values", text)
+    elif why := _no_torch():
+        notes.add("unchecked", "bounds, values", why)
     else:
-        small = _small(case)
-        wide = _wide(case) if build is not None and small else case
-        try:
-            memory = Memory(wide)
-        except DeviceError as error:
-            notes.add("wrong", str(error.where), error.what)
-        except Exception as error:
-            notes.add("wrong", _filled(case, error), f"its fill raised {_words(error)}")
-        else:
-            before = {name: tensor.clone() for name, tensor in memory.tensors().items()}
-            if build is not None:
-                ran = _interpret(build, wide, memory, notes, seconds, ordered)
-            _values(workload, wide, memory, before, notes, ran, ran == total, small, ordered)
+        ran = _on_cpu(workload, case, notes, seconds, ordered)
     return {
         "findings": [dataclasses.asdict(one) for one in notes.findings],
         "programs": [ran, total],
         "complete": ran == total,
     }
+
+
+def _no_torch() -> str:
+    try:
+        importlib.import_module("torch")
+    except ImportError as error:
+        return f"torch cannot be imported: {error}"
+    return ""
+
+
+def _on_cpu(workload: Workload, case: Case, notes: Notes, seconds: float, ordered: bool) -> int:
+    """Make the buffers, run the kernel where it is Triton's, and the reference; how many blocks ran."""
+    build = workload.build if isinstance(workload.build, TritonBuilder) else None
+    small = _small(case)
+    wide = _wide(case) if build is not None and small else case
+    try:
+        memory = Memory(wide)
+    except DeviceError as error:
+        notes.add("wrong", str(error.where), error.what)
+        return 0
+    except Exception as error:
+        notes.add("wrong", _filled(case, error), f"its fill raised {_words(error)}")
+        return 0
+    before = {name: tensor.clone() for name, tensor in memory.tensors().items()}
+    ran = 0 if build is None else _interpret(build, wide, memory, notes, seconds, ordered)
+    complete = ran == case.grid[0] * case.grid[1] * case.grid[2]
+    _values(workload, wide, memory, before, notes, ran, complete, small, ordered)
+    return ran
 
 
 def _small(case: Case) -> bool:
