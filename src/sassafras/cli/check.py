@@ -11,9 +11,7 @@ from .console import print_json
 
 
 def command(
-    targets: Annotated[
-        list[str], typer.Argument(help="file.py[:attribute], file.toml, or suite:NAME[/CASE].")
-    ],
+    targets: Annotated[list[str], typer.Argument(help=options.TARGET_FORMS, show_default=False)],
     case: Annotated[str | None, typer.Option(help="Only this case [default: all].")] = None,
     arch: options.Arch = None,
     seconds: Annotated[
@@ -24,8 +22,6 @@ def command(
     """Check workloads without a GPU: sizes, bounds, roles, grid, reference and tolerance.
 
     Exit code 1: something is wrong. 3: nothing is, but some checks were not possible.
-
-    Example: sassafras check kernels.py:norm --case 64x4096
     """
     from sassafras.api.check import check_all
 

@@ -24,10 +24,7 @@ def command(
         bool, typer.Option("--print-env", help="Print the variables for a shell or a container instead.")
     ] = False,
 ) -> None:
-    """Run a program and its Python child processes with tuned kernels; the program is not changed.
-
-    Example: sassafras run --status /tmp/status -- python serve.py --port 8000
-    """
+    """Run a program and its Python child processes with tuned kernels; the program is not changed."""
     from sassafras.core import SassafrasError
     from sassafras.deploy.auto import environment
 
