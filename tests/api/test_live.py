@@ -100,7 +100,7 @@ def test_an_error_of_one_does_not_stop_the_others() -> None:
     bad = triton_workload(scale, [Case("c", (1, 1, 1), args | {"n": 9, "a": 1.0}, {}, {"num_warps": 3})])
     results = sassafras.optimize_all([bad, good], budget="2e", store=False)
     assert [one.workload for one in results.results] == [good.name]
-    assert "num_warps must be a power of 2" in results.failures[0][1]
+    assert "num_warps must be a power of 2" in results.failures[0][2]
     assert results.summary().splitlines()[-1].split()[:2] == ["scale", "c"]
 
 
@@ -118,6 +118,8 @@ def test_calls_that_are_no_workload_say_why() -> None:
         sassafras.workload_of(lambda: x + 1)
     with pytest.raises(WorkloadError, match=r"test_live.py:\d+: the call raised RuntimeError"):
         sassafras.workload_of(lambda: x.cuda() if torch.version.cuda else _no_gpu())
+    with pytest.raises(WorkloadError, match=r"^the call raised TypeError: the kernel missing .* 'bias'$"):
+        sassafras.optimize(scale[(16,)], y, x, N, 2.0)
     with pytest.raises(WorkloadError, match="has no grid"):
         sassafras.optimize(scale, y, x, N)
     with pytest.raises(WorkloadError, match="'seed' is a parameter of the kernel and an option"):
@@ -153,3 +155,4 @@ def test_triton_is_left_as_it_was() -> None:
         JITFunction.run, Autotuner.run, Autotuner._bench, triton.testing.do_bench, driver._active
     )  # fmt: skip
     assert "TRITON_INTERPRET" not in os.environ
+    assert not tuned.fn.fn.device_caches, "deployment would take them for kernels that are loaded"

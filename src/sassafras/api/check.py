@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 from sassafras.core import Workload, WorkloadError
 from sassafras.jobs.opening import DEFAULT_ARCH
 from sassafras.precheck import Checked, Checker
 
-#: of sources whose workloads are ours and tested, or made from a recorded launch
-_SURE = ("suite:", "gemm:")
-
 
 def check(
-    target: str | Path | Workload,
-    *,
-    case: str | None = None,
-    arch: str | None = None,
-    seconds: float = 10.0,
+    target: str | Path | Workload, *, case: str | None = None, arch: str | None = None, seconds: float = 10.0
 ) -> Checked:
     """Check a workload on the CPU: bounds, roles and values in Triton's interpreter, the reference beside it.
 
@@ -31,25 +24,14 @@ def check(
     Returns:
         All findings. A target that cannot be loaded is a finding too.
     """
-    return check_all([target], case=case, arch=arch, seconds=seconds)[0]
-
-
-def check_all(
-    targets: Iterable[str | Path | Workload],
-    *,
-    case: str | None = None,
-    arch: str | None = None,
-    seconds: float = 10.0,
-) -> list[Checked]:
-    """As `check`, several targets in one worker process."""
     with Checker(seconds=seconds, arch=arch or DEFAULT_ARCH) as checker:
-        return [checker.check(t if isinstance(t, Workload) else str(t), case) for t in targets]
+        return checker.check(target if isinstance(target, Workload) else str(target), case)
 
 
 def refuse_wrong(
     workload: Workload, case: str, arch: str, say: Callable[[str], None], seconds: float = 5.0
 ) -> tuple[str, ...]:
-    """Check a case before it is modelled, unless it is one of ours.
+    """Check a case before it is modelled, unless it is ours and tested, or recorded from a launch.
 
     Returns:
         What is doubtful or could not be checked, a note each.
@@ -57,7 +39,8 @@ def refuse_wrong(
     Raises:
         WorkloadError: something is wrong with it.
     """
-    if workload.source is None or workload.source.startswith(_SURE) or ".json:" in workload.source:
+    source = workload.source or "suite:"
+    if source.startswith(("suite:", "gemm:")) or ".json:" in source:
         return ()
     say("checking the workload in Triton's interpreter")
     found = check(workload, case=case, arch=arch, seconds=seconds)

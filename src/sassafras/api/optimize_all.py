@@ -20,31 +20,24 @@ class Results:
 
     Attributes:
         results: a result a search, in order.
-        failures: (workload and case, error) of those that could not be searched.
+        failures: (workload, case, error) of those that could not be searched.
     """
 
     results: tuple[Result, ...]
-    failures: tuple[tuple[str, str], ...] = ()
-
-    def rows(self) -> list[list[str]]:
-        """The table: kernel, case, baseline's time or cycles, ratio with interval, what it is."""
-        found = []
-        for one in self.results:
-            time = "" if one.baseline_us is None else f"{one.baseline_us:.2f} us"
-            ratio = one.modelled_ratio if one.modelled else one.speedup
-            figure = "" if ratio is None or one.refusal else f"{ratio:.3f}x {one.interval or ''}".strip()
-            kind = "no evidence" if one.refusal else "modelled" if one.modelled else "measured"
-            found.append([one.workload, one.case, time, figure, kind if one.improved else f"{kind}, stays"])
-        return found + [[*label.split("/", 1), "", "", error] for label, error in self.failures]
+    failures: tuple[tuple[str, str, str], ...] = ()
 
     def summary(self) -> str:
-        """The table as text."""
-        rows = [["kernel", "case", "baseline", "ratio", ""], *self.rows()]
-        widths = [max(len(row[column]) for row in rows) for column in range(4)]
-        return "\n".join(
-            "  ".join([*(c.ljust(w) for c, w in zip(row, widths, strict=False)), row[4]]).rstrip()
-            for row in rows
-        )
+        """A table as text: kernel, case, baseline's time, ratio with interval, and what that is."""
+        rows = [("kernel", "case", "baseline", "ratio", "")]
+        for one in self.results:
+            ratio = None if one.refusal else one.modelled_ratio if one.modelled else one.speedup
+            kind = "no evidence" if one.refusal else "modelled" if one.modelled else "measured"
+            time = "" if one.baseline_us is None else f"{one.baseline_us:.2f} us"
+            figure = "" if ratio is None else f"{ratio:.3f}x {one.interval or ''}".strip()
+            rows.append((one.workload, one.case, time, figure, kind if one.improved else f"{kind}, stays"))
+        rows += [(workload, case, "", "", error) for workload, case, error in self.failures]
+        widths = [max(map(len, column)) for column in list(zip(*rows, strict=True))[:4]]
+        return "\n".join("  ".join([*map(str.ljust, row[:4], widths), row[4]]).rstrip() for row in rows)
 
 
 def optimize_all(
@@ -67,24 +60,19 @@ def optimize_all(
     Raises:
         SassafrasError: a target cannot be loaded.
     """
-    several = [targets] if isinstance(targets, str | Path | Workload) else targets
-    pairs = []
-    for target in several:
-        workload = load_workload(target)
-        pairs += [(workload, c) for c in (workload.cases if case == "all" else [workload.case(case)])]
-    results: list[Result] = []
-    failures: list[tuple[str, str]] = []
+    loaded = map(load_workload, [targets] if isinstance(targets, str | Path | Workload) else targets)
+    pairs = [(w, c) for w in loaded for c in (w.cases if case == "all" else [w.case(case)])]
+    results, failures = list[Result](), list[tuple[str, str, str]]()
     for number, (workload, each) in enumerate(pairs, 1):
         if stage is not None:
             stage(f"{number} of {len(pairs)}: {workload.name}, case {each.name}")
         try:
-            result = optimize(workload, case=each.name, stage=stage, **options)
+            results.append(optimize(workload, case=each.name, stage=stage, **options))
         except SassafrasError as error:
-            failures.append((f"{workload.name}/{each.name}", str(error)))
+            failures.append((workload.name, each.name, str(error)))
             continue
-        results.append(result)
         if finished is not None:
-            finished(result)
-        if result.reason == "interrupted":
+            finished(results[-1])
+        if results[-1].reason == "interrupted":
             break
     return Results(tuple(results), tuple(failures))

@@ -9,18 +9,14 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-#: not a device that exists: kernels that Triton keeps for it are never taken for loaded ones
-DEVICE = -1
 #: of an H100 and an H200; wrappers ask for them to choose configurations
-_PROPERTIES = {
-    "max_shared_mem": 232_448,
-    "max_num_regs": 65_536,
-    "multiprocessor_count": 132,
-    "warpSize": 32,
-    "sm_clock_rate": 1_980_000,
-    "mem_clock_rate": 2_619_000,
-    "mem_bus_width": 5120,
-}
+_PROPERTIES = {"max_shared_mem": 232_448, "max_num_regs": 65_536, "multiprocessor_count": 132, "warpSize": 32}
+
+
+def bench(call: Callable[[], Any], *args: Any, **options: Any) -> list[float]:
+    """A millisecond for every configuration, which is compiled by the one call."""
+    call()
+    return [1.0, 1.0, 1.0]
 
 
 class DryDriver:
@@ -28,11 +24,16 @@ class DryDriver:
 
     Args:
         capability: compute capability to compile for, 90 for 9.0.
-        device: the number of the device.
+        device: the device's number; by default none that exists, so that Triton takes no kernel of it for
+            a loaded one.
+
+    Attributes:
+        functions: the `@triton.jit` functions that were to be launched.
     """
 
-    def __init__(self, capability: int = 90, device: int = DEVICE) -> None:
+    def __init__(self, capability: int = 90, device: int = -1) -> None:
         self.capability, self.device = capability, device
+        self.functions: set[Any] = set()
         self.utils = SimpleNamespace(
             load_binary=self.load_binary,
             unload_module=lambda module: None,
@@ -47,6 +48,7 @@ class DryDriver:
 
     def launcher_cls(self, src: Any, metadata: Any) -> Callable[..., None]:
         """What launches a kernel: does nothing."""
+        self.functions.add(src.fn)
         return lambda *arguments, **options: None
 
     def get_current_device(self) -> int:
@@ -64,21 +66,11 @@ class DryDriver:
         return GPUTarget("cuda", self.capability, 32)
 
     def get_benchmarker(self) -> Callable[..., Any]:
-        """What times a configuration: calls it once and says a millisecond."""
+        """What times a configuration."""
         return bench
 
     def get_active_torch_device(self) -> Any:
-        """Where tensors are made."""
+        """Where wrappers make tensors."""
         import torch
 
         return torch.device("cpu")
-
-    def map_python_to_cpp_type(self, kind: str) -> str:
-        """Unused: there is no launcher to compile."""
-        return kind
-
-
-def bench(call: Callable[[], Any], *args: Any, **options: Any) -> list[float]:
-    """A millisecond for every configuration, which is compiled by the one call."""
-    call()
-    return [1.0, 1.0, 1.0]

@@ -85,10 +85,13 @@ def _add(variants: dict[str, dict[str, Any]], row: dict[str, Any]) -> None:
 def _judge(folder: Path, row: dict[str, Any]) -> tuple[dict[str, str], str]:
     """Roles of the pointers, and why the kernel cannot be made a workload."""
     try:
-        found = roles((folder / f"{row['digest']}.ttir").read_text(encoding="utf-8"))
+        text = (folder / f"{row['digest']}.ttir").read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
-        found = None
+        text = ""
+    found = roles(text)
     problem = ""
+    if "tt.print" in text:
+        problem = "the kernel prints (tl.device_print): remove that for the search"
     if row.get("cooperative"):
         problem = "it is launched cooperatively, or with programmatic dependent launch"
     for shape in row["shapes"]:

@@ -23,17 +23,16 @@ def command(
 
     Exit code 1: something is wrong. 3: nothing is, but some checks were not possible.
     """
-    from sassafras.api.check import check_all
+    from sassafras.precheck import Checker
 
-    reports = check_all(targets, case=case, arch=arch, seconds=seconds)
+    with Checker(seconds=seconds, arch=arch or "sm_90a") as checker:
+        reports = [checker.check(target, case) for target in targets]
     if json:
         print_json([report.to_json() for report in reports])
     else:
         for report in reports:
-            for finding in report.findings:
-                print(finding)
-            print(report.summary())
-    if any(report.wrong for report in reports):
+            print(*report.findings, report.summary(), sep="\n")
+    if any(report.of("wrong") for report in reports):
         raise typer.Exit(1)
     if any(report.findings for report in reports):
         raise typer.Exit(3)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 
 def command(
+    context: typer.Context,
     targets: Annotated[list[str], typer.Argument(help=options.TARGET_FORMS, show_default=False)],
     case: Annotated[
         str | None, typer.Option(help="The workload's case, or all: a search each [default: its first].")
@@ -72,26 +73,10 @@ def command(
     folder(out)
     several = len(targets) > 1 or case == "all"
     with Show(quiet=quiet) as show:
-        given: dict[str, Any] = {
-            "strategy": strategy,
-            "settings": parse_settings(settings or []) | ({} if policy is None else {"policy": policy}),
-            "budget": budget,
-            "effort": effort or "normal",
-            "device": device,
-            "seed": seed,
-            "case": case,
-            "arch": arch,
-            "ptxas": ptxas,
-            "ptxas_options": ptxas_options,
-            "space": space,
-            "store": store,
-            "fresh": fresh,
-            "cluster": cluster,
-            "workers": workers,
-            "check": check,
-            "progress": show.progress,
-            "stage": show.stage,
-        }
+        own = ("targets", "policy", "out", "quiet", "json")
+        given: dict[str, Any] = {k: v for k, v in context.params.items() if k not in own}
+        given["settings"] = parse_settings(settings or []) | ({} if policy is None else {"policy": policy})
+        given |= {"effort": effort or "normal", "progress": show.progress, "stage": show.stage}
         if several:
             found = optimize_all(targets, finished=lambda one: one.save(out), **given)
         else:
@@ -100,8 +85,7 @@ def command(
         _show(result, result.save(out), targets[0], quiet, json)
         raise typer.Exit(INTERRUPTED if result.reason == "interrupted" else 0)
     if json:
-        failed = [{"target": label, "error": text} for label, text in found.failures]
-        print_json({"results": [one.to_json() for one in found.results], "failures": failed})
+        print_json({"results": [one.to_json() for one in found.results], "failures": found.failures})
     else:
         print(found.summary())
         note(f"wrote {len(found.results)} cubins with their evidence to {out}")

@@ -166,7 +166,8 @@ def _nvcc(source: CudaSource, ptx: bool) -> tuple[bytes, str]:
         nvcc = find("nvcc")
     except ToolMissing as error:
         raise ToolMissing(
-            "nvcc was not found", hint="install a CUDA toolkit or pip install 'sassafras[cuda-source]'"
+            "nvcc was not found",
+            hint="install a CUDA toolkit, or in the checkout: pip install -e '.[cuda-source]'",
         ) from error
     with tempfile.TemporaryDirectory(prefix="sassafras-") as scratch:
         file, output = Path(scratch, "kernel.cu"), Path(scratch, "kernel.out")

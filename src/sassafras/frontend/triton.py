@@ -26,6 +26,7 @@ from sassafras.core import (
     Workload,
 )
 from sassafras.core import WorkloadError as _WorkloadError
+from sassafras.core.errors import reason
 from sassafras.core.workload import Reference
 
 from ._ptxas import assemble, ptxas_version
@@ -273,6 +274,12 @@ def _unwrap(kernel: Any) -> tuple[Any, dict[str, Callable[[Mapping[str, Any]], A
         if isinstance(fn, Heuristics):
             heuristics.update(fn.values)
         fn = fn.fn
+    if type(fn).__name__ == "GluonJITFunction":
+        raise _WorkloadError(
+            "a Gluon kernel cannot be described in a workload file",
+            where=fn.__name__,
+            hint="record a call of it: sassafras.workload_of(lambda: kernel[grid](...))",
+        )
     if not isinstance(fn, JITFunction | InterpretedFunction):
         raise _WorkloadError(
             f"expected a @triton.jit function, got {type(kernel).__name__}",
@@ -348,10 +355,31 @@ def _compile(
 
     source = triton.compiler.ASTSource(fn=fn, signature=signature, constexprs=constexprs, attrs=attrs)
     try:
-        return triton.compile(source, target=target, options=dict(options.__dict__))
+        compiled = triton.compile(source, target=target, options=dict(options.__dict__))
+    except OSError as error:
+        cache = triton.knobs.cache.dir
+        raise CompileError(
+            f"Triton's cache cannot be written: {reason(error)}",
+            where=str(cache),
+            hint="TRITON_CACHE_DIR names its folder",
+        ) from error
     except Exception as error:  # Triton raises many types, some of them RuntimeError from MLIR
         text = str(error).strip() or repr(error)
+        file = fn.fn.__code__.co_filename
+        if not file.isascii() and ("non-ASCII" in text or "set_loc()" in text):
+            raise CompileError(
+                f"ptxas does not read the path of the kernel's source: {file!a} is not ASCII",
+                where=where,
+                hint="rename the file or its folder, or set TRITON_DISABLE_LINE_INFO=1",
+            ) from error
         raise CompileError(f"Triton refused the kernel: {text}", where=where) from error
+    if "tt.print" in compiled.asm["ttir"]:
+        raise _WorkloadError(
+            "the kernel prints (tl.device_print): its time would be that of printing",
+            where=where,
+            hint="remove it for the search",
+        )
+    return compiled
 
 
 def _ptxas_flags(options: Any) -> list[str]:

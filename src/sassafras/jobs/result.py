@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sassafras.core import Interval, Kernel, SassafrasError, StoreError
+from sassafras.core.errors import reason
 from sassafras.jobs.rates import rates
 from sassafras.timing_model.evidence import correlation_words, ratio_words, refusal
 
@@ -178,9 +179,7 @@ class Result:
             cubin.write_bytes(self.cubin)
             facts.write_text(json.dumps(self.to_json(), indent=2, sort_keys=True, default=str) + "\n")
         except OSError as error:
-            raise SassafrasError(
-                f"cannot write the result: {error.strerror}", where=str(directory)
-            ) from error
+            raise SassafrasError(f"cannot write the result: {reason(error)}", where=str(directory)) from error
         return cubin, facts
 
     def to_json(self) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 #: ``wrong``: no run can be trusted; ``doubtful``: works, but is odd; ``unchecked``: was not looked at
 Level = Literal["wrong", "doubtful", "unchecked"]
+LEVELS: tuple[Level, ...] = ("wrong", "doubtful", "unchecked")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +28,7 @@ class Finding:
     case: str = ""
 
     def __str__(self) -> str:
-        place = f"case {self.case}, " if self.case else ""
-        return f"{self.level}: {place}{self.about}: {self.text}"
+        return f"{self.level}: {f'case {self.case}, ' if self.case else ''}{self.about}: {self.text}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +51,11 @@ class Checked:
         """Findings of one level."""
         return [one for one in self.findings if one.level == level]
 
-    @property
-    def wrong(self) -> bool:
-        """Is something wrong?"""
-        return bool(self.of("wrong"))
-
     def summary(self) -> str:
         """One line."""
-        counts = [f"{len(self.of(level))} {level}" for level in ("wrong", "doubtful", "unchecked")]
-        return f"{self.target}: {len(self.cases)} cases, {', '.join(counts)}"
+        counts = ", ".join(f"{len(self.of(level))} {level}" for level in LEVELS)
+        return f"{self.target}: {len(self.cases)} cases, {counts}"
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
-        return asdict(self) | {"summary": self.summary(), "wrong": self.wrong}
+        return asdict(self) | {"summary": self.summary()}

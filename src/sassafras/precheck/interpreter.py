@@ -10,6 +10,7 @@ import itertools
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -21,36 +22,33 @@ class Watched:
 
     Args:
         inner: the module.
-        memory: sees every access first.
+        memory: sees every access first; lanes outside of every buffer are masked.
     """
 
     def __init__(self, inner: Any, memory: Memory) -> None:
-        self._inner, self._memory = inner, memory
+        self._inner, self._look = inner, memory.look
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
     def load(self, pointers: Any, mask: Any, other: Any, dtype: Any) -> Any:
-        """Lanes outside of every buffer read `other`."""
-        seen = self._memory.look(pointers, mask, np.dtype(dtype).itemsize, "load")
+        """Triton's own, looked at."""
+        seen = self._look(pointers, mask, np.dtype(dtype).itemsize, "load")
         return self._inner.load(pointers, seen, other, dtype)
 
     def store(self, pointers: Any, value: Any, mask: Any) -> Any:
-        """Lanes outside of every buffer store nothing."""
-        value = np.asarray(value)
-        return self._inner.store(
-            pointers, value, self._memory.look(pointers, mask, value.dtype.itemsize, "store")
-        )
+        """Triton's own, looked at."""
+        seen = self._look(pointers, mask, np.asarray(value).itemsize, "store")
+        return self._inner.store(pointers, value, seen)
 
     def atomic_rmw(self, operation: Any, pointers: Any, value: Any, mask: Any, sem: Any) -> Any:
-        """As `store`."""
-        seen = self._memory.look(pointers, mask, np.asarray(value).dtype.itemsize, "atomic")
+        """Triton's own, looked at."""
+        seen = self._look(pointers, mask, np.asarray(value).itemsize, "atomic")
         return self._inner.atomic_rmw(operation, pointers, value, seen, sem)
 
     def atomic_cas(self, pointers: Any, compare: Any, value: Any, sem: Any) -> Any:
-        """Raises IndexError outside of every buffer: it has no mask."""
-        mask = np.ones(np.shape(pointers), bool)
-        if not self._memory.look(pointers, mask, np.asarray(value).dtype.itemsize, "atomic").all():
+        """Triton's own, looked at; it has no mask, so that it raises IndexError outside of every buffer."""
+        if not self._look(pointers, True, np.asarray(value).itemsize, "atomic").all():
             raise IndexError("an atomic compare-and-swap outside of every buffer")
         return self._inner.atomic_cas(pointers, compare, value, sem)
 
@@ -60,7 +58,6 @@ def run(
     arguments: Mapping[str, Any],
     grid: tuple[int, int, int],
     memory: Memory,
-    *,
     seconds: float,
     ordered: bool,
 ) -> int:
@@ -80,39 +77,32 @@ def run(
     Raises:
         Exception: whatever the kernel or the interpreter raises.
     """
-    from triton.runtime import interpreter
+    from triton.runtime import interpreter as triton
 
-    inner = interpreter._interpreter
-    executor = interpreter.GridExecutor(kernel.rewrite(), kernel.arg_names, grid)
-    patched = interpreter._patch_lang_tensor
-    interpreter._patch_lang_tensor = _letting_new_numpy_in(patched)
-    interpreter._interpreter = Watched(inner, memory)
-    dot = interpreter.InterpreterBuilder.create_dot
-    interpreter.InterpreterBuilder.create_dot = _dot_of_bf16(dot, interpreter)
-    scope = interpreter._patch_lang(executor.fn)
     begin, done = time.monotonic(), 0
-    try:
-        known = inspect.getfullargspec(executor.fn).args
-        given = inspect.getcallargs(executor.fn, **{k: v for k, v in arguments.items() if k in known})
-        values = {
-            name: value if name in executor.constexprs else interpreter._implicit_cvt(value)
-            for name, value in given.items()
-        }
-        builder = interpreter.interpreter_builder
-        builder.set_grid_dim(*grid)
-        for program in _order(grid, ordered):
-            if done and time.monotonic() - begin > seconds:
-                break
-            memory.program = program
-            builder.set_grid_idx(*program)
-            with np.errstate(all="ignore"):
-                executor.fn(**values)
-            done += 1
-    finally:
-        scope.restore()
-        interpreter._interpreter = inner
-        interpreter._patch_lang_tensor = patched
-        interpreter.InterpreterBuilder.create_dot = dot
+    executor = triton.GridExecutor(kernel.rewrite(), kernel.arg_names, grid)
+    dot, tensors = triton.InterpreterBuilder.create_dot, triton._patch_lang_tensor
+    with (
+        patch.object(triton, "_interpreter", Watched(triton._interpreter, memory)),
+        patch.object(triton, "_patch_lang_tensor", _letting_new_numpy_in(tensors)),
+        patch.object(triton.InterpreterBuilder, "create_dot", _dot_of_bf16(dot)),
+    ):
+        scope = triton._patch_lang(executor.fn)
+        try:
+            known = inspect.getfullargspec(executor.fn).args
+            given = inspect.getcallargs(executor.fn, **{k: v for k, v in arguments.items() if k in known})
+            values = {n: v if n in executor.constexprs else triton._implicit_cvt(v) for n, v in given.items()}
+            triton.interpreter_builder.set_grid_dim(*grid)
+            for program in _order(grid, ordered):
+                if done and time.monotonic() - begin > seconds:
+                    break
+                memory.program = program
+                triton.interpreter_builder.set_grid_idx(*program)
+                with np.errstate(all="ignore"):
+                    executor.fn(**values)
+                done += 1
+        finally:
+            scope.restore()
     return done
 
 
@@ -120,16 +110,13 @@ def _order(grid: tuple[int, int, int], ordered: bool) -> Iterator[tuple[int, int
     if ordered:
         yield from itertools.product(*map(range, grid))  # type: ignore[misc]
         return
-    corners = list(dict.fromkeys(itertools.product(*((0, n - 1) for n in grid))))
-    yield from corners  # type: ignore[misc]
-    total = grid[0] * grid[1] * grid[2]
-    rng = np.random.default_rng(0)
-    seen = set(corners)
-    numbers = rng.permutation(total) if total <= 1 << 22 else rng.integers(0, total, 1 << 20)
-    for number in numbers:
+    corners = set(itertools.product(*((0, n - 1) for n in grid)))
+    yield from sorted(corners)  # type: ignore[misc]
+    total, rng = grid[0] * grid[1] * grid[2], np.random.default_rng(0)
+    # of more programs than can ever run in the time, some
+    for number in rng.permutation(total) if total <= 1 << 22 else rng.integers(0, total, 1 << 20):
         x, rest = divmod(int(number), grid[1] * grid[2])
-        program = (x, *divmod(rest, grid[2]))
-        if program not in seen:
+        if (program := (x, *divmod(rest, grid[2]))) not in corners:
             yield program
 
 
@@ -143,15 +130,13 @@ def _letting_new_numpy_in(original: Any) -> Any:
     return patched
 
 
-def _dot_of_bf16(original: Any, interpreter: Any) -> Any:
+def _dot_of_bf16(original: Any) -> Any:
     """Triton 3.6.0's interpreter multiplies the bits of BF16 matrices as whole numbers."""
 
     def create_dot(self: Any, a: Any, b: Any, *rest: Any) -> Any:
         import triton.language as tl
 
-        def wide(x: Any) -> Any:
-            return self.cast_impl(x, tl.float32) if x.dtype.scalar == tl.bfloat16 else x
-
-        return original(self, wide(a), wide(b), *rest)
+        a, b = (self.cast_impl(x, tl.float32) if x.dtype.scalar == tl.bfloat16 else x for x in (a, b))
+        return original(self, a, b, *rest)
 
     return create_dot

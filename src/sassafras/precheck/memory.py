@@ -28,8 +28,8 @@ class Traffic:
         written: by element, whether it was stored to.
         read, atomic: whether it was loaded from, or changed atomically, at all.
         early: element of an ``out`` buffer that was read before it was written; None: none was.
-        strays: by ``load`` or ``store``, accesses outside of it, the first one's element counted from its
-            beginning, and the program.
+        strays: by ``read`` or ``written``, how many accesses outside of it, the first one's element counted
+            from its beginning, and the program.
     """
 
     written: np.ndarray
@@ -44,16 +44,16 @@ class Memory:
 
     Args:
         case: its buffers; they lie in the order of the arguments.
-        seed: of the inputs, as `evaluate.gpu.guarded_buffers.make_image` uses it.
 
     Attributes:
         segments: buffers and their places.
+        tensors: the buffers as torch tensors, by name.
         traffic: by buffer name.
         program: the program that runs; set by the caller.
         busy: programs that have touched memory.
     """
 
-    def __init__(self, case: Case, seed: int = 0) -> None:
+    def __init__(self, case: Case) -> None:
         import torch
 
         at, self.segments = GAP, list[Segment]()
@@ -61,26 +61,21 @@ class Memory:
             if isinstance(argument, Buffer):
                 self.segments.append(Segment(name, at, argument))
                 at += -(-argument.nbytes // _PAGE) * _PAGE + GAP
-        self._map = mmap.mmap(-1, at)
-        self._arena = torch.frombuffer(self._map, dtype=torch.uint8)
-        base = int(self._arena.data_ptr())
+        arena = torch.frombuffer(mmap.mmap(-1, at), dtype=torch.uint8)
+        base = int(arena.data_ptr())
         self._begins = [base + s.offset for s in self.segments]
         self._ends = [base + s.end for s in self.segments]
+        self.tensors = {s.name: view(arena, s) for s in self.segments}
         self.traffic = {s.name: Traffic(np.zeros(math.prod(s.buffer.shape), bool)) for s in self.segments}
         self.program = (0, 0, 0)
-        self.busy = 0
-        self._busy_program: tuple[int, int, int] | None = None
+        self.busy, self._busy_program = 0, (-1, -1, -1)
         for index, segment in enumerate(self.segments):
             if segment.buffer.role == "out":
-                self._arena[segment.offset : segment.end] = _POISON
+                arena[segment.offset : segment.end] = _POISON
                 continue
             generator = torch.Generator()
-            generator.manual_seed((seed * 1_000_003 + 7919 * index + 1) % (1 << 63))
-            view(self._arena, segment).copy_(fill(segment, generator, "cpu").view(segment.buffer.shape))
-
-    def tensors(self) -> dict[str, Any]:
-        """The buffers as torch tensors, by name."""
-        return {s.name: view(self._arena, s) for s in self.segments}
+            generator.manual_seed(7919 * index + 1)
+            self.tensors[segment.name].copy_(fill(segment, generator, "cpu").view(segment.buffer.shape))
 
     def look(self, pointers: Any, mask: Any, width: int, kind: Literal["load", "store", "atomic"]) -> Any:
         """Note an access of `width` bytes a lane; the mask without lanes that lie outside of every buffer."""
@@ -91,9 +86,8 @@ class Memory:
             return mask
         if self._busy_program != self.program:
             self._busy_program, self.busy = self.program, self.busy + 1
-        low, high = int(lanes.min()), int(lanes.max())
-        place = bisect_right(self._begins, low) - 1
-        if place >= 0 and high + width <= self._ends[place]:
+        place = bisect_right(self._begins, int(lanes.min())) - 1
+        if place >= 0 and int(lanes.max()) + width <= self._ends[place]:
             self._note(place, lanes, width, kind)
             return mask
         begins, ends = np.array(self._begins, np.uint64), np.array(self._ends, np.uint64)
@@ -101,7 +95,7 @@ class Memory:
         inside = (places >= 0) & (lanes + np.uint64(width) <= ends[places])
         for place in np.unique(places[inside]):
             self._note(int(place), lanes[inside & (places == place)], width, kind)
-        self._stray(lanes[~inside], places[inside], kind)
+        self._stray(lanes[~inside], places[inside], "read" if kind == "load" else "written")
         kept = mask.copy()
         kept[mask] = inside
         return kept
@@ -120,17 +114,13 @@ class Memory:
             for more in range(max(1, width // size)):
                 traffic.written[first + more] = True
 
-    def _stray(self, lanes: Any, neighbours: Any, kind: str) -> None:
+    def _stray(self, lanes: Any, neighbours: Any, word: str) -> None:
         """Lanes outside: of the buffer that the access's other lanes are in, else of the nearest one."""
-        if len(neighbours):
-            place = int(np.bincount(neighbours).argmax())
-        else:
-            lane = int(lanes[0])
-            away = [max(b - lane, lane - e, 0) for b, e in zip(self._begins, self._ends, strict=True)]
-            place = int(np.argmin(away))
+        lane = int(lanes[0])
+        away = [max(b - lane, lane - e, 0) for b, e in zip(self._begins, self._ends, strict=True)]
+        place = int(np.bincount(neighbours).argmax()) if len(neighbours) else int(np.argmin(away))
         segment = self.segments[place]
+        element = (lane - self._begins[place]) // DTYPE_BYTES[segment.buffer.dtype]
         strays = self.traffic[segment.name].strays
-        word = "load" if kind == "load" else "store"
-        element = (int(lanes[0]) - self._begins[place]) // DTYPE_BYTES[segment.buffer.dtype]
         count, first, program = strays.get(word, (0, element, self.program))
         strays[word] = (count + len(lanes), first, program)

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import sys
+from functools import lru_cache
 from typing import Any
 
-from sassafras.core import Workload
 from sassafras.cuda.worker_loop import serve
 from sassafras.targets import load
 
 from .examine import examine
 
-_loaded: dict[str, Workload] = {}
+_load = lru_cache(maxsize=1)(load)
 
 
 def _examine(message: dict[str, Any], blobs: list[bytes]) -> dict[str, Any]:
     """Answer a request of `Checker`."""
-    target = str(message["target"])
-    if target not in _loaded:
-        _loaded.clear()
-        _loaded[target] = load(target)
-    workload = _loaded[target]
-    case = workload.case(str(message["case"]))
+    workload = _load(message["target"])
+    case = workload.case(message["case"])
     return examine(workload, case, float(message["seconds"]), bool(message["ordered"]))
 
 

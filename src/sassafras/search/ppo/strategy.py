@@ -85,7 +85,7 @@ class Ppo:
             from .game import AssemblyGame
         except ImportError as error:
             raise ToolMissing(
-                f"the strategy ppo needs {error.name}", hint="pip install 'sassafras[rl]'"
+                f"the strategy ppo needs {error.name}", hint="in the checkout: pip install -e '.[rl]'"
             ) from error
         preset = self.preset
         if preset.envs < 1 or preset.steps < 1 or preset.horizon < 1:
