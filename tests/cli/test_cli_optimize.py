@@ -96,6 +96,22 @@ def test_optimize_repeat_and_start_over(tmp_path: Path) -> None:
         assert [run.evaluations for run in store.runs()] == [200, 200]
 
 
+def test_all_cases_end_in_a_table(tmp_path: Path) -> None:
+    """Open cases of an autotuned kernel are one for each configuration; files tell searches apart."""
+    target = str(Path(__file__).parents[2] / "examples" / "three_workloads.py") + ":product"
+    more = ("--case", "all", "--budget", "2e", "--seed", "3", "--no-check")
+    out, err = finish(start(tmp_path, *more, target=target))
+    heading, *rows = out.splitlines()
+    assert heading.split() == ["kernel", "case", "baseline", "ratio"]
+    names = ["64x64x128-BM64-BN64-BK32-w4-s3", "64x64x128-BM32-BN32-BK32-w2-s3"]
+    assert [row.split()[:2] for row in rows] == [["product_kernel", name] for name in names]
+    assert "1 of 2: product_kernel" in err and all("modelled" in row for row in rows)
+    saved = sorted(path.name for path in (tmp_path / "out").glob("*.cubin"))
+    assert saved == sorted(f"product_kernel-{name}-guided-s3.cubin" for name in names)
+    both = json.loads(finish(start(tmp_path, *more, "--json", target=target))[0])
+    assert [one["case"] for one in both["results"]] == names and both["failures"] == []
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_keeps_the_best(tmp_path: Path, number: signal.Signals) -> None:
     process = start(tmp_path, "--budget", "1000000e")

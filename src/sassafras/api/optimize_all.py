@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sassafras.core import SassafrasError, Workload
+from sassafras.core import Budget, SassafrasError, Workload
 from sassafras.jobs.opening import load_workload
 from sassafras.jobs.result import Result
 
@@ -58,8 +58,10 @@ def optimize_all(
         options: of `optimize`.
 
     Raises:
-        SassafrasError: a target cannot be loaded.
+        SassafrasError: a target cannot be loaded, or the budget has no unit.
     """
+    if options.get("budget") is not None:
+        options["budget"] = Budget.of(options["budget"])  # refused once, not for every kernel
     loaded = map(load_workload, [targets] if isinstance(targets, str | Path | Workload) else targets)
     pairs = [(w, c) for w in loaded for c in (w.cases if case == "all" else [w.case(case)])]
     results, failures = list[Result](), list[tuple[str, str, str]]()
