@@ -132,7 +132,7 @@ class Checker:
     def _ask(self, source: str, case: str, *, ordered: bool) -> dict[str, Any]:
         if self._worker is None or not self._worker.alive:
             self._worker = WorkerProcess(
-                "sassafras.precheck.worker",
+                "sassafras.precheck.examine",
                 environment={"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""},
             )
         limit = self.seconds + _REST_SECONDS

@@ -1,22 +1,28 @@
-"""One case on the CPU: the kernel in Triton's interpreter, its outputs beside the reference."""
+"""One case on the CPU: the kernel in Triton's interpreter, its outputs beside the reference.
+
+Run as a process of its own, which `Checker` starts with TRITON_INTERPRET=1.
+"""
 
 from __future__ import annotations
 
 import importlib
+import sys
 import traceback
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from sassafras.core import Buffer, Case, DeviceError, Tolerance, Workload
+from sassafras.cuda.worker_loop import serve
 from sassafras.frontend.triton import TritonBuilder
-
-from . import interpreter
-from .finding import Finding, Level
-from .memory import Memory, Traffic
+from sassafras.precheck import interpreter
+from sassafras.precheck.finding import Finding, Level
+from sassafras.precheck.memory import Memory, Traffic
+from sassafras.targets import load
 
 #: bytes of all buffers of a case that is looked at
 MOST_BYTES = 1 << 30
@@ -227,3 +233,16 @@ def _words(error: BaseException) -> str:
     lines = traceback.extract_tb(error.__traceback__)
     place = f" ({Path(lines[-1].filename).name}:{lines[-1].lineno})" if lines else ""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300] + place
+
+
+_load = lru_cache(maxsize=1)(load)
+
+
+def _answer(message: dict[str, Any], blobs: list[bytes]) -> dict[str, Any]:
+    workload = _load(message["target"])
+    case = workload.case(message["case"])
+    return examine(workload, case, message["seconds"], message["ordered"])
+
+
+if __name__ == "__main__":
+    sys.exit(serve({"examine": _answer}))
