@@ -1,4 +1,4 @@
-"""Configurations of our HGEMM kernels judged live on a GPU: beside cuBLASLt, wrong ones caught, on Ray."""
+"""Configurations of our HGEMM kernels judged live on a GPU: beside cuBLASLt, wrong ones caught."""
 
 from __future__ import annotations
 
@@ -80,19 +80,3 @@ def test_evolve_keeps_its_evaluations_and_its_winner(tmp_path: Path, monkeypatch
     with Store.open(tmp_path / "s.sqlite") as store:
         (run,) = store.runs()
         assert len(list(store.recorded(run.id))) == 8
-
-
-@pytest.mark.alone  # "auto" would join the cluster of a test beside it, and lose it when that one ends
-def test_a_sweep_on_a_cluster_of_this_machine(tmp_path: Path, device) -> None:  # type: ignore[no-untyped-def]
-    pytest.importorskip("ray")
-    from sassafras.cluster import Pool
-    from sassafras.cluster.gemm import ClusterCrew
-    from sassafras.gemm.bench import runs
-    from sassafras.gemm.bench.options import Options
-
-    shapes = (SHAPE, Shape(64, 128, 512))
-    with Pool("auto", device="cuda", workers=1) as pool:
-        settings = runs.RunSettings(tmp_path, Options(configs=12), crew=ClusterCrew(pool))
-        dataset = runs.sweep(shapes, settings)
-    assert not dataset.modelled and set(dataset.entries) == set(shapes)
-    assert all(entry.ours for entry in dataset)

@@ -25,6 +25,7 @@ from sassafras.core import (
 from sassafras.gemm import GemmSpace, Shape
 from sassafras.gemm.bench.device import GemmDevice
 from sassafras.gemm.configs import registry
+from sassafras.gemm.configs.fields import from_fields, to_fields
 from sassafras.gemm.select.table import TunedTable
 from sassafras.gemm.select.workload import workload as gemm_workload
 from sassafras.jobs.result import Result
@@ -78,7 +79,7 @@ def test_one_cubin_serves_several_configurations() -> None:
 @pytest.mark.usefixtures("cubins")
 def test_answers_are_checked_for_legality_and_judged(tmp_path: Path) -> None:
     good = legal(3)
-    bad = json.dumps({**json.loads(good[0]), "cluster": 3})
+    bad = json.dumps({**json.loads(good[0]), "cluster_split_k": 3})
     proposer = Scripted(bad, good[0], "no idea", good[1], good[2], good[0])
     store = tmp_path / "s.sqlite"
     result = evolve(
@@ -90,7 +91,7 @@ def test_answers_are_checked_for_legality_and_judged(tmp_path: Path) -> None:
     assert (tally["proposed"], tally["unreadable"], tally["compiled"]) == (5, 2, 3)
     assert result.evaluations == 4, "the start and three that are legal"
     said = proposer.asked[1].messages[-1]["content"]
-    assert "cluster may not be 3" in said and "repaired" in said
+    assert "cluster_split_k may not be 3" in said and "repaired" in said
     assert proposer.asked[0].schema is not None
     left = [len(request.choices) for request in proposer.asked]
     assert left[0] > left[-1] > 0, "what was tried is offered no more"
@@ -130,7 +131,7 @@ def test_chance_finds_better_and_commands_say_what_is_not_for_it(tmp_path: Path)
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
     assert found["evaluations"] == 12 and found["strategy"] == "evolve"
-    for option in (["--whole"], ["--arch", "sm_90a"], ["--cluster", "auto"]):
+    for option in (["--whole"], ["--arch", "sm_90a"]):
         done = run.invoke(app, [*common, *option])
         assert done.exit_code == 2 and "is not for gemm:MxNxK" in done.output
     with pytest.raises(SassafrasError, match="not a shape"):
@@ -149,12 +150,12 @@ class Measuring(GemmDevice):
         self.modelled = False
         self._faster = faster
 
-    def confirm(self, name: Any) -> Any:
-        times, error = super().confirm(name)
+    def confirm(self, config: Any) -> Any:
+        times, error = super().confirm(config)
         for one in times:
             middle = statistics.median(one["lt"])
-            own = statistics.median(one[name])
-            one[name] = [middle / self._faster * us / own for us in one[name]]
+            own = statistics.median(one["ours"])
+            one["ours"] = [middle / self._faster * us / own for us in one["ours"]]
         return times, error
 
 
@@ -175,8 +176,8 @@ def test_a_winner_is_measured_afresh_and_told_to_matmul(
     assert result.improved and result.speedup == pytest.approx(1.2, rel=0.02)
     assert "nothing is proved" in result.summary()
     (row,) = TunedTable.load(table).rows.values()
-    config = registry.parse(result.recipe["config"])
-    assert row.shape == SHAPE and row.layout == config.layout and row.ours[0][0] == config.name
+    config = from_fields(result.recipe["config"])
+    assert row.shape == SHAPE and row.layout == config.layout and row.ours[0][0] == config
     assert row.torch_us and row.torch_us > row.ours[0][1]
 
 
@@ -198,10 +199,10 @@ def test_verdicts_of_a_device() -> None:
         )  # type: ignore[operator]
         assert device.baseline is not None and device.baseline["layout"] in ("nn", "tn")
         illegal = next(c for c in registry.configurations() if c.why_illegal(SHAPE))
-        refused = device.run(Candidate(start.kernel, {"config": illegal.name}))
+        refused = device.run(Candidate(start.kernel, {"config": to_fields(illegal)}))
         assert refused.verdict is Verdict.UNSUPPORTED and refused.detail == illegal.why_illegal(SHAPE)
-        with pytest.raises(DeviceError, match="not a fallback configuration"):
-            device.run(Candidate(start.kernel, {"config": "staged_of_none"}))
+        with pytest.raises(DeviceError, match="there is no kernel 'none'"):
+            device.run(Candidate(start.kernel, {"config": {"kernel": "none"}}))
         process = device._child._process
         assert process is not None
         process.kill()

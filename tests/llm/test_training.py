@@ -10,8 +10,8 @@ import pytest
 
 from sassafras import search
 from sassafras.core import Budget, SassafrasError
+from sassafras.gemm.configs.base import PLAIN
 from sassafras.gemm.problem.shape import Shape
-from sassafras.gemm.select.cost_model import estimate_us
 from sassafras.gemm.select.dataset import DatasetEntry
 from sassafras.llm.archive import Archive
 from sassafras.llm.evolve import Evolve
@@ -36,9 +36,9 @@ def tasks() -> list[TrainingTask]:
     entries = []
     for shape in (Shape(64, 64, 512), Shape(64, 128, 2048)):
         configs = GemmJsonSpace(shape, lambda config: b"").configs[:400]
-        plain = [c for c in configs if "+" not in c.name][:40]
-        times = {c.name: estimate_us(c, shape) * (1 + len(c.name) % 5 / 10) for c in plain}
-        entries.append(DatasetEntry(shape, {name: (us, 2) for name, us in times.items()}))
+        plain = [c for c in configs if c.mode == PLAIN][:40]
+        times = {c: c.estimate_us(shape) * (1 + len(c.name) % 5 / 10) for c in plain}
+        entries.append(DatasetEntry(shape, {config: (us, 2) for config, us in times.items()}))
     return recorded_tasks(entries)
 
 
@@ -63,7 +63,7 @@ def test_rows_are_the_prompts_of_the_search(tasks: list[TrainingTask]) -> None:
     rows = training_rows(tasks, 30, seed=1)
     assert rows == training_rows(tasks, 30, seed=1)
     assert all("Change this variant (score" in row["prompt"][1]["content"] for row in rows)
-    earned = [earns.one('{"cluster": 2}', row["task"], row["parent"]) for row in rows]
+    earned = [earns.one('{"cluster_split_k": 2}', row["task"], row["parent"]) for row in rows]
     assert {FAILED, UNKNOWN} & set(earned) and all(FAILED <= value <= 1 for value in earned)
     # an edit of nothing earns no more than what was never measured
     row = rows[0]

@@ -6,16 +6,13 @@ One path for both: proposals are judged like any candidate by their results, and
 from __future__ import annotations
 
 import hashlib
-import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sassafras.api.optimize import _pool, _pool_device
-from sassafras.cluster.evolve import SourceIslands
 from sassafras.core import (
     Case,
     Device,
@@ -33,12 +30,12 @@ from sassafras.evaluate.gpu import CudaDevice
 from sassafras.evaluate.source import SourceEvaluator
 from sassafras.gemm.bench.device import GemmDevice
 from sassafras.gemm.build.cubins import cubin
-from sassafras.gemm.configs import registry
+from sassafras.gemm.configs.fields import from_fields
 from sassafras.gemm.problem.shape import Shape
 from sassafras.gemm.select.table import TableRow, TunedTable
 from sassafras.gemm.select.workload import PREFIX
 from sassafras.gemm.select.workload import workload as gemm_workload
-from sassafras.jobs.opening import DEFAULT_ARCH, check_workers, load_workload, opened_store
+from sassafras.jobs.opening import DEFAULT_ARCH, load_workload, opened_store
 from sassafras.jobs.result import Result
 from sassafras.llm.evolve import Evolve
 from sassafras.llm.gemm_space import GemmJsonSpace
@@ -90,8 +87,6 @@ def evolve(
     fresh: bool = False,
     endpoint: Mapping[str, Any] | None = None,
     prices: tuple[float, float] = (0.0, 0.0),
-    cluster: str | None = None,
-    workers: int | None = None,
     progress: Callable[[Progress], None] | None = None,
     stage: Callable[[str], None] | None = None,
 ) -> Result:
@@ -114,7 +109,6 @@ def evolve(
         whole: let the whole source be rewritten instead of its holes.
         endpoint: fields of `sassafras.llm.endpoint.EndpointSettings`; ``device`` of a local model.
         prices: dollars a million prompt tokens and answer tokens.
-        cluster, workers: as for `sassafras.optimize`; the proposer is asked by this process alone.
 
     Raises:
         SassafrasError: one of its subclasses; `ProposerError` when the proposer is dead.
@@ -123,8 +117,7 @@ def evolve(
     shape: Shape | None = None
     if isinstance(target, str) and target.startswith(PREFIX):
         shape = Shape.parse(target.removeprefix(PREFIX))
-        _refuse(case=case, arch=arch, whole=whole, cluster=cluster, workers=workers)
-    check_workers(cluster, workers)
+        _refuse(case=case, arch=arch, whole=whole)
     limits = budget if isinstance(budget, Spend) else Spend.parse(str(budget))
     meter = Meter(limits.tokens, limits.dollars, *prices)
     given = dict(settings or {})
@@ -132,16 +125,7 @@ def evolve(
     asked = proposer_named(proposer, endpoint)
     loaded = load_workload(target) if shape is None else None
     with ExitStack() as stack:
-        pool = (
-            None if cluster is None else stack.enter_context(_pool(cluster, device, workers, programs=True))
-        )
-        opened: Device
-        if shape is not None:
-            opened = _gemm_device(device, seed)
-        elif pool is not None and pool.device == "cuda":
-            opened = _pool_device(pool)
-        else:
-            opened = _device(device, arch)
+        opened = _device(device, arch) if shape is None else _gemm_device(device, seed)
         stack.enter_context(closing(opened))
         kept = stack.enter_context(opened_store(store))
         if shape is not None:
@@ -151,17 +135,11 @@ def evolve(
             assert loaded is not None
             subject = _source_subject(loaded, opened, case, arch, whole, say)
         workload, which, space = subject.workload, subject.case, subject.space
-        turn = None if getattr(asked, "concurrent", False) else threading.Lock()
-
-        def strategy_of(chosen: int) -> Evolve:
-            """The strategy of a search with this seed, behind a journal of its own."""
-            if asked is None:
-                return Evolve(None, **given)
-            what = (workload.name, which.name, chosen, getattr(space, "description", ""))
-            return Evolve(Remembered(asked, meter, _journal(asked, kept, fresh, what), turn), **given)
-
-        # islands have strategies of their own; the driver's is never asked then, and counts what they did
-        strategy = strategy_of(seed)
+        remembered = None
+        if asked is not None:
+            what = (workload.name, which.name, seed, getattr(space, "description", ""))
+            remembered = Remembered(asked, meter, _journal(asked, kept, fresh, what))
+        strategy = Evolve(remembered, **given)
         job = SourceJob(
             workload,
             which,
@@ -180,13 +158,6 @@ def evolve(
             meter=meter,
             install=subject.install,
         )
-        if pool is not None:
-            job = SourceIslands(
-                **{each.name: getattr(job, each.name) for each in fields(SourceJob)},
-                pool=pool,
-                whole=whole,
-                make_strategy=strategy_of,
-            )
         result = job.stored_result(fresh) or job.run(progress)
     if out is not None:
         result.save(out)
@@ -271,7 +242,7 @@ def _gemm_subject(shape: Shape, device: GemmDevice) -> Subject:
 
         path = tuned_path(device.name)
         header = {k: v for k, v in device.header.items() if k in ("gpu", "kernels", "cublaslt", "torch")}
-        table = TunedTable(header, [_winner_row(shape, str(result.recipe["config"]), device)])
+        table = TunedTable(header, [_winner_row(shape, result.recipe["config"], device)])
         (TunedTable.load(path).merged(table) if path.is_file() else table).save(path)
 
     baseline = workload.build(case, device.arch)
@@ -280,14 +251,15 @@ def _gemm_subject(shape: Shape, device: GemmDevice) -> Subject:
     return Subject(workload, case, baseline, space, judge, about, install)
 
 
-def _winner_row(shape: Shape, name: str, device: GemmDevice) -> TableRow:
+def _winner_row(shape: Shape, given: dict[str, Any], device: GemmDevice) -> TableRow:
     """What dispatch is told of a shape, from the last re-measurement."""
-    layout, times, lt = registry.parse(name).layout, device.last_times, device.baseline
+    config, times, lt = from_fields(given), device.last_times, device.baseline
+    layout = config.layout
     same = lt is not None and lt["layout"] == layout
     return TableRow(
         shape,
         layout,
-        ((name, times[name]),),
+        ((config, times["ours"]),),
         times[f"torch_{layout}"],
         times["lt"] if same else None,
         lt if same else None,

@@ -20,16 +20,22 @@ def command(
         ),
     ],
     proposer: Annotated[
-        str, typer.Option(help="mutate (random edits), endpoint:MODEL, or local:PATH[+ADAPTER].")
+        str,
+        typer.Option(
+            help="Source of proposals: mutate (random edits), endpoint:MODEL, or local:PATH[+ADAPTER]."
+        ),
     ] = "mutate",
     budget: Annotated[
-        str, typer.Option(help="Seconds, evaluations, tokens, dollars: 10m,200e,500kt,2.5usd; any of them.")
+        str,
+        typer.Option(
+            help="Limits in time, evaluations, tokens and dollars, one or several: 10m,200e,500kt,2.5usd."
+        ),
     ] = "10m",
     base_url: Annotated[
-        str | None, typer.Option(help="The endpoint, for example http://host:8000/v1.")
+        str | None, typer.Option(help="URL of the endpoint, for example http://host:8000/v1.")
     ] = None,
     key_variable: Annotated[
-        str, typer.Option(help="Environment variable that holds the key.")
+        str, typer.Option(help="Environment variable that holds the endpoint's key.")
     ] = "OPENAI_API_KEY",
     requests_per_minute: Annotated[
         int | None, typer.Option(min=1, help="Maximum number of requests per minute.")
@@ -42,17 +48,22 @@ def command(
     whole: Annotated[bool, typer.Option("--whole", help="Rewrite the whole source, not its holes.")] = False,
     case: options.Case = None,
     arch: options.Arch = None,
-    device: Annotated[str, typer.Option(help="auto, cuda (measures), or model (a stand-in).")] = "auto",
-    model_device: Annotated[str, typer.Option(help="Where a local model runs: cpu, cuda, ...")] = "cpu",
+    device: Annotated[
+        str,
+        typer.Option(
+            help="Where candidates run: cuda (a GPU), model (no GPU; outputs are not checked), or auto."
+        ),
+    ] = "auto",
+    model_device: Annotated[
+        str, typer.Option(help="Device of a local language model: cpu, cuda, ...")
+    ] = "cpu",
     settings: options.Settings = None,
     seed: options.Seed = 0,
     store: options.StorePath = None,
-    out: Annotated[Path, typer.Option(help="Folder for the winner and all variants.")] = Path(
+    out: Annotated[Path, typer.Option(help="Folder to write the winner and all variants to.")] = Path(
         "sassafras-out"
     ),
     fresh: options.Fresh = False,
-    cluster: options.Cluster = None,
-    workers: options.Workers = None,
     quiet: options.Quiet = False,
     json: options.Json = False,
 ) -> None:
@@ -89,8 +100,6 @@ def command(
                 "device": model_device,
             },
             prices=prices,
-            cluster=cluster,
-            workers=workers,
             progress=show.progress,
             stage=show.stage,
         )

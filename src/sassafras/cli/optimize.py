@@ -22,31 +22,28 @@ def command(
         str | None, typer.Option(help="The workload's case, or all: a search each [default: its first].")
     ] = None,
     arch: options.Arch = None,
-    ptxas: Annotated[Path | None, typer.Option(help="Assemble the baseline with this ptxas.")] = None,
+    ptxas: Annotated[
+        Path | None, typer.Option(help="Assemble the baseline with this ptxas executable.")
+    ] = None,
     ptxas_options: Annotated[
-        Path | None, typer.Option(help="Start from the choice in this file of `sassafras ptxas-options`.")
+        Path | None, typer.Option(help="Use the baseline that `sassafras ptxas-options` wrote to this file.")
     ] = None,
     space: Annotated[
-        str, typer.Option(help="What may change: swaps, control, renaming or blocks.")
+        str, typer.Option(help="Search space: swaps (order and stall counts), control, renaming or blocks.")
     ] = "swaps",
     device: options.Device = "auto",
     strategy: options.Strategy = "guided",
     settings: options.Settings = None,
-    policy: Annotated[
-        str | None,
-        typer.Option(
-            help="Network of ppo: pretrained, fresh, untrained or a checkpoint [default: pretrained]."
-        ),
-    ] = None,
     budget: Annotated[
-        str | None, typer.Option(help="Of each search: 60s, 5m, 3000e (evaluations), or 60s,3000e.")
+        str | None,
+        typer.Option(help="Limit of each search in time or evaluations: 60s, 5m, 3000e, or 60s,3000e."),
     ] = None,
     effort: Annotated[
         str | None, typer.Option(help="Instead of a budget: quick (10s), normal (60s, default), full (10m).")
     ] = None,
     seed: options.Seed = 0,
     store: options.StorePath = None,
-    out: Annotated[Path, typer.Option(help="Folder for the winner's cubin and JSON.")] = Path(
+    out: Annotated[Path, typer.Option(help="Folder to write the cubin and its JSON file to.")] = Path(
         "sassafras-out"
     ),
     fresh: options.Fresh = False,
@@ -73,9 +70,9 @@ def command(
     folder(out)
     several = len(targets) > 1 or case == "all"
     with Show(quiet=quiet) as show:
-        own = ("targets", "policy", "out", "quiet", "json")
+        own = ("targets", "out", "quiet", "json")
         given: dict[str, Any] = {k: v for k, v in context.params.items() if k not in own}
-        given["settings"] = parse_settings(settings or []) | ({} if policy is None else {"policy": policy})
+        given["settings"] = parse_settings(settings or [])
         given |= {"effort": effort or "normal", "progress": show.progress, "stage": show.stage}
         if several:
             found = optimize_all(targets, finished=lambda one: one.save(out), **given)

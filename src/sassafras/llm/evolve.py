@@ -7,8 +7,7 @@ chosen parent by chance, which is the control.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import InitVar, asdict, dataclass, field
+from dataclasses import InitVar, dataclass, field
 from typing import Any, ClassVar
 
 from sassafras.core import Outcome, SearchError, Verdict
@@ -70,7 +69,7 @@ class Evolve:
         explore: probability that the parent is one of the shown variants instead of the best.
         temperature, max_tokens: of each request.
         repairs: how often a proposal that failed goes back to its author with the reason.
-        edits: most random edits made at once, without a proposer.
+        edits: most random edits of one proposal, without a proposer.
         give_up: useless answers in a row after which the search ends.
         proposals: most answers altogether, 0 for no limit.
         proposer: the proposer's name.
@@ -108,16 +107,6 @@ class Evolve:
 
     def _begin(self) -> None:
         self.tally, self.archive, self.stopped = ProposalTally(), Archive(), ""
-
-    def take(self, others: Sequence[Evolve]) -> None:
-        """Count what other searches of the same kernel did as this one's: tallies, variants, reasons."""
-        self._begin()
-        for other in others:
-            for name, count in asdict(other.tally).items():
-                setattr(self.tally, name, getattr(self.tally, name) + count)
-            for variant in other.archive:
-                self.archive.add(variant)
-        self.stopped = "; ".join(dict.fromkeys(other.stopped for other in others if other.stopped))
 
     def search(self, space: Any, evaluate: Evaluate[Any], session: Session[Any]) -> None:
         """See `sassafras.search.contract`.

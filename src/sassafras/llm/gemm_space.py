@@ -1,18 +1,14 @@
-"""`GemmSpace` as JSON: a schema for constrained answers, exact errors for those that break it.
-
-The fields of a configuration are read from its dataclass and its instance's, so that a new kernel family
-needs nothing here.
-"""
+"""`GemmSpace` as JSON: a schema for constrained answers, exact errors for those that break it."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
 from typing import Any
 
 from sassafras.core import Candidate
 from sassafras.gemm.configs import registry
+from sassafras.gemm.configs.fields import to_fields
 from sassafras.gemm.configs.registry import Config
 from sassafras.gemm.problem.shape import Shape
 from sassafras.gemm.select.space import GemmSpace
@@ -20,20 +16,6 @@ from sassafras.gemm.select.space import GemmSpace
 from .answer import AnswerError, last_json
 
 Fields = dict[str, Any]
-
-
-def to_fields(config: Config) -> Fields:
-    """A configuration as a flat JSON object: its family, then its own and its instance's fields.
-
-    What JSON has no word for is given as text.
-    """
-    found: Fields = {"family": type(config).__name__.removesuffix("Config").lower()}
-    for part in (config.instance, config):
-        for field in fields(part):
-            if field.name != "instance":
-                value = getattr(part, field.name)
-                found[field.name] = value if isinstance(value, (str, int, float)) else str(value)
-    return found
 
 
 class GemmJsonSpace(GemmSpace):
@@ -49,14 +31,14 @@ class GemmJsonSpace(GemmSpace):
         super().__init__(shape, build)
         self._tried: set[str] = set()
         self._legal = {_key(to_fields(c)): c for c in self.configs}
-        #: family -> field -> values that occur
+        #: kernel -> field -> values that occur
         self._allowed: dict[str, dict[str, list[Any]]] = {}
         for config in self.configs:
             given = to_fields(config)
-            family = self._allowed.setdefault(given["family"], {})
+            kernel = self._allowed.setdefault(given["kernel"], {})
             for name, value in given.items():
-                if value not in family.setdefault(name, []):
-                    family[name].append(value)
+                if value not in kernel.setdefault(name, []):
+                    kernel[name].append(value)
 
     @property
     def description(self) -> str:
@@ -67,10 +49,10 @@ class GemmJsonSpace(GemmSpace):
     def schema(self) -> Mapping[str, Any]:
         """JSON schema of a whole configuration. Fields are independent in it, legality is not: see `read`."""
         options = []
-        for family, allowed in self._allowed.items():
-            properties: dict[str, Any] = {"family": {"enum": [family]}}
+        for kernel, allowed in self._allowed.items():
+            properties: dict[str, Any] = {"kernel": {"enum": [kernel]}}
             for name, values in allowed.items():
-                if name != "family":
+                if name != "kernel":
                     properties[name] = {"enum": sorted(values, key=_order)}
             options.append(
                 {
@@ -101,7 +83,7 @@ class GemmJsonSpace(GemmSpace):
             f"{shape.flop:.3g} FLOP, {shape.nbytes} bytes.\n"
             "Answer with one JSON object: a whole configuration, or only the fields that you change.\n\n"
             "Notes:\n"
-            "- Few tiles and a long K: split K (warps_k, cluster), or most SMs idle.\n"
+            "- Few tiles and a long K: split K (warps_k, cluster_split_k), or most SMs idle.\n"
             "- A tile larger than M or N wastes work; a wave that fills half of the SMs wastes time.\n"
             "- Small problems are bound by latency: fewer dependent loads, more k steps loaded at once.\n"
             "- Larger tiles read each operand fewer times from L2."
@@ -121,17 +103,17 @@ class GemmJsonSpace(GemmSpace):
         if isinstance(inner := given.get("edit"), Mapping):
             given = dict(inner)
         base = to_fields(parent)
-        family = given.get("family", base["family"])
-        if not isinstance(family, str) or family not in self._allowed:
+        kernel = given.get("kernel", base["kernel"])
+        if not isinstance(kernel, str) or kernel not in self._allowed:
             raise AnswerError(
-                f"family {family!r} does not exist", hint=f"one of {', '.join(map(repr, self._allowed))}"
+                f"kernel {kernel!r} does not exist", hint=f"one of {', '.join(map(repr, self._allowed))}"
             )
-        allowed = self._allowed[family]
+        allowed = self._allowed[kernel]
         if unknown := [name for name in given if name not in allowed]:
             raise AnswerError(
-                f"there is no field {unknown[0]!r} in family {family!r}", hint="it has " + ", ".join(allowed)
+                f"there is no field {unknown[0]!r} in kernel {kernel!r}", hint="it has " + ", ".join(allowed)
             )
-        whole = {**(base if base["family"] == family else {}), **given, "family": family}
+        whole = {**(base if base["kernel"] == kernel else {}), **given, "kernel": kernel}
         if missing := [name for name in allowed if name not in whole]:
             raise AnswerError(f"the field {missing[0]!r} is missing", hint=_one_of(allowed[missing[0]]))
         for name, value in whole.items():
@@ -149,7 +131,7 @@ class GemmJsonSpace(GemmSpace):
         for config in registry.configurations():
             if to_fields(config) == whole and (why := config.why_illegal(self.shape)):
                 return str(why)
-        same = [given for c in self.configs if (given := to_fields(c))["family"] == whole["family"]]
+        same = [given for c in self.configs if (given := to_fields(c))["kernel"] == whole["kernel"]]
         nearest = min(same, key=lambda given: sum(given[name] != whole[name] for name in given))
         changed = {name: value for name, value in nearest.items() if value != whole[name]}
         return f"the nearest legal one has {json.dumps(changed)}"
@@ -160,7 +142,7 @@ def _key(given: Fields) -> str:
 
 
 def _order(value: Any) -> tuple[str, Any]:
-    return (type(value).__name__, value)
+    return (type(value).__name__, json.dumps(value) if isinstance(value, dict) else value)
 
 
 def _one_of(values: Sequence[Any]) -> str:

@@ -1,4 +1,4 @@
-"""What a proposal is worth in training: the logarithm of its speed-up, and a floor for failures."""
+"""Reward of a proposal in training: the logarithm of its speed-up, and a floor for failures."""
 
 from __future__ import annotations
 

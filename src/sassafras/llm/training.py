@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from sassafras.core import Evaluator, SassafrasError
+from sassafras.gemm.configs.base import PLAIN
 from sassafras.gemm.select.dataset import DatasetEntry
 
 from .answer import AnswerError
@@ -71,7 +72,7 @@ def recorded_tasks(entries: Iterable[DatasetEntry]) -> list[TrainingTask]:
     tasks = []
     for entry in entries:
         space = GemmJsonSpace(entry.shape, lambda config: b"")
-        times = {c: us for c in space.configs if "+" not in c.name and (us := entry.us(c.name))}
+        times = {c: us for c in space.configs if c.mode == PLAIN and (us := entry.us(c))}
         if len(times) < 2:
             continue
         reference = next(iter(times.values()))  # of the static estimate's favourite

@@ -1,6 +1,6 @@
 """A few launches of one kernel on fresh inputs, and nothing else: what compute-sanitizer is pointed at.
 
-``python -m sassafras.evaluate.gpu.sanitizer_target SOURCE CASE FACTS.json KERNEL.cubin [LAUNCHES]``
+``python -m sassafras.evaluate.gpu.sanitizer_target SOURCE CASE FACTS.json KERNEL.cubin``
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ import json
 import sys
 from pathlib import Path
 
+LAUNCHES = 2
 
-def main(source: str, case_name: str, facts: str, cubin: str, launches: str = "2") -> int:
+
+def main(source: str, case_name: str, facts: str, cubin: str) -> int:
     """Launch on inputs made as the evaluator makes them.
 
     Returns: 0 when the driver saw nothing wrong; 3, and a line that begins with `LAUNCH_FAILED`, when a
@@ -24,6 +26,7 @@ def main(source: str, case_name: str, facts: str, cubin: str, launches: str = "2
 
     from .case_on_gpu import CaseOnGpu, Image
     from .compare import Checker
+    from .guarded_buffers import make_image
     from .protocol import kernel_from_facts
     from .sanitizer import LAUNCH_FAILED
 
@@ -35,9 +38,7 @@ def main(source: str, case_name: str, facts: str, cubin: str, launches: str = "2
     scene = CaseOnGpu(gpu, Checker(gpu), case, None, Tolerance())
     function = gpu.load_kernel(kernel)
     plan = scene.plan(kernel, function)
-    from .guarded_buffers import make_image
-
-    for seed in range(int(launches)):
+    for seed in range(LAUNCHES):
         image = Image(f"seed {seed}", make_image(scene.layout, seed=seed))
         torch.cuda.synchronize()
         scene.restore(image)
@@ -47,9 +48,9 @@ def main(source: str, case_name: str, facts: str, cubin: str, launches: str = "2
         except CudaError as error:
             print(f"{LAUNCH_FAILED}{error}", flush=True)
             return 3
-    print(f"{launches} launches of {kernel.name} on {case.name}")
+    print(f"{LAUNCHES} launches of {kernel.name} on {case.name}")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:6]))
+    sys.exit(main(*sys.argv[1:5]))

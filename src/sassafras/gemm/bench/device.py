@@ -126,11 +126,10 @@ class GemmDevice:
         Raises:
             DeviceError: nothing was judged before, so that there is no baseline yet.
         """
-        name = str(candidate.recipe["config"])
-        times, error = self.confirm(name)
+        times, error = self.confirm(candidate.recipe["config"])
         if error:
             return Evaluation(candidate.digest, Verdict.UNSTABLE_BASELINE, detail=error)
-        ratios = [paired_ratios(one["lt"], one[name]).tolist() for one in times]
+        ratios = [paired_ratios(one["lt"], one["ours"]).tolist() for one in times]
         null = [paired_ratios(one["lt"], one["null"]).tolist() for one in times]
         self.last_times = {
             contestant: statistics.median(statistics.median(one[contestant]) for one in times)
@@ -139,7 +138,7 @@ class GemmDevice:
         return Evaluation(
             candidate.digest,
             Verdict.CORRECT,
-            self.last_times[name],
+            self.last_times["ours"],
             self.last_times["lt"],
             hierarchical_median(ratios),
             hierarchical_bootstrap(ratios),
@@ -149,7 +148,7 @@ class GemmDevice:
             facts={"baseline": self.baseline, "processes": len(times), "times_us": self.last_times},
         )
 
-    def confirm(self, name: str) -> tuple[list[dict[str, list[float]]], str]:
+    def confirm(self, config: dict[str, Any]) -> tuple[list[dict[str, list[float]]], str]:
         """(rounds of every contestant, a dictionary a process; what went wrong, or nothing).
 
         Raises:
@@ -157,7 +156,7 @@ class GemmDevice:
         """
         if self.baseline is None:
             raise DeviceError("nothing was judged yet, so there is no baseline", where=self._shape)
-        question = {"shape": self._shape, "config": name, "lt": self.baseline}
+        question = {"shape": self._shape, "config": config, "lt": self.baseline}
         times = []
         for process in range(self._processes):
             child = WorkerClient({**self._plan, "mode": "confirm", "process": process})

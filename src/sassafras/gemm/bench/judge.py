@@ -13,7 +13,7 @@ import numpy as np
 from sassafras.cuda.cublas import LtAlgorithm
 from sassafras.cuda.driver import CudaError
 
-from ..configs.registry import parse
+from ..configs.fields import from_fields
 from ..problem.shape import LAYOUTS, Shape
 from .operands import required
 from .options import Options
@@ -37,7 +37,7 @@ class Judge:
         self._shape: Shape | None = None
         self._problems: dict[str, Any] = {}
 
-    def look(self, text: str, name: str) -> dict[str, Any]:
+    def look(self, text: str, given: dict[str, Any]) -> dict[str, Any]:
         """What a configuration is worth: ``verdict``, ``detail``, ``us``, ``baseline_us``, ``ratios``,
         ``rms_ratio``, ``baseline``.
 
@@ -47,8 +47,8 @@ class Judge:
         """
         self._open(Shape.parse(text))
         stage, operands = self.stage, self._operands
-        config = parse(name)
-        record: dict[str, Any] = {"shape": text, "config": name, "baseline": self._baseline.to_json()}
+        config = from_fields(given)
+        record: dict[str, Any] = {"shape": text, "config": given, "baseline": self._baseline.to_json()}
         if why := config.why_illegal(operands.shape):
             return {**record, "verdict": "unsupported", "detail": why}
         try:
@@ -101,8 +101,8 @@ class Judge:
         self._us, self._baseline, self._enqueue = float(medians[best]), algorithms[best], calls[best]
         self._shape = shape
 
-    def confirm(self, text: str, name: str, lt: dict[str, Any], process: int) -> dict[str, Any]:
-        """``times``: microseconds of every round for the frozen configuration, ``lt`` (the frozen
+    def confirm(self, text: str, given: dict[str, Any], lt: dict[str, Any], process: int) -> dict[str, Any]:
+        """``times``: microseconds of every round for ``ours`` (the frozen configuration), ``lt`` (the frozen
         algorithm), ``null`` (the same again) and ``torch_nn``, ``torch_tn``, interleaved on fresh inputs.
 
         Raises:
@@ -116,17 +116,17 @@ class Judge:
         algorithm = LtAlgorithm.from_json(lt)
         problem = stage.lt.problem(shape, algorithm.layout)
         stage.lt.check(problem, algorithm)
-        calls: dict[str, Enqueue] = {name: stage.ours(parse(name), operands)}
+        calls: dict[str, Enqueue] = {"ours": stage.ours(from_fields(given), operands)}
         calls["lt"] = stage.lt_call(problem, algorithm, operands)
         calls["null"] = stage.lt_call(problem, algorithm, operands)
         calls |= {f"torch_{layout}": stage.torch_matmul(layout, operands) for layout in LAYOUTS}
         for one, call in calls.items():
-            required(operands, one, call, one == name)
+            required(operands, one, call, one == "ours")
         rough = [rough_us(stage, call) for call in calls.values()]
         block_us, seconds, order = self.options.block_us, self.options.seconds, list(calls)
 
         def after(index: int, replay: Enqueue) -> None:
-            required(operands, order[index], replay, order[index] == name)
+            required(operands, order[index], replay, order[index] == "ours")
 
         table = contest(stage, list(calls.values()), rough, block_us, seconds, least=7, after=after)
         problem.close()
