@@ -42,9 +42,9 @@ def start(folder: Path, *arguments: str, target: str = "suite:softmax") -> subpr
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def finish(process: subprocess.Popen[str]) -> tuple[str, str]:
+def finish(process: subprocess.Popen[str], status: int = 0) -> tuple[str, str]:
     out, err = process.communicate(timeout=200)
-    assert process.returncode == 0, err
+    assert process.returncode == status, err
     return out, err
 
 
@@ -96,14 +96,30 @@ def test_optimize_repeat_and_start_over(tmp_path: Path) -> None:
         assert [run.evaluations for run in store.runs()] == [60, 60]
 
 
+def test_all_cases_end_in_a_table(tmp_path: Path) -> None:
+    """Open cases of an autotuned kernel are one for each configuration; files tell searches apart."""
+    target = str(Path(__file__).parents[2] / "examples" / "three_workloads.py") + ":product"
+    more = ("--case", "all", "--budget", "2e", "--seed", "3", "--no-check")
+    out, err = finish(start(tmp_path, *more, target=target))
+    heading, *rows = out.splitlines()
+    assert heading.split() == ["kernel", "case", "baseline", "ratio"]
+    names = ["64x64x128-BM64-BN64-BK32-w4-s3", "64x64x128-BM32-BN32-BK32-w2-s3"]
+    assert [row.split()[:2] for row in rows] == [["product_kernel", name] for name in names]
+    assert "1 of 2: product_kernel" in err and all("modelled" in row for row in rows)
+    saved = sorted(path.name for path in (tmp_path / "out").glob("*.cubin"))
+    assert saved == sorted(f"product_kernel-{name}-guided-s3.cubin" for name in names)
+    both = json.loads(finish(start(tmp_path, *more, "--json", target=target))[0])
+    assert [one["case"] for one in both["results"]] == names and both["failures"] == []
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_keeps_the_best(tmp_path: Path, number: signal.Signals) -> None:
     process = start(tmp_path, "--budget", "1000000e")
     wait_for(process, tmp_path, 20)
     process.send_signal(number)
-    out, err = finish(process)
+    out, err = finish(process, 130)
     assert re.match(LINE, out) and "interrupted: this is the best so far" in err
-    assert (tmp_path / "out" / "softmax-512x4096.cubin").stat().st_size > 1000
+    assert (tmp_path / "out" / "softmax-512x4096-guided-s0.cubin").stat().st_size > 1000
     with Store.open(tmp_path / "store.sqlite") as store:
         assert store.runs()[0].finished_budget is None
 

@@ -127,7 +127,7 @@ def test_the_estimate_finds_what_was_fast() -> None:
         guesses = {config: config.estimate_us(entry.shape) for config in timed}
         errors += [abs(np.log(guesses[config] / us)) for config, us in timed.items()]
         lost.append(timed[min(guesses, key=lambda config: guesses[config])] / min(timed.values()))
-    assert len(lost) > 100 and np.mean(errors) < 0.08 and np.mean(lost) < 1.04
+    assert len(lost) > 100 and np.mean(errors) < 0.11 and np.mean(lost) < 1.04
 
 
 def test_a_listing_says_how_k_is_cut() -> None:

@@ -118,7 +118,7 @@ def evolve(
     if isinstance(target, str) and target.startswith(PREFIX):
         shape = Shape.parse(target.removeprefix(PREFIX))
         _refuse(case=case, arch=arch, whole=whole)
-    limits = Spend.parse(budget) if isinstance(budget, str) else budget
+    limits = budget if isinstance(budget, Spend) else Spend.parse(str(budget))
     meter = Meter(limits.tokens, limits.dollars, *prices)
     given = dict(settings or {})
     check_settings(partial(Evolve, None), given, Evolve.name)

@@ -30,10 +30,7 @@ def command(
     cases: Annotated[int, typer.Option(min=1, help="Number of shapes to keep per compiled kernel.")] = 32,
     json: options.Json = False,
 ) -> None:
-    """Run a program and record the Triton kernels that it launches, as workloads for `sassafras tune`.
-
-    Example: sassafras capture -o captured -- python serve.py
-    """
+    """Run a program and record the Triton kernels that it launches, as workloads for `sassafras tune`."""
     from sassafras.capture import merge
     from sassafras.capture.settings import CaptureSettings
     from sassafras.core import SassafrasError

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from . import options
-from .console import note, print_json
+from .console import INTERRUPTED, note, print_json
 from .files import folder
 
 
@@ -107,10 +107,11 @@ def command(
         print_json(result.to_json())
         return
     print(result.summary())
-    if quiet:
-        return
-    for text in result.notes:
-        note(f"note: {text}", "yellow")
-    if result.from_store:
-        note("this search finished before: the stored result; --fresh starts over")
-    note(f"wrote {out}")
+    if not quiet:
+        for text in result.notes:
+            note(f"note: {text}", "yellow")
+        if result.from_store:
+            note("this search finished before: the stored result; --fresh starts over")
+        note(f"wrote {out}")
+    if result.reason == "interrupted":
+        raise typer.Exit(INTERRUPTED)

@@ -7,13 +7,8 @@ from typing import Annotated
 
 import typer
 
-Target = Annotated[
-    str,
-    typer.Argument(
-        help="file.py[:attribute], file.toml, captured.json[:KERNEL], suite:NAME[/CASE] or gemm:MxNxK.",
-        show_default=False,
-    ),
-]
+TARGET_FORMS = "file.py[:attribute], file.toml, captured.json[:KERNEL], suite:NAME[/CASE] or gemm:MxNxK."
+Target = Annotated[str, typer.Argument(help=TARGET_FORMS, show_default=False)]
 Case = Annotated[str | None, typer.Option(help="Case of the workload [default: the first].")]
 Arch = Annotated[
     str | None, typer.Option(help="Architecture to compile for [default: the GPU's, or sm_90a].")

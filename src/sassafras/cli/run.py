@@ -29,10 +29,7 @@ def command(
         ),
     ] = False,
 ) -> None:
-    """Run a program and its Python child processes with tuned kernels; the program is not changed.
-
-    Example: sassafras run --status /tmp/status -- python serve.py --port 8000
-    """
+    """Run a program and its Python child processes with tuned kernels; the program is not changed."""
     from sassafras.core import SassafrasError
     from sassafras.deploy.auto import environment
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -89,13 +90,29 @@ def prune(
         ),
     ] = None,
     modelled: Annotated[bool, typer.Option(help="Also remove the winners of the timing model.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would go, and remove nothing.")
+    ] = False,
 ) -> None:
-    """Remove runs with their evaluations, and unused cubins. Measured winners stay."""
+    """Remove runs with their evaluations, and unused cubins, after asking. Measured winners stay."""
+    from sassafras.core import SassafrasError
     from sassafras.store import Store
 
     with Store.open(store) as opened:
+        count = opened.prune(older_than_days=older_than, modelled=modelled, dry_run=True)
+        what = ", ".join(f"{n} {kind}" for kind, n in count.items() if n)
+        if dry_run or not what:
+            print(f"would remove {what or 'nothing'}" if dry_run else "removed nothing")
+            return
+        if not yes:
+            if not sys.stdin.isatty():
+                raise SassafrasError(
+                    f"would remove {what}, and there is no terminal to ask on", hint="--yes, or --dry-run"
+                )
+            typer.confirm(f"remove {what}?", abort=True)
         gone = opened.prune(older_than_days=older_than, modelled=modelled)
-    print("removed " + (", ".join(f"{n} {kind}" for kind, n in gone.items() if n) or "nothing"))
+    print("removed " + ", ".join(f"{n} {kind}" for kind, n in gone.items() if n))
 
 
 @app.command()

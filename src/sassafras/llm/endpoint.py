@@ -61,7 +61,7 @@ class Endpoint:
             import openai
         except ImportError as error:
             raise ToolMissing(
-                "asking an endpoint needs the openai client", hint="pip install 'sassafras[llm]'"
+                "asking an endpoint needs the openai client", hint="in the checkout: pip install -e '.[llm]'"
             ) from error
         self._openai: Any = openai
         self.settings = settings

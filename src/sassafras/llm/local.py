@@ -44,7 +44,8 @@ def load(settings: LocalSettings) -> tuple[Any, Any]:
         from transformers import AutoModelForCausalLM, AutoTokenizer
     except ImportError as error:
         raise ToolMissing(
-            "a local model needs torch and transformers", hint="pip install 'sassafras[llm-local]'"
+            "a local model needs torch and transformers",
+            hint="in the checkout: pip install -e '.[llm-local]'",
         ) from error
     path = Path(settings.model).expanduser()
     if not path.exists():

@@ -49,7 +49,8 @@ class Spend:
         try:
             budget = Budget.parse(",".join(rest)) if rest else Budget(evaluations=_MANY)
         except SearchError as error:
-            raise SearchError(error.what, hint="for example 10m,200e,500kt,2.5usd") from error
+            hint = error.hint if "no unit" in error.what else "for example 10m,200e,500kt,2.5usd"
+            raise SearchError(error.what, hint=hint) from error
         return cls(budget, tokens, dollars)
 
     def __str__(self) -> str:

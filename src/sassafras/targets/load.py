@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import importlib.util
+import os
 import sys
 import traceback
 from pathlib import Path
@@ -70,6 +71,12 @@ def load(target: str) -> Workload:
             hint=f"it has {', '.join(f'{path.name}:{n}' for n in found)}" if found else "define a workload",
         )
     value = getattr(module, attribute)
+    if hasattr(value, "forward") and hasattr(value, "named_parameters"):
+        raise WorkloadError(
+            f"{attribute!r} is a torch.nn.Module, not a Workload",
+            where=str(path),
+            hint="record its call in Python: sassafras.workload_of(lambda: model(x))",
+        )
     if not isinstance(value, Workload) and callable(value) and not hasattr(value, "arg_names"):
         try:
             value = value()
@@ -79,7 +86,8 @@ def load(target: str) -> Workload:
         raise WorkloadError(
             f"{attribute!r} is a {type(value).__name__}, not a Workload",
             where=str(path),
-            hint="make one with sassafras.frontend.triton.workload(kernel, cases=[...])",
+            hint="make one with sassafras.frontend.triton.workload(kernel, cases=[...]), or from a call: "
+            "sassafras.workload_of(lambda: kernel[grid](...))",
         )
     return dataclasses.replace(value, source=f"{path}:{attribute}")
 
@@ -128,7 +136,7 @@ def _suite(target: str) -> Workload:
 
 def _execute(path: Path) -> ModuleType:
     """Run a user's file as a fresh module; files beside it can be imported."""
-    digest = hashlib.sha256(str(path).encode()).hexdigest()[:8]
+    digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:8]
     name = f"sassafras_workload_{path.stem}_{digest}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
