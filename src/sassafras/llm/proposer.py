@@ -17,6 +17,10 @@ class ProposerError(SassafrasError):
     """A proposer cannot go on: a dead endpoint, a refused key, a model that does not load."""
 
 
+class NoAnswerYet(ProposerError):
+    """The answer will come later: the proposer is asked again by the same run or by the next one."""
+
+
 class SpendingCap(ProposerError):
     """The next request could pass the cap on tokens or money, so it is not made."""
 
@@ -33,6 +37,8 @@ class Request:
         seed: of sampling, for proposers that honour it; also tells equal requests apart.
         choices: every answer that can be used, where they can be listed: a proposer may keep to them (a local
             model does) or ignore them (endpoints get the schema).
+        number: of the prompt in its run, from 1; 0 outside of runs.
+        parent: the variant that is to be changed, as the messages show it.
     """
 
     messages: tuple[Message, ...]
@@ -41,6 +47,13 @@ class Request:
     temperature: float = 0.8
     seed: int = 0
     choices: tuple[str, ...] = ()
+    number: int = 0
+    parent: str = ""
+
+    @property
+    def text(self) -> str:
+        """All messages as one text, as a file shows them."""
+        return "\n\n".join(m["content"].strip() for m in self.messages) + "\n"
 
     @property
     def digest(self) -> str:
@@ -92,6 +105,7 @@ class Proposer(Protocol):
         """Answer one request.
 
         Raises:
+            NoAnswerYet: it answers later; the run goes on with its other requests.
             ProposerError: it cannot answer, now or later; the run ends with what it has.
         """
         ...

@@ -75,7 +75,13 @@ class KernelJudge:
         self._bitwise = bitwise
         self._repetition: Any = None
         self.headline = CaseOnGpu(
-            self.gpu, self.checker, case, workload.reference, workload.tolerance, bitwise=bitwise
+            self.gpu,
+            self.checker,
+            case,
+            workload.reference,
+            workload.tolerance,
+            bitwise=bitwise,
+            peer=workload.peer,
         )
         cold_left = launch_cold(self.headline, cold, base_seed, hang_s) if cold is not None else None
 
@@ -87,6 +93,10 @@ class KernelJudge:
         if special and self.headline.exact:
             self.headline.add_image(
                 baseline, self.function, seed=base_seed + 1000, poison=POISONS[0], special=True
+            )
+        for index, fills in enumerate(workload.exact if not bitwise else ()):
+            self.headline.add_image(
+                baseline, self.function, seed=base_seed + 2000 + index, poison=POISONS[0], fills=fills
             )
         self.scenes = [self.headline]
         if all_cases:
@@ -183,6 +193,7 @@ class KernelJudge:
         function: KernelFunction | None = None
         graph: Any = None
         clock = _Phases()
+        self.headline.errors = None
         try:
             function = self.gpu.load_kernel(kernel)
             plans = [scene.plan(kernel, function) for scene in self.scenes]
@@ -212,6 +223,7 @@ class KernelJudge:
                 **seen,
                 "verdict": str(Verdict.CORRECT),
                 "detail": "",
+                "errors": self.headline.errors,
                 "samples": samples,
                 "stopped": stopped,
                 "baseline_us": base,
