@@ -8,12 +8,16 @@ from typing import Any
 from sassafras.core import SearchError
 
 from .endpoint import Endpoint, EndpointSettings
+from .exchange import Exchange, Replay
 from .local import LocalModel, LocalSettings
 from .proposer import Proposer
+from .record import Record
 
 
 def _endpoint(model: str, options: Mapping[str, Any]) -> Proposer:
-    return Endpoint(EndpointSettings(model, **{k: v for k, v in options.items() if k != "device"}))
+    return Endpoint(
+        EndpointSettings(model, **{k: v for k, v in options.items() if k not in ("device", "record")})
+    )
 
 
 def _local(model: str, options: Mapping[str, Any]) -> Proposer:
@@ -21,19 +25,31 @@ def _local(model: str, options: Mapping[str, Any]) -> Proposer:
     return LocalModel(LocalSettings(path, adapter or None, device=options.get("device", "cpu")))
 
 
+def _exchange(folder: str, options: Mapping[str, Any]) -> Proposer:
+    return Exchange(options.get("record") or Record(folder))
+
+
+def _replay(folder: str, options: Mapping[str, Any]) -> Proposer:
+    return Replay(Record(folder))
+
+
 #: kind -> what makes a proposer from the rest of its name and options; a new kind needs a line here
 _KINDS: dict[str, Callable[[str, Mapping[str, Any]], Proposer]] = {
     "endpoint": _endpoint,
     "local": _local,
+    "exchange": _exchange,
+    "replay": _replay,
 }
+FORMS = "mutate, endpoint:MODEL, local:PATH[+ADAPTER], exchange:FOLDER, or replay:FOLDER"
 
 
 def proposer_named(what: str | Proposer | None, options: Mapping[str, Any] | None = None) -> Proposer | None:
     """The proposer that a text names, or the one given; None for ``mutate``, which asks nothing.
 
     Args:
-        what: ``mutate``, ``endpoint:MODEL``, or ``local:PATH[+ADAPTER]`` (a folder or a .gguf file).
-        options: fields of `EndpointSettings`; ``device`` of a local model.
+        what: ``mutate``, ``endpoint:MODEL``, ``local:PATH[+ADAPTER]`` (a folder or a .gguf file),
+            ``exchange:FOLDER`` (answers come as files), or ``replay:FOLDER`` (those of a recorded run).
+        options: fields of `EndpointSettings`; ``device`` of a local model; ``record`` of the run.
 
     Raises:
         SearchError: it names no proposer.
@@ -45,7 +61,5 @@ def proposer_named(what: str | Proposer | None, options: Mapping[str, Any] | Non
         return None
     kind, _, rest = what.partition(":")
     if kind not in _KINDS or not rest:
-        raise SearchError(
-            f"there is no proposer {what!r}", hint="mutate, endpoint:MODEL, or local:PATH[+ADAPTER]"
-        )
+        raise SearchError(f"there is no proposer {what!r}", hint=FORMS)
     return _KINDS[kind](rest, options or {})

@@ -1,4 +1,4 @@
-"""What a proposal is worth: the logarithm of its speed-up, less its deviation and length; a floor for failures."""
+"""What a proposal is worth: the logarithm of its speed-up, less deviation and length; a floor for others."""
 
 from __future__ import annotations
 

@@ -30,8 +30,8 @@ def load(target: str) -> Workload:
             CUDA source with a description of its launch), ``captured.json[:KERNEL]`` (of a capture; by
             default the kernel with the most GPU time), ``suite:NAME[/CASE]`` (one of
             `sassafras.suite.names()`; with a case, that case alone), or ``gemm:MxNxK[/CONFIGURATION]`` (one
-            of our HGEMM kernels, by default the tuned one), or ``gemm-source:MxNxK[/CONFIGURATION]`` (a product
-            that other sources are to compute; that kernel is the baseline).
+            of our HGEMM kernels, by default the tuned one), or ``gemm-source:MxNxK[/CONFIGURATION]`` (a
+            product that other sources are to compute; that kernel is the baseline).
 
     Raises:
         WorkloadError: the target cannot be read, found, executed, or is no workload.

@@ -210,7 +210,9 @@ class CaseOnGpu:
             DeviceError: the baseline differs from the reference by more than the tolerance, modifies an
                 input, or writes outside its buffers.
         """
-        label = f"seed {seed}" + (", special values" if special else "") + (", exact products" if fills else "")
+        label = (
+            f"seed {seed}" + (", special values" if special else "") + (", exact products" if fills else "")
+        )
         layout = self.layout.filled(fills) if fills else self.layout
         pristine = make_image(layout, seed=seed, poison=poison, special=special)
         image = Image(label, pristine, exact=fills is not None)
@@ -345,9 +347,10 @@ class CaseOnGpu:
         for name, (rms, largest) in errors.items():
             most_rms, most = image.limits.get(name, (float("inf"), float("inf")))
             if rms > most_rms:
-                return f"the RMS error of {name} is {rms:.3g}, above {RMS_FACTOR} times the library's"
+                return f"the RMS error of {name} is {rms:.3g}, above {RMS_FACTOR} times a library's"
             if largest > most:
-                return f"the largest error of {name} is {largest:.3g}, above {LARGEST_FACTOR} times the library's"
+                factor = LARGEST_FACTOR
+                return f"the largest error of {name} is {largest:.3g}, above {factor} times a library's"
         return None
 
     def _distance(self, arena: Any, wanted: Mapping[str, Any], *, exact: bool = False) -> str | None:

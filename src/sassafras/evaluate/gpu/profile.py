@@ -1,4 +1,4 @@
-"""A short list of ncu's metrics of kernels on a workload's case, where ncu is installed and may read counters.
+"""A short list of ncu's metrics of kernels on a workload's case, where ncu is there and may read counters.
 
 One process launches all kernels on inputs made as the evaluator makes them (`sanitizer_target`). Clocks and
 caches are left alone. What could not be measured is said in words, and nothing stands in its place.

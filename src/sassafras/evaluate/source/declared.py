@@ -1,6 +1,6 @@
 """Launch facts that a CUDA source declares of itself, in one fixed form that is read and bounded here.
 
-The first comment that says ``launch:`` is followed by one JSON object, over as many comment lines as it needs::
+The first comment that says ``launch:`` is followed by one JSON object, over as many comment lines as needed::
 
     // launch: {"entry": "gemm", "grid": [64, 128, 1], "threads": 256, "shared_bytes": 65536,
     //          "parameters": ["map_a", "b", "c"],
@@ -48,11 +48,13 @@ def declared(text: str, case: Case) -> Source:
     """
     given = _read(text)
     if unknown := [name for name in given if name not in _FIELDS]:
-        raise DeclarationError(f"launch: there is no field {unknown[0]!r}", hint="there are " + ", ".join(_FIELDS))
+        raise DeclarationError(
+            f"launch: there is no field {unknown[0]!r}", hint="there are " + ", ".join(_FIELDS)
+        )
     if missing := [name for name in ("entry", "grid", "threads", "parameters") if name not in given]:
         raise DeclarationError(f"launch: {missing[0]!r} is missing")
     if not isinstance(given["entry"], str) or not _NAME.fullmatch(given["entry"]):
-        raise DeclarationError("launch: entry is the name of the kernel, declared extern \"C\"")
+        raise DeclarationError('launch: entry is the name of the kernel, declared extern "C"')
     grid = _triple(given["grid"], "grid", MOST_GRID)
     cluster = _triple(given.get("cluster", [1, 1, 1]), "cluster", (MOST_CLUSTER,) * 3)
     if prod(cluster) > MOST_CLUSTER or any(blocks % size for blocks, size in zip(grid, cluster, strict=True)):
@@ -60,7 +62,9 @@ def declared(text: str, case: Case) -> Source:
             f"launch: a cluster has at most {MOST_CLUSTER} blocks, and divides the grid along each axis"
         )
     shared = _whole(given.get("shared_bytes", 0), "shared_bytes", 0, MOST_SHARED)
-    maps = {name: _tensor_map(name, said, case, shared) for name, said in _object(given, "tensor_maps").items()}
+    maps = {
+        name: _tensor_map(name, said, case, shared) for name, said in _object(given, "tensor_maps").items()
+    }
     parameters = given["parameters"]
     known = {*case.args, *maps}
     if not isinstance(parameters, list) or not all(isinstance(name, str) for name in parameters):
@@ -85,7 +89,9 @@ def declared(text: str, case: Case) -> Source:
 def _read(text: str) -> dict[str, Any]:
     tag = _TAG.search(text)
     if tag is None:
-        raise DeclarationError("the source declares no launch", hint='a comment "// launch: {...}" at its top')
+        raise DeclarationError(
+            "the source declares no launch", hint='a comment "// launch: {...}" at its top'
+        )
     lines = text[tag.end() :].split("\n")
     body = [lines[0]]
     for line in lines[1:]:
@@ -108,7 +114,9 @@ def _object(given: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 def _whole(value: Any, name: str, least: int, most: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise DeclarationError(f"launch: {name} is a whole number from {least} to {most}, not {str(value)[:80]}")
+        raise DeclarationError(
+            f"launch: {name} is a whole number from {least} to {most}, not {str(value)[:80]}"
+        )
     return value
 
 

@@ -74,7 +74,7 @@ class Source:
 
     @property
     def launch(self) -> dict[str, Any]:
-        """What a worker needs to launch it otherwise than its case says: grid, scalars, tensor maps, if given."""
+        """What a worker needs to launch it otherwise than its case says, as far as that is given."""
         facts: dict[str, Any] = {}
         if self.grid is not None:
             facts["grid"] = list(self.grid)

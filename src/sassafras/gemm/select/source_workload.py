@@ -36,8 +36,8 @@ def plain(config: Config, shape: Shape) -> Config:
 def source_workload(shape: Shape, config: Config | None = None, cache: Path | None = None) -> Workload:
     """C = A x B for sources: operands ``a``, ``b``, ``c``, scratch ``workspace`` and ``counters``.
 
-    Results are compared with FP32 on random inputs, with the library's errors (`Workload.peer`), and exactly on
-    matrices of 0 and 1 and of -1, 0 and 1.
+    Results are compared with FP32 on random inputs, with a library's errors (`Workload.peer`), and exactly
+    on matrices of 0 and 1 and of -1, 0 and 1.
 
     Args:
         shape: the problem.
@@ -90,7 +90,9 @@ def source_workload(shape: Shape, config: Config | None = None, cache: Path | No
         try:
             return {"c": torch.matmul(first, second)}
         finally:
-            flags.allow_fp16_reduced_precision_reduction, flags.allow_bf16_reduced_precision_reduction = before
+            flags.allow_fp16_reduced_precision_reduction, flags.allow_bf16_reduced_precision_reduction = (
+                before
+            )
 
     share = min(0.5, (_MEAN[chosen.dtype] / shape.k) ** 0.5)
     return Workload(
@@ -100,7 +102,12 @@ def source_workload(shape: Shape, config: Config | None = None, cache: Path | No
         partial(product, wide=True),
         made.tolerance,
         source=f"{PREFIX}{shape}/{chosen.name}",
-        meta={**made.meta, "layout": chosen.layout, "flops": shape.flop},
+        meta={
+            **made.meta,
+            "layout": chosen.layout,
+            "flops": shape.flop,
+            "scratch": ("workspace", "counters"),
+        },
         exact=tuple(
             {name: Custom(partial(whole, share=share, signed=signed)) for name in ("a", "b")}
             for signed in (False, True)
