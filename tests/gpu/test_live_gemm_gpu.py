@@ -69,19 +69,6 @@ def test_a_kernel_that_is_off_by_one_per_cent_is_wrong(device) -> None:  # type:
     assert outcome.verdict is Verdict.WRONG_RESULT and "RMS" in outcome.detail
 
 
-def test_evolve_keeps_its_evaluations_and_its_winner(tmp_path: Path, monkeypatch, device) -> None:  # type: ignore[no-untyped-def]
-    from sassafras.api.evolve import evolve
-    from sassafras.store import Store
-
-    monkeypatch.setattr("sassafras.gemm.matmul.planner.tuned_path", lambda gpu: tmp_path / "table.json")
-    result = evolve(f"gemm:{SHAPE}", device="cuda", budget="8e", store=tmp_path / "s.sqlite")
-    assert not result.modelled and result.evaluations == 8 and result.null_interval is not None
-    assert result.improved == (tmp_path / "table.json").exists()
-    with Store.open(tmp_path / "s.sqlite") as store:
-        (run,) = store.runs()
-        assert len(list(store.recorded(run.id))) == 8
-
-
 @pytest.mark.alone  # "auto" would join the cluster of a test beside it, and lose it when that one ends
 def test_a_sweep_on_a_cluster_of_this_machine(tmp_path: Path, device) -> None:  # type: ignore[no-untyped-def]
     pytest.importorskip("ray")

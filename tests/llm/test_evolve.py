@@ -84,8 +84,18 @@ def run(strategy: Evolve, evaluations: int = 50, seed: int = 0) -> search.Finish
     return search.run(strategy, space, space, Budget(evaluations=evaluations), seed=seed)
 
 
+class Dice:
+    """The parent's number and what the request's seed throws."""
+
+    name = "dice"
+
+    def propose(self, request: Request) -> Reply:
+        step = int(np.random.default_rng(request.seed).integers(-3, 9))
+        return Reply(json.dumps({"n": last_json(request.parent)["n"] + step}))
+
+
 def test_chance_finds_better_and_is_reproducible() -> None:
-    first, again = (run(Evolve(None), 60, 3) for _ in range(2))
+    first, again = (run(Evolve(Dice()), 60, 3) for _ in range(2))
     assert first.best.outcome.speedup > 1.5
     assert first.best.state == again.best.state and first.verdicts == again.verdicts
 

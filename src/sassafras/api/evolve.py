@@ -121,7 +121,7 @@ def evolve(
         settings: of `sassafras.llm.evolve.Evolve`: width, proposals, contrastive, metrics, retrieval, ...
         budget: ``"10m,200e,500kt,2.5usd"``: seconds, evaluations, tokens, dollars; any of them. Of a run in a
             folder, seconds and evaluations are those of this call.
-        device: ``cuda``, ``model`` (modelled, a stand-in), ``auto``, or your own `Device`.
+        device: ``cuda``, ``model`` (modelled, a stand-in), ``auto``, or your own `Device`, which stays open.
         seed: of everything random.
         case, arch, out, fresh, progress, stage: as for `sassafras.optimize`.
         whole: let the whole source be rewritten instead of its holes.
@@ -162,7 +162,8 @@ def evolve(
             opened = _pool_device(pool)
         else:
             opened = _device(device, arch)
-        stack.enter_context(closing(opened))
+        if opened is not device:
+            stack.enter_context(closing(opened))
         kept = stack.enter_context(opened_store(False if folder is not None and store is None else store))
         workload, which, baseline, space = _subject(loaded, opened, case, arch, whole, say)
         turn = None if getattr(asked, "concurrent", False) else threading.Lock()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import InitVar, asdict, dataclass, field, fields
 from typing import Any, ClassVar
 
@@ -19,7 +20,7 @@ from .answer import AnswerError, read_answer
 from .archive import Archive, ArchivedSource
 from .mutate import Mutation
 from .prompt import Promptable
-from .proposer import NoAnswerYet, Proposer, ProposerError, Reply, SpendingCap
+from .proposer import NoAnswerYet, Proposer, ProposerError, Reply, Request, SpendingCap
 from .record import DUPLICATE, UNREADABLE, Record, Task, digest_of
 from .reward import RewardWeights, reward
 from .rounds import Plan, PromptSettings, Retrieve, Rounds
@@ -142,6 +143,11 @@ class Evolve:
         """The settings that decide the prompts."""
         return PromptSettings(**{each.name: getattr(self, each.name) for each in fields(PromptSettings)})
 
+    @property
+    def rival(self) -> float:
+        """The faster of the baseline's and the rival's time, relative to the baseline's."""
+        return min(1.0, (self.reference.get("rival") or {}).get("ratio", 1.0))
+
     def count(self) -> None:
         """Bring `tally` and `archive` up to what is recorded."""
         self.tally, self.archive = ProposalTally(), self.record.archive()
@@ -228,24 +234,48 @@ class _Turn:
         asked = {number: self.rounds.ask(number, self.space.choices()) for number in numbers}
         end = time.monotonic() + self.strategy.wait
         while asked and self.session.more():
-            for number, (plan, request) in list(asked.items()):
+            replies, problem = self._replies(asked)
+            self._build(replies)
+            for plan, reply in replies:
                 if not self.session.more():
                     return
-                try:
-                    reply = self.strategy.asks_of.propose(request)
-                except NoAnswerYet:
-                    continue
                 self._answered(plan, reply)
-                del asked[number]
+                del asked[plan.number]
                 if self.strategy.give_up and self.useless >= self.strategy.give_up:
                     self._finish(f"{self.useless} answers in a row gave no new kernel")
                     return
+            if problem is not None:
+                raise problem
             if asked and time.monotonic() >= end:
                 self.strategy.waiting = len(asked)
                 self.strategy.stopped = f"waiting for {len(asked)} answers"
                 return
             if asked:
                 time.sleep(_LOOK)
+
+    def _replies(
+        self, asked: Mapping[int, tuple[Plan, Request]]
+    ) -> tuple[list[tuple[Plan, Reply]], ProposerError | None]:
+        """The answers that there are, and what kept the proposer from giving the rest for good."""
+        found: list[tuple[Plan, Reply]] = []
+        for plan, request in asked.values():
+            try:
+                found.append((plan, self.strategy.asks_of.propose(request)))
+            except NoAnswerYet:
+                continue
+            except ProposerError as error:
+                return found, error
+        return found, None
+
+    def _build(self, replies: Sequence[tuple[Plan, Reply]]) -> None:
+        """Build several answers at once, where the space can: compiling takes longer than judging."""
+        if (prepare := getattr(self.space, "prepare", None)) is None or len(replies) < 2:
+            return
+        states = []
+        for plan, reply in replies:
+            with suppress(AnswerError):
+                states.append(self.space.read(reply.text, self._state(plan.parent)))
+        prepare(states)
 
     def _finish(self, why: str) -> None:
         """Of a run that was taken up, the best are judged again here: only what is can be re-measured."""
@@ -282,8 +312,7 @@ class _Turn:
             variant = ArchivedSource(outcome.digest, plan.parent, text, None, DUPLICATE, detail, origin, note)
         else:
             self.states[outcome.digest] = state
-            rival = (self.strategy.reference.get("rival") or {}).get("ratio", 1.0)
-            score = None if outcome.cost is None else min(1.0, rival) / outcome.cost
+            score = None if outcome.cost is None else self.strategy.rival / outcome.cost
             verdict = "modelled" if outcome.verdict is None else outcome.verdict.value
             measured = self._measured(outcome)
             variant = ArchivedSource(

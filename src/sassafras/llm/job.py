@@ -80,6 +80,7 @@ class SourceJob(Job):
                 digest=made.kernel.digest,
                 improved=made.improved,
                 speedup=made.speedup,
+                over_best=None if made.speedup is None else made.speedup * strategy.rival,
                 interval=None if mine is None else [mine.low, mine.high],
                 null=made.null,
                 null_interval=None if null is None else [null.low, null.high],

@@ -183,7 +183,9 @@ class Rounds:
         parts += [refusals(archive), cited(plan.passages)]
         if settings.width > 1 and not plan.repairs:
             place = (plan.number - 1) % settings.width + 1
-            parts.append(f"{settings.width} authors are asked alike, you are number {place}: take another way.")
+            parts.append(
+                f"{settings.width} authors are asked alike, you are number {place}: take another way."
+            )
         repair = ""
         if plan.repairs and (failed := self.record.judged.get(plan.repairs)):
             repair = feedback(failed.verdict, failed.detail)

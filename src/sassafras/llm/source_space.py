@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -157,6 +159,11 @@ class SourceSpace:
         shared, meta = self.baseline.shared_bytes, self.baseline.meta
         return Candidate(replace(made.kernel, shared_bytes=shared, meta=meta), recipe)
 
+    def prepare(self, states: Sequence[SourceState]) -> None:
+        """Build several states at once; `candidate` then finds them built."""
+        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads:
+            list(threads.map(lambda state: self.judge.build(self._source(state)), states))
+
     def evaluate(self, candidate: Candidate) -> Outcome:
         """`core.Evaluator` for this space's candidates: the judge's verdict on their source.
 
@@ -265,8 +272,8 @@ class SourceSpace:
         memory = 1e6 * (written + read) / bandwidth
         text = (
             f"Bound on an {name}: {read} bytes to read and {written} to write take {memory:.2f} us at "
-            f"{bandwidth / 1e12:.2f} TB/s of DRAM (the L2 holds {machine.l2_bytes >> 20} MiB; data that stays "
-            "there is not bound by this)"
+            f"{bandwidth / 1e12:.2f} TB/s of DRAM (data that stays in the L2's {machine.l2_bytes >> 20} MiB is "
+            "not bound by this)"
         )
         if not flop:
             return text + "."

@@ -326,17 +326,8 @@ class CaseOnGpu:
         return {s.name: view(arena, s) for s in self.layout.segments if s.buffer.role != "in"}
 
     def _errors(self, arena: Any, wanted: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
-        """(RMS, largest) difference of each output, relative to the RMS of what is wanted."""
-        import torch
-
-        found = {}
         outputs = self._outputs(arena)
-        for name, target in wanted.items():
-            want = target.to(device=outputs[name].device, dtype=torch.float64)
-            off = outputs[name].to(torch.float64).sub_(want).nan_to_num_(nan=0.0).abs_()
-            scale = float(want.nan_to_num(0.0, 0.0, 0.0).square().mean().sqrt()) or 1.0
-            found[name] = (float(off.square().mean().sqrt()) / scale, float(off.max()) / scale)
-        return found
+        return {name: relative_errors(outputs[name], target) for name, target in wanted.items()}
 
     def _excess(self, arena: Any, image: Image) -> str | None:
         """Why the errors are larger than a library's allow; notes `errors`."""
@@ -414,3 +405,13 @@ class CaseOnGpu:
                 image.limits = {**image.limits, name: (RMS_FACTOR * rms, LARGEST_FACTOR * largest)}
         if self.exact:
             image.reference = None  # from here on the comparison is bitwise; free the memory
+
+
+def relative_errors(got: Any, wanted: Any) -> tuple[float, float]:
+    """(RMS, largest) difference of two tensors of one shape, relative to the RMS of what is wanted."""
+    import torch
+
+    want = wanted.to(device=got.device, dtype=torch.float64)
+    off = got.to(torch.float64).sub_(want).nan_to_num_(nan=0.0).abs_()
+    scale = float(want.nan_to_num(0.0, 0.0, 0.0).square().mean().sqrt()) or 1.0
+    return float(off.square().mean().sqrt()) / scale, float(off.max()) / scale
