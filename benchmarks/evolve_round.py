@@ -5,10 +5,10 @@
     python benchmarks/evolve_round.py summary ROOT                              # writes llm-evolve.json
 
 ``prompts`` begins a run for each target; made again, it goes on where a generation is judged. Answers are
-files beside the prompts. ``judge`` takes the folders in turn until its time is spent: it judges what is answered,
-profiles what the next prompts show, and writes them. A run whose proposals are all judged is re-measured in
-fresh processes beside its A/A control. With ``--control`` each run has a twin of random edits in
-``FOLDER.mutation``.
+files beside the prompts. ``judge`` takes the folders in turn until its time is spent: it judges what is
+answered, profiles what the next prompts show, and writes them. A run whose proposals are all judged is
+re-measured in fresh processes beside its A/A control. With ``--control`` each run has a twin of random edits
+in ``FOLDER.mutation``.
 """
 
 from __future__ import annotations

@@ -122,8 +122,8 @@ def test_the_seed_of_a_product_is_correct_and_its_errors_are_noted(product) -> N
     ("old", "new", "part"),
     [
         ("tile < K_TILES; ++tile) {\n        asm", "tile < K_TILES - 1; ++tile) {\n        asm", ""),
-        ("from[2 * p + 1])", "from[2 * p + 1] + 1e-3f)", "library"),
-        ("from[2 * p], from", "rintf(from[2 * p] * 8) / 8, from", "library"),
+        ("from[2 * p + 1])", "from[2 * p + 1] + 1e-3f)", "exact products"),
+        ("from[2 * p], from", "rintf(from[2 * p] * 32) / 32, from", "library"),
     ],
 )
 def test_products_that_are_a_little_wrong_are_wrong(product, old: str, new: str, part: str) -> None:

@@ -1,4 +1,4 @@
-"""Runs in a folder: prompts out, answers back, resumed and replayed from the folder alone; faults are said."""
+"""Runs in a folder: prompts out, answers back, resumed and replayed from there alone; faults are said."""
 
 from __future__ import annotations
 

@@ -272,8 +272,8 @@ class SourceSpace:
         memory = 1e6 * (written + read) / bandwidth
         text = (
             f"Bound on an {name}: {read} bytes to read and {written} to write take {memory:.2f} us at "
-            f"{bandwidth / 1e12:.2f} TB/s of DRAM (data that stays in the L2's {machine.l2_bytes >> 20} MiB is "
-            "not bound by this)"
+            f"{bandwidth / 1e12:.2f} TB/s of DRAM (data that stays in the L2's {machine.l2_bytes >> 20} MiB "
+            "is not bound by this)"
         )
         if not flop:
             return text + "."
