@@ -29,9 +29,6 @@ class Numbers:
 
     form = ""
 
-    def choices(self) -> tuple[str, ...]:
-        return ()
-
     def start(self) -> int:
         return 0
 

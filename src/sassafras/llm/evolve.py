@@ -231,7 +231,7 @@ class _Turn:
             self._finish(f"{len(self.record.judged) - 1} proposals were made")
             return
         self._profile(numbers)
-        asked = {number: self.rounds.ask(number, self.space.choices()) for number in numbers}
+        asked = {number: self.rounds.ask(number) for number in numbers}
         end = time.monotonic() + self.strategy.wait
         while asked and self.session.more():
             replies, problem = self._replies(asked)

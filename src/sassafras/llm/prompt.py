@@ -34,10 +34,6 @@ class Described(Protocol):
 class Promptable(Space[State, Any], Described, Protocol[State]):
     """A `core.Space` whose states can be shown to a model and read from its answers."""
 
-    def choices(self) -> tuple[str, ...]:
-        """Every answer that can be used, where they can be listed; else none."""
-        ...
-
     def show(self, state: State) -> str:
         """A state as a model sees it."""
         ...

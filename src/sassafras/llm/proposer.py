@@ -35,8 +35,6 @@ class Request:
         max_tokens: longest answer, in tokens.
         temperature: of sampling; 0 is greedy.
         seed: of sampling, for proposers that honour it; also tells equal requests apart.
-        choices: every answer that can be used, where they can be listed: a proposer may keep to them (a local
-            model does) or ignore them (endpoints get the schema).
         number: of the prompt in its run, from 1; 0 outside of runs.
         parent: the variant that is to be changed, as the messages show it.
     """
@@ -46,7 +44,6 @@ class Request:
     max_tokens: int = 1024
     temperature: float = 0.8
     seed: int = 0
-    choices: tuple[str, ...] = ()
     number: int = 0
     parent: str = ""
 
@@ -60,8 +57,6 @@ class Request:
         """sha256 of everything that makes two requests the same."""
         said = [dict(m) for m in self.messages]
         what: list[Any] = [said, self.schema, self.max_tokens, self.temperature, self.seed]
-        if self.choices:
-            what.append(hashlib.sha256("\n".join(self.choices).encode()).hexdigest())
         return hashlib.sha256(json.dumps(what, sort_keys=True, default=str).encode()).hexdigest()
 
     @property

@@ -167,7 +167,7 @@ class Rounds:
             variant, count = earlier, count + 1
         return count
 
-    def request(self, plan: Plan, choices: tuple[str, ...] = ()) -> Request:
+    def request(self, plan: Plan) -> Request:
         """The request of a plan, in the words that the record allows now."""
         settings, archive = self.settings, self.archive(plan.number)
         known = archive.get(plan.parent)
@@ -207,7 +207,6 @@ class Rounds:
             settings.max_tokens,
             settings.temperature,
             plan.seed,
-            choices,
             plan.number,
             parent,
         )
@@ -227,7 +226,7 @@ class Rounds:
             )
         return " ".join(lines)
 
-    def ask(self, number: int, choices: tuple[str, ...] = ()) -> tuple[Plan, Request]:
+    def ask(self, number: int) -> tuple[Plan, Request]:
         """A prompt's plan and request, both recorded; the prompt is a file from then on."""
         known = self.record.prompts.get(number)
         plan = self.plan(number)
@@ -235,7 +234,7 @@ class Rounds:
             found = self._retrieve(self._query(plan))
             passages = tuple({"source": p.source, "text": p.text} for p in found)
             plan = replace(plan, passages=passages)
-        request = self.request(plan, choices)
+        request = self.request(plan)
         if known is None:
             self.record.append("prompt", **asdict(plan), sha256=digest_of(request.text))
         elif digest_of(request.text) != known["sha256"] and self.record.folder is not None:

@@ -220,10 +220,6 @@ class SourceSpace:
         """Answers are text in three sections."""
         return None
 
-    def choices(self) -> tuple[str, ...]:
-        """None: answers are free text."""
-        return ()
-
     @property
     def form(self) -> str:
         """What the code section must hold."""
