@@ -27,7 +27,7 @@ def go(folder: Path, seconds: float = 60, proposer: object = None) -> Evolve:
     """One sitting of a run in a folder."""
     record = Record(folder)
     record.agree({"seed": 0, "task": "numbers"})
-    strategy = Evolve(proposer or Exchange(record), **SETTINGS)  # type: ignore[arg-type]
+    strategy = Evolve(proposer or Exchange(), **SETTINGS)  # type: ignore[arg-type]
     strategy.record, strategy.task = record, TASK
     search.run(strategy, Numbers(), Numbers(), Budget(seconds=seconds))
     return strategy
@@ -91,6 +91,18 @@ def test_any_proposer_leaves_the_same_record(tmp_path: Path) -> None:
     strategy = go(tmp_path / "dice", proposer=Dice())
     assert strategy.tally.proposed == 4 and len(names(tmp_path / "dice", "answer")) == 4
     assert len(again(tmp_path / "dice").archive()) == len(strategy.archive)
+
+
+def test_an_answer_that_was_paid_for_is_not_asked_for_again(tmp_path: Path) -> None:
+    """Killed between an answer and its verdict."""
+    folder = tmp_path / "run"
+    go(folder, proposer=Dice())
+    path = folder / "transcript.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    last = max(index for index, line in enumerate(lines) if '"judged"' in line)
+    path.write_text("".join(lines[:last]))
+    strategy = go(folder)  # the proposer that never answers
+    assert not strategy.waiting and strategy.tally.proposed == 4
 
 
 def test_a_transcript_cut_off_in_the_middle_of_a_line_loses_that_line_alone(done: Path) -> None:

@@ -31,7 +31,7 @@ from sassafras.cuda.environment import available
 from sassafras.evaluate.gpu import CudaDevice
 from sassafras.evaluate.gpu.profile import profile
 from sassafras.evaluate.source import SourceEvaluator
-from sassafras.gemm.bench.device import GemmDevice
+from sassafras.gemm.bench.rival import rival
 from sassafras.gemm.problem.shape import Shape
 from sassafras.gemm.select.source_workload import PREFIX as SOURCE_PREFIX
 from sassafras.gemm.select.workload import PREFIX
@@ -150,7 +150,7 @@ def evolve(
     given = dict(settings or {})
     check_settings(partial(Evolve, None), given, Evolve.name)
     record = Record(folder)
-    asked = proposer_named(proposer, {**(endpoint or {}), "record": record} if folder else endpoint)
+    asked = proposer_named(proposer, endpoint)
     loaded = load_workload(target)
     passages = Passages(context) if context else None
     with ExitStack() as stack:
@@ -402,13 +402,5 @@ def _rival(
         if event.get("device") == device.name and event.get("rival"):
             return dict(event["rival"])
     say("timing cuBLASLt's algorithms")
-    case = workload.case(None)
-    baseline = workload.build(case, device.arch)
-    with closing(GemmDevice()) as judge:
-        judge.open(workload, case, baseline)
-        found = judge.run(Candidate(baseline, {"config": workload.meta["config"]}))
-    if found.cost is None:
-        raise DeviceError(f"cuBLASLt could not be timed: {found.detail}", where=str(shape))
-    interval = getattr(found, "interval", None)
-    bounds = {} if interval is None else {"low": interval.low, "high": interval.high}
-    return {"name": "cuBLASLt's best algorithm", "ratio": 1 / found.cost, **bounds}
+    found = rival(shape, str(workload.meta["config"]))
+    return {"name": "cuBLASLt's best algorithm", **found}

@@ -260,7 +260,9 @@ class _Turn:
         found: list[tuple[Plan, Reply]] = []
         for plan, request in asked.values():
             try:
-                found.append((plan, self.strategy.asks_of.propose(request)))
+                kept = None if self.record.folder is None else self.record.answer(plan.number)
+                reply = None if kept is None else Reply(kept)  # it was paid for before the run was cut off
+                found.append((plan, reply or self.strategy.asks_of.propose(request)))
             except NoAnswerYet:
                 continue
             except ProposerError as error:

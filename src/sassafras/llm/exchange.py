@@ -9,29 +9,14 @@ from .record import Record, RecordError, digest_of
 class Exchange:
     """Answers come as files, ``0001.answer.md`` to ``0001.prompt.md``, from any model, program or person.
 
-    Args:
-        record: of the run, in its folder.
+    A run reads the answers in its folder before it asks its proposer, which leaves nothing to be done here.
     """
 
-    def __init__(self, record: Record) -> None:
-        self.record = record
-
-    @property
-    def name(self) -> str:
-        """``exchange``."""
-        return "exchange"
+    name = "exchange"
 
     def propose(self, request: Request) -> Reply:
-        """See `Proposer.propose`; the request's prompt is in the folder already.
-
-        Raises:
-            NoAnswerYet: there is no whole answer.
-            RecordError: the folder cannot be used.
-        """
-        text = self.record.answer(request.number)
-        if text is None:
-            raise NoAnswerYet(f"prompt {request.number} has no answer", where=str(self.record.folder))
-        return Reply(text, self.name)
+        """See `Proposer.propose`. Always raises NoAnswerYet."""
+        raise NoAnswerYet(f"prompt {request.number} has no answer")
 
 
 class Replay:

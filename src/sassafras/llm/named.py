@@ -15,9 +15,7 @@ from .record import Record
 
 
 def _endpoint(model: str, options: Mapping[str, Any]) -> Proposer:
-    return Endpoint(
-        EndpointSettings(model, **{k: v for k, v in options.items() if k not in ("device", "record")})
-    )
+    return Endpoint(EndpointSettings(model, **{k: v for k, v in options.items() if k != "device"}))
 
 
 def _local(model: str, options: Mapping[str, Any]) -> Proposer:
@@ -26,7 +24,7 @@ def _local(model: str, options: Mapping[str, Any]) -> Proposer:
 
 
 def _exchange(folder: str, options: Mapping[str, Any]) -> Proposer:
-    return Exchange(options.get("record") or Record(folder))
+    return Exchange()
 
 
 def _replay(folder: str, options: Mapping[str, Any]) -> Proposer:
@@ -49,7 +47,7 @@ def proposer_named(what: str | Proposer | None, options: Mapping[str, Any] | Non
     Args:
         what: ``mutate``, ``endpoint:MODEL``, ``local:PATH[+ADAPTER]`` (a folder or a .gguf file),
             ``exchange:FOLDER`` (answers come as files), or ``replay:FOLDER`` (those of a recorded run).
-        options: fields of `EndpointSettings`; ``device`` of a local model; ``record`` of the run.
+        options: fields of `EndpointSettings`; ``device`` of a local model.
 
     Raises:
         SearchError: it names no proposer.
