@@ -75,19 +75,18 @@ def judge(args: argparse.Namespace) -> None:
     try:
         for origin, proposer, folder in runs:
             left = end - time.monotonic()
+            saved = Record(origin).settings
             if left < LEAST:
                 print("no time is left", flush=True)
                 break
-            saved = Record(origin).settings
             if idle(Record(folder) if folder.exists() else None, saved, proposer):
                 continue
-            settings = {**saved["prompts"], "edits": saved["edits"], "give_up": 0}
             try:
                 result = evolve(
                     saved["target"],
                     proposer=proposer,
                     folder=folder,
-                    settings=settings,
+                    settings=saved["settings"],
                     budget=f"{int(left)}s",
                     device=device,
                     seed=saved["seed"],
@@ -108,7 +107,7 @@ def idle(record: Any, saved: dict[str, Any], proposer: str) -> bool:
     """Whether a run has nothing to judge and nothing to re-measure."""
     if record is None:
         return False
-    last = int(saved["prompts"]["proposals"])
+    last = int(saved["settings"]["proposals"])
     if last and len(set(record.judged) - {0}) >= last:
         return any(event["kind"] == "confirmed" for event in record.events())
     if not proposer.startswith("exchange:") or 0 not in record.judged:
@@ -134,7 +133,7 @@ def summary(args: argparse.Namespace) -> None:
         replayed += 1
         references += record.references
         kind = "mutation" if folder.name.endswith(CONTROL) else "model"
-        shown = record.settings["prompts"]
+        shown = record.settings["settings"]
         facts = {
             "target": record.settings["target"],
             "proposer": kind,

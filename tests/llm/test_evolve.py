@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from sassafras import search
 from sassafras.core import Budget, Candidate, Evaluation, Kernel, SearchError, Verdict
 from sassafras.evaluate.sandbox.confine import landlock_version
-from sassafras.llm.answer import AnswerError, last_json
+from sassafras.llm.answer import AnswerError
 from sassafras.llm.evolve import Evolve
 from sassafras.llm.proposer import ProposerError, Reply, Request, SpendingCap
 from sassafras.llm.spending import Spend
@@ -23,11 +24,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "evolve"
 class Numbers:
     """A space of whole numbers in JSON: the cost is the distance from 40, odd numbers do not compile."""
 
-    @property
-    def schema(self) -> dict:
-        return {"type": "object"}
-
-    form = ""
+    form = "A JSON object."
 
     def start(self) -> int:
         return 0
@@ -48,7 +45,8 @@ class Numbers:
         return json.dumps({"n": state})
 
     def read(self, text: str, parent: int, origin: str = "") -> int:
-        value = last_json(text).get("n")
+        found = re.findall(r"\{[^{}]*\}", text)
+        value = json.loads(found[-1]).get("n") if found else None
         if not isinstance(value, int):
             raise AnswerError("n must be a whole number")
         return value
@@ -88,7 +86,7 @@ class Dice:
 
     def propose(self, request: Request) -> Reply:
         step = int(np.random.default_rng(request.seed).integers(-3, 9))
-        return Reply(json.dumps({"n": last_json(request.parent)["n"] + step}))
+        return Reply(json.dumps({"n": json.loads(request.parent)["n"] + step}))
 
 
 def test_chance_finds_better_and_is_reproducible() -> None:

@@ -20,7 +20,7 @@ from sassafras.llm.rounds import Rounds, prompt_seed, replay
 from .test_evolve import Dice, Numbers
 
 SETTINGS = {"width": 2, "proposals": 4, "give_up": 0}
-TASK = Task("find the number", "", '{"n": 0}', {"type": "object"})
+TASK = Task("find the number", "A JSON object.", '{"n": 0}')
 
 
 def go(folder: Path, seconds: float = 60, proposer: object = None) -> Evolve:
@@ -58,7 +58,7 @@ def done(tmp_path: Path) -> Path:
 
 
 def again(folder: Path) -> Record:
-    return replay(Record(folder), Evolve(None, **SETTINGS).prompts, TASK, prompt_seed(0))
+    return replay(Record(folder), Evolve(None, **SETTINGS), TASK, prompt_seed(0))
 
 
 def test_a_run_goes_on_from_its_folder_and_replays_to_the_same_archive(done: Path) -> None:
@@ -85,6 +85,23 @@ def test_prompts_are_the_same_in_one_sitting_and_in_many(done: Path, tmp_path: P
     go(other)
     for name in names(done, "prompt"):
         assert (other / name).read_bytes() == (done / name).read_bytes()
+
+
+def test_prompts_may_be_written_where_the_answers_are_not_judged(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    go(folder)
+    say(folder, 1, '{"n": 2}')
+    say(folder, 2, '{"n": 4}')
+    record = Record(folder)
+    strategy = Evolve(Exchange(), **SETTINGS)  # type: ignore[arg-type]
+    strategy.record, strategy.task, strategy.ahead = record, TASK, False
+    search.run(strategy, Numbers(), Numbers(), Budget(seconds=60))
+    assert strategy.waiting == 2 and not (folder / "0003.prompt.md").exists() and record.judged[2].score
+    rounds = Rounds(strategy, TASK, Record(folder), prompt_seed(0))
+    for number in rounds.open():
+        rounds.ask(number)
+    assert "score 1.100" in (folder / "0003.prompt.md").read_text()
+    assert len(again(folder).archive()) == 3
 
 
 def test_any_proposer_leaves_the_same_record(tmp_path: Path) -> None:
@@ -212,7 +229,7 @@ def test_ablations_leave_out_what_they_say(done: Path) -> None:
     record.append("reference", device="a GPU", baseline_us=2.0, rival={"name": "cuBLASLt", "ratio": 0.9})
 
     def words(**settings: object) -> str:
-        rounds = Rounds(Evolve(None, **{**SETTINGS, **settings}).prompts, TASK, record, 0)
+        rounds = Rounds(Evolve(None, **{**SETTINGS, **settings}), TASK, record, 0)
         return rounds.request(rounds.plan(4)).text
 
     whole = words()

@@ -25,6 +25,7 @@ from sassafras.core import (
     Kernel,
     SassafrasError,
     SearchError,
+    ToolMissing,
     Workload,
 )
 from sassafras.cuda.environment import available
@@ -47,10 +48,10 @@ from sassafras.llm.program_model import ProgramModel
 from sassafras.llm.proposer import Proposer
 from sassafras.llm.record import Record, RecordError, Task
 from sassafras.llm.retrieve import Passages
-from sassafras.llm.rounds import PromptSettings, Rounds, prompt_seed, replay
+from sassafras.llm.rounds import Rounds, prompt_seed, replay
 from sassafras.llm.source_space import SourceSpace
 from sassafras.llm.spending import Meter, Spend
-from sassafras.search import Progress, check_settings
+from sassafras.search import Progress, check_settings, settings_of
 from sassafras.store import Store
 
 
@@ -152,7 +153,13 @@ def evolve(
     record = Record(folder)
     asked = proposer_named(proposer, endpoint)
     loaded = load_workload(target)
-    passages = Passages(context) if context else None
+    try:
+        passages = Passages(context) if context else None
+    except ToolMissing as error:
+        if not record.settings:
+            raise
+        say(f"{error.what}: new prompts are left to another machine")
+        passages = None
     with ExitStack() as stack:
         pool = (
             None if cluster is None else stack.enter_context(_pool(cluster, device, workers, programs=True))
@@ -179,7 +186,7 @@ def evolve(
         # islands have strategies of their own; the driver's is never asked then, and counts what they did
         strategy = strategy_of(seed)
         strategy.retrieve = None if passages is None else passages.find
-        strategy.wait = wait
+        strategy.wait, strategy.ahead = wait, passages is not None or not context
         if folder is not None:
             strategy.record = record
             strategy.task = _begun(record, space, strategy, str(target), which, seed, whole, context)
@@ -253,9 +260,7 @@ def write_prompts(
         loaded, ProgramModel(arch or DEFAULT_ARCH), case, arch, whole, lambda _: None
     )
     task = _begun(record, space, strategy, str(target), which, seed, whole, context)
-    rounds = Rounds(
-        strategy.prompts, task, record, prompt_seed(seed), None if passages is None else passages.find
-    )
+    rounds = Rounds(strategy, task, record, prompt_seed(seed), None if passages is None else passages.find)
     for number in rounds.open():
         rounds.ask(number)
     return standing(record, rounds.open())
@@ -276,10 +281,10 @@ def replay_run(folder: str | Path) -> Standing:
         SassafrasError: one of its subclasses: something differs from the record.
     """
     recorded = Record(folder)
-    if "prompts" not in recorded.settings:
+    if "settings" not in recorded.settings:
         raise RecordError("there is no recorded run here", where=str(folder))
     saved = recorded.settings
-    settings, task = PromptSettings(**saved["prompts"]), Task(**saved["task"])
+    settings, task = Evolve(None, **saved["settings"]), Task(**saved["task"])
     made = replay(recorded, settings, task, prompt_seed(int(saved["seed"])))
     path = Path(folder) / "archive.jsonl"
     if path.exists():
@@ -340,8 +345,7 @@ def _begun(
             "seed": seed,
             "whole": whole,
             "context": [str(path) for path in context],
-            "prompts": asdict(strategy.prompts),
-            "edits": strategy.edits,
+            "settings": {k: v for k, v in settings_of(strategy).items() if k != "proposer"},
             # a brief that reads otherwise after an update does not end a run
             "task": kept or asdict(task),
             "sassafras": record.settings.get("sassafras", __version__),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import InitVar, asdict, dataclass, field, fields
+from dataclasses import InitVar, asdict, dataclass, field
 from typing import Any, ClassVar
 
 from sassafras.core import Candidate, Outcome, SearchError, Verdict
@@ -23,7 +23,7 @@ from .prompt import Promptable
 from .proposer import NoAnswerYet, Proposer, ProposerError, Reply, Request, SpendingCap
 from .record import DUPLICATE, UNREADABLE, Record, Task, digest_of
 from .reward import RewardWeights, reward
-from .rounds import Plan, PromptSettings, Retrieve, Rounds
+from .rounds import Plan, Retrieve, Rounds
 
 _NOT_COMPILED = {v.value for v in (Verdict.COMPILE_ERROR, Verdict.CHEATED, Verdict.TIMED_OUT)}
 #: seconds between two looks for answers
@@ -92,6 +92,7 @@ class Evolve:
         retrieve, profile: find passages; measure candidates (`evaluate.gpu.profile`). None for neither.
         reference: facts of this sitting: device, and a ``rival`` with its time relative to the baseline's.
         wait: seconds to wait for answers that come later.
+        ahead: False to leave new prompts to another machine, where what they retrieve from is.
         tally, archive: what became of the last search's proposals, and its variants.
         stopped: why the last search ended by itself; empty when its budget did it.
         waiting: prompts that the last search left without an answer.
@@ -135,13 +136,8 @@ class Evolve:
         self.retrieve: Retrieve | None = None
         self.profile: Callable[[Sequence[Candidate]], list[dict[str, Any]]] | None = None
         self.reference: Mapping[str, Any] = {}
-        self.wait = 0.0
+        self.wait, self.ahead = 0.0, True
         self.tally, self.archive, self.stopped, self.waiting = ProposalTally(), Archive(), "", 0
-
-    @property
-    def prompts(self) -> PromptSettings:
-        """The settings that decide the prompts."""
-        return PromptSettings(**{each.name: getattr(self, each.name) for each in fields(PromptSettings)})
 
     @property
     def rival(self) -> float:
@@ -209,9 +205,9 @@ class _Turn:
         self.strategy, self.space, self.evaluate, self.session = strategy, space, evaluate, session
         self.record = strategy.record
         self.start = getattr(space, "seed", space.start)()
-        self.task = strategy.task or Task(space.brief(), space.form, space.show(self.start), space.schema)
+        self.task = strategy.task or Task(space.brief(), space.form, space.show(self.start))
         seed = int(session.rng.integers(1 << 31))
-        self.rounds = Rounds(strategy.prompts, self.task, self.record, seed, strategy.retrieve)
+        self.rounds = Rounds(strategy, self.task, self.record, seed, strategy.retrieve)
         self.states: dict[str, Any] = {"": self.start}
         self.useless = 0
         self.control = session.best.outcome
@@ -231,6 +227,10 @@ class _Turn:
             self._finish(f"{len(self.record.judged) - 1} proposals were made")
             return
         self._profile(numbers)
+        if not self.strategy.ahead and any(number not in self.record.prompts for number in numbers):
+            self.strategy.waiting = len(numbers)
+            self.strategy.stopped = "the next prompts are to be written where retrieval is installed"
+            return
         asked = {number: self.rounds.ask(number) for number in numbers}
         end = time.monotonic() + self.strategy.wait
         while asked and self.session.more():

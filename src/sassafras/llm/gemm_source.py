@@ -121,7 +121,7 @@ class GemmSourceSpace(SourceSpace):
             made = declared(self.source(state), self.case)
         except DeclarationError as error:
             raise AnswerError(error.what, hint=error.hint) from error
-        return replace(made, recipe=self._recipe(state), flags=("-O3", "-std=c++17"))
+        return replace(made, recipe=self._recipe(state), flags=("-std=c++17",))
 
     def brief(self) -> str:
         """The task, the contract, the bound."""

@@ -69,7 +69,7 @@ def load(settings: LocalSettings) -> tuple[Any, Any]:
 
 
 class LocalModel:
-    """See the module. A schema is not enforced while sampling; answers are validated as all are."""
+    """See the module."""
 
     def __init__(self, settings: LocalSettings) -> None:
         self.settings = settings

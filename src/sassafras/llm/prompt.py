@@ -17,13 +17,8 @@ class Described(Protocol):
     """A task in words: a `Promptable` space, or what is kept of one (`record.Task`)."""
 
     @property
-    def schema(self) -> Mapping[str, Any] | None:
-        """JSON schema of an answer; None for text in three sections."""
-        ...
-
-    @property
     def form(self) -> str:
-        """What the code section must hold, where there is no schema."""
+        """What the code section must hold."""
         ...
 
     def brief(self) -> str:
@@ -94,11 +89,8 @@ def messages(
     said.append(f"Change this variant{score}:\n{parent}")
     if repair:
         said.append(repair)
-    if space.schema is None:
-        form = SECTIONS if sections else "Answer with the code alone. {form}"
-        said.append(form.format(form=space.form))
-    else:
-        said.append("Propose a configuration that was not tried yet and should be faster.")
+    form = SECTIONS if sections else "Answer with the code alone. {form}"
+    said.append(form.format(form=space.form))
     return ({"role": "system", "content": SYSTEM}, {"role": "user", "content": "\n\n".join(said)})
 
 

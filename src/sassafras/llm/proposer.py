@@ -31,7 +31,6 @@ class Request:
 
     Attributes:
         messages: chat messages, each ``{"role": "system" | "user" | "assistant", "content": text}``.
-        schema: JSON schema that the answer must follow; None for free text.
         max_tokens: longest answer, in tokens.
         temperature: of sampling; 0 is greedy.
         seed: of sampling, for proposers that honour it; also tells equal requests apart.
@@ -40,7 +39,6 @@ class Request:
     """
 
     messages: tuple[Message, ...]
-    schema: Mapping[str, Any] | None = None
     max_tokens: int = 1024
     temperature: float = 0.8
     seed: int = 0
@@ -56,7 +54,7 @@ class Request:
     def digest(self) -> str:
         """sha256 of everything that makes two requests the same."""
         said = [dict(m) for m in self.messages]
-        what: list[Any] = [said, self.schema, self.max_tokens, self.temperature, self.seed]
+        what: list[Any] = [said, self.max_tokens, self.temperature, self.seed]
         return hashlib.sha256(json.dumps(what, sort_keys=True, default=str).encode()).hexdigest()
 
     @property

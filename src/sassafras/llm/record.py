@@ -42,13 +42,11 @@ class Task:
         text: the brief.
         form: what the code section of an answer must hold.
         start: the first variant as it is shown.
-        schema: JSON schema of an answer, None for text.
     """
 
     text: str
     form: str = ""
     start: str = ""
-    schema: Mapping[str, Any] | None = None
 
     def brief(self) -> str:
         """See `Promptable.brief`."""

@@ -39,23 +39,6 @@ Retrieve = Callable[[str], Sequence[Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class PromptSettings:
-    """What decides a run's prompts; see `evolve.Evolve`, whose settings they are."""
-
-    exemplars: int = 3
-    contrastive: bool = True
-    sections: bool = True
-    metrics: bool = True
-    retrieval: bool = True
-    explore: float = 0.5
-    temperature: float = 0.8
-    max_tokens: int = 1024
-    repairs: int = 1
-    proposals: int = 0
-    width: int = 1
-
-
-@dataclass(frozen=True, slots=True)
 class Plan:
     """How one prompt is made.
 
@@ -81,7 +64,7 @@ class Rounds:
     """See the module.
 
     Args:
-        settings: of the prompts.
+        settings: an `evolve.Evolve`, whose settings they are.
         task: what is asked for.
         record: what happened so far.
         seed: of every choice.
@@ -90,7 +73,7 @@ class Rounds:
 
     def __init__(
         self,
-        settings: PromptSettings,
+        settings: Any,
         task: Task,
         record: Record,
         seed: int,
@@ -203,7 +186,6 @@ class Rounds:
         )
         return Request(
             said,
-            self.task.schema,
             settings.max_tokens,
             settings.temperature,
             plan.seed,
@@ -274,7 +256,7 @@ def plan_of(event: Mapping[str, Any]) -> Plan:
         raise RecordError(f"a prompt's event lacks {error}") from error
 
 
-def replay(recorded: Record, settings: PromptSettings, task: Task, seed: int) -> Record:
+def replay(recorded: Record, settings: Any, task: Task, seed: int) -> Record:
     """Walk a recorded run again, without a model or a GPU: every prompt is made anew and compared bitwise.
 
     Args:

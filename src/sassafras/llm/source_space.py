@@ -216,11 +216,6 @@ class SourceSpace:
     # -- Promptable ---------------------------------------------------------------------------------------
 
     @property
-    def schema(self) -> None:
-        """Answers are text in three sections."""
-        return None
-
-    @property
     def form(self) -> str:
         """What the code section must hold."""
         if self.whole:
