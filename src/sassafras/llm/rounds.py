@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -72,12 +72,7 @@ class Rounds:
     """
 
     def __init__(
-        self,
-        settings: Any,
-        task: Task,
-        record: Record,
-        seed: int,
-        retrieve: Retrieve | None = None,
+        self, settings: Any, task: Task, record: Record, seed: int, retrieve: Retrieve | None = None
     ) -> None:
         self.settings, self.task, self.record, self._seed = settings, task, record, seed
         self._retrieve = retrieve if settings.retrieval else None
@@ -97,16 +92,12 @@ class Rounds:
     def archive(self, number: int) -> Archive:
         """The variants of the generations before that of a prompt."""
         through = number - 1 - (number - 1) % self.settings.width
-        while self._next <= through:
-            variant = self.record.judged.get(self._next)
-            if variant is None and self._next == 0:
-                if through > 0:
-                    self._next = 1
-                    continue
-                break
-            if variant is not None and variant.verdict not in (UNREADABLE, DUPLICATE):
-                self._archive.add(variant)
-            self._next += 1
+        if through or 0 in self.record.judged:  # where a run begins without a device, the start comes later
+            for earlier in range(self._next, through + 1):
+                variant = self.record.judged.get(earlier)
+                if variant is not None and variant.verdict not in (UNREADABLE, DUPLICATE):
+                    self._archive.add(variant)
+            self._next = max(self._next, through + 1)
         return self._archive
 
     def plan(self, number: int) -> Plan:
@@ -124,11 +115,11 @@ class Rounds:
         parent = "" if best is None else best.digest
         if shown and rng.random() < self.settings.explore:
             parent = shown[int(rng.integers(len(shown)))].digest
-        names = tuple(variant.digest for variant in shown)
-        if failed := self._to_repair(number, generation):
+        failed = self._to_repair(number, generation)
+        if failed is not None:
             parent = failed.digest if failed.digest in archive else failed.parent
-            return Plan(number, generation, parent, names, failed.number, seed)
-        return Plan(number, generation, parent, names, 0, seed)
+        names = tuple(variant.digest for variant in shown)
+        return Plan(number, generation, parent, names, failed.number if failed else 0, seed)
 
     def _to_repair(self, number: int, generation: int) -> ArchivedSource | None:
         """The failed proposal of the generation before that this prompt's place is for."""
@@ -243,15 +234,9 @@ def prompt_seed(seed: int) -> int:
 def plan_of(event: Mapping[str, Any]) -> Plan:
     """The plan that a ``prompt`` event holds."""
     try:
-        return Plan(
-            event["number"],
-            event["generation"],
-            event["parent"],
-            tuple(event["shown"]),
-            event["repairs"],
-            event["seed"],
-            tuple(event["passages"]),
-        )
+        values: dict[str, Any] = {each.name: event[each.name] for each in fields(Plan)}
+        values |= {name: tuple(values[name]) for name in ("shown", "passages")}
+        return Plan(**values)
     except (KeyError, TypeError) as error:
         raise RecordError(f"a prompt's event lacks {error}") from error
 
