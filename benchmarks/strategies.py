@@ -27,7 +27,7 @@ import math
 import time
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,14 +42,12 @@ STRATEGIES: dict[str, tuple[str, Row, Row]] = {
     "anneal": ("anneal", {}, {}),
     "guided": ("guided", {}, {}),
     "list": ("list", {}, {}),
-    "ppo_pretrained": ("ppo", {"policy": "pretrained"}, {}),
-    "ppo_untrained": ("ppo", {"policy": "untrained"}, {}),
-    "ppo_fresh": ("ppo", {"policy": "fresh"}, {}),
+    "ppo": ("ppo", {}, {}),
     # CuAsmRL's moves without its agent
     "walk_memory_moves": ("random_walk", {"length": 32}, {"moves": "memory"}),
     "greedy_memory_moves": ("greedy", {}, {"moves": "memory"}),
 }
-DEFAULT = ("random_walk", "greedy", "anneal", "guided", "ppo_fresh", "ppo_pretrained", "ppo_untrained")
+DEFAULT = ("random_walk", "greedy", "anneal", "guided", "ppo")
 #: kernels that annealing made at least 2.8 % faster (schedule-suite.json)
 KERNELS = (
     "softmax/512x2048",
@@ -111,13 +109,22 @@ class Timed:
             self.busy += time.monotonic() - begin
 
 
+def lonely(case: Any) -> Any:
+    """The case with one CTA an SM at most.
+
+    With many warps on an SM the timing model is chaotic: moves that mean nothing change its figure by 0.3 to
+    0.6 % of the runtime on norms and softmax, more than a good move gains.
+    """
+    x, y, z = case.grid
+    return replace(case, grid=(min(x * y * z, 132), 1, 1))
+
+
 def play(kernel: str, seed: int, names: Sequence[str], settings: Settings) -> int:
     """Run what is missing of a kernel's strategies with one seed; how many were done."""
     from sassafras.evaluate.gpu import CudaDevice
     from sassafras.jobs.opening import DEFAULT_ARCH
     from sassafras.targets import load
     from sassafras.timing_model import ModelDevice
-    from sassafras.training.environment import lonely
 
     missing = [name for name in names if not settings.path(kernel, name, seed).exists()]
     if not missing or time.time() > settings.deadline:

@@ -38,6 +38,16 @@ def matmul(a, b, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexp
     tl.store(c + rm[:, None] * N + rn[None, :], acc.to(tl.float16))
 
 
+@triton.jit
+def cumsum(y_ptr, x_ptr, n_cols, ROWS: tl.constexpr, COLS: tl.constexpr):
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    cols = tl.arange(0, COLS)
+    at = rows[:, None] * n_cols + cols[None, :]
+    live = (cols < n_cols)[None, :]
+    y = tl.cumsum(tl.load(x_ptr + at, mask=live, other=0.0).to(tl.float32), axis=1)
+    tl.store(y_ptr + at, y.to(y_ptr.dtype.element_ty), mask=live)
+
+
 _ALIGNED = [["tt.divisibility", 16]]
 _NUMBER = {"sm_80": 80, "sm_86": 86, "sm_89": 89, "sm_90a": 90, "sm_100a": 100, "sm_120a": 120}
 
@@ -75,6 +85,15 @@ def matmul_cubin(arch: str = "sm_90a", bm: int = 64, bn: int = 64, bk: int = 64,
         num_warps=num_warps,
         num_stages=3,
     )
+
+
+@lru_cache(maxsize=64)
+def cumsum_cubin(rows: int, cols: int, num_warps: int, dtype: str) -> bytes:
+    """A prefix sum along rows for sm_90a: shuffles, stores between them, and loads not used whole."""
+    signature = {"y_ptr": f"*{dtype}", "x_ptr": f"*{dtype}", "n_cols": "i32"}
+    signature |= dict.fromkeys(("ROWS", "COLS"), "constexpr")
+    constants = {(3,): rows, (4,): cols}
+    return _compile(cumsum, signature, constants, (0, 1, 2), "sm_90a", num_warps=num_warps)
 
 
 @lru_cache(maxsize=64)

@@ -55,10 +55,9 @@ def said(words: list[str]) -> str:
         (["optimize", "suite:softmax", "--set", "start=0", *MODEL], ["guided cannot run", "above 0"]),
         (["optimize", "suite:softmax", "--set", "cycles=2.5", *MODEL], ["whole number", "not 2.5"]),
         (
-            ["optimize", "suite:softmax", "--strategy", "ppo", "--policy", "x", *MODEL],
-            ["no policy 'x'", "pretrained, fresh, untrained"],
+            ["optimize", "suite:softmax", "--strategy", "ppo", "--set", "policy=pretrained", *MODEL],
+            ["ppo has no setting 'policy'"],
         ),
-        (["optimize", "suite:softmax", "--policy", "pretrained", *MODEL], ["guided has no setting 'policy'"]),
         (["optimize", "suite:softmax", "--workers", "2", *MODEL], ["only in a cluster", "--cluster auto"]),
         (["optimize", "suite:softmax", "--seed", "-1", *MODEL], ["--seed", "0"]),
         (["optimize", "suite:softmax", "--out", "text.txt", *MODEL], ["text.txt: results cannot", "a file"]),

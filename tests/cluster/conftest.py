@@ -15,13 +15,13 @@ _MEMORY = 100 << 20
 
 
 class Nodes:
-    """A head node and others, each with so many CPUs."""
+    """A head node and others, each with one CPU."""
 
-    def __init__(self, cpus: int = 1) -> None:
+    def __init__(self) -> None:
         from ray.cluster_utils import Cluster
 
         common: dict[str, Any] = {
-            "num_cpus": cpus,
+            "num_cpus": 1,
             "object_store_memory": _MEMORY,
             "include_dashboard": False,
         }
@@ -65,15 +65,16 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
-@pytest.fixture
-def nodes(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Nodes]:
-    """Two nodes of one CPU each, or of as many as the test's parameter says."""
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[Nodes]:
+    """Two nodes of one CPU each, for all tests of a file: starting them takes seconds."""
     ray = pytest.importorskip("ray")
-    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    try:
-        made = Nodes(getattr(request, "param", 1))
-    except Exception as error:  # a sandbox may forbid what Ray's servers need
-        pytest.skip(f"Ray does not start here: {type(error).__name__}: {error}")
-    yield made
-    ray.shutdown()
-    made.cluster.shutdown()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        try:
+            made = Nodes()
+        except Exception as error:  # a sandbox may forbid what Ray's servers need
+            pytest.skip(f"Ray does not start here: {type(error).__name__}: {error}")
+        yield made
+        ray.shutdown()
+        made.cluster.shutdown()

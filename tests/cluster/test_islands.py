@@ -1,23 +1,27 @@
-"""A search on two Ray nodes, one of which dies."""
+"""A search on two Ray nodes: interrupted and resumed, and with a node that dies."""
 
 from __future__ import annotations
 
 import socket
 import time
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import sassafras
+from sassafras.cluster import Pool
 from sassafras.cluster.islands import share
-from sassafras.core import Budget, DeviceError
+from sassafras.core import Budget, DeviceError, SassafrasError
+from sassafras.cuda.environment import available
 from sassafras.search import Anneal
 from sassafras.store import Store
 
 from .conftest import Nodes
 
 TARGET = str(Path(__file__).parents[2] / "examples" / "softmax.py")
-EVALUATIONS = 80
+EVALUATIONS = 48
 
 
 def optimize(nodes: Nodes, store: Path, **more: object) -> sassafras.Result:
@@ -50,9 +54,71 @@ def rows(path: Path) -> dict[int, list[str]]:
     return {run: digests for run, digests in found.items() if digests}
 
 
+@pytest.fixture(scope="module")
+def calm(nodes: Nodes, tmp_path_factory: pytest.TempPathFactory) -> tuple[sassafras.Result, Path]:
+    """The search that nothing disturbs, and its store."""
+    store = tmp_path_factory.mktemp("calm") / "store.sqlite"
+    return optimize(nodes, store), store
+
+
+def test_what_the_driver_raises_stops_the_workers_and_they_work_again(nodes: Nodes) -> None:
+    with Pool(nodes.address, device="model") as pool:
+        assert pool.size == 2
+
+        def hear(name: str, event: object) -> None:
+            raise SassafrasError(f"enough of {name}")
+
+        payloads = {f"task {i}": dict for i in range(9)}
+        with pytest.raises(SassafrasError, match="enough of task"):
+            pool.run(ten_events, payloads, hear, on_lost=unexpected)
+        done: Counter[str] = Counter()
+        few = {name: payloads[name] for name in ("task 0", "task 1", "task 2")}
+        assert pool.run(ten_events, few, lambda name, event: done.update([name]), on_lost=unexpected)
+        assert done == dict.fromkeys(few, 10)
+        with pytest.raises(DeviceError, match="ValueError: no event"):
+            pool.run(no_event, few, hear, on_lost=unexpected)
+    if not available()[0]:  # Ray finds this machine's GPUs by itself
+        with pytest.raises(DeviceError, match="the cluster has no GPU"):
+            Pool(nodes.address, device="cuda")
+
+
+def ten_events(payload: object, device: object, stop: object) -> Iterator[int]:
+    """A task of a test's."""
+    yield from range(10)
+
+
+def no_event(payload: object, device: object, stop: object) -> Iterator[int]:
+    """A task that fails."""
+    raise ValueError("no event")
+    yield
+
+
+def unexpected(name: str, why: str) -> None:
+    pytest.fail(f"{name} lost its worker: {why}")
+
+
+@pytest.mark.timeout(600)
+def test_an_interrupted_search_resumes(
+    nodes: Nodes, tmp_path: Path, calm: tuple[sassafras.Result, Path]
+) -> None:
+    def interrupt(progress: object) -> None:
+        if progress.evaluations == EVALUATIONS // 4:  # type: ignore[attr-defined]
+            raise KeyboardInterrupt
+
+    store = tmp_path / "store.sqlite"
+    first = optimize(nodes, store, progress=interrupt)
+    assert first.reason == "interrupted" and EVALUATIONS // 4 <= first.evaluations < EVALUATIONS
+    again = optimize(nodes, store)
+    assert again.replayed == first.evaluations and again.evaluations == EVALUATIONS
+    assert again.kernel.digest == calm[0].kernel.digest
+    assert list(rows(store).values()) == list(rows(calm[1]).values())
+    assert optimize(nodes, store).from_store
+
+
 @pytest.mark.timeout(900)
-def test_a_killed_node_costs_nothing(nodes: Nodes, tmp_path: Path) -> None:
-    calm = optimize(nodes, tmp_path / "calm.sqlite")
+def test_a_killed_node_costs_nothing(
+    nodes: Nodes, tmp_path: Path, calm: tuple[sassafras.Result, Path]
+) -> None:
     said: list[str] = []
     killed = []
 
@@ -62,13 +128,14 @@ def test_a_killed_node_costs_nothing(nodes: Nodes, tmp_path: Path) -> None:
             killed.append(True)
             nodes.kill()
 
+    result, store = calm
     stormy = optimize(nodes, tmp_path / "stormy.sqlite", progress=watch, stage=said.append)
     assert killed
     assert any("lost its worker" in line for line in said)
-    assert stormy.kernel.digest == calm.kernel.digest
-    assert stormy.modelled_ratio == calm.modelled_ratio
-    assert stormy.evaluations == calm.evaluations == EVALUATIONS
-    before, after = rows(tmp_path / "calm.sqlite"), rows(tmp_path / "stormy.sqlite")
+    assert stormy.kernel.digest == result.kernel.digest
+    assert stormy.modelled_ratio == result.modelled_ratio
+    assert stormy.evaluations == result.evaluations == EVALUATIONS
+    before, after = rows(store), rows(tmp_path / "stormy.sqlite")
     assert list(before.values()) == list(after.values())
     for digests in after.values():
         assert len(digests) == len(set(digests)) == EVALUATIONS // 2

@@ -13,15 +13,23 @@ from pathlib import Path
 import pytest
 
 from sassafras.core import DeviceError
-from sassafras.cuda.worker_process import WorkerDied, WorkerProcess, WorkerTimeout, WorkerTooLarge
+from sassafras.cuda.worker_process import (
+    WorkerDied,
+    WorkerProcess,
+    WorkerTimeout,
+    WorkerTooLarge,
+    package_path,
+)
 from sassafras.evaluate.gpu.protocol import WORKER
 
-FAULTS = {"SASSAFRAS_WORKER_FAULTS": "1"}
+#: the module that sleeps, dies and so on when asked, and where it is
+FAULTY = "faulty_worker"
+FAULTS = {"PYTHONPATH": os.pathsep.join([package_path()["PYTHONPATH"], str(Path(__file__).parent)])}
 
 
 @pytest.fixture
 def worker() -> Iterator[WorkerProcess]:
-    process = WorkerProcess(WORKER, environment=FAULTS)
+    process = WorkerProcess(FAULTY, environment=FAULTS)
     yield process
     process.kill()
 
@@ -90,7 +98,7 @@ def test_a_death_is_reported_with_its_cause(worker: WorkerProcess, do: str, word
 def test_a_segmentation_fault_costs_only_the_worker(worker: WorkerProcess) -> None:
     with pytest.raises(WorkerDied, match="signal 11"):
         worker.ask("die", 30, signal=int(signal.SIGSEGV))
-    fresh = WorkerProcess(WORKER, environment=FAULTS)
+    fresh = WorkerProcess(FAULTY, environment=FAULTS)
     try:
         assert fresh.ask("ping", 30)["pid"] == fresh.pid
     finally:
@@ -98,7 +106,7 @@ def test_a_segmentation_fault_costs_only_the_worker(worker: WorkerProcess) -> No
 
 
 def test_too_much_host_memory_is_killed() -> None:
-    worker = WorkerProcess(WORKER, memory_bytes=256 << 20, environment=FAULTS)
+    worker = WorkerProcess(FAULTY, memory_bytes=256 << 20, environment=FAULTS)
     try:
         assert 0 < worker.resident_bytes() < 256 << 20
         with pytest.raises(WorkerTooLarge, match="256 MiB are allowed"):
@@ -112,11 +120,11 @@ def test_an_unexpected_exception_is_an_error_with_its_place(worker: WorkerProces
     with pytest.raises(DeviceError, match="ValueError: planted") as caught:
         worker.ask("fail", 30)
     assert not isinstance(caught.value, WorkerDied)
-    assert caught.value.sticky  # type: ignore[attr-defined]
+    assert caught.value.sticky
     assert worker.ask("ping", 30)["pid"] == worker.pid
 
 
-def test_unknown_requests_are_refused_and_faults_need_the_variable() -> None:
+def test_unknown_requests_are_refused() -> None:
     worker = WorkerProcess(WORKER)
     try:
         with pytest.raises(DeviceError, match="does not know the request 'die'"):
@@ -143,7 +151,7 @@ def test_a_worker_follows_its_parent_into_death() -> None:
     program = (
         "import os, signal, sys\n"
         "from sassafras.cuda.worker_process import WorkerProcess\n"
-        "w = WorkerProcess('sassafras.evaluate.gpu.worker', environment={'SASSAFRAS_WORKER_FAULTS': '1'})\n"
+        f"w = WorkerProcess({FAULTY!r}, environment={FAULTS!r})\n"
         "w.ask('ping', 30)\n"
         "w.send('sleep', seconds=600)\n"
         "print(w.pid, flush=True)\n"

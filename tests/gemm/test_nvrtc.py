@@ -6,6 +6,8 @@ import re
 
 import pytest
 
+from sassafras.core import ToolMissing
+from sassafras.cuda.compile import with_nvrtc
 from sassafras.gemm.build.cubins import ARCH, KERNELS, source
 from sassafras.gemm.configs import registry
 
@@ -28,16 +30,15 @@ def test_no_function_is_the_hosts() -> None:
 
 
 def test_nvrtc_takes_a_kernel_of_each_family() -> None:
-    nvrtc = pytest.importorskip("cuda.bindings.nvrtc")
-    try:
-        nvrtc.nvrtcVersion()
-    except Exception as error:  # the bindings raise several types where the library is missing
-        pytest.skip(f"no NVRTC: {error}")
-    from sassafras.cuda.compile import _with_nvrtc
-
     kinds = {}
     for instance in registry.INSTANCES:
-        kinds.setdefault((type(instance), bool(getattr(instance, "blocks", 0))), instance)
+        kinds.setdefault((type(instance), bool(getattr(instance, "k_blocks", 0))), instance)
     assert len(kinds) >= 6
+    options = [f"--gpu-architecture={ARCH}", "--std=c++17"]
     for instance in kinds.values():
-        assert _with_nvrtc(nvrtc, source(instance), ARCH, f"{instance.name}.cu")[:4] == b"\x7fELF"
+        name = f"{instance.name}.cu"
+        try:
+            cubin, _ = with_nvrtc(source(instance), options, where=name, name=name)
+        except ToolMissing as error:
+            pytest.skip(f"no NVRTC: {error}")
+        assert cubin[:4] == b"\x7fELF"

@@ -25,7 +25,7 @@ def filled(workload, fills=None, seed: int = 3) -> dict:  # type: ignore[no-unty
 
 def swapped() -> object:
     """A configuration whose kernel exchanges the operands."""
-    return next(c for c in registry.legal(Shape(64, 512, 512)) if c.swapped and len(c.instances) == 1)
+    return next(c for c in registry.legal(Shape(64, 512, 512)) if c.swap_ab and len(c.instances) == 1)
 
 
 def test_operands_have_the_problems_names_whatever_the_kernel_calls_them() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 import warnings
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -31,13 +30,13 @@ def learnt(kind: str, rounds: int = 1, steps: int = 20) -> tuple[dict[str, np.nd
     `kind`: ``graphs``, ``plain`` (the same functions, never recorded), or ``parent`` (sb3-contrib's own).
     """
 
-    from sassafras.search.ppo import CUASMRL, graphed
+    from sassafras.search.ppo import Hyperparameters, graphed
     from sassafras.search.ppo.agent import agent, chance, weights
     from sassafras.search.ppo.game import AssemblyGame
     from tests.search.ppo.small_kernel import Judge, space
 
     judge, schedules = Judge(), space(moves="memory", view="paper")
-    preset = replace(CUASMRL, steps=steps, horizon=6)
+    preset = Hyperparameters(steps=steps, horizon=6)
     game, left = AssemblyGame(schedules, lambda s: judge.evaluate(schedules.candidate(s)), horizon=6), [1.0]
     with chance(11, 1, "cuda"):
         model = agent([game], preset, left=lambda: left[0], seed=11, device="cuda")
@@ -92,7 +91,7 @@ def test_a_short_search_with_its_network_on_the_gpu_repeats_itself() -> None:
 
     found = []
     for _ in range(2):
-        strategy = search.get("ppo", {"policy": "fresh", "on": "cuda", "steps": 16})
+        strategy = search.get("ppo", {"on": "cuda", "steps": 16})
         schedules = space(**strategy.space_options)  # type: ignore[attr-defined]
         found.append(search.run(strategy, schedules, Judge(), Budget(evaluations=40), seed=4))
     one, two = found

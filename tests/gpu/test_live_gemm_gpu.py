@@ -1,4 +1,4 @@
-"""Configurations of our HGEMM kernels judged live on a GPU: beside cuBLASLt, wrong ones caught, on Ray."""
+"""Configurations of our HGEMM kernels judged live on a GPU: beside cuBLASLt, wrong ones caught."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.alone
 def test_a_configuration_is_checked_and_timed_beside_cublaslt(cache: Path) -> None:
     config = GemmSpace(SHAPE, lambda config: b"").start()
-    found = rival(SHAPE, config.name, cache=cache)
+    found = rival(SHAPE, config, cache=cache)
     assert 0.3 < found["low"] <= found["ratio"] <= found["high"] < 5
 
 
@@ -45,20 +45,4 @@ def test_a_kernel_that_is_off_by_one_per_cent_is_wrong(cache: Path) -> None:
     assert wrong != text
     cached_path(config.instance, cache).write_bytes(compile_cuda(wrong, "sm_90a", name="wrong.cu"))
     with pytest.raises(DeviceError, match="RMS"):
-        rival(SHAPE, config.name, cache=cache)
-
-
-@pytest.mark.alone  # "auto" would join the cluster of a test beside it, and lose it when that one ends
-def test_a_sweep_on_a_cluster_of_this_machine(tmp_path: Path, cache: Path) -> None:
-    pytest.importorskip("ray")
-    from sassafras.cluster import Pool
-    from sassafras.cluster.gemm import ClusterCrew
-    from sassafras.gemm.bench import runs
-    from sassafras.gemm.bench.options import Options
-
-    shapes = (SHAPE, Shape(64, 128, 512))
-    with Pool("auto", device="cuda", workers=1) as pool:
-        settings = runs.RunSettings(tmp_path, Options(configs=12), crew=ClusterCrew(pool))
-        dataset = runs.sweep(shapes, settings)
-    assert not dataset.modelled and set(dataset.entries) == set(shapes)
-    assert all(entry.ours for entry in dataset)
+        rival(SHAPE, config, cache=cache)

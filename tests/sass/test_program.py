@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sassafras.core import Kernel
 from sassafras.core.errors import CubinError, UnsupportedArch
 from sassafras.sass import Program, check_schedulable, disassembly, parameters
 from sassafras.sass.cubin import Cubin
 from sassafras.sass.eiattr import ANNOTATIONS, UNUSED_LOAD_BYTES, Record, unknown_attributes
 from sassafras.sass.registers import GPR, PRED, UGPR
 from sassafras.schedule import ScheduleSpace
-from sassafras.training.corpus.sampling import CorpusSample, open_sample
 from sassafras.validate import Validator
 from tests import kernels
 
@@ -183,9 +183,7 @@ def unused(program: Program) -> list[int]:
 
 def test_loads_with_unused_bytes_are_followed() -> None:
     """A prefix sum reads its warps' totals by four and needs three: `.nv.info` says of which load."""
-    changes = {"ROWS": 4, "COLS": 1024, "num_warps": 4}
-    workload, case = open_sample(CorpusSample("scan", "corpus:cumsum", tuple(changes.items())))
-    kernel = workload.build(case, "sm_90a")
+    kernel = Kernel(kernels.cumsum_cubin(4, 1024, 4, "fp16"), "cumsum", "sm_90a", 128, 0)
     program = Program.parse(kernel.cubin)
     marked = unused(program)
     assert marked, "ptxas marks loads of this kernel"

@@ -10,18 +10,15 @@ from sassafras.core import SearchError
 
 def test_ppo_is_known_by_name_without_torch_and_asks_for_its_moves() -> None:
     assert "ppo" in search.names()
-    fresh, untrained = search.get("ppo", {"policy": "fresh"}), search.get("ppo", {"policy": "untrained"})
-    assert fresh.space_options == {"moves": "memory", "view": "paper"}  # type: ignore[attr-defined]
-    assert untrained.space_options == {"moves": "all", "view": "all"}  # type: ignore[attr-defined]
-    chosen = search.get("ppo", {"policy": "untrained", "moves": "memory", "horizon": 8})
-    assert chosen.preset.horizon == 8  # type: ignore[attr-defined]
-    assert chosen.space_options["moves"] == "memory"  # type: ignore[attr-defined]
-    with pytest.raises(SearchError, match="ppo has no setting 'nonsense'"):
-        search.get("ppo", {"nonsense": 1})
+    assert search.get("ppo").space_options == {"moves": "memory", "view": "paper"}  # type: ignore[attr-defined]
+    chosen = search.get("ppo", {"moves": "all", "horizon": 8})
+    assert chosen.horizon == 8  # type: ignore[attr-defined]
+    assert chosen.space_options == {"moves": "all", "view": "paper"}  # type: ignore[attr-defined]
+    with pytest.raises(SearchError, match="ppo has no setting 'policy'"):
+        search.get("ppo", {"policy": "pretrained"})
 
 
 def test_where_metrics_go_is_not_part_of_a_searchs_identity() -> None:
-    one = search.get("ppo", {"policy": "untrained", "tensorboard": "/somewhere"})
-    other = search.get("ppo", {"policy": "untrained"})
-    assert search.settings_of(one) == search.settings_of(other)
-    assert search.settings_of(one) != search.settings_of(search.get("ppo", {"policy": "fresh"}))
+    one = search.get("ppo", {"tensorboard": "/somewhere"})
+    assert search.settings_of(one) == search.settings_of(search.get("ppo"))
+    assert search.settings_of(one) != search.settings_of(search.get("ppo", {"moves": "all"}))

@@ -220,7 +220,10 @@ def test_a_column_takes_its_own_type_alone(store: Store) -> None:
 def test_runs_of_strategies_that_are_gone_are_listed_and_shown(tmp_path: Path) -> None:
     """A store keeps names and settings as text: what it holds does not depend on what can be run today."""
     path = tmp_path / "store.sqlite"
-    gone = {"beam": {"width": 8}, "exact": {"whole": 250}, "guided": {"policy": "pretrained", "heat": 1.0}}
+    gone = {
+        "beam": {"width": 8}, "exact": {"whole": 250}, "guided": {"policy": "pretrained", "heat": 1.0},
+        "ppo": {"policy": "pretrained", "digest": "0123456789abcdef"},
+    }  # fmt: skip
     with Store.open(path) as store:
         for strategy, settings in gone.items():
             run_id = store.begin_run(

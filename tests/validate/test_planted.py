@@ -11,9 +11,8 @@ import pytest
 from sassafras.core import Kernel
 from sassafras.sass import Program
 from sassafras.schedule import ScheduleSpace
-from sassafras.schedule.spaces import renamed
+from sassafras.schedule.spaces import space_of
 from sassafras.targets import load
-from sassafras.training.corpus.sampling import CorpusSample, open_sample
 from sassafras.validate import Validator
 from tests import kernels
 
@@ -27,13 +26,6 @@ def suite(name: str) -> bytes:
     return workload.build(workload.case(), "sm_90a").cubin
 
 
-def scan(rows: int, cols: int, warps: int, kind: str) -> bytes:
-    """A prefix sum: shuffles, stores between them, and loads that are not used whole."""
-    changes = {"ROWS": rows, "COLS": cols, "num_warps": warps, "type": kind}
-    workload, case = open_sample(CorpusSample("scan", "corpus:cumsum", tuple(changes.items())))
-    return workload.build(case, "sm_90a").cubin
-
-
 CASES = {
     "softmax": lambda: kernels.softmax_cubin(),
     "scalar softmax": lambda: kernels.softmax_cubin(aligned=False, block=2048),
@@ -41,8 +33,8 @@ CASES = {
     "HMMA": lambda: kernels.matmul_cubin(bm=16, bn=64, bk=32),
     "attention": lambda: suite("attention"),
     "sm_80": lambda: kernels.matmul_cubin("sm_80"),
-    "scan": lambda: scan(4, 512, 1, "fp32"),
-    "scan of four warps": lambda: scan(8, 1024, 4, "bf16"),
+    "scan": lambda: kernels.cumsum_cubin(4, 512, 1, "fp32"),
+    "scan of four warps": lambda: kernels.cumsum_cubin(8, 1024, 4, "bf16"),
 }
 #: classes that every one of these kernels must provide, so that a source that plants nothing is noticed
 EVERYWHERE = {
@@ -148,7 +140,7 @@ def test_no_copy_under_other_names_is_proved_that_is_another_program(case: str) 
 def test_violations_planted_in_a_renamed_copys_schedule_are_caught() -> None:
     workload = load("suite:rotary")
     kernel = workload.build(workload.case(), "sm_90a")
-    space = renamed(kernel, Validator)
+    space = space_of("renaming", Validator)(kernel)
     validator = Validator(kernel.cubin)
     assert space.via and validator.via(space.via[0]).ok
     subject = Subject(Program.parse(space.via[0]), kernel.name)

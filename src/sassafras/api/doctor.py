@@ -1,4 +1,4 @@
-"""What of GPU, driver, tools and packages is here, and what can be done with it."""
+"""`sassafras doctor`: the GPU, driver, tools and packages found, and the tasks that they allow."""
 
 from __future__ import annotations
 

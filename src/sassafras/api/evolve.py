@@ -6,24 +6,20 @@ Proposals are judged like any candidate by their results; what happened is kept 
 from __future__ import annotations
 
 import hashlib
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from sassafras import __version__
-from sassafras.api.optimize import _pool, _pool_device
-from sassafras.cluster.evolve import SourceIslands
 from sassafras.core import (
     Candidate,
     Case,
     Device,
     DeviceError,
     Kernel,
-    SassafrasError,
     SearchError,
     ToolMissing,
     Workload,
@@ -33,10 +29,11 @@ from sassafras.evaluate.gpu import CudaDevice
 from sassafras.evaluate.gpu.profile import profile
 from sassafras.evaluate.source import SourceEvaluator
 from sassafras.gemm.bench.rival import rival
+from sassafras.gemm.configs.fields import from_fields
 from sassafras.gemm.problem.shape import Shape
 from sassafras.gemm.select.source_workload import PREFIX as SOURCE_PREFIX
 from sassafras.gemm.select.workload import PREFIX
-from sassafras.jobs.opening import DEFAULT_ARCH, check_workers, load_workload, opened_store
+from sassafras.jobs.opening import DEFAULT_ARCH, load_workload, opened_store
 from sassafras.jobs.result import Result
 from sassafras.llm.archive import Archive
 from sassafras.llm.evolve import Evolve
@@ -102,8 +99,6 @@ def evolve(
     fresh: bool = False,
     endpoint: Mapping[str, Any] | None = None,
     prices: tuple[float, float] = (0.0, 0.0),
-    cluster: str | None = None,
-    workers: int | None = None,
     progress: Callable[[Progress], None] | None = None,
     stage: Callable[[str], None] | None = None,
 ) -> Result:
@@ -132,7 +127,6 @@ def evolve(
         store: as for `sassafras.optimize`; by default none where there is a folder.
         endpoint: fields of `sassafras.llm.endpoint.EndpointSettings`; ``device`` of a local model.
         prices: dollars a million prompt tokens and answer tokens.
-        cluster, workers: as for `sassafras.optimize`; the proposer is asked by this process alone.
 
     Returns: the result; ``facts["waiting"]`` counts prompts that have no answer yet.
 
@@ -143,9 +137,6 @@ def evolve(
     say = stage or (lambda text: None)
     target, shape = _source_target(target)
     folder = _folder_of(proposer, folder)
-    if shape is not None or folder is not None:
-        _refuse(cluster=cluster, workers=workers)
-    check_workers(cluster, workers)
     limits = Spend.parse(budget) if isinstance(budget, str) else budget
     meter = Meter(limits.tokens, limits.dollars, *prices)
     given = dict(settings or {})
@@ -161,30 +152,17 @@ def evolve(
         say(f"{error.what}: new prompts are left to another machine")
         passages = None
     with ExitStack() as stack:
-        pool = (
-            None if cluster is None else stack.enter_context(_pool(cluster, device, workers, programs=True))
-        )
-        opened: Device
-        if pool is not None and pool.device == "cuda":
-            opened = _pool_device(pool)
-        else:
-            opened = _device(device, arch)
+        opened = _device(device, arch)
         if opened is not device:
             stack.enter_context(closing(opened))
         kept = stack.enter_context(opened_store(False if folder is not None and store is None else store))
         workload, which, baseline, space = _subject(loaded, opened, case, arch, whole, say)
-        turn = None if getattr(asked, "concurrent", False) else threading.Lock()
-
-        def strategy_of(chosen: int) -> Evolve:
-            """The strategy of a search with this seed, behind a journal of its own."""
-            if asked is None:
-                return Evolve(None, **given)
-            what = (workload.name, which.name, chosen, getattr(space, "description", ""))
+        remembered = None
+        if asked is not None:
+            what = (workload.name, which.name, seed, getattr(space, "description", ""))
             path = None if folder is not None else _journal(asked, kept, fresh, what)
-            return Evolve(Remembered(asked, meter, path, turn), **given)
-
-        # islands have strategies of their own; the driver's is never asked then, and counts what they did
-        strategy = strategy_of(seed)
+            remembered = Remembered(asked, meter, path)
+        strategy = Evolve(remembered, **given)
         strategy.retrieve = None if passages is None else passages.find
         strategy.wait, strategy.ahead = wait, passages is not None or not context
         if folder is not None:
@@ -218,13 +196,6 @@ def evolve(
             meter=meter,
             deploys=shape is None,
         )
-        if pool is not None:
-            job = SourceIslands(
-                **{each.name: getattr(job, each.name) for each in fields(SourceJob)},
-                pool=pool,
-                whole=whole,
-                make_strategy=strategy_of,
-            )
         result = job.stored_result(fresh) or job.run(progress)
     if out is not None:
         result.save(out)
@@ -317,14 +288,6 @@ def _folder_of(proposer: Any, folder: str | Path | None) -> str | Path | None:
     return named or None
 
 
-def _refuse(**given: Any) -> None:
-    for name, value in given.items():
-        if value:
-            raise SassafrasError(
-                f"--{name} is not for {PREFIX}MxNxK or a run in a folder", hint="leave it out"
-            )
-
-
 def _begun(
     record: Record,
     space: SourceSpace,
@@ -406,5 +369,5 @@ def _rival(
         if event.get("device") == device.name and event.get("rival"):
             return dict(event["rival"])
     say("timing cuBLASLt's algorithms")
-    found = rival(shape, str(workload.meta["config"]))
+    found = rival(shape, from_fields(workload.meta["config"]))
     return {"name": "cuBLASLt's best algorithm", **found}

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
-from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from sassafras import search
 from sassafras.cluster import Pool
 from sassafras.cluster.islands import IslandsJob, PoolDevice
-from sassafras.core import Budget, Device, DeviceError, Kernel, Space, Workload
+from sassafras.core import Budget, Device, DeviceError, Kernel, SearchError, Space, Workload
 from sassafras.frontend.ptxas_options import of as ptxas_option_space
 from sassafras.jobs.job import Job
-from sassafras.jobs.opening import DEFAULT_ARCH, check_workers, load_workload, open_device, opened_store
+from sassafras.jobs.opening import DEFAULT_ARCH, load_workload, open_device, opened_store
 from sassafras.jobs.result import Result
 from sassafras.schedule.spaces import space_of
 from sassafras.search import Progress, Strategy
@@ -49,7 +49,7 @@ def optimize(
     """Search a faster schedule for a kernel, prove the winner legal, measure it afresh, and keep it.
 
     The same call, made again after an interruption, goes on where it stopped; after it finished, it returns
-    the stored result at once.
+    the stored result immediately.
 
     Args:
         target: a workload, or what `sassafras.targets.load` reads: ``file.py[:attribute]``,
@@ -82,7 +82,8 @@ def optimize(
         SassafrasError: one of its subclasses, with what is wrong, where, and what to do.
     """
     say = stage or (lambda text: None)
-    check_workers(cluster, workers)
+    if workers is not None and cluster is None:
+        raise SearchError("there are workers only in a cluster", hint="--cluster auto, or HOST:PORT")
     if strategy is None:
         strategy = "guided" if space is None or isinstance(space, str) else "anneal"
     chosen = search.get(strategy, settings)
@@ -91,8 +92,11 @@ def optimize(
     which = workload.case(case)
     with ExitStack() as stack:
         pool = None if cluster is None else stack.enter_context(_pool(cluster, device, workers))
-        on_gpus = pool is not None and pool.device == "cuda"
-        opened: Device = _pool_device(pool) if on_gpus else open_device(device, arch)
+        opened: Device
+        if pool is not None and pool.device == "cuda":
+            opened = PoolDevice(pool)
+        else:
+            opened = open_device(device, arch)
         stack.enter_context(closing(opened))
         kept = stack.enter_context(opened_store(store))
         say(f"compiling {workload.name} {which.name}")
@@ -113,23 +117,15 @@ def optimize(
             make = space
         if getattr(chosen, "informed", False):
             make = informed(make, workload, which)
-        job = Job(workload, which, baseline, chosen, limit, seed, opened, make(baseline), kept, say, notes)
-        if pool is not None:
-            held = {own.name: getattr(job, own.name) for own in fields(Job)}
-            job = IslandsJob(**held, pool=pool, make_space=make)
+        kind = Job if pool is None else partial(IslandsJob, pool=pool, make_space=make)
+        job = kind(workload, which, baseline, chosen, limit, seed, opened, make(baseline), kept, say, notes)
         result = job.stored_result(fresh) or job.run(progress)
     if out is not None:
         result.save(out)
     return result
 
 
-def _pool(cluster: str, device: str | Device, workers: int | None, *, programs: bool = False) -> Pool:
+def _pool(cluster: str, device: str | Device, workers: int | None) -> Pool:
     if not isinstance(device, str):
         raise DeviceError("a cluster makes its own devices", hint='device="cuda" or "model"')
-    kind = "cuda" if device == "auto" else device
-    return Pool(cluster, device=kind, workers=workers, programs=programs)
-
-
-def _pool_device(pool: Any) -> Device:
-    made: Device = PoolDevice(pool)
-    return made
+    return Pool(cluster, device="cuda" if device == "auto" else device, workers=workers)

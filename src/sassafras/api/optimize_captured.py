@@ -1,4 +1,4 @@
-"""`sassafras tune CAPTURE`: down the list by GPU time, all shapes at once, and what to expect of it."""
+"""`sassafras tune CAPTURE`: kernels in order of GPU time, on all their shapes, and the expected change."""
 
 from __future__ import annotations
 

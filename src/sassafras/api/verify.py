@@ -1,24 +1,21 @@
-"""Everything that can be done to find a kernel wrong: `verify`. What could not be done is said."""
+"""`verify`: all checks that can find a kernel wrong; lists those that are not possible here."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from sassafras.cluster import Pool
-from sassafras.cluster.islands import PoolDevice
-from sassafras.cluster.random_tests import sample
 from sassafras.core import Candidate, Case, DeviceError, Kernel, SassafrasError, StoreError, Verdict, Workload
 from sassafras.core.statistics import failure_bound
 from sassafras.cuda.environment import available
-from sassafras.evaluate.evaluator import launch_key
 from sassafras.evaluate.gpu import CudaDevice
+from sassafras.evaluate.gpu.protocol import launch_key
 from sassafras.evaluate.gpu.sanitizer import program, sanitize
 from sassafras.evaluate.scan import scan_cubin
-from sassafras.jobs.opening import DEFAULT_ARCH, check_workers, load_workload
+from sassafras.jobs.opening import DEFAULT_ARCH, load_workload
 from sassafras.store import Store, Winner
 from sassafras.validate import Validator
 
@@ -107,8 +104,6 @@ def verify(
     samples: int = SAMPLES,
     seconds: float | None = None,
     sanitizer: bool = True,
-    cluster: str | None = None,
-    workers: int | None = None,
     say: Callable[[str], None] | None = None,
 ) -> Verification:
     """Verify a tuned kernel against its original, as thoroughly as this machine allows.
@@ -128,26 +123,17 @@ def verify(
         arch: architecture to compile the original for, by default the GPU's, or ``sm_90a``.
         samples, seconds: stop sampling after so many samples in all, or so long.
         sanitizer: run compute-sanitizer where it is installed.
-        cluster: sample on every GPU of a Ray cluster (``"auto"`` or ``HOST:PORT``: `docs/guides/cluster.md`);
-            where this machine has no GPU the cases are checked on one of them, too.
-        workers: how many of the cluster's GPUs; None for all.
         say: called with a line of text when another step begins.
 
     Raises:
         SassafrasError: the target or the stored kernel cannot be found or built.
-        DeviceError: the cluster cannot be used.
     """
     tell = say or (lambda text: None)
-    check_workers(cluster, workers)
     usable, missing = available()
-    with ExitStack() as stack:
-        device = CudaDevice(seeds=4) if usable else None
-        if device is not None:
-            stack.callback(device.close)
-        pool = None if cluster is None else stack.enter_context(_pool(cluster, workers, device))
-        judge: Any = device if device is not None or pool is None else PoolDevice(pool)
+    device = CudaDevice(seeds=4) if usable else None
+    with nullcontext() if device is None else closing(device):
         subject = _subject(
-            target, cubin, stored, store, case, arch or (judge.arch if judge else DEFAULT_ARCH)
+            target, cubin, stored, store, case, arch or (device.arch if device else DEFAULT_ARCH)
         )
         tuned = subject.tuned
         tell(f"verifying {tuned.name} {tuned.digest[:16]} ({subject.origin})")
@@ -156,39 +142,20 @@ def verify(
         rest = (PROCESSES, SAMPLING, SANITIZER)
         if any(step.status == "failed" for step in steps):
             steps += [VerificationStep(name, "not done", "what is not proved is not run") for name in rest]
-        elif judge is None:
+        elif device is None:
             steps += [VerificationStep(name, "not done", f"no usable GPU: {missing}") for name in rest]
         else:
             tell("every case, cold, in fresh processes")
-            judge.open(subject.workload, subject.case, subject.original)
-            steps.append(_processes(judge, subject.candidate))
+            device.open(subject.workload, subject.case, subject.original)
+            steps.append(_processes(device, subject.candidate))
             cases = tuple(steps[-1].facts["cases"] or cases)
             tell("sampling")
-            if pool is None:
-                steps.append(_sample(judge, subject, cases, samples, seconds))
-            else:
-                judge.close()  # a worker of this host may have the same GPU
-                steps.append(_sample_on(pool, subject, cases, samples, seconds, tell))
-                pool.close()
-            if device is not None:
-                device.close()
-            steps.append(_sanitize(subject, sanitizer, "" if usable else missing, tell))
+            steps.append(_sample(device, subject, cases, samples, seconds))
+            device.close()
+            steps.append(_sanitize(subject, sanitizer, tell))
     return Verification(
         tuned.name, tuned.digest, subject.original.digest, subject.origin, cases, tuple(steps)
     )
-
-
-def _pool(cluster: str, workers: int | None, device: CudaDevice | None) -> Pool:
-    """The cluster's workers; of this machine's kind of GPU, if it has one, since one binary is verified."""
-    pool = Pool(cluster, workers=workers)
-    if device is not None and pool.facts["arch"] != device.arch:
-        pool.close()
-        raise DeviceError(
-            f"the cluster's GPUs are {pool.facts['arch']}, this machine's is {device.arch}",
-            where=cluster,
-            hint="one cubin is verified: use a cluster of the same architecture, or none",
-        )
-    return pool
 
 
 # -- what is verified ---------------------------------------------------------------------------------------
@@ -346,43 +313,10 @@ def _sample(
     return VerificationStep(SAMPLING, "passed", detail, facts)
 
 
-def _sample_on(
-    pool: Pool,
-    subject: _Subject,
-    cases: Sequence[str],
-    samples: int,
-    seconds: float | None,
-    tell: Callable[[str], None],
-) -> VerificationStep:
-    """`_sample` on all workers of a cluster."""
-    workload, original, candidate = subject.workload, subject.original, subject.candidate
-    try:
-        found = sample(pool, workload, cases, original, candidate, samples=samples, seconds=seconds, say=tell)
-    except DeviceError as error:
-        return VerificationStep(SAMPLING, "not done", str(error))
-    facts = found.facts()
-    if found.fault is not None and found.fault.report is not None:
-        where, report = found.fault, found.fault.report
-        detail = f"{where.shard}, on {where.place}: {report.verdict}: {report.detail}"
-        return VerificationStep(SAMPLING, "failed", detail, facts)
-    if found.inexact is not None:
-        why = f"{found.inexact}: the original differs from itself, so bytes cannot be compared"
-        return VerificationStep(SAMPLING, "not done", why, facts)
-    gpus = "1 GPU" if found.gpus == 1 else f"{found.gpus} GPUs"
-    detail = (
-        f"{found.samples} launches on fresh inputs, every output byte equal, on {gpus} in "
-        f"{found.seconds:.1f} s; failure probability a launch below {found.failure_bound:.1e} (95 %). "
-        f"{facts['scope'][0]}"
-    )
-    return VerificationStep(SAMPLING, "passed", detail, facts)
-
-
-def _sanitize(subject: _Subject, wanted: bool, missing: str, tell: Callable[[str], None]) -> VerificationStep:
-    """compute-sanitizer, if it is `wanted` and this machine's GPU is not `missing`."""
+def _sanitize(subject: _Subject, wanted: bool, tell: Callable[[str], None]) -> VerificationStep:
+    """compute-sanitizer, if it is `wanted`."""
     if not wanted:
         return VerificationStep(SANITIZER, "not done", "left out as asked")
-    if missing:
-        return VerificationStep(SANITIZER, "not done", f"it runs on this machine: {missing}")
     if program() is None:
         return VerificationStep(SANITIZER, "not done", "compute-sanitizer is not installed")
     tell("compute-sanitizer")

@@ -1,4 +1,4 @@
-"""What several processes recorded, as one capture."""
+"""Merges the recordings of several processes into one capture."""
 
 from __future__ import annotations
 

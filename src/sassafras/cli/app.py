@@ -81,9 +81,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # help says [:attribute] and [/CASE]: Rich takes these for markup, and fails
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Makes GPU kernels faster after the compiler has finished, and believes only speed-ups that it can "
-    "prove correct and measure honestly.",
-    epilog="--debug, anywhere on the line, shows the traceback of an error.",
+    help="Make GPU kernels faster after the compiler has finished: search instruction schedules, prove them "
+    "legal, measure them, and deploy them.",
+    epilog="Add --debug anywhere on the line to show the traceback of an error.",
 )
 app.command("optimize")(optimize.command)
 app.command("tune")(tune.command)

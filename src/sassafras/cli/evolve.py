@@ -25,18 +25,21 @@ def command(
     proposer: Annotated[
         str,
         typer.Option(
-            help="mutate (random edits), endpoint:MODEL, local:PATH[+ADAPTER], exchange:FOLDER (answers are "
-            "files), or replay:FOLDER (a recorded run)."
+            help="Source of proposals: mutate (random edits), endpoint:MODEL, local:PATH[+ADAPTER], "
+            "exchange:FOLDER (answers are files), or replay:FOLDER (a recorded run)."
         ),
     ] = "mutate",
     budget: Annotated[
-        str, typer.Option(help="Seconds, evaluations, tokens, dollars: 10m,200e,500kt,2.5usd; any of them.")
+        str,
+        typer.Option(
+            help="Limits in time, evaluations, tokens and dollars, one or several: 10m,200e,500kt,2.5usd."
+        ),
     ] = "10m",
     base_url: Annotated[
-        str | None, typer.Option(help="The endpoint, for example http://host:8000/v1.")
+        str | None, typer.Option(help="URL of the endpoint, for example http://host:8000/v1.")
     ] = None,
     key_variable: Annotated[
-        str, typer.Option(help="Environment variable that holds the key.")
+        str, typer.Option(help="Environment variable that holds the endpoint's key.")
     ] = "OPENAI_API_KEY",
     requests_per_minute: Annotated[
         int | None, typer.Option(min=1, help="Maximum number of requests per minute.")
@@ -60,18 +63,22 @@ def command(
     case: options.Case = None,
     arch: options.Arch = None,
     device: Annotated[
-        str, typer.Option(help="auto, cuda (measures), model (a stand-in), or none (writes prompts).")
+        str,
+        typer.Option(
+            help="Where candidates run: cuda (a GPU), model (no GPU; outputs are not checked), auto, or none "
+            "(writes prompts, runs nothing)."
+        ),
     ] = "auto",
-    model_device: Annotated[str, typer.Option(help="Where a local model runs: cpu, cuda, ...")] = "cpu",
+    model_device: Annotated[
+        str, typer.Option(help="Device of a local language model: cpu, cuda, ...")
+    ] = "cpu",
     settings: options.Settings = None,
     seed: options.Seed = 0,
     store: options.StorePath = None,
-    out: Annotated[Path, typer.Option(help="Folder for the winner and all variants.")] = Path(
+    out: Annotated[Path, typer.Option(help="Folder to write the winner and all variants to.")] = Path(
         "sassafras-out"
     ),
     fresh: options.Fresh = False,
-    cluster: options.Cluster = None,
-    workers: options.Workers = None,
     quiet: options.Quiet = False,
     json: options.Json = False,
 ) -> None:
@@ -126,8 +133,6 @@ def command(
                 "device": model_device,
             },
             prices=prices,
-            cluster=cluster,
-            workers=workers,
             progress=show.progress,
             stage=show.stage,
         )

@@ -16,26 +16,22 @@ def command(
     target: options.Target,
     case: options.Case = None,
     arch: options.Arch = None,
-    ptxas: Annotated[Path | None, typer.Option(help="Assemble the baseline with this ptxas.")] = None,
+    ptxas: Annotated[
+        Path | None, typer.Option(help="Assemble the baseline with this ptxas executable.")
+    ] = None,
     ptxas_options: Annotated[
-        Path | None, typer.Option(help="Start from the choice in this file of `sassafras ptxas-options`.")
+        Path | None, typer.Option(help="Use the baseline that `sassafras ptxas-options` wrote to this file.")
     ] = None,
     space: Annotated[
-        str, typer.Option(help="What may change: swaps, control, renaming or blocks.")
+        str, typer.Option(help="Search space: swaps (order and stall counts), control, renaming or blocks.")
     ] = "swaps",
     device: options.Device = "auto",
     strategy: options.Strategy = "guided",
     settings: options.Settings = None,
-    policy: Annotated[
-        str | None,
-        typer.Option(
-            help="Network of ppo: pretrained, fresh, untrained or a checkpoint [default: pretrained]."
-        ),
-    ] = None,
     budget: options.Budget = "60s",
     seed: options.Seed = 0,
     store: options.StorePath = None,
-    out: Annotated[Path, typer.Option(help="Folder for the winner's cubin and JSON.")] = Path(
+    out: Annotated[Path, typer.Option(help="Folder to write the cubin and its JSON file to.")] = Path(
         "sassafras-out"
     ),
     fresh: options.Fresh = False,
@@ -59,7 +55,7 @@ def command(
         result = optimize(
             target,
             strategy=strategy,
-            settings=parse_settings(settings or []) | ({} if policy is None else {"policy": policy}),
+            settings=parse_settings(settings or []),
             budget=budget,
             device=device,
             seed=seed,

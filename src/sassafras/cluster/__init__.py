@@ -1,8 +1,7 @@
-"""Many GPUs, many hosts: searches, sweeps and sampling on Ray's actors, one worker a GPU."""
+"""One search on many GPUs and hosts: an island for every worker, on Ray's actors."""
 
 from __future__ import annotations
 
-from .pool import Pool, Task
-from .remote import connected
+from .pool import Pool
 
-__all__ = ["Pool", "Task", "connected"]
+__all__ = ["Pool"]

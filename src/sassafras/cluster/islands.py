@@ -18,14 +18,24 @@ from typing import Any
 
 import numpy as np
 
-from sassafras.core import Budget, Candidate, Case, Evaluation, Kernel, Outcome, SearchError, Space, Workload
+from sassafras.core import (
+    Budget,
+    Candidate,
+    Case,
+    Device,
+    Evaluation,
+    Kernel,
+    Outcome,
+    SearchError,
+    Space,
+    Workload,
+)
 from sassafras.jobs.confirm import SELECTION_LEADERS
 from sassafras.jobs.job import Job
 from sassafras.search import Finished, Found, Progress, Recorded, Recorder
 
 from .payload import JobSubject, describe
-from .pool import Pool, Task
-from .worker import Context
+from .pool import Pool
 
 #: leaders that an island sends home
 HOME = 4
@@ -66,8 +76,8 @@ def home(found: Finished[Any]) -> Finished[Any]:
 # -- on the worker ------------------------------------------------------------------------------------------
 
 
-def search_island(payload: Mapping[str, Any], context: Context) -> Iterator[Any]:
-    """One island, on a worker: yields `Said` of each new outcome, then a `Finished`."""
+def search_island(payload: Mapping[str, Any], device: Device, stop: threading.Event) -> Iterator[Any]:
+    """One island, on a worker (`worker.Work`): yields `Said` of each new outcome, then a `Finished`."""
     said: queue.SimpleQueue[Any] = queue.SimpleQueue()
     with JobSubject(payload["subject"]) as subject:
         job = Job(
@@ -77,7 +87,7 @@ def search_island(payload: Mapping[str, Any], context: Context) -> Iterator[Any]
             payload["strategy"],
             payload["budget"],
             payload["seed"],
-            context.device,
+            device,
             payload["space"](subject.baseline),
             None,
             lambda text: None,
@@ -85,9 +95,9 @@ def search_island(payload: Mapping[str, Any], context: Context) -> Iterator[Any]
 
         def walk() -> None:
             try:
-                context.device.open(subject.workload, subject.case, subject.baseline)
+                device.open(subject.workload, subject.case, subject.baseline)
                 recorder = Relay(payload["known"], said.put)
-                said.put(home(job.search(None, recorder=recorder, stop=context.stop.is_set)))
+                said.put(home(job.search(None, recorder=recorder, stop=stop.is_set)))
             except BaseException as error:
                 said.put(error)
             said.put(_OVER)
@@ -149,10 +159,9 @@ class PoolDevice:
 class Island:
     """What the driver knows of one island."""
 
-    index: int
     seed: int
     budget: Budget
-    run_id: int | None = None
+    run_id: int | None
     known: dict[str, Recorded] = field(default_factory=dict)
     verdicts: Counter[str] = field(default_factory=Counter)
     clock: float = 0.0
@@ -186,17 +195,17 @@ def _cost(outcome: Outcome | None) -> float:
 
 
 @dataclass
-class Islands(Job):
-    """A `Job` whose search is several: their runs in the store, and one result of them.
+class IslandsJob(Job):
+    """A `Job` whose search is an island for every worker: their runs in the store, and one result of them.
 
     Attributes:
-        pool: the workers; one island each.
+        pool: the workers.
+        make_space: makes the space from the baseline on a worker.
     """
 
     pool: Pool | None = None
+    make_space: Callable[[Kernel], Space[Any, Any]] | None = None
     _fresh: bool = False
-    _new: int = 0
-    _begun: float = 0.0
 
     def spec(self) -> dict[str, Any]:
         """See `Job.spec`; how many islands there are is part of what makes two searches the same."""
@@ -208,37 +217,61 @@ class Islands(Job):
         self._fresh = fresh
         super().begin(fresh)
 
-    def _islands(self) -> list[Island]:
-        assert self.pool is not None
-        self._new, self._begun = 0, time.monotonic()
-        made = []
-        for index in range(self.pool.size):
-            seed = int(np.random.SeedSequence([self.seed, index]).generate_state(1)[0])
-            spec = {**self.spec(), "seed": seed, "island": index, "of": self.seed}
-            run = self._begin(spec, seed, self._fresh)
-            island = Island(index, seed, share(self.budget, index, self.pool.size), run)
-            if self.store is not None and run is not None:
-                for outcome, took in self.store.recorded(run):
-                    island.take(outcome, took)
-            made.append(island)
-        return made
-
-    def _note(
+    def search(
         self,
-        islands: Sequence[Island],
-        island: Island,
-        said: Said,
         progress: Callable[[Progress], None] | None,
-    ) -> None:
-        """Keep what an island said, in the store and in how all stand."""
-        recipe, outcome, took = said
-        if not island.take(outcome, took):
-            return
-        self._new += 1
+        *,
+        recorder: Recorder | None = None,
+        stop: Callable[[], bool] | None = None,
+    ) -> Finished[Any]:
+        """All islands, to the end of their budgets."""
+        assert self.pool is not None and self.make_space is not None
+        islands = {f"island {index}": self._island(index) for index in range(self.pool.size)}
+        subject = describe(self.workload, self.case, self.baseline)
+        self.say(f"searching {self.budget} with {self.strategy.name} on {len(islands)} x {self.device.name}")
+        begun, replayed = time.monotonic(), sum(len(island.known) for island in islands.values())
+
+        def payload(island: Island) -> dict[str, Any]:
+            return {
+                "subject": subject,
+                "strategy": self.strategy,
+                "budget": island.budget,
+                "seed": island.seed,
+                "space": self.make_space,
+                "known": dict(island.known),
+            }
+
+        def hear(name: str, event: Any) -> None:
+            island = islands[name]
+            if isinstance(event, Finished):
+                island.found = event
+                return
+            recipe, outcome, took = event
+            if not island.take(outcome, took):
+                return
+            if self.store is not None and island.run_id is not None:
+                self.store.append(island.run_id, recipe, outcome, took)
+            if progress is not None and island.best is not None:
+                progress(standing(list(islands.values()), replayed, time.monotonic() - begun))
+
+        complete = self.pool.run(
+            search_island,
+            {name: partial(payload, island) for name, island in islands.items()},
+            hear,
+            on_lost=lambda name, why: self.say(f"{name} lost its worker and moves: {why}"),
+        )
+        return self._merge(list(islands.values()), complete)
+
+    def _island(self, index: int) -> Island:
+        """An island with what the store holds of it."""
+        assert self.pool is not None
+        seed = int(np.random.SeedSequence([self.seed, index]).generate_state(1)[0])
+        spec = {**self.spec(), "seed": seed, "island": index, "of": self.seed}
+        island = Island(seed, share(self.budget, index, self.pool.size), self._begin(spec, seed, self._fresh))
         if self.store is not None and island.run_id is not None:
-            self.store.append(island.run_id, recipe, outcome, took)
-        if progress is not None and island.best is not None:
-            progress(standing(islands, self._new, time.monotonic() - self._begun))
+            for outcome, took in self.store.recorded(island.run_id):
+                island.take(outcome, took)
+        return island
 
     def _merge(self, islands: Sequence[Island], complete: bool) -> Finished[Any]:
         """One result. Islands take turns in it: their figures come from GPUs that may differ a little."""
@@ -266,59 +299,6 @@ class Islands(Job):
         )
 
 
-@dataclass
-class IslandsJob(Islands):
-    """A search whose islands run on the workers, strategy and space included.
-
-    Attributes:
-        make_space: makes the space from the baseline on the worker.
-    """
-
-    make_space: Callable[[Kernel], Space[Any, Any]] | None = None
-
-    def search(
-        self,
-        progress: Callable[[Progress], None] | None,
-        *,
-        recorder: Recorder | None = None,
-        stop: Callable[[], bool] | None = None,
-    ) -> Finished[Any]:
-        """All islands, to the end of their budgets."""
-        assert self.pool is not None and self.make_space is not None
-        islands = self._islands()
-        subject = describe(self.workload, self.case, self.baseline)
-        self.say(f"searching {self.budget} with {self.strategy.name} on {len(islands)} x {self.device.name}")
-        by_name = {f"island {island.index}": island for island in islands}
-
-        def payload(name: str) -> dict[str, Any]:
-            island = by_name[name]
-            return {
-                "subject": subject,
-                "strategy": self.strategy,
-                "budget": island.budget,
-                "seed": island.seed,
-                "space": self.make_space,
-                "known": dict(island.known),
-            }
-
-        def hear(task: Task, event: Any) -> None:
-            island = by_name[task.name]
-            if isinstance(event, Finished):
-                island.found = event
-            else:
-                self._note(islands, island, event, progress)
-
-        complete = self.pool.run(
-            [
-                Task(name, "sassafras.cluster.islands:search_island", partial(payload, name))
-                for name in by_name
-            ],
-            hear,
-            on_lost=lambda task, why: self.say(f"{task.name} lost its worker and moves: {why}"),
-        )
-        return self._merge(islands, complete)
-
-
 def share(budget: Budget, index: int, count: int) -> Budget:
     """An island's part of a budget: all of the seconds, an equal part of the evaluations (two at least: the
     baseline's is one)."""
@@ -328,16 +308,17 @@ def share(budget: Budget, index: int, count: int) -> Budget:
     return replace(budget, evaluations=max(part, 2))
 
 
-def standing(islands: Sequence[Island], new: int, sitting: float) -> Progress:
-    """How all islands together stand; some outcome is there."""
+def standing(islands: Sequence[Island], replayed: int, sitting: float) -> Progress:
+    """How all islands together stand, `sitting` seconds after they began with `replayed` outcomes; some
+    outcome is there."""
     total = sum(len(island.known) for island in islands)
     best = min((island.best for island in islands), key=_cost)
     assert best is not None
     return Progress(
         max(island.clock for island in islands),
         total,
-        total - new,
-        new / sitting if sitting > 0 else 0.0,
+        replayed,
+        (total - replayed) / sitting if sitting > 0 else 0.0,
         dict(sum((island.verdicts for island in islands), Counter())),
         best,
         sum(island.fraction for island in islands) / len(islands),

@@ -6,50 +6,27 @@ the driver has heard of each, and that a task whose worker is lost starts again 
 
 from __future__ import annotations
 
-import math
 import queue
 import threading
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from sassafras import __version__
 from sassafras.core import DeviceError
 
-from .remote import (
-    DONE,
-    EVENT,
-    FAILED,
-    LOST,
-    TRIES,
-    Helper,
-    WorkerLost,
-    answered,
-    connect,
-    interruptible,
-    short,
-)
-from .worker import ClusterWorker
+from .remote import DONE, EVENT, FAILED, LOST, WorkerLost, connect, interruptible, short
+from .worker import ClusterWorker, Work
 
+#: workers that one task may lose before it is taken for the cause
+TRIES = 4
 #: seconds between looks at whether the run is to stop
 _TICK = 0.2
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """Work for one worker.
-
-    Attributes:
-        name: unique within a `Pool.run`, for messages.
-        function: ``"module:function"``, called on the worker as ``function(payload, context)`` (see
-            `worker.Context`); an iterator of events (plain data), which reach the driver in order.
-        payload: makes the argument of each try, so that a retry begins with what is known by then.
-    """
-
-    name: str
-    function: str
-    payload: Callable[[], Mapping[str, Any]] = field(repr=False)
+#: a task that is to be done, by name, and which try it is
+_Waiting = queue.SimpleQueue[tuple[str, int]]
+#: kind of news, task, try, and the event, the error or the reason
+_News = queue.SimpleQueue[tuple[str, str, int, Any]]
+#: what makes a try's payload, by task
+Payloads = Mapping[str, Callable[[], Mapping[str, Any]]]
 
 
 class Pool:
@@ -60,7 +37,6 @@ class Pool:
             one of this machine's GPUs where there is none), or ``HOST:PORT`` of a head node.
         device: ``"cuda"`` (a worker for every GPU) or ``"model"`` (a worker for every CPU: no GPU needed).
         workers: how many workers; None for as many as the cluster has room for now.
-        programs: see `worker.ClusterWorker`.
 
     Raises:
         ToolMissing: Ray is not installed here.
@@ -68,48 +44,34 @@ class Pool:
             Sassafras or has another GPU than the rest.
     """
 
-    def __init__(
-        self,
-        address: str = "auto",
-        *,
-        device: str = "cuda",
-        workers: int | None = None,
-        programs: bool = False,
-    ) -> None:
+    def __init__(self, address: str = "auto", *, device: str = "cuda", workers: int | None = None) -> None:
         if device not in ("cuda", "model"):
             raise DeviceError(f"a cluster has no device {device!r}", hint="cuda or model")
         if workers is not None and workers < 1:
             raise DeviceError(f"a pool needs at least one worker, not {workers}")
-        self.device, self._programs = device, programs
-        self._helpers: list[Helper] = []
+        self.device = device
+        self._actors: list[Any] = []
         self._ray, self._started = connect(address)
-        self._resources = {"num_gpus": 1, "num_cpus": 1} if device == "cuda" else {"num_cpus": 1}
-        room = int(self._ray.cluster_resources().get("GPU" if device == "cuda" else "CPU", 0))
-        if room < 1:
-            self.close()
-            raise DeviceError(
-                "the cluster has no GPU" if device == "cuda" else "the cluster has no CPU to spare",
-                where=address,
-                hint="start nodes with `ray start --address=HEAD:6379`, or (where taken) --device model",
-            )
-        self.size = min(workers or room, room)
-        self._actors: list[Any] = [self._actor() for _ in range(self.size)]
-        #: workers that were lost so far, whatever the cause
-        self.lost = 0
         try:
+            room = int(self._ray.cluster_resources().get("GPU" if device == "cuda" else "CPU", 0))
+            if room < 1:
+                raise DeviceError(
+                    "the cluster has no GPU" if device == "cuda" else "the cluster has no CPU to spare",
+                    where=address,
+                    hint="start nodes with `ray start --address=HEAD:6379`, or (where taken) --device model",
+                )
+            self.size = min(workers or room, room)
+            self._actors = [self._actor() for _ in range(self.size)]
             self.facts: dict[str, Any] = self._agree()
         except BaseException:
             self.close()
             raise
 
     def _actor(self) -> Any:
-        options = {
-            **self._resources,
-            "max_concurrency": 2,
-            "max_restarts": 0,
-            "scheduling_strategy": "SPREAD",
-        }
-        return self._ray.remote(ClusterWorker).options(**options).remote(self.device, self._programs)
+        options = {"num_cpus": 1, "max_concurrency": 2, "max_restarts": 0, "scheduling_strategy": "SPREAD"}
+        if self.device == "cuda":
+            options["num_gpus"] = 1
+        return self._ray.remote(ClusterWorker).options(**options).remote(self.device)
 
     def _agree(self) -> dict[str, Any]:
         """Every worker's facts, which must agree: figures of unlike GPUs must not meet in one search."""
@@ -136,10 +98,11 @@ class Pool:
 
     def run(
         self,
-        tasks: Iterable[Task],
-        on_event: Callable[[Task, Any], None],
+        work: Work,
+        payloads: Payloads,
+        hear: Callable[[str, Any], None],
         *,
-        on_lost: Callable[[Task, str], None] | None = None,
+        on_lost: Callable[[str, str], None],
     ) -> bool:
         """Run every task to its end, each on one worker at a time; events are handled in this thread.
 
@@ -147,26 +110,26 @@ class Pool:
         payload. Ctrl-C asks the tasks to stop and hears them out.
 
         Args:
-            on_event: called with the task and what its function yielded; what it raises stops all tasks.
-            on_lost: called when a task lost its worker.
+            work: a function of a module that every node has.
+            payloads: by the task's name, what makes the payload of each try.
+            hear: called with the task and what `work` yielded; what it raises stops all tasks.
+            on_lost: called with a task that lost its worker, and why.
 
         Returns:
             True when everything ran to its end, False when it was interrupted.
 
         Raises:
-            SassafrasError: a task's function raised, or `on_event`; the others are stopped first.
+            SassafrasError: `work` raised, or `hear`; the other tasks are stopped first.
             DeviceError: a task lost its worker `TRIES` times.
         """
-        waiting: queue.SimpleQueue[tuple[Task, int]] = queue.SimpleQueue()
-        news: queue.SimpleQueue[tuple[str, Task, int, Any]] = queue.SimpleQueue()
-        left = 0
-        for task in tasks:
-            waiting.put((task, 1))
-            left += 1
-        over = threading.Event()
+        waiting, news, over = _Waiting(), _News(), threading.Event()
+        for name in payloads:
+            waiting.put((name, 1))
+        left = len(payloads)
+        common = (work, payloads, waiting, news, over)
         threads = [
-            threading.Thread(target=self._serve, args=(place, waiting, news, over), daemon=True)
-            for place in range(self.size)
+            threading.Thread(target=self._serve, args=(number, *common), daemon=True)
+            for number in range(self.size)
         ]
         for thread in threads:
             thread.start()
@@ -176,28 +139,28 @@ class Pool:
             with interruptible():
                 while left:
                     try:
-                        kind, task, tries, value = news.get(timeout=_TICK)
-                        if kind == LOST and tries < TRIES and failure is None and not interrupted:
-                            if on_lost is not None:
-                                on_lost(task, value)
-                            waiting.put((task, tries + 1))
-                            continue
+                        kind, name, tries, value = news.get(timeout=_TICK)
+                        stopping = interrupted or failure is not None
                         if kind == EVENT:
                             try:
-                                on_event(task, value)
+                                hear(name, value)
                                 continue
                             except Exception as error:
-                                value = error
-                        else:
-                            left -= 1
-                        if kind == LOST:
+                                kind, value = FAILED, error
+                                left += 1  # the task itself has still to end
+                        elif kind == LOST and tries < TRIES and not stopping:
+                            on_lost(name, value)
+                            waiting.put((name, tries + 1))
+                            continue
+                        elif kind == LOST:
+                            kind = DONE if stopping else FAILED
                             value = DeviceError(
                                 f"{tries} workers were lost running this; the last: {value}",
-                                where=task.name,
+                                where=name,
                                 hint="the task may be the cause: look at that node's memory and GPU log",
                             )
-                        given_up = kind == DONE or (kind == LOST and interrupted)
-                        if not given_up and failure is None:
+                        left -= 1
+                        if kind == FAILED and failure is None:
                             failure = value
                             left -= self._stop(waiting)
                     except queue.Empty:
@@ -213,7 +176,7 @@ class Pool:
             raise failure
         return not interrupted
 
-    def _stop(self, waiting: queue.SimpleQueue[tuple[Task, int]]) -> int:
+    def _stop(self, waiting: _Waiting) -> int:
         """Ask running tasks to end; returns how many were waiting and now never start."""
         dropped = 0
         while not waiting.empty():
@@ -225,81 +188,62 @@ class Pool:
 
     def _serve(
         self,
-        place: int,
-        waiting: queue.SimpleQueue[tuple[Task, int]],
-        news: queue.SimpleQueue[tuple[str, Task, int, Any]],
+        number: int,
+        work: Work,
+        payloads: Payloads,
+        waiting: _Waiting,
+        news: _News,
         over: threading.Event,
     ) -> None:
         """One thread a worker: take a task, pass on what it says, replace the worker when it is lost."""
         ready = False
         while not over.is_set():
             # a lost worker may not have found a place yet: it must not hold a task
-            if not ready and not (ready := self.answers(place, math.inf, over)):
+            if not ready and not (ready := self._comes(number, over)):
                 return
             try:
-                task, tries = waiting.get(timeout=_TICK)
+                name, tries = waiting.get(timeout=_TICK)
             except queue.Empty:
                 continue
-            try:
-                payload = dict(task.payload())
-            except Exception as error:
-                news.put((FAILED, task, tries, error))
-                continue
-            actor = self._actors[place]
             answer: tuple[str, Any] = (LOST, "the worker's answer broke off")
             try:
-                for reference in actor.run.options(num_returns="streaming").remote(task.function, payload):
+                payload = dict(payloads[name]())
+                run = self._actors[number].run.options(num_returns="streaming")
+                for reference in run.remote(work, payload):
                     kind, value = self._ray.get(reference)
                     if kind == EVENT:
-                        news.put((EVENT, task, tries, value))
+                        news.put((EVENT, name, tries, value))
                     else:
                         answer = kind, value
             except self._ray.exceptions.RayError as error:
                 answer = (LOST, short(error))
+            except Exception as error:  # the payload cannot be made, or cannot travel
+                answer = (FAILED, error)
             if answer[0] == LOST:
-                self.replace(place, actor)
+                self._replace(number)
                 ready = False
-            news.put((answer[0], task, tries, answer[1]))
+            news.put((answer[0], name, tries, answer[1]))
 
-    def actor(self, number: int) -> Any:
-        """The actor that is this worker now."""
-        return self._actors[number]
+    def _replace(self, number: int) -> None:
+        """Another actor in place of a lost one, wherever Ray finds room, now or when a node joins."""
+        # it may be cut off rather than dead: what it still does must not go on beside the retry
+        self._ray.kill(self._actors[number], no_restart=True)
+        self._actors[number] = self._actor()
 
-    def replace(self, number: int, lost: Any) -> None:
-        """Another actor in place of one that was lost, wherever Ray finds room, now or when a node joins."""
-        if self._actors[number] is lost:
-            self.lost += 1
-            # it may be cut off rather than dead: what it still does must not go on beside the retry
-            self._ray.kill(lost, no_restart=True)
-            self._actors[number] = self._actor()
-
-    def answers(self, number: int, seconds: float, over: threading.Event) -> bool:
-        """Whether a worker answers within so long; a lost one may wait for a node. False also when `over`
-        was set."""
+    def _comes(self, number: int, over: threading.Event) -> bool:
+        """Wait until a worker answers; a lost one may wait for a node. False once `over` is set."""
         asked = self._actors[number].facts.remote()
-        until = time.monotonic() + seconds
         while not over.is_set():
-            if self._ray.wait([asked], timeout=min(_TICK, seconds))[0]:
+            if self._ray.wait([asked], timeout=_TICK)[0]:
                 try:
                     self._ray.get(asked)
+                    return True
                 except self._ray.exceptions.RayError:
-                    self.replace(number, self._actors[number])
+                    self._replace(number)
                     asked = self._actors[number].facts.remote()
-                    continue
-                return True
-            if time.monotonic() > until:
-                return False
         return False
 
-    def helper(self, made: Callable[..., Any], *arguments: Any) -> Helper:
-        """An actor of that class on some CPU of the cluster, and another when its node is lost.
-
-        Where no CPU is left beside those of the workers it shares theirs.
-        """
-        room = 1 if self.spare_cpus() > len(self._helpers) else 0
-        remote = self._ray.remote(made).options(num_cpus=room, scheduling_strategy="SPREAD")
-        self._helpers.append(Helper(self._ray, lambda: remote.remote(*arguments)))
-        return self._helpers[-1]
+    # -- one worker's device ------------------------------------------------------------------------------
 
     def ready(self) -> int:
         """The number of a worker that answers; of lost ones some may wait for a node for ever.
@@ -318,8 +262,6 @@ class Pool:
             return number
         raise DeviceError("all workers of the cluster were lost", hint="the same command resumes")
 
-    # -- the rest -----------------------------------------------------------------------------------------
-
     def ask(self, number: int, method: str, *arguments: Any, **named: Any) -> Any:
         """Call a method of a worker's device; see `worker.ClusterWorker.device_call` and `ready`.
 
@@ -335,45 +277,13 @@ class Pool:
             raise value
         return value
 
-    def map(self, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
-        """`function` of every item on the cluster's CPUs, in order: for compilation. Ray retries lost ones.
-
-        Without a CPU beside those of the workers it happens here.
-
-        Args:
-            function: of a module that every node has.
-
-        Raises:
-            SassafrasError: an item failed; what the function raised.
-            DeviceError: a node that cannot be replaced was lost.
-        """
-        if self.spare_cpus() < 1:
-            return [function(item) for item in items]
-        remote = self._ray.remote(answered).options(num_cpus=1, max_retries=3)
-        try:
-            answers = self._ray.get([remote.remote(function, item) for item in items])
-        except self._ray.exceptions.RayError as error:
-            raise DeviceError(f"work on the cluster's CPUs failed: {short(error)}") from error
-        for kind, value in answers:
-            if kind == FAILED:
-                raise value
-        return [value for _, value in answers]
-
-    def spare_cpus(self) -> int:
-        """CPUs of the cluster that no worker holds."""
-        return int(self._ray.cluster_resources().get("CPU", 0)) - self.size
-
-    def share(self, value: Any) -> Any:
-        """A reference to a value that workers get with ``ray.get``, sent to each node once."""
-        return self._ray.put(value)
-
     def close(self) -> None:
         """Give the workers back; a cluster that we started ends. Safe to call twice."""
         if self._ray is None:
             return
-        for actor in [*getattr(self, "_actors", []), *(helper.actor for helper in self._helpers)]:
+        for actor in self._actors:
             self._ray.kill(actor, no_restart=True)
-        self._actors, self._helpers = [], []
+        self._actors = []
         if self._started:
             self._ray.shutdown()
         self._ray = None

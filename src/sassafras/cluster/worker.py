@@ -1,35 +1,23 @@
-"""What runs on a cluster's node: one actor, one GPU."""
+"""What runs on a cluster's node: one actor, one device."""
 
 from __future__ import annotations
 
-import importlib
 import socket
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sassafras import __version__
 from sassafras.core import Device
 from sassafras.evaluate.gpu import CudaDevice
-from sassafras.llm.program_model import ProgramModel
 from sassafras.timing_model import ModelDevice
 
 from .payload import JobSubject
 from .remote import DONE, EVENT, FAILED, failure
 
-
-@dataclass(frozen=True, slots=True)
-class Context:
-    """What a task's function is given besides its payload.
-
-    Attributes:
-        device: this worker's device, used by no other task meanwhile.
-        stop: set when the task is asked to end soon.
-    """
-
-    device: Device
-    stop: threading.Event
+#: a task's function, called on a worker with a payload, the worker's device (used by no other task meanwhile)
+#: and an event that is set when the task is to end soon; what it yields reaches the driver in order
+Work = Callable[[Mapping[str, Any], Device, threading.Event], Iterator[Any]]
 
 
 class ClusterWorker:
@@ -37,12 +25,10 @@ class ClusterWorker:
 
     Args:
         device: ``"cuda"`` or ``"model"``.
-        programs: candidates are other programs, not schedules: compared with the reference instead of bit by
-            bit, or modelled each on its own.
     """
 
-    def __init__(self, device: str, programs: bool = False) -> None:
-        self._kind, self._programs = device, programs
+    def __init__(self, device: str) -> None:
+        self._kind = device
         self._stop = threading.Event()
         self._device: Any = None
         self._subject: JobSubject | None = None
@@ -60,19 +46,14 @@ class ClusterWorker:
 
     def _made(self) -> Any:
         if self._device is None:
-            if self._kind == "cuda":
-                self._device = CudaDevice(bitwise=not self._programs)
-            else:
-                self._device = ProgramModel() if self._programs else ModelDevice()
+            self._device = CudaDevice() if self._kind == "cuda" else ModelDevice()
         return self._device
 
-    def run(self, function: str, payload: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-        """Call ``module:function`` and pass on what it yields; the last answer says how it ended."""
+    def run(self, work: Work, payload: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+        """Pass on what `work` yields; the last answer says how it ended."""
         self._stop.clear()
         try:
-            context = Context(self._made(), self._stop)
-            module, _, name = function.partition(":")
-            for event in getattr(importlib.import_module(module), name)(payload, context):
+            for event in work(payload, self._made(), self._stop):
                 yield EVENT, event
             yield DONE, None
         except Exception as error:

@@ -59,17 +59,17 @@ def compare_functions(
             cold.append(paired_ratios(*found))
     wall = {name: _wall(timer, f, rounds) for name, f in (("A", a), ("B", b))}
     return Comparison(
-        hierarchical_median(ratios),  # type: ignore[arg-type]
-        hierarchical_bootstrap(ratios, seed=1),  # type: ignore[arg-type]
-        hierarchical_median(nulls),  # type: ignore[arg-type]
-        hierarchical_bootstrap(nulls, seed=2),  # type: ignore[arg-type]
+        hierarchical_median(ratios),
+        hierarchical_bootstrap(ratios, seed=1),
+        hierarchical_median(nulls),
+        hierarchical_bootstrap(nulls, seed=2),
         float(np.median([t[0] for t in times])),
         float(np.median([t[1] for t in times])),
         groups,
         rounds,
         timer.how,
-        cold_speedup=hierarchical_median(cold) if cold else None,  # type: ignore[arg-type]
-        cold_interval=hierarchical_bootstrap(cold, seed=3) if cold else None,  # type: ignore[arg-type]
+        cold_speedup=hierarchical_median(cold) if cold else None,
+        cold_interval=hierarchical_bootstrap(cold, seed=3) if cold else None,
         wall_us=wall,
         equal=equal,
         facts={

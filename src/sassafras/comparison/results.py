@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from sassafras.core import Tolerance
+
 
 def _tensors(value: Any) -> list[Any]:
     if isinstance(value, Mapping):
@@ -33,8 +35,8 @@ def alike(first: Any, second: Any) -> str:
         if x.tobytes() != y.tobytes():
             found = "close"
             with np.errstate(invalid="ignore", over="ignore"):
-                near = np.abs(x - y) <= 1e-3 + 1e-3 * np.abs(x)
-            if not (near | (x == y) | (np.isnan(x) & np.isnan(y))).all():
+                near = Tolerance(rtol=1e-3, atol=1e-3).close(y, x)
+            if not near.all():
                 return "different"
     return found
 

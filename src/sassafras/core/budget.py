@@ -1,4 +1,4 @@
-"""How long a search may go on."""
+"""The budget of a search: seconds, evaluations or both."""
 
 from __future__ import annotations
 

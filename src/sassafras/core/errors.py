@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from .verdict import Verdict
+
 
 class SassafrasError(Exception):
     """Base of every error that Sassafras raises on purpose.
@@ -71,7 +73,29 @@ class StoreError(SassafrasError):
 
 
 class DeviceError(SassafrasError):
-    """The device is absent, busy, or failed in a way that is not a candidate's fault."""
+    """The device is absent, busy, or failed.
+
+    Args:
+        what, where, hint: as of every `SassafrasError`.
+        sticky: the process that it arose in is lost.
+        verdict: what it says of the candidate that ran; None where that is not at fault.
+    """
+
+    sticky = False
+    verdict: Verdict | None = None
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        where: str | None = None,
+        hint: str | None = None,
+        sticky: bool = False,
+        verdict: Verdict | None = None,
+    ) -> None:
+        super().__init__(what, where=where, hint=hint)
+        self.sticky = sticky or self.sticky
+        self.verdict = verdict or self.verdict
 
 
 class SearchError(SassafrasError):

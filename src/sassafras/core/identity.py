@@ -1,4 +1,4 @@
-"""What makes two workloads the same: a digest of everything that decides what a search of one would find."""
+"""Identity of a workload: a digest of everything that affects the outcome of a search."""
 
 from __future__ import annotations
 

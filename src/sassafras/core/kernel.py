@@ -47,3 +47,34 @@ class Kernel:
     def with_cubin(self, cubin: bytes) -> Kernel:
         """The same launch facts around other code (a candidate schedule)."""
         return replace(self, cubin=cubin)
+
+    def launch_facts(self) -> dict[str, Any]:
+        """What must match before one cubin may stand in for another, as JSON."""
+        return {
+            "threads": self.threads,
+            "shared_bytes": self.shared_bytes,
+            "cluster": list(self.cluster),
+            "hidden_args": self.hidden_args,
+            "scratch_bytes": self.scratch_bytes,
+            "parameters": None if self.parameters is None else [list(pair) for pair in self.parameters],
+        }
+
+    @classmethod
+    def launched_as(
+        cls, facts: Mapping[str, Any], cubin: bytes, name: str, arch: str, meta: Mapping[str, Any]
+    ) -> Kernel:
+        """A kernel of these `launch_facts`. Raises KeyError, TypeError or ValueError where they are none."""
+        x, y, z = facts["cluster"]
+        pairs = facts["parameters"]
+        return cls(
+            cubin,
+            name,
+            arch,
+            facts["threads"],
+            facts["shared_bytes"],
+            (x, y, z),
+            facts["hidden_args"],
+            facts["scratch_bytes"],
+            None if pairs is None else tuple((parameter, kind) for parameter, kind in pairs),
+            meta,
+        )

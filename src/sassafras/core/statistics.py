@@ -11,6 +11,7 @@ import numpy as np
 from .errors import SassafrasError
 from .evaluation import Interval
 
+Values = Sequence[float] | np.ndarray
 #: 97.5 % quantile of Student's t by degrees of freedom (standard tables)
 _T = {
     1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262, 10: 2.228,
@@ -21,9 +22,7 @@ _NORMAL = 1.959964
 _SMALL = 64
 
 
-def paired_ratios(
-    baseline: Sequence[float] | np.ndarray, candidate: Sequence[float] | np.ndarray
-) -> np.ndarray:
+def paired_ratios(baseline: Values, candidate: Values) -> np.ndarray:
     """baseline / candidate of each pair, float64: speed-ups. Raises SassafrasError on unusable times."""
     a, b = np.asarray(baseline, float), np.asarray(candidate, float)
     if a.shape != b.shape or a.ndim != 1 or a.size == 0:
@@ -33,7 +32,7 @@ def paired_ratios(
     return a / b
 
 
-def bootstrap_median(values: Sequence[float] | np.ndarray, *, seed: int = 0, draws: int = 500) -> Interval:
+def bootstrap_median(values: Values, *, seed: int = 0, draws: int = 500) -> Interval:
     """95 % percentile-bootstrap interval of the median of independent values."""
     data = np.asarray(values, float)
     if data.size == 0:
@@ -74,7 +73,7 @@ def _draws(seed: int, draws: int, size: int) -> np.ndarray:
     return drawn
 
 
-def hierarchical_median(groups: Sequence[Sequence[float]]) -> float:
+def hierarchical_median(groups: Sequence[Values]) -> float:
     """Geometric mean over the groups (processes) of each group's median ratio."""
     medians = [float(np.median(np.asarray(group, float))) for group in groups]
     if not medians or min(medians) <= 0:
@@ -82,9 +81,7 @@ def hierarchical_median(groups: Sequence[Sequence[float]]) -> float:
     return math.exp(sum(map(math.log, medians)) / len(medians))
 
 
-def hierarchical_bootstrap(
-    groups: Sequence[Sequence[float]], *, seed: int = 0, draws: int = 2000
-) -> Interval:
+def hierarchical_bootstrap(groups: Sequence[Values], *, seed: int = 0, draws: int = 2000) -> Interval:
     """95 % interval of `hierarchical_median`: processes are drawn first, then ratios within each.
 
     With few processes the plain percentile interval is too narrow (5 clusters cover about 83 % instead of
@@ -115,8 +112,8 @@ def hierarchical_bootstrap(
 
 
 def redrawn_ratio(
-    baseline: Sequence[float] | np.ndarray,
-    candidate: Sequence[float] | np.ndarray,
+    baseline: Values,
+    candidate: Values,
     *,
     others: int = 100,
     seed: int = 0,

@@ -130,6 +130,15 @@ class Tolerance:
     rtol: float = 1e-3
     atol: float = 1e-3
 
+    def close(self, out: Any, ref: Any) -> Any:
+        """Elementwise, bool: within the tolerance of a finite reference, equal to it, or both NaN.
+
+        Args:
+            out, ref: arrays of NumPy or of torch, of one shape, wide enough for their difference.
+        """
+        near = abs(out - ref) <= self.atol + self.rtol * abs(ref)  # of an infinite one everything is that
+        return (near & (abs(ref) != math.inf)) | (out == ref) | ((out != out) & (ref != ref))
+
 
 #: ``reference(tensors) -> {name: tensor}``: torch tensors by argument name (scalars too) in, the
 #: expected value of each out/inout buffer out, computed in FP64 or FP32 on upcast inputs

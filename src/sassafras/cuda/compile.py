@@ -1,11 +1,13 @@
-"""CUDA C++ text to a cubin: NVRTC, or nvcc where NVRTC is missing. Needs no GPU and no context."""
+"""CUDA C++ text to a cubin or to PTX: NVRTC, or nvcc where NVRTC is missing. Needs no GPU and no context."""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from sassafras.core import CompileError, ToolMissing
 
@@ -17,49 +19,79 @@ def compile_cuda(source: str, arch: str, *, name: str = "kernels.cu") -> bytes:
         CompileError: the compiler refused the source; its log is in the message.
         ToolMissing: neither NVRTC nor nvcc is there.
     """
+    options = [f"--gpu-architecture={arch}", "--std=c++17"]
+    try:
+        return with_nvrtc(source, options, where=name, name=name)[0]
+    except ToolMissing as error:
+        if (nvcc := shutil.which("nvcc")) is None:
+            raise ToolMissing(
+                "neither NVRTC nor nvcc was found", hint="pip install nvidia-cuda-nvrtc"
+            ) from error
+        return with_nvcc(nvcc, source, options, where=name, name=name)
+
+
+def with_nvrtc(
+    source: str, options: Sequence[str], *, where: str, name: str = "kernel.cu", ptx: bool = False
+) -> tuple[bytes, str]:
+    """A cubin, or PTX, and NVRTC's release, through NVIDIA's own bindings.
+
+    Args:
+        where: what to call the source in errors.
+        name: what the compiler calls it.
+
+    Raises:
+        CompileError: NVRTC's log.
+        ToolMissing: bindings or library are not installed.
+    """
     try:
         from cuda.bindings import nvrtc
 
         nvrtc.nvrtcVersion()
-    except Exception as error:  # the bindings raise several types when the library is missing
-        if shutil.which("nvcc") is None:
-            raise ToolMissing(
-                "neither NVRTC nor nvcc was found", hint="pip install nvidia-cuda-nvrtc"
-            ) from error
-        return _with_nvcc(source, arch, name)
-    return _with_nvrtc(nvrtc, source, arch, name)
+    except Exception as error:  # the bindings raise several types where the library is missing
+        raise ToolMissing(
+            f"NVRTC cannot be loaded: {error}",
+            hint="pip install cuda-bindings nvidia-cuda-nvrtc, or use nvcc",
+        ) from error
 
+    def check(result: Any) -> Any:
+        status, *values = result
+        if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            raise CompileError(f"NVRTC failed with {status}", where=where)
+        return values[0] if len(values) == 1 else values
 
-def _with_nvrtc(nvrtc: object, source: str, arch: str, name: str) -> bytes:
-    def check(result: tuple) -> object:
-        if int(result[0]):
-            raise CompileError(f"NVRTC: {getattr(result[0], 'name', result[0])}", where=name)
-        return result[1] if len(result) > 1 else None
-
-    api = nvrtc  # type: ignore[assignment]
-    program = check(api.nvrtcCreateProgram(source.encode(), name.encode(), 0, [], []))  # type: ignore[attr-defined]
+    major, minor = check(nvrtc.nvrtcVersion())
+    program = check(nvrtc.nvrtcCreateProgram(source.encode(), name.encode(), 0, [], []))
+    words = [option.encode() for option in options]
     try:
-        options = [f"--gpu-architecture={arch}".encode(), b"--std=c++17"]
-        (code,) = api.nvrtcCompileProgram(program, len(options), options)  # type: ignore[attr-defined]
-        if int(code):
-            size = int(check(api.nvrtcGetProgramLogSize(program)))  # type: ignore[attr-defined, call-overload]
-            log = b" " * size
-            check(api.nvrtcGetProgramLog(program, log))  # type: ignore[attr-defined]
-            raise CompileError(log.decode(errors="replace").strip("\0 \n"), where=name)
-        size = int(check(api.nvrtcGetCUBINSize(program)))  # type: ignore[attr-defined, call-overload]
-        cubin = b" " * size
-        check(api.nvrtcGetCUBIN(program, cubin))  # type: ignore[attr-defined]
-        return cubin
+        if nvrtc.nvrtcCompileProgram(program, len(words), words)[0] != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            log = b" " * check(nvrtc.nvrtcGetProgramLogSize(program))
+            check(nvrtc.nvrtcGetProgramLog(program, log))
+            message = log.decode(errors="replace").strip("\0 \n")
+            raise CompileError(f"NVRTC refused the source:\n{message}", where=where)
+        kind = "PTX" if ptx else "CUBIN"
+        out = b" " * check(getattr(nvrtc, f"nvrtcGet{kind}Size")(program))
+        check(getattr(nvrtc, f"nvrtcGet{kind}")(program, out))
+        return out, f"{major}.{minor}"
     finally:
-        api.nvrtcDestroyProgram(program)  # type: ignore[attr-defined]
+        nvrtc.nvrtcDestroyProgram(program)
 
 
-def _with_nvcc(source: str, arch: str, name: str) -> bytes:
-    with tempfile.TemporaryDirectory() as folder:
-        text, cubin = Path(folder, name), Path(folder, "out.cubin")
-        text.write_text(source)
-        command = ["nvcc", f"-arch={arch}", "-std=c++17", "-cubin", "-o", str(cubin), str(text)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
-        if done.returncode:
-            raise CompileError(done.stderr.strip(), where=name)
-        return cubin.read_bytes()
+def with_nvcc(
+    nvcc: str,
+    source: str,
+    options: Sequence[str],
+    *,
+    where: str,
+    name: str = "kernel.cu",
+    ptx: bool = False,
+) -> bytes:
+    """`with_nvrtc` by the compiler at this path. Raises CompileError with its message."""
+    with tempfile.TemporaryDirectory(prefix="sassafras-") as scratch:
+        file, output = Path(scratch, name), Path(scratch, "kernel.out")
+        file.write_text(source)
+        command = [nvcc, "-ptx" if ptx else "-cubin", *options, str(file), "-o", str(output)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            message = (done.stderr or done.stdout).replace(str(file), name).strip()
+            raise CompileError(f"nvcc refused the source:\n{message}", where=where)
+        return output.read_bytes()

@@ -40,24 +40,24 @@ class CudaError(DeviceError):
         call: the driver function.
         code: the CUresult.
         sticky: the context is lost.
+        verdict: what it says of the candidate that caused it.
     """
 
     def __init__(self, call: str, code: int, name: str) -> None:
         self.call = call
         self.code = code
-        self.sticky = code in STICKY
-        super().__init__(f"{call}: {name} ({code})")
+        super().__init__(f"{call}: {name} ({code})", sticky=code in STICKY, verdict=_verdict(call, code))
 
-    @property
-    def verdict(self) -> Verdict:
-        """What this error says of the candidate that caused it."""
-        if self.code in _RESOURCES:
-            return Verdict.OUT_OF_RESOURCES
-        if self.code in _FOREIGN:
-            return Verdict.UNSUPPORTED
-        if self.code in _REFUSED or (self.call.startswith("cuModule") and not self.sticky):
-            return Verdict.COMPILE_ERROR
-        return Verdict.CRASHED
+
+def _verdict(call: str, code: int) -> Verdict:
+    """What an error says of the candidate that caused it."""
+    if code in _RESOURCES:
+        return Verdict.OUT_OF_RESOURCES
+    if code in _FOREIGN:
+        return Verdict.UNSUPPORTED
+    if code in _REFUSED or (call.startswith("cuModule") and code not in STICKY):
+        return Verdict.COMPILE_ERROR
+    return Verdict.CRASHED
 
 
 def bindings() -> Any:

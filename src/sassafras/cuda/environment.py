@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import functools
 import importlib.metadata
@@ -9,13 +10,24 @@ import importlib.util
 import json
 import os
 import platform
-import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from .worker_process import package_path
+
 _PROBE = "from sassafras.cuda.environment import probe; import json; print(json.dumps(probe(True)))"
+#: our names of nvidia-smi's fields
+_CLOCKS = {
+    "sm": "clocks.sm",
+    "memory": "clocks.mem",
+    "sm_max": "clocks.max.sm",
+    "power_w": "power.draw",
+    "power_limit_w": "power.limit",
+    "temperature_c": "temperature.gpu",
+}
 
 
 def probe(in_process: bool = False) -> dict[str, Any]:
@@ -56,10 +68,6 @@ def probe(in_process: bool = False) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=1)
 def _probe_elsewhere() -> dict[str, Any]:
-    import os
-
-    from .worker_process import _import_path
-
     try:
         done = subprocess.run(
             [sys.executable, "-P", "-c", _PROBE],
@@ -67,7 +75,7 @@ def _probe_elsewhere() -> dict[str, Any]:
             text=True,
             timeout=60,
             check=False,
-            env={**os.environ, **_import_path()},
+            env={**os.environ, **package_path()},
         )
         return dict(json.loads(done.stdout.strip().splitlines()[-1]))
     except (OSError, subprocess.TimeoutExpired, ValueError, IndexError) as error:
@@ -112,57 +120,36 @@ def environment() -> dict[str, Any]:
     }
 
 
-def clocks(smi: dict[str, str] | None = None) -> dict[str, Any]:
+def clocks(smi: Mapping[str, str] | None = None) -> dict[str, Any]:
     """SM and memory clock (MHz), power (W) and temperature (degrees C) now; empty without nvidia-smi.
 
     Only read, never set.
     """
     smi = _smi() if smi is None else smi
-    names = {
-        "sm": "clocks.sm",
-        "memory": "clocks.mem",
-        "sm_max": "clocks.max.sm",
-        "power_w": "power.draw",
-        "power_limit_w": "power.limit",
-        "temperature_c": "temperature.gpu",
-    }
     values = {}
-    for ours, theirs in names.items():
-        try:
+    for ours, theirs in _CLOCKS.items():
+        with contextlib.suppress(KeyError, ValueError):
             values[ours] = float(smi[theirs])
-        except (KeyError, ValueError):
-            continue
     return values
 
 
 def _smi() -> dict[str, str]:
     """nvidia-smi's fields for the GPU that CUDA calls 0 (it reads NVML in a process of its own)."""
-    fields = [
-        "driver_version",
-        "clocks.sm",
-        "clocks.mem",
-        "clocks.max.sm",
-        "power.draw",
-        "power.limit",
-        "temperature.gpu",
-    ]
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return {}
+    fields = ["driver_version", *_CLOCKS.values()]
     # an index or a UUID; NVML itself knows nothing of the variable
     first = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip() or "0"
+    query = [f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits", f"--id={first}"]
+    cells = (_printed("nvidia-smi", *query) or "").partition("\n")[0].split(",")
+    return dict(zip(fields, map(str.strip, cells), strict=True)) if len(cells) == len(fields) else {}
+
+
+def _printed(*command: str, cwd: Path | None = None) -> str | None:
+    """What a program prints, stripped; None where it is missing or fails."""
     try:
-        done = subprocess.run(
-            [program, f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits", f"--id={first}"],
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=True,
-        )
-        row = [cell.strip() for cell in done.stdout.strip().splitlines()[0].split(",")]
-        return dict(zip(fields, row, strict=True))
-    except (OSError, subprocess.SubprocessError, IndexError, ValueError):
-        return {}
+        done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
 
 
 def _missing(module: str) -> bool:
@@ -188,15 +175,8 @@ def _ptxas() -> str | None:
     for place in spec.submodule_search_locations:
         program = Path(place) / "backends/nvidia/bin/ptxas"
         if program.is_file():
-            try:
-                done = subprocess.run(
-                    [str(program), "--version"], capture_output=True, text=True, timeout=30, check=True
-                )
-            except (OSError, subprocess.SubprocessError):
-                return None
-            for word in done.stdout.split():
-                if word.startswith("V") and word[1:2].isdigit():
-                    return word[1:]
+            words = (_printed(str(program), "--version") or "").split()
+            return next((word[1:] for word in words if word.startswith("V") and word[1:2].isdigit()), None)
     return None
 
 
@@ -204,18 +184,6 @@ def _ptxas() -> str | None:
 def _commit() -> str | None:
     """The source tree's git commit, with ``+`` when files differ from it; None outside a checkout."""
     here = Path(__file__).resolve().parent
-    try:
-        sha = subprocess.run(
-            ["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, timeout=30, check=True
-        ).stdout.strip()
-        changed = subprocess.run(
-            ["git", "status", "--porcelain", "--untracked-files=no"],
-            cwd=here,
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=True,
-        ).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return sha + ("+" if changed else "")
+    sha = _printed("git", "rev-parse", "HEAD", cwd=here)
+    changed = _printed("git", "status", "--porcelain", "--untracked-files=no", cwd=here)
+    return None if sha is None or changed is None else sha + ("+" if changed else "")

@@ -56,25 +56,8 @@ def serve(handlers: Mapping[str, Handler], arguments: Sequence[str] | None = Non
             if handler is None:
                 raise DeviceError(f"the worker does not know the request {message.get('do')!r}")
             answer = handler(message, blobs)
-        except SassafrasError as error:
-            answer = {
-                "error": str(error),
-                "what": error.what,
-                "where": error.where,
-                "hint": error.hint,
-                "sticky": bool(getattr(error, "sticky", False)),
-                "verdict": _text(getattr(error, "verdict", None)),
-            }
         except BaseException as error:
-            traceback.print_exc()
-            answer = {
-                "error": f"{type(error).__name__}: {error}",
-                "what": f"{type(error).__name__}: {error}",
-                "where": _place(error),
-                "hint": None,
-                "sticky": True,
-                "unexpected": True,
-            }
+            answer = _failure(error)
         answer["id"] = message.get("id")
         answer["seconds_in_worker"] = time.perf_counter() - begin
         try:
@@ -84,8 +67,17 @@ def serve(handlers: Mapping[str, Handler], arguments: Sequence[str] | None = Non
     return 0
 
 
-def _text(value: object) -> str | None:
-    return None if value is None else str(value)
+def _failure(error: BaseException) -> Answer:
+    """What `WorkerProcess.receive` makes a DeviceError of."""
+    sticky, verdict = False, None
+    if isinstance(error, SassafrasError):
+        what, where, hint = error.what, error.where, error.hint
+        if isinstance(error, DeviceError):
+            sticky, verdict = error.sticky, error.verdict
+    else:
+        traceback.print_exc()
+        what, where, hint, sticky = f"{type(error).__name__}: {error}", _place(error), None, True
+    return {"error": what, "what": what, "where": where, "hint": hint, "sticky": sticky, "verdict": verdict}
 
 
 def _place(error: BaseException) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sassafras.core import DeviceError
+from sassafras.core import DeviceError, Verdict
 from sassafras.cuda.frames import read_frame, write_frame
 
 #: how often the parent looks at the worker's memory while it waits
@@ -29,14 +29,19 @@ class WorkerDied(DeviceError):
     """
 
     signal = 0
+    sticky, verdict = True, Verdict.CRASHED
 
 
 class WorkerTimeout(DeviceError):
     """The worker did not answer within the limit; it was killed."""
 
+    sticky, verdict = True, Verdict.TIMED_OUT
+
 
 class WorkerTooLarge(DeviceError):
     """The worker held more host memory than allowed; it was killed."""
+
+    sticky, verdict = True, Verdict.OUT_OF_RESOURCES
 
 
 class Stopped(Exception):
@@ -71,7 +76,7 @@ class WorkerProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=self._errors,
                 stderr=self._errors,
-                env={**os.environ, **_import_path(), **(environment or {})},
+                env={**os.environ, **package_path(), **(environment or {})},
             )
         except OSError as error:
             os.close(self._write)
@@ -113,7 +118,7 @@ class WorkerProcess:
             Stopped: `stop` said so.
             WorkerTimeout, WorkerTooLarge: it was killed for that.
             WorkerDied: it ended by itself.
-            DeviceError: it answered with an error; `sticky` says whether the process is lost.
+            DeviceError: it answered with an error.
         """
         if not self._sent:
             raise DeviceError("no request is pending")
@@ -144,10 +149,13 @@ class WorkerProcess:
             self.kill()
             raise WorkerDied(f"the worker answered request {answer.get('id')!r} instead of {expected}")
         if "error" in answer:
-            failure = DeviceError(answer["what"], where=answer["where"], hint=answer["hint"])
-            failure.sticky = answer["sticky"]  # type: ignore[attr-defined]
-            failure.verdict = answer.get("verdict")  # type: ignore[attr-defined]
-            raise failure
+            raise DeviceError(
+                answer["what"],
+                where=answer["where"],
+                hint=answer["hint"],
+                sticky=answer["sticky"],
+                verdict=Verdict(said) if (said := answer.get("verdict")) else None,
+            )
         return answer
 
     def ask(self, do: str, seconds: float, blobs: Sequence[bytes] = (), /, **fields: Any) -> dict[str, Any]:
@@ -217,8 +225,8 @@ class WorkerProcess:
         return died
 
 
-def _import_path() -> dict[str, str]:
-    """Let the worker import this very package, also from a source tree that is not installed."""
+def package_path() -> dict[str, str]:
+    """PYTHONPATH for a child that imports this very package, also from a tree that is not installed."""
     import sassafras
 
     root = str(Path(str(sassafras.__file__)).resolve().parent.parent)

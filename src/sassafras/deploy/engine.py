@@ -7,10 +7,10 @@ import hashlib
 import os
 import threading
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from .records import LaunchJournal, Loaded, Status
 from .settings import DISABLE, DeploySettings, Revalidate, disabled
@@ -35,6 +35,14 @@ class Decision:
     tuned: bytes | None
     reason: str
     row: tuple[tuple[str, Any], ...] = ()
+
+
+class LookedUp(NamedTuple):
+    """The sha256 of the compiler's cubin (empty where unreadable), the CUDA ordinal, and the decision."""
+
+    digest: str
+    device: int
+    decision: Decision
 
 
 class Deployment:
@@ -157,6 +165,37 @@ class Deployment:
                 )
             reasons.append(why)
         return Decision(None, "; ".join(reasons) or "its tuned cubin is no longer in the store", here)
+
+    def load(
+        self,
+        name: str,
+        found: LookedUp,
+        tuned: Callable[[bytes], None],
+        plain: Callable[[], None],
+        of: Any = None,
+    ) -> None:
+        """Give the driver what was decided, and note it.
+
+        Args:
+            name: of the kernel.
+            found: what was decided for which cubin.
+            tuned: loads other bytes than the compiler's; where it raises, nothing may be left of them.
+            plain: loads the compiler's. If this raises, then it would have without us.
+            of: Triton's kernel, so that it is noted once.
+        """
+        digest, device, decision = found
+        loaded = digest
+        if decision.tuned is not None:
+            try:
+                tuned(decision.tuned)
+                loaded = hashlib.sha256(decision.tuned).hexdigest()
+            except Exception as error:
+                reason = f"loading the tuned cubin failed: {type(error).__name__}: {error}"
+                decision = replace(decision, tuned=None, reason=reason)
+        if decision.tuned is None:
+            plain()
+        if digest:
+            self.note(name, digest, loaded, device, decision, of)
 
     def note(
         self, name: str, original: str, loaded: str, device: int, decision: Decision, of: Any = None

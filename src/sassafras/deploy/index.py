@@ -1,4 +1,4 @@
-"""What the store has tuned, read once: then a kernel that is not in it costs one dictionary lookup."""
+"""Index of the store's tuned kernels, read once: a kernel that is not in it costs one dictionary lookup."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from sassafras.core.errors import SassafrasError, StoreError
 
 if TYPE_CHECKING:
-    from sassafras.store import Winner
+    from sassafras.store import Store, Winner
 
 T = TypeVar("T")
 
@@ -40,13 +40,13 @@ class Index:
         """Read it; whatever is wrong with the store becomes `state`."""
         where = Path("?") if path is None else path
         try:
-            from sassafras.store import Store, default_path
+            from sassafras.store import default_path
 
             where = default_path() if path is None else path
 
-            def rows() -> list[tuple[str, str, str]]:
+            def rows(store: Store) -> list[tuple[str, str, str]]:
                 # not Store.winners: that inflates every cubin, and one damaged cubin would hide all others
-                with Store.open(where, readonly=True) as store, store.transaction(write=False) as db:
+                with store.transaction(write=False) as db:
                     return db.execute(
                         "SELECT DISTINCT k.cubin, k.name, w.gpu FROM winners w"
                         " JOIN kernels k ON k.id = w.kernel"
@@ -54,7 +54,7 @@ class Index:
 
             gpus: dict[str, set[str]] = {}
             names: dict[str, set[str]] = {}
-            for digest, name, gpu in within(wait_s, rows):
+            for digest, name, gpu in _ask(where, wait_s, rows):
                 gpus.setdefault(digest, set()).add(gpu)
                 names.setdefault(name, set()).add(gpu)
         except Exception as error:  # a damaged file can fail in many ways; the program must go on
@@ -74,33 +74,30 @@ class Index:
         Raises:
             StoreError: the store is damaged, or did not answer in time.
         """
-        from sassafras.store import Store
-
         from .code import code_digest, entries
 
-        def originals(name: str) -> dict[str, tuple[str, bytes]]:
+        def originals(name: str, store: Store) -> dict[str, tuple[str, bytes]]:
             found: dict[str, tuple[str, bytes]] = {}
-            with Store.open(self.path, readonly=True) as store:
-                with store.transaction(write=False) as db:
-                    rows = db.execute(
-                        "SELECT DISTINCT k.cubin FROM winners w JOIN kernels k ON k.id = w.kernel"
-                        " WHERE k.name = ?",
-                        (name,),
-                    ).fetchall()
-                for (digest,) in rows:
-                    try:
-                        data = store.cubin(digest)
-                    except StoreError:  # one damaged cubin must not hide the others
-                        continue
-                    if code := code_digest(data):
-                        found[code] = (digest, data)
+            with store.transaction(write=False) as db:
+                rows = db.execute(
+                    "SELECT DISTINCT k.cubin FROM winners w JOIN kernels k ON k.id = w.kernel"
+                    " WHERE k.name = ?",
+                    (name,),
+                ).fetchall()
+            for (digest,) in rows:
+                try:
+                    data = store.cubin(digest)
+                except StoreError:  # one damaged cubin must not hide the others
+                    continue
+                if code := code_digest(data):
+                    found[code] = (digest, data)
             return found
 
         names = [n for n in ([name] if name else entries(cubin)) if n in self.names]
         code = code_digest(cubin) if names else None
         for one in names if code else ():
             if one not in self.codes:
-                self.codes[one] = within(wait_s, functools.partial(originals, one))
+                self.codes[one] = _ask(self.path, wait_s, functools.partial(originals, one))
             if (found := self.codes[one].get(str(code))) is not None:
                 return found
         return None
@@ -111,13 +108,18 @@ class Index:
         Raises:
             StoreError: the store changed, is damaged, or did not answer in time.
         """
-        from sassafras.store import Store
+        return _ask(self.path, wait_s, lambda store: store.winners(original=digest, gpu=gpu))
 
-        def found() -> list[Winner]:
-            with Store.open(self.path, readonly=True) as store:
-                return store.winners(original=digest, gpu=gpu)
 
-        return within(wait_s, found)
+def _ask(path: Path, wait_s: float, question: Callable[[Store], T]) -> T:
+    """What the store answers. Raises StoreError, also when it did not answer in time."""
+    from sassafras.store import Store
+
+    def answer() -> T:
+        with Store.open(path, readonly=True) as store:
+            return question(store)
+
+    return within(wait_s, answer)
 
 
 def within(seconds: float, work: Callable[[], T]) -> T:

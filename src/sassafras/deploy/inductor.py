@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .check import LaunchFacts
-from .triton_load import alone, failed
+from .triton_load import alone
 
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from .engine import Decision, Deployment
+    from .engine import Deployment, LookedUp
 
 _MODULES = (
     "torch._inductor.runtime.static_triton_launcher",
@@ -82,30 +82,24 @@ def _make(engine: Deployment, original: Callable[[Any, int], None]) -> Callable[
 
 def _load(engine: Deployment, kernel: Any, device: int, original: Callable[[Any, int], None]) -> None:
     path = kernel.cubin_path
-    digest, decision = _decide(engine, kernel, device)
-    if decision.tuned is not None:
-        problem: Exception | None = None
+
+    def tuned(cubin: bytes) -> None:
         try:
             with tempfile.TemporaryDirectory(prefix="sassafras-") as folder:
-                copy = Path(folder) / f"{hashlib.sha256(decision.tuned).hexdigest()}.cubin"
-                copy.write_bytes(decision.tuned)
+                copy = Path(folder) / f"{hashlib.sha256(cubin).hexdigest()}.cubin"
+                copy.write_bytes(cubin)
                 kernel.cubin_path = str(copy)
                 original(kernel, device)
-        except Exception as error:
-            problem = error
-        if problem is None or kernel.function is not None:
-            loaded = hashlib.sha256(decision.tuned).hexdigest()
-            engine.note(kernel.name, digest, loaded, device, decision)
-            return
-        kernel.cubin_path = path
-        decision = failed(decision, problem)
-    original(kernel, device)
-    if digest:
-        engine.note(kernel.name, digest, digest, device, decision)
+        except Exception:
+            if kernel.function is None:  # else it is loaded all the same
+                kernel.cubin_path = path
+                raise
+
+    engine.load(kernel.name, _decide(engine, kernel, device), tuned, lambda: original(kernel, device))
 
 
-def _decide(engine: Deployment, kernel: Any, device: int) -> tuple[str, Decision]:
-    from .engine import Decision
+def _decide(engine: Deployment, kernel: Any, device: int) -> LookedUp:
+    from .engine import Decision, LookedUp
 
     digest = ""
     try:
@@ -118,6 +112,8 @@ def _decide(engine: Deployment, kernel: Any, device: int) -> tuple[str, Decision
             ctas=1,
             scratch_bytes=0,
         )
-        return digest, engine.decide(cubin, digest, launch, device)
+        return LookedUp(digest, device, engine.decide(cubin, digest, launch, device))
     except Exception as error:
-        return digest, Decision(None, f"looking it up failed: {type(error).__name__}: {error}")
+        return LookedUp(
+            digest, device, Decision(None, f"looking it up failed: {type(error).__name__}: {error}")
+        )

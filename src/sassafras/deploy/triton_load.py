@@ -1,9 +1,8 @@
 """The one place that touches Triton: a wrap of ``CompiledKernel._init_handles``, where a cubin is loaded.
 
-Checked on Triton 3.6.0, 3.7.1, 3.8.0 and 3.9.0: the method returns at once if ``self.module`` is set, else it
-gives ``self.kernel`` (the cubin's bytes) to the driver's ``load_binary``. For that call alone ``self.kernel``
-is replaced. Afterwards it is the compiler's cubin again, because Inductor pickles a kernel's attributes into
-its own cache.
+Checked on Triton 3.6.0, 3.7.1, 3.8.0 and 3.9.0: the method returns immediately if ``self.module`` is set;
+else it gives ``self.kernel`` (the cubin's bytes) to the driver's ``load_binary``. Only for that call
+``self.kernel`` is replaced, because Inductor pickles a kernel's attributes into its own cache.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from .check import LaunchFacts
 
 if TYPE_CHECKING:
-    from .engine import Decision, Deployment
+    from .engine import Deployment, LookedUp
 
 #: first and last minor version that the wrap was checked on
 SUPPORTED = ((3, 6), (3, 9))
@@ -125,7 +124,7 @@ def launch_of(metadata: Any, device: int) -> LaunchFacts:
 def _make(engine: Deployment, original: Original) -> Original:
     @functools.wraps(original)
     def _init_handles(self: Any) -> None:
-        if self.module is not None:  # Triton's own first line: a loaded kernel pays nothing more
+        if self.module is not None:  # Triton's own first line: a loaded kernel has no further cost
             return None
         me = (id(self), threading.get_ident())
         if not engine.active or me in _within or self.metadata.target.backend != "cuda":
@@ -144,30 +143,22 @@ def _make(engine: Deployment, original: Original) -> Original:
 
 def _load(engine: Deployment, compiled: Any, original: Original) -> None:
     untouched = compiled.kernel
-    digest, device, decision = _decide(engine, compiled)
-    if decision.tuned is not None:
-        compiled.kernel = decision.tuned
+
+    def tuned(cubin: bytes) -> None:
+        compiled.kernel = cubin
         try:
             original(compiled)
-        except Exception as error:
-            problem: Exception | None = error
-        else:
-            problem = None
+        except Exception:
+            compiled.module = compiled.function = None  # as if nothing had happened
+            raise
         finally:
             compiled.kernel = untouched
-        if problem is None:
-            loaded = hashlib.sha256(decision.tuned).hexdigest()
-            engine.note(compiled.name, digest, loaded, device, decision, compiled)
-            return
-        compiled.module = compiled.function = None  # as if nothing had happened
-        decision = failed(decision, problem)
-    original(compiled)  # if this raises, then it would have without us
-    if digest:
-        engine.note(compiled.name, digest, digest, device, decision, compiled)
+
+    engine.load(compiled.name, _decide(engine, compiled), tuned, lambda: original(compiled), compiled)
 
 
-def _decide(engine: Deployment, compiled: Any) -> tuple[str, int, Decision]:
-    from .engine import Decision
+def _decide(engine: Deployment, compiled: Any) -> LookedUp:
+    from .engine import Decision, LookedUp
 
     digest, device = "", -1
     try:
@@ -180,17 +171,11 @@ def _decide(engine: Deployment, compiled: Any) -> tuple[str, int, Decision]:
         if index is not None and (digest in index.gpus or compiled.name in index.names):
             launch = launch_of(compiled.metadata, device)
         fn = getattr(compiled.src, "fn", None)
-        return digest, device, engine.decide(compiled.kernel, digest, launch, device, fn)
+        return LookedUp(digest, device, engine.decide(compiled.kernel, digest, launch, device, fn))
     except Exception as error:
-        return digest, device, Decision(None, f"looking it up failed: {type(error).__name__}: {error}")
-
-
-def failed(decision: Decision, problem: Exception) -> Decision:
-    """The decision after the driver refused the tuned cubin."""
-    from dataclasses import replace
-
-    reason = f"loading the tuned cubin failed: {type(problem).__name__}: {problem}"
-    return replace(decision, tuned=None, reason=reason)
+        return LookedUp(
+            digest, device, Decision(None, f"looking it up failed: {type(error).__name__}: {error}")
+        )
 
 
 @contextmanager

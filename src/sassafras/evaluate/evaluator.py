@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 from sassafras.core import Candidate, Device, Evaluation, Kernel, Modelled, Outcome, Redrawing, Verdict
-from sassafras.evaluate.gpu.protocol import kernel_facts
+from sassafras.evaluate.gpu.protocol import launch_key
 
-
-class ReportLike(Protocol):
-    """A validator's answer."""
-
-    @property
-    def ok(self) -> bool:
-        """True when the candidate is proved legal."""
-        ...
-
-    @property
-    def violations(self) -> Any:
-        """What is not, as a sequence whose items print well."""
-        ...
+if TYPE_CHECKING:
+    from sassafras.validate import Report
 
 
 #: ``validator(original cubin, candidate cubin) -> report``
-ValidatorLike = Callable[[bytes, bytes], ReportLike]
+ValidatorLike = Callable[[bytes, bytes], "Report"]
 
 
 class KernelEvaluator:
@@ -122,8 +110,3 @@ class KernelEvaluator:
         if self.device.modelled:
             return Modelled(candidate.digest, verdict, detail=detail, seconds=seconds)
         return Evaluation(candidate.digest, verdict, detail=detail, seconds=seconds)
-
-
-def launch_key(kernel: Kernel) -> str:
-    """What else than its code decides how a kernel runs: everything that travels to a worker."""
-    return json.dumps(kernel_facts(kernel), sort_keys=True, default=str)

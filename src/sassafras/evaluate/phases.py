@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 _TRIGRAPHS = {"=": "#", "/": "\\", "'": "^", "(": "[", ")": "]", "!": "|", "<": "{", ">": "}", "-": "~"}
 _TRIGRAPH = re.compile(r"\?\?[=/'()!<>-]")
@@ -28,30 +27,21 @@ _DELIMITER = re.compile(r'"([^\s()\\"]{0,16})\(')
 _DIRECTIVE = re.compile(r"^[ \t\f\v]*(?:#|%:)[ \t\f\v]*(\w*)[^\n]*", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True)
-class Code:
-    """One reading of a source.
-
-    Attributes:
-        text: lines joined, comments a blank each, line breaks inside raw strings blanks.
-    """
-
-    text: str
-
-    def directives(self) -> Iterator[tuple[str, str]]:
-        """(name, whole line) of every preprocessing directive."""
-        for found in _DIRECTIVE.finditer(self.text):
-            yield found[1], found[0].strip()
-
-
-def readings(source: str) -> list[Code]:
-    """Every reading that a compiler may have of this source, without repetitions."""
+def readings(source: str) -> list[str]:
+    """Every reading that a compiler may have of this source, without repetitions: lines joined, comments a
+    blank each, line breaks inside raw strings blanks."""
     unified = source.replace("\r\n", "\n").replace("\r", "\n")
     found: dict[str, None] = {}
     for trigraphs in (False, True) if _TRIGRAPH.search(unified) else (False,):
         for blanks in (True, False):
             found[_without_comments(unified, *_joined(unified, blanks, trigraphs))] = None
-    return [Code(text) for text in found]
+    return list(found)
+
+
+def directives(code: str) -> Iterator[tuple[str, str]]:
+    """(name, whole line) of every preprocessing directive of a reading."""
+    for found in _DIRECTIVE.finditer(code):
+        yield found[1], found[0].strip()
 
 
 def _joined(source: str, blanks: bool, trigraphs: bool) -> tuple[str, list[tuple[int, int]]]:

@@ -37,10 +37,8 @@ H100 = GpuPeaks(dram_bytes_s=3.35e12)
 NOMINAL_MHZ = 1830.0
 
 
-def floor_us(
-    case: Case, machine: GpuPeaks = H200, *, flops: float = 0.0, scratch: Collection[str] = ()
-) -> float:
-    """Microseconds that no launch of this case can beat.
+def floor_us(case: Case, *, flops: float = 0.0, scratch: Collection[str] = ()) -> float:
+    """Microseconds that no launch of this case can beat, on an H200.
 
     Every output byte must be written once, whatever the algorithm, and that passes the L2. Inputs are counted
     only as far as DRAM is concerned, and only beyond what the L2 can hold: an algorithm may not need all of
@@ -48,15 +46,14 @@ def floor_us(
 
     Args:
         case: whose buffers are counted.
-        machine: peaks.
         flops: multiply and add counted as two.
         scratch: buffers that a launch need not touch.
     """
     written, read = traffic(case, scratch)
-    l2 = written / (machine.multiprocessors * machine.l2_bytes_clock * machine.clock_mhz)
-    beyond = max(0.0, written + 0.5 * read - machine.l2_bytes)
-    dram = 1e6 * beyond / machine.dram_bytes_s
-    compute = flops / (machine.multiprocessors * machine.flops_clock * machine.clock_mhz)
+    l2 = written / (H200.multiprocessors * H200.l2_bytes_clock * H200.clock_mhz)
+    beyond = max(0.0, written + 0.5 * read - H200.l2_bytes)
+    dram = 1e6 * beyond / H200.dram_bytes_s
+    compute = flops / (H200.multiprocessors * H200.flops_clock * H200.clock_mhz)
     return max(l2, dram, compute)
 
 
@@ -67,9 +64,9 @@ def traffic(case: Case, scratch: Collection[str] = ()) -> tuple[int, int]:
     return written, sum(b.nbytes for b in buffers if b.role != "out")
 
 
-def impossible(time_us: float, case: Case, meta: Mapping[str, object], machine: GpuPeaks = H200) -> str:
+def impossible(time_us: float, case: Case, meta: Mapping[str, object]) -> str:
     """Why a time cannot be true, or ``""``. ``meta["flops"]``: operations of a launch, perhaps by case."""
-    bound = floor_us(case, machine, flops=flops_of(case, meta), scratch=meta.get("scratch", ()))  # type: ignore[arg-type]
+    bound = floor_us(case, flops=flops_of(case, meta), scratch=meta.get("scratch", ()))  # type: ignore[arg-type]
     if time_us >= bound:
         return ""
     return f"{time_us:.3f} us a launch is faster than the machine allows ({bound:.3f} us)"

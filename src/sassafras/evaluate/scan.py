@@ -10,14 +10,14 @@ from __future__ import annotations
 import ast
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from elftools.elf.elffile import ELFFile
 
 from sassafras.core import CubinError, Verdict
 
-from .phases import Code, readings
+from .phases import directives, readings
 
 #: headers that device code needs and that declare nothing which reaches beyond the kernel
 HEADERS = frozenset({
@@ -145,8 +145,8 @@ def scan_cuda(text: str, *, most_bytes: int = 1 << 20) -> ScanFinding | None:
     return None
 
 
-def _judge_directives(text: str, code: Code) -> ScanFinding | None:
-    for name, line in code.directives():
+def _judge_directives(text: str, code: str) -> ScanFinding | None:
+    for name, line in directives(code):
         if name in _READING_DIRECTIVES:
             return ScanFinding(Verdict.CHEATED, f"reads or writes files: {line[:80]!r}", _line(text, name))
         if name != "include":
@@ -172,9 +172,9 @@ def _judge_directives(text: str, code: Code) -> ScanFinding | None:
     return None
 
 
-def _judge_patterns(text: str, code: Code) -> ScanFinding | None:
+def _judge_patterns(text: str, code: str) -> ScanFinding | None:
     for why, pattern in _CUDA:
-        if match := pattern.search(code.text):
+        if match := pattern.search(code):
             return ScanFinding(Verdict.CHEATED, f"{why}: {match[0].strip()!r}", _line(text, match[0]))
     return None
 
@@ -290,8 +290,3 @@ def is_narrow(opcode: str) -> bool:
 def _line(text: str, word: str) -> str:
     at = text.find(word.strip())
     return f"line {text.count(chr(10), 0, at) + 1}" if at >= 0 else ""
-
-
-def first(findings: Sequence[ScanFinding | None]) -> ScanFinding | None:
-    """The first finding there is."""
-    return next((finding for finding in findings if finding is not None), None)

@@ -1,4 +1,4 @@
-"""What a finished cubin says of a kernel's launch: entries, parameter sizes, cluster shape, architecture."""
+"""Launch facts that a cubin holds: entries, parameter sizes, cluster shape, architecture."""
 
 from __future__ import annotations
 

@@ -7,13 +7,13 @@ import functools
 import hashlib
 import re
 import subprocess
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from sassafras.core import Case, CompileError, Kernel, Tolerance, ToolMissing, Workload, WorkloadError
+from sassafras.core import Case, Kernel, Tolerance, ToolMissing, Workload, WorkloadError
 from sassafras.core.workload import Reference
+from sassafras.cuda.compile import with_nvcc, with_nvrtc
 from sassafras.sass.tools import find
 
 from ._ptxas import assemble, ptxas_version
@@ -158,69 +158,20 @@ def compile_source(compiler: Compiler, source: CudaSource, ptxas: str | None) ->
 @functools.lru_cache(maxsize=256)
 def _output(compiler: Compiler, source: CudaSource, *, ptx: bool) -> tuple[bytes, str]:
     """PTX or a cubin, and the compiler's release."""
-    return _nvcc(source, ptx) if compiler == "nvcc" else _nvrtc(source, ptx)
-
-
-def _nvcc(source: CudaSource, ptx: bool) -> tuple[bytes, str]:
+    options = [
+        f"--gpu-architecture={source.arch}",
+        *([f"-I{source.folder}"] if source.folder else []),
+        *source.flags,
+    ]
+    if compiler == "nvrtc":
+        return with_nvrtc(source.text, options, where=source.where, ptx=ptx)
     try:
-        nvcc = find("nvcc")
+        nvcc = str(find("nvcc").path)
     except ToolMissing as error:
         raise ToolMissing(
             "nvcc was not found", hint="install a CUDA toolkit or pip install 'sassafras[cuda-source]'"
         ) from error
-    with tempfile.TemporaryDirectory(prefix="sassafras-") as scratch:
-        file, output = Path(scratch, "kernel.cu"), Path(scratch, "kernel.out")
-        file.write_text(source.text)
-        options = ["-ptx" if ptx else "-cubin", f"-arch={source.arch}"]
-        options += [f"-I{source.folder}"] if source.folder else []
-        command = [str(nvcc.path), *options, *source.flags, str(file), "-o", str(output)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            message = (done.stderr or done.stdout).replace(str(file), "kernel.cu").strip()
-            raise CompileError(f"nvcc refused the source:\n{message}", where=source.where)
-        return output.read_bytes(), _release(str(nvcc.path))
-
-
-def _nvrtc(source: CudaSource, ptx: bool) -> tuple[bytes, str]:
-    """PTX or a cubin and NVRTC's release, through NVIDIA's own bindings (no GPU is touched)."""
-    try:
-        from cuda.bindings import nvrtc
-    except ImportError as error:
-        raise ToolMissing(
-            "NVRTC needs the CUDA bindings", hint="pip install cuda-bindings nvidia-cuda-nvrtc, or use nvcc"
-        ) from error
-
-    def check(result: Any) -> Any:
-        status, *values = result
-        if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-            raise CompileError(f"NVRTC failed with {status}", where=source.where)
-        return values[0] if len(values) == 1 else values
-
-    try:
-        major, minor = check(nvrtc.nvrtcVersion())
-        program = check(nvrtc.nvrtcCreateProgram(source.text.encode(), b"kernel.cu", 0, [], []))
-    except RuntimeError as error:  # the bindings are there, the library is not
-        raise ToolMissing(
-            f"NVRTC cannot be loaded: {error}", hint="pip install nvidia-cuda-nvrtc, or use nvcc"
-        ) from error
-    options = [f"--gpu-architecture={source.arch}".encode(), *(f.encode() for f in source.flags)]
-    if source.folder:
-        options.append(f"-I{source.folder}".encode())
-    try:
-        if nvrtc.nvrtcCompileProgram(program, len(options), options)[0] != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-            log = b" " * check(nvrtc.nvrtcGetProgramLogSize(program))
-            check(nvrtc.nvrtcGetProgramLog(program, log))
-            message = log.decode(errors="replace").strip("\0 \n")
-            raise CompileError(f"NVRTC refused the source:\n{message}", where=source.where)
-        if ptx:
-            out = b" " * check(nvrtc.nvrtcGetPTXSize(program))
-            check(nvrtc.nvrtcGetPTX(program, out))
-        else:
-            out = b" " * check(nvrtc.nvrtcGetCUBINSize(program))
-            check(nvrtc.nvrtcGetCUBIN(program, out))
-        return out, f"{major}.{minor}"
-    finally:
-        nvrtc.nvrtcDestroyProgram(program)
+    return with_nvcc(nvcc, source.text, options, where=source.where, ptx=ptx), _release(nvcc)
 
 
 @functools.lru_cache

@@ -1,4 +1,4 @@
-"""What a verb opens before it searches: the workload, the device, the store."""
+"""Opens the workload, the device and the store of a search."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from sassafras.core import Device, DeviceError, SearchError, Workload
+from sassafras.core import Device, DeviceError, Workload
 from sassafras.cuda.environment import available
 from sassafras.evaluate.gpu import CudaDevice
 from sassafras.store import Store
@@ -38,12 +38,6 @@ def open_device(device: str | Device, arch: str | None = None) -> Device:
     else:
         raise DeviceError(f"there is no device {device!r}", hint="auto, cuda, model, or a Device of your own")
     return made
-
-
-def check_workers(cluster: str | None, workers: int | None) -> None:
-    """Raise SearchError where workers are asked for without a cluster."""
-    if workers is not None and cluster is None:
-        raise SearchError("there are workers only in a cluster", hint="--cluster auto, or HOST:PORT")
 
 
 def opened_store(store: str | Path | Store | bool | None) -> Any:

@@ -1,4 +1,4 @@
-"""What a finished optimisation reports: one honest line, a cubin, and a JSON file beside it."""
+"""The result of an optimisation: one line of text, a cubin, and a JSON file."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class Result:
         return self.evaluations / self.seconds if self.seconds > 0 else 0.0
 
     def summary(self) -> str:
-        """One honest line."""
+        """The result in one line."""
         if self.modelled:
             return self._modelled_summary()
         assert self.speedup is not None
@@ -220,11 +220,6 @@ def _kernel_json(kernel: Kernel) -> dict[str, Any]:
         "digest": kernel.digest,
         "name": kernel.name,
         "arch": kernel.arch,
-        "threads": kernel.threads,
-        "shared_bytes": kernel.shared_bytes,
-        "cluster": list(kernel.cluster),
-        "hidden_args": kernel.hidden_args,
-        "scratch_bytes": kernel.scratch_bytes,
-        "parameters": None if kernel.parameters is None else [list(pair) for pair in kernel.parameters],
+        **kernel.launch_facts(),
         "meta": dict(kernel.meta),
     }

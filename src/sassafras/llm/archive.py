@@ -1,4 +1,4 @@
-"""What was tried: variants with their scores and their parents, and a contrasting choice of them to show."""
+"""Archive of variants with scores and parents, and a contrasting selection of them for prompts."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ class Archive:
         return ("slow", "middle", "fast")[min(int(3 * place), 2)]
 
     def save(self, path: str | Path) -> None:
-        """Write one JSON object a line, replacing the file at once."""
+        """Write one JSON object a line, replacing the file atomically."""
         write_whole(Path(path), "".join(json.dumps(asdict(v)) + "\n" for v in self))
 
     @classmethod

@@ -54,9 +54,6 @@ class Endpoint:
         ProposerError: no key, for an endpoint that is not on this machine.
     """
 
-    #: several threads may ask at once
-    concurrent = True
-
     def __init__(self, settings: EndpointSettings, *, sleep: Callable[[float], None] = time.sleep) -> None:
         try:
             import openai

@@ -81,7 +81,7 @@ class Evolve:
         explore: probability that the parent is one of the shown variants instead of the best.
         temperature, max_tokens: of each request.
         repairs: how often a proposal that failed goes back to its author with the reason.
-        edits: most random edits made at once, without a proposer.
+        edits: most random edits of one proposal, without a proposer.
         give_up: useless answers in a row after which the search ends, 0 for never.
         proposals: most answers altogether, 0 for no limit.
         width: proposals of a generation: they are asked for together and see the same variants.
@@ -150,16 +150,6 @@ class Evolve:
         for number in sorted(self.record.judged):
             if number:
                 self.tally.count(self.record.judged[number])
-
-    def take(self, others: Sequence[Evolve]) -> None:
-        """Count what other searches of the same kernel did as this one's: tallies, variants, reasons."""
-        self.tally, self.archive = ProposalTally(), Archive()
-        for other in others:
-            for name, count in asdict(other.tally).items():
-                setattr(self.tally, name, getattr(self.tally, name) + count)
-            for variant in other.archive:
-                self.archive.add(variant)
-        self.stopped = "; ".join(dict.fromkeys(other.stopped for other in others if other.stopped))
 
     def reward(self, score: float | None, text: str, measured: Mapping[str, Any]) -> float:
         """What a candidate of this score, text and measurement is worth."""

@@ -1,12 +1,10 @@
-"""A proposer's answers, counted and kept on disk: a run taken up again neither asks nor pays twice."""
+"""A proposer's answers, counted and kept on disk: a resumed run repeats no request."""
 
 from __future__ import annotations
 
 import json
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 from .proposer import Proposer, ProposerError, Reply, Request
 from .spending import Meter
@@ -22,20 +20,13 @@ class Remembered:
         proposer: asked for what is not in the file.
         meter: counts and caps; charged with remembered answers too, so that caps hold over all sittings.
         path: the journal; a last line cut short by a kill is dropped. None for none.
-        turn: held while the proposer is asked: a lock, where threads share one that is not `concurrent`.
 
     Raises:
         ProposerError: the file is no such journal.
     """
 
-    def __init__(
-        self,
-        proposer: Proposer,
-        meter: Meter,
-        path: str | Path | None = None,
-        turn: AbstractContextManager[Any] | None = None,
-    ) -> None:
-        self._proposer, self._meter, self._turn = proposer, meter, turn or nullcontext()
+    def __init__(self, proposer: Proposer, meter: Meter, path: str | Path | None = None) -> None:
+        self._proposer, self._meter = proposer, meter
         self._path = Path(path) if path is not None else None
         self._known: dict[str, Reply] = {}
         self.replayed = 0
@@ -57,8 +48,7 @@ class Remembered:
             self._meter.charge(reply)
             return reply
         with self._meter.asking(request):
-            with self._turn:
-                reply = self._proposer.propose(request)
+            reply = self._proposer.propose(request)
             dollars = reply.dollars or self._meter.price(reply.prompt_tokens, reply.answer_tokens)
             reply = replace(reply, dollars=dollars)
             if self._path is not None:

@@ -50,7 +50,6 @@ class Mutation:
     """
 
     name = "mutation"
-    concurrent = True
 
     def __init__(self, edits: int = 3) -> None:
         self._most = edits

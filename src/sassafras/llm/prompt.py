@@ -1,4 +1,4 @@
-"""What a model is told: the task, earlier variants with their measured speed, and what went wrong last."""
+"""The prompt: the task, earlier variants with their measured speed, and the last error."""
 
 from __future__ import annotations
 

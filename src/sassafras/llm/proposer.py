@@ -1,4 +1,4 @@
-"""What proposes: a request in, a reply out. Behind it: a language model, a policy, or plain chance."""
+"""The proposer protocol: a request in, a reply out; a language model, a policy, or random edits."""
 
 from __future__ import annotations
 

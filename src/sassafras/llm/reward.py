@@ -1,4 +1,4 @@
-"""What a proposal is worth: the logarithm of its speed-up, less deviation and length; a floor for others."""
+"""Reward of a proposal: the logarithm of its speed-up less deviation and length; a floor for failures."""
 
 from __future__ import annotations
 

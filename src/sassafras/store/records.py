@@ -1,4 +1,4 @@
-"""What the store hands out."""
+"""Records that the store returns."""
 
 from __future__ import annotations
 
@@ -82,21 +82,15 @@ class StoredStep:
         return found if isinstance(found, dict) else {}
 
 
-@dataclass(frozen=True, slots=True)
-class Winner:
-    """A tuned kernel that was measured on a real GPU: the only thing that deployment may use.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TunedKernel:
+    """A tuned kernel as the store keeps it.
 
     Attributes:
         id: number within this store.
         original: digest of the cubin it replaces.
         tuned: digest of the cubin to run instead.
         kernel: the original kernel, with the tuned cubin's launch facts (they are the same).
-        gpu: GPU model it was measured on.
-        speedup: baseline time / tuned time, from fresh processes.
-        interval: 95 % interval of `speedup`.
-        null: speed-up of the identity rewrite beside it.
-        null_interval: its 95 % interval.
-        samples: launches compared byte by byte.
         workload, case: what it was tuned as.
         created: when it was saved, ISO 8601 in UTC.
         origin: ``import`` when it came from another machine: re-validate before use.
@@ -107,43 +101,48 @@ class Winner:
     original: str
     tuned: str
     kernel: Kernel
+    workload: str
+    case: str
+    created: str
+    origin: str
+    facts: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Winner(TunedKernel):
+    """One that was measured on a real GPU: the only thing that deployment may use.
+
+    Attributes:
+        gpu: GPU model it was measured on.
+        speedup: baseline time / tuned time, from fresh processes.
+        interval: 95 % interval of `speedup`.
+        null: speed-up of the identity rewrite beside it.
+        null_interval: its 95 % interval.
+        samples: launches compared byte by byte.
+    """
+
     gpu: str
     speedup: float
     interval: Interval
     null: float
     null_interval: Interval
     samples: int
-    workload: str
-    case: str
-    created: str
-    origin: str
-    facts: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     modelled = False
 
 
-@dataclass(frozen=True, slots=True)
-class ModelledWinner:
-    """What the timing model liked best. Another type than `Winner`, which deployment never reads.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelledWinner(TunedKernel):
+    """The best kernel on the timing model. Another type than `Winner`, which deployment never reads.
 
     Attributes:
         model: the timing model's name.
         modelled_ratio: modelled baseline cycles / modelled cycles; on draws that nothing was selected on,
             where there is an `interval`.
-        id, original, tuned, kernel, workload, case, created, origin, facts: as of a `Winner`.
     """
 
-    id: int
-    original: str
-    tuned: str
-    kernel: Kernel
     model: str
     modelled_ratio: float
-    workload: str
-    case: str
-    created: str
-    origin: str
-    facts: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     modelled = True
 

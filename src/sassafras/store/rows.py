@@ -1,4 +1,4 @@
-"""How outcomes and kernels become rows of the store, and rows become them."""
+"""Conversion of outcomes and kernels to rows of the store and back."""
 
 from __future__ import annotations
 
@@ -87,18 +87,6 @@ def _interval(low: float | None, high: float | None) -> Interval | None:
     return None if low is None or high is None else Interval(low, high)
 
 
-def launch_facts(kernel: Kernel) -> dict[str, Any]:
-    """What must match before one cubin may stand in for another."""
-    return {
-        "threads": kernel.threads,
-        "shared_bytes": kernel.shared_bytes,
-        "cluster": list(kernel.cluster),
-        "hidden_args": kernel.hidden_args,
-        "scratch_bytes": kernel.scratch_bytes,
-        "parameters": None if kernel.parameters is None else [list(pair) for pair in kernel.parameters],
-    }
-
-
 #: what makes two stored kernels the same
 KEY_COLUMNS = (
     *("cubin", "name", "arch", "launch"),
@@ -116,7 +104,7 @@ def kernel_columns(kernel: Kernel) -> dict[str, str]:
         "cubin": kernel.digest,
         "name": kernel.name,
         "arch": kernel.arch,
-        "launch": dumps(launch_facts(kernel)),
+        "launch": dumps(kernel.launch_facts()),
         "source_hash": str(meta.get("source_hash", "")),
         "signature": dumps(signature),
         "constants": dumps(meta.get("constants") or {}),
@@ -132,17 +120,6 @@ def kernel_of(cubin: bytes, name: str, arch: str, launch: str, meta: str) -> Ker
         StoreError: the stored facts are damaged.
     """
     try:
-        facts = json.loads(launch)
-        cluster, parameters = tuple(facts["cluster"]), facts["parameters"]
-        if parameters is not None:
-            parameters = tuple((name, kind) for name, kind in parameters)
-        sizes = (
-            facts["threads"],
-            facts["shared_bytes"],
-            cluster,
-            facts["hidden_args"],
-            facts["scratch_bytes"],
-        )
-        return typed(Kernel(cubin, name, arch, *sizes, parameters, json.loads(meta)))
+        return typed(Kernel.launched_as(json.loads(launch), cubin, name, arch, json.loads(meta)))
     except (ValueError, KeyError, TypeError) as error:
         raise StoreError("the store's launch facts of this kernel are damaged", where=name) from error

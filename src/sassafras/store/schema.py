@@ -16,6 +16,7 @@ APPLICATION_ID = 0x53415346
 SCHEMA_VERSION = 1
 #: how long a writer waits for another process's transaction
 BUSY_SECONDS = 30.0
+_LEFT = "the file was left as it is; name another with --store or SASSAFRAS_STORE"
 
 SCHEMA = """
 CREATE TABLE cubins (
@@ -29,7 +30,7 @@ CREATE TABLE kernels (                      -- originals: code, launch facts, wh
     cubin TEXT NOT NULL REFERENCES cubins(digest),
     name TEXT NOT NULL,
     arch TEXT NOT NULL,
-    launch TEXT NOT NULL,                   -- JSON, see rows.launch_facts
+    launch TEXT NOT NULL,                   -- JSON, see Kernel.launch_facts
     source_hash TEXT NOT NULL,
     signature TEXT NOT NULL,                -- JSON
     constants TEXT NOT NULL,                -- JSON
@@ -178,6 +179,11 @@ def _hint(error: sqlite3.Error) -> str:
     return "the file was left as it is; move it away, or name another with --store or SASSAFRAS_STORE"
 
 
+def _foreign(where: str, application: int) -> StoreError:
+    what = f"this database belongs to another program (application id {application:#x})"
+    return StoreError(what, where=where, hint=_LEFT)
+
+
 def _refuse_foreign(path: Path) -> None:
     """Read the header without SQLite, which would roll back a foreign file's journal on opening it."""
     try:
@@ -189,15 +195,10 @@ def _refuse_foreign(path: Path) -> None:
         raise StoreError(f"cannot read the store: {error.strerror}", where=str(path)) from error
     if not header:
         return  # an empty file: created, or about to be filled, by another process of ours
-    hint = "the file was left as it is; name another with --store or SASSAFRAS_STORE"
     if len(header) < 100 or not header.startswith(b"SQLite format 3\x00"):
-        raise StoreError("this file is not a Sassafras store", where=str(path), hint=hint)
+        raise StoreError("this file is not a Sassafras store", where=str(path), hint=_LEFT)
     if (found := int.from_bytes(header[68:72], "big")) not in (APPLICATION_ID, 0):
-        raise StoreError(
-            f"this database belongs to another program (application id {found:#x})",
-            where=str(path),
-            hint=hint,
-        )
+        raise _foreign(str(path), found)
 
 
 def _connect_readonly(path: Path) -> sqlite3.Connection:
@@ -251,11 +252,7 @@ def _check(connection: sqlite3.Connection, where: str) -> None:
     if application == version == tables == 0:
         raise StoreError("there is no store here: the file is empty", where=where)
     if application != APPLICATION_ID:
-        raise StoreError(
-            f"this database belongs to another program (application id {application:#x})",
-            where=where,
-            hint="the file was left as it is; name another with --store or SASSAFRAS_STORE",
-        )
+        raise _foreign(where, application)
     if version > SCHEMA_VERSION:
         raise StoreError(
             f"the store has schema version {version}, this Sassafras knows {SCHEMA_VERSION}",

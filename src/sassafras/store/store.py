@@ -11,7 +11,7 @@ from .winners import Winners
 
 
 class Store(Winners):
-    """One SQLite file. Safe to use from several processes at once; one object per process and thread.
+    """One SQLite file. Safe to use from several processes concurrently; one object per process and thread.
 
     Made by `Store.open` (path: the file; connection: SQLite's). Use it as a context manager, or call
     `close`. Every method raises `StoreError` when the file turns out

@@ -18,6 +18,7 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 FORMAT = "sassafras-store"
 VERSION = 1
-#: no honest line is longer: a cubin of the largest size, incompressible, in base64
+#: longest valid line: a cubin of the largest size, incompressible, in base64
 MAX_LINE_BYTES = MAX_CUBIN_BYTES * 3 // 2
 
 Check = Callable[[Any], bool]
@@ -252,20 +253,17 @@ class _Import:
             raise ValueError(f"format version {line.get('version')!r}, this Sassafras reads {VERSION}")
 
     def line(self, line: dict[str, Any]) -> None:
-        if "zlib" in line:
-            self.cubin(line)
-        elif "kernel" in line:
-            self.kernel(line)
-        elif "evaluation" in line:
-            self.evaluation(line)
-        elif "winner" in line:
-            self.winner("winner", line)
-        elif "modelled_winner" in line:
-            self.winner("modelled_winner", line)
-        elif "run" in line:
-            self.run(line)
-        else:
+        takers: dict[str, Callable[[dict[str, Any]], None]] = {
+            "zlib": self.cubin,
+            "kernel": self.kernel,
+            "evaluation": self.evaluation,
+            **{kind: partial(self.winner, kind) for kind in _TABLES},
+            "run": self.run,  # a winner names its run by this key
+        }
+        kind = next((kind for kind in takers if kind in line), None)
+        if kind is None:
             raise ValueError(f"unknown kind of line with the keys {sorted(line)[:5]}")
+        takers[kind](line)
 
     def cubin(self, line: dict[str, Any]) -> None:
         digest: Any = line.get("cubin")
@@ -334,7 +332,6 @@ class _Import:
 
     def _values(self, kind: str, line: dict[str, Any], keys: set[str]) -> dict[str, Any]:
         fields = FIELDS[kind]
-        # a winner names its run by the key "run", which is a field there
         if set(line) != set(fields) | keys:
             raise ValueError(
                 f"a {kind} line with missing or unknown fields {sorted(set(line) ^ set(fields) ^ keys)}"

@@ -11,8 +11,11 @@ from sassafras.core import Candidate, Evaluation, Interval, Kernel, Modelled, Ou
 
 from .database import KERNEL_COLUMNS
 from .records import ModelledWinner, Winner, typed
-from .rows import dumps, kernel_of, launch_facts, now
+from .rows import dumps, kernel_of, now
 from .runs import Runs
+
+#: columns of a `TunedKernel`
+_TUNED = f"w.id, w.tuned, {KERNEL_COLUMNS}, w.workload, w.case_name, w.created, w.origin, w.facts"
 
 
 class Winners(Runs):
@@ -73,7 +76,7 @@ class Winners(Runs):
         run_id: int | None = None,
         facts: Mapping[str, Any] | None = None,
     ) -> int:
-        """Keep what the timing model liked best, apart from everything that was measured.
+        """Store the best kernel on the timing model, apart from everything that was measured.
 
         Raises:
             StoreError: the outcome is no modelled one, was refused, or is of another candidate.
@@ -92,14 +95,26 @@ class Winners(Runs):
             gpu: only those measured on this GPU model.
         """
         rows = self._all(
-            f"SELECT w.id, w.tuned, {KERNEL_COLUMNS}, w.gpu, w.speedup, w.low, w.high, w.null_speedup,"
-            " w.null_low, w.null_high, w.samples, w.workload, w.case_name, w.created, w.origin, w.facts"
-            " FROM winners w JOIN kernels k ON k.id = w.kernel"
+            f"SELECT w.gpu, w.speedup, w.low, w.high, w.null_speedup, w.null_low, w.null_high, w.samples,"
+            f" {_TUNED} FROM winners w JOIN kernels k ON k.id = w.kernel"
             " WHERE (?1 IS NULL OR k.cubin = ?1) AND (?2 IS NULL OR w.gpu = ?2)"
             " ORDER BY w.low DESC, w.id DESC",
             (original, gpu),
         )
-        return [_winner(row, self.cubin(row[1])) for row in rows]
+        return [
+            typed(
+                Winner(
+                    gpu=gpu,
+                    speedup=speedup,
+                    interval=Interval(low, high),
+                    null=null,
+                    null_interval=Interval(null_low, null_high),
+                    samples=samples,
+                    **self._tuned(*kept),
+                )
+            )
+            for gpu, speedup, low, high, null, null_low, null_high, samples, *kept in rows
+        ]
 
     def remove_winner(self, winner_id: int) -> None:
         """Remove one measured winner, for example one that the validator refuses by now.
@@ -114,14 +129,32 @@ class Winners(Runs):
                 raise StoreError(f"there is no winner {winner_id}", where=self._where)
 
     def modelled_winners(self, *, original: str | None = None) -> list[ModelledWinner]:
-        """What the timing model liked best, highest ratio first. These are not measurements."""
+        """The best kernels on the timing model, highest ratio first. These are not measurements."""
         rows = self._all(
-            f"SELECT w.id, w.tuned, {KERNEL_COLUMNS}, w.model, w.modelled_ratio, w.workload, w.case_name,"
-            " w.created, w.origin, w.facts FROM modelled_winners w JOIN kernels k ON k.id = w.kernel"
+            f"SELECT w.model, w.modelled_ratio, {_TUNED} FROM modelled_winners w"
+            " JOIN kernels k ON k.id = w.kernel"
             " WHERE (?1 IS NULL OR k.cubin = ?1) ORDER BY w.modelled_ratio DESC, w.id DESC",
             (original,),
         )
-        return [_modelled_winner(row, self.cubin(row[1])) for row in rows]
+        return [
+            typed(ModelledWinner(model=model, modelled_ratio=ratio, **self._tuned(*kept)))
+            for model, ratio, *kept in rows
+        ]
+
+    def _tuned(self, *row: Any) -> dict[str, Any]:
+        """The fields of a `TunedKernel` from the columns `_TUNED`."""
+        number, tuned, original, *kernel, workload, case, created, origin, facts = row
+        return {
+            "id": number,
+            "original": original,
+            "tuned": tuned,
+            "kernel": kernel_of(self.cubin(tuned), *kernel),
+            "workload": workload,
+            "case": case,
+            "created": created,
+            "origin": origin,
+            "facts": json.loads(facts),
+        }
 
     def _save(
         self,
@@ -136,11 +169,8 @@ class Winners(Runs):
         tuned = candidate.kernel
         if outcome.digest != candidate.digest:
             raise StoreError("the outcome belongs to another candidate")
-        if (original.name, original.arch, launch_facts(original)) != (
-            tuned.name,
-            tuned.arch,
-            launch_facts(tuned),
-        ):
+        own, its = ((k.name, k.arch, k.launch_facts()) for k in (original, tuned))
+        if own != its:
             raise StoreError(
                 "the tuned kernel's launch facts differ from the original's", where=original.name
             )
@@ -155,29 +185,3 @@ class Winners(Runs):
                 "uid": uuid.uuid4().hex,
             }
             return self.insert(table, row)
-
-
-def _winner(row: tuple[Any, ...], cubin: bytes) -> Winner:
-    """A row of `winners` joined with its kernel."""
-    number, tuned, original, *kernel = row[:7]
-    gpu, speedup, low, high, null, null_low, null_high, *told, facts = row[7:]
-    figures = (speedup, Interval(low, high), null, Interval(null_low, null_high))
-    values: Any = (
-        number,
-        original,
-        tuned,
-        kernel_of(cubin, *kernel),
-        gpu,
-        *figures,
-        *told,
-        json.loads(facts),
-    )
-    return typed(Winner(*values))
-
-
-def _modelled_winner(row: tuple[Any, ...], cubin: bytes) -> ModelledWinner:
-    """A row of `modelled_winners` joined with its kernel."""
-    number, tuned, original, *kernel = row[:7]
-    *told, facts = row[7:]
-    values: Any = (number, original, tuned, kernel_of(cubin, *kernel), *told, json.loads(facts))
-    return typed(ModelledWinner(*values))

@@ -55,7 +55,7 @@ def load(target: str) -> Workload:
         raise WorkloadError(
             "a cubin alone does not say how it is launched",
             where=target,
-            hint="describe its launch in a .toml file (see docs/reference/cli.md), and name that",
+            hint="describe its launch in a .toml file (see docs/reference/file-formats.md), and name that",
         )
     if path.suffix not in (".py", ".toml"):
         what = "a folder is no target" if path.is_dir() else "cannot tell what this is"

@@ -18,27 +18,19 @@ import sassafras  # noqa: E402
 from sassafras import search  # noqa: E402
 from sassafras.core import Budget, Candidate, Outcome, SearchError  # noqa: E402
 from sassafras.search import Recorded  # noqa: E402
-from sassafras.search.ppo import CUASMRL, checkpoint  # noqa: E402
-from sassafras.search.ppo.agent import agent, chance, load_weights, weights  # noqa: E402
+from sassafras.search.ppo import Hyperparameters  # noqa: E402
+from sassafras.search.ppo.agent import agent, chance  # noqa: E402
 from sassafras.search.ppo.game import AssemblyGame  # noqa: E402
-from sassafras.search.ppo.network import GamePolicy, PaperNetwork, RowNetwork  # noqa: E402
-from sassafras.search.ppo.settings import TUNE, Preset  # noqa: E402
+from sassafras.search.ppo.network import PaperNetwork  # noqa: E402
 from tests.search.ppo.small_kernel import Judge, best, space, workload  # noqa: E402
 
 
 def games(count: int, judge: Judge, moves: str = "memory", **options: Any) -> list[AssemblyGame]:
-    schedules = space(moves=moves)
+    schedules = space(moves=moves, view="paper")
     return [
         AssemblyGame(schedules, lambda state: judge.evaluate(schedules.candidate(state)), **options)
         for _ in range(count)
     ]
-
-
-def tiny(**changes: Any) -> Preset:
-    from dataclasses import replace
-
-    own = {"moves": "memory", "rate": 1e-3, "restart": 0.0, "target": None}
-    return replace(TUNE, **(own | changes))
 
 
 def episode(model: Any, played: AssemblyGame) -> float:
@@ -68,8 +60,8 @@ def test_a_tiny_agent_learns_its_way_to_the_best_of_all_schedules() -> None:
     judge, returns = Judge(), Returns()
     played = games(8, judge, horizon=8)
     with chance(3):
-        preset = tiny(epochs=4, batch=16, entropy=0.0, rate=2e-3)
-        model = agent(played, preset, left=lambda: 1.0, seed=3, size={"width": 16, "depth": 1})
+        settings = Hyperparameters(envs=8, steps=16, batch=32, rate=1e-3, entropy=0.0)
+        model = agent(played, settings, left=lambda: 1.0, seed=3)
         model.learn(768, callback=returns)
         learnt = episode(model, games(1, judge, horizon=8)[0])
     assert min(g.best_cost for g in played) == pytest.approx(best(), abs=1e-9)
@@ -99,7 +91,7 @@ def curve(
 ) -> tuple[list[str], int]:
     """Digests in the order of their evaluation, and how many came from the record."""
     judge = Judge()
-    strategy = search.get("ppo", {"policy": "untrained", "envs": 4, "steps": 6, "epochs": 1} | settings)
+    strategy = search.get("ppo", {"moves": "all", "envs": 4, "steps": 6, "epochs": 1} | settings)
     schedules = space(**strategy.space_options)  # type: ignore[attr-defined]
     digests: list[str] = []
 
@@ -123,27 +115,27 @@ def curve(
 
 
 def test_the_same_seed_gives_the_same_search_and_another_another() -> None:
-    first, _ = curve(60)
-    assert first == curve(60)[0] and len(first) == 60
-    assert first[:12] != curve(60, seed=1)[0][:12]
+    first, _ = curve(30)  # the first update is after 24 moves
+    assert first == curve(30)[0] and len(first) == 30
+    assert first[:12] != curve(12, seed=1)[0]
 
 
 def test_a_search_taken_up_again_has_the_same_curve() -> None:
     record = Memory()
-    part, _ = curve(30, record=record)
-    assert len(record.held) == 30
-    whole, replayed = curve(70, record=record)
-    assert replayed == 30 and whole[:30] == part
-    assert whole == curve(70)[0]
+    part, _ = curve(28, record=record)  # behind the first update
+    assert len(record.held) == 28
+    whole, replayed = curve(40, record=record)
+    assert replayed == 28 and whole[:28] == part
+    assert whole == curve(40)[0]
 
 
-def test_the_paper_preset_plays_and_leaves_global_chance_alone() -> None:
-    preset = search.get("ppo", {"policy": "fresh"}).preset  # type: ignore[attr-defined]
-    assert preset == CUASMRL
-    assert (preset.horizon, preset.steps, preset.epochs, preset.rate) == (32, 64, 4, 2.5e-4)
-    assert (preset.gamma, preset.lam, preset.clip, preset.entropy) == (0.99, 0.95, 0.2, 0.01)
+def test_by_default_it_is_the_papers_agent_and_leaves_global_chance_alone() -> None:
+    own: Any = search.get("ppo")
+    assert (own.envs, own.batch, own.restart, own.clip_value) == (1, 8, 0.0, 0.2)
+    assert (own.horizon, own.steps, own.epochs, own.rate) == (32, 64, 4, 2.5e-4)
+    assert (own.gamma, own.lam, own.clip, own.entropy) == (0.99, 0.95, 0.2, 0.01)
     before = np.random.get_state()[1].copy(), torch.get_rng_state().clone()
-    digests, _ = curve(15, policy="fresh", envs=1, steps=8)
+    digests, _ = curve(15, moves="memory", envs=1, steps=8)
     assert len(digests) == 15
     assert (np.random.get_state()[1] == before[0]).all()
     assert torch.equal(torch.get_rng_state(), before[1])
@@ -152,31 +144,9 @@ def test_the_paper_preset_plays_and_leaves_global_chance_alone() -> None:
 @pytest.mark.parametrize("on", ["gpu", "cuda:", "cuda:x", "cuda:63"])
 def test_a_device_that_is_none_is_refused_before_anything_begins(on: str) -> None:
     schedules = space(moves="memory")
-    strategy = search.get("ppo", {"policy": "untrained", "on": on})
+    strategy = search.get("ppo", {"on": on})
     with pytest.raises(SearchError, match=r"no device is called|torch sees"):
         search.run(strategy, schedules, Judge(), Budget(evaluations=20), seed=1)
-
-
-def test_the_row_network_does_not_see_padding_or_the_number_of_rows() -> None:
-    torch.manual_seed(0)
-    network = RowNetwork(5, 4, 3, width=16, depth=2)
-    for p in network.parameters():
-        torch.nn.init.normal_(p, std=0.3)
-    x = torch.randn(2, 7, 5 + 4 + 4)
-    x[:, :, 5] = 1.0
-    x[:, :, 9:] = torch.randint(-1, 7, (2, 7, 4)).float()
-    padded = torch.zeros(2, 11, 13)
-    padded[:, :, 9:] = -1
-    padded[:, :7] = x
-    logits, value = network(x)
-    more, same = network(padded)
-    torch.testing.assert_close(more[:, :21], logits[:, :21])
-    torch.testing.assert_close(more[:, -1], logits[:, -1])
-    torch.testing.assert_close(value, same)
-    mixed = torch.stack([padded[0], torch.cat([x[1], torch.randn(4, 13).abs()])])
-    mixed[1, 7:, 5] = 1.0
-    mixed[1, 7:, 9:] = -1
-    torch.testing.assert_close(network(mixed)[0][0, :21], logits[0, :21])
 
 
 def test_the_paper_network_takes_short_and_long_kernels() -> None:
@@ -185,32 +155,11 @@ def test_the_paper_network_takes_short_and_long_kernels() -> None:
         assert logits.shape == (2, 2 * rows + 1) and value.shape == (2, 1)
 
 
-def test_checkpoints_fit_other_kernels_and_are_refused_where_they_do_not(tmp_path: Path) -> None:
-    judge = Judge()
-    path = tmp_path / "policy.npz"
-    with chance(0):
-        model = agent(games(2, judge), tiny(), left=lambda: 1.0, seed=0)
-        checkpoint.save(path, weights(model), {"network": "rows"})
-        other = agent(games(2, judge, rows=300), tiny(), left=lambda: 1.0, seed=0)
-        assert isinstance(other.policy, GamePolicy)
-        assert load_weights(other, path)["network"] == "rows"
-        for name, value in weights(model).items():
-            np.testing.assert_array_equal(weights(other)[name], value)
-        wrong = agent(games(2, judge, moves="all"), tiny(), left=lambda: 1.0, seed=0)
-        with pytest.raises(SearchError, match="does not fit"):
-            load_weights(wrong, path)
-    path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(SearchError, match="cannot read"):
-        checkpoint.load(path)
-    with pytest.raises(SearchError, match="there is no policy"):
-        search.get("ppo", {"policy": str(tmp_path / "none.npz")})
-
-
 def test_metrics_reach_tensorboard_or_say_what_is_missing(tmp_path: Path) -> None:
     from sassafras.core import ToolMissing
 
     try:
-        curve(50, tensorboard=str(tmp_path / "board"))
+        curve(30, tensorboard=str(tmp_path / "board"))
     except ToolMissing as error:
         assert "tensorboard" in str(error).lower()
         return
@@ -223,7 +172,7 @@ def test_a_search_with_a_store_resumes_and_its_result_is_kept(tmp_path: Path) ->
         return sassafras.optimize(
             workload(),
             strategy="ppo",
-            settings={"policy": "untrained", "envs": 2, "steps": 4},
+            settings={"moves": "all", "envs": 2, "steps": 4},
             budget=budget,
             device="model",
             arch="sm_90a",
@@ -247,7 +196,7 @@ def test_a_failing_evaluator_ends_the_search_with_its_own_error() -> None:
                 raise RuntimeError("the device is gone")
             return super().evaluate(candidate)
 
-    strategy = search.get("ppo", {"policy": "untrained", "envs": 2, "steps": 4})
+    strategy = search.get("ppo", {"moves": "all", "envs": 2, "steps": 4})
     threads = torch.get_num_threads()
     with pytest.raises(RuntimeError, match="device is gone"):
         search.run(strategy, space(), Breaks(), Budget(evaluations=30))

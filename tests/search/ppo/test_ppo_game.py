@@ -10,6 +10,7 @@ import pytest
 
 gymnasium = pytest.importorskip("gymnasium")
 
+import sassafras.api.assembly_game  # noqa: F401, E402 (registers the game)
 from sassafras.core import Evaluation, Interval, SearchError, Verdict  # noqa: E402
 from sassafras.search.ppo.game import OWN_COLUMNS, AssemblyGame  # noqa: E402
 from tests.search.ppo.small_kernel import Judge, space, workload  # noqa: E402
@@ -40,7 +41,7 @@ def test_gymnasium_makes_it_and_finds_nothing_to_object_to() -> None:
 
 def test_gymnasium_makes_several_side_by_side() -> None:
     several = gymnasium.make_vec(
-        "sassafras.training.environment:sassafras/AssemblyGame-v0", num_envs=2, vectorization_mode="sync",
+        "sassafras.api.assembly_game:sassafras/AssemblyGame-v0", num_envs=2, vectorization_mode="sync",
         workload=workload(), device="model",
     )  # fmt: skip
     seen, _ = several.reset(seed=0)

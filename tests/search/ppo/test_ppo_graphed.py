@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("sb3_contrib")
 
 
-from sassafras.search.ppo import CUASMRL  # noqa: E402
+from sassafras.search.ppo import Hyperparameters  # noqa: E402
 from sassafras.search.ppo.agent import agent, chance, weights  # noqa: E402
 from sassafras.search.ppo.game import AssemblyGame  # noqa: E402
 from sassafras.search.ppo.graphed import Graphed, GraphReplay  # noqa: E402
@@ -34,7 +33,7 @@ class Told(dict[str, Any]):
 def learnt(graphed: bool, **changes: Any) -> tuple[dict[str, Any], Told, np.ndarray]:
     """Weights, metrics and the last rollout's actions after two rollouts and updates."""
     judge, schedules = Judge(), space(moves="memory", view="paper")
-    preset = replace(CUASMRL, rate=1e-3, horizon=6, **({"steps": 20, "epochs": 3} | changes))
+    preset = Hyperparameters(rate=1e-3, horizon=6, **({"steps": 20, "epochs": 3} | changes))
     played = [
         AssemblyGame(schedules, lambda s: judge.evaluate(schedules.candidate(s)), horizon=preset.horizon)
         for _ in range(preset.envs)
@@ -54,7 +53,7 @@ def learnt(graphed: bool, **changes: Any) -> tuple[dict[str, Any], Told, np.ndar
     return weights(model), told, actions
 
 
-@pytest.mark.parametrize("changes", [{}, {"clip_value": None, "norm": 0.01}, {"envs": 2, "steps": 8}])
+@pytest.mark.parametrize("changes", [{}, {"clip_value": None, "norm": 0.01, "envs": 2, "steps": 8}])
 def test_an_update_is_the_parents_to_rounding(changes: dict[str, Any]) -> None:
     """Three passes over minibatches of 8 (the last of 20 moves is shorter), two updates, falling rate."""
     theirs, said, acted = learnt(False, **changes)

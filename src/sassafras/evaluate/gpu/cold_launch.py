@@ -14,25 +14,12 @@ from .guarded_buffers import make_image
 POISONS = (0xFF, 0xA5)
 
 
-class ColdLaunchFailed(DeviceError):
-    """A candidate's first launch in a fresh process failed.
-
-    Attributes:
-        verdict: what that says of the candidate.
-        sticky: the process is lost.
-    """
-
-    def __init__(self, what: str, verdict: Verdict) -> None:
-        super().__init__(f"cold first launch: {what}")
-        self.verdict = verdict
-        self.sticky = True
-
-
 def launch_cold(scene: CaseOnGpu, kernel: Kernel, seed: int, hang_s: float) -> Any:
     """Launch once on the inputs of `seed`; what it left in the arena, to be compared later.
 
     Raises:
-        ColdLaunchFailed: it crashed, could not be loaded, or ran longer than `hang_s` seconds.
+        DeviceError: it crashed, could not be loaded, or ran longer than `hang_s` seconds; `verdict` says what
+            that says of the candidate, and the process is lost.
     """
     import torch
 
@@ -46,10 +33,14 @@ def launch_cold(scene: CaseOnGpu, kernel: Kernel, seed: int, hang_s: float) -> A
         scene.checker.scrub()
         scene.launch(plan, function)
         if not gpu.wait(hang_s):
-            raise ColdLaunchFailed(f"still running after {hang_s:g} s", Verdict.TIMED_OUT)
+            raise _failed(f"still running after {hang_s:g} s", Verdict.TIMED_OUT)
     except CudaError as error:
-        raise ColdLaunchFailed(str(error), error.verdict) from error
+        raise _failed(str(error), error.verdict) from error
     left = scene.live.clone()
     torch.cuda.synchronize()
     gpu.unload(function)
     return left
+
+
+def _failed(what: str, verdict: Verdict | None) -> DeviceError:
+    return DeviceError(f"cold first launch: {what}", sticky=True, verdict=verdict)

@@ -6,15 +6,22 @@ import secrets
 import signal
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from sassafras.core import Candidate, Case, DeviceError, Evaluation, Kernel, Verdict, Workload
 from sassafras.cuda.environment import available, clocks, environment, probe
-from sassafras.cuda.worker_process import WorkerDied, WorkerProcess, WorkerTimeout, WorkerTooLarge
+from sassafras.cuda.worker_process import WorkerDied, WorkerProcess
 
-from .protocol import WORKER, kernel_facts
-from .reports import SampleReport, broken_sample, frozen_evaluation, lost, quick_evaluation, sample_report
+from .protocol import WORKER, JudgeSettings, kernel_facts
+from .reports import (
+    SampleReport,
+    broken_sample,
+    frozen_evaluation,
+    lost,
+    quick_evaluation,
+    sample_report,
+)
 
 #: one slice of sampling; the worker answers after each, so that a hang is noticed
 _SLICE_SECONDS = 2.0
@@ -49,14 +56,11 @@ class CudaDevice:
     Args:
         limits: hard limits of the workers.
         seeds: input sets that every candidate is checked on.
-        base_seed: first seed of the inputs. None: 0 for schedules, whose instructions are the baseline's;
-            other programs could know inputs that are the same every time: theirs are drawn.
-        all_cases: check the workload's other cases of the same variant too.
-        special: check inputs with infinities, NaN, subnormal and huge values too.
         pairs: most baseline/candidate pairs that a quick evaluation times.
         stop_above: relative runtime above which quick timing stops early.
         bitwise: candidates must reproduce the baseline's bytes (schedules). False: within the workload's
-            tolerance of its reference (other programs: source text, GEMM configurations).
+            tolerance of its reference (other programs: source text, GEMM configurations), on inputs that
+            are drawn: programs could know inputs that are the same every time.
 
     Raises:
         DeviceError: there is no usable GPU; the message says what is missing.
@@ -69,20 +73,14 @@ class CudaDevice:
         *,
         limits: Limits | None = None,
         seeds: int = 2,
-        base_seed: int | None = None,
-        all_cases: bool = True,
-        special: bool = True,
         pairs: int = 12,
         stop_above: float = 1.05,
         bitwise: bool = True,
     ) -> None:
         self.name, self.arch = self._find()
         self.limits = limits or Limits()
-        self._seeds = seeds
-        self._base_seed = first_seed(bitwise) if base_seed is None else base_seed
-        self._all_cases, self._special = all_cases, special
+        self._settings = JudgeSettings(seeds, first_seed(bitwise), bitwise, self.limits.candidate_s)
         self.pairs, self._stop_above = pairs, stop_above
-        self._bitwise = bitwise
         self._worker: WorkerProcess | None = None
         self._opening = False
         self._what: tuple[Workload, Case, Kernel] | None = None
@@ -137,12 +135,7 @@ class CudaDevice:
         self._opening = True
 
     def _send_open(
-        self,
-        worker: WorkerProcess,
-        *,
-        cold: Kernel | None = None,
-        base_seed: int | None = None,
-        cases: list[str] | None = None,
+        self, worker: WorkerProcess, settings: JudgeSettings | None = None, cold: Kernel | None = None
     ) -> None:
         workload, case, baseline = self._opened()
         worker.send(
@@ -152,13 +145,7 @@ class CudaDevice:
             case=case.name,
             baseline=kernel_facts(baseline),
             cold=kernel_facts(cold) if cold else None,
-            seeds=self._seeds,
-            base_seed=self._base_seed if base_seed is None else base_seed,
-            all_cases=self._all_cases,
-            cases=cases,
-            special=self._special,
-            bitwise=self._bitwise,
-            hang_s=self.limits.candidate_s,
+            settings=asdict(settings or self._settings),
         )
 
     def _opened(self) -> tuple[Workload, Case, Kernel]:
@@ -187,8 +174,7 @@ class CudaDevice:
 
     def _replace(self) -> None:
         """Kill the worker and start another; its preparation overlaps with whatever the caller does next."""
-        self.restarts += 1
-        self._stop()
+        self._lose()
         self._start()
 
     def _stop(self) -> None:
@@ -216,16 +202,14 @@ class CudaDevice:
     def run(self, candidate: Candidate) -> Evaluation:
         """Check and time one candidate (see docs/measurement). Never raises for the candidate's fault."""
         begin = time.perf_counter()
-        for _ in range(_KILLED_AGAIN):
+        for attempt in range(1 + _KILLED_AGAIN):
             try:
                 return self._run(candidate)
-            except WorkerDied:  # by SIGKILL, which no kernel sends
+            except WorkerDied as error:  # by SIGKILL, which no kernel sends
                 self._lose()
-        try:
-            return self._run(candidate)
-        except WorkerDied as error:
-            self._lose()
-            return lost(candidate, error, time.perf_counter() - begin)
+                if attempt == _KILLED_AGAIN:
+                    return lost(candidate, error, time.perf_counter() - begin)
+        raise AssertionError("unreachable")
 
     def _lose(self) -> None:
         self.restarts += 1
@@ -245,21 +229,16 @@ class CudaDevice:
             )
             digest = candidate.digest  # hashed while the GPU works
             answer = worker.receive(self.limits.candidate_s)
-        except (WorkerTimeout, WorkerTooLarge, WorkerDied) as error:
+        except DeviceError as error:
             if _killed_from_outside(error):
                 raise
             self._replace()
-            return lost(candidate, error, time.perf_counter() - begin)
-        except DeviceError as error:
-            self._replace()
-            verdict = getattr(error, "verdict", None)
-            if verdict is None and "CUDA error" in str(error):  # raised by torch in the worker
-                verdict = Verdict.CRASHED
+            # torch in the worker raises errors of its own
+            verdict = error.verdict or (Verdict.CRASHED if "CUDA error" in str(error) else None)
             if verdict is None:
-                raise  # the worker's own fault, not the candidate's
-            return Evaluation(
-                candidate.digest, Verdict(verdict), detail=str(error), seconds=time.perf_counter() - begin
-            )
+                raise
+            seconds = time.perf_counter() - begin
+            return Evaluation(candidate.digest, verdict, detail=str(error), seconds=seconds)
         self.last_answer = answer
         evaluation = quick_evaluation(candidate, answer, time.perf_counter() - begin, digest)
         if answer.get("sticky") or answer.get("restart"):
@@ -269,67 +248,30 @@ class CudaDevice:
     def remeasure(
         self, candidate: Candidate, *, processes: int = 5, rounds: int = 100, cold_l2: bool = True
     ) -> Evaluation:
-        """`remeasure_all` of one frozen candidate; the figure to report."""
-        (found,) = self.remeasure_all([candidate], processes=processes, rounds=rounds, cold_l2=cold_l2)
-        return found
+        """Measure a frozen candidate in fresh processes, beside the A/A control: the figure to report.
 
-    def remeasure_all(
-        self,
-        candidates: Sequence[Candidate],
-        *,
-        processes: int = 5,
-        rounds: int = 100,
-        cold_l2: bool = True,
-    ) -> list[Evaluation]:
-        """Measure frozen candidates in fresh processes, each beside the null experiment.
-
-        Every process launches one of the candidates, in turn, before anything else (cold), checks all cases
-        on seeds of its own, then times baseline, candidate and identity rewrite interleaved, candidate by
-        candidate. All processes are made ready first; then they measure one after another, with nothing else
-        of ours on the GPU.
+        Every process launches the candidate before anything else (cold), checks all cases on seeds of its
+        own, then times baseline, candidate and identity rewrite interleaved. All processes are made ready
+        first; then they measure one after another, with nothing else of ours on the GPU.
 
         Args:
-            candidates: of the open baseline; each is judged for itself, but what breaks a process (a crash, a
-                hang) ends that process's measurements of the others too.
-            processes: fresh processes, at least 2 for an interval (5 for a claim); as many as there are
-                candidates, so that each is launched cold.
-            rounds: interleaved rounds a process and candidate.
+            candidate: of the open baseline.
+            processes: fresh processes, at least 2 for an interval (5 for a claim).
+            rounds: interleaved rounds a process.
             cold_l2: also time single launches on an evicted L2.
         """
         workload, case, _ = self._opened()
         self._ready()
         begin = time.perf_counter()
         workers: list[WorkerProcess] = []
-        answers: list[list[dict[str, Any]]] = [[] for _ in candidates]
         before = clocks()
         try:
-            for index in range(max(processes, len(candidates))):
-                worker = self._new_worker()
-                workers.append(worker)
-                self._send_open(
-                    worker,
-                    cold=candidates[index % len(candidates)].kernel,
-                    base_seed=self._base_seed + 5000 + 100 * index,
-                    cases=self.facts["cases"],
-                )
-            failed: dict[int, dict[str, Any]] = {}
-            for index, worker in enumerate(workers):
-                which = index % len(candidates)
-                answer = self._guarded(worker, None, candidates[which], rounds, cold_l2)
-                if answer["verdict"] != Verdict.CORRECT:
-                    failed.setdefault(which, answer)
-                    worker.kill()
-            for worker in workers:
-                for which, candidate in enumerate(candidates):
-                    if which not in failed and worker.alive:
-                        answer = self._guarded(worker, "measure", candidate, rounds, cold_l2)
-                        answers[which].append(answer)
-                        if answer["verdict"] != Verdict.CORRECT:
-                            failed[which] = answer
-                        if answer.get("sticky") or answer.get("restart"):
-                            worker.kill()
-            for which, answer in failed.items():
-                answers[which] = [answer]
+            for index in range(max(1, processes)):
+                seed = self._settings.base_seed + 5000 + 100 * index
+                workers.append(self._new_worker())
+                settings = replace(self._settings, base_seed=seed, cases=self.facts["cases"])
+                self._send_open(workers[-1], settings, candidate.kernel)
+            answers = self._in_turn(workers, candidate, rounds, cold_l2)
         finally:
             for worker in workers:
                 worker.kill()
@@ -343,13 +285,23 @@ class CudaDevice:
             "notes": self.facts.get("notes", []),
             "processes_asked": len(workers),
         }
-        seconds = time.perf_counter() - begin
-        return [
-            frozen_evaluation(candidate, given, seconds, facts)
-            if given
-            else Evaluation(candidate.digest, Verdict.CRASHED, detail="no process was left to measure it")
-            for candidate, given in zip(candidates, answers, strict=True)
-        ]
+        return frozen_evaluation(candidate, answers, time.perf_counter() - begin, facts)
+
+    def _in_turn(
+        self, workers: Sequence[WorkerProcess], candidate: Candidate, rounds: int, cold_l2: bool
+    ) -> list[dict[str, Any]]:
+        """The answers of fresh workers, or the first that is no measurement, alone."""
+        for worker in workers:
+            answer = self._guarded(worker, None, candidate, rounds, cold_l2)
+            if answer["verdict"] != Verdict.CORRECT:
+                return [answer]
+        answers = []
+        for worker in workers:
+            if worker.alive:  # what ended meanwhile was killed from outside
+                answers.append(self._guarded(worker, "measure", candidate, rounds, cold_l2))
+                if answers[-1]["verdict"] != Verdict.CORRECT:
+                    return answers[-1:]
+        return answers or [{"verdict": Verdict.CRASHED, "detail": "no process was left to measure it"}]
 
     def _guarded(
         self, worker: WorkerProcess, do: str | None, candidate: Candidate, rounds: int, cold_l2: bool
@@ -357,7 +309,7 @@ class CudaDevice:
         """Wait for a fresh worker's ``open`` (`do` None) or ask it to measure; a verdict in every case."""
         try:
             if do is None:
-                return {"verdict": str(Verdict.CORRECT), **worker.receive(self.limits.open_s)}
+                return {"verdict": Verdict.CORRECT, **worker.receive(self.limits.open_s)}
             return worker.ask(
                 do,
                 self.limits.candidate_s + 30.0,
@@ -366,14 +318,10 @@ class CudaDevice:
                 rounds=rounds,
                 cold_l2=cold_l2,
             )
-        except (WorkerTimeout, WorkerTooLarge, WorkerDied) as error:
-            ended = lost(candidate, error, 0.0)
-            return {"verdict": str(ended.verdict), "detail": ended.detail}
         except DeviceError as error:
-            verdict = getattr(error, "verdict", None)
-            if verdict is None:
+            if error.verdict is None:
                 raise
-            return {"verdict": str(verdict), "detail": str(error)}
+            return {"verdict": error.verdict, "detail": str(error)}
 
     def sample(
         self,
@@ -415,15 +363,11 @@ class CudaDevice:
                     seed=seed,
                     key=key,
                 )
-            except (WorkerTimeout, WorkerTooLarge, WorkerDied) as error:
-                self._replace()
-                return broken_sample(answer, spent, lost(candidate, error, spent))
             except DeviceError as error:
-                if not getattr(error, "sticky", False):
+                if not error.sticky:
                     raise
                 self._replace()
-                broken = Evaluation(candidate.digest, Verdict.CRASHED, detail=str(error))
-                return broken_sample(answer, spent, broken)
+                return broken_sample(answer, spent, lost(candidate, error, spent))
             spent += float(answer["seconds"])
             if answer["mismatches"] or answer.get("spoilt"):
                 break

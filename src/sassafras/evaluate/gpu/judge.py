@@ -4,29 +4,21 @@ from __future__ import annotations
 
 import random
 import statistics
-import time
+from collections.abc import Sequence
 from typing import Any
 
 from sassafras.core import Case, DeviceError, Kernel, SassafrasError, Verdict, Workload
 from sassafras.cuda.driver import CudaError, Gpu, KernelFunction
-from sassafras.cuda.timing import LONGEST_BLOCK_US, Stopwatch, interleaved, launches_a_block, with_one_checked
+from sassafras.cuda.timing import Stopwatch, interleaved, launches_a_block, with_one_checked
 
 from .case_on_gpu import CaseOnGpu, Failure, Plan
 from .cold_launch import POISONS, launch_cold
 from .compare import Checker, arch_of
+from .protocol import JudgeSettings
+from .replay_check import ReplayCheck
 
-
-class _Phases:
-    """Milliseconds of the phases of an evaluation."""
-
-    def __init__(self) -> None:
-        self.milliseconds: dict[str, float] = {}
-        self._begin = time.perf_counter()
-
-    def end(self, phase: str) -> None:
-        now = time.perf_counter()
-        self.milliseconds[phase] = 1e3 * (now - self._begin)
-        self._begin = now
+#: microseconds of a block of a frozen candidate
+FROZEN_BLOCK_US = 500.0
 
 
 class KernelJudge:
@@ -34,14 +26,8 @@ class KernelJudge:
 
     Args:
         workload, case, baseline: as given to `CudaDevice.open`.
-        seeds: number of input sets of the headline case; the other cases of the same variant get one each.
-        base_seed: first seed.
-        all_cases: also check the other cases that compile to the same variant.
-        known_cases: names of those cases, when they are known already: saves compiling them again.
-        special: also check inputs with infinities, NaN, subnormal and huge values.
+        settings: how candidates are checked.
         cold: a candidate to launch before the baseline was ever launched in this process.
-        hang_s: seconds that this launch may take.
-        bitwise: candidates must leave the baseline's bytes; False: results within the tolerance.
     """
 
     def __init__(
@@ -49,15 +35,8 @@ class KernelJudge:
         workload: Workload,
         case: Case,
         baseline: Kernel,
-        *,
-        seeds: int = 2,
-        base_seed: int = 0,
-        all_cases: bool = True,
-        known_cases: list[str] | None = None,
-        special: bool = True,
+        settings: JudgeSettings,
         cold: Kernel | None = None,
-        hang_s: float = 5.0,
-        bitwise: bool = True,
     ) -> None:
         import torch
 
@@ -71,37 +50,22 @@ class KernelJudge:
         self.notes: list[str] = []
         self.cold_failure: str | None = None
         self._cold = cold
+        self._bitwise, base_seed = settings.bitwise, settings.base_seed
         self._rng = random.Random(base_seed)
-        self._bitwise = bitwise
-        self._repetition: Any = None
-        self.headline = CaseOnGpu(
-            self.gpu,
-            self.checker,
-            case,
-            workload.reference,
-            workload.tolerance,
-            bitwise=bitwise,
-            peer=workload.peer,
-        )
-        cold_left = launch_cold(self.headline, cold, base_seed, hang_s) if cold is not None else None
+        self._replay: ReplayCheck | None = None
+        self.headline = self._scene(workload, case)
+        cold_left = None if cold is None else launch_cold(self.headline, cold, base_seed, settings.hang_s)
 
         self.function = self.gpu.load_kernel(baseline)
-        for index in range(max(1, seeds)):
-            self.headline.add_image(
-                baseline, self.function, seed=base_seed + index, poison=POISONS[index % len(POISONS)]
-            )
-        if special and self.headline.exact:
-            self.headline.add_image(
-                baseline, self.function, seed=base_seed + 1000, poison=POISONS[0], special=True
-            )
-        for index, fills in enumerate(workload.exact if not bitwise else ()):
-            self.headline.add_image(
-                baseline, self.function, seed=base_seed + 2000 + index, poison=POISONS[0], fills=fills
-            )
+        for index in range(max(1, settings.seeds)):
+            self._add_image(self.headline, base_seed + index, POISONS[index % len(POISONS)])
+        if self.headline.exact:
+            self._add_image(self.headline, base_seed + 1000, POISONS[0], special=True)
+        for index, fills in enumerate(() if settings.bitwise else workload.exact):
+            self._add_image(self.headline, base_seed + 2000 + index, POISONS[0], fills=fills)
         self.scenes = [self.headline]
-        if all_cases:
-            self._add_cases(workload, case, base_seed, special, known_cases)
-        if not self.headline.exact and bitwise:
+        self._add_cases(workload, case, base_seed, settings.cases)
+        if not self.headline.exact and settings.bitwise:
             self.notes.append("the baseline differs from itself: outputs are compared with the tolerance")
         if cold_left is not None:
             self._judge_cold(cold_left)
@@ -118,25 +82,33 @@ class KernelJudge:
         scene = self.headline
         self.gpu.copy(int(scene.live.data_ptr()), int(left.data_ptr()), scene.layout.nbytes)
         scene.compare(scene.images[0], "cold first launch")
-        failures = self._collect([scene])
+        failures = self._collect()
         self.cold_failure = failures[0].detail if failures else None
 
-    def _add_cases(
-        self, workload: Workload, case: Case, seed: int, special: bool, known: list[str] | None
-    ) -> None:
+    def _scene(self, workload: Workload, case: Case) -> CaseOnGpu:
+        return CaseOnGpu(
+            self.gpu,
+            self.checker,
+            case,
+            workload.reference,
+            workload.tolerance,
+            bitwise=self._bitwise,
+            peer=workload.peer,
+        )
+
+    def _add_image(self, scene: CaseOnGpu, seed: int, poison: int, **how: Any) -> None:
+        scene.add_image(self.baseline, self.function, seed=seed, poison=poison, **how)
+
+    def _add_cases(self, workload: Workload, case: Case, seed: int, known: Sequence[str] | None) -> None:
         """Make scenes of the other cases that select the same variant."""
         names = self._same_variant(workload, case) if known is None else known
         for other in workload.cases:
             if other.name == case.name or other.name not in names:
                 continue
-            scene = CaseOnGpu(
-                self.gpu, self.checker, other, workload.reference, workload.tolerance, bitwise=self._bitwise
-            )
-            scene.add_image(self.baseline, self.function, seed=seed + 1, poison=POISONS[0])
-            if special and scene.exact:
-                scene.add_image(
-                    self.baseline, self.function, seed=seed + 1001, poison=POISONS[1], special=True
-                )
+            scene = self._scene(workload, other)
+            self._add_image(scene, seed + 1, POISONS[0])
+            if scene.exact:
+                self._add_image(scene, seed + 1001, POISONS[1], special=True)
             self.scenes.append(scene)
 
     def _same_variant(self, workload: Workload, case: Case) -> list[str]:
@@ -187,66 +159,45 @@ class KernelJudge:
             stop_above: relative runtime above which timing stops after the first pairs.
 
         Returns: ``verdict``, ``detail``, ``baseline_us`` and ``candidate_us`` (a launch, per pair),
-            ``samples``, ``stopped`` (timing was cut short), ``sticky`` (this process is lost), ``phases_ms``
-            (milliseconds of every phase, by the host's clock).
+            ``samples``, ``stopped`` (timing was cut short), ``sticky`` (this process is lost).
         """
         function: KernelFunction | None = None
         graph: Any = None
-        clock = _Phases()
         self.headline.errors = None
         try:
             function = self.gpu.load_kernel(kernel)
             plans = [scene.plan(kernel, function) for scene in self.scenes]
-            clock.end("load")
             samples = self._enqueue_checks(function, plans, "before timing")
-            failures = self._collect(self.scenes)
-            clock.end("check")
-            if failures:
+            if failures := self._collect():
                 return self._wrong(failures, samples)
             graph = self.headline.graph(plans[0], function, self.launches)
-            clock.end("graph")
-            times, stopped, timed = self._time(graph, pairs, stop_above)
-            samples += timed
-            clock.end("time")
-            image = self.headline.images[0]
-            self.headline.check_launch(image, plans[0], function, "after timing")
-            samples += 1
-            if failures := self._collect(self.scenes):
+            base, mine, stopped, timed = self._time(graph, pairs, stop_above)
+            self.headline.check_launch(self.headline.images[0], plans[0], function, "after timing")
+            samples += timed + 1
+            if failures := self._collect():
                 return self._wrong(failures, samples)
-            clock.end("recheck")
-            base, mine = times
-            caught, seen = self._remembers(plans[0], function, mine)
-            clock.end("repetition")
-            if caught:
-                return {**caught, **seen, "samples": samples}
-            return {
-                **seen,
-                "verdict": str(Verdict.CORRECT),
-                "detail": "",
+            measured = {
                 "errors": self.headline.errors,
                 "samples": samples,
                 "stopped": stopped,
                 "baseline_us": base,
                 "candidate_us": mine,
-                "sticky": False,
-                "phases_ms": clock.milliseconds,
             }
+            return self._unless_remembered(plans[0], function, measured)
         except DeviceError as error:
             return self._refused(error)
         finally:
             self._release(graph, function)
-            clock.end("release")
 
     def _refused(self, error: DeviceError) -> dict[str, Any]:
         """The answer for an error: a driver's verdict, or ``unsupported`` for a mismatch of parameters."""
-        sticky = isinstance(error, CudaError) and error.sticky
-        verdict = error.verdict if isinstance(error, CudaError) else Verdict.UNSUPPORTED
-        if not sticky:
+        if not error.sticky:
             self.gpu.sync()
             self.checker.reset()
             for scene in self.scenes:
                 scene.forget()
-        return {"verdict": str(verdict), "detail": str(error), "sticky": sticky, "samples": 0}
+        verdict = error.verdict or Verdict.UNSUPPORTED
+        return {"verdict": str(verdict), "detail": str(error), "sticky": error.sticky, "samples": 0}
 
     def _release(self, graph: Any, function: KernelFunction | None) -> None:
         try:
@@ -266,9 +217,9 @@ class KernelJudge:
                 count += 1
         return count
 
-    def _collect(self, scenes: list[CaseOnGpu]) -> list[Failure]:
+    def _collect(self) -> list[Failure]:
         failures = [Failure(kind, detail) for kind, detail in self.checker.failures()]
-        for scene in scenes:
+        for scene in self.scenes:
             failures += scene.tolerance_failures()
         return failures
 
@@ -288,21 +239,19 @@ class KernelJudge:
         """True when the baseline still gives what it gave at open, on every image."""
         plans = [scene.plan(self.baseline, self.function) for scene in self.scenes]
         self._enqueue_checks(self.function, plans, "baseline again")
-        return not self._collect(self.scenes)
+        return not self._collect()
 
-    def _time(
-        self, graph: Any, pairs: int, stop_above: float
-    ) -> tuple[tuple[list[float], list[float]], bool, int]:
+    def _time(self, graph: Any, pairs: int, stop_above: float) -> tuple[list[float], list[float], bool, int]:
+        """Times of baseline and candidate, whether they were cut short, and launches checked meanwhile."""
         block = self.launches * self.launch_us
         rounds = int(min(pairs, max(4, 2600.0 // (2 * block))))
         first = min(rounds, 4)
         base, mine = self._rounds(graph, first)
-        samples = 1
         ratio = statistics.median(m / b for m, b in zip(mine, base, strict=True)) if base else 1.0
         if ratio > stop_above or rounds <= first:
-            return (base, mine), ratio > stop_above, samples
+            return base, mine, ratio > stop_above, 1
         more_base, more_mine = self._rounds(graph, rounds - first)
-        return (base + more_base, mine + more_mine), False, samples + 1
+        return base + more_base, mine + more_mine, False, 2
 
     def _rounds(self, graph: Any, rounds: int) -> tuple[list[float], list[float]]:
         """Time rounds of baseline and candidate; one more of the candidate's is checked, not counted."""
@@ -327,9 +276,7 @@ class KernelJudge:
 
     # -- measuring a frozen candidate ---------------------------------------------------------------------
 
-    def measure(
-        self, kernel: Kernel, *, rounds: int = 100, block_us: float = 500.0, cold_l2: bool = True
-    ) -> dict[str, Any]:
+    def measure(self, kernel: Kernel, *, rounds: int = 100, cold_l2: bool = True) -> dict[str, Any]:
         """Candidate, baseline and identity rewrite, interleaved in longer blocks; all checks around it.
 
         Returns: as `run`, with ``null_us`` and, for ``cold_l2``, ``cold_baseline_us``, ``cold_candidate_us``.
@@ -348,9 +295,9 @@ class KernelJudge:
             identity = self.gpu.load_kernel(self.baseline)
             plans = [scene.plan(kernel, function) for scene in self.scenes]
             samples = self._enqueue_checks(function, plans, "before timing")
-            if failures := self._collect(self.scenes):
+            if failures := self._collect():
                 return self._wrong(failures, samples)
-            launches = launches_a_block(self.launch_us, min(block_us, LONGEST_BLOCK_US))
+            launches = launches_a_block(self.launch_us, FROZEN_BLOCK_US)
             scene = self.headline
             for plan, code in ((self.plan, self.function), (plans[0], function), (self.plan, identity)):
                 graphs.append(scene.graph(plan, code, launches))
@@ -360,18 +307,13 @@ class KernelJudge:
             columns: dict[int, list[float]] = {0: [], 1: [], 2: []}
             for which, time in zip(order, times, strict=True):
                 columns[which].append(time / launches)
-            _, _, inside = self._time_and_check(plans[0], function)
-            samples += inside + self._enqueue_checks(function, plans, "after timing")
-            if failures := self._collect(self.scenes):
+            # rounds as `run` times them, for their checks inside timing
+            graphs.append(scene.graph(plans[0], function, self.launches))
+            self._rounds(graphs[-1], 4)
+            samples += 1 + self._enqueue_checks(function, plans, "after timing")
+            if failures := self._collect():
                 return self._wrong(failures, samples)
-            caught, seen = self._remembers(plans[0], function, columns[1])
-            if caught:
-                return {**caught, **seen, "samples": samples}
-            answer: dict[str, Any] = {
-                **seen,
-                "verdict": str(Verdict.CORRECT),
-                "detail": "",
-                "sticky": False,
+            measured: dict[str, Any] = {
                 "samples": samples,
                 "baseline_us": columns[0],
                 "candidate_us": columns[1],
@@ -379,7 +321,8 @@ class KernelJudge:
                 "notes": self.notes,
                 "cases": [s.case.name for s in self.scenes],
             }
-            if cold_l2:
+            answer = self._unless_remembered(plans[0], function, measured)
+            if cold_l2 and answer["verdict"] == Verdict.CORRECT:
                 answer |= self._cold_l2(plans[0], function)
             return answer
         except DeviceError as error:
@@ -390,32 +333,21 @@ class KernelJudge:
             self._release(None, function)
             self._release(None, identity)
 
-    def _remembers(
-        self, plan: Plan, function: KernelFunction, times: list[float]
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The answer for a candidate that is faster with inputs that it has seen (empty for others), and
-        what was seen of a suspicious one."""
+    def _unless_remembered(
+        self, plan: Plan, function: KernelFunction, measured: dict[str, Any]
+    ) -> dict[str, Any]:
+        """The answer with what was measured, or for one that is faster with inputs that it has seen."""
+        problem, facts = "", dict[str, Any]()
         # schedules have their original's instructions; other programs might remember results
-        if self._bitwise or not self.headline.layout.segments:
-            return {}, {}
-        if self._repetition is None:
-            from .replay_check import ReplayCheck
-
-            self._repetition = ReplayCheck(self)
-        problem, facts = self._repetition.judge(plan, function, statistics.median(times))
-        self.headline.restore(self.headline.images[0])
-        if not problem:
-            return {}, facts
-        return {"verdict": str(Verdict.CHEATED), "detail": problem, "sticky": False}, facts
-
-    def _time_and_check(self, plan: Plan, function: KernelFunction) -> tuple[list[float], list[float], int]:
-        """Rounds as `run` times them, for their checks inside timing."""
-        graph = self.headline.graph(plan, function, self.launches)
-        try:
-            base, mine = self._rounds(graph, 4)
-        finally:
-            self._release(graph, None)
-        return base, mine, 1
+        if not self._bitwise:
+            self._replay = self._replay or ReplayCheck(self)
+            problem, facts = self._replay.judge(plan, function, statistics.median(measured["candidate_us"]))
+            self.headline.restore(self.headline.images[0])
+        if problem:
+            measured, verdict = {"samples": measured["samples"]}, Verdict.CHEATED
+        else:
+            verdict = Verdict.CORRECT
+        return {**facts, "verdict": str(verdict), "detail": problem, "sticky": False, **measured}
 
     def _cold_l2(self, plan: Plan, function: KernelFunction, rounds: int = 12) -> dict[str, Any]:
         """Single launches after the L2 was evicted by reading; includes a launch's own overhead."""

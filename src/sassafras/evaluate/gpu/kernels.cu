@@ -5,13 +5,16 @@ typedef unsigned long long u64;
 
 struct alignas(16) Word { u32 x, y, z, w; };
 
+__device__ bool same(const Word& p, const Word& q) {
+    return ((p.x ^ q.x) | (p.y ^ q.y) | (p.z ^ q.z) | (p.w ^ q.w)) == 0;  // without branches
+}
+
 // A counter slot: [0] differing 16-byte words, [1] ~offset of the first one (0: none).
 extern "C" __global__ void sassafras_compare(const Word* a, const Word* b, u64 words, u64* slot) {
     u64 different = 0, first = 0;
     const u64 stride = (u64)gridDim.x * blockDim.x;
     for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < words; i += stride) {
-        const Word p = a[i], q = b[i];
-        if (p.x != q.x || p.y != q.y || p.z != q.z || p.w != q.w) {
+        if (!same(a[i], b[i])) {
             if (!different) first = ~(i * 16);
             ++different;
         }
@@ -33,7 +36,7 @@ struct Job {
     u64 from;          // number of its first word among the words of all jobs
     u32 what;          // bits: 1 compare both arenas, 2 fill, 4 fill the second arena too, 8 verify what was filled
     u32 fill;          // 1 normal, 2 uniform
-    u32 dtype, tail;   // see DTYPE_CODES in sampling.py; bytes of the last word that are its own
+    u32 dtype, tail;   // see DTYPE_CODES in random_tests.py; bytes of the last word that are its own
     float p0, p1;      // mean and std, or low and high
     long long i0, i1;  // integer low and high
 };
@@ -148,9 +151,7 @@ template <u32 WIDTH, bool REAL> __device__ Word random_word(const Job& job, u32 
             }
         }
     }
-    Word made;
-    made.x = bits[0]; made.y = bits[1]; made.z = bits[2]; made.w = bits[3];
-    return made;
+    return Word{bits[0], bits[1], bits[2], bits[3]};
 }
 
 // The first `tail` bytes of one word, the others of another.
@@ -163,13 +164,7 @@ __device__ Word joined(const Word& made, const Word& old, u32 tail) {
         const u32 mask = own == 4 ? 0xffffffffu : (1u << (8 * own)) - 1;
         c[k] = (a[k] & mask) | (b[k] & ~mask);
     }
-    Word word;
-    word.x = c[0]; word.y = c[1]; word.z = c[2]; word.w = c[3];
-    return word;
-}
-
-__device__ bool same(const Word& p, const Word& q) {
-    return ((p.x ^ q.x) | (p.y ^ q.y) | (p.z ^ q.z) | (p.w ^ q.w)) == 0;  // without branches
+    return Word{c[0], c[1], c[2], c[3]};
 }
 
 // One step. `what`: 2 fills the inputs of sample counter + index; 3 compares that sample's outputs and fills the

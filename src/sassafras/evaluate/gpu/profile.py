@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from sassafras.core import Case, Kernel, Workload
-from sassafras.cuda.worker_process import _import_path
+from sassafras.cuda.worker_process import package_path
 
 from .protocol import kernel_facts
 from .sanitizer import program
@@ -93,7 +93,7 @@ def profile(
                     text=True,
                     timeout=seconds,
                     check=False,
-                    env={**os.environ, **_import_path()},
+                    env={**os.environ, **package_path()},
                 )
             except (OSError, subprocess.TimeoutExpired) as error:
                 return [{"unavailable": f"ncu: {error}"[:200]} for _ in kernels]

@@ -1,8 +1,10 @@
-"""A kernel's launch facts as they travel to a worker."""
+"""What travels to a worker: how it judges, and a kernel's launch facts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sassafras.core import Kernel
@@ -14,6 +16,25 @@ WORKER = "sassafras.evaluate.gpu.worker"
 LAUNCH_FACTS = ("grid", "scalars", "tensor_maps", "overlap")
 
 
+@dataclass(frozen=True, slots=True)
+class JudgeSettings:
+    """How a worker checks candidates.
+
+    Attributes:
+        seeds: input sets of the headline case; the other cases of the same variant get one each.
+        base_seed: first seed of the inputs.
+        bitwise: candidates must leave the baseline's bytes; False: results within the tolerance.
+        hang_s: seconds that a cold first launch may take.
+        cases: names of the cases that compile to the headline's variant; None: found by compiling them.
+    """
+
+    seeds: int = 2
+    base_seed: int = 0
+    bitwise: bool = True
+    hang_s: float = 5.0
+    cases: Sequence[str] | None = None
+
+
 def kernel_facts(kernel: Kernel) -> dict[str, Any]:
     """A kernel's launch facts as JSON (its cubin travels as a blob).
 
@@ -21,33 +42,14 @@ def kernel_facts(kernel: Kernel) -> dict[str, Any]:
     may cut the work differently.
     """
     launch = {key: kernel.meta[key] for key in LAUNCH_FACTS if kernel.meta.get(key) is not None}
-    return {
-        "name": kernel.name,
-        "arch": kernel.arch,
-        "threads": kernel.threads,
-        "shared_bytes": kernel.shared_bytes,
-        "cluster": list(kernel.cluster),
-        "hidden_args": kernel.hidden_args,
-        "scratch_bytes": kernel.scratch_bytes,
-        "parameters": None if kernel.parameters is None else [list(pair) for pair in kernel.parameters],
-        "launch": launch,
-    }
+    return {"name": kernel.name, "arch": kernel.arch, **kernel.launch_facts(), "launch": launch}
+
+
+def launch_key(kernel: Kernel) -> str:
+    """What else than its code decides how a kernel runs: everything that travels to a worker."""
+    return json.dumps(kernel_facts(kernel), sort_keys=True, default=str)
 
 
 def kernel_from_facts(facts: Mapping[str, Any], cubin: bytes) -> Kernel:
     """The inverse of `kernel_facts`; the rest of ``meta`` stays behind."""
-    x, y, z = facts["cluster"]
-    return Kernel(
-        cubin=cubin,
-        name=facts["name"],
-        arch=facts["arch"],
-        threads=facts["threads"],
-        shared_bytes=facts["shared_bytes"],
-        cluster=(x, y, z),
-        hidden_args=facts["hidden_args"],
-        scratch_bytes=facts["scratch_bytes"],
-        parameters=None
-        if facts["parameters"] is None
-        else tuple((name, kind) for name, kind in facts["parameters"]),
-        meta=dict(facts.get("launch", {})),
-    )
+    return Kernel.launched_as(facts, cubin, facts["name"], facts["arch"], dict(facts.get("launch", {})))

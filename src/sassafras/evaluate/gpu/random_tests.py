@@ -12,15 +12,20 @@ generator once a graph, and guard bands once a slice, since nothing rewrites the
 
 from __future__ import annotations
 
+import ctypes
 import struct
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sassafras.core import Custom, DeviceError, Kernel, Normal, Uniform
-from sassafras.cuda.params import ParameterBlock
+from sassafras.cuda.driver import Gpu, KernelFunction
+from sassafras.cuda.params import Parameter, ParameterBlock
 
+from .compare import Checker
 from .guarded_buffers import BufferLayout
-from .judge import KernelJudge
+
+if TYPE_CHECKING:
+    from .judge import KernelJudge
 
 #: codes of ``Job.dtype`` in kernels.cu
 DTYPE_CODES = {
@@ -41,7 +46,7 @@ DTYPE_CODES = {
 SPECIAL_EVERY = 16
 _MASK = (1 << 64) - 1
 _JOB = struct.Struct("<QQQIIIIffqq")
-_COMPARE, _FILL, _BOTH, _VERIFY = 1, 2, 4, 8
+_COMPARE, FILL, _BOTH, _VERIFY = 1, 2, 4, 8
 
 
 def job_table(layout: BufferLayout) -> tuple[bytes, int, list[str]]:
@@ -59,7 +64,7 @@ def job_table(layout: BufferLayout) -> tuple[bytes, int, list[str]]:
         if buffer.role != "out" and isinstance(how, Custom):
             fixed.append(segment.name)
         if random:
-            what |= _FILL | (_VERIFY if buffer.role == "in" else _BOTH)
+            what |= FILL | (_VERIFY if buffer.role == "in" else _BOTH)
             if isinstance(how, Normal):
                 fill, p0, p1 = 1, how.mean, how.std
             elif isinstance(how, Uniform):
@@ -76,6 +81,66 @@ def job_table(layout: BufferLayout) -> tuple[bytes, int, list[str]]:
     return b"".join(rows), total, fixed
 
 
+class InputSteps:
+    """The kernels that run between two launches: compare outputs, write or verify inputs, count samples.
+
+    Args:
+        gpu, checker: as of a `KernelJudge`.
+        layout: of the arenas that steps work on.
+
+    Attributes:
+        words: 16-byte words that one step covers.
+        fixed: names of inputs that are left as they are.
+        numbers: int64 (8,) on the GPU: [0:2] counters, [2:6] totals, [6] the last sample that differed.
+    """
+
+    def __init__(self, gpu: Gpu, checker: Checker, layout: BufferLayout) -> None:
+        import torch
+
+        self._gpu = gpu
+        table, self.words, self.fixed = job_table(layout)
+        self._jobs = len(table) // _JOB.size
+        self._table = torch.frombuffer(bytearray(table or bytes(_JOB.size)), dtype=torch.uint8).to("cuda")
+        self.numbers = torch.zeros(8, dtype=torch.int64, device="cuda")
+        torch.cuda.synchronize()
+        self._step, self._bump = checker.load("sassafras_step"), checker.load("sassafras_bump")
+        # five blocks fit on a multiprocessor: one wave
+        blocks = max(1, min(5 * gpu.multiprocessors, -(-self.words // 256)))
+        self._wide, self._single = gpu.config((blocks, 1, 1), 256), gpu.config((1, 1, 1), 1)
+        self._blocks: list[ParameterBlock] = []
+
+    def step(
+        self, first: int, second: int, index: int, what: int, *, counter: int = 0, special_every: int = 0
+    ) -> None:
+        """Enqueue ``sassafras_step`` (see kernels.cu) on two arenas, given by address; `counter`: 0 or 1."""
+        numbers = int(self.numbers.data_ptr())
+        self._launch(
+            self._wide,
+            self._step,
+            ("first", first, "*"),
+            ("second", second, "*"),
+            ("jobs", int(self._table.data_ptr()), "*"),
+            ("count", self._jobs, "u32"),
+            ("words", self.words, "u64"),
+            ("counter", numbers + 8 * counter, "*"),
+            ("index", index, "u64"),
+            ("what", what, "u32"),
+            ("special_every", special_every, "u32"),
+            ("totals", numbers + 16, "*"),
+            ("seen", numbers + 48, "*"),
+        )
+
+    def advance(self, by: int, *, counter: int = 0) -> None:
+        """Enqueue: move a counter on."""
+        address = int(self.numbers.data_ptr()) + 8 * counter
+        self._launch(self._single, self._bump, ("counter", address, "*"), ("by", by, "u64"))
+
+    def _launch(self, config: Any, function: KernelFunction, *parameters: Parameter) -> None:
+        block = ParameterBlock(parameters, function.sizes)
+        self._blocks.append(block)  # a graph reads it at every replay
+        self._gpu.launch(config, function, block.address)
+
+
 class Sampler:
     """Samples one candidate on a bench's headline case.
 
@@ -85,12 +150,11 @@ class Sampler:
         seed: first sample number is ``seed << 32``, so that seeds do not overlap.
 
     Raises:
-        DeviceError: the baseline differs from itself, so that bytes cannot be compared.
+        DeviceError: the baseline differs from itself, so that bytes cannot be compared, or there is nothing
+            to compare or to fill.
     """
 
-    def __init__(
-        self, bench: KernelJudge, kernel: Kernel, *, seed: int = 0, samples_a_graph: int | None = None
-    ) -> None:
+    def __init__(self, bench: KernelJudge, kernel: Kernel, *, seed: int = 0) -> None:
         import torch
 
         self.bench, self.gpu = bench, bench.gpu
@@ -100,26 +164,19 @@ class Sampler:
                 "the baseline differs from itself, so samples cannot be compared byte by byte",
                 where=f"case {scene.case.name}",
             )
-        table, self.words, self.fixed = job_table(scene.layout)
-        self.jobs = len(table) // _JOB.size
-        self._table = torch.frombuffer(bytearray(table), dtype=torch.uint8).to("cuda")
+        self._steps = InputSteps(self.gpu, bench.checker, scene.layout)
+        self.fixed = self._steps.fixed
+        if not self._steps.words:
+            raise DeviceError("no buffer is random or an output", where=f"case {scene.case.name}")
         self._other = torch.empty_like(scene.live)
-        #: [0] sample counter; [2:6] totals; [6] last differing sample
-        self._numbers = torch.zeros(8, dtype=torch.int64, device="cuda")
-        self._numbers[0] = seed << 32
+        self._steps.numbers[0] = seed << 32
         torch.cuda.synchronize()
         self.first_sample = seed << 32
         self.function = self.gpu.load_kernel(kernel)
         inputs = {s.name for s in scene.layout.segments if s.buffer.role == "in"}
         self._plan = scene.plan(kernel, self.function, self._other, shared=inputs)
-        self._step = bench.checker.load("sassafras_step")
-        self._bump = bench.checker.load("sassafras_bump")
-        # five blocks fit on a multiprocessor: one wave
-        self._wide = self.gpu.config((min(5 * self.gpu.multiprocessors, -(-self.words // 256)), 1, 1), 256)
-        self._single = self.gpu.config((1, 1, 1), 1)
         self._host = self.gpu.pinned(8)
-        self._blocks: list[ParameterBlock] = []
-        self.samples_a_graph = samples_a_graph or int(min(256, max(4, 4000 // (2 * bench.launch_us + 4))))
+        self.samples_a_graph = int(min(256, max(4, 4000 // (2 * bench.launch_us + 4))))
         self.taken = 0
         self.pair_us: float | None = None
         self.graph = self.gpu.capture(self._enqueue)
@@ -128,46 +185,19 @@ class Sampler:
         scene = self.bench.headline
         live, other = int(scene.live.data_ptr()), int(self._other.data_ptr())
         pristine = int(scene.images[0].pristine.data_ptr())
-        for begin, end in self._owned():
+        # what a graph starts from; guard bands are only judged
+        for segment in scene.layout.segments:
             for arena in (live, other):
-                self.gpu.copy(arena + begin, pristine + begin, end - begin)
-        self._own(0, _FILL)
+                at = segment.offset
+                self.gpu.copy(arena + at, pristine + at, segment.end - at)
+        self._steps.step(live, other, 0, FILL, special_every=SPECIAL_EVERY)
         for index in range(self.samples_a_graph):
             scene.launch(self.bench.plan, self.bench.function)
             scene.launch(self._plan, self.function)
             last = index + 1 == self.samples_a_graph
-            self._own(index, _COMPARE | (_VERIFY if last else _FILL))
-        numbers = int(self._numbers.data_ptr())
-        block = ParameterBlock(
-            [("counter", numbers, "*"), ("by", self.samples_a_graph, "u64")], self._bump.sizes
-        )
-        self._blocks.append(block)
-        self.gpu.launch(self._single, self._bump, block.address)
-
-    def _owned(self) -> list[tuple[int, int]]:
-        """Byte ranges of the buffers: what a graph starts from; guard bands are only judged."""
-        return [(segment.offset, segment.end) for segment in self.bench.headline.layout.segments]
-
-    def _own(self, index: int, what: int) -> None:
-        numbers = int(self._numbers.data_ptr())
-        block = ParameterBlock(
-            [
-                ("first", int(self.bench.headline.live.data_ptr()), "*"),
-                ("second", int(self._other.data_ptr()), "*"),
-                ("jobs", int(self._table.data_ptr()), "*"),
-                ("count", self.jobs, "u32"),
-                ("words", self.words, "u64"),
-                ("counter", numbers, "*"),
-                ("index", index, "u64"),
-                ("what", what, "u32"),
-                ("special_every", SPECIAL_EVERY, "u32"),
-                ("totals", numbers + 16, "*"),
-                ("seen", numbers + 48, "*"),
-            ],
-            self._step.sizes,
-        )
-        self._blocks.append(block)
-        self.gpu.launch(self._wide, self._step, block.address)
+            what = _COMPARE | (_VERIFY if last else FILL)
+            self._steps.step(live, other, index, what, special_every=SPECIAL_EVERY)
+        self._steps.advance(self.samples_a_graph)
 
     def _guards(self) -> list[str]:
         """Where a guard band of either arena changed since the slice began."""
@@ -205,9 +235,7 @@ class Sampler:
                 self.taken += self.samples_a_graph
             self.gpu.sync()
         spent = time.perf_counter() - begin
-        import ctypes
-
-        self.gpu.read_back(ctypes.addressof(self._host), int(self._numbers.data_ptr()), 64)
+        self.gpu.read_back(ctypes.addressof(self._host), int(self._steps.numbers.data_ptr()), 64)
         self.gpu.sync()
         mismatches = int(self._host[2])
         answer: dict[str, Any] = {"samples": self.taken, "mismatches": mismatches, "seconds": spent}

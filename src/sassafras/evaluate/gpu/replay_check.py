@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sassafras.cuda.driver import KernelFunction
-from sassafras.cuda.params import ParameterBlock
 from sassafras.cuda.timing import interleaved
 
 from .case_on_gpu import Plan
-from .random_tests import job_table
+from .random_tests import FILL, InputSteps
 from .replay_rule import decision, orders, repetition
 
 if TYPE_CHECKING:
@@ -33,7 +32,6 @@ SAVED_US, SAVED_SHARE = 0.3, 0.15
 NOISY = "noisy: not judged"
 #: seconds between two repetitions, at least and at most: what disturbed the first may be gone
 PAUSE_S = (0.005, 0.03)
-_FILL = 2
 
 
 class ReplayCheck:
@@ -45,27 +43,13 @@ class ReplayCheck:
     """
 
     def __init__(self, bench: KernelJudge, rounds: int = 12) -> None:
-        import torch
-
         self.bench, self.gpu, self.rounds = bench, bench.gpu, rounds
-        table, self.words, _ = job_table(bench.headline.layout)
         #: False where no input is random: nothing can be told then
         self.possible = any(
             segment.buffer.role != "out" and type(segment.buffer.fill).__name__ != "Custom"
             for segment in bench.headline.layout.segments
         )
-        self._jobs = len(table) // 64
-        self._table = torch.frombuffer(bytearray(table or bytes(64)), dtype=torch.uint8).to("cuda")
-        #: a counter for each mode, then room for totals that filling never writes
-        self._numbers = torch.zeros(16, dtype=torch.int64, device="cuda")
-        torch.cuda.synchronize()
-        self._step = bench.checker.load("sassafras_step")
-        self._bump = bench.checker.load("sassafras_bump")
-        self._wide = self.gpu.config(
-            (max(1, min(5 * self.gpu.multiprocessors, -(-self.words // 256))), 1, 1), 256
-        )
-        self._single = self.gpu.config((1, 1, 1), 1)
-        self._blocks: list[ParameterBlock] = []
+        self._steps = InputSteps(self.gpu, bench.checker, bench.headline.layout)
         self.launches = int(min(48, max(2, 600.0 / (bench.launch_us + 3.0))))
         self._own: list[Any] = []
 
@@ -121,34 +105,15 @@ class ReplayCheck:
         return (fresh - same) / self.launches, (mine_fresh - mine_same) / self.launches
 
     def _graph(self, plan: Plan, function: KernelFunction, fresh: bool) -> Any:
-        numbers = int(self._numbers.data_ptr())
-        counter = numbers if fresh else numbers + 8
+        scene = self.bench.headline
+        live = int(scene.live.data_ptr())
+        counter = 0 if fresh else 1
 
         def enqueue() -> None:
             for index in range(self.launches):
-                block = ParameterBlock(
-                    [
-                        ("first", int(self.bench.headline.live.data_ptr()), "*"),
-                        ("second", int(self.bench.headline.live.data_ptr()), "*"),
-                        ("jobs", int(self._table.data_ptr()), "*"),
-                        ("count", self._jobs, "u32"),
-                        ("words", self.words, "u64"),
-                        ("counter", counter, "*"),
-                        ("index", index if fresh else 0, "u64"),
-                        ("what", _FILL, "u32"),
-                        ("special_every", 0, "u32"),
-                        ("totals", numbers + 32, "*"),
-                        ("seen", numbers + 96, "*"),
-                    ],
-                    self._step.sizes,
-                )
-                self._blocks.append(block)
-                self.gpu.launch(self._wide, self._step, block.address)
-                self.bench.headline.launch(plan, function)
+                self._steps.step(live, live, index if fresh else 0, FILL, counter=counter)
+                scene.launch(plan, function)
             # both graphs end alike; only the fresh one's counter moves on
-            by = self.launches if fresh else 0
-            block = ParameterBlock([("counter", counter, "*"), ("by", by, "u64")], self._bump.sizes)
-            self._blocks.append(block)
-            self.gpu.launch(self._single, self._bump, block.address)
+            self._steps.advance(self.launches if fresh else 0, counter=counter)
 
         return self.gpu.capture(enqueue)

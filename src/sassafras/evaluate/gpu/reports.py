@@ -17,7 +17,6 @@ from sassafras.core.statistics import (
     hierarchical_median,
     paired_ratios,
 )
-from sassafras.cuda.worker_process import WorkerTimeout, WorkerTooLarge
 
 #: a null experiment further from 1 than this means that this machine cannot tell such kernels apart
 NULL_TOLERANCE = 0.02
@@ -105,7 +104,7 @@ def frozen_evaluation(
             )
     groups = [paired_ratios(a["baseline_us"], a["candidate_us"]) for a in answers]
     nulls = [paired_ratios(a["baseline_us"], a["null_us"]) for a in answers]
-    null = hierarchical_median(nulls)  # type: ignore[arg-type]
+    null = hierarchical_median(nulls)
     steady = abs(null - 1.0) <= NULL_TOLERANCE
     per_process = [
         {
@@ -121,17 +120,17 @@ def frozen_evaluation(
         extra |= {key: [answer.get(key) for answer in answers] for key in SEEN}
     if all("cold_baseline_us" in answer for answer in answers):
         cold = [paired_ratios(a["cold_baseline_us"], a["cold_candidate_us"]) for a in answers]
-        extra["cold_l2_speedup"] = hierarchical_median(cold)  # type: ignore[arg-type]
+        extra["cold_l2_speedup"] = hierarchical_median(cold)
         extra["cold_l2_baseline_us"] = float(np.median([np.median(a["cold_baseline_us"]) for a in answers]))
     return Evaluation(
         candidate.digest,
         Verdict.CORRECT if steady else Verdict.UNSTABLE_BASELINE,
         time_us=float(np.median([row["candidate_us"] for row in per_process])),
         baseline_us=float(np.median([row["baseline_us"] for row in per_process])),
-        speedup=hierarchical_median(groups),  # type: ignore[arg-type]
-        interval=hierarchical_bootstrap(groups, seed=1) if len(groups) > 1 else bootstrap_median(groups[0]),  # type: ignore[arg-type]
+        speedup=hierarchical_median(groups),
+        interval=hierarchical_bootstrap(groups, seed=1) if len(groups) > 1 else bootstrap_median(groups[0]),
         null=null,
-        null_interval=hierarchical_bootstrap(nulls, seed=2) if len(nulls) > 1 else bootstrap_median(nulls[0]),  # type: ignore[arg-type]
+        null_interval=hierarchical_bootstrap(nulls, seed=2) if len(nulls) > 1 else bootstrap_median(nulls[0]),
         samples=samples,
         detail="" if steady else f"the identity rewrite measured {null:.4f} times the baseline's speed",
         seconds=seconds,
@@ -171,9 +170,7 @@ def sample_report(answer: Mapping[str, Any], case: str, special_every: int) -> S
 
 def lost(candidate: Candidate, error: DeviceError, seconds: float) -> Evaluation:
     """The evaluation of a candidate whose worker died, hung or held too much memory."""
-    verdicts = {WorkerTimeout: Verdict.TIMED_OUT, WorkerTooLarge: Verdict.OUT_OF_RESOURCES}
-    verdict = verdicts.get(type(error), Verdict.CRASHED)
-    return Evaluation(candidate.digest, verdict, detail=str(error), seconds=seconds)
+    return Evaluation(candidate.digest, error.verdict or Verdict.CRASHED, detail=str(error), seconds=seconds)
 
 
 def broken_sample(answer: Mapping[str, Any], spent: float, ended: Evaluation) -> SampleReport:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sassafras.core import Case, Kernel, Workload
-from sassafras.cuda.worker_process import _import_path
+from sassafras.cuda.worker_process import package_path
 
 from .protocol import kernel_facts
 
@@ -109,7 +109,7 @@ def sanitize(
                     text=True,
                     timeout=seconds,
                     check=False,
-                    env={**os.environ, **_import_path()},
+                    env={**os.environ, **package_path()},
                 )
             except subprocess.TimeoutExpired:
                 findings.append(SanitizerFinding(tool, None, detail=f"not done within {seconds:g} s"))

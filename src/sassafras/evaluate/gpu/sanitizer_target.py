@@ -24,6 +24,7 @@ def main(source: str, case_name: str, launches: str, *files: str) -> int:
 
     from .case_on_gpu import CaseOnGpu, Image
     from .compare import Checker
+    from .guarded_buffers import make_image
     from .protocol import kernel_from_facts
     from .sanitizer import LAUNCH_FAILED
 
@@ -32,8 +33,6 @@ def main(source: str, case_name: str, launches: str, *files: str) -> int:
     torch.zeros(1, device="cuda")
     gpu = Gpu()
     scene = CaseOnGpu(gpu, Checker(gpu), case, None, Tolerance())
-    from .guarded_buffers import make_image
-
     for facts, cubin in zip(files[::2], files[1::2], strict=True):
         kernel = kernel_from_facts(json.loads(Path(facts).read_text()), Path(cubin).read_bytes())
         function = gpu.load_kernel(kernel)

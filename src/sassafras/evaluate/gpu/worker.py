@@ -6,10 +6,7 @@ descriptors of its own, so that whatever a library prints cannot garble it.
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
-import time
 from typing import Any
 
 from sassafras.core import DeviceError
@@ -19,7 +16,7 @@ from sassafras.cuda.idle import Idle
 from sassafras.cuda.worker_loop import Answer, Handler, serve
 
 from .compare import Checker
-from .protocol import kernel_from_facts
+from .protocol import JudgeSettings, kernel_from_facts
 
 
 class GpuWorker:
@@ -31,16 +28,12 @@ class GpuWorker:
         self._samplers: dict[str, Any] = {}
         self._workloads: dict[str, Any] = {}
         self.handlers: dict[str, Handler] = {
-            "ping": lambda message, blobs: {"pid": os.getpid()},
             "open": self._open,
             "run": self._run,
             "measure": self._measure,
             "sample": self._sample,
             "idle": self._look,
-            "health": lambda message, blobs: {"healthy": self._ready().healthy()},
         }
-        if os.environ.get("SASSAFRAS_WORKER_FAULTS") == "1":
-            self.handlers |= _faults()
 
     def _ready(self) -> Any:
         if self._bench is None:
@@ -74,14 +67,8 @@ class GpuWorker:
             workload,
             workload.case(message["case"]),
             kernel_from_facts(message["baseline"], blobs[0]),
-            seeds=message["seeds"],
-            base_seed=message["base_seed"],
-            all_cases=message["all_cases"],
-            known_cases=message.get("cases"),
-            special=message["special"],
-            cold=kernel_from_facts(cold, blobs[1]) if cold else None,
-            hang_s=message.get("hang_s", 5.0),
-            bitwise=message.get("bitwise", True),
+            JudgeSettings(**message["settings"]),
+            kernel_from_facts(cold, blobs[1]) if cold else None,
         )
         return dict(self._bench.facts())
 
@@ -124,39 +111,6 @@ def _no_gpu_reason() -> None:
             where=f"torch {torch.__version__}",
             hint="install a CUDA build of torch",
         )
-
-
-def _faults() -> dict[str, Handler]:
-    """Commands for the tests of the parent's side: sleep, die, print, eat memory."""
-
-    def sleep(message: Answer, blobs: list[bytes]) -> Answer:
-        time.sleep(message["seconds"])
-        return {}
-
-    def die(message: Answer, blobs: list[bytes]) -> Answer:
-        print("last words of the worker", file=sys.stderr, flush=True)
-        os.kill(os.getpid(), message.get("signal", signal.SIGKILL))
-        return {}
-
-    def leave(message: Answer, blobs: list[bytes]) -> Answer:
-        os._exit(message.get("status", 3))
-
-    def chatter(message: Answer, blobs: list[bytes]) -> Answer:
-        print("noise on standard output" * 10, flush=True)
-        return {"blob_bytes": [len(blob) for blob in blobs]}
-
-    def eat(message: Answer, blobs: list[bytes]) -> Answer:
-        hoard = []
-        for _ in range(message["mebibytes"] // 16):
-            hoard.append(bytearray(b"\1" * (16 << 20)))
-            time.sleep(0.01)
-        time.sleep(message.get("seconds", 5))
-        return {"kept": len(hoard)}
-
-    def fail(message: Answer, blobs: list[bytes]) -> Answer:
-        raise ValueError("planted")
-
-    return {"sleep": sleep, "die": die, "leave": leave, "chatter": chatter, "eat": eat, "fail": fail}
 
 
 if __name__ == "__main__":

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -19,6 +21,9 @@ from .gpu import with_cuda
 from .process import HostProcess, HostSource, Lost
 from .session import HostSession, HostTask, lay_out
 
+#: share of the GPU's memory that a process may allocate through torch
+GPU_FRACTION = 0.5
+
 
 class HostEvaluator:
     """Judges Python candidates against a baseline and the workload's reference.
@@ -32,11 +37,6 @@ class HostEvaluator:
         call_s: seconds that a request of `session.BATCH` calls may take.
         confinement: of the processes.
         scan: refuse by the text first; False leaves everything to confinement and checks.
-        floor_us: no honest call is faster (see `roofline`); None for no bound.
-        gpu_fraction: share of the GPU's memory that a process may allocate through torch.
-        seed: of the inputs; None: drawn for each candidate (a candidate that knows it knows its inputs).
-        cpus: how many CPUs a process may run on, the same for baseline and candidate; by default one, and two
-            beside a GPU, whose driver has threads of its own.
 
     Raises:
         DeviceError: no reference, or buffers that are both read and written.
@@ -53,10 +53,6 @@ class HostEvaluator:
         call_s: float = 10.0,
         confinement: Confinement | None = None,
         scan: bool = True,
-        floor_us: float | None = None,
-        gpu_fraction: float = 0.5,
-        seed: int | None = None,
-        cpus: int | None = None,
     ) -> None:
         if workload.reference is None:
             raise DeviceError("Python candidates need a reference", where=workload.name)
@@ -67,10 +63,11 @@ class HostEvaluator:
         outputs = {name: b for name, b in buffers.items() if b.role == "out"}
         scalars = {n: a for n, a in case.args.items() if not isinstance(a, Buffer)} | dict(case.constants)
         slots, size = lay_out(inputs, outputs)
-        self.task = HostTask(workload, inputs, outputs, scalars, slots, size, device, rounds, floor_us, seed)
+        self.task = HostTask(workload, inputs, outputs, scalars, slots, size, device, rounds)
         self.baseline, self.call_s, self.scan = baseline, call_s, scan
         limits = confinement or Confinement(wall_s=300.0, cpu_s=600, memory_bytes=None, processes=4)
-        limits = replace(limits, cpus=_cpus(cpus or (2 if device == "cuda" else 1)))
+        # as many for the baseline as for the candidate; a GPU's driver has threads of its own
+        limits = replace(limits, cpus=_cpus(2 if device == "cuda" else 1))
         if device == "cuda":
             limits = with_cuda(limits)
         self.confinement = limits
@@ -79,7 +76,7 @@ class HostEvaluator:
             "bytes": size,
             "scalars": scalars,
             "device": device,
-            "gpu_fraction": gpu_fraction,
+            "gpu_fraction": GPU_FRACTION,
         }
         self._standing: HostProcess | None = None
         self._watcher: WorkerProcess | None = None
@@ -132,7 +129,8 @@ class HostEvaluator:
                 raise DeviceError("others use the GPU: it cannot be told who leaves work on it")
             baseline = self._baseline()
             candidate = self._process(source)  # both load at the same time
-            self._await(baseline)
+            with self._trusted():
+                baseline.ready()
             candidate.ready()
             session = HostSession(self.task, baseline, candidate)
             session.check()
@@ -149,23 +147,23 @@ class HostEvaluator:
     def _process(self, source: HostSource) -> HostProcess:
         return HostProcess(source, self._setup, self.confinement, self.call_s)
 
+    @contextmanager
+    def _trusted(self) -> Iterator[None]:
+        """What befalls the baseline alone is no fault of the candidate's."""
+        try:
+            yield
+        except Lost as error:
+            where = self.task.workload.name
+            raise DeviceError(f"the baseline cannot be run: {error}", where=where) from error
+
     def _baseline(self) -> HostProcess:
         """The baseline's process: started once, again when it was lost or is about to reach its limits."""
         if self._standing is not None and self._standing.tired:
             self.close()
         if self._standing is None:
-            try:
+            with self._trusted():
                 self._standing = self._process(self.baseline)
-            except Lost as error:
-                raise DeviceError(f"the baseline cannot be run: {error}") from error
         return self._standing
-
-    def _await(self, baseline: HostProcess) -> None:
-        try:
-            baseline.ready()
-        except Lost as error:
-            where = self.task.workload.name
-            raise DeviceError(f"the baseline cannot be run: {error}", where=where) from error
 
     def close(self) -> None:
         """End the baseline's process, and the one that watches the GPU; safe to call twice."""

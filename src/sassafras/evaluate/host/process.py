@@ -22,7 +22,7 @@ from typing import Any
 
 from sassafras.core import Verdict
 
-from ..sandbox import ConfinedProcess, Confinement, import_path
+from ..sandbox import LIMIT_VERDICTS, ConfinedProcess, Confinement, import_path
 from ..sandbox.watch import processor_ns, stopped
 from .gpu import variables
 
@@ -211,16 +211,9 @@ class HostProcess:
 
     def _judge_limits(self) -> None:
         self._looked = time.monotonic()
-        exceeded = self.process.exceeded()
-        verdict = {
-            "time": Verdict.TIMED_OUT,
-            "memory": Verdict.OUT_OF_RESOURCES,
-            "disk": Verdict.OUT_OF_RESOURCES,
-            "processes": Verdict.CHEATED,
-            "threads": Verdict.CHEATED,
-        }.get(exceeded)
-        if verdict is not None:
-            raise Lost(verdict, f"its process exceeded its limit: {exceeded}")
+        if exceeded := self.process.exceeded():
+            text = f"its process exceeded its limit: {exceeded}"
+            raise Lost(LIMIT_VERDICTS[exceeded], text)
 
     def _died(self) -> Exception:
         deadline = time.monotonic() + 2.0

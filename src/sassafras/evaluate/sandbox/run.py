@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sassafras.core import SassafrasError
+from sassafras.core import SassafrasError, Verdict
 
 from .imports import python_folders
 from .watch import held, members
@@ -43,6 +43,16 @@ COMPILER_READABLE = (
 _POLL_S = 0.02
 #: one look in so many is thorough: files and mappings too
 _THOROUGH = 4
+
+
+#: what exceeding a limit says of a program (see `ProcessEnd.stopped`)
+LIMIT_VERDICTS = {
+    "time": Verdict.TIMED_OUT,
+    "memory": Verdict.OUT_OF_RESOURCES,
+    "disk": Verdict.OUT_OF_RESOURCES,
+    "processes": Verdict.CHEATED,
+    "threads": Verdict.CHEATED,
+}
 
 
 class NotSafe(SassafrasError):

@@ -8,7 +8,7 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from sassafras.core import (
 )
 from sassafras.core.tensor_map import TensorMap
 
-from ..sandbox import COMPILER_READABLE, Confinement, NotSafe, ProcessEnd, import_path, run
+from ..sandbox import COMPILER_READABLE, LIMIT_VERDICTS, Confinement, NotSafe, ProcessEnd, import_path, run
 from ..scan import ScanFinding, scan_cubin, scan_cuda, scan_python
 from .launching import Forged, launched, ptxas_flags
 from .messages import own_messages
@@ -118,20 +118,40 @@ class _Refused(Exception):
         super().__init__(text)
 
 
-def _ended(done: ProcessEnd, what: str, limits: Confinement) -> None:
-    """Raise for a build that we or a limit stopped."""
-    if done.stopped == "time" or done.status in (-24, 152):  # SIGXCPU
-        raise _Refused(Verdict.TIMED_OUT, f"{what} took longer than {limits.wall_s:g} s")
-    if done.stopped == "memory":
-        raise _Refused(Verdict.OUT_OF_RESOURCES, f"{what} held more than {limits.resident_bytes >> 20} MiB")
-    if done.stopped == "disk":
-        raise _Refused(Verdict.OUT_OF_RESOURCES, f"{what} wrote more than {limits.disk_bytes >> 20} MiB")
-    if done.stopped in ("processes", "threads"):
-        most = limits.processes if done.stopped == "processes" else limits.threads
-        raise _Refused(Verdict.CHEATED, f"{what} started more than {most} {done.stopped}")
+def _run(
+    what: str,
+    command: Sequence[str],
+    limits: Confinement,
+    *,
+    files: Mapping[str, bytes],
+    collect: Sequence[str],
+    environment: Mapping[str, str] | None = None,
+    words: Callable[[str], str] = str,
+) -> ProcessEnd:
+    """Run a step of a build, confined. Raises _Refused for one that ended without what it was to make.
+
+    Args:
+        what: to call it in a reason.
+        words: makes a reason of what it printed.
+    """
+    done = run(command, limits, files=files, collect=collect, environment=environment)
+    stopped = "time" if done.status in (-24, 152) else done.stopped  # SIGXCPU
+    if stopped:
+        did = {
+            "time": f"took longer than {limits.wall_s:g} s",
+            "memory": f"held more than {limits.resident_bytes >> 20} MiB",
+            "disk": f"wrote more than {limits.disk_bytes >> 20} MiB",
+            "processes": f"started more than {limits.processes} processes",
+            "threads": f"started more than {limits.threads} threads",
+        }
+        raise _Refused(LIMIT_VERDICTS[stopped], f"{what} {did[stopped]}")
     starved = re.search(r"bad_alloc|[Oo]ut of memory|MemoryError", done.output)
     if done.status in (-9, -6, -11, 137, 134) or (done.status and starved):
         raise _Refused(Verdict.OUT_OF_RESOURCES, f"{what} ended for want of memory: {_tail(done.output)}")
+    if done.status != 0 or set(collect) - set(done.files):
+        reason = _tail(words(done.output)) or f"{what} ended with {done.status}"
+        raise _Refused(Verdict.COMPILE_ERROR, reason)
+    return done
 
 
 def _tail(text: str, most: int = 2000) -> str:
@@ -148,17 +168,15 @@ def _build_cuda(
         raise _Refused(Verdict.UNSUPPORTED, f"{bad[0]!r} is no name of a macro")
     flags = [*source.flags, *(f"-D{name}={_macro(value)}" for name, value in constants.items())]
     program, extra, version = cuda_compiler(arch)
-    done = run(
+    done = _run(
+        "the compiler",
         [*program, *flags],
         _compiling(limits, extra) if extra else limits,
         files={"kernel.cu": source.text.encode()},
         collect=("kernel.cubin",),
         environment={"PYTHONPATH": os.pathsep.join(import_path())},
+        words=lambda printed: own_messages(printed, source.text),
     )
-    _ended(done, "the compiler", limits)
-    if done.status != 0 or "kernel.cubin" not in done.files:
-        words = _tail(own_messages(done.output, source.text))
-        raise _Refused(Verdict.COMPILE_ERROR, words or f"the compiler ended with {done.status}")
     meta: dict[str, Any] = {"compiler": version, "options": {"flags": flags}, **source.launch}
     kernel = kernel_of(
         done.files["kernel.cubin"],
@@ -207,7 +225,8 @@ def _build_triton(
         "arch": arch,
         "case": case_to_json(case, source),
     }
-    done = run(
+    done = _run(
+        "Triton",
         [sys.executable, "-m", "sassafras.evaluate.source.child", "triton", "{scratch}"],
         limits,
         files={"candidate.py": source.text.encode(), "request.json": json.dumps(request).encode()},
@@ -215,9 +234,6 @@ def _build_triton(
         # line tables name the scratch folder: without them, equal code is equal bytes, and is judged once
         environment={"PYTHONPATH": os.pathsep.join(import_path()), "TRITON_DISABLE_LINE_INFO": "1"},
     )
-    _ended(done, "Triton", limits)
-    if done.status != 0 or {"kernel.ptx", "kernel.json"} - set(done.files):
-        raise _Refused(Verdict.COMPILE_ERROR, _tail(done.output) or f"the builder ended with {done.status}")
     ptx, given = done.files["kernel.ptx"], _given(case, source)
     try:
         said = json.loads(done.files["kernel.json"])
@@ -230,15 +246,14 @@ def _build_triton(
             "-o",
             "{scratch}/kernel.cubin",
         ]
-        assembled = run(
+        assembled = _run(
+            "ptxas",
             [str(path), *flags],
             _compiling(limits, [str(path.parent.parent)]),
             files={"kernel.ptx": ptx},
             collect=("kernel.cubin",),
+            words=lambda printed: f"ptxas: {own_messages(printed, '')}",
         )
-        _ended(assembled, "ptxas", limits)
-        if assembled.status != 0 or "kernel.cubin" not in assembled.files:
-            raise _Refused(Verdict.COMPILE_ERROR, f"ptxas: {_tail(own_messages(assembled.output, ''))}")
         made = launched(
             assembled.files["kernel.cubin"], said, source, given, arch, ptx=ptx, ptxas=str(tool.version)
         )

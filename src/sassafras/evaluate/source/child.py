@@ -100,13 +100,12 @@ def _argument(value: Any) -> Any:
 def build_nvrtc(scratch: Path, arch: str, flags: list[str]) -> int:
     """See the module; 0, or 1 with the compiler's log on standard error."""
     from sassafras.core import SassafrasError
-    from sassafras.frontend.cuda import CudaSource, compile_source
+    from sassafras.cuda.compile import with_nvrtc
 
     includes = [f"-I{path}" for path in cuda_headers()]
     try:
         text = (scratch / "kernel.cu").read_text()
-        source = CudaSource(text, None, arch, (*includes, *flags), "kernel.cu")
-        data, _ = compile_source("nvrtc", source, None)
+        data, _ = with_nvrtc(text, [f"--gpu-architecture={arch}", *includes, *flags], where="kernel.cu")
     except SassafrasError as error:
         print(error, file=sys.stderr)
         return 1

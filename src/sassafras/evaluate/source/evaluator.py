@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
 
 from sassafras.core import Candidate, Case, Device, Evaluation, Kernel, Modelled, Outcome, Workload
 
@@ -25,10 +24,6 @@ class SourceEvaluator:
             unless candidates are to reproduce the baseline's bits.
         workload, case, baseline: what the candidates stand in for.
         confinement: of the builds.
-        fp32_accumulation: refuse narrower accumulation; by default what the workload's ``meta`` says under
-            ``accumulate`` (``"fp32"``).
-        builder: what builds instead of this machine: `build` for this case and arch, of a source and
-            `fp32_accumulation`.
     """
 
     def __init__(
@@ -39,14 +34,10 @@ class SourceEvaluator:
         baseline: Kernel,
         *,
         confinement: Confinement | None = None,
-        fp32_accumulation: bool | None = None,
-        builder: Callable[[Source, bool], Built] | None = None,
     ) -> None:
         self.workload, self.case, self.baseline = workload, case, baseline
         self.confinement = confinement or Confinement()
-        self.fp32 = (
-            workload.meta.get("accumulate") == "fp32" if fp32_accumulation is None else fp32_accumulation
-        )
+        self.fp32 = workload.meta.get("accumulate") == "fp32"
         self.inner = KernelEvaluator(
             device,
             None,
@@ -54,18 +45,18 @@ class SourceEvaluator:
             implausible=lambda time_us: impossible(time_us, case, workload.meta),
         )
         self._built: OrderedDict[str, Built] = OrderedDict()
-        self._builder = builder or self._here
-
-    def _here(self, source: Source, fp32: bool) -> Built:
-        return build(
-            source, self.case, self.baseline.arch, confinement=self.confinement, fp32_accumulation=fp32
-        )
 
     def build(self, source: Source) -> Built:
         """`build` for this case and arch, remembered by the source's contents."""
         key = source.key
         if key not in self._built:
-            self._built[key] = self._builder(source, self.fp32)
+            self._built[key] = build(
+                source,
+                self.case,
+                self.baseline.arch,
+                confinement=self.confinement,
+                fp32_accumulation=self.fp32,
+            )
             while len(self._built) > REMEMBERED:
                 self._built.popitem(last=False)
         return self._built[key]

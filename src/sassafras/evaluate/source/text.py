@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 Language = Literal["cuda", "triton"]
@@ -51,21 +51,7 @@ class Source:
 
     def describe(self) -> dict[str, Any]:
         """Everything that decides what it becomes, as JSON; `recipe` is not part of that."""
-        return {
-            "language": self.language,
-            "text": self.text,
-            "entry": self.entry,
-            "threads": self.threads,
-            "shared_bytes": self.shared_bytes,
-            "cluster": list(self.cluster),
-            "grid": None if self.grid is None else list(self.grid),
-            "parameters": None if self.parameters is None else list(self.parameters),
-            "tensor_maps": {name: dict(described) for name, described in self.tensor_maps.items()},
-            "scalars": dict(self.scalars),
-            "flags": list(self.flags),
-            "constants": dict(self.constants),
-            "options": dict(self.options),
-        }
+        return {name: value for name, value in asdict(self).items() if name != "recipe"}
 
     @property
     def key(self) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 
 from sassafras.cuda.driver import CudaError
 
-from ..configs.registry import parse
+from ..configs.fields import from_fields
 from ..problem.shape import LAYOUTS, Shape
 from .options import Options
 from .timing import Enqueue, contest, paired, rough_us
@@ -35,7 +35,7 @@ class Judge:
         self._shape: Shape | None = None
         self._problems: dict[str, Any] = {}
 
-    def look(self, text: str, name: str) -> dict[str, Any]:
+    def look(self, text: str, given: dict[str, Any]) -> dict[str, Any]:
         """What a configuration is worth: ``verdict``, ``detail``, ``us``, ``baseline_us``, ``ratios``,
         ``rms_ratio``, ``baseline``.
 
@@ -45,8 +45,8 @@ class Judge:
         """
         self._open(Shape.parse(text))
         stage, operands = self.stage, self._operands
-        config = parse(name)
-        record: dict[str, Any] = {"shape": text, "config": name, "baseline": self._baseline.to_json()}
+        config = from_fields(given)
+        record: dict[str, Any] = {"shape": text, "config": given, "baseline": self._baseline.to_json()}
         if why := config.why_illegal(operands.shape):
             return {**record, "verdict": "unsupported", "detail": why}
         try:

@@ -18,6 +18,7 @@ from sassafras.cuda.cublas import LtAlgorithm
 from sassafras.cuda.environment import environment
 
 from ..configs.backward import instances, part
+from ..configs.fields import from_fields
 from ..problem.shape import Shape
 from ..select.dataset import Dataset, DatasetEntry, merge, shipped, stem
 from ..select.table import TunedTable
@@ -41,7 +42,7 @@ class RunSettings:
         folder: journals go here. All modes of the benchmark, and the sweep, share the selection.
         options: how thorough it is.
         gpus: GPUs of this host to work on at once, a worker on each.
-        crew: what measures instead, for example a cluster (`sassafras.cluster.gemm`).
+        crew: what measures instead of `Local`.
         minutes: start no shape after so long; what is missing is counted as pending.
         dry: rehearse on a modelled clock, without a GPU; every row says so.
         fresh: delete earlier journals of this folder.
@@ -179,7 +180,7 @@ def collected(folder: Path, of: str = "") -> Dataset:
         if "error" not in record:
             lt_us = {layout: entry["us"] for layout, entry in record["lt"].items()}
             lt = {layout: LtAlgorithm.from_json(e).to_json() for layout, e in record["lt"].items()}
-            ours = {name: (us, rung) for name, (us, rung) in record["rungs"].items()}
+            ours = {from_fields(config): (us, rung) for config, us, rung in record["rungs"]}
             baselines = {"torch": record["torch"], "lt_autotune": lt_us}
             entries.append(DatasetEntry(Shape.parse(text), ours, baselines, lt))
     return Dataset({key: conditions[key] for key in kept if key in conditions}, entries)

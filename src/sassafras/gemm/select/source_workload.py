@@ -14,7 +14,7 @@ from typing import Any
 
 from sassafras.core import Buffer, Case, Custom, Kernel, SassafrasError, Uniform, Workload, WorkloadError
 
-from ..configs import registry
+from ..configs import names
 from ..configs.registry import Config
 from ..problem.shape import Shape
 from .workload import operands, winner, workload
@@ -50,28 +50,26 @@ def source_workload(shape: Shape, config: Config | None = None, cache: Path | No
     chosen = plain(config or winner(shape), shape)
     made = workload(shape, chosen, cache)
     (theirs,) = made.cases
-    names = {"a": "b", "b": "a"} if chosen.swapped else {}
+    renamed = {"a": "b", "b": "a"} if chosen.swap_ab else {}
     a, b = operands(chosen, shape)
     scratch = [own.nbytes for name in ("workspace",) if isinstance(own := theirs.args.get(name), Buffer)]
     room = max([min(MOST_WORKSPACE, 4 * _SPLITS * shape.m * shape.n), *scratch])
-    needed = theirs.args.get("counters")
-    counters = max(COUNTERS, needed.nbytes // 4 if isinstance(needed, Buffer) else 0)
     args: dict[str, Any] = {
         "a": Buffer(chosen.dtype, a),
         "b": Buffer(chosen.dtype, b),
         "c": Buffer(chosen.dtype, (shape.m, shape.n), "out"),
         "workspace": Buffer("fp32", (room // 4,), "out"),
-        "counters": Buffer("i32", (counters,), "inout", Uniform(0, 1)),  # zeros
+        "counters": Buffer("i32", (COUNTERS,), "inout", Uniform(0, 1)),  # zeros
     }
     constants = {"GEMM_M": shape.m, "GEMM_N": shape.n, "GEMM_K": shape.k}
 
     def build(case: Case, arch: str, **options: Any) -> Kernel:
         kernel = made.build(theirs, arch, **options)
         maps = {
-            name: {**described, "operand": names.get(described["operand"], described["operand"])}
+            name: {**described, "operand": renamed.get(described["operand"], described["operand"])}
             for name, described in kernel.meta["tensor_maps"].items()
         }
-        parameters = tuple((names.get(name, name), kind) for name, kind in kernel.parameters or ())
+        parameters = tuple((renamed.get(name, name), kind) for name, kind in kernel.parameters or ())
         return dataclasses.replace(
             kernel, parameters=parameters, meta={**kernel.meta, "tensor_maps": maps, "compiler": "nvcc"}
         )
@@ -133,7 +131,7 @@ def load(target: str) -> Workload:
     """
     text, _, name = target.removeprefix(PREFIX).partition("/")
     try:
-        return source_workload(Shape.parse(text.replace(",", "x")), registry.parse(name) if name else None)
+        return source_workload(Shape.parse(text.replace(",", "x")), names.parse(name) if name else None)
     except WorkloadError:
         raise
     except SassafrasError as error:

@@ -14,27 +14,27 @@ from .explanation import Explained
 MOST_TURNS = 4
 
 
-def redrawn(device: Device, kernel: Kernel) -> Modelled | None:
+def redrawn(drawing: Redrawing | None, kernel: Kernel) -> Modelled | None:
     """The figure to report of a schedule on draws that nothing was chosen on; None of a device that has
     none."""
-    if not device.modelled or not isinstance(device, Redrawing):
+    if drawing is None:
         return None
-    outcome = device.remeasure(Candidate(kernel, {"space": "explain"}))
+    outcome = drawing.remeasure(Candidate(kernel, {"space": "explain"}))
     return outcome if isinstance(outcome, Modelled) and outcome.cost is not None else None
 
 
-def turns(device: Device, kernel: Kernel, whole: Modelled | None) -> int:
+def turns(drawing: Redrawing | None, kernel: Kernel, whole: Modelled | None) -> int:
     """How many looks tell a part of a schedule's gain from none: as many as make a sixth of it two standard
     errors, at most `MOST_TURNS`.
 
     Args:
-        device: open.
+        drawing: an open device that draws, or None.
         kernel: the schedule.
         whole: its gain.
     """
-    if whole is None or not isinstance(device, Redrawing):
+    if whole is None or drawing is None:
         return 1
-    error = float(device.look(Candidate(kernel), 0).facts.get("error", 0.0))
+    error = float(drawing.look(Candidate(kernel), 0).facts.get("error", 0.0))
     gain = max(abs((whole.modelled_ratio or 1.0) - 1.0), 1e-6)
     return max(1, min(MOST_TURNS, math.ceil((12 * error / gain) ** 2)))
 

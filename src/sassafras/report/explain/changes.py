@@ -72,6 +72,13 @@ def state_of(space: ScheduleSpace, cubin: bytes) -> ScheduleState:
     return ScheduleState(np.array(order, dtype=np.int32), stall)
 
 
+def stall_counts(state: ScheduleState) -> np.ndarray:
+    """int (instructions,): the stall count of each, by its original index."""
+    counts = np.empty(len(state.order), dtype=int)
+    counts[state.order] = state.stall
+    return counts
+
+
 class Changes:
     """What leads from the original schedule to a tuned one.
 
@@ -87,9 +94,7 @@ class Changes:
         self.space, self.tuned, self.original = space, tuned, space.start()
         self.blocks = [(int(a), int(b)) for a, b in zip(space.tables.start, space.tables.end, strict=True)]
         self._weights = [1.0 if touches_memory(i) else 1.001 for i in space.function.instructions]
-        self._stall_before = self.original.stall.astype(int)
-        self._stall_after = np.empty_like(self._stall_before)
-        self._stall_after[tuned.order] = tuned.stall
+        self._stall_before, self._stall_after = stall_counts(self.original), stall_counts(tuned)
         self._next_before = _successors(self.original.order, self.blocks)
         self._next_after = _successors(tuned.order, self.blocks)
         self._needs: dict[int, list[tuple[int, int]]] = defaultdict(list)

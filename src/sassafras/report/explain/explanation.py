@@ -1,4 +1,4 @@
-"""What `explain` found, as text and as JSON."""
+"""The result of `explain`, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -62,11 +62,11 @@ class Explained:
     passed: Mapping[str, int]
     gain: float
     alone: float | None
-    interval: Interval | None
-    null: float | None
-    null_interval: Interval | None
     waits: tuple[Mapping[str, Any], ...]
     words: str
+    interval: Interval | None = None
+    null: float | None = None
+    null_interval: Interval | None = None
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class Explanation:
         return (1 - 1 / self.reduced_ratio) / gained if gained > 0 else 1.0
 
     def summary(self) -> str:
-        """One honest line."""
+        """The result in one line."""
         if not self.changes:
             return f"{self.workload} {self.case}: the two schedules are the same"
         if self.refusal:
@@ -173,13 +173,10 @@ class Explanation:
         """Plain values; the code is left out. ``docs/guides/report.md`` describes the keys."""
         out = asdict(self)
         del out["cubin"]
-        for move in out["moves"]:
+        for each in (out, *out["moves"]):
             for key in ("interval", "null_interval"):
-                if move[key] is not None:
-                    move[key] = [move[key]["low"], move[key]["high"]]
-        for key in ("interval", "null_interval"):
-            if out[key] is not None:
-                out[key] = [out[key]["low"], out[key]["high"]]
+                if each[key] is not None:
+                    each[key] = [each[key]["low"], each[key]["high"]]
         return {"format": FORMAT, "summary": self.summary(), "kept": self.kept, **out}
 
     def save(self, path: str | Path) -> None:

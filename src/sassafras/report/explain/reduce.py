@@ -37,6 +37,13 @@ class Purse:
             self._known[state.digest] = self._cost(state)
         return self._known[state.digest]
 
+    def known(self, state: ScheduleState) -> float | None:
+        """`cost`; None where no evaluations are left."""
+        try:
+            return self.cost(state)
+        except Spent:
+            return None
+
 
 def essential(changes: Changes, purse: Purse, keep: float = 0.95) -> frozenset[int]:
     """The changes that can be taken back while `keep` of the gain stays.

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 
 from sassafras.sass import Function
 
+from .classes import opcodes
+from .explanation import ExplainedPart
 from .timeline import SCOREBOARD, Wait
 
 #: how many waits a sentence names
@@ -39,6 +41,22 @@ def named(function: Function, which: Sequence[int], most: int = 3) -> str:
     if len(which) > most:
         names.append(f"{len(which) - most} more")
     return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " and " + names[-1]
+
+
+def moved(function: Function, x: int, over: Sequence[int], hoisted: bool) -> str:
+    """``LDG.E R4 hoisted above 2 instructions (2 FMNMX)``."""
+    text = f"{short(function, x)} {'hoisted above' if hoisted else 'sunk below'} "
+    text += f"{len(over)} instruction{'s' if len(over) != 1 else ''}"
+    return f"{text} ({opcodes(function, over)})" if over else text
+
+
+def restalled(function: Function, parts: Sequence[ExplainedPart], block: int) -> str:
+    """Stall counts of a block that were changed."""
+    if len(parts) > 1:
+        return f"{len(parts)} stall counts changed in block {block}"
+    (one,) = parts
+    who, way = short(function, one.instruction), "raised" if one.stall_after > one.stall_before else "lowered"
+    return f"stall count of {who} {way} from {one.stall_before} to {one.stall_after}, block {block}"
 
 
 def shrunk(without: Mapping[Wait, float], present: Mapping[Wait, float]) -> list[tuple[Wait, float, float]]:

@@ -21,13 +21,13 @@ from sassafras.timing_model.evidence import correlation, refusal
 from sassafras.validate import Validator
 
 from .again import redrawn, remeasured, turns
-from .changes import Change, Changes, state_of
-from .classes import MoveClass, moved_class, opcodes, passed, went_up
+from .changes import Changes, stall_counts, state_of
+from .classes import MoveClass, moved_class, passed, went_up
 from .explanation import Explained, ExplainedPart, Explanation
-from .reduce import Purse, Spent, essential
+from .reduce import Purse, essential
 from .subject import ExplainSubject, find
 from .timeline import Wait, mean_waits
-from .words import named, short, shrunk, why
+from .words import moved, named, restalled, shrunk, why
 
 #: schedules judged at most, by default
 LIMIT = 600
@@ -38,7 +38,7 @@ _NOTHING = 5e-5
 
 
 def explain(
-    target: str | Path | Workload,
+    target: str | Path | Workload | ExplainSubject,
     *,
     tuned: str | Path | bytes | None = None,
     case: str | None = None,
@@ -60,8 +60,8 @@ def explain(
 
     Args:
         target: a workload or a target (``file.py``, ``suite:NAME``) whose best stored kernel is explained;
-            ``run:N`` for the result of a run in the store; or the JSON that `Result.save` wrote, with the
-            cubin beside it.
+            ``run:N`` for the result of a run in the store; the JSON that `Result.save` wrote, with the
+            cubin beside it; or an `ExplainSubject`.
         tuned: the tuned cubin (path or bytes), instead of the store's.
         case: the workload's case, by default its first.
         device: ``"cuda"`` (measured), ``"model"`` (modelled), ``"auto"``, or a `Device` of your own.
@@ -79,23 +79,14 @@ def explain(
     say = stage or (lambda text: None)
     if limit < 1 or not 0 < keep <= 1:
         raise SassafrasError(f"limit {limit} or keep {keep} cannot be", hint="limit >= 1, 0 < keep <= 1")
-    subject = find(target, tuned=tuned, case=case, arch=arch, store=store)
-    return explain_subject(subject, device=device, limit=limit, keep=keep, remeasure=remeasure, stage=say)
-
-
-def explain_subject(
-    subject: ExplainSubject,
-    *,
-    device: str | Device = "auto",
-    limit: int = LIMIT,
-    keep: float = 0.95,
-    remeasure: int = 5,
-    stage: Callable[[str], None] | None = None,
-) -> Explanation:
-    """`explain`, given what was found already."""
+    subject = (
+        target
+        if isinstance(target, ExplainSubject)
+        else find(target, tuned=tuned, case=case, arch=arch, store=store)
+    )
     opened = open_device(device, subject.baseline.arch)
     with closing(opened):
-        return _Work(subject, opened, stage or (lambda text: None)).explain(limit, keep, remeasure)
+        return _Work(subject, opened, say).explain(limit, keep, remeasure)
 
 
 class _Work:
@@ -103,6 +94,7 @@ class _Work:
 
     def __init__(self, subject: ExplainSubject, device: Device, say: Callable[[str], None]) -> None:
         self.subject, self.device, self.say = subject, device, say
+        self.drawing = device if device.modelled and isinstance(device, Redrawing) else None
         self.baseline: Kernel = subject.baseline
         self.space = ScheduleSpace(self.baseline, arch_by_name=True)
         self.function = self.space.function
@@ -133,8 +125,8 @@ class _Work:
         if self.model is not None and not self.device.modelled and (doubt := refusal(known)):
             self.notes.append(f"on why moves help: {doubt}")
         if not why_not:
-            final = redrawn(self.device, self._kernel(tuned))
-            self.turns = turns(self.device, self._kernel(tuned), final)
+            final = redrawn(self.drawing, self._kernel(tuned))
+            self.turns = turns(self.drawing, self._kernel(tuned), final)
             first = purse.cost(tuned)
             if first is None:
                 raise SassafrasError(
@@ -150,19 +142,19 @@ class _Work:
             made = changes.without(undone)
             assert made is not None
             state = made[0]
-            cost = self._known(purse, state) or full
+            cost = purse.known(state) or full
             self.say("undoing each move alone")
             found, complete = self._moves(changes, state, undone, cost, purse)
         if self.refused:
             self.notes.append(f"{self.refused} schedules on the way were refused by the validator or failed")
         reduced = self._kernel(state)
         moves = [move for move, _ in found]
-        if moves and (not self.device.modelled or isinstance(self.device, Redrawing)):
+        if moves and (not self.device.modelled or self.drawing):
             pairs = [(move, self._kernel(lacking)) for move, lacking in found]
             moves = remeasured(self.device, pairs, reduced, remeasure, self.notes)
         ratio, reduced_ratio = 1 / full, 1 / cost
         if final is not None and final.cost is not None:
-            ratio, again = 1 / final.cost, redrawn(self.device, reduced)
+            ratio, again = 1 / final.cost, redrawn(self.drawing, reduced)
             reduced_ratio = ratio if again is None or again.cost is None else 1 / again.cost
         return Explanation(
             workload=self.subject.workload.name,
@@ -221,7 +213,7 @@ class _Work:
             self.detail = str(report)
             return None
         costs = []
-        drawing = self.device if self.device.modelled and isinstance(self.device, Redrawing) else None
+        drawing = self.drawing
         looks = self.turns if drawing else 1 if self.device.modelled else LOOKS
         for n in range(looks):
             # draws on which no search chose this schedule
@@ -233,13 +225,6 @@ class _Work:
             costs.append(outcome.cost)
         return statistics.fmean(costs) if drawing else statistics.median(costs)
 
-    @staticmethod
-    def _known(purse: Purse, state: ScheduleState) -> float | None:
-        try:
-            return purse.cost(state)
-        except Spent:
-            return None
-
     def _moves(
         self, changes: Changes, state: ScheduleState, undone: frozenset[int], cost: float, purse: Purse
     ) -> tuple[list[tuple[Explained, ScheduleState]], bool]:
@@ -249,7 +234,7 @@ class _Work:
         groups: dict[frozenset[int], ScheduleState] = {}
         for n in sorted(everything - undone):
             if (made := changes.without(undone | {n})) is not None:
-                if made[0] == state:  # a stall count that would be raised again at once
+                if made[0] == state:  # a stall count that re-spacing would raise
                     closure[n] = frozenset((n,))
                     continue
                 closure[n] = made[1] - undone
@@ -259,7 +244,7 @@ class _Work:
         present = self._waits(state)
         found, complete = [], True
         for group, without in groups.items():
-            lost = self._known(purse, without)
+            lost = purse.known(without)
             if lost is None:
                 complete = complete and purse.left > 0
                 continue
@@ -268,7 +253,7 @@ class _Work:
             alone = changes.without(everything - support)
             single = None
             if alone is not None and not alone[1] & group:
-                single = self._known(purse, alone[0])
+                single = purse.known(alone[0])
             move = self._explained(changes, group, (without, state), lost / cost, single, present)
             found.append((move, without))
         if not complete:
@@ -290,66 +275,52 @@ class _Work:
         present: dict[Wait, float],
     ) -> Explained:
         """One group of changes, given the schedules without and with it."""
-        members = [changes.all[n] for n in sorted(group)]
-        code, blocks = self.function.instructions, changes.blocks
-        orders = {
-            number: (_part(states[0], *blocks[number]), _part(states[1], *blocks[number]))
-            for number in {m.block for m in members}
-        }
-        stalls = []
-        for state in states:
-            counts = [0] * len(code)
-            for x, cycles in zip(state.order.tolist(), state.stall.tolist(), strict=True):
-                counts[x] = cycles
-            stalls.append(counts)
-        kinds: dict[int, MoveClass] = {}
-        for m in members:
-            x = m.instruction
-            if m.kind == "restall":
-                kinds[x] = MoveClass.RAISE_STALL if stalls[1][x] > stalls[0][x] else MoveClass.LOWER_STALL
-            else:
-                kinds[x] = moved_class(self.function, *orders[m.block], x)
-        members.sort(key=lambda m: (m.kind != "reorder", not touches_memory(code[m.instruction])))
-        parts = tuple(
-            ExplainedPart(
-                m.instruction,
-                code[m.instruction].offset,
-                code[m.instruction].text,
-                orders[m.block][0].index(m.instruction),
-                orders[m.block][1].index(m.instruction),
-                stalls[0][m.instruction],
-                stalls[1][m.instruction],
-            )
-            for m in members
+        code = self.function.instructions
+        members = sorted(
+            (changes.all[n] for n in sorted(group)),
+            key=lambda m: (m.kind != "reorder", not touches_memory(code[m.instruction])),
         )
-        lead = members[0]
+        orders = {m.block: [_part(state, *changes.blocks[m.block]) for state in states] for m in members}
+        stalls = [stall_counts(state) for state in states]
+        parts = []
+        for m in members:
+            x, (before, after) = m.instruction, orders[m.block]
+            figures = before.index(x), after.index(x), int(stalls[0][x]), int(stalls[1][x])
+            parts.append(ExplainedPart(x, code[x].offset, code[x].text, *figures))
+        lead, x = members[0], members[0].instruction
         crossed: list[int] = []
         if lead.kind == "reorder":
-            above, below = passed(*orders[lead.block], lead.instruction)
+            before, after = orders[lead.block]
+            kind = moved_class(self.function, before, after, x)
+            above, below = passed(before, after, x)
             crossed = above + below
-        moved = [m.instruction for m in members]
+            hoisted = went_up(before, after, x)
+            what = moved(self.function, x, above if hoisted else below, hoisted)
+            if others := [m.instruction for m in members[1:]]:
+                what += f", together with {named(self.function, others)} (they depend on each other)"
+            what += f", block {lead.block}"
+        else:
+            raised = parts[0].stall_after > parts[0].stall_before
+            kind = MoveClass.RAISE_STALL if raised else MoveClass.LOWER_STALL
+            what = restalled(self.function, parts, lead.block)
         lacking = self._waits(states[0])
-        waits = shrunk(lacking, present)
-        what = self._what(members, parts, orders, kinds)
         reason = ""
         if self.model is not None:
-            reason = why(self.function, moved, lacking, present, gain > 1 + _NOTHING)
+            instructions = [m.instruction for m in members]
+            reason = why(self.function, instructions, lacking, present, gain > 1 + _NOTHING)
         if reason and not self.device.modelled:
             reason += " (modelled)"
         loops = [] if self.model is None else self.model.model.path.loops
-        start = blocks[lead.block][0]
+        start = changes.blocks[lead.block][0]
         return Explained(
-            kind=str(kinds[lead.instruction]),
-            parts=parts,
+            kind=str(kind),
+            parts=tuple(parts),
             block=lead.block,
             in_loop=any(loop.start <= start <= loop.end for loop in loops),
             passed=dict(Counter(code[y].base for y in crossed)),
             gain=gain,
             alone=None if alone is None else 1 / alone,
-            interval=None,
-            null=None,
-            null_interval=None,
-            waits=tuple(self._wait_json(row) for row in waits[:5]),
+            waits=tuple(self._wait_json(row) for row in shrunk(lacking, present)[:5]),
             words=f"{what}: {reason}" if reason else what,
         )
 
@@ -364,33 +335,6 @@ class _Work:
             "before": before,
             "after": after,
         }
-
-    def _what(
-        self,
-        members: list[Change],
-        parts: tuple[ExplainedPart, ...],
-        orders: dict[int, tuple[list[int], list[int]]],
-        kinds: dict[int, MoveClass],
-    ) -> str:
-        lead, part = members[0], parts[0]
-        x = lead.instruction
-        if lead.kind == "restall":
-            if len(members) > 1:
-                return f"{len(members)} stall counts changed in block {lead.block}"
-            way = "raised" if kinds[x] is MoveClass.RAISE_STALL else "lowered"
-            who, a, b = short(self.function, x), part.stall_before, part.stall_after
-            return f"stall count of {who} {way} from {a} to {b}, block {lead.block}"
-        before, after = orders[lead.block]
-        above, below = passed(before, after, x)
-        hoisted = went_up(before, after, x)
-        over = above if hoisted else below
-        text = f"{short(self.function, x)} {'hoisted above' if hoisted else 'sunk below'} "
-        text += f"{len(over)} instruction{'s' if len(over) != 1 else ''}"
-        if over:
-            text += f" ({opcodes(self.function, over)})"
-        if others := [m.instruction for m in members[1:]]:
-            text += f", together with {named(self.function, others)} (they depend on each other)"
-        return f"{text}, block {lead.block}"
 
 
 def _part(state: ScheduleState, start: int, end: int) -> list[int]:

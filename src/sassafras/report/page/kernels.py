@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from sassafras.core import Candidate
-from sassafras.report.explain.changes import Changes, state_of
+from sassafras.report.explain.changes import Changes, stall_counts, state_of
 from sassafras.report.explain.subject import ExplainSubject
 from sassafras.report.explain.timeline import Timeline, mean_waits, timeline
 from sassafras.schedule import ScheduleSpace, ScheduleState
@@ -122,13 +122,10 @@ def _payload(
         for n, move in enumerate(explanation["moves"] if explanation else ())
         for part in move["parts"]
     }
-    stall = [0] * len(code)
-    for x, cycles in zip(tuned.order.tolist(), tuned.stall.tolist(), strict=True):
-        stall[x] = cycles
     reasons = sorted({r for t in times for r in t.reasons})
     return {
         "text": [i.text for i in code],
-        "stall": [[i.control.stall for i in code], stall],
+        "stall": [[i.control.stall for i in code], stall_counts(tuned).tolist()],
         "wait": [i.control.wait_mask for i in code],
         "sets": [[_board(i.control.write_barrier), _board(i.control.read_barrier)] for i in code],
         "order": tuned.order.tolist(),

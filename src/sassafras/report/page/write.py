@@ -19,7 +19,7 @@ from sassafras import __version__
 from sassafras.core import SassafrasError
 from sassafras.core.statistics import geometric_mean
 from sassafras.report.explain.subject import of_run
-from sassafras.report.explain.work import explain_subject
+from sassafras.report.explain.work import explain as explained
 from sassafras.store import Store
 
 from . import svg
@@ -127,7 +127,7 @@ def _view(found: Gathered, store: Store, run: RunView, limit: int) -> KernelView
         tuned = run.result["kernel"]["digest"]
         given = next((e for e in found.explanations if e.get("tuned") == tuned), None)
         if given is None and limit > 0:
-            given = explain_subject(subject, device="model", limit=limit).to_json()
+            given = explained(subject, device="model", limit=limit).to_json()
         return view(subject, f"kernel-{run.key}", _title(run), run.record.modelled, given)
     except SassafrasError as error:
         return error.what  # without the place: a page may travel

@@ -1,6 +1,6 @@
 """The assembly game and an agent that plays it. Importing this loads neither torch nor gymnasium."""
 
-from .settings import CUASMRL, TUNE, Preset
+from .settings import Hyperparameters
 from .strategy import Ppo
 
-__all__ = ["CUASMRL", "TUNE", "Ppo", "Preset"]
+__all__ = ["Hyperparameters", "Ppo"]

@@ -38,7 +38,7 @@ class Minibatch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Constants of the loss; see `settings.Preset`. `normalise`: each minibatch's advantages."""
+    """Constants of the loss; see `settings.Hyperparameters`. `normalise`: each minibatch's advantages."""
 
     clip: float
     clip_value: float | None
@@ -197,8 +197,8 @@ class Graphed:
         return out[:, :-1], out[:, -1:]
 
     def train(self) -> None:
-        """Learn from the rollout buffer: `MaskablePPO.train` where no divergence ends it early
-        (``target_kl=None``). Draws the same minibatches, and logs the same names."""
+        """Learn from the rollout buffer: `MaskablePPO.train` with ``target_kl=None``. Draws the same
+        minibatches, and logs the same names."""
         model, buffer = self.model, self.model.rollout_buffer
         model.policy.set_training_mode(True)
         left = model._current_progress_remaining

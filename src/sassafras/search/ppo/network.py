@@ -1,13 +1,13 @@
-"""The networks: one whose weights do not depend on the kernel, and CuAsmRL's convolutional one.
+"""CuAsmRL's convolutional network.
 
-Observations are laid out as `game.ObservationLayout` says. Both plug into sb3-contrib's masked actor-critic
+Observations are laid out as `game.ObservationLayout` says. It plugs into sb3-contrib's masked actor-critic
 policy (overriding `_build`, sb3-contrib 2.9.2): the network gives the logits of all choices and the state's
 value.
 """
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,10 +15,7 @@ from sb3_contrib.common.maskable.policies import MaskableActorCriticPolicy
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from torch import nn
 
-from .game import OWN_COLUMNS
 from .graphed import Graphed, masked
-
-_EXTRA = len(OWN_COLUMNS)
 
 
 class _AsIs(BaseFeaturesExtractor):
@@ -29,90 +26,6 @@ class _AsIs(BaseFeaturesExtractor):
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
         return observations
-
-
-class _Layer(nn.Module):
-    """One round of messages along dependences and between neighbours, with what all rows say together."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.own, self.above, self.below = (nn.Linear(width, width) for _ in range(3))
-        self.before, self.after, self.all = (nn.Linear(width, width, bias=False) for _ in range(3))
-        self.attend = nn.Linear(width, 1)
-        self.mix, self.norm = nn.Linear(width, width), nn.LayerNorm(width)
-
-    def forward(self, x: torch.Tensor, links: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
-        """x (batch, rows, width); links (batch, rows, k), row numbers or -1; real (batch, rows, 1)."""
-        half = links.shape[2] // 2
-        m = self.own(x)
-        for table, linear in ((links[:, :, :half], self.above), (links[:, :, half:], self.below)):
-            m = m + linear(_gather_mean(x, table))
-        m = m + self.before(nn.functional.pad(x, (0, 0, 1, 0))[:, :-1])
-        m = m + self.after(nn.functional.pad(x, (0, 0, 0, 1))[:, 1:])
-        weight = self.attend(x).masked_fill(real == 0, -1e9).softmax(dim=1)
-        m = m + self.all((weight * x).sum(dim=1, keepdim=True))
-        changed: torch.Tensor = self.norm(x + self.mix(torch.relu(m))) * real
-        return changed
-
-
-def _gather_mean(x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
-    """Mean of the rows that each row's links name: (batch, rows, width)."""
-    batch, rows, count = table.shape
-    known = (table >= 0).unsqueeze(-1)
-    at = table.clamp(min=0).reshape(batch, rows * count, 1).expand(-1, -1, x.shape[2])
-    found = x.gather(1, at).reshape(batch, rows, count, x.shape[2]) * known
-    mean: torch.Tensor = found.sum(dim=2) / known.sum(dim=2).clamp(min=1)
-    return mean
-
-
-class RowNetwork(nn.Module):
-    """A graph network over rows with a pointer head: a logit for every (row, action), one for stop, a value.
-
-    Its weights know nothing of the number of rows, so one set of them plays every kernel.
-
-    Args:
-        columns, links, actions: as in `game.ObservationLayout`.
-        width, depth: of the network.
-    """
-
-    def __init__(self, columns: int, links: int, actions: int, width: int = 64, depth: int = 3) -> None:
-        super().__init__()
-        self.columns, self.links, self.actions = columns, links, actions
-        self.latent_dim_pi = self.latent_dim_vf = 1  # what sb3 asks of an mlp_extractor; not used
-        self.embed = nn.Linear(columns + _EXTRA, width)
-        self.layers = nn.ModuleList(_Layer(width) for _ in range(depth))
-        self.point = nn.Linear(width, actions)
-        self.attend = nn.Linear(width, 1)
-        self.stop = nn.Linear(2 * width, 1)
-        self.value = nn.Sequential(nn.Linear(2 * width, width), nn.ReLU(), nn.Linear(width, 1))
-        for last, gain in ((self.point, 0.01), (self.stop, 0.01), (self.value[2], 0.1)):
-            nn.init.orthogonal_(last.weight, gain)
-            nn.init.zeros_(last.bias)
-
-    def forward(self, observation: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """observation (batch, rows, width) -> logits (batch, rows * actions + 1), value (batch, 1)."""
-        batch, rows, _ = observation.shape
-        real = observation[:, :, self.columns : self.columns + 1]
-        used = max(1, int(real.sum(dim=1).max()))  # padding beyond the largest kernel costs nothing
-        seen, real = observation[:, :used], real[:, :used]
-        links = seen[:, :, self.columns + _EXTRA :].long()
-        x = torch.relu(self.embed(seen[:, :, : self.columns + _EXTRA])) * real
-        for layer in self.layers:
-            x = layer(x, links, real)
-        logits = self.point(x)
-        weight = self.attend(x).masked_fill(real == 0, -1e9).softmax(dim=1)
-        whole = torch.cat([(weight * x).sum(dim=1), x.sum(dim=1) / real.sum(dim=1).clamp(min=1)], dim=1)
-        if used < rows:
-            logits = nn.functional.pad(logits, (0, 0, 0, rows - used))
-        return torch.cat([logits.reshape(batch, -1), self.stop(whole)], dim=1), self.value(whole)
-
-    def forward_actor(self, observation: torch.Tensor) -> torch.Tensor:
-        """The logits alone."""
-        return self.forward(observation)[0]
-
-    def forward_critic(self, observation: torch.Tensor) -> torch.Tensor:
-        """The value alone."""
-        return self.forward(observation)[1]
 
 
 class _Means(nn.Module):
@@ -148,13 +61,11 @@ class PaperNetwork(nn.Module):
     """
 
     ROWS, LEAST = 48, 12
-    #: its work can be recorded as a CUDA graph: no shape depends on what is seen
-    recordable: ClassVar[bool] = True
 
     def __init__(self, rows: int, columns: int, actions: int) -> None:
         super().__init__()
         self.columns = columns
-        self.latent_dim_pi = self.latent_dim_vf = 1
+        self.latent_dim_pi = self.latent_dim_vf = 1  # what sb3 asks of an mlp_extractor; not used
         self.convolve = nn.Sequential(
             nn.Conv2d(1, 32, (5, 3), stride=(2, 1), padding=1),
             nn.ReLU(),
@@ -194,7 +105,7 @@ class PaperNetwork(nn.Module):
 
 
 class GamePolicy(MaskableActorCriticPolicy):
-    """A masked actor-critic policy around one of the networks above.
+    """A masked actor-critic policy around `PaperNetwork`.
 
     Args:
         make: makes the network, on the CPU; the other arguments are sb3's.
@@ -235,6 +146,6 @@ class GamePolicy(MaskableActorCriticPolicy):
 
     @property
     def network(self) -> nn.Module:
-        """The network itself: what checkpoints hold."""
+        """The network itself."""
         network: nn.Module = self.mlp_extractor
         return network

@@ -23,15 +23,12 @@ def landlock_version() -> int:
     return max(0, libc.syscall(_CREATE, None, ctypes.c_size_t(0), 1))
 
 
-def restrict_files(
-    readable: Iterable[str], writable: Iterable[str], executable: Iterable[str] | None = None
-) -> None:
+def restrict_files(readable: Iterable[str], writable: Iterable[str]) -> None:
     """Allow these files and folders (whole trees) only; everything else is refused from now on.
 
     Args:
-        readable: may be read and listed.
+        readable: may be read, listed and executed.
         writable: may also be written, made and removed; never executed.
-        executable: may be executed and read; by default everything readable.
 
     Raises:
         NotConfined: no Landlock.
@@ -46,12 +43,9 @@ def restrict_files(
     rules = libc.syscall(_CREATE, attributes, ctypes.c_size_t(size), 0)
     if rules < 0:
         raise last_error("Landlock refused the rule set")
-    look = _READ | _LIST
     rights: dict[str, int] = {}
     for path in readable:
-        rights[path] = rights.get(path, 0) | look | (_EXECUTE if executable is None else 0)
-    for path in executable or ():
-        rights[path] = rights.get(path, 0) | look | _EXECUTE
+        rights[path] = rights.get(path, 0) | _READ | _LIST | _EXECUTE
     for path in writable:
         rights[path] = rights.get(path, 0) | (handled & ~_EXECUTE)
     try:

@@ -59,7 +59,7 @@ def apply(spec: Mapping[str, Any], *, alone: bool = False) -> dict[str, str]:
     set_limits(spec.get("limits") or {})
     files: Mapping[str, Sequence[str]] | None = spec.get("files")
     if files is not None:
-        fence("files", lambda: restrict_files(files["readable"], files["writable"], files.get("executable")))
+        fence("files", lambda: restrict_files(files["readable"], files["writable"]))
     drop_capabilities()
     if spec.get("calls", True):
         signals = alone or landlock_version() >= 6

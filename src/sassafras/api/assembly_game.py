@@ -1,19 +1,15 @@
-"""Where the assembly game meets kernels: the Gymnasium registration, and kernels to train the agent on.
+"""The assembly game of a kernel, and its registration with Gymnasium.
 
-import gymnasium, sassafras.training.environment
+import gymnasium, sassafras.api.assembly_game
 game = gymnasium.make("sassafras/AssemblyGame-v0", workload="suite:softmax", device="model")
-
-``python -m sassafras.training`` trains the agent.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sassafras.core import Case, Device, SearchError, ToolMissing, Workload, refused_cubin
+from sassafras.core import Device, SearchError, ToolMissing, Workload, refused_cubin
 from sassafras.evaluate import KernelEvaluator
 from sassafras.jobs.opening import DEFAULT_ARCH, load_workload, open_device
 from sassafras.schedule import ScheduleSpace
@@ -29,7 +25,7 @@ def register() -> None:
     except ImportError:
         return
     if GAME not in gymnasium.registry:
-        gymnasium.register(id=GAME, entry_point="sassafras.training.environment:assembly_game")
+        gymnasium.register(id=GAME, entry_point="sassafras.api.assembly_game:assembly_game")
 
 
 def assembly_game(
@@ -68,49 +64,33 @@ def assembly_game(
     chosen = found.case(case)
     opened = open_device(device, arch)
     try:
-        space, evaluate = table(found, chosen, opened, arch or opened.arch or DEFAULT_ARCH, moves, view)
+        kernel = found.build(chosen, arch or opened.arch or DEFAULT_ARCH)
+        space: Any = ScheduleSpace(kernel, moves=moves, view=view, arch_by_name=True)  # type: ignore[arg-type]
+        validator = Validator(kernel.cubin, kernel.name)
+        if not (report := validator.check(kernel.cubin)).ok:
+            raise SearchError(
+                f"the validator refuses the unmodified kernel: {report}",
+                where=found.name,
+                hint=refused_cubin.kept(kernel),
+            )
+        opened.open(found, chosen, kernel)
     except BaseException:
         opened.close()
         raise
+    judge = KernelEvaluator(opened, lambda _, cubin: validator.check(cubin), kernel)
 
     class _Played(AssemblyGame):
         def close(self) -> None:
             opened.close()
 
-    return _Played(space, evaluate, horizon=horizon, rows=rows, noise=noise, render_mode=render_mode)
-
-
-def table(
-    workload: Workload, case: Case, device: Device, arch: str, moves: str = "all", view: str = "all"
-) -> tuple[Any, Callable[[Any], Any]]:
-    """A kernel's schedule space, and what judges its states: validator first, then the device.
-
-    Raises:
-        SassafrasError: the kernel cannot be built, scheduled, validated or run.
-    """
-    kernel = workload.build(case, arch)
-    space: Any = ScheduleSpace(kernel, moves=moves, view=view, arch_by_name=True)  # type: ignore[arg-type]
-    validator = Validator(kernel.cubin, kernel.name)
-    if not (report := validator.check(kernel.cubin)).ok:
-        raise SearchError(
-            f"the validator refuses the unmodified kernel: {report}",
-            where=workload.name,
-            hint=refused_cubin.kept(kernel),
-        )
-    device.open(workload, case, kernel)
-    judge = KernelEvaluator(device, lambda _, cubin: validator.check(cubin), kernel)
-    return space, lambda state: judge.evaluate(space.candidate(state))
-
-
-def lonely(case: Case) -> Case:
-    """The case with one CTA an SM at most.
-
-    With many warps on an SM the timing model is chaotic: moves that mean nothing change its figure by some
-    0.3 to 0.6 % of the runtime (seen on norms and softmax), more than a good move gains. With one CTA what a
-    move changes is the schedule's own doing, and an evaluation takes a fraction of the time.
-    """
-    x, y, z = case.grid
-    return dataclasses.replace(case, grid=(min(x * y * z, 132), 1, 1))
+    return _Played(
+        space,
+        lambda state: judge.evaluate(space.candidate(state)),
+        horizon=horizon,
+        rows=rows,
+        noise=noise,
+        render_mode=render_mode,
+    )
 
 
 register()
