@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from . import options
 from .console import INTERRUPTED, note, print_json
-from .files import folder
+from .files import folder as made_folder
+
+#: exit code of a run whose prompts wait for answers
+WAITING = 4
 
 
 def command(
@@ -22,7 +25,8 @@ def command(
     proposer: Annotated[
         str,
         typer.Option(
-            help="Source of proposals: mutate (random edits), endpoint:MODEL, or local:PATH[+ADAPTER]."
+            help="Source of proposals: mutate (random edits), endpoint:MODEL, local:PATH[+ADAPTER], "
+            "exchange:FOLDER (answers are files), or replay:FOLDER (a recorded run)."
         ),
     ] = "mutate",
     budget: Annotated[
@@ -46,12 +50,23 @@ def command(
         typer.Option(help="Dollars per million prompt tokens and per million answer tokens."),
     ] = (0.0, 0.0),
     whole: Annotated[bool, typer.Option("--whole", help="Rewrite the whole source, not its holes.")] = False,
+    folder: Annotated[
+        Path | None,
+        typer.Option(help="Folder of prompts, answers and the transcript, which resumes the run."),
+    ] = None,
+    context: Annotated[
+        list[Path] | None, typer.Option(help="Folder whose passages are shown in prompts. May be repeated.")
+    ] = None,
+    wait: Annotated[
+        float, typer.Option(min=0, help="Seconds to wait for answers to an exchange folder.")
+    ] = 3600.0,
     case: options.Case = None,
     arch: options.Arch = None,
     device: Annotated[
         str,
         typer.Option(
-            help="Where candidates run: cuda (a GPU), model (no GPU; outputs are not checked), or auto."
+            help="Where candidates run: cuda (a GPU), model (no GPU; outputs are not checked), auto, or none "
+            "(writes prompts, runs nothing)."
         ),
     ] = "auto",
     model_device: Annotated[
@@ -70,25 +85,43 @@ def command(
     """Let a language model (or random edits) rewrite a kernel; compile, check and time every proposal.
 
     Proposals are built in a sandbox and judged in worker processes. Ctrl-C keeps the best so far; the same
-    command resumes and repeats no request.
+    command resumes and repeats no request. Exit code 4: prompts wait for answers.
     """
-    from sassafras.api.evolve import evolve
+    from sassafras.api.evolve import evolve, replay_run, write_prompts
+    from sassafras.core import SearchError
     from sassafras.search import parse_settings
 
     from .progress import Show
 
-    folder(out)
+    given: dict[str, Any] = {
+        "settings": parse_settings(settings or []),
+        "seed": seed,
+        "case": case,
+        "arch": arch,
+        "whole": whole,
+        "context": context or (),
+    }
+    kind, _, place = proposer.partition(":")
+    if device == "none" or (kind == "replay" and device == "auto"):
+        if kind == "replay":
+            print(f"replayed: {replay_run(place).summary()}")
+            return
+        where = place if kind == "exchange" and place else folder
+        if where is None:
+            raise SearchError("--device none writes prompts, which needs a folder", hint="--folder FOLDER")
+        found = write_prompts(target, where, **given)
+        print(found.summary())
+        raise typer.Exit(WAITING if found.waiting else 0)
+    made_folder(out)
     with Show(quiet=quiet) as show:
         result = evolve(
             target,
             proposer=proposer,
-            settings=parse_settings(settings or []),
             budget=budget,
             device=device,
-            seed=seed,
-            case=case,
-            arch=arch,
-            whole=whole,
+            folder=folder,
+            wait=wait,
+            **given,
             store=store,
             out=out,
             fresh=fresh,
@@ -103,9 +136,13 @@ def command(
             progress=show.progress,
             stage=show.stage,
         )
+    waiting = int(result.facts.get("waiting", 0))
     if json:
         print_json(result.to_json())
-        return
+        raise typer.Exit(WAITING if waiting else 0)
+    if waiting:
+        print(f"waiting for {waiting} answers; the same command goes on when they are there")
+        raise typer.Exit(WAITING)
     print(result.summary())
     if not quiet:
         for text in result.notes:

@@ -191,6 +191,10 @@ class Workload:
         source: ``path.py:attribute`` that loads this very workload again in a worker process; set by
             `sassafras.targets.load`.
         meta: provenance, JSON-able (source hash, author, notes).
+        exact: fills by argument name whose results are exact in the outputs' types: on each of these sets a
+            candidate must give the reference's values, without a tolerance.
+        peer: what a trusted library gives at the workload's own precision, called as `reference` is. A
+            candidate's error may not exceed its by more than `evaluate.gpu.case_on_gpu`'s factors.
     """
 
     name: str
@@ -200,6 +204,8 @@ class Workload:
     tolerance: Tolerance = Tolerance()
     source: str | None = None
     meta: Mapping[str, Any] = field(default_factory=dict)
+    exact: tuple[Mapping[str, Fill], ...] = field(default=(), repr=False)
+    peer: Reference | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if not self.cases:

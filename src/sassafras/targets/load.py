@@ -31,7 +31,8 @@ def load(target: str) -> Workload:
             CUDA source with a description of its launch), ``captured.json[:KERNEL]`` (of a capture; by
             default the kernel with the most GPU time), ``suite:NAME[/CASE]`` (one of
             `sassafras.suite.names()`; with a case, that case alone), or ``gemm:MxNxK[/CONFIGURATION]`` (one
-            of our HGEMM kernels, by default the tuned one).
+            of our HGEMM kernels, by default the tuned one), or ``gemm-source:MxNxK[/CONFIGURATION]`` (a
+            product that other sources are to compute; that kernel is the baseline).
 
     Raises:
         WorkloadError: the target cannot be read, found, executed, or is no workload.
@@ -42,6 +43,10 @@ def load(target: str) -> Workload:
         from sassafras.gemm.select.workload import load as gemm
 
         return gemm(target)
+    if target.startswith("gemm-source:"):
+        from sassafras.gemm.select.source_workload import load as gemm_source
+
+        return gemm_source(target)
     index, dot, which = target.partition(".json")
     if dot and (not which or which.startswith(":")):
         return _captured(Path(index + ".json"), which.removeprefix(":"))

@@ -103,8 +103,6 @@ class ShapeWorker:
         if self.plan["mode"] == "judge":
             return self._judge.look(question["shape"], question["config"])
         process = self.plan["process"]
-        if self.plan["mode"] == "confirm":
-            return self._judge.confirm(question["shape"], question["config"], question["lt"], process)
         if question.get("selection") is None:
             raise SassafrasError("nothing was selected for this shape", where=str(shape))
         return measure(self.stage, question["selection"], self.options, process, self.plan["how"])
