@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import sys
 from importlib.util import find_spec
 from typing import Any, Self
 
@@ -133,7 +135,12 @@ class Checker:
         if self._worker is None or not self._worker.alive:
             self._worker = WorkerProcess(
                 "sassafras.precheck.examine",
-                environment={"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""},
+                environment={
+                    "TRITON_INTERPRET": "1",
+                    "CUDA_VISIBLE_DEVICES": "",
+                    # a workload imports there what it imports here
+                    "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry),
+                },
             )
         limit = self.seconds + _REST_SECONDS
         given = {"target": source, "case": case, "seconds": self.seconds, "ordered": ordered}
