@@ -20,7 +20,8 @@ _HOME = {
     "Custom": "core", "Normal": "core", "Uniform": "core",
     "SassafrasError": "core", "Space": "core", "Tolerance": "core", "Verdict": "core", "Workload": "core",
     "Strategy": "search", "Store": "store", "load": "targets",
-    "install": "deploy", "uninstall": "deploy", "status": "deploy", "matmul": "gemm.matmul.api",
+    "autotune": "on_call", "install": "on_call", "uninstall": "deploy", "status": "deploy",
+    "matmul": "gemm.matmul.api",
 }  # fmt: skip
 
 if TYPE_CHECKING:
@@ -47,9 +48,10 @@ if TYPE_CHECKING:
         Verdict,
         Workload,
     )
-    from sassafras.deploy import install, status, uninstall
+    from sassafras.deploy import status, uninstall
     from sassafras.gemm.matmul.api import matmul
     from sassafras.jobs.result import Result
+    from sassafras.on_call import autotune, install
     from sassafras.report.explain import explain
     from sassafras.search import Strategy
     from sassafras.store import Store
@@ -58,8 +60,8 @@ if TYPE_CHECKING:
 __all__ = [
     "Budget", "Buffer", "Candidate", "Case", "Comparison", "Custom", "Device", "Evaluation", "Evaluator",
     "Interval", "Kernel", "Modelled", "Normal", "Result", "SassafrasError", "Space", "Store", "Strategy",
-    "Tolerance", "Uniform", "Verdict", "Workload", "__version__", "compare", "evolve", "explain", "install",
-    "load", "matmul", "optimize", "status", "uninstall",
+    "Tolerance", "Uniform", "Verdict", "Workload", "__version__", "autotune", "compare", "evolve", "explain",
+    "install", "load", "matmul", "optimize", "status", "uninstall",
 ]  # fmt: skip
 
 
