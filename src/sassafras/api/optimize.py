@@ -30,7 +30,8 @@ def optimize(
     *,
     strategy: str | Strategy | type | None = None,
     settings: Mapping[str, Any] | None = None,
-    budget: str | Budget = "60s",
+    preset: str | None = None,
+    budget: str | Budget | None = None,
     device: str | Device = "auto",
     seed: int = 0,
     case: str | None = None,
@@ -58,7 +59,9 @@ def optimize(
             ``"guided"``, which found most on an H200; ``"anneal"`` in a space of your own,
             of which it asks no more than moves.
         settings: fields of a strategy given by name or class.
-        budget: for example ``"60s"``, ``"3000e"`` (evaluations), ``"60s,3000e"``.
+        preset: a paper's protocol instead of a strategy: ``"cuasmrl"`` or ``"sip"``; `settings` change it.
+        budget: for example ``"60s"`` (the default without a preset), ``"3000e"`` (evaluations),
+            ``"60s,3000e"``.
         device: ``"cuda"``, ``"model"`` (the timing model, no GPU), ``"auto"`` (CUDA where there is a GPU), or
             your own `Device`.
         seed: of everything random in the search.
@@ -84,10 +87,16 @@ def optimize(
     say = stage or (lambda text: None)
     if workers is not None and cluster is None:
         raise SearchError("there are workers only in a cluster", hint="--cluster auto, or HOST:PORT")
+    if preset is not None:
+        if strategy is not None:
+            raise SearchError("a preset names its strategy", hint=f"leave out {strategy!r} or {preset!r}")
+        protocol = search.preset(preset)
+        strategy, settings = protocol.strategy, {**protocol.settings, **(settings or {})}
+        budget = budget or protocol.budget
     if strategy is None:
         strategy = "guided" if space is None or isinstance(space, str) else "anneal"
     chosen = search.get(strategy, settings)
-    limit = Budget.parse(budget) if isinstance(budget, str) else budget
+    limit = budget if isinstance(budget, Budget) else Budget.parse(budget or "60s")
     workload = load_workload(target)
     which = workload.case(case)
     with ExitStack() as stack:

@@ -24,9 +24,18 @@ def command(
         str, typer.Option(help="What may change: swaps, control, renaming or blocks.")
     ] = "swaps",
     device: options.Device = "auto",
-    strategy: options.Strategy = "guided",
+    strategy: Annotated[
+        str | None,
+        typer.Option(help="guided, anneal, greedy, random_walk, list, ppo or sip [default: guided]."),
+    ] = None,
     settings: options.Settings = None,
-    budget: options.Budget = "60s",
+    preset: Annotated[
+        str | None, typer.Option(help="A paper's protocol instead of a strategy: cuasmrl or sip.")
+    ] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(help="60s, 5m, 3000e (evaluations), or 60s,3000e [default: 60s, or the preset's]."),
+    ] = None,
     seed: options.Seed = 0,
     store: options.StorePath = None,
     out: Annotated[Path, typer.Option(help="Folder for the winner's cubin and JSON.")] = Path(
@@ -54,6 +63,7 @@ def command(
             target,
             strategy=strategy,
             settings=parse_settings(settings or []),
+            preset=preset,
             budget=budget,
             device=device,
             seed=seed,

@@ -18,7 +18,7 @@ Arch = Annotated[
     str | None, typer.Option(help="Architecture to compile for [default: the GPU's, or sm_90a].")
 ]
 Device = Annotated[str, typer.Option(help="auto, cuda (measures), or model (the timing model).")]
-Strategy = Annotated[str, typer.Option(help="guided, anneal, greedy, random_walk, list or ppo.")]
+Strategy = Annotated[str, typer.Option(help="guided, anneal, greedy, random_walk, list, ppo or sip.")]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", help="A setting of the search, NAME=VALUE; repeatable.")
 ]
