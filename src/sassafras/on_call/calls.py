@@ -59,7 +59,8 @@ class Calls:
 
     Attributes:
         on: are launches looked at?
-        settled: kernels of which nothing more is to be done at a launch.
+        settled: ids of kernels of which nothing more is to be done at a launch, and references that remove
+            them when the kernels die (a `WeakSet` takes a third of a microsecond to look into).
         worker: module of the worker process.
         patience_s: seconds that a search waits for its turn and for an idle GPU.
     """
@@ -70,7 +71,7 @@ class Calls:
         self._everything: str | None = None
         #: innermost jitted function and budget by its id
         self._marked: dict[int, tuple[Any, str]] = {}
-        self.settled: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.settled: dict[int, weakref.ref[Any]] = {}
         self._reset()
         os.register_at_fork(after_in_child=self._reset)
         atexit.register(self.stop)
@@ -135,7 +136,7 @@ class Calls:
             if compiled is None or capturing():
                 return
             if (ready := self._ready.pop(id(compiled), None)) is not None:
-                self.settled.add(compiled)
+                self._settle(compiled)
                 triton_load.exchange(ENGINE, compiled, ready[1])
                 return
             budget = self._budget_of(fn)
@@ -144,9 +145,9 @@ class Calls:
                     trial.call = self._describe(fn, args, kwargs, grid, compiled, trial.config)
                 return
             with self._lock:  # two threads may launch it first
-                if compiled in self.settled:
+                if id(compiled) in self.settled:
                     return
-                self.settled.add(compiled)
+                self._settle(compiled)
             if budget is None or off() or disabled() or not ENGINE.active:
                 return
             call = self._describe(fn, args, kwargs, grid, compiled)
@@ -154,6 +155,10 @@ class Calls:
             self._begin(call, budget)
         except Exception as error:
             self._say(call, "refused", _text(error))
+
+    def _settle(self, compiled: Any) -> None:
+        number, settled = id(compiled), self.settled
+        settled[number] = weakref.ref(compiled, lambda _: settled.pop(number, None))
 
     def _budget_of(self, fn: Any) -> str | None:
         marked = self._marked.get(id(fn))
@@ -271,7 +276,7 @@ class Calls:
                 call.compiled,
                 found,
             )  # before the set: a launch may be under way
-            self.settled.discard(call.compiled)
+            self.settled.pop(id(call.compiled), None)
         return True
 
     def _say(self, call: FirstCall | None, state: str, detail: str, budget: str = "") -> None:

@@ -1,6 +1,6 @@
 """Where search on call touches Triton: wraps of `JITFunction.run` and `Autotuner._bench` (`capture.hook`).
 
-A launch of a settled kernel costs one look into a set.
+A launch of a settled kernel costs one look into a dictionary.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _launching(calls: Calls, original: Callable[..., Any]) -> Callable[..., Any]
         if callable(grid):
             grid, seen = hook.noted(grid)
         compiled = original(self, *args, grid=grid, warmup=warmup, **kwargs)
-        if compiled not in settled:
+        if id(compiled) not in settled:
             calls.launched(self, args, kwargs, seen[0], compiled, getattr(_local, "bench", None))
         return compiled
 
